@@ -1,9 +1,9 @@
 // Package lab runs real Kubernetes clusters of several nodes on one Linux machine, for tests and for the demo.
 //
 // The control plane (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) runs in a network namespace of its
-// own, each node in namespaces of its own with containerd, kubelet and kube-proxy. Nodes have no pod network: that is what
-// a chart under test installs. The machine's own network, cgroups and files are left alone, and a lab leaves nothing
-// behind, also when the process that started it is killed.
+// own, each node in namespaces of its own with containerd, kubelet and kube-proxy. Nodes have no pod network: that is
+// what a chart under test installs. The machine's own network, cgroups and files are left alone, and a lab leaves
+// nothing behind, also when the process that started it is killed.
 package lab
 
 import (
@@ -53,7 +53,8 @@ type Config struct {
 	Images []string
 	// Containerd is the major release of containerd: by default the machine's; 2 is built from Go modules.
 	Containerd int
-	// PodCIDR is the range of pod addresses, by default DefaultPodCIDR. kube-proxy is configured with it, and the API server reaches it.
+	// PodCIDR is the range of pod addresses, by default DefaultPodCIDR. kube-proxy is configured with it, and the API
+	// server reaches it.
 	PodCIDR netip.Prefix
 	// IPv6 gives nodes and Services addresses of both families.
 	IPv6 bool
@@ -94,8 +95,8 @@ type Lab struct {
 
 var initialised bool
 
-// Init must be the first call of main, or of TestMain, in every program that calls Start: a lab's processes are this very
-// program, started under another name. It does not return in these.
+// Init must be the first call of main, or of TestMain, in every program that calls Start: a lab's processes are this
+// very program, started under another name. It does not return in these.
 func Init() {
 	initialised = true
 	var err error
@@ -113,8 +114,8 @@ func Init() {
 	os.Exit(1)
 }
 
-// Start starts a lab and returns when the API server is ready and every node is Ready or lacks only the pod network. The lab is stopped by
-// Stop, and when this process ends unless it is detached. After an error nothing is left.
+// Start starts a lab and returns when the API server is ready and every node is Ready or lacks only the pod network.
+// The lab is stopped by Stop, and when this process ends unless it is detached. After an error nothing is left.
 func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	if !initialised {
 		return nil, errors.New("start a lab: lab.Init was not called first in main or TestMain")
@@ -180,8 +181,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Measured needs of a lab in MB, without those of a chart: memory of the control plane and each node, disk of etcd and each node. A node
-// stores an image's archive and its content.
+// Measured needs of a lab in MB, without those of a chart: memory of the control plane and each node, disk of etcd and
+// each node. A node stores an image's archive and its content.
 const (
 	planeMemory, nodeMemory = 500, 150
 	planeDisk, nodeDisk     = 200, 100
@@ -206,7 +207,8 @@ func (c Config) needs() preflight.Needs {
 	}
 }
 
-// DefaultPrograms are the names of all programs of a lab with the machine's containerd: those of its nodes, and its tools.
+// DefaultPrograms are the names of all programs of a lab with the machine's containerd: those of its nodes, and its
+// tools.
 var DefaultPrograms = []string{"hyperkube", "kubectl", "helm", "pause"}
 
 // Programs returns the names of all programs that the lab uses.
@@ -336,10 +338,12 @@ func (l *Lab) tool(ctx context.Context, input io.Reader, name string, args ...st
 	return output(name, args, cmd, func() error { return netns.Do(l.NetNS(), cmd.Run) })
 }
 
-// Suites are the programs that Command prepares besides kubectl and helm: conformance suites of other projects. Their pods need Config.Agnhost.
+// Suites are the programs that Command prepares besides kubectl and helm: conformance suites of other projects. Their
+// pods need Config.Agnhost.
 var Suites = []string{"networkpolicy", "clusternetworkpolicy"}
 
-// Command prepares kubectl, helm or a suite with the administrator's kubeconfig. It must be started inside the namespace NetNS.
+// Command prepares kubectl, helm or a suite with the administrator's kubeconfig. It must be started inside the
+// namespace NetNS.
 func (l *Lab) Command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	path, err := l.cache.Path(ctx, name)
 	if err != nil {
@@ -350,8 +354,8 @@ func (l *Lab) Command(ctx context.Context, name string, args ...string) (*exec.C
 	return cmd, nil
 }
 
-// Shell prepares a program whose kubectl and helm, and any other client, use this lab: KUBECONFIG and PATH are set. It must be started inside the
-// namespace NetNS.
+// Shell prepares a program whose kubectl and helm, and any other client, use this lab: KUBECONFIG and PATH are set. It
+// must be started inside the namespace NetNS.
 func (l *Lab) Shell(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	tools, err := l.cache.Paths(ctx, "kubectl", "helm")
 	if err != nil {

@@ -67,7 +67,8 @@ func labNames(t *testing.T, n int) []string {
 	return names
 }
 
-// traces returns everything on the machine with a lab's name: files and directories, cgroups, mounts, network namespaces, links, processes.
+// traces returns everything on the machine with a lab's name: files and directories, cgroups, mounts, network
+// namespaces, links, processes.
 func traces(t *testing.T, name string) []string {
 	t.Helper()
 	var found []string
@@ -93,8 +94,8 @@ func traces(t *testing.T, name string) []string {
 	return append(found, processes(t, name)...)
 }
 
-// processes returns the processes that are named after the lab or run in one of its cgroups. A process that exits meanwhile has no files any
-// more, and a zombie has no arguments.
+// processes returns the processes that are named after the lab or run in one of its cgroups. A process that exits
+// meanwhile has no files any more, and a zombie has no arguments.
 func processes(t *testing.T, name string) []string {
 	t.Helper()
 	var found []string
@@ -129,8 +130,8 @@ func eventuallyNoTrace(t *testing.T, name string) {
 	wantNoTrace(t, name)
 }
 
-// machine returns the state that a lab must not change: the machine's links, routes, nftables, sysctls that a kubelet sets, and directories
-// that Kubernetes' components create.
+// machine returns the state that a lab must not change: the machine's links, routes, nftables, sysctls that a kubelet
+// sets, and directories that Kubernetes' components create.
 func machine(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -141,14 +142,16 @@ func machine(t *testing.T) string {
 		}
 		fmt.Fprintf(&b, "%q:\n%s", args, out)
 	}
-	for _, file := range []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "net/ipv4/ip_forward", "kernel/hostname"} {
+	for _, file := range []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+		"kernel/keys/root_maxkeys", "net/ipv4/ip_forward", "kernel/hostname"} {
 		value, err := os.ReadFile("/proc/sys/" + file)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(&b, "%s = %s", file, value)
 	}
-	for _, dir := range []string{"/usr/libexec/kubernetes", "/etc/cni", "/opt/cni", "/var/lib/kubelet", "/var/lib/cni", "/var/lib/calico", "/etc/kubernetes", "/var/run/kubernetes"} {
+	for _, dir := range []string{"/usr/libexec/kubernetes", "/etc/cni", "/opt/cni", "/var/lib/kubelet", "/var/lib/cni", "/var/lib/calico",
+		"/etc/kubernetes", "/var/run/kubernetes"} {
 		_, err := os.Stat(dir)
 		fmt.Fprintf(&b, "%s exists: %v\n", dir, err == nil)
 	}
@@ -186,7 +189,8 @@ func TestTwoLabsAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i, name := range names {
 		wg.Go(func() {
-			labs[i], errs[i] = Start(ctx, Config{Name: name, Nodes: []string{"node1"}, Log: t.Output(), IPv6: i == 1, DNS: i == 1, Containerd: 2 * i})
+			labs[i], errs[i] = Start(ctx,
+				Config{Name: name, Nodes: []string{"node1"}, Log: t.Output(), IPv6: i == 1, DNS: i == 1, Containerd: 2 * i})
 		})
 	}
 	wg.Wait()
@@ -227,11 +231,13 @@ func TestTwoLabsAtOnce(t *testing.T) {
 
 func checkNode(ctx context.Context, t *testing.T, l *Lab) {
 	out, err := l.tool(ctx, nil, "kubectl", "get", "node", "node1", "-o",
-		`jsonpath={range .status.conditions[*]}{.type}={.status} {end}{.status.addresses[?(@.type=="InternalIP")].address} {.status.conditions[?(@.type=="Ready")].message} {.status.capacity}`)
+		`jsonpath={range .status.conditions[*]}{.type}={.status} {end}{.status.addresses[?(@.type=="InternalIP")].address} `+
+			`{.status.conditions[?(@.type=="Ready")].message} {.status.capacity}`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"ephemeral-storage":"`, "MemoryPressure=False", "DiskPressure=False", "PIDPressure=False", "Ready=False", "172.30.0.11", "cni plugin not initialized"} {
+	for _, want := range []string{`"ephemeral-storage":"`, "MemoryPressure=False", "DiskPressure=False", "PIDPressure=False", "Ready=False",
+		"172.30.0.11", "cni plugin not initialized"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("node1 lacks %q: %s", want, out)
 		}
@@ -240,7 +246,8 @@ func checkNode(ctx context.Context, t *testing.T, l *Lab) {
 	if err != nil || !strings.Contains(images, DebugImage) {
 		t.Errorf("images of node1 lack %s: %q, %v", DebugImage, images, err)
 	}
-	if conf, err := l.Exec(ctx, "node1", "ls", "-A", "/etc/cni/net.d", "/opt/cni/bin"); err != nil || conf != "/etc/cni/net.d:\n\n/opt/cni/bin:\n" {
+	if conf, err := l.Exec(ctx, "node1", "ls", "-A", "/etc/cni/net.d", "/opt/cni/bin"); err != nil ||
+		conf != "/etc/cni/net.d:\n\n/opt/cni/bin:\n" {
 		t.Errorf("a new node has CNI files: %q, %v", conf, err)
 	}
 }
@@ -258,12 +265,14 @@ func checkOptions(ctx context.Context, t *testing.T, l *Lab) {
 	if out := kubectl(ctx, t, l, "-n", "kube-system", "get", "deployment", "coredns", "-o", "jsonpath={.spec.replicas}"); out != "2" {
 		t.Errorf("%s replicas of CoreDNS", out)
 	}
-	if images, err := l.Exec(ctx, "node1", "ctr", "-n", "k8s.io", "images", "ls", "-q"); err != nil || !strings.Contains(images, cluster.CoreDNSImage) {
+	if images, err := l.Exec(ctx, "node1", "ctr", "-n", "k8s.io", "images", "ls", "-q"); err != nil ||
+		!strings.Contains(images, cluster.CoreDNSImage) {
 		t.Errorf("images of node1 lack %s: %q, %v", cluster.CoreDNSImage, images, err)
 	}
 }
 
-// checkContainerd2 checks that the node's kubelet uses containerd 2 instead of the machine's, and that a container runs by its shim.
+// checkContainerd2 checks that the node's kubelet uses containerd 2 instead of the machine's, and that a container runs
+// by its shim.
 func checkContainerd2(ctx context.Context, t *testing.T, l *Lab) {
 	runtime := kubectl(ctx, t, l, "get", "node", "node1", "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}")
 	if !strings.HasPrefix(runtime, "containerd://2.") {
@@ -301,7 +310,8 @@ func checkRoot(ctx context.Context, t *testing.T, l *Lab) {
 			t.Errorf("a node can write %s", path)
 		}
 	}
-	if _, err := l.Exec(ctx, "node1", "sh", "-c", "echo 7 > /proc/sys/kernel/panic && touch /etc/tortie-lab-test /var/lib/tortie-lab-test"); err != nil {
+	if _, err := l.Exec(ctx, "node1", "sh", "-c",
+		"echo 7 > /proc/sys/kernel/panic && touch /etc/tortie-lab-test /var/lib/tortie-lab-test"); err != nil {
 		t.Error(err)
 	}
 	for _, path := range []string{"/etc/tortie-lab-test", "/var/lib/tortie-lab-test"} {
@@ -337,7 +347,8 @@ func TestRestart(t *testing.T) {
 	if out := kubectl(ctx, t, l, "get", "pod", "long", "-o", restarts); out != "0" {
 		t.Errorf("containerd's restart restarted a container %s times", out)
 	}
-	leave := "touch /etc/cni/net.d/x /opt/x /var/lib/x /run/x /etc/x && ip link add x type veth peer name y && cat /etc/machine-id /sys/class/net/eth0/address"
+	leave := "touch /etc/cni/net.d/x /opt/x /var/lib/x /run/x /etc/x && ip link add x type veth peer name y && cat /etc/machine-id " +
+		"/sys/class/net/eth0/address"
 	before, err := l.Exec(ctx, "node1", "sh", "-c", leave)
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +356,8 @@ func TestRestart(t *testing.T) {
 	if err := l.RestartNode(ctx, "node1"); err != nil {
 		t.Fatal(err)
 	}
-	after, err := l.Exec(ctx, "node1", "sh", "-c", "ls -d /etc/cni/net.d/x /opt/x /var/lib/x && cat /etc/machine-id /sys/class/net/eth0/address")
+	after, err := l.Exec(ctx, "node1", "sh", "-c",
+		"ls -d /etc/cni/net.d/x /opt/x /var/lib/x && cat /etc/machine-id /sys/class/net/eth0/address")
 	if want := "/etc/cni/net.d/x\n/opt/x\n/var/lib/x\n" + before; err != nil || after != want {
 		t.Errorf("what a reboot keeps: %q, %v, want %q", after, err, want)
 	}

@@ -9,8 +9,9 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/binaries"
 )
 
-// TestProgramsInsideAVM tests the cache inside a virtual machine: it has the programs that were resolved before the boot, and nothing is
-// built. With all of DefaultPrograms everything works; without any one of them the error names it and the remedy.
+// TestProgramsInsideAVM tests the cache inside a virtual machine: it has the programs that were resolved before the
+// boot, and nothing is built. With all of DefaultPrograms everything works; without any one of them the error names it
+// and the remedy.
 func TestProgramsInsideAVM(t *testing.T) {
 	ctx := testContext(t)
 	host, err := binaries.Open(t.Output())

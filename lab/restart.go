@@ -17,8 +17,8 @@ import (
 // containerdTimeout is the limit for containerd's exit and restart.
 const containerdTimeout = 3 * time.Minute
 
-// RestartNode kills all processes of a node at once, as a power failure does, and starts it again: its disk is kept, its network, cgroups and
-// /run are new. It returns when the kubelet is healthy; pods restart later.
+// RestartNode kills all processes of a node at once, as a power failure does, and starts it again: its disk is kept,
+// its network, cgroups and /run are new. It returns when the kubelet is healthy; pods restart later.
 func (l *Lab) RestartNode(ctx context.Context, node string) error {
 	if err := supervisor.RestartNode(ctx, l.state.Name, node); err != nil {
 		return fmt.Errorf("restart node %s: %w", node, err)
@@ -26,8 +26,8 @@ func (l *Lab) RestartNode(ctx context.Context, node string) error {
 	return nil
 }
 
-// RestartContainerd ends a node's containerd by SIGTERM and returns when the next one, which the node starts by itself, responds. Containers
-// keep running.
+// RestartContainerd ends a node's containerd by SIGTERM and returns when the next one, which the node starts by itself,
+// responds. Containers keep running.
 func (l *Lab) RestartContainerd(ctx context.Context, name string) error {
 	state, err := cluster.ReadState(l.state.Name)
 	if err != nil {

@@ -63,7 +63,8 @@ func valueSets(t *testing.T) map[string]string {
 	return sets
 }
 
-// TestGolden compares what values change of the default objects, which manifests/tortie.yaml shows in full, with golden files:
+// TestGolden compares what values change of the default objects, which manifests/tortie.yaml shows in full, with golden
+// files:
 //
 //	go test ./manifests -run TestGolden -update
 func TestGolden(t *testing.T) {
@@ -99,8 +100,8 @@ func diff(t *testing.T, from, to string) string {
 	return place.ReplaceAllString("@@"+string(hunks), "@@")
 }
 
-// hooks returns the objects that are Helm's to make and remove, in full, as tortie.yaml does not have them. The definitions are
-// generated files of their own.
+// hooks returns the objects that are Helm's to make and remove, in full, as tortie.yaml does not have them. The
+// definitions are generated files of their own.
 func hooks(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
@@ -159,7 +160,8 @@ func overlays(t *testing.T) []string {
 	return dirs
 }
 
-// byName reads objects, without what is true of a Helm release only, and with the variables of containers in the order of their names.
+// byName reads objects, without what is true of a Helm release only, and with the variables of containers in the order
+// of their names.
 func byName(t *testing.T, text string) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{}

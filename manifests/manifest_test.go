@@ -36,8 +36,8 @@ func objectsOf(t *testing.T, file string) []*unstructured.Unstructured {
 	return decode(t, string(text))
 }
 
-// apply creates objects as `kubectl apply --server-side` with strict validation does, or only asks whether that could be done. The
-// priority class and the namespace exist in every cluster, and so here.
+// apply creates objects as `kubectl apply --server-side` with strict validation does, or only asks whether that could
+// be done. The priority class and the namespace exist in every cluster, and so here.
 func apply(t *testing.T, cfg *rest.Config, objects []*unstructured.Unstructured, dryRun ...string) {
 	t.Helper()
 	cfg = rest.CopyConfig(cfg)
@@ -69,7 +69,8 @@ func apply(t *testing.T, cfg *rest.Config, objects []*unstructured.Unstructured,
 	}
 }
 
-// operatorKinds are kinds of the Prometheus operator, by plural. The API server gets definitions without a schema for them.
+// operatorKinds are kinds of the Prometheus operator, by plural. The API server gets definitions without a schema for
+// them.
 var operatorKinds = map[string]string{"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
 
 func operatorDefinitions(t *testing.T) []*unstructured.Unstructured {
@@ -191,7 +192,8 @@ func TestManifestOnARealServer(t *testing.T) {
 	}
 }
 
-// allowed asks the authorizer. It learns of new roles a moment after they were created, so a missing right is waited for.
+// allowed asks the authorizer. It learns of new roles a moment after they were created, so a missing right is waited
+// for.
 func allowed(t *testing.T, client *kubernetes.Clientset, review *authv1.SubjectAccessReview, wait bool) bool {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(50 * time.Millisecond) {

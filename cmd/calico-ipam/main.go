@@ -1,5 +1,5 @@
-// Command calico-ipam is the CNI IPAM plugin: it assigns and releases addresses in blocks of the datastore. In the image it is a
-// link to cmd/calico.
+// Command calico-ipam is the CNI IPAM plugin: it assigns and releases addresses in blocks of the datastore. In the
+// image it is a link to cmd/calico.
 package main
 
 import (

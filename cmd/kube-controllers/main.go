@@ -1,4 +1,5 @@
-// Command kube-controllers is the controllers alone, for development and tests. In the image it is a part of cmd/tortie.
+// Command kube-controllers is the controllers alone, for development and tests. In the image it is a part of
+// cmd/tortie.
 package main
 
 import (

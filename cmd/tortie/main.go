@@ -1,8 +1,9 @@
 // Since Go 1.24 listeners are Multipath TCP, on which the kernel refuses what BGP needs: a TTL and MD5 keys.
 //go:debug multipathtcp=0
 
-// Command tortie is all of the image's programs that talk to Kubernetes by its client: in one file they share the client and Go's
-// runtime, which are most of it. It is the program that it is called by, such as node, or that its first argument names.
+// Command tortie is all of the image's programs that talk to Kubernetes by its client: in one file they share the
+// client and Go's runtime, which are most of it. It is the program that it is called by, such as node, or that its
+// first argument names.
 //
 //	/usr/bin/node status
 //	tortie node status
@@ -36,7 +37,8 @@ func main() {
 	if program, ok := programs[name]; ok {
 		os.Exit(program(args))
 	}
-	usage := fmt.Sprintf("there are %s\nusage: tortie PROGRAM [ARGUMENT]..., or call it by a program's name; tortie PROGRAM -h; tortie -v prints the version\n",
+	usage := fmt.Sprintf(
+		"there are %s\nusage: tortie PROGRAM [ARGUMENT]..., or call it by a program's name; tortie PROGRAM -h; tortie -v prints the version\n",
 		strings.Join(slices.Sorted(maps.Keys(programs)), ", "))
 	switch name {
 	case "-v", "-version", "--version", "version":

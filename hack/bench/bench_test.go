@@ -175,7 +175,8 @@ func TestForeignPlugin(t *testing.T) {
 	}
 }
 
-// A minimal run of what has no tests of its own: every plugin succeeds, all figures are written, and nothing is left behind.
+// A minimal run of what has no tests of its own: every plugin succeeds, all figures are written, and nothing is left
+// behind.
 func TestSmallestRun(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("bench needs root")

@@ -20,8 +20,8 @@ var referencePlugins = []string{
 // floors are programs of this directory: those that are measured, and the one that weighs.
 var floors = []string{"empty", "get", "veth", "weigh"}
 
-// assemble creates a directory of all programs of a node: the reference plugins and floors, built as the Makefile builds ours, and the
-// programs in bin.
+// assemble creates a directory of all programs of a node: the reference plugins and floors, built as the Makefile
+// builds ours, and the programs in bin.
 func assemble(ctx context.Context, root, bin, dir string) error {
 	for _, pkg := range referencePlugins {
 		if err := build(ctx, root, filepath.Join(dir, filepath.Base(pkg)), pkg); err != nil {
@@ -45,8 +45,9 @@ func assemble(ctx context.Context, root, bin, dir string) error {
 	return evict(dir)
 }
 
-// evict removes files from the page cache, so that all are read as after a boot. The way in which a file was cached affects how much of it is
-// mapped at once: a file written in one piece is cached in huge pages, each of which counts as a whole.
+// evict removes files from the page cache, so that all are read as after a boot. The way in which a file was cached
+// affects how much of it is mapped at once: a file written in one piece is cached in huge pages, each of which counts
+// as a whole.
 func evict(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -68,8 +69,8 @@ func evict(dir string) error {
 	return nil
 }
 
-// place copies a program, unless the directory has one with that name, so that the reference plugins are those of this repository. A link
-// would not work: the next `make build` may overwrite the file, or a node's mounts hide it.
+// place copies a program, unless the directory has one with that name, so that the reference plugins are those of this
+// repository. A link would not work: the next `make build` may overwrite the file, or a node's mounts hide it.
 func place(from, to string) error {
 	info, err := os.Stat(from)
 	if err != nil || !info.Mode().IsRegular() {

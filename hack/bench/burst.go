@@ -71,8 +71,8 @@ func sandboxes(s subject, n *node, count int) []sandbox {
 	return boxes
 }
 
-// runConcurrently executes a verb for all sandboxes at once, and returns the milliseconds until all have, and until each has. All must succeed,
-// with distinct addresses.
+// runConcurrently executes a verb for all sandboxes at once, and returns the milliseconds until all have, and until
+// each has. All must succeed, with distinct addresses.
 func runConcurrently(c *cluster, boxes []sandbox, verb string) (makespan float64, took []float64, err error) {
 	var wg sync.WaitGroup
 	took = make([]float64, len(boxes))

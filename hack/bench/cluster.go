@@ -171,8 +171,10 @@ func (c *cluster) populate(ctx context.Context) error {
 	}
 	for path, obj := range map[string]object{
 		crdPath + "clusterinformations": custom("ClusterInformation", "default", object{"datastoreReady": true}),
-		crdPath + "ippools":             custom("IPPool", "default-ipv4-ippool", object{"cidr": poolCIDR, "blockSize": 26, "ipipMode": "Never", "natOutgoing": true}), // a kernel may have no IPIP
-		"/api/v1/namespaces":            {"metadata": object{"name": namespace}},
+		// a kernel may have no IPIP
+		crdPath + "ippools": custom("IPPool", "default-ipv4-ippool",
+			object{"cidr": poolCIDR, "blockSize": 26, "ipipMode": "Never", "natOutgoing": true}),
+		"/api/v1/namespaces": {"metadata": object{"name": namespace}},
 	} {
 		if err := c.do(http.MethodPost, path, obj, nil); err != nil {
 			return err

@@ -16,14 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// key names a figure: the part of the run, what is measured, and with how many pods, routes, policies or nodes, 0 if it is of no number.
+// key names a figure: the part of the run, what is measured, and with how many pods, routes, policies or nodes, 0 if it
+// is of no number.
 type key struct {
 	part, subject string
 	size          int
 	what, unit    string
 }
 
-// figure is a measured quantity, by round: a round of every subject runs before the next begins, so that other load affects all of them.
+// figure is a measured quantity, by round: a round of every subject runs before the next begins, so that other load
+// affects all of them.
 type figure struct {
 	key
 	rounds [][]float64

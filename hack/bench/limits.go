@@ -32,8 +32,8 @@ const (
 	maxThousand    = 2    // times one policy, the first packet
 	maxAllowed     = 100  // ms until a change of policies is in force, median
 	maxAllowedLate = 500  // ms, 99th percentile
-	// ptpOfCalico is how many times as many pods as Calico ptp + host-local connects in a second, 30 at once: 175 and 6.0 in the run of
-	// docs/benchmarks-calico.csv. By it Calico's rate on another machine is estimated.
+	// ptpOfCalico is how many times as many pods as Calico ptp + host-local connects in a second, 30 at once: 175 and 6.0
+	// in the run of docs/benchmarks-calico.csv. By it Calico's rate on another machine is estimated.
 	ptpOfCalico = 175 / 6.0
 )
 

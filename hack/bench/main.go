@@ -1,5 +1,5 @@
-// Command bench measures what a pod pays for its network: time, processor time and memory, by the real plugins and agents on a real etcd
-// and kube-apiserver, beside floors and a plugin that asks no API server, all in the same run.
+// Command bench measures what a pod pays for its network: time, processor time and memory, by the real plugins and
+// agents on a real etcd and kube-apiserver, beside floors and a plugin that asks no API server, all in the same run.
 //
 //	bench -root .. [-only add,burst] [-quick] [-o DIR]
 //	bench -root .. -bin DIR -conf FILE      any other plugin instead of ours

@@ -20,8 +20,8 @@ const (
 // resident is the name of figures of memory.
 const resident = "memory"
 
-// measuringTests returns a part that runs tests of a package of the root module one after another, so that none disturbs another. They write
-// their figures for internal/testkit/meshtest.
+// measuringTests returns a part that runs tests of a package of the root module one after another, so that none
+// disturbs another. They write their figures for internal/testkit/meshtest.
 func measuringTests(pkg string, tests ...string) func(*bench, context.Context) error {
 	return func(b *bench, ctx context.Context) error {
 		for _, test := range tests {
@@ -46,7 +46,8 @@ func measuringTests(pkg string, tests ...string) func(*bench, context.Context) e
 	}
 }
 
-// named returns the key of a test's figure, whose name may be PART | SUBJECT | SIZE | WHAT; others are of the part mesh.
+// named returns the key of a test's figure, whose name may be PART | SUBJECT | SIZE | WHAT; others are of the part
+// mesh.
 func named(name, unit string) (key, error) {
 	words := strings.Split(name, " | ")
 	if len(words) == 1 {
@@ -120,7 +121,8 @@ var (
 	packetValue = regexp.MustCompile(`([0-9.e+]+) ns-with-(\d+)(\S*)`)
 )
 
-// firstPackets reads the benchmark's output. A word after the number of policies names a cluster that is not compared here.
+// firstPackets reads the benchmark's output. A word after the number of policies names a cluster that is not compared
+// here.
 func (f *figures) firstPackets(out string) error {
 	found := 0
 	for _, line := range packetLine.FindAllStringSubmatch(out, -1) {

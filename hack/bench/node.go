@@ -62,7 +62,8 @@ type node struct {
 	slots []slot
 }
 
-// slot is one pod's network namespace, reused after DEL: creating and deleting it is the runtime's work, and would disturb measurements.
+// slot is one pod's network namespace, reused after DEL: creating and deleting it is the runtime's work, and would
+// disturb measurements.
 type slot struct {
 	index int
 	ns    *netlinkx.Namespace
@@ -93,7 +94,8 @@ func (n *node) connect(u *underlay) error {
 	subnet := fmt.Sprintf("10.250.%d", n.index+1)
 	link := fmt.Sprintf("node%d", n.index)
 	err := u.Do(func() error {
-		return ip(fmt.Sprintf("link add %[1]s type veth peer name eth0 netns %[2]s\naddr add %[3]s.1/24 dev %[1]s\nlink set %[1]s up\n", link, n.NetNS(), subnet))
+		return ip(fmt.Sprintf("link add %[1]s type veth peer name eth0 netns %[2]s\naddr add %[3]s.1/24 dev %[1]s\nlink set %[1]s up\n",
+			link, n.NetNS(), subnet))
 	})
 	if err != nil {
 		return err
@@ -147,7 +149,8 @@ type execution struct {
 	stdin   []byte
 }
 
-// run executes a program on the node and measures it from start to exit. A program that fails is an error, as its cost is not comparable.
+// run executes a program on the node and measures it from start to exit. A program that fails is an error, as its cost
+// is not comparable.
 func (n *node) run(e execution) (cost, []byte, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(e.program, e.args...)

@@ -160,7 +160,8 @@ func distinct(addresses []string) error {
 	return nil
 }
 
-// prepare prepares the node for the subject: with current facts of the agent, or without. The facts are used within their maximum age.
+// prepare prepares the node for the subject: with current facts of the agent, or without. The facts are used within
+// their maximum age.
 func (s subject) prepare(c *cluster, n *node) error {
 	if !s.facts {
 		return n.Do(func() error {

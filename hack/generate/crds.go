@@ -28,23 +28,26 @@ var kinds = []api.Resource{
 	&api.ClusterInformation{}, &api.BGPConfiguration{}, &api.BGPPeer{}, &api.BGPFilter{}, &api.FelixConfiguration{},
 	&api.CalicoNodeStatus{}, &api.KubeControllersConfiguration{},
 	&api.CalicoNetworkPolicy{}, &api.CalicoGlobalNetworkPolicy{}, &api.CalicoTier{}, &api.CalicoNetworkSet{}, &api.CalicoGlobalNetworkSet{},
-	&api.CalicoHostEndpoint{}, &api.CalicoStagedNetworkPolicy{}, &api.CalicoStagedGlobalNetworkPolicy{}, &api.CalicoStagedKubernetesNetworkPolicy{},
+	&api.CalicoHostEndpoint{}, &api.CalicoStagedNetworkPolicy{}, &api.CalicoStagedGlobalNetworkPolicy{},
+	&api.CalicoStagedKubernetesNetworkPolicy{},
 }
 
 // shortNames are those that Calico's API server has, by plural; gns, which it lacks, goes with gnp.
 var shortNames = map[string][]string{
-	"networkpolicies": {"cnp", "caliconetworkpolicy", "caliconetworkpolicies"}, "globalnetworkpolicies": {"gnp", "cgnp", "calicoglobalnetworkpolicies"},
-	"networksets": {"netsets"}, "globalnetworksets": {"gns"}, "hostendpoints": {"hep", "heps"}, "blockaffinities": {"affinity", "affinities"},
+	"networkpolicies":       {"cnp", "caliconetworkpolicy", "caliconetworkpolicies"},
+	"globalnetworkpolicies": {"gnp", "cgnp", "calicoglobalnetworkpolicies"},
+	"networksets":           {"netsets"}, "globalnetworksets": {"gns"}, "hostendpoints": {"hep", "heps"},
+	"blockaffinities":   {"affinity", "affinities"},
 	"bgpconfigurations": {"bgpconfig", "bgpconfigs"}, "felixconfigurations": {"felixconfig", "felixconfigs"},
 	"kubecontrollersconfigurations": {"kcconfig"}, "clusterinformations": {"clusterinfo"},
 }
 
-// wholeObjects are kinds without a status subresource: their clients write spec and status in one request, of which the API server would drop
-// the status.
+// wholeObjects are kinds without a status subresource: their clients write spec and status in one request, of which the
+// API server would drop the status.
 var wholeObjects = map[string]bool{"CalicoNodeStatus": true, "KubeControllersConfiguration": true}
 
-// crds returns the CustomResourceDefinitions of Calico's resources. Their source is internal/api, whose comments are the descriptions and
-// whose markers are the rules.
+// crds returns the CustomResourceDefinitions of Calico's resources. Their source is internal/api, whose comments are
+// the descriptions and whose markers are the rules.
 func crds(root string) (files, error) {
 	g, err := load(root)
 	if err != nil {
@@ -199,8 +202,8 @@ func keep(spec *apiext.JSONSchemaProps, kind string) error {
 	return nil
 }
 
-// unruled removes the rules of a schema. Each costs the API server 5 ms when it takes a definition and again when it first serves the kind, and
-// what staged policies say harms nobody: Events name their problems.
+// unruled removes the rules of a schema. Each costs the API server 5 ms when it takes a definition and again when it
+// first serves the kind, and what staged policies say harms nobody: Events name their problems.
 func unruled(schema *apiext.JSONSchemaProps) {
 	schema.XValidations = nil
 	for name, property := range schema.Properties {

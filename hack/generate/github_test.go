@@ -38,7 +38,8 @@ func read(t *testing.T, file string, into any) {
 }
 
 func TestWorkflowsHaveNoMistakes(t *testing.T) {
-	out, err := exec.Command("go", append([]string{"-C", "../actionlint", "tool", "actionlint", "-no-color"}, githubFiles(t, "workflows/*.yml")...)...).CombinedOutput()
+	out, err := exec.Command("go",
+		append([]string{"-C", "../actionlint", "tool", "actionlint", "-no-color"}, githubFiles(t, "workflows/*.yml")...)...).CombinedOutput()
 	if err != nil {
 		t.Errorf("actionlint: %v\n%s", err, out)
 	}
@@ -55,8 +56,8 @@ type workflow struct {
 	}
 }
 
-// A workflow does what a developer does by hand: it calls targets of make, with the Go of go.mod. An action is named by its commit, as a tag can
-// be moved.
+// A workflow does what a developer does by hand: it calls targets of make, with the Go of go.mod. An action is named by
+// its commit, as a tag can be moved.
 func TestWorkflowsCallMake(t *testing.T) {
 	targets := makeTargets(t)
 	for _, file := range githubFiles(t, "workflows/*.yml") {

@@ -28,7 +28,8 @@ const (
 	generatedHead = "# Generated from charts/tortie (make generate).\n"
 )
 
-// kustomize returns the base, which is the chart with its default values, and the overlays: the differences that other values make.
+// kustomize returns the base, which is the chart with its default values, and the overlays: the differences that other
+// values make.
 func kustomize(o options) (files, error) {
 	definitions, err := crdTexts(o)
 	if err != nil {
@@ -65,7 +66,8 @@ func kustomize(o options) (files, error) {
 	return out, nil
 }
 
-// unfolded rewrites objects with folded text (>-): kustomize adds a line to such text before each line with more indentation.
+// unfolded rewrites objects with folded text (>-): kustomize adds a line to such text before each line with more
+// indentation.
 func unfolded(text []byte) ([]byte, error) {
 	const between = "\n---\n"
 	documents := bytes.Split(text, []byte(between))

@@ -3,7 +3,8 @@
 //	generate -root .. -helm /path/to/helm [-check]
 //
 // The files: CustomResourceDefinitions from internal/api, the chart's copy of the conflist, manifests/ from the chart,
-// the lists of docs/ from the code that reads the settings, and the plots of docs/benchmarks.md from the files of figures.
+// the lists of docs/ from the code that reads the settings, and the plots of docs/benchmarks.md from the files of
+// figures.
 package main
 
 import (

@@ -22,7 +22,7 @@ const manifestHead = `# Tortie in one file, for clusters without Helm:
 # Generated from charts/tortie with its default values (make generate).
 `
 
-const uninstallHead = `# What helm uninstall runs before the release goes, for clusters without Helm: it ends the agents and cleans every node.
+const removal = `# What helm uninstall runs before the release goes, for clusters without Helm: it ends the agents and cleans every node.
 #
 #   kubectl apply -f manifests/uninstall.yaml
 #   kubectl -n kube-system logs -f job/tortie-uninstall
@@ -40,7 +40,7 @@ func manifest(o options) ([]byte, error) {
 // uninstall renders the hook of that name as ordinary objects.
 func uninstall(o options) ([]byte, error) {
 	text, err := render(o, "--show-only", "templates/hook-uninstall.yaml")
-	return append([]byte(uninstallHead), text...), err
+	return append([]byte(removal), text...), err
 }
 
 // render returns the chart's objects without hooks and the metadata of a Helm release.
@@ -78,6 +78,6 @@ func withoutTest(text []byte) []byte {
 // isHelms matches metadata of a Helm release: its labels, and the annotations of hooks.
 func isHelms(line string) bool {
 	line = strings.TrimSpace(line)
-	return strings.HasPrefix(line, "helm.sh/hook") || strings.HasPrefix(line, "helm.sh/chart:") || strings.HasPrefix(line, "app.kubernetes.io/managed-by:") ||
-		strings.HasPrefix(line, "# Source: tortie/")
+	return strings.HasPrefix(line, "helm.sh/hook") || strings.HasPrefix(line, "helm.sh/chart:") ||
+		strings.HasPrefix(line, "app.kubernetes.io/managed-by:") || strings.HasPrefix(line, "# Source: tortie/")
 }

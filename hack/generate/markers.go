@@ -9,12 +9,12 @@ import (
 	"sigs.k8s.io/controller-tools/pkg/markers"
 )
 
-// itemsNullable is the marker `+tortie:itemsNullable`: the items of an array may be null. A block's allocations are such an
-// array, and controller-tools has a marker for a null array only.
+// itemsNullable is the marker `+tortie:itemsNullable`: the items of an array may be null. A block's allocations are
+// such an array, and controller-tools has a marker for a null array only.
 type itemsNullable struct{}
 
-// numbersTo is the marker `+tortie:numbersTo=N`: a value that may be a number or a string is, as a number, 0 to N. Markers of controller-tools
-// are for numbers alone.
+// numbersTo is the marker `+tortie:numbersTo=N`: a value that may be a number or a string is, as a number, 0 to N.
+// Markers of controller-tools are for numbers alone.
 type numbersTo int
 
 func registerOwn(into *markers.Registry) error {
@@ -42,8 +42,8 @@ func (n numbersTo) ApplyToSchema(_ *crdmarkers.SchemaContext, schema *apiext.JSO
 	return nil
 }
 
-// untyped removes the type of whatever may be a number or a string: with one the API server would refuse the other. A value cannot be both such
-// and anything else.
+// untyped removes the type of whatever may be a number or a string: with one the API server would refuse the other. A
+// value cannot be both such and anything else.
 func untyped(schema *apiext.JSONSchemaProps) error {
 	if schema.XIntOrString {
 		if len(schema.Properties) > 0 || schema.Items != nil {

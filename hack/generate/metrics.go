@@ -28,7 +28,8 @@ func metrics(root string) ([]byte, error) {
 	return commaSeparated(rows)
 }
 
-// metricRows returns the metrics that the files of a directory declare, composite literals of prometheus.*Opts: name, type, labels, meaning.
+// metricRows returns the metrics that the files of a directory declare, composite literals of prometheus.*Opts: name,
+// type, labels, meaning.
 func metricRows(dir string) ([][]string, error) {
 	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -54,15 +55,17 @@ func metricRows(dir string) ([][]string, error) {
 	return rows, nil
 }
 
-// metricRow reads prometheus.NewXxx(prometheus.XxxOpts{Name: "...", Help: "..."}, []string{labels...}), and prometheus.NewDesc("name",
-// "help", []string{labels...}, nil), which is of gauges here; and rows of the agent's table: gauge("name", "help", ...).
+// metricRow reads prometheus.NewXxx(prometheus.XxxOpts{Name: "...", Help: "..."}, []string{labels...}), and
+// prometheus.NewDesc("name", "help", []string{labels...}, nil), which is of gauges here; and rows of the agent's table:
+// gauge("name", "help", ...).
 func metricRow(n ast.Node) []string {
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) == 0 {
 		return nil
 	}
 	if row, ok := call.Fun.(*ast.Ident); ok && len(call.Args) >= 3 && literal(call.Args[0]) != "" {
-		if kind, ok := map[string]string{"gauge": "gauge", "gauges": "gauge", "peerGauge": "gauge", "counter": "counter", "counters": "counter"}[row.Name]; ok {
+		if kind, ok := map[string]string{"gauge": "gauge", "gauges": "gauge", "peerGauge": "gauge", "counter": "counter",
+			"counters": "counter"}[row.Name]; ok {
 			return []string{literal(call.Args[0]), kind, labelList(call.Args[2]), literal(call.Args[1])}
 		}
 	}

@@ -115,7 +115,8 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// Of each kind that the chart defines the page about Calico's manifests says what to write, and the values that it names are the chart's.
+// Of each kind that the chart defines the page about Calico's manifests says what to write, and the values that it
+// names are the chart's.
 func TestCalicoManifestsHaveAnInstead(t *testing.T) {
 	page := pages(t)[filepath.Join(repository, "docs", "calico-manifests.md")]
 	definitions, err := filepath.Glob(filepath.Join(repository, "charts/tortie/crds/*.yaml"))

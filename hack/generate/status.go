@@ -29,8 +29,8 @@ func fields() ([]byte, error) {
 	return commaSeparated(rows)
 }
 
-// fieldRows lists the fields of a struct as JSON has them, those of the structs in it after them: name, type, meaning. The tag help is a
-// field's meaning; one without it is an error. A struct that is there twice is listed once.
+// fieldRows lists the fields of a struct as JSON has them, those of the structs in it after them: name, type, meaning.
+// The tag help is a field's meaning; one without it is an error. A struct that is there twice is listed once.
 func fieldRows(of reflect.Type, prefix string, listed map[reflect.Type]string) (rows [][]string, err error) {
 	for f := range of.Fields() {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")

@@ -17,19 +17,24 @@ func does(why string) support    { return support{"supported", why} }
 func ignores(why string) support { return support{"ignored", why} }
 func refuses(why string) support { return support{"refused", why} }
 
-// policyFieldsPath is the list of the fields of Calico's policy kinds, and of those of FelixConfiguration that matter to policies.
+// policyFieldsPath is the list of the fields of Calico's policy kinds, and of those of FelixConfiguration that matter
+// to policies.
 const policyFieldsPath = "docs/calico-policy.csv"
 
-// policyTypes are the types of Calico's policy kinds in the order of the list; each that has fields of its own must be in supported.
+// policyTypes are the types of Calico's policy kinds in the order of the list; each that has fields of its own must be
+// in supported.
 var policyTypes = []reflect.Type{
-	reflect.TypeFor[api.CalicoNetworkPolicySpec](), reflect.TypeFor[api.CalicoGlobalNetworkPolicySpec](), reflect.TypeFor[api.CalicoTierSpec](),
-	reflect.TypeFor[api.CalicoNetworkSetSpec](), reflect.TypeFor[api.CalicoGlobalNetworkSetSpec](), reflect.TypeFor[api.CalicoHostEndpointSpec](),
+	reflect.TypeFor[api.CalicoNetworkPolicySpec](), reflect.TypeFor[api.CalicoGlobalNetworkPolicySpec](),
+	reflect.TypeFor[api.CalicoTierSpec](),
+	reflect.TypeFor[api.CalicoNetworkSetSpec](), reflect.TypeFor[api.CalicoGlobalNetworkSetSpec](),
+	reflect.TypeFor[api.CalicoHostEndpointSpec](),
 	reflect.TypeFor[api.CalicoStagedNetworkPolicySpec](), reflect.TypeFor[api.CalicoStagedGlobalNetworkPolicySpec](),
 	reflect.TypeFor[api.CalicoStagedKubernetesNetworkPolicySpec](),
 }
 
 const (
-	staged = "Set, Delete, Learn or Ignore; Learn and Ignore are not evaluated. The other fields are those of the kind that is staged; without flow records (docs/policy.md) none counts"
+	staged = "Set, Delete, Learn or Ignore; Learn and Ignore are not evaluated. The other fields are those of the kind that is staged; " +
+		"without flow records (docs/policy.md) none counts"
 )
 
 // supported has all fields by type: its name in the list, and each field.
@@ -38,7 +43,8 @@ var supported = map[string]struct {
 	fields map[string]support
 }{
 	"CalicoPolicySpec": {"NetworkPolicy, GlobalNetworkPolicy", map[string]support{
-		"tier":                   does("absent: default; policies of a Tier that does not exist come after all others, and deny what they do not allow"),
+		"tier": does(
+			"absent: default; policies of a Tier that does not exist come after all others, and deny what they do not allow"),
 		"order":                  does("absent: last; equal ones by name without the prefix default., then namespace and kind"),
 		"selector":               does(""),
 		"serviceAccountSelector": does(""),
@@ -48,10 +54,14 @@ var supported = map[string]struct {
 		"performanceHints":       ignores("a hint to Felix"),
 	}},
 	"CalicoGlobalNetworkPolicySpec": {"GlobalNetworkPolicy", map[string]support{
-		"namespaceSelector": does("also applies to host endpoints, whose namespace labels are those of their profiles: all(), also in selector, excludes them. global(): only host endpoints (Felix: everything)"),
-		"doNotTrack":        does("the policy applies to host endpoints of an interface only, not to *; with preDNAT for nothing. Event PolicySelectsNoHost: it selects none"),
-		"preDNAT":           does("the policy applies to host endpoints only; its egress rules for nothing. Event PolicySelectsNoHost: it selects none"),
-		"applyOnForward":    does("for host endpoints; pods have the policy with and without it. Event PolicySelectsNoHost: it selects pods alone"),
+		"namespaceSelector": does("also applies to host endpoints, whose namespace labels are those of their profiles: all(), also in " +
+			"selector, excludes them. global(): only host endpoints (Felix: everything)"),
+		"doNotTrack": does("the policy applies to host endpoints of an interface only, not to *; with preDNAT for nothing. Event " +
+			"PolicySelectsNoHost: it selects none"),
+		"preDNAT": does(
+			"the policy applies to host endpoints only; its egress rules for nothing. Event PolicySelectsNoHost: it selects none"),
+		"applyOnForward": does(
+			"for host endpoints; pods have the policy with and without it. Event PolicySelectsNoHost: it selects pods alone"),
 	}},
 	"CalicoRule": {"ingress[], egress[]", map[string]support{
 		"action":      does("any other value: Deny"),
@@ -67,43 +77,54 @@ var supported = map[string]struct {
 	}},
 	"CalicoICMP": {"icmp, notICMP", map[string]support{"type": does(""), "code": does("")}},
 	"CalicoEntityRule": {"source, destination", map[string]support{
-		"nets":              does(""),
-		"notNets":           does("if all are of one family, the rule is of that family alone"),
-		"selector":          does("pods, network sets, host endpoints. Labels by which Calico tells what an object belongs to, `pcns.*`, `pcsa.*`, `projectcalico.org/` `namespace`, `orchestrator`, `serviceaccount`, `name`, do not count where a user has written them"),
-		"notSelector":       does("alone in a GlobalNetworkPolicy: also matches addresses of no known object"),
-		"namespaceSelector": does("all(): objects in a namespace; global(): objects in none, which have no namespace labels but by HostEndpoints' profiles, so that env != 'prod' selects them"),
-		"serviceAccounts":   does(""),
-		"services":          does("endpoints that are not ready count, as to Felix"),
-		"ports":             does("numbers need a protocol; a name without one means TCP"),
-		"notPorts":          does("likewise"),
+		"nets":    does(""),
+		"notNets": does("if all are of one family, the rule is of that family alone"),
+		"selector": does("pods, network sets, host endpoints. Labels by which Calico tells what an object belongs to, `pcns.*`, " +
+			"`pcsa.*`, `projectcalico.org/` `namespace`, `orchestrator`, `serviceaccount`, `name`, do not count where a user has written them"),
+		"notSelector": does("alone in a GlobalNetworkPolicy: also matches addresses of no known object"),
+		"namespaceSelector": does("all(): objects in a namespace; global(): objects in none, which have no namespace labels but by " +
+			"HostEndpoints' profiles, so that env != 'prod' selects them"),
+		"serviceAccounts": does(""),
+		"services":        does("endpoints that are not ready count, as to Felix"),
+		"ports":           does("numbers need a protocol; a name without one means TCP"),
+		"notPorts":        does("likewise"),
 	}},
-	"CalicoServiceAccounts": {"serviceAccounts", map[string]support{"names": does("without names no condition; one that no service account can have closes the rule: Allow matches nothing, Deny all that the other conditions match"), "selector": does("only pods have labels of a service account")}},
-	"CalicoServiceMatch":    {"services", map[string]support{"name": does(""), "namespace": does("")}},
-	"CalicoHTTP":            {"http", map[string]support{"methods": refuses("see http"), "paths": refuses("see http")}},
-	"CalicoHTTPPath":        {"paths[]", map[string]support{"exact": refuses("see http"), "prefix": refuses("see http")}},
-	"CalicoRuleMetadata":    {"metadata", map[string]support{"annotations": ignores("informational")}},
+	"CalicoServiceAccounts": {"serviceAccounts",
+		map[string]support{"names": does("without names no condition; one that no service account can have closes the rule: Allow matches " +
+			"nothing, Deny all that the other conditions match"), "selector": does("only pods have labels of a service account")}},
+	"CalicoServiceMatch": {"services", map[string]support{"name": does(""), "namespace": does("")}},
+	"CalicoHTTP":         {"http", map[string]support{"methods": refuses("see http"), "paths": refuses("see http")}},
+	"CalicoHTTPPath":     {"paths[]", map[string]support{"exact": refuses("see http"), "prefix": refuses("see http")}},
+	"CalicoRuleMetadata": {"metadata", map[string]support{"annotations": ignores("informational")}},
 	"CalicoTierSpec": {"Tier", map[string]support{
 		"order":         does("absent: last; fixed for the tiers of Kubernetes' kinds"),
 		"defaultAction": does("absent: Deny; fixed likewise"),
 	}},
-	"CalicoNetworkSetSpec": {"NetworkSet", map[string]support{"nets": does("unreadable entries are left out. 10,000 entries of a namespace count, in the order of the sets' names, for GlobalNetworkPolicies and policies of " +
-		"other namespaces; the rest, named by Event InvalidPolicy, count there only to deny (in Deny's selectors, in Allow's and Pass's notSelector), as at most 10,000 ranges with addresses between them")}},
+	"CalicoNetworkSetSpec": {"NetworkSet",
+		map[string]support{"nets": does("unreadable entries are left out. 10,000 entries of a namespace count, in the order of the sets' " +
+			"names, for GlobalNetworkPolicies and policies of other namespaces; the rest, named by Event InvalidPolicy, count there only to deny " +
+			"(in Deny's selectors, in Allow's and Pass's notSelector), as at most 10,000 ranges with addresses between them")}},
 	"CalicoGlobalNetworkSetSpec": {"GlobalNetworkSet", map[string]support{"nets": does("unreadable entries are left out")}},
 	"CalicoHostEndpointSpec": {"HostEndpoint", map[string]support{
-		"node":          does(""),
-		"interfaceName": does("*: all interfaces without their own HostEndpoint except loopback; of pods' links what is forwarded and preDNAT (docs/calico-policy.md)"),
-		"expectedIPs":   does("without interfaceName: the interface that has one of them"),
-		"profiles":      does("projectcalico-default-allow, and kns.NAMESPACE of an existing namespace, allow connections that no policy decides; any other first profile denies them, as no profile does, and is reported. Labels of the namespace, or of ksa.NAMESPACE.NAME's service account, are inherited, as by pods; while there is no such namespace what selects by them denies, and allows nothing"),
-		"ports":         does("in Calico's policies"),
+		"node": does(""),
+		"interfaceName": does("*: all interfaces without their own HostEndpoint except loopback; of pods' links what is forwarded and preDNAT " +
+			"(docs/calico-policy.md)"),
+		"expectedIPs": does("without interfaceName: the interface that has one of them"),
+		"profiles": does(
+			"projectcalico-default-allow, and kns.NAMESPACE of an existing namespace, allow connections that no policy decides; any other first " +
+				"profile denies them, as no profile does, and is reported. Labels of the namespace, or of ksa.NAMESPACE.NAME's service account, are " +
+				"inherited, as by pods; while there is no such namespace what selects by them denies, and allows nothing"),
+		"ports": does("in Calico's policies"),
 	}},
-	"CalicoEndpointPort":                      {"ports[] of HostEndpoint", map[string]support{"name": does(""), "protocol": does(""), "port": does("")}},
+	"CalicoEndpointPort": {"ports[] of HostEndpoint",
+		map[string]support{"name": does(""), "protocol": does(""), "port": does("")}},
 	"CalicoStagedNetworkPolicySpec":           {"StagedNetworkPolicy", map[string]support{"stagedAction": does(staged)}},
 	"CalicoStagedGlobalNetworkPolicySpec":     {"StagedGlobalNetworkPolicy", map[string]support{"stagedAction": does(staged)}},
 	"CalicoStagedKubernetesNetworkPolicySpec": {"StagedKubernetesNetworkPolicy", map[string]support{"stagedAction": does(staged)}},
 }
 
-// felixFields are those of FelixConfiguration that matter to policies, in the order of the list. Those that are ignored are no fields of
-// api.FelixConfigurationSpec.
+// felixFields are those of FelixConfiguration that matter to policies, in the order of the list. Those that are ignored
+// are no fields of api.FelixConfigurationSpec.
 var felixFields = []struct {
 	field string
 	support
@@ -111,9 +132,12 @@ var felixFields = []struct {
 	{"failsafeInboundHostPorts", does("see host endpoints in docs/calico-policy.md")},
 	{"failsafeOutboundHostPorts", does("likewise")},
 	{"defaultEndpointToHostAction", does("likewise")},
-	{"nftablesFilterDenyAction", does("Reject: the sender of a denied packet gets an ICMP error (port unreachable), except at preDNAT and doNotTrack policies and for translated packets of the node's programs; packets that are dropped for another reason than a policy get no answer")},
+	{"nftablesFilterDenyAction",
+		does("Reject: the sender of a denied packet gets an ICMP error (port unreachable), except at preDNAT and doNotTrack policies and for " +
+			"translated packets of the node's programs; packets that are dropped for another reason than a policy get no answer")},
 	{"iptablesFilterDenyAction", does("counts if nftablesFilterDenyAction is absent")},
-	{"disableConntrackInvalidCheck", does("true: policies judge packets that belong to no known connection, as with asymmetric routes. Established connections that a change forbids may then go on")},
+	{"disableConntrackInvalidCheck", does("true: policies judge packets that belong to no known connection, as with asymmetric routes. " +
+		"Established connections that a change forbids may then go on")},
 	{"logPrefix", does("prefix in the agent's log of packets that Log rules match; %t, %k, %n, %p as in Felix")},
 	{"logActionRateLimit", does("per Log rule; an agent logs at most 100 lines per second. Absent: a sample (docs/policy.md)")},
 	{"logActionRateLimitBurst", does("absent: 5")},
@@ -152,15 +176,16 @@ func felixRows() (rows [][]string, err error) {
 	}
 	for _, f := range felixFields {
 		if read := f.does == does("").does; read != exists[f.field] {
-			return nil, fmt.Errorf("hack/generate/support.go: FelixConfiguration's %s is said to be %s, and api.FelixConfigurationSpec has it: %t", f.field, f.does, exists[f.field])
+			return nil, fmt.Errorf("hack/generate/support.go: FelixConfiguration's %s is said to be %s, and api.FelixConfigurationSpec has it: %t",
+				f.field, f.does, exists[f.field])
 		}
 		rows = append(rows, []string{"FelixConfiguration", f.field, f.does, f.why})
 	}
 	return rows, nil
 }
 
-// policyFields lists all fields of Calico's policy kinds. A field that is not in supported is an error, and so is one of
-// supported that does not exist any more.
+// policyFields lists all fields of Calico's policy kinds. A field that is not in supported is an error, and so is one
+// of supported that does not exist any more.
 func policyFields() ([][]string, error) {
 	w := &fieldWalk{seen: map[string]bool{}, left: map[string]bool{}, rows: [][]string{{"Of", "Field", "Tortie", "Remark"}}}
 	for name, s := range supported {
@@ -175,7 +200,8 @@ func policyFields() ([][]string, error) {
 		w.missing = append(w.missing, "these do not exist: "+strings.Join(left, ", "))
 	}
 	if len(w.missing) > 0 {
-		return nil, fmt.Errorf("fields of Calico's policies: say in hack/generate/support.go what becomes of each: %s", strings.Join(w.missing, "; "))
+		return nil, fmt.Errorf("fields of Calico's policies: say in hack/generate/support.go what becomes of each: %s",
+			strings.Join(w.missing, "; "))
 	}
 	felix, err := felixRows()
 	return append(w.rows, felix...), err

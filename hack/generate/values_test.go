@@ -35,8 +35,8 @@ func (s *valueSchema) resolve(definitions map[string]*valueSchema) {
 // helmsOwn are values in the schema that Helm passes to every chart.
 var helmsOwn = []string{"global"}
 
-// checkValues returns an error for each leaf of values.yaml without a comment above it or its group, or a property of the schema, and for
-// each property of the schema without a value.
+// checkValues returns an error for each leaf of values.yaml without a comment above it or its group, or a property of
+// the schema, and for each property of the schema without a value.
 func checkValues(text, schema []byte) error {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
@@ -87,7 +87,8 @@ func checkValue(name string, key, value *yaml.Node, rule *valueSchema, inherited
 	return nil
 }
 
-// hasLeaves distinguishes a group of settings, in block style, from a value that is a map or a Kubernetes object, such as resources.
+// hasLeaves distinguishes a group of settings, in block style, from a value that is a map or a Kubernetes object, such
+// as resources.
 func hasLeaves(node *yaml.Node) bool {
 	return node.Kind == yaml.MappingNode && node.Style != yaml.FlowStyle && len(node.Content) > 0 &&
 		!slices.Contains([]string{"requests", "limits"}, node.Content[0].Value)
@@ -108,7 +109,8 @@ func TestValuesAreDescribed(t *testing.T) {
 func TestCheckValues(t *testing.T) {
 	const schema = `{"properties": {"global": {}, "logLevel": {}, "mtu": {}, "pool": {"properties": {"cidr": {"type": "string"}}},
 		"resources": {"properties": {"node": {"type": "object"}}}, "extra": {"type": "array"}}}`
-	const text = "# Head.\n\n# Log level.\nlogLevel: info\n# Size.\nmtu: 5\npool:\n  # The range,\n  # or none | all.\n  cidr: 10.0.0.0/8\n# Resources.\nresources:\n  node:\n    requests: {cpu: 50m}\n# Extra.\nextra: []\n"
+	const text = "# Head.\n\n# Log level.\nlogLevel: info\n# Size.\nmtu: 5\npool:\n  # The range,\n  # or none | all.\n  cidr: 10.0.0.0/8\n" +
+		"# Resources.\nresources:\n  node:\n    requests: {cpu: 50m}\n# Extra.\nextra: []\n"
 	if err := checkValues([]byte(text), []byte(schema)); err != nil {
 		t.Error(err)
 	}

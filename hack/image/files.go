@@ -17,12 +17,14 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// The image's programs by directory of binaries. The plugins are in a directory of their own: install copies all of it to the host.
+// The image's programs by directory of binaries. The plugins are in a directory of their own: install copies all of it
+// to the host.
 var binaries = []string{
 	"usr/bin/tortie", "opt/cni/bin/calico", "opt/cni/bin/portmap", "opt/cni/bin/bandwidth", "opt/cni/bin/loopback",
 }
 
-// links are other names of programs, which act by argv[0]. The plugins' is a hard link, so that copying the directory copies a regular file.
+// links are other names of programs, which act by argv[0]. The plugins' is a hard link, so that copying the directory
+// copies a regular file.
 var links = map[string]file{
 	"usr/bin/install":          {target: "tortie"},
 	"usr/bin/kube-controllers": {target: "tortie"},
@@ -101,8 +103,8 @@ func checkBinary(content []byte, arch string) error {
 	return nil
 }
 
-// certificates returns Mozilla's roots in the release of go.mod, for reproducibility. Constrained roots are left out, as a file of
-// certificates cannot express the constraints.
+// certificates returns Mozilla's roots in the release of go.mod, for reproducibility. Constrained roots are left out,
+// as a file of certificates cannot express the constraints.
 func certificates() ([]byte, error) {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {

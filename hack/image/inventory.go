@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/hack/modules"
 )
 
-// inventory lists the components of an image, from the build information of its programs. The SBOM (SPDX) and the licence texts are
-// generated from it.
+// inventory lists the components of an image, from the build information of its programs. The SBOM (SPDX) and the
+// licence texts are generated from it.
 type inventory struct {
 	programs map[string]modules.Program          // by path in the image
 	modules  map[modules.Module]modules.Licences // of all programs, and of the certificates

@@ -1,12 +1,12 @@
-// Command image writes Tortie's container image as an OCI archive, without Docker and without a base image, and beside it what
-// each architecture's image is made of (SPDX). Of two architectures it makes one image with two manifests.
+// Command image writes Tortie's container image as an OCI archive, without Docker and without a base image, and beside
+// it what each architecture's image is made of (SPDX). Of two architectures it makes one image with two manifests.
 //
 //	image -bin bin -ref docker.io/tortie-net/tortie:dev -version v0.1.0 -o dist/tortie.tar
 //	image -bin amd64=dist/amd64 -bin arm64=dist/arm64 -o dist/tortie-all.tar
 //	image -bin bin -tree dist/tree
 //
-// The same binaries give the same bytes: entries are sorted, no file has a time, and nothing of this machine goes in. The
-// Dockerfile takes its files from -tree.
+// The same binaries give the same bytes: entries are sorted, no file has a time, and nothing of this machine goes in.
+// The Dockerfile takes its files from -tree.
 package main
 
 import (

@@ -69,7 +69,8 @@ func programDir(t *testing.T, arch string) string {
 func testOptions(t *testing.T, arches ...string) options {
 	t.Helper()
 	o := options{
-		ref: "docker.io/tortie-net/tortie:dev", root: "../..", version: "v1", revision: "abc", out: filepath.Join(t.TempDir(), "out", "tortie.tar"),
+		ref: "docker.io/tortie-net/tortie:dev", root: "../..", version: "v1", revision: "abc",
+		out:     filepath.Join(t.TempDir(), "out", "tortie.tar"),
 		created: time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC),
 	}
 	for _, arch := range arches {
@@ -192,10 +193,11 @@ func TestArchive(t *testing.T) {
 		"drwxr-xr-x opt/", "drwxr-xr-x opt/cni/", "drwxr-xr-x opt/cni/bin/", "-rwxr-xr-x opt/cni/bin/bandwidth",
 		"-rwxr-xr-x opt/cni/bin/calico", "-rwxr-xr-x opt/cni/bin/calico-ipam", "-rwxr-xr-x opt/cni/bin/loopback",
 		"-rwxr-xr-x opt/cni/bin/portmap",
-		"drwxr-xr-x usr/", "drwxr-xr-x usr/bin/", "Lrwxrwxrwx usr/bin/install", "Lrwxrwxrwx usr/bin/kube-controllers", "Lrwxrwxrwx usr/bin/node", "-rwxr-xr-x usr/bin/tortie",
-		"drwxr-xr-x usr/share/", "drwxr-xr-x usr/share/sbom/", "-rw-r--r-- usr/share/sbom/tortie.spdx.json",
+		"drwxr-xr-x usr/", "drwxr-xr-x usr/bin/", "Lrwxrwxrwx usr/bin/install", "Lrwxrwxrwx usr/bin/kube-controllers", "Lrwxrwxrwx usr/bin/node",
+		"-rwxr-xr-x usr/bin/tortie", "drwxr-xr-x usr/share/", "drwxr-xr-x usr/share/sbom/", "-rw-r--r-- usr/share/sbom/tortie.spdx.json",
 	}, names)
-	if node, ipam := string(files["usr/bin/node"]), string(files["opt/cni/bin/calico-ipam"]); node != "tortie" || ipam != "opt/cni/bin/calico" {
+	if node, ipam := string(files["usr/bin/node"]), string(files["opt/cni/bin/calico-ipam"]); node != "tortie" ||
+		ipam != "opt/cni/bin/calico" {
 		t.Errorf("links to %q and %q", node, ipam)
 	}
 	if beside := readFile(t, strings.TrimSuffix(o.out, ".tar")+".amd64.spdx.json"); !bytes.Equal(beside, files[sbomPath]) {
@@ -208,7 +210,8 @@ func TestArchiveOfTwoArchitectures(t *testing.T) {
 	errtest.Must(t, run(o))
 	a := readArchive(t, o.out)
 	outer := a.manifests("index.json")
-	if len(outer) != 1 || outer[0].MediaType != "application/vnd.oci.image.index.v1+json" || outer[0].Annotations["io.containerd.image.name"] != o.ref {
+	if len(outer) != 1 || outer[0].MediaType != "application/vnd.oci.image.index.v1+json" ||
+		outer[0].Annotations["io.containerd.image.name"] != o.ref {
 		t.Fatalf("index %+v", outer)
 	}
 	inner := a.manifests(blob(outer[0].Digest))
@@ -281,7 +284,8 @@ func TestTreeIsTheLayer(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	dirs := map[string]string{"amd64": programDir(t, "amd64"), "arm64": programDir(t, "arm64")}
 	missing, text := programDir(t, "amd64"), programDir(t, "amd64")
-	errtest.Must(t, errors.Join(os.Remove(filepath.Join(missing, "portmap")), os.WriteFile(filepath.Join(text, "calico"), []byte("#!/bin/sh"), 0o755)))
+	errtest.Must(t,
+		errors.Join(os.Remove(filepath.Join(missing, "portmap")), os.WriteFile(filepath.Join(text, "calico"), []byte("#!/bin/sh"), 0o755)))
 	for _, c := range []struct{ bin, want string }{
 		{"amd64=" + missing, "make build"},
 		{"amd64=" + text, "not a program"},
@@ -436,8 +440,8 @@ func TestNoLicenceNoImage(t *testing.T) {
 	}
 }
 
-// No Docker runs here, so what can be compared without it is compared: where the files come from, and the configuration. That
-// the files are the same is TestTreeIsTheLayer's.
+// No Docker runs here, so what can be compared without it is compared: where the files come from, and the
+// configuration. That the files are the same is TestTreeIsTheLayer's.
 func TestDockerfileIsTheSameImage(t *testing.T) {
 	text := string(readFile(t, "../../Dockerfile"))
 	o := testOptions(t, "amd64")

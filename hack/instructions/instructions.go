@@ -21,10 +21,12 @@ const (
 // Kernels are the names of the kernels, in the order of the columns.
 var Kernels = []string{"stable", "newest"}
 
-// columns are those of both files; in File one for the instructions on each kernel follows, which has the kernel's release as its name.
+// columns are those of both files; in File one for the instructions on each kernel follows, which has the kernel's
+// release as its name.
 var columns = append([]string{"what", "unit", "tolerance"}, Kernels...)
 
-// figure is what a unit takes on a kernel, and how many times what it is compared with; of several runs the sum, until it is divided by their number.
+// figure is what a unit takes on a kernel, and how many times what it is compared with; of several runs the sum, until
+// it is divided by their number.
 type figure struct{ instructions, ratio, runs float64 }
 
 // key is a path or other work, and what is counted.

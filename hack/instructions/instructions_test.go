@@ -10,7 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// repository makes one with both files, of before and after the last release, and returns its root and a maker of further files.
+// repository makes one with both files, of before and after the last release, and returns its root and a maker of
+// further files.
 func repository(t *testing.T) (root string, file func(name, text string) string) {
 	t.Helper()
 	root = t.TempDir()
@@ -20,13 +21,15 @@ func repository(t *testing.T) (root string, file func(name, text string) string)
 		errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 		return path
 	}
-	file(File, "what,unit,tolerance,stable,newest,6.1.0,7.2.0\nnode to node,round trip,0.04,1.000,1.000,900,800\ngone,round trip,0.09,1,1,1,1\n")
+	file(File,
+		"what,unit,tolerance,stable,newest,6.1.0,7.2.0\nnode to node,round trip,0.04,1.000,1.000,900,800\ngone,round trip,0.09,1,1,1,1\n")
 	file(released, "what,unit,tolerance,stable,newest\nnode to node,round trip,0.10,1.000,1.000\nroutes,round trip,0.10,2.500,2.400\n")
 	return root, file
 }
 
 func run(kernel, base, routes, ratio string) string {
-	return "=== RUN   TestInstructions\nperf: kernel | " + kernel + "\nperf: node to node  | round trip       |       " + base + " |  1.000\n" +
+	return "=== RUN   TestInstructions\nperf: kernel | " + kernel +
+		"\nperf: node to node  | round trip       |       " + base + " |  1.000\n" +
 		"perf: routes        | round trip       |      " + routes + " |  " + ratio + "\nPASS\n"
 }
 
@@ -66,8 +69,8 @@ func TestRecordRefusesPartOfRuns(t *testing.T) {
 	}
 }
 
-// What is worse than before, or than at the last release, is written only on demand: ratios, and what the same kernel takes, though its base takes
-// more, too.
+// What is worse than before, or than at the last release, is written only on demand: ratios, and what the same kernel
+// takes, though its base takes more, too.
 func TestRecordRefusesWorseFigures(t *testing.T) {
 	root, file := repository(t)
 	counted := map[string][]string{

@@ -18,9 +18,9 @@ const (
 	release = "kernel"
 )
 
-// Record writes the file anew, by the output of runs: of each kernel one at least, of several the mean. Tolerances stay; a new row has that of the
-// first one of its unit. Unless worse is true it refuses figures that are worse than the file's, or than those of the last release, by more than their
-// tolerance.
+// Record writes the file anew, by the output of runs: of each kernel one at least, of several the mean. Tolerances
+// stay; a new row has that of the first one of its unit. Unless worse is true it refuses figures that are worse than
+// the file's, or than those of the last release, by more than their tolerance.
 func Record(root string, runs map[string][]string, worse bool) error {
 	old, err := load(root, File)
 	if err != nil {
@@ -63,7 +63,8 @@ func Record(root string, runs map[string][]string, worse bool) error {
 	return t.write(root)
 }
 
-// worse lists what is worse than in another table: ratios, and, of the same kernel, instructions, which show what a path and its base both lose.
+// worse lists what is worse than in another table: ratios, and, of the same kernel, instructions, which show what a
+// path and its base both lose.
 func (t *Table) worse(than *Table, when string) (lost []string) {
 	for _, r := range t.rows {
 		tolerance, _ := strconv.ParseFloat(r.tolerance, 64)
@@ -73,7 +74,8 @@ func (t *Table) worse(than *Table, when string) (lost []string) {
 			if then.ratio > 0 && now.ratio > then.ratio*(1+tolerance) {
 				lost = append(lost, fmt.Sprintf("%s, %s, %s kernel: %.3f, %s %.3f", r.what, r.unit, kernel, now.ratio, when, then.ratio))
 			} else if then.instructions > 0 && t.releases[i] == than.releases[i] && now.instructions > then.instructions*(1+tolerance) {
-				lost = append(lost, fmt.Sprintf("%s, %s, %s kernel: %.0f instructions, %s %.0f", r.what, r.unit, kernel, now.instructions, when, then.instructions))
+				lost = append(lost,
+					fmt.Sprintf("%s, %s, %s kernel: %.0f instructions, %s %.0f", r.what, r.unit, kernel, now.instructions, when, then.instructions))
 			}
 		}
 	}

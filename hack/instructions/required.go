@@ -70,7 +70,8 @@ func throughput(hand, handWith, agentWith string) func(costs) float64 {
 	return func(c costs) float64 { return c.by(units[0], pairs, false) }
 }
 
-// devices compares IPIP by devices for single nodes with another way, without policies and with 1,000: the greatest cost, or else the least throughput.
+// devices compares IPIP by devices for single nodes with another way, without policies and with 1,000: the greatest
+// cost, or else the least throughput.
 func devices(unit, than string, cost bool) func(costs) float64 {
 	var pairs [][2]string
 	for _, rules := range []string{"", policies} {
@@ -95,18 +96,21 @@ func quotient(unit, of, by string) func(costs) float64 {
 
 // Reasons of what is not met.
 const (
-	whyTracking = "Of what the agent's rules add most is connection tracking, which masquerading, policies and kube-proxy need: a cluster has it without them. " +
-		"Tried: one chain for each hook, rules in the order of their price, no hook that no setting needs, and a flowtable, by which only short UDP costs more, and short connections on Linux 6.1"
-	whyOwn = "What is left is the check of a pod's source, hooks before routing, and for the outer packets of tunnels those at input and output: " +
-		"prices are in design/agent.md. Tried: chains of their own for packets of tunnels, 2 to 4 % of a round trip less"
+	whyTracking = "Of what the agent's rules add most is connection tracking, which masquerading, policies and kube-proxy need: a " +
+		"cluster has it without them. Tried: one chain for each hook, rules in the order of their price, no hook that no setting needs, and a " +
+		"flowtable, by which only short UDP costs more, and short connections on Linux 6.1"
+	whyOwn = "What is left is the check of a pod's source, hooks before routing, and for the outer packets of tunnels those at input " +
+		"and output: prices are in design/agent.md. Tried: chains of their own for packets of tunnels, 2 to 4 % of a round trip less"
 	whyShort = "A connection enters the flowtable after its handshake, which takes work that a short one does not earn back. " +
 		"Tried: entering it only later, by a count of packets, and at random; both cost more"
-	whyRule = "The routes are in a table of their own, to which a rule leads, as Calico makes it: rule and mark cost 2 to 4 %, by hand, too. " +
-		"Tried: nothing, as the format has them"
-	whyOuter = "Each packet of WireGuard passes the hooks of the node, too, which cost more by IPv6. Tried: no connection tracking of these packets; letting UDP pass at " +
-		"input before all rules, 3 % of a stream less. Without the two rules that keep them from being tracked and translated it would be another 3 % by IPv6"
-	whyElapsed = "One processor also has the kernel's handshakes with those peers that a node greets, which cost more than programming; others have more processors. " +
-		"Not done: to greet peers only once all are programmed, as then nodes begin at one time, and handshakes that cross end each other"
+	whyRule = "The routes are in a table of their own, to which a rule leads, as Calico makes it: rule and mark cost 2 to 4 %, by hand, " +
+		"too. Tried: nothing, as the format has them"
+	whyOuter = "Each packet of WireGuard passes the hooks of the node, too, which cost more by IPv6. Tried: no connection tracking " +
+		"of these packets; letting UDP pass at input before all rules, 3 % of a stream less. Without the two rules that keep them from being " +
+		"tracked and translated it would be another 3 % by IPv6"
+	whyElapsed = "One processor also has the kernel's handshakes with those peers that a node greets, which cost more than programming; " +
+		"others have more processors. Not done: to greet peers only once all are programmed, as then nodes begin at one time, and handshakes " +
+		"that cross end each other"
 )
 
 // requirements are in the order of the list.
@@ -165,7 +169,8 @@ func (r requirement) bound() string {
 	return fmt.Sprintf("≥ %.2f", r.least)
 }
 
-// Required returns what is asked of the counted instructions, by the kernels, with the reason of each requirement that is not met.
+// Required returns what is asked of the counted instructions, by the kernels, with the reason of each requirement that
+// is not met.
 func Required(root string) ([][]string, error) {
 	t, err := load(root, File)
 	if err != nil {

@@ -21,15 +21,22 @@ var doors = map[string][]string{
 	"github.com/vishvananda/netlink": {"internal/kernel/netlinkx"},
 	"github.com/vishvananda/netns":   {"internal/kernel/netlinkx"},
 	"github.com/osrg/gobgp":          {"internal/bgp"},
-	"k8s.io/client-go":               {"internal/install/definitions", "internal/install/uninstall", "internal/cluster", "internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
-	"k8s.io/apimachinery":            {"internal/install/definitions", "internal/install/traffic", "internal/install/uninstall", "internal/cluster", "internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
-	"k8s.io/api":                     {"internal/cluster", "internal/install/objects", "internal/install/traffic", "internal/install/uninstall", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
-	"github.com/prometheus":          {"internal/agent", "internal/controllers", "internal/install", "internal/app/serving"},
-	"os/exec":                        {"internal/testkit/needtest", "internal/testkit/tier", "internal/install", "internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/netnstest", "internal/testkit/pathtest", "internal/testkit/cnitest", "internal/testkit/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
+	"k8s.io/client-go": {"internal/install/definitions", "internal/install/uninstall", "internal/cluster",
+		"internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
+	"k8s.io/apimachinery": {"internal/install/definitions", "internal/install/traffic", "internal/install/uninstall",
+		"internal/cluster", "internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest",
+		"internal/testkit/meshtest"},
+	"k8s.io/api": {"internal/cluster", "internal/install/objects", "internal/install/traffic",
+		"internal/install/uninstall", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
+	"github.com/prometheus": {"internal/agent", "internal/controllers", "internal/install", "internal/app/serving"},
+	// the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
+	"os/exec": {"internal/testkit/needtest", "internal/testkit/tier", "internal/install", "internal/testkit/bgptest",
+		"internal/testkit/labtest", "internal/testkit/netnstest", "internal/testkit/pathtest", "internal/testkit/cnitest",
+		"internal/testkit/meshtest"},
 }
 
-// floors orders the folders of internal/, with cmd above: each imports only folders of lower lines, and none of its own line. Inside a folder
-// the compiler prevents import cycles.
+// floors orders the folders of internal/, with cmd above: each imports only folders of lower lines, and none of its own
+// line. Inside a folder the compiler prevents import cycles.
 var floors = []string{
 	"cmd",
 	"program",
@@ -55,10 +62,13 @@ const (
 var (
 	plugins        = []string{"cmd/calico", "cmd/calico-ipam"}
 	tooHeavyToLink = []string{"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", "github.com/osrg/", "google.golang.org/"}
-	pureIPAM       = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go", "state.go", "choose.go", "plan.go"}
-	purePackages   = []string{"internal/agent/desired", "internal/bgp/peering", "internal/bgp/reflectors", "internal/cluster/services", "internal/cluster/state", "internal/bgp/policy", "internal/policy"}
-	// pureDependencies are packages that decisions must not reach by any import. desired and peering use types of the speaker, and desired of
-	// the kernel, so that they link GoBGP and netlink; none links a client of the API server or runs a program. The rest link no network.
+	pureIPAM       = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go",
+		"state.go", "choose.go", "plan.go"}
+	purePackages = []string{"internal/agent/desired", "internal/bgp/peering", "internal/bgp/reflectors", "internal/cluster/services",
+		"internal/cluster/state", "internal/bgp/policy", "internal/policy"}
+	// pureDependencies are packages that decisions must not reach by any import. desired and peering use types of the
+	// speaker, and desired of the kernel, so that they link GoBGP and netlink; none links a client of the API server or
+	// runs a program. The rest link no network.
 	pureDependencies = map[string][]string{
 		"internal/agent/desired":    {"k8s.io/", "os/exec"},
 		"internal/bgp/peering":      {"k8s.io/", "os/exec"},
@@ -69,18 +79,23 @@ var (
 		"internal/cluster/state":    {"k8s.io/", "os/exec", "net/http", "github.com/osrg/", "github.com/vishvananda/", "github.com/mdlayher/"},
 		"internal/ipam/inventory":   {"k8s.io/", "os/exec"},
 	}
-	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
-	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
-	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/labstore", "internal/testkit/cnitest", "internal/testkit/meshtest", "internal/testkit/netnstest", "internal/testkit/pathtest", "internal/testkit/nfttest", "internal/testkit/policytest", "internal/testkit/datastoretest", "internal/testkit/desiredtest", "internal/testkit/logtest", "internal/testkit/needtest", "internal/testkit/errtest", "internal/testkit/difftest", "internal/testkit/waittest", "internal/testkit/tier", "internal/testkit/usagetest", "internal/tests/rights/fence"}
+	notPure     = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
+	environment = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
+	endings     = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
+	testOnly    = []string{"internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/labstore", "internal/testkit/cnitest",
+		"internal/testkit/meshtest", "internal/testkit/netnstest", "internal/testkit/pathtest", "internal/testkit/nfttest",
+		"internal/testkit/policytest", "internal/testkit/datastoretest", "internal/testkit/desiredtest", "internal/testkit/logtest",
+		"internal/testkit/needtest", "internal/testkit/errtest", "internal/testkit/difftest", "internal/testkit/waittest",
+		"internal/testkit/tier", "internal/testkit/usagetest", "internal/tests/rights/fence"}
 	mayReadSettings = "internal/app/config"
 )
 
 func load(t *testing.T) map[string]*packages.Package {
 	t.Helper()
 	cfg := &packages.Config{
-		Dir:  filepath.Join("..", ".."),
-		Mode: packages.NeedName | packages.NeedImports | packages.NeedDeps | packages.NeedFiles | packages.NeedSyntax | packages.NeedCompiledGoFiles,
+		Dir: filepath.Join("..", ".."),
+		Mode: packages.NeedName | packages.NeedImports | packages.NeedDeps | packages.NeedFiles | packages.NeedSyntax |
+			packages.NeedCompiledGoFiles,
 	}
 	all, err := packages.Load(cfg, "./...")
 	errtest.Must(t, err)
@@ -202,7 +217,8 @@ func checkFloors(t *testing.T, own map[string]*packages.Package) {
 	}
 }
 
-// links returns the forbidden packages that a package links, directly or not. A name that ends with a slash includes all packages below it.
+// links returns the forbidden packages that a package links, directly or not. A name that ends with a slash includes
+// all packages below it.
 func links(p *packages.Package, forbidden []string) []string {
 	seen := map[string]bool{}
 	var found []string

@@ -1,5 +1,5 @@
-// Package messages reads the catalogue of what programs, the chart and the API server's policies report, from which lists of
-// docs/troubleshooting.md and docs/install.md are made. Its test holds the catalogue against the code.
+// Package messages reads the catalogue of what programs, the chart and the API server's policies report, from which
+// lists of docs/troubleshooting.md and docs/install.md are made. Its test holds the catalogue against the code.
 package messages
 
 import (
@@ -13,8 +13,8 @@ import (
 // File is the catalogue, below the root of the repository.
 const File = "internal/messages.yaml"
 
-// Entry is a message, or several that have one cause, with what an operator needs to know about it. In the texts "..." stands for what
-// is filled in; Help, the cause and the remedy, is Markdown.
+// Entry is a message, or several that have one cause, with what an operator needs to know about it. In the texts "..."
+// stands for what is filled in; Help, the cause and the remedy, is Markdown.
 type Entry struct {
 	Message string   `json:"message"`
 	Also    []string `json:"also"`

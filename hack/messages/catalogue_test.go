@@ -17,7 +17,8 @@ const root = "../.."
 var informational = []string{"PeerUp", "RouteReflection", "CalicoIsUp", "OK", "Terminating"}
 
 var (
-	// verb is what fmt fills in, and joint where a message goes on with another text: the kernel's, or that of a wrapped error.
+	// verb is what fmt fills in, and joint where a message goes on with another text: the kernel's, or that of a wrapped
+	// error.
 	verb  = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`)
 	joint = regexp.MustCompile(`\.\.\.|[0-9]+|: | \(`)
 )
@@ -29,8 +30,8 @@ const (
 	shortest = 6
 )
 
-// TestCatalogueIsOfTheCode: each part of each message stands in a constant of the code, in the chart, or is an error of the kernel's.
-// A sentence of the code may change wherever no message of the catalogue quotes it.
+// TestCatalogueIsOfTheCode: each part of each message stands in a constant of the code, in the chart, or is an error of
+// the kernel's. A sentence of the code may change wherever no message of the catalogue quotes it.
 func TestCatalogueIsOfTheCode(t *testing.T) {
 	s := readSources(t)
 	texts := slices.Collect(maps.Keys(s.texts))

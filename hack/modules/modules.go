@@ -1,5 +1,5 @@
-// Package modules lists the Go modules that programs are linked from, with reasons and licences. The table of docs/image.md, the image's SBOM
-// (SPDX) and licence texts are generated from it.
+// Package modules lists the Go modules that programs are linked from, with reasons and licences. The table of
+// docs/image.md, the image's SBOM (SPDX) and licence texts are generated from it.
 package modules
 
 import (
@@ -51,7 +51,8 @@ func linked(m *debug.Module) Module {
 	return Module{Path: m.Path, Version: m.Version, Sum: m.Sum}
 }
 
-// list prints one line for each package of a program that is in a module: the path and version of the module, or of its replacement.
+// list prints one line for each package of a program that is in a module: the path and version of the module, or of its
+// replacement.
 const list = `{{with .Module}}{{if not .Main}}{{with .Replace}}{{.Path}} {{.Version}}{{else}}{{.Path}} {{.Version}}{{end}}{{end}}{{end}}`
 
 // Of returns the modules of a package's program, by path, without linking it, with the build settings of the image.

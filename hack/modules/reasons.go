@@ -38,7 +38,8 @@ type Dependency struct {
 	Reason string
 }
 
-// Dependencies returns the dependencies of all programs, by path. A module without a reason, and a reason without a module, are errors.
+// Dependencies returns the dependencies of all programs, by path. A module without a reason, and a reason without a
+// module, are errors.
 func Dependencies(root string) ([]Dependency, error) {
 	in, versions := map[string][]string{}, map[string]Module{}
 	for _, program := range slices.Sorted(maps.Keys(Programs)) {

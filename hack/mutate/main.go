@@ -1,6 +1,6 @@
-// Program mutate shows that tests see each decision on what is not known yet. mutations.txt has small changes of the code, each of which a test has to
-// see. All are built into the tests at once, by an overlay, so that no file of the repository changes; a variable of the environment chooses the one that
-// counts in a run.
+// Program mutate shows that tests see each decision on what is not known yet. mutations.txt has small changes of the
+// code, each of which a test has to see. All are built into the tests at once, by an overlay, so that no file of the
+// repository changes; a variable of the environment chooses the one that counts in a run.
 package main
 
 import (
@@ -36,8 +36,8 @@ const (
 	// worlds is the proof; what it does not see a unit test has to.
 	worlds = "TestNothingPassesByWhatIsWithheld"
 	// long take long, and are about sizes and times, or about what a process leaves behind.
-	long = "TestPassesHavePauses|TestRunEnds|TestSelectorsOfNetworkSets|TestLookupsAreBounded|TestSelectionsAreToldApart|TestOthersNetworksCloseNothing|" +
-		"TestPortsDoNotMultiplyOthersNetworks|TestAdministratorsSelectorsCloseNothing|TestHuge.*"
+	long = "TestPassesHavePauses|TestRunEnds|TestSelectorsOfNetworkSets|TestLookupsAreBounded|TestSelectionsAreToldApart|" +
+		"TestOthersNetworksCloseNothing|TestPortsDoNotMultiplyOthersNetworks|TestAdministratorsSelectorsCloseNothing|TestHuge.*"
 )
 
 func suites(worldsOfEach string) []suite {

@@ -24,8 +24,9 @@ func (m mutation) String() string {
 	return fmt.Sprintf("mutations.txt:%d: %s: %s: %s", m.line, m.file, m.function, m.is)
 }
 
-// parse reads the list. A line that begins with no space names a file, "  function: what it stands for" begins a mutation, "    - " has the text that the
-// function has once, "    + " what it becomes, and "    = " says why nobody can see a difference.
+// parse reads the list. A line that begins with no space names a file, " function: what it stands for" begins a
+// mutation, " - " has the text that the function has once, " + " what it becomes, and " = " says why nobody can see a
+// difference.
 func parse(text string) (all []mutation, err error) {
 	file := ""
 	for i, line := range strings.Split(text, "\n") {
@@ -54,7 +55,8 @@ func parse(text string) (all []mutation, err error) {
 // variable chooses a mutation by its number, from 1 on.
 const variable = "TORTIE_MUTANT"
 
-// mutate returns the files of the mutations with all of these in them, and in each package one more file, which reads the variable.
+// mutate returns the files of the mutations with all of these in them, and in each package one more file, which reads
+// the variable.
 func mutate(root string, mutations []mutation) (map[string][]byte, error) {
 	files, texts := map[string]*source{}, map[string][]byte{}
 	for i, m := range mutations {
@@ -194,7 +196,8 @@ func (s *source) render(start, end int, of *site) string {
 	return b.String() + s.text[start:end]
 }
 
-// choice is a statement that does what the mutation of the run says. What declares variables has to be done, and is done again.
+// choice is a statement that does what the mutation of the run says. What declares variables has to be done, and is
+// done again.
 func (s *source) choice(of *site) string {
 	plain, numbers := s.render(of.start, of.end, of), make([]int, 0, len(of.others))
 	for n := range of.others {

@@ -17,11 +17,13 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// Pages show the pictures on white and on black, and a picture is not told which: nothing is drawn behind, and all colours are readable on both.
+// Pages show the pictures on white and on black, and a picture is not told which: nothing is drawn behind, and all
+// colours are readable on both.
 var (
 	ink     = color.RGBA{0x7d, 0x7d, 0x7d, 0xff}
 	colours = []color.Color{
-		color.RGBA{0x3b, 0x82, 0xf6, 0xff}, color.RGBA{0xe0, 0x7b, 0x39, 0xff}, color.RGBA{0x2f, 0xa3, 0x6b, 0xff}, color.RGBA{0xa8, 0x6b, 0xd9, 0xff},
+		color.RGBA{0x3b, 0x82, 0xf6, 0xff}, color.RGBA{0xe0, 0x7b, 0x39, 0xff}, color.RGBA{0x2f, 0xa3, 0x6b, 0xff},
+		color.RGBA{0xa8, 0x6b, 0xd9, 0xff},
 	}
 	points = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.PyramidGlyph{}, draw.RingGlyph{}}
 )
@@ -90,7 +92,8 @@ func (p *picture) bars(all figures, part string, kinds, rows []group) error {
 			return err
 		}
 		for i := range labels.TextStyle {
-			labels.TextStyle[i] = text.Style{Color: ink, Font: font.From(plot.DefaultFont, 9), YAlign: text.YCenter, Handler: plot.DefaultTextHandler}
+			labels.TextStyle[i] = text.Style{Color: ink, Font: font.From(plot.DefaultFont, 9), YAlign: text.YCenter,
+				Handler: plot.DefaultTextHandler}
 			labels.TextStyle[i].Font.Variant = "Sans"
 		}
 		labels.Offset = vg.Point{X: 3, Y: offset}

@@ -94,7 +94,8 @@ func rows(root, name string) (all []map[string]string, err error) {
 	return all, nil
 }
 
-// of returns a subject's figures in the order of their sizes. There must be one: a picture without its line would show nothing missing.
+// of returns a subject's figures in the order of their sizes. There must be one: a picture without its line would show
+// nothing missing.
 func (f figures) of(part, subject, what string) (figures, error) {
 	var found figures
 	for _, one := range f {
@@ -109,7 +110,8 @@ func (f figures) of(part, subject, what string) (figures, error) {
 	return found, nil
 }
 
-// group is what bars or a line show: its name in the picture, and where its figures are; part is empty if it is that of the picture.
+// group is what bars or a line show: its name in the picture, and where its figures are; part is empty if it is that of
+// the picture.
 type group struct{ label, subject, what, part string }
 
 func adds(all figures) (picture, error) {
@@ -126,7 +128,8 @@ func bursts(all figures) (picture, error) {
 	p := picture{title: "Pods at once on one node: seconds until the last is connected", x: "pods", y: "s", scale: 1e-3}
 	const what = "all ADDs"
 	return p, p.lines(all, "burst", []group{
-		{"Tortie", "calico", what, ""}, {"Tortie, agent down", "calico without facts", what, ""}, {"ptp, host-local", "ptp + host-local", what, ""},
+		{"Tortie", "calico", what, ""}, {"Tortie, agent down", "calico without facts", what, ""},
+		{"ptp, host-local", "ptp + host-local", what, ""},
 		{"links, address, routes", "floor: veth, address, routes", what, ""},
 	})
 }
@@ -151,7 +154,8 @@ func memory(all figures) (picture, error) {
 	p := picture{title: "Resident memory by nodes: MiB", x: "nodes", y: "MiB", scale: 1}
 	const what = "memory"
 	return p, p.lines(all, "memory", []group{
-		{"an agent, full mesh", "full mesh, all peers answer", what, ""}, {"an agent, route reflectors", "route reflectors, so no mesh", what, ""},
+		{"an agent, full mesh", "full mesh, all peers answer", what, ""},
+		{"an agent, route reflectors", "route reflectors, so no mesh", what, ""},
 		{"BGP alone, of a reflector", "a reflector", what, "reflectors"}, {"BGP alone, of a client", "a client", what, "reflectors"},
 	})
 }

@@ -24,7 +24,8 @@ import (
 // version is one that the sources do not name, so that each file with it has it from the tag.
 const version = "v0.99.1"
 
-// repositoryOf makes a repository of these sources, with what is not committed yet and without what git ignores, and the version's tag.
+// repositoryOf makes a repository of these sources, with what is not committed yet and without what git ignores, and
+// the version's tag.
 func repositoryOf(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "one")
@@ -56,8 +57,8 @@ func makeRelease(t *testing.T, dir string, env ...string) string {
 	return filepath.Join(dir, "dist", "release", version)
 }
 
-// TestRelease makes a release in two directories, whose files are the same. The second is made of the modules that the first has
-// downloaded.
+// TestRelease makes a release in two directories, whose files are the same. The second is made of the modules that the
+// first has downloaded.
 func TestRelease(t *testing.T) {
 	needtest.More(t, "the lab and the image, built")
 	one := repositoryOf(t)

@@ -2,9 +2,9 @@
 //
 //	release -root .. -version v0.1.0 -helm /path/to/helm -cyclonedx /path/to/cyclonedx-gomod
 //
-// The files are the image of all architectures as an OCI archive, the chart as a package, the manifests, the list of modules (CycloneDX),
-// and SHA256SUMS of all. They are made of the tag's files alone, and have the commit's time: a tag and a release of Go always give the same
-// bytes.
+// The files are the image of all architectures as an OCI archive, the chart as a package, the manifests, the list of
+// modules (CycloneDX), and SHA256SUMS of all. They are made of the tag's files alone, and have the commit's time: a tag
+// and a release of Go always give the same bytes.
 package main
 
 import (
@@ -104,9 +104,10 @@ func (m maker) make(root, revision string) error {
 		"CREATED="+m.created.Format(time.RFC3339), "IMAGE="+repository+":"+m.version); err != nil {
 		return err
 	}
-	// The manifests name the image by the chart's version. What makes them is built as the programs are, so that what both need is compiled
-	// once.
-	if err := m.show("env", "CGO_ENABLED=0", "go", "-C", filepath.Join(m.sources, "hack"), "run", "-trimpath", "./generate", "-root", "..", "-helm", m.helm); err != nil {
+	// The manifests name the image by the chart's version. What makes them is built as the programs are, so that what both
+	// need is compiled once.
+	if err := m.show("env", "CGO_ENABLED=0", "go", "-C", filepath.Join(m.sources, "hack"), "run", "-trimpath", "./generate", "-root", "..",
+		"-helm", m.helm); err != nil {
 		return err
 	}
 	if err := m.chart(); err != nil {

@@ -86,7 +86,8 @@ func TestTable(t *testing.T) { t.Run("good", func(t *testing.T) {}); t.Run("bad"
 func TestAfterChildren(t *testing.T) { t.Run("good", func(t *testing.T) {}); t.Error("the parent itself") }
 `,
 		"broken/broken_test.go": "package broken\nfunc TestX(t *testing.T) {}\n",
-		"panics/panics_test.go": "package panics\nimport \"testing\"\nfunc TestMain(m *testing.M) { panic(\"at once\") }\nfunc TestX(t *testing.T) {}\n",
+		"panics/panics_test.go": "package panics\nimport \"testing\"\nfunc TestMain(m *testing.M) { panic(\"at once\") }\n" +
+			"func TestX(t *testing.T) {}\n",
 		// When gotestsum runs it again it passes, without a test.
 		"exits/exits_test.go": `package exits
 import ("os"; "testing")
@@ -293,7 +294,8 @@ func TestSummary(t *testing.T) {
 	}{
 		{"all good", []result{good}, 1, "2 passed, 0 failed", nil, true},
 		{"one failed", []result{good, bad}, 2, "3 passed, 1 failed",
-			[]string{"FAILED in b: pkg.TestX\n    x_test.go:7: the reason\n    log: logs/b.log\n    alone: make it\n", "skipped in b: pkg.TestS\n"}, false},
+			[]string{"FAILED in b: pkg.TestX\n    x_test.go:7: the reason\n    log: logs/b.log\n    alone: make it\n", "skipped in b: pkg.TestS\n"},
+			false},
 		{"one not run", []result{good}, 2, "2 passed, 1 failed", []string{"not run: 1 of 2 suites\n"}, false},
 		{"one flaky", []result{flaky, good}, 2, "3 passed, 0 failed", []string{"FLAKY in c: pkg.TestF"}, true},
 	} {

@@ -71,8 +71,8 @@ func (s suite) make(ctx context.Context, root, events string, r *result) error {
 	return errors.Join(err, log.Close())
 }
 
-// leaveProcessors gives a session what others leave of the processors: as a process, and, where the kernel divides processors between
-// sessions first (sched(7), autogroup), as a session. Where that fails, it runs all the same.
+// leaveProcessors gives a session what others leave of the processors: as a process, and, where the kernel divides
+// processors between sessions first (sched(7), autogroup), as a session. Where that fails, it runs all the same.
 func leaveProcessors(session int) {
 	const least = 19
 	_ = syscall.Setpriority(syscall.PRIO_PROCESS, session, least)

@@ -63,12 +63,12 @@ func (r *result) read(events string, ended error) {
 	}
 }
 
-// packages has the packages that failed without a failed test: by compilation, by TestMain, by their exit. gotestsum runs none of their tests
-// again, and takes that for a success.
+// packages has the packages that failed without a failed test: by compilation, by TestMain, by their exit. gotestsum
+// runs none of their tests again, and takes that for a success.
 type packages map[string]bool
 
-// Event implements testjson.EventHandler. A value that is false is a package of which a test has failed. A test that was running when its
-// package ended comes after that, without a time.
+// Event implements testjson.EventHandler. A value that is false is a package of which a test has failed. A test that
+// was running when its package ended comes after that, without a time.
 func (p packages) Event(e testjson.TestEvent, _ *testjson.Execution) error {
 	_, known := p[e.Package]
 	switch {
@@ -167,8 +167,8 @@ func (r *result) alone(pkg, test string) string {
 // record matches the first line of a record of a test: file.go:12: and a text.
 var record = regexp.MustCompile(`(?m)^ +[a-z0-9_]+\.go:\d+: .*`)
 
-// inShort returns the first and the last of what a test recorded, or of the lines where there are no records: the log may be gone when
-// somebody reads the summary.
+// inShort returns the first and the last of what a test recorded, or of the lines where there are no records: the log
+// may be gone when somebody reads the summary.
 func inShort(output string) string {
 	const half, width = 4, 300
 	said := record.FindAllString(output, -1)
@@ -192,8 +192,8 @@ func report(w io.Writer, r result) {
 	}
 }
 
-// summarize prints the table of suites, and then what was skipped, what failed, and last what is flaky. It reports whether all suites ran
-// and none failed.
+// summarize prints the table of suites, and then what was skipped, what failed, and last what is flaky. It reports
+// whether all suites ran and none failed.
 func summarize(w io.Writer, results []result, planned int) bool {
 	var passed, failed int
 	fmt.Fprintf(w, "\n%-16s %7s %7s %7s %7s %8s\n", "suite", "passed", "failed", "flaky", "skipped", "seconds")

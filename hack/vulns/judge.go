@@ -33,8 +33,8 @@ type message struct {
 	}
 }
 
-// parse returns one finding for each vulnerability with a called function. Vulnerabilities that are only linked or required have no function
-// in the first frame of their trace.
+// parse returns one finding for each vulnerability with a called function. Vulnerabilities that are only linked or
+// required have no function in the first frame of their trace.
 func parse(r io.Reader) ([]finding, error) {
 	summaries, found := map[string]string{}, map[string]finding{}
 	for d := json.NewDecoder(r); ; {
@@ -97,14 +97,15 @@ func readExceptions(path string) ([]exception, error) {
 		_, judged := time.Parse(time.DateOnly, e.Judged)
 		_, expires := time.Parse(time.DateOnly, e.Expires)
 		if judged != nil || expires != nil || e.ID == "" || e.Reason == "" || len(strings.Fields(e.Test)) != 2 {
-			return nil, fmt.Errorf("%s: exception %d (%q): it needs an id, a reason, a test, the day when it was judged and the last day, as 2026-12-31", path, i+1, e.ID)
+			return nil, fmt.Errorf(
+				"%s: exception %d (%q): it needs an id, a reason, a test, the day when it was judged and the last day, as 2026-12-31", path, i+1, e.ID)
 		}
 	}
 	return all, nil
 }
 
-// judge returns the problems: findings without a valid exception, and expired exceptions that are not needed. Before its last day an exception
-// may be unused: the modules of an advisory differ between databases and over time.
+// judge returns the problems: findings without a valid exception, and expired exceptions that are not needed. Before
+// its last day an exception may be unused: the modules of an advisory differ between databases and over time.
 func judge(findings []finding, accepted []exception, now time.Time) []error {
 	var problems []error
 	used := map[string]bool{}

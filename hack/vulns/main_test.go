@@ -111,7 +111,8 @@ func TestNoDatabase(t *testing.T) {
 	for _, database := range []string{"file:///no/such/directory", databaseURL("/no/such/directory"), gone.URL} {
 		o := options{database: database, exceptions: write(t, t.TempDir(), "exceptions.yaml", "[]")}
 		var out bytes.Buffer
-		if err := run(t.Context(), o, time.Now(), &out); err != nil || !strings.HasPrefix(out.String(), "NOT CHECKED: ") || !strings.Contains(out.String(), database) {
+		if err := run(t.Context(), o, time.Now(), &out); err != nil || !strings.HasPrefix(out.String(), "NOT CHECKED: ") ||
+			!strings.Contains(out.String(), database) {
 			t.Errorf("%v, output %q", err, out.String())
 		}
 		o.require = true
@@ -184,7 +185,8 @@ func testSources(t *testing.T, dir string) string {
 
 // FuzzParse: any output of the scanner results in findings with a function, or in an error.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"osv":{"id":"GO-1","summary":"x"}}{"finding":{"osv":"GO-1","trace":[{"module":"stdlib","package":"net/url","function":"Parse"}]}}`))
+	f.Add([]byte(
+		`{"osv":{"id":"GO-1","summary":"x"}}{"finding":{"osv":"GO-1","trace":[{"module":"stdlib","package":"net/url","function":"Parse"}]}}`))
 	f.Add([]byte(`{"finding":{"osv":"GO-1","trace":[]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		all, err := parse(bytes.NewReader(text))

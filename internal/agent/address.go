@@ -17,13 +17,14 @@ import (
 )
 
 const (
-	// addressHold is how long a changed address of the node must stay before the agent ends for it, addressHoldNew the same
-	// while the agent is new: an address that comes and goes must not make it start again and again.
+	// addressHold is how long a changed address of the node must stay before the agent ends for it, addressHoldNew the
+	// same while the agent is new: an address that comes and goes must not make it start again and again.
 	addressHold    = 10 * time.Second
 	addressHoldNew = time.Minute
 	// newFor is how long an agent is new.
 	newFor = 10 * time.Minute
-	// tentativeTime is how long a starting agent waits for an IPv6 address of which the kernel finds out whether it is unique.
+	// tentativeTime is how long a starting agent waits for an IPv6 address of which the kernel finds out whether it is
+	// unique.
 	tentativeTime = 10 * time.Second
 	// askTime bounds questions about the node's address that have a good answer already.
 	askTime = 2 * time.Second
@@ -79,8 +80,9 @@ type anchor struct {
 	seen  time.Time // since when
 }
 
-// hold returns the place to use, given what is found now. The used place stays in use: while nothing is found, and until
-// another place has stayed the same for some time; then the agent is to start anew. The error says what is wrong meanwhile.
+// hold returns the place to use, given what is found now. The used place stays in use: while nothing is found, and
+// until another place has stayed the same for some time; then the agent is to start anew. The error says what is wrong
+// meanwhile.
 func (a *anchor) hold(now time.Time, found place, failed error) (place, error) {
 	switch {
 	case a.since.IsZero() && failed != nil:
@@ -108,13 +110,15 @@ func (a *anchor) hold(now time.Time, found place, failed error) (place, error) {
 	if now.Sub(a.seen) >= wait {
 		return found, errRestart
 	}
-	return a.used, fmt.Errorf("this node's address changed from %s to %s: the agent starts anew with it if it stays for %s", a.used, found, wait)
+	return a.used, fmt.Errorf("this node's address changed from %s to %s: the agent starts anew with it if it stays for %s",
+		a.used, found, wait)
 }
 
 // moving reports that another place was found, which may become the one to use.
 func (a *anchor) moving() bool { return !a.seen.IsZero() }
 
-// find looks for the node's addresses. What passes by itself, such as an address that is not usable yet, has no Event's reason.
+// find looks for the node's addresses. What passes by itself, such as an address that is not usable yet, has no Event's
+// reason.
 func (a *Agent) find(ctx context.Context, links []netlinkx.Link) (place, error) {
 	addrs, err := a.Kernel.Addrs(0, netlinkx.FamilyAll)
 	if err != nil {
@@ -136,7 +140,8 @@ func (a *Agent) find(ctx context.Context, links []netlinkx.Link) (place, error) 
 	case err != nil:
 		p.v6.Notes = append(p.v6.Notes, nodeaddr.Note{Reason: nodeaddr.EventNone, Text: err.Error()}) // the node can do without
 	case !p.v4.Addr.IsValid() && !p.v6.Addr.IsValid():
-		return p, desired.InSelf(nodeaddr.EventNone, fmt.Errorf("node %s has no address: set the environment variables IP or IP6 to one, or to autodetect", a.node.Name))
+		return p, desired.InSelf(nodeaddr.EventNone,
+			fmt.Errorf("node %s has no address: set the environment variables IP or IP6 to one, or to autodetect", a.node.Name))
 	}
 	return p, nil
 }
@@ -213,19 +218,21 @@ func (a *Agent) logCandidates(found []nodeaddr.Candidate) {
 	}
 }
 
-// checkDuplicate refuses an address that another node has announced, unless this node has announced it as well: then both have
-// worked so far, as badly as may be, and it is only said.
+// checkDuplicate refuses an address that another node has announced, unless this node has announced it as well: then
+// both have worked so far, as badly as may be, and it is only said.
 func (a *Agent) checkDuplicate(s *desired.Snapshot) (problem, refusal error) {
 	other, addr := s.Duplicate()
 	switch {
 	case a.Config.Addresses.Shared:
 		return nil, nil
 	case other == "" && s.Unsure.Self != "" && !a.announced(s.Self.Addr.Addr()) && !a.announced(s.Self.Addr6.Addr()):
-		return nil, fmt.Errorf("node %s has announced an address of node %s: finding out whether its kubelet says so too", s.Unsure.Self, a.node.Name)
+		return nil, fmt.Errorf("node %s has announced an address of node %s: finding out whether its kubelet says so too",
+			s.Unsure.Self, a.node.Name)
 	case other == "":
 		return nil, nil
 	}
-	err := desired.InSelf("DuplicateAddress", fmt.Errorf("node address %s of node %s is also that of node %s: give one of them another, or delete the Node that is gone; DISABLE_NODE_IP_CHECK=true takes it all the same", addr, a.node.Name, other))
+	err := desired.InSelf("DuplicateAddress", fmt.Errorf("node address %s of node %s is also that of node %s: give one of them another, or "+
+		"delete the Node that is gone; DISABLE_NODE_IP_CHECK=true takes it all the same", addr, a.node.Name, other))
 	if a.announced(addr) {
 		return err, nil
 	}

@@ -36,18 +36,25 @@ func TestANodeKeepsItsPlaceWhileAddressesFlap(t *testing.T) {
 		says  string // part of the error; restart: the agent ends
 	}
 	for name, looks := range map[string][]look{
-		"nothing at first":       {{0, place{}, lost, place{}, "address"}, {time.Second, one, nil, one, ""}},
-		"a new agent waits long": {{0, one, nil, one, ""}, {time.Second, two, nil, one, "10.0.0.1 10.0.0.2 1m0s"}, {59 * time.Second, two, nil, one, "1m0s"}, {time.Second, two, nil, two, "restart"}},
-		"an old one not":         {{0, one, nil, one, ""}, {time.Hour, two, nil, one, "changed"}, {10 * time.Second, two, nil, two, "restart"}},
+		"nothing at first": {{0, place{}, lost, place{}, "address"}, {time.Second, one, nil, one, ""}},
+		"a new agent waits long": {{0, one, nil, one, ""}, {time.Second, two, nil, one, "10.0.0.1 10.0.0.2 1m0s"},
+			{59 * time.Second, two, nil, one, "1m0s"}, {time.Second, two, nil, two, "restart"}},
+		"an old one not": {{0, one, nil, one, ""}, {time.Hour, two, nil, one, "changed"}, {10 * time.Second, two, nil, two, "restart"}},
 		"back and forth": {
-			{0, one, nil, one, ""}, {time.Hour, two, nil, one, "changed"}, {9 * time.Second, one, nil, one, ""}, {time.Second, two, nil, one, "changed"},
+			{0, one, nil, one, ""}, {time.Hour, two, nil, one, "changed"}, {9 * time.Second, one, nil, one, ""},
+			{time.Second, two, nil, one, "changed"},
 			{9 * time.Second, two, nil, one, "changed"}, {0, one, nil, one, ""},
 		},
-		"gone, and back":         {{0, one, nil, one, ""}, {time.Hour, place{}, lost, one, "going 10.0.0.1"}, {time.Hour, one, nil, one, ""}},
-		"gone, then another":     {{0, one, nil, one, ""}, {time.Hour, place{}, lost, one, "going"}, {time.Hour, two, nil, one, "changed"}, {10 * time.Second, two, nil, two, "restart"}},
-		"a family comes":         {{0, one, nil, one, ""}, {time.Hour, both, nil, one, "10.0.0.1 fd00::1 10s"}, {10 * time.Second, both, nil, both, "restart"}},
-		"a family goes":          {{0, both, nil, both, ""}, {time.Hour, one, nil, both, `10.0.0.1 fd00::1 "10.0.0.1"`}, {time.Hour, one, nil, both, "going"}},
-		"a third one begins new": {{0, both, nil, both, ""}, {time.Hour, other6, nil, both, "changed"}, {9 * time.Second, placeAt("10.0.0.1/24", "fd00::3/64"), nil, both, "changed"}, {9 * time.Second, placeAt("10.0.0.1/24", "fd00::3/64"), nil, both, "changed"}},
+		"gone, and back": {{0, one, nil, one, ""}, {time.Hour, place{}, lost, one, "going 10.0.0.1"}, {time.Hour, one, nil, one, ""}},
+		"gone, then another": {{0, one, nil, one, ""}, {time.Hour, place{}, lost, one, "going"}, {time.Hour, two, nil, one, "changed"},
+			{10 * time.Second, two, nil, two, "restart"}},
+		"a family comes": {{0, one, nil, one, ""}, {time.Hour, both, nil, one, "10.0.0.1 fd00::1 10s"},
+			{10 * time.Second, both, nil, both, "restart"}},
+		"a family goes": {{0, both, nil, both, ""}, {time.Hour, one, nil, both, `10.0.0.1 fd00::1 "10.0.0.1"`},
+			{time.Hour, one, nil, both, "going"}},
+		"a third one begins new": {{0, both, nil, both, ""},
+			{time.Hour, other6, nil, both, "changed"}, {9 * time.Second, placeAt("10.0.0.1/24", "fd00::3/64"), nil, both, "changed"},
+			{9 * time.Second, placeAt("10.0.0.1/24", "fd00::3/64"), nil, both, "changed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var a anchor

@@ -42,9 +42,9 @@ import (
 const (
 	// coalesce is the pause after the first event of a burst, so that a burst costs one pass.
 	coalesce = 20 * time.Millisecond
-	// tableGap is the pause instead if the burst has only events of the speaker and the last pass ended more than coalesce ago: the first UPDATE
-	// is programmed soon, while those of a flapping peer cost at most a pass in coalesce. Without an event of the speaker for tableGap a table
-	// counts as complete; tableTime bounds the wait for that.
+	// tableGap is the pause instead if the burst has only events of the speaker and the last pass ended more than coalesce
+	// ago: the first UPDATE is programmed soon, while those of a flapping peer cost at most a pass in coalesce. Without an
+	// event of the speaker for tableGap a table counts as complete; tableTime bounds the wait for that.
 	tableGap  = 3 * time.Millisecond
 	tableTime = 150 * time.Millisecond
 	// mostCoalesce bounds the additional pause after a long pass. The pause keeps passes to half of the time.
@@ -55,15 +55,15 @@ const (
 	passTime = 30 * time.Second
 	// dutyTime bounds the set-up of the cluster's objects.
 	dutyTime = 30 * time.Second
-	// settleTime is how long after a session came up a missing path counts as not yet received, and how long after the end of the tables of
-	// all peers the routes of an earlier agent are removed.
+	// settleTime is how long after a session came up a missing path counts as not yet received, and how long after the end
+	// of the tables of all peers the routes of an earlier agent are removed.
 	settleTime = 5 * time.Second
 	// lookPause is the interval of checks for the end of the tables.
 	lookPause = 2 * time.Second
 	// workInTime is the time that GoBGP gets to process the end of a table.
 	workInTime = time.Second
-	// holdTime bounds how long a starting agent keeps routes that BGP has not announced: the restart time for which peers keep theirs
-	// (RFC 4724).
+	// holdTime bounds how long a starting agent keeps routes that BGP has not announced: the restart time for which peers
+	// keep theirs (RFC 4724).
 	holdTime = bgp.DefaultRestartTime
 	// maxRetry bounds the pause before a failed pass is repeated.
 	maxRetry = 30 * time.Second
@@ -177,7 +177,8 @@ func NewAgent(d Deps) *Agent {
 			memory: memory{path: filepath.Join(d.Config.RunDir, worldFile)},
 		},
 		nodeState: nodeState{
-			sysctls: sysctl.Root(d.Config.SysctlRoot), hosts: map[string]netip.Addr{}, calico: takeover.NewWatch(d.Kernel, d.NFT, d.WireGuard, d.Config.RemoveRules),
+			sysctls: sysctl.Root(d.Config.SysctlRoot), hosts: map[string]netip.Addr{},
+			calico: takeover.NewWatch(d.Kernel, d.NFT, d.WireGuard, d.Config.RemoveRules),
 		},
 		passes:       passes{changed: allChanges, broken: map[string][]string{}},
 		routers:      radv.New(d.Log, d.Kernel.Namespace()),
@@ -192,8 +193,8 @@ func NewAgent(d Deps) *Agent {
 	}
 }
 
-// Run works until ctx ends. It then leaves routes, addresses and, by graceful restart, the paths at peers as they are, so that traffic goes
-// on until the next agent starts.
+// Run works until ctx ends. It then leaves routes, addresses and, by graceful restart, the paths at peers as they are,
+// so that traffic goes on until the next agent starts.
 func (a *Agent) Run(ctx context.Context) error {
 	sessions := sessionLog{filepath.Join(a.Config.StateDir, endsFile), a.Speaker.Ends(), a.Log}
 	sessions.recall()
@@ -223,12 +224,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, a.Speaker.Stop(stop, bgp.Exit))
 }
 
-// setUp checks that this node exists and creates the cluster's objects. It retries without an API server: a rebooted node often comes up
-// before its control plane.
+// setUp checks that this node exists and creates the cluster's objects. It retries without an API server: a rebooted
+// node often comes up before its control plane.
 func (a *Agent) setUp(ctx context.Context) error {
 	return a.retry(ctx, "set up the cluster's objects", func(ctx context.Context) error {
 		if a.node = a.Watch.Cluster().Self; a.node == nil {
-			return fmt.Errorf("node %s does not exist: is environment variable NODENAME %q the name of a Node?", a.Config.Nodename, a.Config.Nodename)
+			return fmt.Errorf("node %s does not exist: is environment variable NODENAME %q the name of a Node?",
+				a.Config.Nodename, a.Config.Nodename)
 		}
 		err := duties.SetUp(ctx, a.Store, duties.Cluster{Type: a.Config.ClusterType}, a.Watch.Defaults())
 		if errors.Is(err, duties.ErrClusterType) {
@@ -239,8 +241,8 @@ func (a *Agent) setUp(ctx context.Context) error {
 	})
 }
 
-// awaitPools returns when the cluster has a pool, or at once with NO_DEFAULT_POOLS. Without a pool no pod gets an address, and kube-controllers
-// creates the default ones.
+// awaitPools returns when the cluster has a pool, or at once with NO_DEFAULT_POOLS. Without a pool no pod gets an
+// address, and kube-controllers creates the default ones.
 func (a *Agent) awaitPools(ctx context.Context) error {
 	if a.Config.NoDefaultPools || a.Watch.HasPools() {
 		return nil
@@ -303,7 +305,8 @@ func (a *Agent) loop(ctx context.Context) error {
 	return a.rounds(ctx, nil)
 }
 
-// rounds makes a pass after each event and at least every fullPass, until ctx ends or until delivers an error, which it returns.
+// rounds makes a pass after each event and at least every fullPass, until ctx ends or until delivers an error, which it
+// returns.
 func (a *Agent) rounds(ctx context.Context, until <-chan error) error {
 	backoff := wait.Backoff{First: time.Second, Most: maxRetry}
 	for {
@@ -380,8 +383,8 @@ func (a *Agent) subscribe(ctx context.Context) (err error) {
 	return nil
 }
 
-// changes is the scope of a pass: for the rest the results of an earlier pass are used, where that saves work. The kernel is always read,
-// and the state of the cluster has a revision.
+// changes is the scope of a pass: for the rest the results of an earlier pass are used, where that saves work. The
+// kernel is always read, and the state of the cluster has a revision.
 type changes struct {
 	bgp      bool // sessions, learned paths, or the IPAMBlocks of borrowed addresses
 	evidence bool // the objects that decide between contradicting nodes
@@ -426,8 +429,8 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	return true
 }
 
-// gather waits for the rest of a burst, whose first event is one of the speaker or another; false if ctx ended. A peer's table comes in many
-// messages: reading a part of it and soon after the whole takes longer than waiting.
+// gather waits for the rest of a burst, whose first event is one of the speaker or another; false if ctx ended. A
+// peer's table comes in many messages: reading a part of it and soon after the whole takes longer than waiting.
 func (a *Agent) gather(ctx context.Context, others bool) bool {
 	begun := time.Now()
 	rested := begun.Sub(a.ended)

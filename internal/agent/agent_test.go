@@ -169,7 +169,8 @@ const (
 
 func newRig(t *testing.T) *rig {
 	r := &rig{
-		store: labstore.Store(t), ns: netnstest.New(t), far: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(), api: labtest.As(t, "tortie-node"),
+		store: labstore.Store(t), ns: netnstest.New(t), far: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(),
+		api: labtest.As(t, "tortie-node"),
 	}
 	netnstest.Cable(t, r.ns, "eth0", r.far, "eth0")
 	r.ns.Addr(t, "eth0", "172.31.0.1/24")
@@ -226,7 +227,8 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	status = NewStatus(rigNode, time.Now(), speaker.Healthy)
 	table := nft.New(r.ns.Conn.Namespace())
 	cfg := config.Node{
-		Nodename: rigNode, Addresses: config.Addresses{V4: config.Address{Setting: nodeaddr.Setting{Mode: nodeaddr.Detect}}}, ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(routes.DefaultProtocol),
+		Nodename: rigNode, Addresses: config.Addresses{V4: config.Address{Setting: nodeaddr.Setting{Mode: nodeaddr.Detect}}},
+		ClusterType: []string{"k8s"}, SysctlRoot: r.sysctls, StateDir: r.stateDir, RunDir: r.runDir, RouteProtocol: int(routes.DefaultProtocol),
 	}
 	if r.configure != nil {
 		r.configure(&cfg)
@@ -236,7 +238,8 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 		Log:    log, Store: store, Watch: watch, Speaker: speaker, Status: status, Pods: r.pods,
 		Dataplane: Dataplane{
 			Kernel: r.ns.Conn, FIB: routes.New(r.ns.Conn, routes.Options{}), Encap: ipip.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn),
-			WireGuard: wireguard.New(r.ns.Conn, routes.DefaultProtocol, nil), NFT: table, NAT: nat.New(table), Guard: guard.New(table), Flowtable: flowtable.New(r.ns.Conn.Namespace()),
+			WireGuard: wireguard.New(r.ns.Conn, routes.DefaultProtocol, nil), NFT: table, NAT: nat.New(table), Guard: guard.New(table),
+			Flowtable: flowtable.New(r.ns.Conn.Namespace()),
 		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -279,7 +282,8 @@ func TestAgentBringsUpANode(t *testing.T) {
 	if got := node.Annotations[api.AnnotationIPv4Address]; got != "172.31.0.1/24" {
 		t.Errorf("announced address %q", got)
 	}
-	if !slices.ContainsFunc(node.Status.Conditions, func(c api.NodeCondition) bool { return c.Type == api.NetworkUnavailable && c.Status == "False" }) {
+	if !slices.ContainsFunc(node.Status.Conditions,
+		func(c api.NodeCondition) bool { return c.Type == api.NetworkUnavailable && c.Status == "False" }) {
 		t.Errorf("conditions %+v", node.Status.Conditions)
 	}
 	for name, want := range map[string]string{"nodename": rigNode, "mtu": "1500"} {
@@ -290,7 +294,8 @@ func TestAgentBringsUpANode(t *testing.T) {
 	if got, _ := os.ReadFile(filepath.Join(r.sysctls, "net/ipv4/ip_forward")); string(got) != "1" && string(got) != "1\n" {
 		t.Errorf("ip_forward is %q", got)
 	}
-	if table := r.ns.Run(t, "nft", "list", "table", "inet", "tortie"); !strings.Contains(table, "10.90.0.0/16") || !strings.Contains(table, "masquerade") {
+	if table := r.ns.Run(t, "nft", "list", "table", "inet", "tortie"); !strings.Contains(table, "10.90.0.0/16") ||
+		!strings.Contains(table, "masquerade") {
 		t.Errorf("table: %s", table)
 	}
 	speaker.mu.Lock()
@@ -330,8 +335,8 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	speaker.tell(false)
 	waittest.Until(t, 3*settleTime, "the borrowed address is gone", func() bool { return !r.has(t, "10.90.7.7")() })
 
-	// The start is over, so that a pass without an event of BGP takes the paths of the last one. It judges them anew: a pod of this node gets the
-	// address, and gives it back.
+	// The start is over, so that a pass without an event of BGP takes the paths of the last one. It judges them anew: a
+	// pod of this node gets the address, and gives it back.
 	speaker.tell(false, borrowed)
 	waittest.Until(t, soon, "the borrowed address again", r.has(t, "10.90.7.7 via 172.31.0.2"))
 	r.ns.Run(t, "ip", "link", "add", "cali1", "type", "veth", "peer", "name", "pod1")
@@ -340,7 +345,8 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	r.ns.Run(t, "ip", "route", "add", "10.90.7.7/32", "dev", "cali1", "proto", "boot", "scope", "link", "metric", "7")
 	waittest.Until(t, soon, "the path to a pod's address is refused", func() bool { return !r.has(t, "10.90.7.7 via 172.31.0.2")() })
 	waittest.Until(t, soon, "the reason is shown", func() bool {
-		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "a pod on this node has the address") })
+		return slices.ContainsFunc(status.Report().Problems,
+			func(p string) bool { return strings.Contains(p, "a pod on this node has the address") })
 	})
 	r.ns.Run(t, "ip", "link", "delete", "cali1")
 	waittest.Until(t, soon, "the borrowed address is back", r.has(t, "10.90.7.7 via 172.31.0.2"))
@@ -402,7 +408,8 @@ func TestAgentRestartChangesNothing(t *testing.T) {
 	}
 }
 
-// Routes by routers that an earlier agent has left are not replaced by those to the blocks' owners until BGP has had the time to tell.
+// Routes by routers that an earlier agent has left are not replaced by those to the blocks' owners until BGP has had
+// the time to tell.
 func TestAgentRestartKeepsRouters(t *testing.T) {
 	r := newRig(t)
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")

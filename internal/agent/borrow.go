@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// recordPause is the least time between two readings of blocks: peers that claim addresses in thousands of blocks cost the API
-	// server this and no more.
+	// recordPause is the least time between two readings of blocks: peers that claim addresses in thousands of blocks cost
+	// the API server this and no more.
 	recordPause = 50 * time.Millisecond
 	// recordTime bounds one reading.
 	recordTime = 5 * time.Second
@@ -29,8 +29,8 @@ const (
 	refusedAge = 30 * time.Second
 	// heldAge is the same for one that BGP says nothing of, as there is no session with the node.
 	heldAge = 30 * time.Second
-	// mostOpen is how many claims of one claimant are remembered that are not confirmed: more than that are none that a node has by its
-	// pods, which begin one by one. mostConfirmed bounds the others.
+	// mostOpen is how many claims of one claimant are remembered that are not confirmed: more than that are none that a
+	// node has by its pods, which begin one by one. mostConfirmed bounds the others.
 	mostOpen, mostConfirmed = 64, 1024
 )
 
@@ -39,10 +39,10 @@ type objectGetter interface {
 	Get(ctx context.Context, obj api.Resource) error
 }
 
-// records finds out which single addresses nodes have borrowed from others' blocks. Watching all blocks would tell, but they
-// change with every pod of the cluster; borrowing is rare. So each block in which a node claims an address is read once, and again
-// when the claim is old. A claim is learned from BGP, or from the kernel: a route of an earlier agent is a claim that it has
-// verified. A node that makes many claims, or claims that are refused, delays only its own.
+// records finds out which single addresses nodes have borrowed from others' blocks. Watching all blocks would tell, but
+// they change with every pod of the cluster; borrowing is rare. So each block in which a node claims an address is read
+// once, and again when the claim is old. A claim is learned from BGP, or from the kernel: a route of an earlier agent
+// is a claim that it has verified. A node that makes many claims, or claims that are refused, delays only its own.
 type records struct {
 	get objectGetter
 
@@ -80,8 +80,8 @@ func (r *records) verdicts() map[desired.Claim]desired.Verdict {
 	return out
 }
 
-// want has the records of claims read that are new or old, and forgets those that are neither among them nor kept: what is
-// announced once more is looked at once more.
+// want has the records of claims read that are new or old, and forgets those that are neither among them nor kept: what
+// is announced once more is looked at once more.
 func (r *records) want(now time.Time, claims desired.Claims, keep func(desired.Claim) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +117,8 @@ func (r *records) want(now time.Time, claims desired.Claims, keep func(desired.C
 	wait.Signal(r.work)
 }
 
-// spent reports that a claim that was refused makes room for another one of a claimant that makes more than are remembered.
+// spent reports that a claim that was refused makes room for another one of a claimant that makes more than are
+// remembered.
 func (r *records) spent(now time.Time, known record, made int) bool {
 	return made > mostOpen && !known.Confirmed && !known.Pending && now.Sub(known.read) > refusedAge
 }
@@ -210,11 +211,12 @@ func judgeRecord(c desired.Claim, block netip.Prefix, obj *api.IPAMBlock, err er
 	case slices.Contains(holders, c.Node):
 		return desired.Verdict{Confirmed: true}
 	}
-	return desired.Verdict{Why: fmt.Sprintf("the record of block %s says that the address is in use on node %s, not on %s", block, strings.Join(holders, ", "), c.Node)}
+	return desired.Verdict{Why: fmt.Sprintf("the record of block %s says that the address is in use on node %s, not on %s", block,
+		strings.Join(holders, ", "), c.Node)}
 }
 
-// holdersOf returns the nodes that hold an address by its block's record, two while a virtual machine moves; ok is false if the
-// address is free.
+// holdersOf returns the nodes that hold an address by its block's record, two while a virtual machine moves; ok is
+// false if the address is free.
 func holdersOf(spec *api.IPAMBlockSpec, block netip.Prefix, a netip.Addr) (nodes []string, ok bool) {
 	i := ordinal(block, a)
 	if i < 0 || i >= len(spec.Allocations) || spec.Allocations[i] == nil {

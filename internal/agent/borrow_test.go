@@ -43,18 +43,20 @@ func TestJudgeRecord(t *testing.T) {
 		err        error
 		want       string // "yes", "later ...", or part of the reason
 	}{
-		"the record says so":         {addr: "192.168.2.10", want: "yes"},
-		"it names another":           {addr: "192.168.2.10", node: "node2", want: "in use on node far, not on node2"},
-		"it names no node":           {addr: "192.168.2.11", want: "does not say on which node"},
-		"a machine that moves":       {addr: "192.168.2.12", want: "yes"},
-		"it was released":            {addr: "192.168.2.13", want: "does not assign the address"},
-		"attributes that are not":    {addr: "192.168.2.14", want: "does not assign the address"},
-		"a negative place":           {addr: "192.168.2.15", want: "does not assign the address"},
-		"a free address":             {addr: "192.168.2.20", want: "does not assign the address"},
-		"a short record":             {addr: "192.168.2.60", change: func(s *api.IPAMBlockSpec) { s.Allocations = s.Allocations[:16] }, want: "does not assign the address"},
-		"marked deleted":             {addr: "192.168.2.10", change: func(s *api.IPAMBlockSpec) { s.Deleted = true }, want: "there is no record"},
-		"no record":                  {addr: "192.168.2.10", err: datastore.ErrNotFound, want: "there is no record"},
-		"an API server that is away": {addr: "192.168.2.10", err: errors.New("connection refused"), want: "later the record of block 192.168.2.0/26 cannot be read: connection refused"},
+		"the record says so":      {addr: "192.168.2.10", want: "yes"},
+		"it names another":        {addr: "192.168.2.10", node: "node2", want: "in use on node far, not on node2"},
+		"it names no node":        {addr: "192.168.2.11", want: "does not say on which node"},
+		"a machine that moves":    {addr: "192.168.2.12", want: "yes"},
+		"it was released":         {addr: "192.168.2.13", want: "does not assign the address"},
+		"attributes that are not": {addr: "192.168.2.14", want: "does not assign the address"},
+		"a negative place":        {addr: "192.168.2.15", want: "does not assign the address"},
+		"a free address":          {addr: "192.168.2.20", want: "does not assign the address"},
+		"a short record": {addr: "192.168.2.60", change: func(s *api.IPAMBlockSpec) { s.Allocations = s.Allocations[:16] },
+			want: "does not assign the address"},
+		"marked deleted": {addr: "192.168.2.10", change: func(s *api.IPAMBlockSpec) { s.Deleted = true }, want: "there is no record"},
+		"no record":      {addr: "192.168.2.10", err: datastore.ErrNotFound, want: "there is no record"},
+		"an API server that is away": {addr: "192.168.2.10", err: errors.New("connection refused"),
+			want: "later the record of block 192.168.2.0/26 cannot be read: connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := desired.Claim{Addr: addr(tc.addr), Node: "far"}
@@ -108,13 +110,14 @@ func (r *readings) Get(_ context.Context, obj api.Resource) error {
 
 func lentTo(node string) *api.IPAMBlock {
 	first := 0
-	b := &api.IPAMBlock{Spec: api.IPAMBlockSpec{Allocations: make([]*int, 64), Attributes: []api.AllocationAttribute{{Secondary: map[string]string{"node": node}}}}}
+	b := &api.IPAMBlock{Spec: api.IPAMBlockSpec{Allocations: make([]*int, 64),
+		Attributes: []api.AllocationAttribute{{Secondary: map[string]string{"node": node}}}}}
 	b.Spec.Allocations[9], b.Spec.Allocations[10] = &first, &first
 	return b
 }
 
-// A block is read once for all claims in it, what was confirmed stands while it cannot be read, and a claim that nobody makes any
-// more is forgotten unless silence means nothing.
+// A block is read once for all claims in it, what was confirmed stands while it cannot be read, and a claim that nobody
+// makes any more is forgotten unless silence means nothing.
 func TestRecords(t *testing.T) {
 	block := prefix("192.168.2.0/26")
 	one, two := desired.Claim{Addr: addr("192.168.2.9"), Node: "far"}, desired.Claim{Addr: addr("192.168.2.10"), Node: "far"}

@@ -25,8 +25,8 @@ const (
 	answerRate = 10
 	// readSpread is the time over which nodes spread their reads of a new object, which concerns only one of them.
 	readSpread = 2 * time.Second
-	// readAtOnce bounds the objects not named as this node that it reads in one round, readPause is the pause between two such rounds:
-	// of a thousand objects all but one are for other nodes.
+	// readAtOnce bounds the objects not named as this node that it reads in one round, readPause is the pause between two
+	// such rounds: of a thousand objects all but one are for other nodes.
 	readAtOnce = 5
 	readPause  = 30 * time.Second
 	// othersAgain is how long a changed object for another node is not read again: as a rule its status has changed.
@@ -37,8 +37,8 @@ const (
 	answerRetry = time.Minute
 )
 
-// statusWriter fills in the status of CalicoNodeStatus objects whose spec.node is this node. It belongs to the goroutine of run, and
-// writes nothing while there is no such object.
+// statusWriter fills in the status of CalicoNodeStatus objects whose spec.node is this node. It belongs to the
+// goroutine of run, and writes nothing while there is no such object.
 type statusWriter struct {
 	node   string
 	watch  *cluster.Watch
@@ -116,7 +116,8 @@ func (a *statusWriter) failed(err error) bool {
 	return err != nil
 }
 
-// toRead returns the objects whose spec may have changed since they were read. Those for other nodes mostly change in their status.
+// toRead returns the objects whose spec may have changed since they were read. Those for other nodes mostly change in
+// their status.
 func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*statusRequest, now time.Time) []api.CalicoNodeStatus {
 	var out []api.CalicoNodeStatus
 	for _, o := range listed {
@@ -132,7 +133,8 @@ func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*status
 	return out
 }
 
-// first returns the objects to read in this round: those named as this node, and some others; more says that there are more.
+// first returns the objects to read in this round: those named as this node, and some others; more says that there are
+// more.
 func first(node string, all []api.CalicoNodeStatus) (now []api.CalicoNodeStatus, more bool) {
 	others := 0
 	for _, o := range all {

@@ -25,13 +25,15 @@ func TestWhatIsRead(t *testing.T) {
 		known  *statusRequest
 		want   bool
 	}{
-		"new":                            {object("1", "5", ""), nil, true},
-		"another under the same name":    {object("2", "5", ""), &statusRequest{object: object("1", "5", "n2")}, true},
-		"as it was":                      {object("1", "5", ""), &statusRequest{object: object("1", "5", "n1")}, false},
-		"ours, changed":                  {object("1", "6", ""), &statusRequest{object: object("1", "5", "n1"), read: now}, true},
-		"another's answer":               {object("1", "6", ""), &statusRequest{object: object("1", "5", "n2"), read: now}, false},
-		"another's, after a long time":   {object("1", "6", ""), &statusRequest{object: object("1", "5", "n2"), read: now.Add(-othersAgain)}, true},
-		"another's, long the same again": {object("1", "5", ""), &statusRequest{object: object("1", "5", "n2"), read: now.Add(-othersAgain)}, false},
+		"new":                         {object("1", "5", ""), nil, true},
+		"another under the same name": {object("2", "5", ""), &statusRequest{object: object("1", "5", "n2")}, true},
+		"as it was":                   {object("1", "5", ""), &statusRequest{object: object("1", "5", "n1")}, false},
+		"ours, changed":               {object("1", "6", ""), &statusRequest{object: object("1", "5", "n1"), read: now}, true},
+		"another's answer":            {object("1", "6", ""), &statusRequest{object: object("1", "5", "n2"), read: now}, false},
+		"another's, after a long time": {object("1", "6", ""),
+			&statusRequest{object: object("1", "5", "n2"), read: now.Add(-othersAgain)}, true},
+		"another's, long the same again": {object("1", "5", ""),
+			&statusRequest{object: object("1", "5", "n2"), read: now.Add(-othersAgain)}, false},
 	} {
 		known := map[string]*statusRequest{"gone": {}}
 		if c.known != nil {
@@ -69,7 +71,8 @@ func TestAnswerPeriods(t *testing.T) {
 		questions int
 		want      time.Duration
 	}{
-		{nil, 1, 10 * time.Second}, {seconds(0), 1, 0}, {seconds(0), 5000, 0}, {seconds(1), 1, time.Second}, {seconds(30), 50, 30 * time.Second}, {seconds(10), 1000, 100 * time.Second},
+		{nil, 1, 10 * time.Second}, {seconds(0), 1, 0}, {seconds(0), 5000, 0}, {seconds(1), 1, time.Second}, {seconds(30), 50, 30 * time.Second},
+		{seconds(10), 1000, 100 * time.Second},
 	} {
 		if got := period(api.CalicoNodeStatusSpec{UpdatePeriodSeconds: c.spec}, c.questions); got != c.want {
 			t.Errorf("%v of %d: %s, want %s", c.spec, c.questions, got, c.want)
@@ -77,7 +80,8 @@ func TestAnswerPeriods(t *testing.T) {
 	}
 }
 
-// The agent answers what asks it, says again what has changed, and leaves alone what asks another node or nothing any more.
+// The agent answers what asks it, says again what has changed, and leaves alone what asks another node or nothing any
+// more.
 func TestAgentAnswers(t *testing.T) {
 	r := newRig(t)
 	proxy := labtest.NewProxy(t)
@@ -85,7 +89,8 @@ func TestAgentAnswers(t *testing.T) {
 	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
 	ask := func(name, node string, period uint32, classes ...string) *api.CalicoNodeStatus {
 		t.Helper()
-		q := &api.CalicoNodeStatus{Meta: api.Meta{Name: name}, Spec: api.CalicoNodeStatusSpec{Node: node, Classes: classes, UpdatePeriodSeconds: &period}}
+		q := &api.CalicoNodeStatus{Meta: api.Meta{Name: name},
+			Spec: api.CalicoNodeStatusSpec{Node: node, Classes: classes, UpdatePeriodSeconds: &period}}
 		labstore.Make(t, r.store, q)
 		return q
 	}
@@ -102,8 +107,8 @@ func TestAgentAnswers(t *testing.T) {
 	mine := ask("rig-asks", rigNode, 1, api.ClassBGP, api.ClassRoutes)
 	waittest.Until(t, 2*soon, "the answer", func() bool {
 		s := read(mine)
-		return s.LastUpdated != nil && s.Agent == nil && s.BGP != nil && s.BGP.NumberEstablishedV4 == 1 && len(s.BGP.PeersV4) == 1 && s.BGP.PeersV4[0].Type == "NodeMesh" &&
-			s.Routes != nil && len(s.Routes.RoutesV4) > 0
+		return s.LastUpdated != nil && s.Agent == nil && s.BGP != nil && s.BGP.NumberEstablishedV4 == 1 && len(s.BGP.PeersV4) == 1 &&
+			s.BGP.PeersV4[0].Type == "NodeMesh" && s.Routes != nil && len(s.Routes.RoutesV4) > 0
 	})
 	speaker.tell(true)
 	waittest.Until(t, 2*soon, "the answer follows", func() bool {
@@ -115,7 +120,8 @@ func TestAgentAnswers(t *testing.T) {
 	proxy.Reset()
 	before := read(mine)
 	time.Sleep(2500 * time.Millisecond)
-	if d := cmp.Diff(before, read(mine)); d != "" || proxy.Requests()["patch caliconodestatuses"] > 0 || proxy.Requests()["get caliconodestatuses"] > 0 {
+	if d := cmp.Diff(before, read(mine)); d != "" || proxy.Requests()["patch caliconodestatuses"] > 0 ||
+		proxy.Requests()["get caliconodestatuses"] > 0 {
 		t.Errorf("written although nothing has changed: %v\n%s", proxy.Requests(), d)
 	}
 	// The question changes.

@@ -9,7 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// clearPatience is more than a node with a key is waited for, and than the agent of a node that joins takes to announce one.
+// clearPatience is more than a node with a key is waited for, and than the agent of a node that joins takes to announce
+// one.
 var clearPatience = 2 * time.Minute
 
 // clearNodes remembers since when nodes are not sent encrypted packets although WireGuard is on.
@@ -51,7 +52,8 @@ func (n clearNode) problem(v6, required bool) error {
 	if required {
 		follows = "are not sent"
 	}
-	err := fmt.Errorf("WireGuard is on (%s), and packets to its pods %s, as it has no key of its own in annotation %s: see that its agent runs, that its kernel has WireGuard "+
-		"(modprobe wireguard), and that no FelixConfiguration node.%s turns it off", n.device, follows, key, n.node)
+	err := fmt.Errorf("WireGuard is on (%s), and packets to its pods %s, as it has no key of its own in annotation "+
+		"%s: see that its agent runs, that its kernel has WireGuard (modprobe wireguard), and that no FelixConfiguration node.%s turns it off",
+		n.device, follows, key, n.node)
 	return &desired.Problem{About: desired.NodeObject(n.node), Reason: "NotEncrypted", Err: err}
 }

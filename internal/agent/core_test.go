@@ -137,16 +137,19 @@ func TestAgentWithBothFamilies(t *testing.T) {
 		return strings.Join(strings.Fields(r.ns.Run(t, "ip", "-6", "route", "show", "proto", "84")), " ")
 	}
 	waittest.Until(t, soon, "routes of both families", func() bool {
-		return r.has(t, toOther)() && strings.Contains(six(), "fd90::200/122 via fd31::2 dev eth0") && strings.Contains(six(), "unreachable fd90::100/122")
+		return r.has(t, toOther)() && strings.Contains(six(), "fd90::200/122 via fd31::2 dev eth0") &&
+			strings.Contains(six(), "unreachable fd90::100/122")
 	})
 	sessions, originated := speaker.told()
-	if len(sessions) != 2 || sessions[0].Addr != addr("172.31.0.2") || sessions[1].Addr != addr("fd31::2") || sessions[1].From != addr("fd31::1") || sessions[1].ASN != 64512 {
+	if len(sessions) != 2 || sessions[0].Addr != addr("172.31.0.2") || sessions[1].Addr != addr("fd31::2") ||
+		sessions[1].From != addr("fd31::1") || sessions[1].ASN != 64512 {
 		t.Errorf("sessions %+v", sessions)
 	}
 	if want := []bgp.Path{{Prefix: prefix("fd90::100/122")}, {Prefix: prefix("fd90::307/128")}}; !slices.Equal(originated, want) {
 		t.Errorf("originated %v, want %v", originated, want)
 	}
-	if l := speaker.local; l.ASN != 65001 || !slices.Equal(l.Listen, []netip.Addr{addr("172.31.0.1"), addr("fd31::1")}) || l.RouterID != addr("172.31.0.1") {
+	if l := speaker.local; l.ASN != 65001 || !slices.Equal(l.Listen, []netip.Addr{addr("172.31.0.1"), addr("fd31::1")}) ||
+		l.RouterID != addr("172.31.0.1") {
 		t.Errorf("local end %+v", l)
 	}
 	self := &api.Node{Meta: api.Meta{Name: rigNode}}
@@ -197,7 +200,8 @@ func TestAgentTakesUpSettings(t *testing.T) {
 		}
 		return sessions[0]
 	}
-	labstore.Make(t, r.store, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshMaxRestartTime: "90s"}})
+	labstore.Make(t, r.store,
+		&api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshMaxRestartTime: "90s"}})
 	waittest.Until(t, soon, "the restart time", func() bool { return session().RestartTime == 90*time.Second })
 
 	c := &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}}
@@ -222,7 +226,8 @@ func TestAgentRefusesWhatIsNotThePeers(t *testing.T) {
 		return bgp.Path{Prefix: prefix(p), NextHop: addr(hop), From: addr(hop)}
 	}
 	speaker := newPeers()
-	speaker.tell(false, from("10.90.2.0/26", rogue), from("10.90.2.32/27", rogue), from("10.90.7.7/32", rogue), from("10.90.7.8/32", "172.31.0.2"), from("10.90.7.7/32", "172.31.0.2"))
+	speaker.tell(false, from("10.90.2.0/26", rogue), from("10.90.2.32/27", rogue), from("10.90.7.7/32", rogue),
+		from("10.90.7.8/32", "172.31.0.2"), from("10.90.7.7/32", "172.31.0.2"))
 	status, _ := r.agent(t, speaker)
 	waittest.Until(t, 2*soon, "the borrower's route", r.has(t, "10.90.7.7 via 172.31.0.2"))
 	waittest.Until(t, soon, "all four refusals, with their reasons", func() bool {
@@ -302,7 +307,8 @@ func TestAgentGoesOnWithoutItsNode(t *testing.T) {
 	r.node(t, rigNode, "172.31.0.1", nil)
 	waittest.Until(t, soon, "it comes back and is announced", func() bool {
 		again := &api.Node{Meta: api.Meta{Name: rigNode}}
-		return r.store.Get(t.Context(), again) == nil && again.Annotations[api.AnnotationIPv4Address] == "172.31.0.1/24" && status.Report().LastError == ""
+		return r.store.Get(t.Context(), again) == nil && again.Annotations[api.AnnotationIPv4Address] == "172.31.0.1/24" &&
+			status.Report().LastError == ""
 	})
 }
 
@@ -327,8 +333,8 @@ func TestAgentWithoutAnAddress(t *testing.T) {
 	})
 }
 
-// An agent that starts while the API server is away goes by what the one before knew: BGP and the kernel's repair do not wait. It
-// removes nothing, and goes on as usual when the API server is there.
+// An agent that starts while the API server is away goes by what the one before knew: BGP and the kernel's repair do
+// not wait. It removes nothing, and goes on as usual when the API server is there.
 func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	r := newRig(t)
 	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
@@ -401,7 +407,8 @@ func TestMemory(t *testing.T) {
 		t.Errorf("the next writing is put off by %v", m.pause)
 	}
 	got, _, err := m.load(now, "node1")
-	if err != nil || len(got.Nodes) != 4 || len(got.Affinities) != 5 || got.Self.Name != "node1" || got.MeshPassword.Err == nil || got.MeshBFD != w.MeshBFD {
+	if err != nil || len(got.Nodes) != 4 || len(got.Affinities) != 5 || got.Self.Name != "node1" || got.MeshPassword.Err == nil ||
+		got.MeshBFD != w.MeshBFD {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if len(got.Peers) != 1 || len(got.Filters) != 1 || got.Passwords[place].Err == nil || len(m.past) != 1 || len(m.past[0].Filters) != 1 {

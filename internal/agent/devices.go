@@ -84,8 +84,8 @@ func newTunnels(client *ipam.Client, node, stateDir string) tunnels {
 	return t
 }
 
-// tunnelAddresses finds the addresses of the tunnels' devices. While the datastore does not say, the last ones stay, or what the Node
-// says.
+// tunnelAddresses finds the addresses of the tunnels' devices. While the datastore does not say, the last ones stay, or
+// what the Node says.
 func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error {
 	unread := len(s.Pools) < len(a.view.Cluster.Pools) || slices.ContainsFunc(a.view.Cluster.Problems, func(p state.Problem) bool {
 		return p.Kind == (*api.IPPool)(nil).ResourceType()
@@ -102,7 +102,8 @@ func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error 
 			if noted == "" && !end.addr.IsValid() && keep == nil && (k == desired.WireGuardTunnel || k == desired.WireGuardTunnel6) {
 				continue // it is off on nearly all clusters, and asking for an address would be a request of each agent's start
 			}
-			in := duties.TunnelInput{Ranges: duties.Ranges{Assign: assign, Keep: keep}, UID: a.node.UID, Known: a.tunnels.known == a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread}
+			in := duties.TunnelInput{Ranges: duties.Ranges{Assign: assign, Keep: keep}, UID: a.node.UID, Known: a.tunnels.known == a.node.UID,
+				Noted: noted, Blocks: s.Blocks, Unsure: unread}
 			addr, err := end.keeper.Address(ctx, in)
 			if err == nil {
 				end.addr = addr
@@ -177,8 +178,8 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 	return nil
 }
 
-// syncTunnels makes the devices that there are to be, with all that they need to know of other nodes. What is too much stays until
-// routes no longer lead there: see pruneTunnels.
+// syncTunnels makes the devices that there are to be, with all that they need to know of other nodes. What is too much
+// stays until routes no longer lead there: see pruneTunnels.
 func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 	want := s.Tunnels()
 	t := &a.tunnels
@@ -244,8 +245,9 @@ func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
 	}
 }
 
-// encrypt makes the peers of WireGuard's devices, and the routes and rules by which packets go there: first what is received, then what is sent. It
-// removes nothing while routes are held. What fails is a problem to show, and a reason to keep pods off only where encryption is required.
+// encrypt makes the peers of WireGuard's devices, and the routes and rules by which packets go there: first what is
+// received, then what is sent. It removes nothing while routes are held. What fails is a problem to show, and a reason
+// to keep pods off only where encryption is required.
 func (a *Agent) encrypt(ctx context.Context, judge *desired.Judge, accepted []bgp.Path, before routes.Predecessors) error {
 	errs := a.tunnels.unencrypted
 	a.tunnels.unthreaded = nil
@@ -305,7 +307,8 @@ func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool
 	return errors.Join(errs...)
 }
 
-// pruneEncryption removes peers that devices should not have, first says whether the first one may have any; and the second device unless it stays.
+// pruneEncryption removes peers that devices should not have, first says whether the first one may have any; and the
+// second device unless it stays.
 func (a *Agent) pruneEncryption(ctx context.Context, v6 bool, devices []*wireguard.Device, first, secondStays bool) error {
 	var errs []error
 	for _, d := range devices {
@@ -351,8 +354,8 @@ func (t *tunnels) heard(ok bool) {
 	}
 }
 
-// pruneTunnels takes away what the routes have just been led away from: entries of nodes that have gone, and devices that no pool
-// uses any more. While routes are held, so are these.
+// pruneTunnels takes away what the routes have just been led away from: entries of nodes that have gone, and devices
+// that no pool uses any more. While routes are held, so are these.
 func (a *Agent) pruneTunnels(ctx context.Context, s *desired.Snapshot) error {
 	if a.bgp.holding {
 		return nil

@@ -29,8 +29,8 @@ const (
 	staleFacts = 4 * facts.MaxAge
 )
 
-// Recorder tells operators, through the API, what they must act on; internal/cluster/events has the real one. It is told the same for
-// as long as it is so, and writes it seldom. It never waits.
+// Recorder tells operators, through the API, what they must act on; internal/cluster/events has the real one. It is
+// told the same for as long as it is so, and writes it seldom. It never waits.
 type Recorder interface {
 	Warn(about api.ObjectReference, reason, message string)
 	// WarnCommon is Warn for what the agents of all nodes find, about an object that they all see.
@@ -98,14 +98,17 @@ func (t *eventReporter) reportRefused(k *seen) {
 		}
 		told = append(told, peer)
 		about := k.peerNode(bgp.PeerStatus{Addr: r.Path.From})
-		t.to.Warn(about, "PathRefused", fmt.Sprintf("%s does not use what BGP peer %s announces, %s via %s among it: %s", k.node, peer, r.Path.Prefix, r.Path.NextHop, r.Why))
+		t.to.Warn(about, "PathRefused",
+			fmt.Sprintf("%s does not use what BGP peer %s announces, %s via %s among it: %s", k.node, peer, r.Path.Prefix, r.Path.NextHop, r.Why))
 	}
 }
 
 // reportPlugins says what the plugins suffer from.
 func (t *eventReporter) reportPlugins(now time.Time, k *seen, self api.ObjectReference) {
 	if f := k.facts; f != nil && now.Sub(f.Written) > staleFacts {
-		t.to.Warn(self, "FactsStale", fmt.Sprintf("what the CNI plugins are told of the cluster is of %s: they ask the API server for each pod, which takes longer", f.Written.UTC().Format(time.RFC3339)))
+		t.to.Warn(self, "FactsStale",
+			fmt.Sprintf("what the CNI plugins are told of the cluster is of %s: they ask the API server for each pod, which takes longer",
+				f.Written.UTC().Format(time.RFC3339)))
 	}
 	if lasts(&t.stuck, now, k.journal.Entries > 0 && k.journal.LastError != "") {
 		t.to.Warn(self, "JournalStuck", "addresses of deleted pods cannot be released: "+firstLine(k.journal.LastError))
@@ -119,7 +122,8 @@ func (t *eventReporter) reportSpace(now time.Time, text string) {
 	}
 }
 
-// reportPolicies reports why policies are not in force. kube-controllers, which see all policies, report faults of a policy.
+// reportPolicies reports why policies are not in force. kube-controllers, which see all policies, report faults of a
+// policy.
 func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
 	if t.to == nil || w == nil {
 		return
@@ -139,7 +143,8 @@ func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
 	}
 	err := k.Unmet()
 	if lasts(&t.open, now, err != nil) {
-		t.to.Warn(desired.NodeObject(t.node), "PolicyNotInForce", fmt.Sprintf("policies have not been brought into force since %s: %v", t.open.UTC().Format(time.RFC3339), err))
+		t.to.Warn(desired.NodeObject(t.node),
+			"PolicyNotInForce", fmt.Sprintf("policies have not been brought into force since %s: %v", t.open.UTC().Format(time.RFC3339), err))
 	}
 }
 
@@ -154,7 +159,8 @@ func lasts(since *time.Time, now time.Time, so bool) bool {
 	return so && now.Sub(*since) >= patience
 }
 
-// classify returns the object that an error is about and the Event's reason; ok is false for errors that may be transient.
+// classify returns the object that an error is about and the Event's reason; ok is false for errors that may be
+// transient.
 func classify(self api.ObjectReference, err error) (about api.ObjectReference, reason string, ok bool) {
 	var p *desired.Problem
 	var c *desired.Concern

@@ -13,13 +13,15 @@ const (
 	// peerPatience is how long a configured session may be down before an Event reports it: a peer that restarts is not
 	// worth one.
 	peerPatience = 30 * time.Second
-	// meshPatience is the same of a session of the mesh, beyond the hold time after which a silent one ends: nodes start again more often than routers.
+	// meshPatience is the same of a session of the mesh, beyond the hold time after which a silent one ends: nodes start
+	// again more often than routers.
 	meshPatience = 90 * time.Second
 	// mostNamed bounds the peers of one object that an Event names.
 	mostNamed = 5
 )
 
-// reportPeers writes Events on BGPPeers whose sessions are down, and when all of an object are up again. Those of the mesh are in reportMesh.
+// reportPeers writes Events on BGPPeers whose sessions are down, and when all of an object are up again. Those of the
+// mesh are in reportMesh.
 func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 	if k.snapshot == nil {
 		return
@@ -53,8 +55,9 @@ func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 	t.reportMesh(now, k)
 }
 
-// reportMesh writes Events about sessions without a BGPPeer. The Event is on the Node at the other end, and has one text from all nodes, so that it is one
-// when a node goes away, whatever the number of the others. A node that has no session left is at fault itself.
+// reportMesh writes Events about sessions without a BGPPeer. The Event is on the Node at the other end, and has one
+// text from all nodes, so that it is one when a node goes away, whatever the number of the others. A node that has no
+// session left is at fault itself.
 func (t *eventReporter) reportMesh(now time.Time, k *seen) {
 	total, down := 0, map[string][]bgp.PeerStatus{}
 	var names []string
@@ -64,7 +67,8 @@ func (t *eventReporter) reportMesh(now time.Time, k *seen) {
 			continue
 		}
 		total++
-		if p.State == bgp.Established || p.Since.IsZero() || now.Sub(p.Since) <= meshPatience || p.HeldUntil.After(now) { // the last has an Event of its own
+		// the last has an Event of its own
+		if p.State == bgp.Established || p.Since.IsZero() || now.Sub(p.Since) <= meshPatience || p.HeldUntil.After(now) {
 			continue
 		}
 		if down[name] == nil {
@@ -78,7 +82,8 @@ func (t *eventReporter) reportMesh(now time.Time, k *seen) {
 	}
 	if lost == total && len(names) > 1 {
 		t.cutOff = true
-		t.to.Warn(k.self(), "PeerDown", fmt.Sprintf("%s has no BGP session with any of %d nodes, with %s: %s", k.node, len(names), names[0], whyDown(down[names[0]][0])))
+		t.to.Warn(k.self(), "PeerDown", fmt.Sprintf("%s has no BGP session with any of %d nodes, with %s: %s", k.node, len(names), names[0],
+			whyDown(down[names[0]][0])))
 		return
 	}
 	if t.cutOff {
@@ -90,7 +95,8 @@ func (t *eventReporter) reportMesh(now time.Time, k *seen) {
 		for _, p := range down[name] {
 			addrs = append(addrs, p.Addr.String())
 		}
-		t.to.WarnCommon(desired.NodeObject(name), "PeerDown", fmt.Sprintf("other nodes have no BGP session with %s at %s: %s", name, strings.Join(addrs, " and "), whyDown(down[name][0])))
+		t.to.WarnCommon(desired.NodeObject(name), "PeerDown",
+			fmt.Sprintf("other nodes have no BGP session with %s at %s: %s", name, strings.Join(addrs, " and "), whyDown(down[name][0])))
 	}
 }
 
@@ -114,8 +120,8 @@ func (o *objectPeers) add(now time.Time, p bgp.PeerStatus) {
 	}
 }
 
-// whyDown returns the reason why there is no session, as Events have it: each text makes one, so that it has nothing of what the peer has said. node peers
-// has the details.
+// whyDown returns the reason why there is no session, as Events have it: each text makes one, so that it has nothing of
+// what the peer has said. node peers has the details.
 func whyDown(p bgp.PeerStatus) string {
 	switch {
 	case p.Failure != "":

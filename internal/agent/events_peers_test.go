@@ -14,7 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// Sessions that an operator has configured are told when they have been down for a while, each object once; and when they are back.
+// Sessions that an operator has configured are told when they have been down for a while, each object once; and when
+// they are back.
 func TestPeersAreTold(t *testing.T) {
 	begin := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	s, _ := desired.Build(desired.Self{Name: "n1"}, state.Cluster{Peers: []api.BGPPeer{{Meta: api.Meta{Name: "racks", UID: "7"}}}})
@@ -45,12 +46,17 @@ func TestPeersAreTold(t *testing.T) {
 	}{
 		{"all is well", 0, []bgp.PeerStatus{mesh, session(1, bgp.Established, 0, "")}, nil},
 		{"down just now", peerPatience, down, nil},
-		{"down for long", peerPatience + 1, down, []string{"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.0, 10.9.0.1, 10.9.0.2, 10.9.0.3, 10.9.0.4 and 3 more: TCP refused"}},
-		{"one is back", 2 * peerPatience, []bgp.PeerStatus{session(1, bgp.Established, 0, ""), session(2, bgp.OpenSent, 0, "")}, []string{"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.2: connecting"}},
+		{"down for long", peerPatience + 1, down, []string{
+			"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.0, 10.9.0.1, 10.9.0.2, 10.9.0.3, 10.9.0.4 and 3 more: TCP refused",
+		}},
+		{"one is back", 2 * peerPatience, []bgp.PeerStatus{session(1, bgp.Established, 0, ""), session(2, bgp.OpenSent, 0, "")},
+			[]string{"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.2: connecting"}},
 		{"up and lost at once", 2 * peerPatience, []bgp.PeerStatus{session(2, bgp.Active, 2*peerPatience, "")}, nil},
-		{"up again", 3 * peerPatience, []bgp.PeerStatus{session(2, bgp.Established, 0, "before")}, []string{"BGPPeer racks: PeerUp, which is normal: n1 has its BGP sessions again"}},
+		{"up again", 3 * peerPatience, []bgp.PeerStatus{session(2, bgp.Established, 0, "before")},
+			[]string{"BGPPeer racks: PeerUp, which is normal: n1 has its BGP sessions again"}},
 		{"said once", 4 * peerPatience, []bgp.PeerStatus{session(2, bgp.Established, 0, "before")}, nil},
-		{"down again", 5 * peerPatience, []bgp.PeerStatus{{Addr: addr("10.9.0.2"), Passive: true, Since: begin}}, []string{"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.2: it has not connected: this end is passive and waits for it"}},
+		{"down again", 5 * peerPatience, []bgp.PeerStatus{{Addr: addr("10.9.0.2"), Passive: true, Since: begin}},
+			[]string{"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.2: it has not connected: this end is passive and waits for it"}},
 		{"the object is gone", 6 * peerPatience, []bgp.PeerStatus{mesh}, nil},
 	} {
 		k.peers, got.lines = step.peers, nil
@@ -60,7 +66,8 @@ func TestPeersAreTold(t *testing.T) {
 	reporter.reportPeers(begin, &seen{}) // before the first pass
 }
 
-// Sessions of the mesh are told by one text from all nodes, about the node at the other end; a node without any is told to be at fault itself.
+// Sessions of the mesh are told by one text from all nodes, about the node at the other end; a node without any is told
+// to be at fault itself.
 func TestMeshIsTold(t *testing.T) {
 	begin := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	var w state.Cluster
@@ -75,7 +82,8 @@ func TestMeshIsTold(t *testing.T) {
 	sessions := func(up ...string) (all []bgp.PeerStatus) {
 		for i := 2; i < 5; i++ {
 			for _, form := range []string{"10.9.0.%d", "fd09::%d"} {
-				p := bgp.PeerStatus{Addr: addr(fmt.Sprintf(form, i)), State: bgp.Active, Since: begin, LastError: "no answer: the peer says " + fmt.Sprint(i), Failure: "no answer"}
+				p := bgp.PeerStatus{Addr: addr(fmt.Sprintf(form, i)), State: bgp.Active, Since: begin,
+					LastError: "no answer: the peer says " + fmt.Sprint(i), Failure: "no answer"}
 				k.snapshot.Peering.Sources[p.Addr] = peering.Source{Node: fmt.Sprint("n", i)}
 				for _, a := range up {
 					if p.Addr == addr(a) {
@@ -96,13 +104,15 @@ func TestMeshIsTold(t *testing.T) {
 		want  []string
 	}{
 		{"down just now", meshPatience, sessions(), nil},
-		{"one node", meshPatience + 1, sessions("10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"), []string{"Node n2: PeerDown, of all nodes: other nodes have no BGP session with n2 at 10.9.0.2 and fd09::2: no answer"}},
+		{"one node", meshPatience + 1, sessions("10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"),
+			[]string{"Node n2: PeerDown, of all nodes: other nodes have no BGP session with n2 at 10.9.0.2 and fd09::2: no answer"}},
 		{"one family of two nodes", meshPatience + 1, sessions("fd09::2", "10.9.0.3", "fd09::3", "10.9.0.4"), []string{
 			"Node n2: PeerDown, of all nodes: other nodes have no BGP session with n2 at 10.9.0.2: no answer",
 			"Node n4: PeerDown, of all nodes: other nodes have no BGP session with n4 at fd09::4: no answer",
 		}},
 		{"this node", meshPatience + 1, sessions(), []string{"Node n1: PeerDown: n1 has no BGP session with any of 3 nodes, with n2: no answer"}},
-		{"up again", meshPatience + 1, sessions("10.9.0.2", "fd09::2", "10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"), []string{"Node n1: PeerUp, which is normal: n1 has BGP sessions with other nodes again"}},
+		{"up again", meshPatience + 1, sessions("10.9.0.2", "fd09::2", "10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"),
+			[]string{"Node n1: PeerUp, which is normal: n1 has BGP sessions with other nodes again"}},
 		{"all is well", meshPatience + 1, sessions("10.9.0.2", "fd09::2", "10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"), nil},
 	} {
 		k.peers, got.lines = step.peers, nil

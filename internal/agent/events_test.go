@@ -72,20 +72,28 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		want []string
 	}{
 		{"all is well", &base, nil, nil},
-		{"no VXLAN", &base, fmt.Errorf("vxlan.calico: %w", vxlan.ErrNoVXLAN), []string{"Node n1: NoVXLAN: vxlan.calico: " + vxlan.ErrNoVXLAN.Error()}},
+		{"no VXLAN", &base, fmt.Errorf("vxlan.calico: %w", vxlan.ErrNoVXLAN),
+			[]string{"Node n1: NoVXLAN: vxlan.calico: " + vxlan.ErrNoVXLAN.Error()}},
 		{"no IPIP", &base, fmt.Errorf("tunl0: %w", ipip.ErrNoIPIP), []string{"Node n1: NoIPIP: tunl0: " + ipip.ErrNoIPIP.Error()}},
-		{"no WireGuard", &base, fmt.Errorf("wireguard.cali: %w", wireguard.ErrNoWireGuard), []string{"Node n1: NoWireGuard: wireguard.cali: " + wireguard.ErrNoWireGuard.Error()}},
+		{"no WireGuard", &base, fmt.Errorf("wireguard.cali: %w", wireguard.ErrNoWireGuard),
+			[]string{"Node n1: NoWireGuard: wireguard.cali: " + wireguard.ErrNoWireGuard.Error()}},
 		{"no source check", &base, guard.ErrNoSourceCheck, []string{"Node n1: NoSourceCheck: " + guard.ErrNoSourceCheck.Error()}},
-		{"port taken", &base, &bgp.ListenError{Addr: "10.0.0.5:179", Err: errors.New("in use")}, []string{"Node n1: BGPPortTaken: listen for BGP on 10.0.0.5:179: in use: check the node address and BGP port"}},
-		{"two at once", &base, errors.Join(errors.Join(fmt.Errorf("a: %w: %w", routes.ErrForeign, unknown)), fmt.Errorf("b: %w", ipam.ErrExhausted)),
-			[]string{"Node n1: ForeignRoute: a: a foreign route is in the way: netlink: no buffer space", "Node n1: NoTunnelAddress: b: no free address"}},
+		{"port taken", &base, &bgp.ListenError{Addr: "10.0.0.5:179", Err: errors.New("in use")},
+			[]string{"Node n1: BGPPortTaken: listen for BGP on 10.0.0.5:179: in use: check the node address and BGP port"}},
+		{"two at once", &base,
+			errors.Join(errors.Join(fmt.Errorf("a: %w: %w", routes.ErrForeign, unknown)), fmt.Errorf("b: %w", ipam.ErrExhausted)),
+			[]string{"Node n1: ForeignRoute: a: a foreign route is in the way: netlink: no buffer space",
+				"Node n1: NoTunnelAddress: b: no free address"}},
 		{"two for one reason", &base, errors.Join(fmt.Errorf("a: %w", vxlan.ErrNoVXLAN), fmt.Errorf("b: %w", vxlan.ErrNoVXLAN)),
 			[]string{"Node n1: NoVXLAN: a: " + vxlan.ErrNoVXLAN.Error() + "; b: " + vxlan.ErrNoVXLAN.Error()}},
-		{"an object", &base, desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("spec.cidr is odd")), []string{"IPPool p: InvalidPool, of all nodes: IPPool p: spec.cidr is odd"}},
-		{"this node", &base, fmt.Errorf("a pass: %w", desired.InSelf("NoNodeAddress", errors.New("no InternalIP"))), []string{"Node n1: NoNodeAddress: a pass: no InternalIP"}},
+		{"an object", &base, desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("spec.cidr is odd")),
+			[]string{"IPPool p: InvalidPool, of all nodes: IPPool p: spec.cidr is odd"}},
+		{"this node", &base, fmt.Errorf("a pass: %w", desired.InSelf("NoNodeAddress", errors.New("no InternalIP"))),
+			[]string{"Node n1: NoNodeAddress: a pass: no InternalIP"}},
 		{"what may cure itself", &base, unknown, nil},
 		{"held down", with(func(k *seen) {
-			k.peers = []bgp.PeerStatus{{Addr: other, HeldUntil: now.Add(time.Second), LastError: "too many prefixes"}, {Addr: other, HeldUntil: now.Add(-time.Second)}}
+			k.peers = []bgp.PeerStatus{{Addr: other, HeldUntil: now.Add(time.Second), LastError: "too many prefixes"},
+				{Addr: other, HeldUntil: now.Add(-time.Second)}}
 		}), nil, []string{"Node n2: PeerHeldDown: n1 keeps its BGP session with 10.0.0.7 closed: too many prefixes"}},
 		{"refused, once for a peer", with(func(k *seen) {
 			p := bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: other, From: other}
@@ -97,10 +105,13 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 			"Node n1: PathRefused: n1 does not use what BGP peer 10.9.9.9 announces, 192.168.2.0/26 via 10.0.0.7 among it: it too",
 		}},
 		{"addresses of services", with(func(k *seen) {
-			k.routes.refused = []desired.Refusal{{Path: bgp.Path{Prefix: prefix("10.96.0.0/12"), NextHop: other, From: other}, Why: "they are services'", Usual: true}}
+			k.routes.refused = []desired.Refusal{
+				{Path: bgp.Path{Prefix: prefix("10.96.0.0/12"), NextHop: other, From: other}, Why: "they are services'", Usual: true},
+			}
 		}), nil, nil},
 		{"stale facts", with(func(k *seen) { k.facts = &nodestatus.Facts{Written: now.Add(-3 * time.Minute)} }), nil,
-			[]string{"Node n1: FactsStale: what the CNI plugins are told of the cluster is of 2026-11-20T14:27:00Z: they ask the API server for each pod, which takes longer"}},
+			[]string{"Node n1: FactsStale: what the CNI plugins are told of the cluster is of 2026-11-20T14:27:00Z: they ask the API server for " +
+				"each pod, which takes longer"}},
 		{"a journal that waits", with(func(k *seen) { k.journal = nodestatus.Journal{Entries: 2, LastError: "one\ntwo"} }), nil, nil},
 	} {
 		var got told
@@ -115,10 +126,12 @@ func TestProblemsAreTold(t *testing.T) {
 	var got told
 	reporter := eventReporter{to: &got, node: "n1"}
 	reporter.reportProblems([]error{
-		desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("odd")), errors.New("a path"), desired.InSelf("AmbiguousAddress", errors.New("two would do")),
+		desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("odd")), errors.New("a path"),
+		desired.InSelf("AmbiguousAddress", errors.New("two would do")),
 		desired.InSelf("AnnotationUnused", errors.New("one key")), desired.InSelf("AnnotationUnused", errors.New("another")),
 	})
-	want := []string{"IPPool p: InvalidPool, of all nodes: IPPool p: odd", "Node n1: AmbiguousAddress: two would do", "Node n1: AnnotationUnused: one key; another"}
+	want := []string{"IPPool p: InvalidPool, of all nodes: IPPool p: odd", "Node n1: AmbiguousAddress: two would do",
+		"Node n1: AnnotationUnused: one key; another"}
 	difftest.Want(t, "", want, got.lines)
 	if desired.InSelf("x", nil) != nil {
 		t.Error("nothing became an error")
@@ -129,7 +142,9 @@ func TestProblemsAreTold(t *testing.T) {
 func TestPatience(t *testing.T) {
 	var got told
 	k := seen{node: "n1", journal: nodestatus.Journal{Entries: 2, LastError: "one\ntwo"}}
-	k.routes.refused = []desired.Refusal{{Path: bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.7"), From: addr("10.0.0.7")}, Why: "it is another's"}}
+	k.routes.refused = []desired.Refusal{
+		{Path: bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.7"), From: addr("10.0.0.7")}, Why: "it is another's"},
+	}
 	begin := time.Now()
 	reporter := eventReporter{to: &got, node: "n1"}
 	for _, at := range []time.Duration{0, patience / 2, patience} {
@@ -155,7 +170,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// What is wrong with an object is told as what is not done for it; what the host has beside, accept_ra=1 for one, is not left out of anything.
+// What is wrong with an object is told as what is not done for it; what the host has beside, accept_ra=1 for one, is
+// not left out of anything.
 func TestHeadlines(t *testing.T) {
 	var log bytes.Buffer
 	a := &Agent{

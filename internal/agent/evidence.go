@@ -121,7 +121,8 @@ func (e *evidence) ask(ctx context.Context, q inquiry) (a answer, err error) {
 	} else {
 		b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(q.block)}}
 		err = e.get.Get(ctx, b)
-		if s := &b.Spec; err == nil && !s.Deleted && s.CIDR == q.block.String() && s.Affinity != nil && *s.Affinity == names.HostAffinity(q.node) {
+		if s := &b.Spec; err == nil && !s.Deleted && s.CIDR == q.block.String() && s.Affinity != nil &&
+			*s.Affinity == names.HostAffinity(q.node) {
 			a.record = desired.BlockRecord{Node: q.node, Created: b.CreationTimestamp}
 		}
 	}

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// factsGrace is how long a starting agent waits for its first pass before it writes the facts file: the file that the agent
-	// before it wrote still holds, and a restart should not look like a failure.
+	// factsGrace is how long a starting agent waits for its first pass before it writes the facts file: the file that the
+	// agent before it wrote still holds, and a restart should not look like a failure.
 	factsGrace = 5 * time.Second
 	// quietTime is how long watches may be silent before the API server is probed. In a cluster of
 	// some hundred nodes something changes more often than that.
@@ -45,8 +45,9 @@ type local struct {
 	plainPods  []string
 }
 
-// buildFacts makes the plugins' facts of the watched objects and local; ok is false if this node does not exist. It is pure: everything
-// but the time comes from its arguments, and the result is the same for the same arguments in another order.
+// buildFacts makes the plugins' facts of the watched objects and local; ok is false if this node does not exist. It is
+// pure: everything but the time comes from its arguments, and the result is the same for the same arguments in another
+// order.
 func buildFacts(a state.Assignment, l local) (f facts.Facts, ok bool) {
 	if a.Node == nil {
 		return facts.Facts{}, false

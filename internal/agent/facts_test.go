@@ -18,7 +18,8 @@ import (
 
 func ownAffinity(name, cidr string) api.BlockAffinity {
 	return api.BlockAffinity{
-		Meta: api.Meta{Name: name, UID: "uid-" + name, ResourceVersion: "7", Labels: map[string]string{"l": "v"}, Annotations: map[string]string{"a": "v"}},
+		Meta: api.Meta{Name: name, UID: "uid-" + name, ResourceVersion: "7", Labels: map[string]string{"l": "v"},
+			Annotations: map[string]string{"a": "v"}},
 		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "node-1", CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
 	}
 }
@@ -41,21 +42,27 @@ func TestBuildFacts(t *testing.T) {
 		"plain pods": {local: local{plainPods: []string{"uid-1"}}, want: func(f *facts.Facts) { f.PlainPods = []string{"uid-1"} }},
 		"locked":     {in: asg{Information: &api.ClusterInformation{Spec: api.ClusterInformationSpec{DatastoreReady: &no}}}},
 		"not set":    {in: asg{Information: &api.ClusterInformation{}}},
-		"a config":   {in: asg{Config: &api.IPAMConfig{Spec: api.IPAMConfigSpec{StrictAffinity: true}}}, want: func(f *facts.Facts) { f.Config = api.IPAMConfigSpec{StrictAffinity: true} }},
+		"a config": {in: asg{Config: &api.IPAMConfig{Spec: api.IPAMConfigSpec{StrictAffinity: true}}},
+			want: func(f *facts.Facts) { f.Config = api.IPAMConfigSpec{StrictAffinity: true} }},
 		"two pools": {
 			in: asg{Pools: []api.IPPool{
-				{Meta: api.Meta{Name: "b", UID: "u", ResourceVersion: "9", Annotations: map[string]string{"projectcalico.org/metadata": "{}"}}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16"}},
-				{Meta: api.Meta{Name: "a", DeletionTimestamp: "2026-11-21T00:00:00Z"}, Spec: api.IPPoolSpec{CIDR: "broken"}, Status: &api.IPPoolStatus{Conditions: []api.Condition{{Type: "Allocatable", Status: "False"}}}},
+				{Meta: api.Meta{Name: "b", UID: "u", ResourceVersion: "9", Annotations: map[string]string{"projectcalico.org/metadata": "{}"}},
+					Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16"}},
+				{Meta: api.Meta{Name: "a", DeletionTimestamp: "2026-11-21T00:00:00Z"}, Spec: api.IPPoolSpec{CIDR: "broken"},
+					Status: &api.IPPoolStatus{Conditions: []api.Condition{{Type: "Allocatable", Status: "False"}}}},
 			}},
 			want: func(f *facts.Facts) {
 				f.Pools = []api.IPPool{
-					{Meta: api.Meta{Name: "a", DeletionTimestamp: "2026-11-21T00:00:00Z"}, Spec: api.IPPoolSpec{CIDR: "broken"}, Status: &api.IPPoolStatus{Conditions: []api.Condition{{Type: "Allocatable", Status: "False"}}}},
+					{Meta: api.Meta{Name: "a", DeletionTimestamp: "2026-11-21T00:00:00Z"}, Spec: api.IPPoolSpec{CIDR: "broken"},
+						Status: &api.IPPoolStatus{Conditions: []api.Condition{{Type: "Allocatable", Status: "False"}}}},
 					{Meta: api.Meta{Name: "b"}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16"}},
 				}
 			},
 		},
 		"reservations": {
-			in: asg{Reservations: []api.IPReservation{{Meta: api.Meta{Name: "r", UID: "u"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.1.0.0/30"}}}}},
+			in: asg{Reservations: []api.IPReservation{
+				{Meta: api.Meta{Name: "r", UID: "u"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.1.0.0/30"}}},
+			}},
 			want: func(f *facts.Facts) {
 				f.Reservations = []api.IPReservation{{Meta: api.Meta{Name: "r"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.1.0.0/30"}}}}
 			},
@@ -71,7 +78,8 @@ func TestBuildFacts(t *testing.T) {
 		},
 		"namespaces without selectors": {
 			in: asg{Namespaces: []api.Namespace{
-				{Meta: api.Meta{Name: "x", UID: "u", Labels: map[string]string{"team": "blue"}, Annotations: map[string]string{api.AnnotationIPv4Pools: `["a"]`}}},
+				{Meta: api.Meta{Name: "x", UID: "u", Labels: map[string]string{"team": "blue"},
+					Annotations: map[string]string{api.AnnotationIPv4Pools: `["a"]`}}},
 				{Meta: api.Meta{Name: "y", Labels: map[string]string{"team": "red"}}},
 			}},
 			want: func(f *facts.Facts) {
@@ -80,11 +88,16 @@ func TestBuildFacts(t *testing.T) {
 		},
 		"namespaces that a pool selects": {
 			in: asg{
-				Pools:      []api.IPPool{{Meta: api.Meta{Name: "a"}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16", NamespaceSelector: "team == 'blue' || has(tier)"}}},
-				Namespaces: []api.Namespace{{Meta: api.Meta{Name: "x", Labels: map[string]string{"team": "blue", "other": "left out"}}}, {Meta: api.Meta{Name: "y", Labels: map[string]string{"other": "left out"}}}},
+				Pools: []api.IPPool{
+					{Meta: api.Meta{Name: "a"}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16", NamespaceSelector: "team == 'blue' || has(tier)"}},
+				},
+				Namespaces: []api.Namespace{{Meta: api.Meta{Name: "x", Labels: map[string]string{"team": "blue", "other": "left out"}}},
+					{Meta: api.Meta{Name: "y", Labels: map[string]string{"other": "left out"}}}},
 			},
 			want: func(f *facts.Facts) {
-				f.Pools = []api.IPPool{{Meta: api.Meta{Name: "a"}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16", NamespaceSelector: "team == 'blue' || has(tier)"}}}
+				f.Pools = []api.IPPool{
+					{Meta: api.Meta{Name: "a"}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16", NamespaceSelector: "team == 'blue' || has(tier)"}},
+				}
 				f.Namespaces = map[string]facts.Namespace{"x": {Labels: map[string]string{"team": "blue"}}, "y": {}}
 			},
 		},
@@ -151,7 +164,8 @@ func TestFactsDoNotDependOnOrder(t *testing.T) {
 		in.Pools = append(in.Pools, api.IPPool{Meta: api.Meta{Name: name}})
 		in.Reservations = append(in.Reservations, api.IPReservation{Meta: api.Meta{Name: name}})
 		in.Affinities = append(in.Affinities, ownAffinity(name, fmt.Sprintf("10.1.%d.0/26", i)))
-		in.Namespaces = append(in.Namespaces, api.Namespace{Meta: api.Meta{Name: name, Annotations: map[string]string{"cni.projectcalico.org/x": name}}})
+		in.Namespaces = append(in.Namespaces,
+			api.Namespace{Meta: api.Meta{Name: name, Annotations: map[string]string{"cni.projectcalico.org/x": name}}})
 	}
 	encode := func() string {
 		f, _ := buildFacts(in, local{})

@@ -12,14 +12,14 @@ import (
 const (
 	// mostQueued is how much of one source waits at a time.
 	mostQueued = 64
-	// refusals in a row are how many readings for one source may be in vain before it has to wait: for minWait, twice as long with each
-	// one more, up to mostWait.
+	// refusals in a row are how many readings for one source may be in vain before it has to wait: for minWait, twice as
+	// long with each one more, up to mostWait.
 	refusalsInARow    = 8
 	minWait, mostWait = time.Second, 16 * time.Second
 )
 
-// fairQueue has what is to be read for many sources: one thing of each in turn, so that a source that asks for much does not keep others
-// waiting, and of a source that is refused again and again one a second or less.
+// fairQueue has what is to be read for many sources: one thing of each in turn, so that a source that asks for much
+// does not keep others waiting, and of a source that is refused again and again one a second or less.
 type fairQueue[T comparable] struct {
 	sources map[string]*source[T]
 	order   []string // of those that have something waiting; the first is next
@@ -50,8 +50,8 @@ func (r *fairQueue[T]) add(from string, item T) {
 	s.waiting = append(s.waiting, item)
 }
 
-// take returns what is to be read next, and for whom; ok is false if there is nothing now, and wait how long that is so, 0 for as long as
-// nothing is added.
+// take returns what is to be read next, and for whom; ok is false if there is nothing now, and wait how long that is
+// so, 0 for as long as nothing is added.
 func (r *fairQueue[T]) take(now time.Time) (from string, item T, wait time.Duration, ok bool) {
 	for i, name := range r.order {
 		s := r.sources[name]
@@ -94,8 +94,10 @@ func (r *fairQueue[T]) forget(now time.Time) {
 	}
 }
 
-// serve has read what is in the queue, which mu guards, until ctx ends: one after the other, with a pause after each. work wakes it.
-func (r *fairQueue[T]) serve(ctx context.Context, mu sync.Locker, work <-chan struct{}, pause time.Duration, read func(from string, item T)) error {
+// serve has read what is in the queue, which mu guards, until ctx ends: one after the other, with a pause after each.
+// work wakes it.
+func (r *fairQueue[T]) serve(ctx context.Context, mu sync.Locker, work <-chan struct{}, pause time.Duration,
+	read func(from string, item T)) error {
 	for ctx.Err() == nil {
 		mu.Lock()
 		from, item, later, ok := r.take(time.Now())

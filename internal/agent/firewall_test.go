@@ -16,8 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestAllowedSources: what a pod asked to send from is in force if a FelixConfiguration says Any, also for an agent that has just
-// started, and goes with the pod's link.
+// TestAllowedSources: what a pod asked to send from is in force if a FelixConfiguration says Any, also for an agent
+// that has just started, and goes with the pod's link.
 func TestAllowedSources(t *testing.T) {
 	r := newRig(t)
 	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}}
@@ -52,8 +52,8 @@ func TestAllowedSources(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
-// TestAgentKeepsTheTable: what somebody does to the nftables of an agent is undone at once, long before a pass that nothing wakes; a
-// FelixConfiguration steers them.
+// TestAgentKeepsTheTable: what somebody does to the nftables of an agent is undone at once, long before a pass that
+// nothing wakes; a FelixConfiguration steers them.
 func TestAgentKeepsTheTable(t *testing.T) {
 	r := newRig(t)
 	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}}
@@ -89,8 +89,9 @@ func TestAgentKeepsTheTable(t *testing.T) {
 	})
 }
 
-// TestFloatingAddresses: floating addresses that the plugin has noted are in force if a FelixConfiguration says Enabled: they are translated, also for
-// the node itself, announced where their block is another node's, and gone with the pod's link. Those that are not in force are named.
+// TestFloatingAddresses: floating addresses that the plugin has noted are in force if a FelixConfiguration says
+// Enabled: they are translated, also for the node itself, announced where their block is another node's, and gone with
+// the pod's link. Those that are not in force are named.
 func TestFloatingAddresses(t *testing.T) {
 	r := newRig(t)
 	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}}
@@ -126,7 +127,8 @@ func TestFloatingAddresses(t *testing.T) {
 	const both = "10.90.1.9 : 10.90.1.5, 10.90.2.9 : 10.90.1.5"
 	inForce := func() bool {
 		announced := speaker.announced()
-		return has("elements = { "+both+" }") && slices.Contains(announced, "10.90.2.9/32") && !slices.Contains(announced, "10.90.1.9/32") && r.has(t, "10.90.1.9 dev "+link)()
+		return has("elements = { "+both+" }") && slices.Contains(announced, "10.90.2.9/32") && !slices.Contains(announced, "10.90.1.9/32") &&
+			r.has(t, "10.90.1.9 dev "+link)()
 	}
 	waittest.Until(t, fullPass/3, "those that may be in force, and no others", inForce)
 	named(t, status, "172.31.0.1 of the pod behind link "+link+" is not in force: it is a node's address")

@@ -19,7 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestByIPv6: a link by which IPv4 packets go to IPv6 next hops is found by the routes of whomever, and by those to come.
+// TestByIPv6: a link by which IPv4 packets go to IPv6 next hops is found by the routes of whomever, and by those to
+// come.
 func TestByIPv6(t *testing.T) {
 	way := func(dst, via string) desired.DesiredRoute {
 		return desired.DesiredRoute{Route: routes.To(prefix(dst), routes.Hop{Via: addr(via), Dev: "eth1"})}
@@ -29,12 +30,16 @@ func TestByIPv6(t *testing.T) {
 		ways  []desired.DesiredRoute
 		want  []string
 	}{
-		"IPv4 by IPv4":            {route: []string{"10.9.0.0/16", "via", "192.0.2.9", "dev", "eth0"}},
-		"IPv6 by IPv6":            {route: []string{"2001:db8:9::/48", "via", "fe80::1", "dev", "eth0"}, ways: []desired.DesiredRoute{way("2001:db8:9::/48", "fe80::1")}},
-		"a default route":         {route: []string{"0.0.0.0/0", "via", "inet6", "fe80::1", "dev", "eth0", "proto", "bgp"}, want: []string{"eth0"}},
-		"one hop of two":          {route: []string{"10.9.0.0/16", "nexthop", "via", "192.0.2.9", "dev", "eth0", "nexthop", "via", "inet6", "fe80::1", "dev", "eth1"}, want: []string{"eth1"}},
-		"by another link":         {route: []string{"10.9.0.0/16", "via", "inet6", "fe80::1", "dev", "eth2"}},
-		"a route to come":         {ways: []desired.DesiredRoute{way("10.9.0.0/16", "192.0.2.9"), way("10.9.1.0/24", "fe80::1")}, want: []string{"eth1"}},
+		"IPv4 by IPv4": {route: []string{"10.9.0.0/16", "via", "192.0.2.9", "dev", "eth0"}},
+		"IPv6 by IPv6": {route: []string{"2001:db8:9::/48", "via", "fe80::1", "dev", "eth0"},
+			ways: []desired.DesiredRoute{way("2001:db8:9::/48", "fe80::1")}},
+		"a default route": {route: []string{"0.0.0.0/0", "via", "inet6", "fe80::1", "dev", "eth0", "proto", "bgp"},
+			want: []string{"eth0"}},
+		"one hop of two": {route: []string{"10.9.0.0/16", "nexthop", "via", "192.0.2.9", "dev", "eth0", "nexthop", "via", "inet6",
+			"fe80::1", "dev", "eth1"}, want: []string{"eth1"}},
+		"by another link": {route: []string{"10.9.0.0/16", "via", "inet6", "fe80::1", "dev", "eth2"}},
+		"a route to come": {ways: []desired.DesiredRoute{way("10.9.0.0/16", "192.0.2.9"), way("10.9.1.0/24", "fe80::1")},
+			want: []string{"eth1"}},
 		"a route by IPv4 to come": {ways: []desired.DesiredRoute{way("10.9.0.0/16", "192.0.2.9")}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +60,8 @@ func TestByIPv6(t *testing.T) {
 	}
 }
 
-// An agent that is asked for a flowtable follows the links of pods; where the kernel has none it says so, and serves. One that is not asked removes it.
+// An agent that is asked for a flowtable follows the links of pods; where the kernel has none it says so, and serves.
+// One that is not asked removes it.
 func TestAgentFlowtable(t *testing.T) {
 	r := newRig(t)
 	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "fast"}, Spec: api.IPPoolSpec{CIDR: "10.98.0.0/16", BlockSize: 26}})
@@ -66,7 +72,8 @@ func TestAgentFlowtable(t *testing.T) {
 	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 	probe := netnstest.New(t)
 	netnstest.Cable(t, probe, "eth0", netnstest.New(t), "eth0")
-	if err := flowtable.New(probe.Namespace).Sync(t.Context(), flowtable.Config{PodLinks: "cali", Devices: []string{"eth0"}}); errors.Is(err, flowtable.ErrUnsupported) {
+	if err := flowtable.New(probe.Namespace).Sync(t.Context(), flowtable.Config{PodLinks: "cali", Devices: []string{"eth0"}}); errors.Is(err,
+		flowtable.ErrUnsupported) {
 		named(t, status, flowtable.ErrUnsupported.Error())
 		return
 	}

@@ -23,8 +23,8 @@ import (
 const (
 	// journalPause is how often the agent looks for what plugins have left, which costs one read of a directory.
 	journalPause = 5 * time.Second
-	// journalRetry bounds the pause after a try that left some. When the API server is back, the agents of a cluster come with
-	// what they have spread over that time.
+	// journalRetry bounds the pause after a try that left some. When the API server is back, the agents of a cluster come
+	// with what they have spread over that time.
 	journalRetry = 40 * time.Second
 	// entryTime bounds what is done for one entry.
 	entryTime = 15 * time.Second
@@ -74,7 +74,8 @@ func (f *journalWorker) pass(ctx context.Context) error {
 			return err
 		}
 		finished++
-		f.log.Info("released addresses from the plugins' journal", "handle", e.Handle, "pod", e.Namespace+"/"+e.Pod, "since", e.Time, "reason", e.Reason)
+		f.log.Info("released addresses from the plugins' journal", "handle", e.Handle, "pod", e.Namespace+"/"+e.Pod,
+			"since", e.Time, "reason", e.Reason)
 		return nil
 	})
 	left, lenErr := f.dir.Len()
@@ -89,7 +90,8 @@ func (f *journalWorker) finish(ctx context.Context, e journal.Entry) error {
 		return fmt.Errorf("%w: datastore %q", journal.ErrKeep, e.Datastore)
 	}
 	if !f.watch.DatastoreReady() {
-		return fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: the datastore is locked for a migration", journal.ErrStop)
+		return fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: the datastore is locked for a migration",
+			journal.ErrStop)
 	}
 	err := f.clear(ctx, e)
 	if err == nil {

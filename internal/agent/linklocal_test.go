@@ -14,14 +14,16 @@ import (
 // TestLinkLocalInRoutes: node routes shows on which links link-local next hops are.
 func TestLinkLocalInRoutes(t *testing.T) {
 	way := desired.DesiredRoute{Route: routes.Route{Dst: prefix("10.9.0.0/16"), Metric: 1024, Hops: []routes.Hop{
-		{Via: addr("fe80::1"), Dev: "eth0"}, {Via: addr("fe80::10"), Dev: "eth0"}, {Via: addr("fe80::1"), Dev: "eth1"}, {Via: addr("fe80::9"), Dev: "eth1"}, {Via: addr("10.0.0.9"), Dev: "eth1"},
+		{Via: addr("fe80::1"), Dev: "eth0"}, {Via: addr("fe80::10"), Dev: "eth0"}, {Via: addr("fe80::1"), Dev: "eth1"},
+		{Via: addr("fe80::9"), Dev: "eth1"}, {Via: addr("10.0.0.9"), Dev: "eth1"},
 	}}}
 	for _, from := range []string{"fe80::1%eth0", "fe80::10%eth0", "fe80::1%eth1", "fe80::9%eth1"} {
 		way.Paths = append(way.Paths, bgp.Path{Prefix: way.Route.Dst, NextHop: addr(from), From: addr(from), ASPath: "65000"})
 	}
 	var r nodestatus.Report
 	r.Routes.List = []nodestatus.Route{routeReport(way, map[netip.Addr]string{})}
-	r.Routes.Refusals = []nodestatus.Refusal{refusalReport(desired.Refusal{Path: bgp.Path{Prefix: prefix("10.8.0.0/16"), NextHop: addr("fe80::1%eth1"), From: addr("fe80::1%eth0")}, Why: "no"})}
+	r.Routes.Refusals = []nodestatus.Refusal{refusalReport(
+		desired.Refusal{Path: bgp.Path{Prefix: prefix("10.8.0.0/16"), NextHop: addr("fe80::1%eth1"), From: addr("fe80::1%eth0")}, Why: "no"})}
 	var text strings.Builder
 	if err := r.WriteRoutes(&text); err != nil {
 		t.Fatal(err)

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// worldFile is in the run directory, which does not outlive the machine: after its start nothing in the kernel is an earlier
-	// agent's either.
+	// worldFile is in the run directory, which does not outlive the machine: after its start nothing in the kernel is an
+	// earlier agent's either.
 	worldFile = "tortie/world.json"
-	// After a writing of it there is none for worldShare times as long as that took, but for worldPause at least and mostWorldPause at
-	// most: what is not in it yet is not known to an agent that starts without the API server. worldTouch is how old it may get while
-	// nothing changes.
+	// After a writing of it there is none for worldShare times as long as that took, but for worldPause at least and
+	// mostWorldPause at most: what is not in it yet is not known to an agent that starts without the API server.
+	// worldTouch is how old it may get while nothing changes.
 	worldPause, mostWorldPause = time.Second, 10 * time.Second
 	worldShare                 = 100
 	worldTouch                 = time.Hour
@@ -35,9 +35,9 @@ const (
 	syncTime = 3 * time.Second
 )
 
-// memory keeps what the agent knows of the cluster over its own end: an agent that starts while the API server is away can speak
-// BGP, so that others need not give its blocks up, and repair the kernel. It is a file that only root can read. No
-// password is in it.
+// memory keeps what the agent knows of the cluster over its own end: an agent that starts while the API server is away
+// can speak BGP, so that others need not give its blocks up, and repair the kernel. It is a file that only root can
+// read. No password is in it.
 type memory struct {
 	path     string
 	revision uint64
@@ -69,8 +69,8 @@ type remembered struct {
 // errNoPassword is why remembered peers with a password have no sessions.
 var errNoPassword = errors.New("its Secret is not known while the API server is away")
 
-// save writes the state of the cluster down, what is announced for services, and which BGPPeers could be used, which follows from the state; unless
-// that was done just now or nothing has changed.
+// save writes the state of the cluster down, what is announced for services, and which BGPPeers could be used, which
+// follows from the state; unless that was done just now or nothing has changed.
 func (m *memory) save(now time.Time, w state.Cluster, services []netip.Prefix, past []peering.Past) error {
 	same := w.Revision == m.revision && slices.Equal(services, m.services)
 	if m.putOff = !same && now.Sub(m.written) < m.pause; m.putOff || same && now.Sub(m.written) < worldTouch {
@@ -78,7 +78,8 @@ func (m *memory) save(now time.Time, w state.Cluster, services []netip.Prefix, p
 	}
 	begun := time.Now()
 	data, err := json.Marshal(remembered{
-		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.MeshBFD, w.Ports, w.Peers, w.Filters, w.Felix, w.MeshPassword.Set, services, past,
+		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.MeshBFD, w.Ports, w.Peers, w.Filters, w.Felix,
+		w.MeshPassword.Set, services, past,
 	})
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(m.path), 0o755)
@@ -118,7 +119,8 @@ func (m *memory) load(now time.Time, node string) (w state.Cluster, at time.Time
 		return w, at, fmt.Errorf("%s is of %s, which is too long ago", m.path, info.ModTime().UTC().Format(time.RFC3339))
 	}
 	w = state.Cluster{
-		Nodes: r.Nodes, Self: r.Self, Pools: r.Pools, Affinities: r.Affinities, BGP: r.BGP, OwnBGP: r.OwnBGP, MeshBFD: r.MeshBFD, Ports: r.Ports, Felix: r.Felix,
+		Nodes: r.Nodes, Self: r.Self, Pools: r.Pools, Affinities: r.Affinities, BGP: r.BGP, OwnBGP: r.OwnBGP, MeshBFD: r.MeshBFD,
+		Ports: r.Ports, Felix: r.Felix,
 		Peers: r.Peers, Filters: r.Filters, Passwords: map[api.Place]state.Password{},
 	}
 	for _, p := range r.Peers {
@@ -133,8 +135,8 @@ func (m *memory) load(now time.Time, node string) (w state.Cluster, at time.Time
 	return w, info.ModTime(), nil
 }
 
-// awaitCluster returns when the watches have shown the whole cluster. If that takes long, passes go by what an earlier agent knew
-// meanwhile; they remove nothing.
+// awaitCluster returns when the watches have shown the whole cluster. If that takes long, passes go by what an earlier
+// agent knew meanwhile; they remove nothing.
 func (a *Agent) awaitCluster(ctx context.Context) error {
 	synced := make(chan error, 1)
 	go func() { synced <- a.Watch.WaitForSync(ctx, a.Log) }()
@@ -152,7 +154,8 @@ func (a *Agent) awaitCluster(ctx context.Context) error {
 		a.Log.Info("the API server does not answer, and no earlier agent has left its state", "err", err)
 		return <-synced // it ends with ctx
 	}
-	a.offline = fmt.Errorf("the API server has not answered since this agent started: going by what an earlier one knew at %s", at.UTC().Format(time.RFC3339))
+	a.offline = fmt.Errorf("the API server has not answered since this agent started: going by what an earlier one knew at %s",
+		at.UTC().Format(time.RFC3339))
 	a.node = w.Self
 	a.services.Remembered = a.memory.services
 	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, w)

@@ -24,9 +24,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// metrics are the agent's metrics for Prometheus. Those that follow from a Status are in a table, and computed at a scrape; the rest
-// are counters. Metrics of Felix are here where they are true of this agent too, so that dashboards and alerts of a cluster that ran
-// Calico go on; a name that would mean something else is left out.
+// metrics are the agent's metrics for Prometheus. Those that follow from a Status are in a table, and computed at a
+// scrape; the rest are counters. Metrics of Felix are here where they are true of this agent too, so that dashboards
+// and alerts of a cluster that ran Calico go on; a name that would mean something else is left out.
 type metrics struct {
 	registry *prometheus.Registry
 
@@ -80,7 +80,8 @@ type row struct {
 }
 
 func gauge(name, help string, value func(*sample) float64) row {
-	return row{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, func(s *sample, set func(float64, ...string)) { set(value(s)) }}
+	return row{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue,
+		func(s *sample, set func(float64, ...string)) { set(value(s)) }}
 }
 
 func gauges(name, help string, labels []string, values func(*sample, func(float64, ...string))) row {
@@ -88,7 +89,8 @@ func gauges(name, help string, labels []string, values func(*sample, func(float6
 }
 
 func counter(name, help string, value func() float64) row {
-	return row{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, func(_ *sample, set func(float64, ...string)) { set(value()) }}
+	return row{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue,
+		func(_ *sample, set func(float64, ...string)) { set(value()) }}
 }
 
 // peerGauge is a gauge of each peer that is shown.
@@ -150,123 +152,158 @@ func truth(is bool) float64 {
 // rows are the metrics that follow from a Status.
 var rows = []row{
 	gauge("tortie_node_ready", "1 once the dataplane of this node stands.", func(s *sample) float64 { return truth(s.ready) }),
-	gauge("tortie_node_last_pass_timestamp_seconds", "When the last pass ended; it is seldom more than 30 seconds ago.", func(s *sample) float64 {
-		if s.lastTook == 0 { // there was none
-			return 0
-		}
-		return seconds(s.lastPass)
-	}),
-	gauges("tortie_node_problems", "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, gateway (of a BGPPeer), bfd (with peers behind routers), reflection, calico (that still runs), host, nftables, memory (of the next agent), wireguard, encryption (by WireGuard, of what is sent to other nodes), facts or start.", []string{"about"}, func(s *sample, set func(float64, ...string)) {
-		for about, problems := range s.problems {
-			set(number(len(problems)), about)
-		}
-	}),
+	gauge("tortie_node_last_pass_timestamp_seconds", "When the last pass ended; it is seldom more than 30 seconds ago.",
+		func(s *sample) float64 {
+			if s.lastTook == 0 { // there was none
+				return 0
+			}
+			return seconds(s.lastPass)
+		}),
+	gauges("tortie_node_problems", "Problems that status lists, by what they are about: object (of the API), path "+
+		"(of BGP), address, gateway (of a BGPPeer), bfd (with peers behind routers), reflection, calico (that still runs), host, nftables, "+
+		"memory (of the next agent), wireguard, encryption (by WireGuard, of what is sent to other nodes), facts or start.", []string{"about"},
+		func(s *sample, set func(float64, ...string)) {
+			for about, problems := range s.problems {
+				set(number(len(problems)), about)
+			}
+		}),
 	gauge("tortie_node_blocks", "Confirmed blocks of this node.", func(s *sample) float64 { return number(len(s.snapshot.Blocks)) }),
-	gauges("tortie_build_info", "Always 1; the label has the agent's version.", []string{"version"}, func(_ *sample, set func(float64, ...string)) { set(1, version.Version) }),
+	gauges("tortie_build_info", "Always 1; the label has the agent's version.", []string{"version"},
+		func(_ *sample, set func(float64, ...string)) { set(1, version.Version) }),
 
 	gauges("tortie_bgp_peers", "Configured BGP sessions by state.", []string{"state"}, func(s *sample, set func(float64, ...string)) {
 		for _, state := range allStates { // also those that none is in, for alerts
 			set(s.count(func(p bgp.PeerStatus) bool { return p.State == state }), string(state))
 		}
 	}),
-	gauge("tortie_bgp_held_down_peers", "Peers whose sessions are kept closed for what they did, such as announcing too many prefixes.", func(s *sample) float64 {
-		return s.count(func(p bgp.PeerStatus) bool { return p.HeldUntil.After(s.now) })
-	}),
-	gauge("tortie_bgp_last_change_timestamp_seconds", "When a session was last established, lost or configured; 0 without sessions.", func(s *sample) (last float64) {
-		for _, p := range s.peers {
-			last = max(last, seconds(p.Since))
-		}
-		return last
-	}),
+	gauge("tortie_bgp_held_down_peers", "Peers whose sessions are kept closed for what they did, such as announcing too many prefixes.",
+		func(s *sample) float64 {
+			return s.count(func(p bgp.PeerStatus) bool { return p.HeldUntil.After(s.now) })
+		}),
+	gauge("tortie_bgp_last_change_timestamp_seconds", "When a session was last established, lost or configured; 0 without sessions.",
+		func(s *sample) (last float64) {
+			for _, p := range s.peers {
+				last = max(last, seconds(p.Since))
+			}
+			return last
+		}),
 	gauge("tortie_bgp_received_prefixes", "Prefixes that all peers together have announced, usable or not.", func(s *sample) float64 {
 		return s.sum(func(p bgp.PeerStatus) float64 { return number(p.Received) })
 	}),
 	gauge("tortie_bgp_sent_prefixes", "Prefixes that were announced to all peers together.", func(s *sample) float64 {
 		return s.sum(func(p bgp.PeerStatus) float64 { return number(p.Sent) })
 	}),
-	gauge("tortie_bgp_learned_prefixes", "Prefixes inside the pools that BGP has learned.", func(s *sample) float64 { return number(len(s.learned)) }),
-	gauge("tortie_bgp_refused_prefixes", "Of these, those that must not become routes, as the next hop does not own them or they fit no pool's blocks.", func(s *sample) float64 { return number(desired.Objections(s.routes.refused)) }),
-	gauge("tortie_bgp_reflection_nodes", "Nodes that take part in the agreement on route reflectors; 0 where there is none.", func(s *sample) float64 {
-		if s.snapshot.Plan == nil {
-			return 0
-		}
-		return number(s.snapshot.Plan.Roll.Len())
-	}),
+	gauge("tortie_bgp_learned_prefixes", "Prefixes inside the pools that BGP has learned.",
+		func(s *sample) float64 { return number(len(s.learned)) }),
+	gauge("tortie_bgp_refused_prefixes",
+		"Of these, those that must not become routes, as the next hop does not own them or they fit no pool's blocks.",
+		func(s *sample) float64 { return number(desired.Objections(s.routes.refused)) }),
+	gauge("tortie_bgp_reflection_nodes", "Nodes that take part in the agreement on route reflectors; 0 where there is none.",
+		func(s *sample) float64 {
+			if s.snapshot.Plan == nil {
+				return 0
+			}
+			return number(s.snapshot.Plan.Roll.Len())
+		}),
 	gauge("tortie_bgp_originated_prefixes", "Prefixes that this node announces.", func(s *sample) float64 {
 		return truth(s.bgp) * number(len(s.snapshot.Originated()))
 	}),
 	gauge("tortie_bgp_whole_tables", "Established sessions on which the peer has sent the whole of its table.", func(s *sample) float64 {
 		return s.count(func(p bgp.PeerStatus) bool { return p.State == bgp.Established && p.EndOfTable() })
 	}),
-	gauges("tortie_bgp_reflector_role", "1 for this node's part in route reflection: none, client, reflector, or configured if an operator has made it a reflector.", []string{"role"}, func(s *sample, set func(float64, ...string)) {
-		for _, role := range []string{"none", string(peering.Client), string(peering.Reflector), "configured"} {
-			set(truth(role == s.role), role)
-		}
-	}),
+	gauges("tortie_bgp_reflector_role",
+		"1 for this node's part in route reflection: none, client, reflector, or configured if an operator has made it a reflector.",
+		[]string{"role"}, func(s *sample, set func(float64, ...string)) {
+			for _, role := range []string{"none", string(peering.Client), string(peering.Reflector), "configured"} {
+				set(truth(role == s.role), role)
+			}
+		}),
 	gauge("tortie_bgp_reflector_sessions", "Established sessions with automatic reflectors.", func(s *sample) float64 {
 		return s.count(func(p bgp.PeerStatus) bool {
 			d := s.sessions[p.Addr]
 			return p.State == bgp.Established && d.Kind == desired.KindReflector && s.snapshot.Automatic.Reflectors[d.Source.Node]
 		})
 	}),
-	gauge("tortie_services_announced_prefixes", "Prefixes that this node announces for services: ranges and single addresses.", func(s *sample) float64 {
-		return truth(s.bgp) * number(len(s.snapshot.Services))
-	}),
-	counter("tortie_tcp_md5_failures_total", "TCP segments that the kernel has dropped for their password (MD5 signature): none, another, or one where there is to be none. They are of the whole host, as the kernel counts no others.", func() float64 { return number(netlinkx.WrongPasswords()) }),
+	gauge("tortie_services_announced_prefixes", "Prefixes that this node announces for services: ranges and single addresses.",
+		func(s *sample) float64 {
+			return truth(s.bgp) * number(len(s.snapshot.Services))
+		}),
+	counter("tortie_tcp_md5_failures_total", "TCP segments that the kernel has dropped for their "+
+		"password (MD5 signature): none, another, or one where there is to be none. They are of the whole host, as the kernel counts no others.",
+		func() float64 { return number(netlinkx.WrongPasswords()) }),
 
-	counters("tortie_tcp_ao_segments_total", "TCP segments that TCP-AO had the kernel judge, of the whole host, by result: good, or dropped: bad (another secret or algorithm), key-not-found (no key with the ID), unsigned (from a peer with keys).", []string{"result"}, func(set func(float64, ...string)) {
-		n := netlinkx.ReadAO()
-		set(number(n.Good), "good")
-		set(number(n.Bad), "bad")
-		set(number(n.KeyNotFound), "key-not-found")
-		set(number(n.Unsigned), "unsigned")
-	}),
+	counters("tortie_tcp_ao_segments_total", "TCP segments that TCP-AO had the kernel judge, of the whole host, by result: good, or "+
+		"dropped: bad (another secret or algorithm), key-not-found (no key with the ID), unsigned (from a peer with keys).", []string{"result"},
+		func(set func(float64, ...string)) {
+			n := netlinkx.ReadAO()
+			set(number(n.Good), "good")
+			set(number(n.Bad), "bad")
+			set(number(n.KeyNotFound), "key-not-found")
+			set(number(n.Unsigned), "unsigned")
+		}),
 
-	peerGauge("tortie_bgp_peer_up", "1 if the session is established. There are tortie_bgp_peer_* for peers of BGPPeers, 100 at most, and with TORTIE_METRICS_PER_PEER=true for all.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return truth(p.State == bgp.Established) }),
-	peerGauge("tortie_bgp_peer_received_prefixes", "Prefixes that the peer has announced.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return number(p.Received) }),
-	peerGauge("tortie_bgp_peer_sent_prefixes", "Prefixes that were announced to the peer.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return number(p.Sent) }),
-	peerGauge("tortie_bgp_peer_since_timestamp_seconds", "When the session was established or, if it is not, when it was lost or first configured.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return seconds(p.Since) }),
-	peerGauge("tortie_bgp_peer_refused_prefixes", "Of the prefixes that the peer has announced, those that are not taken, by BGP's rules or a BGPFilter.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) (refused float64) {
-		for _, r := range p.Refused {
-			refused += number(r.Prefixes)
-		}
-		return refused
-	}),
-
-	gauges("tortie_bgp_peer_removed_tcp_ao_keys", "TCP-AO keys that were removed for more than a minute and that the peer goes on using: the session ends a week after the removal. Peers without TCP-AO have none.", []string{"peer", "node", "object"}, func(s *sample, set func(float64, ...string)) {
-		for i, p := range s.shown {
-			if s.sessions[p.Addr].Peer.AO != "" {
-				set(number(len(strings.Fields(p.OldKeys))), s.labels[i][:]...)
+	peerGauge("tortie_bgp_peer_up", "1 if the session is established. There are tortie_bgp_peer_* for peers of "+
+		"BGPPeers, 100 at most, and with TORTIE_METRICS_PER_PEER=true for all.", []string{"peer", "node", "object"},
+		func(p bgp.PeerStatus) float64 { return truth(p.State == bgp.Established) }),
+	peerGauge("tortie_bgp_peer_received_prefixes", "Prefixes that the peer has announced.", []string{"peer", "node", "object"},
+		func(p bgp.PeerStatus) float64 { return number(p.Received) }),
+	peerGauge("tortie_bgp_peer_sent_prefixes", "Prefixes that were announced to the peer.", []string{"peer", "node", "object"},
+		func(p bgp.PeerStatus) float64 { return number(p.Sent) }),
+	peerGauge("tortie_bgp_peer_since_timestamp_seconds",
+		"When the session was established or, if it is not, when it was lost or first configured.", []string{"peer", "node", "object"},
+		func(p bgp.PeerStatus) float64 { return seconds(p.Since) }),
+	peerGauge("tortie_bgp_peer_refused_prefixes",
+		"Of the prefixes that the peer has announced, those that are not taken, by BGP's rules or a BGPFilter.",
+		[]string{"peer", "node", "object"}, func(p bgp.PeerStatus) (refused float64) {
+			for _, r := range p.Refused {
+				refused += number(r.Prefixes)
 			}
-		}
-	}),
-	gauges("tortie_bgp_peer_bfd_up", "1 if the peer's BFD session is up; peers without BFD have none.", []string{"peer", "node", "object"}, func(s *sample, set func(float64, ...string)) {
-		for i, p := range s.shown {
-			if p.BFD != nil {
-				set(truth(p.BFD.State == bfd.Up), s.labels[i][:]...)
+			return refused
+		}),
+
+	gauges("tortie_bgp_peer_removed_tcp_ao_keys", "TCP-AO keys that were removed for more than a minute and that "+
+		"the peer goes on using: the session ends a week after the removal. Peers without TCP-AO have none.", []string{"peer", "node", "object"},
+		func(s *sample, set func(float64, ...string)) {
+			for i, p := range s.shown {
+				if s.sessions[p.Addr].Peer.AO != "" {
+					set(number(len(strings.Fields(p.OldKeys))), s.labels[i][:]...)
+				}
 			}
-		}
-	}),
+		}),
+	gauges("tortie_bgp_peer_bfd_up", "1 if the peer's BFD session is up; peers without BFD have none.", []string{"peer", "node", "object"},
+		func(s *sample, set func(float64, ...string)) {
+			for i, p := range s.shown {
+				if p.BFD != nil {
+					set(truth(p.BFD.State == bfd.Up), s.labels[i][:]...)
+				}
+			}
+		}),
 	gauges("tortie_bfd_sessions", "BFD sessions by state.", []string{"state"}, func(s *sample, set func(float64, ...string)) {
 		for _, state := range []bfd.State{bfd.Down, bfd.Init, bfd.Up} {
 			set(s.count(func(p bgp.PeerStatus) bool { return p.BFD != nil && p.BFD.State == state }), state.String())
 		}
 	}),
-	gauge("tortie_bfd_missing_peers", "Peers whose BGP session is established and whose BFD session is not up: only the hold timer finds a failure. Peers without BFD do not count.", func(s *sample) float64 {
+	gauge("tortie_bfd_missing_peers", "Peers whose BGP session is established and whose BFD session is not up: only the hold timer finds a "+
+		"failure. Peers without BFD do not count.", func(s *sample) float64 {
 		return s.count(func(p bgp.PeerStatus) bool {
 			return p.State == bgp.Established && p.BFD != nil && p.BFD.State != bfd.Up
 		})
 	}),
 
-	gauge("tortie_routes_desired", "Routes that this node should have in the kernel.", func(s *sample) float64 { return number(s.routes.desired) }),
-	gauge("tortie_routes_programmed", "Of these, those that the last pass found or made right.", func(s *sample) float64 { return number(s.routes.programmed()) }),
-	gauge("tortie_routes_held", "Routes of an earlier agent that are kept although no peer has announced them yet.", func(s *sample) float64 { return number(s.routes.stats.Held) }),
-	gauges("tortie_tunnel_ends", "Other ends that a tunnel device of this node should know: one for each other node, of VXLAN; 0 of tunl0, which asks the routes.", []string{"device"}, func(s *sample, set func(float64, ...string)) {
+	gauge("tortie_routes_desired", "Routes that this node should have in the kernel.",
+		func(s *sample) float64 { return number(s.routes.desired) }),
+	gauge("tortie_routes_programmed", "Of these, those that the last pass found or made right.",
+		func(s *sample) float64 { return number(s.routes.programmed()) }),
+	gauge("tortie_routes_held", "Routes of an earlier agent that are kept although no peer has announced them yet.",
+		func(s *sample) float64 { return number(s.routes.stats.Held) }),
+	gauges("tortie_tunnel_ends", "Other ends that a tunnel device of this node should know: one for each other node, of VXLAN; 0 of tunl0, "+
+		"which asks the routes.", []string{"device"}, func(s *sample, set func(float64, ...string)) {
 		for _, t := range tunnelReports(s.snapshot) {
 			set(number(t.Ends), t.Device)
 		}
 	}),
-	gauges("tortie_wireguard_unencrypted_nodes", "Other nodes to which a device of WireGuard sends nothing: what their pods are sent goes in the clear, or with TORTIE_REQUIRE_ENCRYPTION nowhere.", []string{"device"}, func(s *sample, set func(float64, ...string)) {
+	gauges("tortie_wireguard_unencrypted_nodes", "Other nodes to which a device of WireGuard sends nothing: what their pods are sent goes "+
+		"in the clear, or with TORTIE_REQUIRE_ENCRYPTION nowhere.", []string{"device"}, func(s *sample, set func(float64, ...string)) {
 		for _, t := range tunnelReports(s.snapshot) {
 			if t.Kind == "WireGuard" {
 				set(number(t.Unencrypted), t.Device)
@@ -284,25 +321,30 @@ var rows = []row{
 		}
 		return number(s.facts.Bytes)
 	}),
-	gauge("tortie_facts_age_seconds", "Time since the facts were last known to hold; over 30 the plugins ask the API server instead.", func(s *sample) float64 {
-		if s.facts == nil {
-			return s.now.Sub(s.started).Seconds()
-		}
-		return s.now.Sub(s.facts.Written).Seconds()
-	}),
-	gauge("tortie_journal_entries", "Containers whose addresses are still to be released because the API server was away.", func(s *sample) float64 { return number(s.journal.Entries) }),
+	gauge("tortie_facts_age_seconds", "Time since the facts were last known to hold; over 30 the plugins ask the API server instead.",
+		func(s *sample) float64 {
+			if s.facts == nil {
+				return s.now.Sub(s.started).Seconds()
+			}
+			return s.now.Sub(s.facts.Written).Seconds()
+		}),
+	gauge("tortie_journal_entries", "Containers whose addresses are still to be released because the API server was away.",
+		func(s *sample) float64 { return number(s.journal.Entries) }),
 
-	gauges("felix_host", "Always 1; the label has the node's name.", []string{"host"}, func(s *sample, set func(float64, ...string)) { set(1, s.node) }),
-	gauges("felix_route_table_num_routes", "Routes of the agent in the kernel, held ones among them; the table is always main.", []string{"table"}, func(s *sample, set func(float64, ...string)) {
-		set(number(s.routes.programmed()+s.routes.stats.Held), "main")
-	}),
+	gauges("felix_host", "Always 1; the label has the node's name.", []string{"host"},
+		func(s *sample, set func(float64, ...string)) { set(1, s.node) }),
+	gauges("felix_route_table_num_routes", "Routes of the agent in the kernel, held ones among them; the table is always main.",
+		[]string{"table"}, func(s *sample, set func(float64, ...string)) {
+			set(number(s.routes.programmed()+s.routes.stats.Held), "main")
+		}),
 	gauge("felix_cluster_num_hosts", "Nodes of the cluster that have announced an address, this one among them.", func(s *sample) float64 {
 		if s.snapshot == &noSnapshot {
 			return 0
 		}
 		return number(len(s.snapshot.Others) + 1)
 	}),
-	gauge("felix_active_local_endpoints", "Pods of this node, by the kernel's routes to them.", func(s *sample) float64 { return number(pods(s.snapshot.Self.Pods)) }),
+	gauge("felix_active_local_endpoints", "Pods of this node, by the kernel's routes to them.",
+		func(s *sample) float64 { return number(pods(s.snapshot.Self.Pods)) }),
 }
 
 // noSnapshot is for before the first pass that found the node's address.
@@ -321,7 +363,8 @@ func newMetrics(s *Status) *metrics {
 		Name: "tortie_bgp_session_changes_total", Help: "How often a session was established or lost.",
 	})
 	m.notTaken = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "tortie_bgp_not_taken_prefixes", Help: "Prefixes that peers announce and that are not taken, by reason: BGP's own rules, or a BGPFilter. Series for 30 reasons at most, the rest as other.",
+		Name: "tortie_bgp_not_taken_prefixes", Help: "Prefixes that peers announce and that are not taken, by reason: BGP's own rules, or a " +
+			"BGPFilter. Series for 30 reasons at most, the rest as other.",
 	}, []string{"reason"})
 	m.losses = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tortie_bgp_peer_losses_total", Help: "How often the session was lost.",
@@ -342,8 +385,8 @@ func newMetrics(s *Status) *metrics {
 	m.felixFailures = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "felix_int_dataplane_failures", Help: "As tortie_node_pass_failures_total, under Felix's name.",
 	})
-	m.registry.MustRegister(m.passes, m.failures, m.changes, m.notTaken, m.losses, m.routeWrites, m.factsWrites, m.finished, m.felixApply, m.felixFailures,
-		table{s.scrape, rows}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.passes, m.failures, m.changes, m.notTaken, m.losses, m.routeWrites, m.factsWrites, m.finished, m.felixApply,
+		m.felixFailures, table{s.scrape, rows}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -379,8 +422,8 @@ func seconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// changesOf counts the sessions that were established or lost between two looks, both in the order of their addresses. One that
-// was lost and is back counts twice: it has another time.
+// changesOf counts the sessions that were established or lost between two looks, both in the order of their addresses.
+// One that was lost and is back counts twice: it has another time.
 func changesOf(before, now []bgp.PeerStatus) int {
 	changes := 0
 	for _, p := range now {
@@ -430,7 +473,8 @@ func (m *metrics) countSessions(before []bgp.PeerStatus, k *seen) {
 	m.up = now
 }
 
-// mostReasons bounds the series of reasons for which prefixes are not taken: operators name filters as they like. The rest are one.
+// mostReasons bounds the series of reasons for which prefixes are not taken: operators name filters as they like. The
+// rest are one.
 const (
 	mostReasons  = 30
 	otherReasons = "other"
@@ -453,8 +497,9 @@ func (m *metrics) setReasons(refused map[string]int) {
 	m.notTaken.WithLabelValues(otherReasons).Set(number(other))
 }
 
-// mostShown is of how many sessions with BGPPeers there are series unless all are asked for: a reflector that an operator has made by
-// a BGPPeer may have thousands of clients. For those of the mesh series would grow with the square of the nodes: only on request.
+// mostShown is of how many sessions with BGPPeers there are series unless all are asked for: a reflector that an
+// operator has made by a BGPPeer may have thousands of clients. For those of the mesh series would grow with the square
+// of the nodes: only on request.
 const mostShown = 100
 
 // shown returns the peers that there are series of: all, or those that BGPPeers are about, routers before nodes.
@@ -482,28 +527,32 @@ const loopTime = time.Second
 
 // addSpeaker makes the metric of the BGP speaker's loop.
 func (m *metrics) addSpeaker(healthy func(context.Context) error) {
-	m.add(gauge("tortie_bgp_loop_seconds", "How long BGP's loop took to answer when this was asked for; infinite if it was more than a second.", func(*sample) float64 {
-		ctx, cancel := context.WithTimeout(context.Background(), loopTime)
-		defer cancel()
-		asked := time.Now()
-		if healthy(ctx) != nil {
-			return math.Inf(1)
-		}
-		return time.Since(asked).Seconds()
-	}))
+	m.add(gauge("tortie_bgp_loop_seconds",
+		"How long BGP's loop took to answer when this was asked for; infinite if it was more than a second.", func(*sample) float64 {
+			ctx, cancel := context.WithTimeout(context.Background(), loopTime)
+			defer cancel()
+			asked := time.Now()
+			if healthy(ctx) != nil {
+				return math.Inf(1)
+			}
+			return time.Since(asked).Seconds()
+		}))
 }
 
 // addEvents makes the metrics of Events.
 func (m *metrics) addEvents(counts func() (written, dropped uint64)) {
 	m.add(
-		counter("tortie_events_written_total", "Kubernetes Events that were written, or counted on.", func() float64 { n, _ := counts(); return number(n) }),
-		counter("tortie_events_dropped_total", "Kubernetes Events that were not written: the API server was away, or they were too many.", func() float64 { _, n := counts(); return number(n) }),
+		counter("tortie_events_written_total",
+			"Kubernetes Events that were written, or counted on.", func() float64 { n, _ := counts(); return number(n) }),
+		counter("tortie_events_dropped_total", "Kubernetes Events that were not written: the API server was away, or they were too many.",
+			func() float64 { _, n := counts(); return number(n) }),
 	)
 }
 
 // addPaths makes the metric of the ways of pods' packets to other nodes.
 func (m *metrics) addPaths(report func() [2]paths.Report) {
-	m.add(gauges("tortie_path_up", "1 if a node sends back what pods of this node send through it, 0 if it did and does not now; of 16 nodes of each family at most, those first that do not. A node that never has is missing.",
+	m.add(gauges("tortie_path_up", "1 if a node sends back what pods of this node send through it, 0 if it did and does not now; of 16 "+
+		"nodes of each family at most, those first that do not. A node that never has is missing.",
 		[]string{"peer", "family", "kind"}, func(_ *sample, set func(float64, ...string)) {
 			for i, r := range report() {
 				for _, p := range r.Paths {
@@ -516,18 +565,21 @@ func (m *metrics) addPaths(report func() [2]paths.Report) {
 // addTraffic makes the metrics of what passes on all BGP sessions.
 func (m *metrics) addTraffic(totals func() bgp.Totals) {
 	m.add(
-		counter("tortie_bgp_received_messages_total", "BGP messages that all peers together have sent.", func() float64 { return number(totals().Received) }),
-		counter("tortie_bgp_sent_messages_total", "BGP messages that were sent to all peers together.", func() float64 { return number(totals().Sent) }),
-		counter("tortie_bgp_flawed_messages_total", "Of the received ones, those that were malformed and did not end the session: what they announce is not taken, or attributes of it are left out.", func() float64 { return number(totals().Flawed) }),
-		counter("tortie_bgp_strangers_total", "Connections to the BGP port that were refused as they came from no peer's address.", func() float64 { return number(totals().Strangers) }),
+		counter("tortie_bgp_received_messages_total", "BGP messages that all peers together have sent.",
+			func() float64 { return number(totals().Received) }), counter("tortie_bgp_sent_messages_total",
+			"BGP messages that were sent to all peers together.", func() float64 { return number(totals().Sent) }),
+		counter("tortie_bgp_flawed_messages_total", "Of the received ones, those that were malformed and did not end "+
+			"the session: what they announce is not taken, or attributes of it are left out.", func() float64 { return number(totals().Flawed) }),
+		counter("tortie_bgp_strangers_total", "Connections to the BGP port that were refused as they came from no peer's address.",
+			func() float64 { return number(totals().Strangers) }),
 	)
 }
 
 // guardTime bounds how long a scrape waits for the kernel's counters.
 const guardTime = 2 * time.Second
 
-// kernelCounters are packets that rules have dropped, by K, read from the kernel when they are asked for. A counter begins anew when its rule
-// does; the metric goes on.
+// kernelCounters are packets that rules have dropped, by K, read from the kernel when they are asked for. A counter
+// begins anew when its rule does; the metric goes on.
 type kernelCounters[K comparable] struct {
 	read    func(context.Context) (map[K]nft.Counter, error)
 	labels  func(K) []string
@@ -538,14 +590,16 @@ type kernelCounters[K comparable] struct {
 }
 
 // addKernelCounters makes a metric of rules' counters.
-func addKernelCounters[K comparable](m *metrics, dropped *prometheus.CounterVec, labels func(K) []string, read func(context.Context) (map[K]nft.Counter, error)) {
+func addKernelCounters[K comparable](m *metrics, dropped *prometheus.CounterVec, labels func(K) []string,
+	read func(context.Context) (map[K]nft.Counter, error)) {
 	m.registry.MustRegister(&kernelCounters[K]{read: read, labels: labels, dropped: dropped, last: map[K]uint64{}})
 }
 
 // addGuard makes the metric of what the packet guard has dropped.
 func (m *metrics) addGuard(read func(context.Context) (map[string]nft.Counter, error)) {
 	dropped := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tortie_guard_dropped_packets_total", Help: "Packets that the packet guard dropped, by reason: tunnel packets whose sender is no node of the cluster, and what pods must not send.",
+		Name: "tortie_guard_dropped_packets_total", Help: "Packets that the packet guard dropped, by reason: tunnel packets whose sender is no " +
+			"node of the cluster, and what pods must not send.",
 	}, []string{"reason"})
 	addKernelCounters(m, dropped, func(reason string) []string { return []string{reason} }, read)
 }

@@ -44,7 +44,8 @@ func TestSeriesOfConfiguredPeers(t *testing.T) {
 	status.SetNode(snapshot)
 	status.SetBGP(peers, nil)
 	text := scraped(t, status)
-	if n := strings.Count(text, "tortie_bgp_peer_up{"); n != 3 || !strings.Contains(text, `tortie_bgp_peer_up{node="",object="tor-2",peer="10.9.0.2"} 1`) {
+	if n := strings.Count(text, "tortie_bgp_peer_up{"); n != 3 ||
+		!strings.Contains(text, `tortie_bgp_peer_up{node="",object="tor-2",peer="10.9.0.2"} 1`) {
 		t.Errorf("%d series in\n%s", n, text)
 	}
 	// A loss is counted, be it seen or only its end.
@@ -54,7 +55,8 @@ func TestSeriesOfConfiguredPeers(t *testing.T) {
 	status.SetBGP(peers, nil)
 	text = scraped(t, status)
 	for i, want := range []int{1, 1, 0} {
-		if line := fmt.Sprintf(`tortie_bgp_peer_losses_total{node="",object="tor-%d",peer="10.9.0.%d"} %d`, i, i, want); !strings.Contains(text, line) {
+		if line := fmt.Sprintf(`tortie_bgp_peer_losses_total{node="",object="tor-%d",peer="10.9.0.%d"} %d`, i, i,
+			want); !strings.Contains(text, line) {
 			t.Errorf("%s is missing in\n%s", line, text)
 		}
 	}

@@ -62,7 +62,8 @@ func everything(t *testing.T) *Status {
 	s.showPaths(func() [2]paths.Report { return [2]paths.Report{{Paths: []paths.Path{{Node: "n2", Kind: paths.VXLAN}}}} })
 	s.ShowTraffic(nil, func() bgp.Totals { return bgp.Totals{Received: 1, Sent: 2, Flawed: 3, Strangers: 4} }, nil)
 	s.SetNode(&desired.Snapshot{
-		Self: desired.Self{Addr: prefix("10.0.0.5/24"), KeySince: [2]time.Time{time.Now()}}, Felix: desired.Felix{WireGuard: desired.WireGuard{On: [2]bool{true}}},
+		Self:    desired.Self{Addr: prefix("10.0.0.5/24"), KeySince: [2]time.Time{time.Now()}},
+		Felix:   desired.Felix{WireGuard: desired.WireGuard{On: [2]bool{true}}},
 		Pools:   []desired.Pool{{Pool: ipam.Pool{CIDR: prefix("10.1.0.0/16"), Enabled: true}, IPIP: api.EncapAlways}},
 		Peering: peering.Decision{Peers: []bgp.Peer{{Addr: addr("10.0.0.7"), AO: "1/1 hmac-sha1-96 x\n"}}},
 	})
@@ -78,15 +79,19 @@ func everything(t *testing.T) *Status {
 // recorded has seen a packet denied, and a staged policy that would deny it, too.
 func recorded() *flows.Recorder {
 	pod := policy.PodKey{Namespace: "default", Name: "web"}
-	deny := policy.Policy{ID: policy.ID{Kind: policy.KindNetworkPolicy, Namespace: "default", Name: "web"}, Subject: policy.Pods{Namespace: "default"}, Applies: [2]bool{true, true}}
+	deny := policy.Policy{ID: policy.ID{Kind: policy.KindNetworkPolicy, Namespace: "default", Name: "web"},
+		Subject: policy.Pods{Namespace: "default"}, Applies: [2]bool{true, true}}
 	state := policy.State{
-		Local: map[string]policy.PodKey{"cali1": pod}, Pods: map[policy.PodKey]*policy.Pod{pod: {PodKey: pod, Addresses: []netip.Addr{addr("10.1.0.1")}}},
+		Local:      map[string]policy.PodKey{"cali1": pod},
+		Pods:       map[policy.PodKey]*policy.Pod{pod: {PodKey: pod, Addresses: []netip.Addr{addr("10.1.0.1")}}},
 		Namespaces: map[string]map[string]string{"default": nil}, Policies: []policy.Policy{deny},
 	}
-	pending, by := policy.WithStaged(state, []policy.Staged{{By: policy.ID{Kind: "StagedKubernetesNetworkPolicy", Namespace: "default", Name: "web"}, Policy: deny}})
+	pending, by := policy.WithStaged(state,
+		[]policy.Staged{{By: policy.ID{Kind: "StagedKubernetesNetworkPolicy", Namespace: "default", Name: "web"}, Policy: deny}})
 	r := flows.New(flows.Options{})
 	r.InForce(policy.Select(state), state.Pods, policy.Select(pending), by)
-	r.Denied(netpol.Drop{Why: "ingress NetworkPolicy default/web", Src: addr("10.1.0.2"), Dst: addr("10.1.0.1"), Protocol: policy.TCP, DstPort: 80})
+	r.Denied(netpol.Drop{Why: "ingress NetworkPolicy default/web", Src: addr("10.1.0.2"), Dst: addr("10.1.0.1"),
+		Protocol: policy.TCP, DstPort: 80})
 	return r
 }
 
@@ -201,30 +206,37 @@ func TestSessionChanges(t *testing.T) {
 // The values are those of what was seen.
 func TestValues(t *testing.T) {
 	s := everything(t)
-	s.SetNode(&desired.Snapshot{Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), Others: make([]desired.Member, 2), Blocks: rangesOf("10.0.0.0/26"), Self: desired.Self{Pods: addrsOf("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2")},
+	s.SetNode(&desired.Snapshot{Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), Others: make([]desired.Member, 2),
+		Blocks: rangesOf("10.0.0.0/26"), Self: desired.Self{Pods: addrsOf("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2")},
 		Peering: peering.Decision{Peers: []bgp.Peer{{Addr: addr("10.0.0.8"), AO: "1/1 hmac-sha1-96 x\n"}}}})
 	s.SetBGP([]bgp.PeerStatus{
-		{Addr: addr("10.0.0.7"), State: bgp.Established, Received: 3, Sent: 2, Since: time.Unix(50, 0), TableEnded: time.Unix(51, 0), BFD: &bfd.Status{State: bfd.Init}, Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 2}}},
-		{Addr: addr("10.0.0.8"), State: bgp.Active, Received: 1, Since: time.Unix(70, 0), HeldUntil: time.Now().Add(time.Hour), OldKeys: "1/11 2/12", BFD: &bfd.Status{State: bfd.Down}, Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 1}}},
+		{Addr: addr("10.0.0.7"), State: bgp.Established, Received: 3, Sent: 2, Since: time.Unix(50, 0), TableEnded: time.Unix(51, 0),
+			BFD: &bfd.Status{State: bfd.Init}, Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 2}}},
+		{Addr: addr("10.0.0.8"), State: bgp.Active, Received: 1, Since: time.Unix(70, 0), HeldUntil: time.Now().Add(time.Hour),
+			OldKeys: "1/11 2/12", BFD: &bfd.Status{State: bfd.Down}, Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 1}}},
 	}, nil)
 	s.Passed(errors.New("odd"), time.Second)
 	text := scraped(t, s)
 	s.SetBGP(nil, nil)
-	if gone := scraped(t, s); strings.Contains(gone, "tortie_bgp_peer_up{") || !strings.Contains(gone, `tortie_bgp_peers{state="Established"} 0`) {
+	if gone := scraped(t, s); strings.Contains(gone, "tortie_bgp_peer_up{") ||
+		!strings.Contains(gone, `tortie_bgp_peers{state="Established"} 0`) {
 		t.Errorf("peers that are gone are still there:\n%s", gone)
 	}
 	for _, want := range []string{
 		`tortie_bgp_peers{state="Established"} 1`, `tortie_bgp_peers{state="Active"} 1`, `tortie_bgp_peers{state="Idle"} 0`,
-		"tortie_bgp_received_prefixes 4", "tortie_bgp_sent_prefixes 2", "tortie_bgp_held_down_peers 1", "tortie_bgp_last_change_timestamp_seconds 70",
+		"tortie_bgp_received_prefixes 4",
+		"tortie_bgp_sent_prefixes 2", "tortie_bgp_held_down_peers 1", "tortie_bgp_last_change_timestamp_seconds 70",
 		`tortie_bgp_peer_up{node="",object="",peer="10.0.0.7"} 1`, `tortie_bgp_peer_refused_prefixes{node="",object="",peer="10.0.0.7"} 2`,
 		`tortie_bgp_not_taken_prefixes{reason="martian"} 3`, `tortie_bgp_not_taken_prefixes{reason="other"} 0`, "tortie_bgp_whole_tables 1",
-		`tortie_bgp_reflector_role{role="none"} 1`, `tortie_bgp_reflector_role{role="client"} 0`, "tortie_services_announced_prefixes 2", "tortie_tcp_md5_failures_total ",
-		`tortie_tcp_ao_segments_total{result="bad"} `, `tortie_tcp_ao_segments_total{result="good"} `, `tortie_tcp_ao_segments_total{result="key-not-found"} `, `tortie_tcp_ao_segments_total{result="unsigned"} `,
+		`tortie_bgp_reflector_role{role="none"} 1`, `tortie_bgp_reflector_role{role="client"} 0`, "tortie_services_announced_prefixes 2",
+		"tortie_tcp_md5_failures_total ", `tortie_tcp_ao_segments_total{result="bad"} `, `tortie_tcp_ao_segments_total{result="good"} `,
+		`tortie_tcp_ao_segments_total{result="key-not-found"} `, `tortie_tcp_ao_segments_total{result="unsigned"} `,
 		`tortie_bgp_peer_removed_tcp_ao_keys{node="",object="",peer="10.0.0.8"} 2`,
-		"tortie_bfd_missing_peers 1", `tortie_bfd_sessions{state="Down"} 1`, `tortie_bfd_sessions{state="Up"} 0`, `tortie_bgp_peer_bfd_up{node="",object="",peer="10.0.0.7"} 0`,
-		`tortie_node_problems{about="object"} 1`, "tortie_node_blocks 1",
+		"tortie_bfd_missing_peers 1", `tortie_bfd_sessions{state="Down"} 1`, `tortie_bfd_sessions{state="Up"} 0`,
+		`tortie_bgp_peer_bfd_up{node="",object="",peer="10.0.0.7"} 0`, `tortie_node_problems{about="object"} 1`, "tortie_node_blocks 1",
 		"felix_active_local_endpoints 2", "felix_cluster_num_hosts 3", `felix_host{host="n1"} 1`, "felix_int_dataplane_failures 1",
-		`felix_route_table_num_routes{table="main"} 1`, `tortie_guard_dropped_packets_total{reason="ipip-from-stranger"} 7`, "tortie_events_written_total 3", "tortie_events_dropped_total 1", "go_goroutines ", "process_resident_memory_bytes ",
+		`felix_route_table_num_routes{table="main"} 1`, `tortie_guard_dropped_packets_total{reason="ipip-from-stranger"} 7`,
+		"tortie_events_written_total 3", "tortie_events_dropped_total 1", "go_goroutines ", "process_resident_memory_bytes ",
 	} {
 		if !strings.Contains(text, "\n"+want) {
 			t.Errorf("%q is missing in\n%s", want, text)

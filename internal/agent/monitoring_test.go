@@ -199,7 +199,8 @@ func TestQueriesAreChecked(t *testing.T) {
 
 // Each reason that the source knows for an event is explained.
 func TestEventsAreDocumented(t *testing.T) {
-	said := regexp.MustCompile(`(?:[iI]nSelf\(|\t[eE]vent[A-Z]\w+ += |(?:Warn|Note)\([^"\n]*, |return self, |"[A-Z][A-Za-z]+": )"([A-Z][A-Za-z]{5,})"`)
+	said := regexp.MustCompile(
+		`(?:[iI]nSelf\(|\t[eE]vent[A-Z]\w+ += |(?:Warn|Note)\([^"\n]*, |return self, |"[A-Z][A-Za-z]+": )"([A-Z][A-Za-z]{5,})"`)
 	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "troubleshooting.md"))
 	errtest.Must(t, err)
 	_, table, _ := strings.Cut(string(page), "\n## Events of the agent\n")

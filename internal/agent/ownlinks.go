@@ -11,11 +11,13 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// ownLinks returns the indexes of the links that are the node's own, for guard.Config: no pod can make such a link or join one, with CAP_NET_ADMIN either.
-// Those of the node's addresses come first, then tunnels, by which most packets come, then other links with an address, those that operators name in
-// BGPPeers, hardware, devices for single nodes, bridges that hardware is part of, and VRFs, whose packets have passed the guard by another link. A pod gives
-// its links no addresses; those that a router or a DHCP server gives them have a lifetime. It can join any bridge, but one with hardware has the network's
-// packets anyway. What sends and receives in another namespace is its maker's, with an address too, but for veth, which is what nodes in containers have.
+// ownLinks returns the indexes of the links that are the node's own, for guard.Config: no pod can make such a link or
+// join one, with CAP_NET_ADMIN either. Those of the node's addresses come first, then tunnels, by which most packets
+// come, then other links with an address, those that operators name in BGPPeers, hardware, devices for single nodes,
+// bridges that hardware is part of, and VRFs, whose packets have passed the guard by another link. A pod gives its
+// links no addresses; those that a router or a DHCP server gives them have a lifetime. It can join any bridge, but one
+// with hardware has the network's packets anyway. What sends and receives in another namespace is its maker's, with an
+// address too, but for veth, which is what nodes in containers have.
 func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr) (indexes []int) {
 	add := func(own func(l netlinkx.Link) bool) {
 		for _, l := range links {
@@ -61,7 +63,8 @@ func hasAddr(l netlinkx.Link, addrs []netlinkx.Addr) bool {
 	})
 }
 
-// guardNew has the guard take packets of any source by devices that this pass has made: before their addresses are announced, or they are up.
+// guardNew has the guard take packets of any source by devices that this pass has made: before their addresses are
+// announced, or they are up.
 func (a *Agent) guardNew(ctx context.Context, s *desired.Snapshot) error {
 	links, err := a.Kernel.Links()
 	addrs, errAddrs := a.Kernel.Addrs(0, netlinkx.FamilyAll)

@@ -54,11 +54,12 @@ func (a *Agent) pathWorker() *paths.Worker {
 func (a *Agent) nodeReady(ctx context.Context, name string) bool {
 	node := &api.Node{Meta: api.Meta{Name: name}}
 	err := a.Store.Get(ctx, node)
-	return err == nil && slices.ContainsFunc(node.Status.Conditions, func(c api.NodeCondition) bool { return c.Type == "Ready" && c.Status == "True" })
+	return err == nil &&
+		slices.ContainsFunc(node.Status.Conditions, func(c api.NodeCondition) bool { return c.Type == "Ready" && c.Status == "True" })
 }
 
-// pathPeers returns the nodes that packets of pods have a route to, in the order of their names, each with the way of its first block of
-// IPv4, and that of IPv6.
+// pathPeers returns the nodes that packets of pods have a route to, in the order of their names, each with the way of
+// its first block of IPv4, and that of IPv6.
 func pathPeers(k *seen) []paths.Peer {
 	if k.snapshot == nil || !k.ready || k.routes.starting {
 		return nil
@@ -97,7 +98,8 @@ func pathTo(s *desired.Snapshot, m *desired.Member, w *desired.DesiredRoute) pat
 	if v6 {
 		self, source, vtep, end = s.Self.Addr6.Addr(), probeSource(s), s.Self.VTEP6, m.VTEP6
 	}
-	p := paths.Peer{Node: m.Name, Addr: m.In(w.Route.Dst.Addr()), Port: s.PortOf(m), Device: hop.Dev, Way: hairpin.Way{From: self, Source: source}}
+	p := paths.Peer{Node: m.Name, Addr: m.In(w.Route.Dst.Addr()), Port: s.PortOf(m), Device: hop.Dev,
+		Way: hairpin.Way{From: self, Source: source}}
 	switch {
 	case w.Encrypted:
 		p.Kind, p.Unprobed = paths.WireGuard, "WireGuard takes only packets to pods of the other node, and those it does not send back"
@@ -120,8 +122,9 @@ func pathTo(s *desired.Snapshot, m *desired.Member, w *desired.DesiredRoute) pat
 	return p
 }
 
-// probeSource returns an address of this node's IPv6 blocks, other than that of its tunnel: other nodes have a route to its block by this node, so they
-// neither drop a packet from it for its source nor send a redirect. The invalid address: there is no block.
+// probeSource returns an address of this node's IPv6 blocks, other than that of its tunnel: other nodes have a route to
+// its block by this node, so they neither drop a packet from it for its source nor send a redirect. The invalid
+// address: there is no block.
 func probeSource(s *desired.Snapshot) netip.Addr {
 	for _, b := range s.Blocks {
 		for a := b.Addr(); a.Is6() && b.Contains(a); a = a.Next() {
@@ -148,7 +151,8 @@ func (s *Status) pathReports() (shown [2]*nodestatus.Paths) {
 		shown[i] = &nodestatus.Paths{Up: r.Up, Down: r.Down, Unknown: r.Unknown, Unprobed: r.Unprobed, UnprobedReason: r.Why}
 		for _, p := range r.Paths {
 			if !p.Up {
-				shown[i].Missed = append(shown[i].Missed, nodestatus.MissedPath{Node: p.Node, Address: p.Addr.String(), Kind: string(p.Kind), Since: p.Since})
+				shown[i].Missed = append(shown[i].Missed,
+					nodestatus.MissedPath{Node: p.Node, Address: p.Addr.String(), Kind: string(p.Kind), Since: p.Since})
 			}
 		}
 	}

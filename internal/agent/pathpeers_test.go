@@ -19,7 +19,8 @@ import (
 // Each way of packets has its probe, or a reason why there is none.
 func TestPathPeers(t *testing.T) {
 	var w state.Cluster
-	for _, n := range []struct{ name, addr string }{{"n2", "10.9.0.2"}, {"n3", "10.9.0.3"}, {"n4", "10.9.0.4"}, {"n5", "10.9.0.5"}, {"n6", "10.9.0.6"}} {
+	for _, n := range []struct{ name, addr string }{{"n2", "10.9.0.2"}, {"n3", "10.9.0.3"}, {"n4", "10.9.0.4"},
+		{"n5", "10.9.0.5"}, {"n6", "10.9.0.6"}} {
 		number := strings.TrimPrefix(n.name, "n")
 		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: n.name, Annotations: map[string]string{
 			api.AnnotationIPv4Address: n.addr + "/24", api.AnnotationIPv4VXLANAddr: "10.1." + number + ".0",

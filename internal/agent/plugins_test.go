@@ -67,7 +67,8 @@ func TestPluginsAreToldEveryChange(t *testing.T) {
 	r.update(t, pool, func() { pool.Spec.Disabled = true })
 	r.tells(t, "a disabled pool", func(f *facts.Facts) bool { return f.Pools[1].Spec.Disabled })
 
-	labstore.Make(t, r.store, &api.IPReservation{Meta: api.Meta{Name: "rig"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.90.0.0/30"}}})
+	labstore.Make(t, r.store,
+		&api.IPReservation{Meta: api.Meta{Name: "rig"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.90.0.0/30"}}})
 	r.tells(t, "a reservation", func(f *facts.Facts) bool {
 		return len(f.Reservations) == 1 && f.Reservations[0].Spec.ReservedCIDRs[0] == "10.90.0.0/30"
 	})
@@ -79,7 +80,8 @@ func TestPluginsAreToldEveryChange(t *testing.T) {
 	affinity := r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
 	r.tells(t, "an affinity, and none of others", func(f *facts.Facts) bool {
-		return len(f.Affinities) == 1 && f.Affinities[0].Spec.CIDR == "10.90.1.0/26" && f.Affinities[0].ResourceVersion == affinity.ResourceVersion
+		return len(f.Affinities) == 1 && f.Affinities[0].Spec.CIDR == "10.90.1.0/26" &&
+			f.Affinities[0].ResourceVersion == affinity.ResourceVersion
 	})
 	errtest.Must(t, r.store.Delete(t.Context(), affinity))
 	r.tells(t, "an affinity that went", func(f *facts.Facts) bool { return len(f.Affinities) == 0 })
@@ -354,7 +356,8 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 	newer := r.left(t, "rig-again", "c4") // the pod has a new sandbox by now, which is not in the journal
 	foreign := journal.Entry{Handle: "other.c5", Datastore: "etcdv3", ContainerID: "c5"}
 	// A Calico 2 would have given this pod the handle that is the new sandbox's.
-	namesake := journal.Entry{Handle: "rig-net.c7", Datastore: datastoreType, Network: "rig-net", Namespace: "rig-net", Pod: "c4", ContainerID: "c7", IfName: "net1"}
+	namesake := journal.Entry{Handle: "rig-net.c7", Datastore: datastoreType, Network: "rig-net", Namespace: "rig-net", Pod: "c4",
+		ContainerID: "c7", IfName: "net1"}
 	r.put(t, gone, plain, again, foreign, namesake)
 
 	status, _ := r.agent(t, newPeers())
@@ -371,7 +374,8 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 		t.Errorf("the new sandbox lost its address: held %v, noted %q", r.holds(t, newer), r.noted(t, "rig-again"))
 	}
 	waittest.Until(t, time.Second, "status", func() bool { return status.Report().Journal == nodestatus.Journal{Entries: 1} })
-	if metrics := scrape(status); !strings.Contains(metrics, "tortie_journal_entries 1") || !strings.Contains(metrics, "tortie_journal_finished_total 4") {
+	if metrics := scrape(status); !strings.Contains(metrics, "tortie_journal_entries 1") ||
+		!strings.Contains(metrics, "tortie_journal_finished_total 4") {
 		t.Errorf("metrics:\n%s", metrics)
 	}
 

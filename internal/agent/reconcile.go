@@ -18,8 +18,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// What the CNI plugins read and write: in the state directory, and facts.json in the run directory. The plugins know them as
-// facts.DefaultFile and journal.DefaultDir.
+// What the CNI plugins read and write: in the state directory, and facts.json in the run directory. The plugins know
+// them as facts.DefaultFile and journal.DefaultDir.
 const (
 	nodenameFile = "nodename"
 	mtuFile      = "mtu"
@@ -54,7 +54,8 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.Policies.SetHandling(s.Felix.Handling, s.Felix.LogPrefix)
 	}
 	// The ends of tunnels are announced after the devices exist and the guard accepts packets.
-	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s, ownLinks(&s, a.links, a.addrs)), a.syncTunnels(ctx, &s), a.guardNew(ctx, &s), a.prepareHost(&s))
+	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s, ownLinks(&s, a.links, a.addrs)), a.syncTunnels(ctx, &s),
+		a.guardNew(ctx, &s), a.prepareHost(&s))
 	published := errors.Join(trouble, a.publish(ctx, &s))
 	learned, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
@@ -72,8 +73,8 @@ func (a *Agent) pass(ctx context.Context) error {
 	return a.openForPods(ctx, &s)
 }
 
-// syncGuard leaves the guard as it is before the first answer of the API server: the state file of an earlier agent may lack the newest nodes,
-// whose packets would be dropped.
+// syncGuard leaves the guard as it is before the first answer of the API server: the state file of an earlier agent may
+// lack the newest nodes, whose packets would be dropped.
 func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot, own []int) error {
 	if a.offline != nil {
 		return nil
@@ -121,13 +122,15 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 		return s, nil, err
 	}
 	_, unfit := s.By(a.bgp.table.grounds).Aggregate(a.bgp.table.learned)
-	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.readServices(&s), a.peering.Problems, unfit))
+	a.setProblems("object",
+		slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.readServices(&s), a.peering.Problems, unfit))
 	_, unused := s.Floats()
 	a.setProblems("floating", unused)
 	a.setProblems("annotation", a.unread(&s))
 	now := time.Now()
 	unread := a.readKeys(&s, links)
-	a.tunnels.again = desired.Sooner(a.tunnels.changes.Follow(&s, desired.StandingOf(links), now), a.tunnels.crypts.Follow(&s, a.tunnels.states, now))
+	a.tunnels.again = desired.Sooner(a.tunnels.changes.Follow(&s, desired.StandingOf(links), now),
+		a.tunnels.crypts.Follow(&s, a.tunnels.states, now))
 	none := a.tunnelAddresses(ctx, &s)
 	a.pods = occupied(self.Pods, s.Self.TunnelAddrs())
 	return s, errors.Join(gone, trouble, unread, none), nil
@@ -152,13 +155,14 @@ func (a *Agent) gateways() (all []netip.Addr, err error) {
 	return slices.Compact(all), nil
 }
 
-// readCluster takes the state of the watches, if it has changed or a part of it that was held back is due. Without its Node an agent that has
-// a state goes on: the Node may be created again, and its pods run on until then.
+// readCluster takes the state of the watches, if it has changed or a part of it that was held back is due. Without its
+// Node an agent that has a state goes on: the Node may be created again, and its pods run on until then.
 func (a *Agent) readCluster() (gone, err error) {
 	if a.offline != nil {
 		return a.offline, nil
 	}
-	if a.view.Built && !a.gone && a.view.Cluster.Revision == a.Watch.Revision() && a.unconfirmed == 0 && !a.view.Shrunk() && !a.changed.evidence {
+	if a.view.Built && !a.gone && a.view.Cluster.Revision == a.Watch.Revision() && a.unconfirmed == 0 &&
+		!a.view.Shrunk() && !a.changed.evidence {
 		return nil, nil
 	}
 	world := a.Watch.Cluster()
@@ -280,7 +284,8 @@ type localPod struct {
 	Link string
 }
 
-// localPods returns the addresses that the plugins have made routes for. The routes are the one record of them that needs no API server.
+// localPods returns the addresses that the plugins have made routes for. The routes are the one record of them that
+// needs no API server.
 func (a *Agent) localPods(links []netlinkx.Link) (pods []localPod, err error) {
 	ours := map[int]string{}
 	for _, l := range links {
@@ -318,7 +323,8 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// syncRoutes programs the kernel's routes. It removes none while the speaker fails or the tables of peers are incomplete after a start.
+// syncRoutes programs the kernel's routes. It removes none while the speaker fails or the tables of peers are
+// incomplete after a start.
 func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTable) error {
 	judge := s.By(h.grounds)
 	accept := judge.Accept
@@ -403,7 +409,8 @@ func (a *Agent) prepareHost(s *desired.Snapshot) error {
 	return err
 }
 
-// lookForCalico looks for rules and devices of Calico. Its rules may be removed once the agent's own are in place, those of policies too.
+// lookForCalico looks for rules and devices of Calico. Its rules may be removed once the agent's own are in place,
+// those of policies too.
 func (a *Agent) lookForCalico(ctx context.Context, inPlace bool) {
 	a.calico.Look(ctx, time.Now(), inPlace)
 	a.setProblems("calico", a.calico.Problems(time.Now()))

@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// missTime bounds the request that reads the Node of a reflector without a session; missPause is the pause between two for one Node.
+	// missTime bounds the request that reads the Node of a reflector without a session; missPause is the pause between two
+	// for one Node.
 	missTime  = 2 * time.Second
 	missPause = 10 * time.Second
 )
@@ -51,7 +52,8 @@ type reflecting struct {
 	stirred bool
 }
 
-// agree decides the role of this node in route reflection and puts it into the snapshot. The sessions are those of an earlier pass.
+// agree decides the role of this node in route reflection and puts it into the snapshot. The sessions are those of an
+// earlier pass.
 func (a *Agent) agree(ctx context.Context, s *desired.Snapshot) []error {
 	r := &a.reflecting
 	if !a.Config.Reflectors.Automatic || a.Config.NoBGP {
@@ -113,7 +115,8 @@ func unwilling(own *api.Node) string {
 	return ""
 }
 
-// shows reports whether reflectors have announced paths with a node as next hop, in each family in which the node has blocks.
+// shows reports whether reflectors have announced paths with a node as next hop, in each family in which the node has
+// blocks.
 func (r *reflecting) shows(m *desired.Member) bool {
 	n, ok := r.roll.Get(m.Name)
 	for _, family := range []struct {
@@ -153,8 +156,8 @@ func automatic(plan reflectors.Plan, self string, id netip.Addr) *peering.Automa
 	return agreed
 }
 
-// updateReflectors reads the sessions with reflectors and, while sessions of the mesh are kept until reflectors have taken over, the next hops
-// of what reflectors have announced.
+// updateReflectors reads the sessions with reflectors and, while sessions of the mesh are kept until reflectors have
+// taken over, the next hops of what reflectors have announced.
 func (a *Agent) updateReflectors(ctx context.Context, s *desired.Snapshot, peers []bgp.PeerStatus) error {
 	r := &a.reflecting
 	if r.agreed == nil {
@@ -176,7 +179,8 @@ func (a *Agent) updateReflectors(ctx context.Context, s *desired.Snapshot, peers
 	return nil
 }
 
-// checkReflectors reads the Nodes of reflectors without a session, which this node would replace: the watch has no conditions.
+// checkReflectors reads the Nodes of reflectors without a session, which this node would replace: the watch has no
+// conditions.
 func (a *Agent) checkReflectors(ctx context.Context) {
 	r := &a.reflecting
 	if a.gone || a.offline != nil {
@@ -212,11 +216,12 @@ func (a *Agent) nodeDown(ctx context.Context, name string) (bool, error) {
 		}
 		return false, err
 	}
-	return !slices.ContainsFunc(n.Status.Conditions, func(c api.NodeCondition) bool { return c.Type == api.NodeReady && c.Status == "True" }), nil
+	return !slices.ContainsFunc(n.Status.Conditions,
+		func(c api.NodeCondition) bool { return c.Type == api.NodeReady && c.Status == "True" }), nil
 }
 
-// again shortens the pause before the next pass to the time at which the plan may change. It returns 0 once per cause, so that a pass that
-// fails before it plans is not repeated at once.
+// again shortens the pause before the next pass to the time at which the plan may change. It returns 0 once per cause,
+// so that a pass that fails before it plans is not repeated at once.
 func (r *reflecting) again(now time.Time, next time.Duration) time.Duration {
 	if r.stirred {
 		r.stirred = false

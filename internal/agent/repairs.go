@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// repairPause is how long after an Event the next one may follow; what is repaired meanwhile is in that one. A program that undoes all at once
-	// whatever the agent writes makes one Event and one line of the log a minute.
+	// repairPause is how long after an Event the next one may follow; what is repaired meanwhile is in that one. A program
+	// that undoes all at once whatever the agent writes makes one Event and one line of the log a minute.
 	repairPause = time.Minute
 	// mostRepairs bounds what one Event names.
 	mostRepairs = 5
@@ -29,8 +29,8 @@ const (
 	eventRepaired = "Repaired"
 )
 
-// repairs tells of what other programs have undone on this host and the agent has made again: without a trace that program is never found. It is safe for
-// concurrent use.
+// repairs tells of what other programs have undone on this host and the agent has made again: without a trace that
+// program is never found. It is safe for concurrent use.
 type repairs struct {
 	to   Recorder // nil: the log alone
 	node string
@@ -75,7 +75,8 @@ func withRepairs(all, newer []repair) []repair {
 	return all
 }
 
-// flush tells of what was repaired, unless it has just told. What was told and is not written yet, as the API server is away, is told again.
+// flush tells of what was repaired, unless it has just told. What was told and is not written yet, as the API server is
+// away, is told again.
 func (r *repairs) flush(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +146,8 @@ func (p parameters) hold(c hostsysctl.Config) {
 	}
 }
 
-// repairedSysctls returns which parameters that were right before were different, and are not now. It remembers those that are set.
+// repairedSysctls returns which parameters that were right before were different, and are not now. It remembers those
+// that are set.
 func repairedSysctls(known parameters, before []hostsysctl.Difference, get hostsysctl.Get) (done []repair) {
 	for _, d := range before {
 		if now, err := get(d.Key); err != nil || now != d.Value {
@@ -162,17 +164,20 @@ func repairedSysctls(known parameters, before []hostsysctl.Difference, get hosts
 // addressAnnotations tell other nodes how to reach this one and its pods.
 var addressAnnotations = []string{
 	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationASNumber, api.AnnotationReflection,
-	api.AnnotationIPv4TunnelAddr, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationIPv4WireGuard, api.AnnotationIPv6WireGuard,
-	api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6, api.AnnotationWireGuardNextKey, api.AnnotationWireGuardNextKeyV6,
+	api.AnnotationIPv4TunnelAddr, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationIPv4WireGuard,
+	api.AnnotationIPv6WireGuard, api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6, api.AnnotationWireGuardNextKey,
+	api.AnnotationWireGuardNextKeyV6,
 }
 
-// annotations are those of the Node: what they were when they were right, and which are undone. Their values are no agent's, and in no Event.
+// annotations are those of the Node: what they were when they were right, and which are undone. Their values are no
+// agent's, and in no Event.
 type annotations struct {
 	right  map[string]string
 	undone map[string]bool
 }
 
-// look finds out which are wrong that were right before. It returns those that are right again: the answer to their write was lost.
+// look finds out which are wrong that were right before. It returns those that are right again: the answer to their
+// write was lost.
 func (a *annotations) look(now, want map[string]string) (done []repair) {
 	for _, key := range addressAnnotations {
 		value, wanted := want[key]
@@ -233,8 +238,8 @@ type device struct {
 	was   []string     // what has been found otherwise since, and is not made right yet
 }
 
-// made notes that a pass was to make the device, with what it found otherwise than desired, and how it ended. It returns what it has repaired: what is
-// desired for the first time, or otherwise than before, is no repair.
+// made notes that a pass was to make the device, with what it found otherwise than desired, and how it ended. It
+// returns what it has repaired: what is desired for the first time, or otherwise than before, is no repair.
 func (d *device) made(name string, as any, was []string, err error) (done []repair) {
 	if d.as == nil || !reflect.DeepEqual(d.as, as) {
 		if *d = (device{}); err == nil {
@@ -315,7 +320,9 @@ func repairedRoutes(before, now []desired.DesiredRoute, written int) []repair {
 	if written == 0 || len(before) == 0 || !reflect.DeepEqual(desired.RoutesOf(before), desired.RoutesOf(now)) {
 		return nil
 	}
-	return []repair{{"routes", fmt.Sprintf("%d of %d were missing or changed, such as one to %s: written again", written, len(now), firstDestination(now))}}
+	return []repair{
+		{"routes", fmt.Sprintf("%d of %d were missing or changed, such as one to %s: written again", written, len(now), firstDestination(now))},
+	}
 }
 
 func firstDestination(ways []desired.DesiredRoute) netip.Prefix { return ways[0].Route.Dst }

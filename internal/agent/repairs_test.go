@@ -18,7 +18,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// TestRepairsAreTold: one Event a minute, with all that was repaired meanwhile and how often on this day, and lines in the log.
+// TestRepairsAreTold: one Event a minute, with all that was repaired meanwhile and how often on this day, and lines in
+// the log.
 func TestRepairsAreTold(t *testing.T) {
 	var log strings.Builder
 	to := &told{}
@@ -43,12 +44,14 @@ func TestRepairsAreTold(t *testing.T) {
 	difftest.Want(t, "", []string{
 		"Node n: Repaired: net.ipv4.ip_forward was 0, set to 1 (1st time today)",
 		"Node n: Repaired: net.ipv4.ip_forward was 0, set to 1 (21st time today); link vxlan.calico was missing, made again (1st time today)",
-		"Node n: Repaired: thing 0 was so (1st time today); thing 1 was so (1st time today); thing 2 was so (1st time today); thing 3 was so (1st time today); thing 4 was so (1st time today); 2 more",
+		"Node n: Repaired: thing 0 was so (1st time today); thing 1 was so (1st time today); thing 2 was so (1st time today); thing 3 was so " +
+			"(1st time today); thing 4 was so (1st time today); 2 more",
 	}, to.lines)
 	if n := strings.Count(log.String(), "\n"); n != 10 {
 		t.Errorf("%d lines in the log, want one for each thing of each Event:\n%s", n, log.String())
 	}
-	for n, want := range map[int]string{1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 111: "111th", 122: "122nd"} {
+	for n, want := range map[int]string{1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st",
+		111: "111th", 122: "122nd"} {
 		if got := counted(n); got != want {
 			t.Errorf("%d is %s, want %s", n, got, want)
 		}
@@ -60,7 +63,8 @@ func TestRepairsWhileTheAPIServerIsAway(t *testing.T) {
 	to := &told{away: true}
 	r := &repairs{to: to, node: "n", log: slog.New(slog.DiscardHandler)}
 	now := time.Date(2026, 11, 29, 23, 59, 0, 0, time.UTC)
-	for _, d := range []repair{{"routes", "were gone"}, {"link tunl0", "was down"}, {"routes", "were changed"}, {"link tunl0", "was missing"}} {
+	for _, d := range []repair{{"routes", "were gone"}, {"link tunl0", "was down"}, {"routes", "were changed"},
+		{"link tunl0", "was missing"}} {
 		r.add(now, d)
 		r.flush(now)
 		now = now.Add(repairPause)
@@ -97,7 +101,8 @@ func TestWhatIsARepair(t *testing.T) {
 		{Setting: hostsysctl.Setting{Key: sysctl.Key{"net", "ipv4", "conf", "vxlan.calico", "rp_filter"}, Value: "2"}, Was: "1"},
 	}
 	difftest.Want(t, "first", "", joined(repairedSysctls(known, before, get)))
-	difftest.Want(t, "again", "net.ipv4.ip_forward was 0, set to 1; net.ipv4.conf.vxlan/calico.rp_filter was 1, set to 2", joined(repairedSysctls(known, before, get)))
+	difftest.Want(t, "again", "net.ipv4.ip_forward was 0, set to 1; net.ipv4.conf.vxlan/calico.rp_filter was 1, set to 2",
+		joined(repairedSysctls(known, before, get)))
 	values["net/ipv4/ip_forward"] = "0" // it could not be set
 	difftest.Want(t, "failed", "", joined(repairedSysctls(known, before[:1], get)))
 
@@ -109,10 +114,11 @@ func TestWhatIsARepair(t *testing.T) {
 	}
 	missing, mtu, failed := []string{"was missing"}, []string{"had MTU 1400", "was down"}, errors.New("no")
 	for name, passes := range map[string][]pass{
-		"first":                   {{1, missing, nil, ""}, {1, nil, nil, ""}},
-		"missing":                 {{1, nil, nil, ""}, {1, missing, nil, "link tunl0 was missing, made again"}, {1, nil, nil, ""}},
-		"changed":                 {{1, nil, nil, ""}, {1, mtu, nil, "link tunl0 had MTU 1400, was down, set again"}},
-		"made later":              {{1, nil, nil, ""}, {1, mtu, failed, ""}, {1, nil, nil, "link tunl0 had MTU 1400, was down, set again"}, {1, nil, nil, ""}},
+		"first":   {{1, missing, nil, ""}, {1, nil, nil, ""}},
+		"missing": {{1, nil, nil, ""}, {1, missing, nil, "link tunl0 was missing, made again"}, {1, nil, nil, ""}},
+		"changed": {{1, nil, nil, ""}, {1, mtu, nil, "link tunl0 had MTU 1400, was down, set again"}},
+		"made later": {{1, nil, nil, ""}, {1, mtu, failed, ""},
+			{1, nil, nil, "link tunl0 had MTU 1400, was down, set again"}, {1, nil, nil, ""}},
 		"not made at first":       {{1, missing, failed, ""}, {1, missing, nil, ""}},
 		"desired otherwise":       {{1, nil, nil, ""}, {2, mtu, nil, ""}, {2, mtu, nil, "link tunl0 had MTU 1400, was down, set again"}},
 		"back, with a failure":    {{1, nil, nil, ""}, {2, mtu, failed, ""}, {1, mtu, nil, ""}},
@@ -131,10 +137,12 @@ func TestWhatIsARepair(t *testing.T) {
 	difftest.Want(t, "new", "", joined(repairedRoutes(nil, way("10.0.0.0/26"), 1)))
 	difftest.Want(t, "another", "", joined(repairedRoutes(way("10.0.1.0/26"), way("10.0.0.0/26"), 1)))
 	difftest.Want(t, "nothing written", "", joined(repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 0)))
-	difftest.Want(t, "undone", "routes 1 of 1 were missing or changed, such as one to 10.0.0.0/26: written again", joined(repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 1)))
+	difftest.Want(t, "undone", "routes 1 of 1 were missing or changed, such as one to 10.0.0.0/26: written again",
+		joined(repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 1)))
 }
 
-// TestEntriesThatAreUndone: those of a peer that is new or otherwise, of a new device, and after a change of the device are written for the first time.
+// TestEntriesThatAreUndone: those of a peer that is new or otherwise, of a new device, and after a change of the device
+// are written for the first time.
 func TestEntriesThatAreUndone(t *testing.T) {
 	peer := func(n byte) vxlan.Peer {
 		return vxlan.Peer{Addr: netip.AddrFrom4([4]byte{10, 0, n, 0}), MAC: vxlan.MAC{n}, Node: netip.AddrFrom4([4]byte{172, 30, 0, n})}
@@ -156,19 +164,22 @@ func TestEntriesThatAreUndone(t *testing.T) {
 		"undone":         {{1450, both, true, both, nil, ""}, {1450, both, false, one, nil, text}},
 		"undone, failed": {{1450, both, true, both, nil, ""}, {1450, both, false, one, failed, text}, {1450, both, false, nil, nil, ""}},
 		"moved":          {{1450, both, true, both, nil, ""}, {1450, []vxlan.Peer{moved, peer(2)}, false, []vxlan.Peer{moved}, nil, ""}},
-		"moved and back": {{1450, one, true, one, nil, ""}, {1450, []vxlan.Peer{moved}, false, []vxlan.Peer{moved}, failed, ""}, {1450, one, false, one, nil, ""}},
+		"moved and back": {{1450, one, true, one, nil, ""}, {1450, []vxlan.Peer{moved}, false, []vxlan.Peer{moved}, failed, ""},
+			{1450, one, false, one, nil, ""}},
 		"device anew":    {{1450, both, true, both, nil, ""}, {1450, both, true, both, nil, ""}},
 		"device changed": {{1450, both, true, both, nil, ""}, {1400, both, false, both, nil, ""}, {1400, both, false, one, nil, text}},
 	} {
 		var d device
 		for i, p := range passes {
 			tunnel := vxlan.Tunnel{Local: netip.MustParseAddr("172.30.0.1"), MTU: p.mtu, Peers: p.peers}
-			difftest.Want(t, fmt.Sprint(name, ", pass ", i), p.want, joined(d.madeVXLAN(tunnel, vxlan.Merged{Anew: p.anew, Written: p.written}, p.err)))
+			difftest.Want(t, fmt.Sprint(name, ", pass ", i), p.want,
+				joined(d.madeVXLAN(tunnel, vxlan.Merged{Anew: p.anew, Written: p.written}, p.err)))
 		}
 	}
 }
 
-// TestAnnotationsThatAreUndone: they are told of once they are written, whichever try succeeds, and whether its answer comes or not.
+// TestAnnotationsThatAreUndone: they are told of once they are written, whichever try succeeds, and whether its answer
+// comes or not.
 func TestAnnotationsThatAreUndone(t *testing.T) {
 	const key = api.AnnotationIPv4Address
 	const text = "annotation " + key + " of the Node was changed or removed, written again"
@@ -204,7 +215,8 @@ func TestAnnotationsThatAreUndone(t *testing.T) {
 // All that the agent announces of itself is told.
 func TestAnnotationsThatAreTold(t *testing.T) {
 	for _, key := range []string{
-		api.AnnotationASNumber, api.AnnotationReflection, api.AnnotationIPv4WireGuard, api.AnnotationWireGuardKey, api.AnnotationWireGuardNextKeyV6,
+		api.AnnotationASNumber, api.AnnotationReflection, api.AnnotationIPv4WireGuard, api.AnnotationWireGuardKey,
+		api.AnnotationWireGuardNextKeyV6,
 	} {
 		a := annotations{right: map[string]string{}, undone: map[string]bool{}}
 		right := map[string]string{key: "right"}

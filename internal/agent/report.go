@@ -25,8 +25,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// seen is the state of the agent's loops that reports are made from. A pass stores only references; text is made of them when a report
-// is requested, which is seldom.
+// seen is the state of the agent's loops that reports are made from. A pass stores only references; text is made of
+// them when a report is requested, which is seldom.
 type seen struct {
 	node    string
 	started time.Time
@@ -67,7 +67,8 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 	r := nodestatus.Report{
 		Node: k.node, Version: version.Version, Time: now, Started: k.started, Ready: k.ready,
 		LastPass: k.lastPass, LastPassSeconds: k.lastTook.Seconds(),
-		Pools: []nodestatus.Pool{}, Blocks: []string{}, Peers: []nodestatus.Peer{}, Announced: []nodestatus.Announced{}, Learned: []nodestatus.Path{},
+		Pools: []nodestatus.Pool{}, Blocks: []string{}, Peers: []nodestatus.Peer{}, Announced: []nodestatus.Announced{},
+		Learned: []nodestatus.Path{},
 		Routes:  k.routes.counts(),
 		Facts:   k.factsAt(now),
 		Journal: k.journal,
@@ -180,12 +181,14 @@ func describeSnapshot(r *nodestatus.Report, s *desired.Snapshot) {
 	}
 	r.Reflection, r.Services = reflectionReport(s), serviceReport(s)
 	for _, a := range s.Announcements() {
-		r.Announced = append(r.Announced, nodestatus.Announced{Prefix: a.Prefix.String(), Origin: a.Origin, Communities: strings.Join(stringsOf(a.Communities), " ")})
+		r.Announced = append(r.Announced,
+			nodestatus.Announced{Prefix: a.Prefix.String(), Origin: a.Origin, Communities: strings.Join(stringsOf(a.Communities), " ")})
 	}
 	for _, p := range s.Pools {
 		pool := nodestatus.Pool{
-			Name: p.Name, CIDR: p.CIDR.String(), BlockSize: p.BlockBits, IPIPMode: string(p.IPIP), VXLANMode: string(p.VXLAN), NATOutgoing: p.NATOutgoing,
-			Disabled: !p.Enabled, Why: p.Why, DisableBGPExport: p.NoExport, SelectsNode: p.Nodes.Matches(s.Self.Labels),
+			Name: p.Name, CIDR: p.CIDR.String(), BlockSize: p.BlockBits, IPIPMode: string(p.IPIP), VXLANMode: string(p.VXLAN),
+			NATOutgoing: p.NATOutgoing,
+			Disabled:    !p.Enabled, Why: p.Why, DisableBGPExport: p.NoExport, SelectsNode: p.Nodes.Matches(s.Self.Labels),
 		}
 		if pool.Disabled {
 			pool.Reason = p.Reason
@@ -201,9 +204,12 @@ var sources = map[string]string{desired.KindMesh: "node-to-node mesh", desired.K
 // peerReport shows a session: its configuration and its state.
 func peerReport(s *desired.Snapshot, d desired.Session, p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
 	out := nodestatus.Peer{
-		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(cmp.Or(d.Peer.From, p.Self)), Port: d.Peer.Port, ASN: p.ASN, Source: sources[d.Kind], Kind: d.Kind,
-		Object: d.Source.Peer, Client: p.Client, Password: d.Peer.Password != "", TCPAO: d.Peer.AO != "", OldKeys: p.OldKeys, WrongKeys: p.WrongKeys, TTLHops: d.Peer.TTLSecurity, Passive: p.Passive,
-		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent, EndOfTable: p.EndOfTable(), Supports: p.Supports,
+		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(cmp.Or(d.Peer.From, p.Self)), Port: d.Peer.Port, ASN: p.ASN,
+		Source: sources[d.Kind], Kind: d.Kind,
+		Object: d.Source.Peer, Client: p.Client, Password: d.Peer.Password != "", TCPAO: d.Peer.AO != "", OldKeys: p.OldKeys,
+		WrongKeys: p.WrongKeys, TTLHops: d.Peer.TTLSecurity, Passive: p.Passive,
+		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent,
+		EndOfTable: p.EndOfTable(), Supports: p.Supports,
 		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
 	}
 	if p.BFD != nil {
@@ -281,7 +287,8 @@ func tunnelReports(s *desired.Snapshot) []nodestatus.Tunnel {
 	for _, t := range []*vxlan.Tunnel{tunnels.VXLAN, tunnels.VXLANv6} {
 		if t != nil {
 			all = append(all, nodestatus.Tunnel{
-				Kind: "VXLAN", Device: vxlan.Device(t.Local.Is6()), Address: addrText(t.Addr), MTU: t.MTU, Port: int(t.Port), VNI: int(t.VNI), Ends: len(t.Peers),
+				Kind: "VXLAN", Device: vxlan.Device(t.Local.Is6()), Address: addrText(t.Addr), MTU: t.MTU, Port: int(t.Port),
+				VNI: int(t.VNI), Ends: len(t.Peers),
 			})
 		}
 	}
@@ -301,8 +308,8 @@ const mostListed = 10
 // encapsulations are the encapsulations of packets that leave by a device.
 var encapsulations = map[string]string{ipip.Device: "IPIP", vxlan.Device(false): "VXLAN", vxlan.Device6: "VXLAN"}
 
-// routeReport shows a route. Of one with several next hops Via and Device have them all, ordered by address, as are peers; of several paths it has
-// the attributes of the preferred one.
+// routeReport shows a route. Of one with several next hops Via and Device have them all, ordered by address, as are
+// peers; of several paths it has the attributes of the preferred one.
 func routeReport(w desired.DesiredRoute, names map[netip.Addr]string) nodestatus.Route {
 	hops := slices.Clone(w.Route.Hops)
 	for i := range hops {

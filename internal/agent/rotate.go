@@ -16,7 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// Files in the state directory: since when WireGuard's devices have their keys, and when new keys were asked for. Who writes there controls the host.
+// Files in the state directory: since when WireGuard's devices have their keys, and when new keys were asked for. Who
+// writes there controls the host.
 const (
 	keysFile   = "tortie/wireguard-keys"
 	rotateFile = "tortie/wireguard-rotate"
@@ -51,8 +52,8 @@ func readKeyAges(stateDir string) (k keyAges) {
 	return k
 }
 
-// ownKeys are the keys that a family's devices can have of an earlier agent, or of Felix: what the Node announces, and what the state directory notes. No pod
-// writes there.
+// ownKeys are the keys that a family's devices can have of an earlier agent, or of Felix: what the Node announces, and
+// what the state directory notes. No pod writes there.
 func (a *Agent) ownKeys(i int) (keys []wireguard.Key) {
 	for _, text := range []string{
 		a.node.Annotations[desired.KeyAnnotations[i]], a.node.Annotations[desired.NextKeyAnnotations[i]], a.tunnels.keys[i].Public,
@@ -64,8 +65,8 @@ func (a *Agent) ownKeys(i int) (keys []wireguard.Key) {
 	return keys
 }
 
-// readKeys reads what WireGuard's devices are, as far as an earlier pass has not, and whether their keys are to be changed. What it cannot read stays
-// as it was.
+// readKeys reads what WireGuard's devices are, as far as an earlier pass has not, and whether their keys are to be
+// changed. What it cannot read stays as it was.
 func (a *Agent) readKeys(s *desired.Snapshot, links []netlinkx.Link) error {
 	asked := a.rotationAsked()
 	var errs []error
@@ -123,7 +124,8 @@ func (a *Agent) rotate(ctx context.Context, s *desired.Snapshot, i int) error {
 	return nil
 }
 
-// noteKeys keeps over restarts since when the devices have their keys, and ends a request that is fulfilled or that nothing can fulfil.
+// noteKeys keeps over restarts since when the devices have their keys, and ends a request that is fulfilled or that
+// nothing can fulfil.
 func (a *Agent) noteKeys(s *desired.Snapshot) error {
 	t, asked := &a.tunnels, a.rotationAsked()
 	before, pending := t.keys, false

@@ -9,7 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Since when a device has its key is known to the next agent; a request for a new key stands until the devices of both families have one.
+// Since when a device has its key is known to the next agent; a request for a new key stands until the devices of both
+// families have one.
 func TestKeysAreNoted(t *testing.T) {
 	dir := t.TempDir()
 	newAgent := func() *Agent {
@@ -30,7 +31,8 @@ func TestKeysAreNoted(t *testing.T) {
 	}
 	before := newAgent().tunnels.keys
 	errtest.Must(t, AskRotation(dir, time.Now()))
-	if a := newAgent(); !note(a, 1, 2) || a.tunnels.keys != before || before[0].Since.IsZero() || before[0].Public != (wireguard.Key{1}).String() {
+	if a := newAgent(); !note(a, 1, 2) || a.tunnels.keys != before || before[0].Since.IsZero() ||
+		before[0].Public != (wireguard.Key{1}).String() {
 		t.Errorf("keys %+v, before %+v", a.tunnels.keys, before)
 	}
 	if !note(newAgent(), 10, 2) {

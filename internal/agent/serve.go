@@ -17,15 +17,15 @@ func (a *Agent) legacyServices(w *state.Cluster) {
 	}
 }
 
-// readServices puts into the snapshot what is to be announced for services. The API server is asked about these only while a
-// range is configured.
+// readServices puts into the snapshot what is to be announced for services. The API server is asked about these only
+// while a range is configured.
 func (a *Agent) readServices(s *desired.Snapshot) []error {
 	a.Watch.FollowServices(s.ServicesOn())
 	return a.services.Follow(time.Now(), s, a.Watch.ServicesRevision(), a.Watch.Services)
 }
 
-// awaitServices lets services be known before the first pass, if they are announced: peers that have kept this node's paths over
-// its restart drop what is not announced again at once.
+// awaitServices lets services be known before the first pass, if they are announced: peers that have kept this node's
+// paths over its restart drop what is not announced again at once.
 func (a *Agent) awaitServices(ctx context.Context) {
 	w := a.Watch.Cluster()
 	a.legacyServices(&w)
@@ -37,6 +37,6 @@ func (a *Agent) awaitServices(ctx context.Context) {
 	a.Watch.AwaitServices(ctx)
 }
 
-// servicesTime bounds how long a starting agent waits for the first list of services. What it does not announce by the time its
-// table has been sent, its peers drop.
+// servicesTime bounds how long a starting agent waits for the first list of services. What it does not announce by the
+// time its table has been sent, its peers drop.
 const servicesTime = 10 * time.Second

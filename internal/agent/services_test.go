@@ -87,7 +87,8 @@ const (
 	rigSlices   = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 )
 
-// The agent announces what real objects say, within a second of each change, and asks for nothing while no range is configured.
+// The agent announces what real objects say, within a second of each change, and asks for nothing while no range is
+// configured.
 func TestAgentAnnouncesServices(t *testing.T) {
 	r := newRig(t)
 	proxy := labtest.NewProxy(t)
@@ -107,7 +108,8 @@ func TestAgentAnnouncesServices(t *testing.T) {
 		waittest.Until(t, soon, fmt.Sprintf("%s: announces %v", what, want), func() bool { return slices.Equal(speaker.announced(), want) })
 	}
 
-	clusterIP := r.service(t, "rig-web", `{"type":"NodePort","externalTrafficPolicy":"Local","selector":{"app":"x"},"ports":[{"port":80}],"externalIPs":["192.0.2.7","203.0.113.7"]}`)
+	clusterIP := r.service(t, "rig-web", `{"type":"NodePort","externalTrafficPolicy":"Local","selector":{"app":"x"},"ports":[{"port":80}],`+
+		`"externalIPs":["192.0.2.7","203.0.113.7"]}`)
 	r.endpoints(t, "rig-web-1", "rig-web", rigNode)
 	c := &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: *servedBy(clusterIP.String() + "/12")}
 	whole := netip.PrefixFrom(clusterIP, 12).Masked().String()
@@ -117,9 +119,11 @@ func TestAgentAnnouncesServices(t *testing.T) {
 
 	r.update(t, c, func() { c.Spec.ServiceExternalIPs = []api.ServiceRange{{CIDR: "192.0.2.0/24"}} })
 	announces("another range", whole, single, "192.0.2.0/24", "192.0.2.7/32")
-	asAdmin(t, http.MethodPatch, rigSlices+"/rig-web-1", fmt.Sprintf(`{"endpoints":[{"addresses":["10.90.1.9"],"nodeName":%q,"conditions":{"ready":false}}]}`, rigNode))
+	asAdmin(t, http.MethodPatch, rigSlices+"/rig-web-1",
+		fmt.Sprintf(`{"endpoints":[{"addresses":["10.90.1.9"],"nodeName":%q,"conditions":{"ready":false}}]}`, rigNode))
 	announces("the last endpoint is not ready", whole, "192.0.2.0/24")
-	asAdmin(t, http.MethodPatch, rigSlices+"/rig-web-1", fmt.Sprintf(`{"endpoints":[{"addresses":["10.90.1.9"],"nodeName":%q,"conditions":{"ready":true}}]}`, rigNode))
+	asAdmin(t, http.MethodPatch, rigSlices+"/rig-web-1",
+		fmt.Sprintf(`{"endpoints":[{"addresses":["10.90.1.9"],"nodeName":%q,"conditions":{"ready":true}}]}`, rigNode))
 	announces("it is ready again", whole, single, "192.0.2.0/24", "192.0.2.7/32")
 
 	self := &api.Node{Meta: api.Meta{Name: rigNode}}
@@ -171,7 +175,8 @@ func (r *rig) service(t *testing.T, name, spec string) netip.Addr {
 func (r *rig) endpoints(t *testing.T, name, service, node string) {
 	t.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":%q,"labels":{%q:%q}},
-		"addressType":"IPv4","ports":[{"port":80}],"endpoints":[{"addresses":["10.90.1.9"],"nodeName":%q}]}`, name, api.LabelServiceName, service, node)
+		"addressType":"IPv4","ports":[{"port":80}],"endpoints":[{"addresses":["10.90.1.9"],"nodeName":%q}]}`, name,
+		api.LabelServiceName, service, node)
 	asAdmin(t, http.MethodPost, rigSlices, body)
 	t.Cleanup(func() { asAdmin(t, http.MethodDelete, rigSlices+"/"+name, "") })
 }

@@ -32,8 +32,9 @@ func (a *Agent) shortcuts(s *desired.Snapshot, ways []desired.DesiredRoute) (c f
 	return c
 }
 
-// byIPv6 returns the links by which routes lead IPv4 packets to IPv6 next hops, now or by the ways that are to be made. The kernel's flowtable has no
-// such next hops: it asks on the link, by ARP, for the packets' destinations themselves, and what it asks for in vain is lost.
+// byIPv6 returns the links by which routes lead IPv4 packets to IPv6 next hops, now or by the ways that are to be made.
+// The kernel's flowtable has no such next hops: it asks on the link, by ARP, for the packets' destinations themselves,
+// and what it asks for in vain is lost.
 func (a *Agent) byIPv6(links []string, ways []desired.DesiredRoute) (found []string) {
 	for _, l := range a.links {
 		if !slices.Contains(links, l.Name) {
@@ -43,15 +44,16 @@ func (a *Agent) byIPv6(links []string, ways []desired.DesiredRoute) (found []str
 		leads := func(r netlinkx.Route) bool {
 			return r.Via.Is6() || slices.ContainsFunc(r.Hops, func(h netlinkx.Hop) bool { return h.Dev == l.Index && h.Via.Is6() })
 		}
-		if err != nil || slices.ContainsFunc(present, leads) || slices.ContainsFunc(ways, func(w desired.DesiredRoute) bool { return w.ByIPv6(l.Name) }) {
+		if err != nil || slices.ContainsFunc(present, leads) ||
+			slices.ContainsFunc(ways, func(w desired.DesiredRoute) bool { return w.ByIPv6(l.Name) }) {
 			found = append(found, l.Name)
 		}
 	}
 	return found
 }
 
-// syncShortcuts makes the flowtable, and the devices that it needs. Without them packets take longer, and nothing else changes: what fails is a
-// problem to show, and no reason to keep pods off.
+// syncShortcuts makes the flowtable, and the devices that it needs. Without them packets take longer, and nothing else
+// changes: what fails is a problem to show, and no reason to keep pods off.
 func (a *Agent) syncShortcuts(ctx context.Context, s *desired.Snapshot) (problems []error) {
 	peers := ipip.Peers{Local: s.Self.Addr.Addr(), Keep: a.bgp.holding && a.fast.Tunnels}
 	note := func(err error) {

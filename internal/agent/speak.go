@@ -49,8 +49,8 @@ func (b *bgpState) is(s *desired.Snapshot) bool {
 	return err == nil && want.ASN == b.local.ASN && want.RouterID == b.local.RouterID
 }
 
-// settling reports whether paths may still be missing after the start, so that routes of an earlier agent stay. It ends settleTime after the
-// tables of all peers are complete, or after holdTime.
+// settling reports whether paths may still be missing after the start, so that routes of an earlier agent stay. It ends
+// settleTime after the tables of all peers are complete, or after holdTime.
 func (b *bgpState) settling(now time.Time) bool {
 	if b.begun.IsZero() {
 		return false
@@ -62,8 +62,8 @@ func (b *bgpState) settling(now time.Time) bool {
 	return true
 }
 
-// watch records since when the tables of all peers are complete. No peers are no proof if an earlier agent had some: the state of the
-// cluster may be incomplete.
+// watch records since when the tables of all peers are complete. No peers are no proof if an earlier agent had some:
+// the state of the cluster may be incomplete.
 func (b *bgpState) watch(now time.Time, peers []bgp.PeerStatus) {
 	waiting := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return !tableComplete(p, now) })
 	switch {
@@ -74,7 +74,8 @@ func (b *bgpState) watch(now time.Time, peers []bgp.PeerStatus) {
 	}
 }
 
-// nextLook returns when to check again whether routes of an earlier agent may go. For reasons other than the tables it polls.
+// nextLook returns when to check again whether routes of an earlier agent may go. For reasons other than the tables it
+// polls.
 func (b *bgpState) nextLook(now time.Time) time.Duration {
 	if b.settled.IsZero() {
 		return lookPause
@@ -82,9 +83,9 @@ func (b *bgpState) nextLook(now time.Time) time.Duration {
 	return max(lookPause/2, b.settled.Add(settleTime).Sub(now))
 }
 
-// tableComplete reports whether a peer has sent its whole table, so that a path that is missing is withdrawn. Most peers send End-of-RIB
-// (RFC 4724). On a busy node that can be long after the session came up; a reflector has to learn the paths first, so that no table is
-// complete before settleTime.
+// tableComplete reports whether a peer has sent its whole table, so that a path that is missing is withdrawn. Most
+// peers send End-of-RIB (RFC 4724). On a busy node that can be long after the session came up; a reflector has to learn
+// the paths first, so that no table is complete before settleTime.
 func tableComplete(p bgp.PeerStatus, now time.Time) bool {
 	up := now.Sub(p.Since)
 	switch {
@@ -206,8 +207,8 @@ func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
 	return nil
 }
 
-// readTable returns the learned paths, judged by the IPAMBlocks of borrowed addresses too. Paths are judged before the best one is chosen: a
-// refused path must not hide a usable one.
+// readTable returns the learned paths, judged by the IPAMBlocks of borrowed addresses too. Paths are judged before the
+// best one is chosen: a refused path must not hide a usable one.
 func (a *Agent) readTable(ctx context.Context, s *desired.Snapshot, host desired.HostRoutes, peers []bgp.PeerStatus) (judgedTable, error) {
 	down := sessionsDown(s, peers, a.bgp.askedAt, time.Now())
 	g := a.bgp.table.grounds // the first resolution of next hops is that of the last pass
@@ -228,8 +229,9 @@ func (a *Agent) readTable(ctx context.Context, s *desired.Snapshot, host desired
 	return h, nil
 }
 
-// sessionsDown returns whether a missing path to a borrowed address means nothing: a session with the node is desired, and its table is not
-// complete; or there is none since a moment ago, as desired sessions changed then, and others may have to learn first what it told.
+// sessionsDown returns whether a missing path to a borrowed address means nothing: a session with the node is desired,
+// and its table is not complete; or there is none since a moment ago, as desired sessions changed then, and others may
+// have to learn first what it told.
 func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, askedAt, now time.Time) func(desired.Claim) bool {
 	silent := map[netip.Addr]bool{}
 	for _, p := range peers {
@@ -295,8 +297,9 @@ func (a *Agent) programmed() (all []netlinkx.Route, err error) {
 	return all, nil
 }
 
-// keepRouters returns the ways without those by a node's own address in whose place there are routes by routers of an earlier agent: until the start is
-// over BGP may yet announce them again, and the network between the nodes need not let pods' packets pass without a router.
+// keepRouters returns the ways without those by a node's own address in whose place there are routes by routers of an
+// earlier agent: until the start is over BGP may yet announce them again, and the network between the nodes need not
+// let pods' packets pass without a router.
 func (a *Agent) keepRouters(s *desired.Snapshot, ways []desired.DesiredRoute) ([]desired.DesiredRoute, error) {
 	if a.bgp.begun.IsZero() {
 		return ways, nil
@@ -313,7 +316,8 @@ func (a *Agent) keepRouters(s *desired.Snapshot, ways []desired.DesiredRoute) ([
 	}), err
 }
 
-// judgeTable reads the paths that may become routes. Next hops are resolved by other paths: if those have changed, it reads once more.
+// judgeTable reads the paths that may become routes. Next hops are resolved by other paths: if those have changed, it
+// reads once more.
 func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.Grounds) (judgedTable, error) {
 	for again := true; ; again = false {
 		judge := s.By(g)
@@ -359,8 +363,8 @@ func (a *Agent) hostRoutes(s *desired.Snapshot) (desired.HostRoutes, error) {
 	return desired.HostRoutesOf(routes, links), err
 }
 
-// addEarlyRoutes programs the routes to peers before their sessions, and those that end what an aggregate attracts before it is announced;
-// syncRoutes keeps them.
+// addEarlyRoutes programs the routes to peers before their sessions, and those that end what an aggregate attracts
+// before it is announced; syncRoutes keeps them.
 func (a *Agent) addEarlyRoutes(ctx context.Context, s *desired.Snapshot) {
 	early, problems := s.StaticRoutes()
 	a.setProblems("gateway", problems)

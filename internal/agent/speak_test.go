@@ -15,10 +15,16 @@ func TestToldAll(t *testing.T) {
 		peer bgp.PeerStatus
 		want bool
 	}{
-		"no session":                           {bgp.PeerStatus{State: bgp.Active, Since: ago(time.Hour)}, false},
-		"its table has ended":                  {bgp.PeerStatus{State: bgp.Established, Since: ago(settleTime), SaysEnd: true, TableEnded: ago(workInTime)}, true},
-		"its table has ended just now":         {bgp.PeerStatus{State: bgp.Established, Since: ago(time.Minute), SaysEnd: true, TableEnded: ago(workInTime / 2)}, false},
-		"it may be a reflector that came up":   {bgp.PeerStatus{State: bgp.Established, Since: ago(2 * time.Second), SaysEnd: true, TableEnded: ago(2 * time.Second)}, false},
+		"no session": {bgp.PeerStatus{State: bgp.Active, Since: ago(time.Hour)}, false},
+		"its table has ended": {
+			bgp.PeerStatus{State: bgp.Established, Since: ago(settleTime), SaysEnd: true, TableEnded: ago(workInTime)}, true,
+		},
+		"its table has ended just now": {
+			bgp.PeerStatus{State: bgp.Established, Since: ago(time.Minute), SaysEnd: true, TableEnded: ago(workInTime / 2)}, false,
+		},
+		"it may be a reflector that came up": {
+			bgp.PeerStatus{State: bgp.Established, Since: ago(2 * time.Second), SaysEnd: true, TableEnded: ago(2 * time.Second)}, false,
+		},
 		"it is busy":                           {bgp.PeerStatus{State: bgp.Established, Since: ago(time.Minute), SaysEnd: true}, false},
 		"it does not keep its word":            {bgp.PeerStatus{State: bgp.Established, Since: ago(holdTime), SaysEnd: true}, true},
 		"it never says, and came up just now":  {bgp.PeerStatus{State: bgp.Established, Since: ago(time.Second)}, false},
@@ -31,7 +37,8 @@ func TestToldAll(t *testing.T) {
 	}
 }
 
-// What an earlier agent left is kept until the slowest peer has told all that it knows, and for no longer than a graceful restart.
+// What an earlier agent left is kept until the slowest peer has told all that it knows, and for no longer than a
+// graceful restart.
 func TestSettling(t *testing.T) {
 	begun := time.Unix(10_000, 0)
 	slow := bgp.PeerStatus{State: bgp.Established, Since: begun, SaysEnd: true}

@@ -23,7 +23,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// stuckAfter is how long a pass may be overdue before the agent counts as stuck: several full passes and their time limits.
+// stuckAfter is how long a pass may be overdue before the agent counts as stuck: several full passes and their time
+// limits.
 const stuckAfter = 3 * (fullPass + passTime)
 
 // Status is the agent's state for people and probes. It is safe for concurrent use.
@@ -43,7 +44,8 @@ type Status struct {
 	begun      time.Time // of the pass that has not ended; zero between passes
 }
 
-// NewStatus returns the status of a node whose agent has just started. healthy proves that the BGP speaker's loop turns.
+// NewStatus returns the status of a node whose agent has just started. healthy proves that the BGP speaker's loop
+// turns.
 func NewStatus(node string, now time.Time, healthy func(context.Context) error) *Status {
 	s := &Status{
 		healthy: healthy, stuckAfter: stuckAfter,
@@ -63,8 +65,8 @@ func (s *Status) ShowEnds(of func(peer netip.Addr) []bgp.End) { s.seen.ends = of
 // ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
 func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
 
-// ShowTraffic shows what passes on BGP sessions, and which prefixes peers have been told, as it is at the time of the request. It is to be
-// called before the agent runs.
+// ShowTraffic shows what passes on BGP sessions, and which prefixes peers have been told, as it is at the time of the
+// request. It is to be called before the agent runs.
 func (s *Status) ShowTraffic(traffic func() map[netip.Addr]bgp.Traffic, totals func() bgp.Totals, told func() []netip.Prefix) {
 	s.traffic, s.told = traffic, told
 	s.metrics.addTraffic(totals)
@@ -237,8 +239,8 @@ func (s *Status) Handler() http.Handler {
 // speakerTime bounds how long the BGP speaker may take to answer; the liveness probe itself waits a second longer.
 const speakerTime = 4 * time.Second
 
-// alive proves that both loops turn: the agent's own and the BGP speaker's. An agent that waits for its API server before its
-// first pass is alive.
+// alive proves that both loops turn: the agent's own and the BGP speaker's. An agent that waits for its API server
+// before its first pass is alive.
 func (s *Status) alive(ctx context.Context) error {
 	s.mu.Lock()
 	begun, last, passed, limit := s.begun, s.seen.lastPass, s.seen.ready || s.seen.lastErr != nil, s.stuckAfter
@@ -257,7 +259,8 @@ func (s *Status) alive(ctx context.Context) error {
 	return nil
 }
 
-// ready is about this node's dataplane offline, policies among it: neither a dead peer nor an API server that is away makes a node unready.
+// ready is about this node's dataplane offline, policies among it: neither a dead peer nor an API server that is away
+// makes a node unready.
 func (s *Status) ready(context.Context) error {
 	known := s.now()
 	switch {
@@ -279,5 +282,6 @@ func (s *Status) Serve(ctx context.Context, addr string, log *slog.Logger) error
 
 // ServeMetrics serves /metrics alone until ctx ends.
 func (s *Status) ServeMetrics(ctx context.Context, addr string, log *slog.Logger) error {
-	return serving.Run(ctx, addr, serving.Metrics(s.metrics.registry), log.With("paths", "/metrics"), "FELIX_PROMETHEUSMETRICSHOST, FELIX_PROMETHEUSMETRICSPORT")
+	return serving.Run(ctx, addr, serving.Metrics(s.metrics.registry), log.With("paths", "/metrics"),
+		"FELIX_PROMETHEUSMETRICSHOST, FELIX_PROMETHEUSMETRICSPORT")
 }

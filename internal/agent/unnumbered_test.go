@@ -45,7 +45,8 @@ func TestUnresolvedPeers(t *testing.T) {
 	b.withUnresolved(begun, slices.Clone(peers), s)
 	now := begun.Add(time.Minute)
 	all := b.withUnresolved(now, slices.Clone(peers), s)
-	want := bgp.PeerStatus{Addr: addr("fe80::%eth0"), ASN: 65000, LocalASN: 64512, State: bgp.Idle, Since: begun, LastError: "nothing came", ErrorSince: begun, LastErrorAt: now}
+	want := bgp.PeerStatus{Addr: addr("fe80::%eth0"), ASN: 65000, LocalASN: 64512, State: bgp.Idle, Since: begun, LastError: "nothing came",
+		ErrorSince: begun, LastErrorAt: now}
 	if len(all) != 3 || all[0].Addr != peers[0].Addr || !reflect.DeepEqual(all[1], want) {
 		t.Errorf("sessions %+v, want %+v between the others", all, want)
 	}
@@ -58,7 +59,8 @@ func TestUnresolvedPeers(t *testing.T) {
 	}
 }
 
-// A peer that is the router on an interface is shown until it is known, and then has a session, also when the link is made anew.
+// A peer that is the router on an interface is shown until it is known, and then has a session, also when the link is
+// made anew.
 func TestAgentLearnsRouter(t *testing.T) {
 	r := newRig(t)
 	labstore.Make(t, r.store, &api.BGPPeer{Meta: api.Meta{Name: "rig-rack"}, Spec: api.BGPPeerSpec{PeerIP: "fe80::%eth0", ASNumber: 65000}})

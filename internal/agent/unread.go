@@ -20,7 +20,8 @@ func (a *Agent) unread(s *desired.Snapshot) (problems []error) {
 		said(api.Examples("Node", map[string][]string{"": api.UnreadOf("Node", a.node.Annotations)}, func(string) string { return "this Node" }))
 	}
 	if a.Pods != nil {
-		said(api.Examples("Pod", withoutEffect(a.Pods.UnreadAnnotations(), s.Self.Floating), func(pod string) string { return "pods of this node, such as " + pod + "," }))
+		said(api.Examples("Pod", withoutEffect(a.Pods.UnreadAnnotations(), s.Self.Floating),
+			func(pod string) string { return "pods of this node, such as " + pod + "," }))
 	}
 	// They are no more this node's than of others, so that no Event of its own is made.
 	return append(problems, api.Examples("Namespace", a.Watch.UnreadAnnotations(), func(name string) string { return "Namespace " + name })...)

@@ -27,7 +27,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestFieldsWithoutEffect: every field of this node's configurations that is said to have no effect is named, and no more after they have gone.
+// TestFieldsWithoutEffect: every field of this node's configurations that is said to have no effect is named, and no
+// more after they have gone.
 func TestFieldsWithoutEffect(t *testing.T) {
 	r := newRig(t)
 	status, _ := r.agent(t, newPeers())
@@ -50,7 +51,8 @@ func TestFieldsWithoutEffect(t *testing.T) {
 	waittest.Until(t, soon, "no more of what is gone", func() bool { return reflect.DeepEqual(own(), want[:1]) })
 }
 
-// TestUnreadAnnotations: annotations of Calico's that have no effect are named, of the Node, its pods and namespaces, and no more after they have gone.
+// TestUnreadAnnotations: annotations of Calico's that have no effect are named, of the Node, its pods and namespaces,
+// and no more after they have gone.
 func TestUnreadAnnotations(t *testing.T) {
 	r := newRig(t)
 	feed, err := cluster.NewPolicyFeed(r.api, rigNode, slog.New(slog.NewTextHandler(t.Output(), nil)))
@@ -96,8 +98,9 @@ func TestUnreadAnnotations(t *testing.T) {
 	}
 	client, err := dynamic.NewForConfig(labtest.RESTConfig(t))
 	errtest.Must(t, err)
-	_, err = client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace("default").Patch(t.Context(), "rig-unread", types.MergePatchType,
-		[]byte(`{"status":{"podIP":"10.90.0.7","podIPs":[{"ip":"10.90.0.7"}]}}`), metav1.PatchOptions{}, "status")
+	_, err = client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace("default").Patch(t.Context(),
+		"rig-unread", types.MergePatchType, []byte(`{"status":{"podIP":"10.90.0.7","podIPs":[{"ip":"10.90.0.7"}]}}`),
+		metav1.PatchOptions{}, "status")
 	errtest.Must(t, err)
 	waittest.Until(t, 2*fullPass, floating, func() bool { return names(floating) })
 	sandbox := netnstest.New(t)

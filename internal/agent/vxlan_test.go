@@ -52,7 +52,8 @@ func (r *rig) forwards(_ *testing.T, mac vxlan.MAC) func() bool {
 	})
 }
 
-// A pool leaves IPIP on a node that could not make tunl0. The node serves its pods at once: there is nothing to be kept.
+// A pool leaves IPIP on a node that could not make tunl0. The node serves its pods at once: there is nothing to be
+// kept.
 func TestAgentLeavesWhatNeverStood(t *testing.T) {
 	r := newRig(t)
 	// As good as a kernel without IPIP, on any kernel. One with IPIP may have made tunl0.
@@ -77,7 +78,8 @@ func TestAgentLeavesWhatNeverStood(t *testing.T) {
 // An agent whose kernel has no IPIP names the command that helps; with IPIP it serves.
 func TestAgentNeedsIPIP(t *testing.T) {
 	r := newRig(t)
-	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "needs"}, Spec: api.IPPoolSpec{CIDR: "10.97.0.0/16", BlockSize: 26, IPIPMode: api.EncapAlways}})
+	labstore.Make(t, r.store,
+		&api.IPPool{Meta: api.Meta{Name: "needs"}, Spec: api.IPPoolSpec{CIDR: "10.97.0.0/16", BlockSize: 26, IPIPMode: api.EncapAlways}})
 	status, _ := r.agent(t, newPeers())
 	if err := netnstest.IPIP(); errors.Is(err, ipip.ErrNoIPIP) {
 		named(t, status, "run: kubectl patch ippools.crd.projectcalico.org needs --type=merge")
@@ -86,11 +88,13 @@ func TestAgentNeedsIPIP(t *testing.T) {
 	}
 }
 
-// VXLAN of an agent without BGP: an end that appears, changes and goes, settings that change, and nothing written in between.
+// VXLAN of an agent without BGP: an end that appears, changes and goes, settings that change, and nothing written in
+// between.
 func TestAgentKeepsVXLAN(t *testing.T) {
 	r := newRig(t)
 	r.configure = func(c *config.Node) { c.NoBGP = true }
-	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "vx"}, Spec: api.IPPoolSpec{CIDR: "10.95.0.0/16", BlockSize: 26, VXLANMode: api.EncapAlways}})
+	labstore.Make(t, r.store,
+		&api.IPPool{Meta: api.Meta{Name: "vx"}, Spec: api.IPPoolSpec{CIDR: "10.95.0.0/16", BlockSize: 26, VXLANMode: api.EncapAlways}})
 	r.affinity(t, rigNode, "10.95.1.0/26", "rig-node-10-95-1-0-26")
 	r.affinity(t, rigOther, "10.95.2.0/26", "rig-other-10-95-2-0-26")
 	status, _ := r.agent(t, newPeers())
@@ -113,7 +117,8 @@ func TestAgentKeepsVXLAN(t *testing.T) {
 	r.annotate(t, rigOther, api.AnnotationIPv4VXLANAddr, "10.95.2.0")
 	waittest.Until(t, soon, "the way to the other", r.has(t, "10.95.2.0/26 via 10.95.2.0 dev vxlan.calico onlink"))
 	mac := vxlan.MACOf(rigOther, false)
-	if have := r.ns.Run(t, "ip", "neigh", "show", "dev", vxlan.Device4); !strings.Contains(have, "10.95.2.0 lladdr "+mac.String()+" PERMANENT") {
+	if have := r.ns.Run(t, "ip", "neigh", "show", "dev", vxlan.Device4); !strings.Contains(have,
+		"10.95.2.0 lladdr "+mac.String()+" PERMANENT") {
 		t.Errorf("the other's end is not known: %s", have)
 	}
 	if !r.forwards(t, mac)() {
@@ -125,7 +130,8 @@ func TestAgentKeepsVXLAN(t *testing.T) {
 	if known, err := os.ReadFile(filepath.Join(r.stateDir, nodeFile)); err != nil || string(known) != self.UID {
 		t.Errorf("the Node whose addresses were made sure of is %q, %v, want %q", known, err, self.UID)
 	}
-	if rules := r.ns.Run(t, "nft", "list", "table", "inet", "tortie"); !strings.Contains(rules, "udp dport 4789") && !strings.Contains(rules, "th dport 4789") {
+	if rules := r.ns.Run(t, "nft", "list", "table", "inet", "tortie"); !strings.Contains(rules, "udp dport 4789") &&
+		!strings.Contains(rules, "th dport 4789") {
 		t.Errorf("the guard lets VXLAN in from anybody:\n%s", rules)
 	}
 
@@ -154,9 +160,11 @@ func TestAgentKeepsVXLAN(t *testing.T) {
 	r.annotate(t, rigNode, api.AnnotationVXLANMAC, "66:00:00:00:00:11")
 	waittest.Until(t, soon, "the own MAC", r.device(func(l netlinkx.Link) bool { return l.HardwareAddr.String() == "66:00:00:00:00:11" }))
 
-	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}, Spec: api.FelixConfigurationSpec{VXLANPort: ptr(8472), VXLANVNI: ptr(7), VXLANMTU: ptr(1400)}}
+	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode},
+		Spec: api.FelixConfigurationSpec{VXLANPort: ptr(8472), VXLANVNI: ptr(7), VXLANMTU: ptr(1400)}}
 	labstore.Make(t, r.store, felix)
-	waittest.Until(t, soon, "another port, network and MTU", r.device(func(l netlinkx.Link) bool { return l.VXLAN.ID == 7 && l.VXLAN.Port == 8472 && l.MTU == 1400 }))
+	waittest.Until(t, soon, "another port, network and MTU",
+		r.device(func(l netlinkx.Link) bool { return l.VXLAN.ID == 7 && l.VXLAN.Port == 8472 && l.MTU == 1400 }))
 	waittest.Until(t, soon, "the route is back on the new device", r.has(t, "10.95.2.0/26 via 10.95.2.0 dev vxlan.calico onlink"))
 	waittest.Until(t, soon, "the entries are", r.forwards(t, vxlan.MAC{0x66, 5: 0x99}))
 

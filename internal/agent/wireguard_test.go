@@ -34,7 +34,8 @@ func (r *rig) table(t *testing.T) string {
 	return strings.Join(strings.Fields(r.ns.Run(t, "ip", "route", "show", "table", "all", "proto", "84")+r.ns.Run(t, "ip", "rule")), " ")
 }
 
-// moveWireGuard has a pod with CAP_NET_ADMIN put a device of its own in the place of the node's, and returns its public key.
+// moveWireGuard has a pod with CAP_NET_ADMIN put a device of its own in the place of the node's, and returns its public
+// key.
 func (r *rig) moveWireGuard(t *testing.T) string {
 	t.Helper()
 	pod := netnstest.New(t)
@@ -48,8 +49,8 @@ func (r *rig) moveWireGuard(t *testing.T) string {
 	return w.Public.String()
 }
 
-// WireGuard is turned on and off. Its key outlives the agent, and a device with a key of another's is made anew. On a kernel without it the node serves
-// its pods, and names what is missing.
+// WireGuard is turned on and off. Its key outlives the agent, and a device with a key of another's is made anew. On a
+// kernel without it the node serves its pods, and names what is missing.
 func TestAgentWireGuard(t *testing.T) {
 	before := clearPatience
 	clearPatience = time.Second
@@ -85,7 +86,8 @@ func TestAgentWireGuard(t *testing.T) {
 		if tunnels := status.Report().Tunnels; len(tunnels) != 1 || tunnels[0].Unencrypted != 1 || tunnels[0].UnencryptedNodes[0] != rigOther {
 			t.Errorf("nobody has answered: %+v", tunnels)
 		}
-		waittest.Until(t, 6*soon, "the way, though nobody answers", func() bool { return strings.Contains(r.table(t), "10.90.2.0/26 dev wireguard.cali table 1") })
+		waittest.Until(t, 6*soon, "the way, though nobody answers",
+			func() bool { return strings.Contains(r.table(t), "10.90.2.0/26 dev wireguard.cali table 1") })
 		r.annotate(t, rigOther, api.AnnotationWireGuardKey, "")
 		waittest.Until(t, 6*soon, "the node that is reached in the clear is named", func() bool {
 			for text, reason := range status.Report().ProblemReasons {
@@ -122,7 +124,8 @@ func TestAgentWireGuard(t *testing.T) {
 	}
 }
 
-// Where encryption is required nothing is sent in the clear: not to a node without a key, nor on a kernel without WireGuard, whose node takes no pods.
+// Where encryption is required nothing is sent in the clear: not to a node without a key, nor on a kernel without
+// WireGuard, whose node takes no pods.
 func TestAgentRequiresEncryption(t *testing.T) {
 	r, felix := wireGuardRig(t)
 	r.configure = func(c *config.Node) { c.RequireEncryption = true }
@@ -149,7 +152,8 @@ func TestAgentRequiresEncryption(t *testing.T) {
 		data, err := os.ReadFile(seen.Name())
 		text := string(data)
 		open := strings.Index(text, "\n10.90.2.0/26 ")
-		return err == nil && open > strings.Index(text, "prohibit 10.90.0.0/16") && open > strings.Index(text, "fwmark 0x200000") && strings.Contains(text, "fwmark 0x200000")
+		return err == nil && open > strings.Index(text, "prohibit 10.90.0.0/16") && open > strings.Index(text, "fwmark 0x200000") &&
+			strings.Contains(text, "fwmark 0x200000")
 	})
 	if has := netnstest.WireGuard() == nil; !has {
 		named(t, status, "modprobe wireguard")

@@ -11,7 +11,8 @@ import (
 // Fate is what becomes of something that a user of Calico can write.
 type Fate string
 
-// The fates. What is Named is said, where it is met, to have no effect; what is Written is what programs write, and users do not.
+// The fates. What is Named is said, where it is met, to have no effect; what is Written is what programs write, and
+// users do not.
 const (
 	Acted   Fate = "acted on"
 	Refused Fate = "refused"
@@ -32,8 +33,8 @@ const (
 	noQoS       = "there are no limits but kubernetes.io/ingress-bandwidth and egress-bandwidth"
 )
 
-// CalicoAnnotations are all annotations that Calico reads on objects of Kubernetes, or writes there. One of Calico's domains that is not among
-// them, or on another kind, is named as those that are Named.
+// CalicoAnnotations are all annotations that Calico reads on objects of Kubernetes, or writes there. One of Calico's
+// domains that is not among them, or on another kind, is named as those that are Named.
 var CalicoAnnotations = slices.Concat(
 	inputs("Pod", Acted, "by calico, at ADD", ConnectionAnnotations...),
 	inputs("Pod", Acted, ofBandwidth, "kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"),
@@ -46,9 +47,10 @@ var CalicoAnnotations = slices.Concat(
 	inputs("Pod", Named, "packets keep the DSCP that the pod gives them", "qos.projectcalico.org/dscp"),
 	inputs("Pod", Written, "", AnnotationPodIP, AnnotationPodIPs, AnnotationContainerID),
 	inputs("Namespace", Acted, "for its pods that do not have them, at ADD", AnnotationIPv4Pools, AnnotationIPv6Pools, AnnotationIPFamilies),
-	inputs("Node", Acted, "", AnnotationIPv4Address, AnnotationIPv6Address, AnnotationASNumber, AnnotationReflector, AnnotationLabels, AnnotationVXLANMAC, AnnotationVXLANMACv6),
-	inputs("Node", Written, "", AnnotationInterfaces, AnnotationIPv4TunnelAddr, AnnotationIPv4VXLANAddr, AnnotationIPv6VXLANAddr, AnnotationIPv4WireGuard,
-		AnnotationIPv6WireGuard, AnnotationWireGuardKey, AnnotationWireGuardKeyV6, "projectcalico.org/annotations", "projectcalico.org/kube-labels"),
+	inputs("Node", Acted, "", AnnotationIPv4Address, AnnotationIPv6Address, AnnotationASNumber, AnnotationReflector,
+		AnnotationLabels, AnnotationVXLANMAC, AnnotationVXLANMACv6), inputs("Node", Written, "", AnnotationInterfaces, AnnotationIPv4TunnelAddr,
+		AnnotationIPv4VXLANAddr, AnnotationIPv6VXLANAddr, AnnotationIPv4WireGuard, AnnotationIPv6WireGuard, AnnotationWireGuardKey,
+		AnnotationWireGuardKeyV6, "projectcalico.org/annotations", "projectcalico.org/kube-labels"),
 	inputs("Service", Acted, "by kube-controllers, for type LoadBalancer", AddressAnnotations...),
 )
 
@@ -67,7 +69,8 @@ func calicos(key string) bool {
 
 // Unread reports that an annotation of Calico's domains has no effect on an object of a kind.
 func Unread(kind, key string) bool {
-	return calicos(key) && !slices.ContainsFunc(CalicoAnnotations, func(i Input) bool { return i.On == kind && i.Key == key && i.Fate != Named })
+	return calicos(key) &&
+		!slices.ContainsFunc(CalicoAnnotations, func(i Input) bool { return i.On == kind && i.Key == key && i.Fate != Named })
 }
 
 // Whoever may write an object can give it thousands of annotations.
@@ -77,7 +80,8 @@ const (
 	mostKey      = 128 // bytes of a key in a text
 )
 
-// UnreadOf returns the annotations of an object of a kind that have no effect, in ascending order. Of many it has the first, and then how many more.
+// UnreadOf returns the annotations of an object of a kind that have no effect, in ascending order. Of many it has the
+// first, and then how many more.
 func UnreadOf(kind string, annotations map[string]string) (keys []string) {
 	count := 0
 	for key := range annotations {
@@ -107,7 +111,8 @@ func ErrUnread(kind, key, of string) error {
 	key = shownKey(key)
 	switch {
 	case key == AnnotationFloatingIPs && i >= 0:
-		return fmt.Errorf("annotation %s of %s has no effect: the pod got its network before it had it, or from another plugin or IPAM: delete the pod, so that its owner makes it anew", key, of)
+		return fmt.Errorf("annotation %s of %s has no effect: the pod got its network before it had it, or from another plugin or IPAM: delete "+
+			"the pod, so that its owner makes it anew", key, of)
 	case i >= 0:
 		why = CalicoAnnotations[i].Why
 	}
@@ -124,8 +129,8 @@ func shownKey(key string) string {
 	return shown
 }
 
-// Examples returns, for each annotation of those that objects of a kind have, an error that names the first of these objects. After some it says how many
-// more there are.
+// Examples returns, for each annotation of those that objects of a kind have, an error that names the first of these
+// objects. After some it says how many more there are.
 func Examples(kind string, by map[string][]string, text func(object string) string) (all []error) {
 	seen := map[string]bool{}
 	for _, object := range slices.Sorted(maps.Keys(by)) {

@@ -10,8 +10,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestEveryAnnotationOfCalico: each annotation that Calico reads on objects of Kubernetes, or writes there, is acted on or named; those that are
-// named, and those that are not Calico's although they are of its domains, are without effect, and an error says why.
+// TestEveryAnnotationOfCalico: each annotation that Calico reads on objects of Kubernetes, or writes there, is acted on
+// or named; those that are named, and those that are not Calico's although they are of its domains, are without effect,
+// and an error says why.
 func TestEveryAnnotationOfCalico(t *testing.T) {
 	text, err := os.ReadFile("testdata/calico-annotations.txt")
 	errtest.Must(t, err)
@@ -40,8 +41,10 @@ func TestEveryAnnotationOfCalico(t *testing.T) {
 	if seen < 50 || seen != len(CalicoAnnotations) {
 		t.Errorf("%d annotations, and %d in CalicoAnnotations", seen, len(CalicoAnnotations))
 	}
-	for kind, key := range map[string]string{"Pod": "cni.projectcalico.org/floatingIP", "Namespace": AnnotationIPAddrs, "Node": "projectcalico.org/AsNumber", "Service": "projectcalico.org/loadBalancerIP"} {
-		if got := UnreadOf(kind, map[string]string{key: "x", "other.org/x": "y", "notprojectcalico.org/x": "z"}); !slices.Equal(got, []string{key}) {
+	for kind, key := range map[string]string{"Pod": "cni.projectcalico.org/floatingIP", "Namespace": AnnotationIPAddrs,
+		"Node": "projectcalico.org/AsNumber", "Service": "projectcalico.org/loadBalancerIP"} {
+		if got := UnreadOf(kind, map[string]string{key: "x", "other.org/x": "y", "notprojectcalico.org/x": "z"}); !slices.Equal(got,
+			[]string{key}) {
 			t.Errorf("%s on a %s: %v", key, kind, got)
 		}
 		if text := ErrUnread(kind, key, "it").Error(); !strings.Contains(text, key) || !strings.Contains(text, "spelt") {
@@ -50,7 +53,8 @@ func TestEveryAnnotationOfCalico(t *testing.T) {
 	}
 }
 
-// TestManyUnreadAnnotations: however many annotations of whatever length objects have, a few are kept and named, and how many more there are.
+// TestManyUnreadAnnotations: however many annotations of whatever length objects have, a few are kept and named, and
+// how many more there are.
 func TestManyUnreadAnnotations(t *testing.T) {
 	many := map[string]string{}
 	for i := range 12000 {
@@ -68,11 +72,13 @@ func TestManyUnreadAnnotations(t *testing.T) {
 		by[fmt.Sprintf("%05d", i)] = []string{fmt.Sprintf("projectcalico.org/%05d", i), "projectcalico.org/all"}
 	}
 	all := Examples("Pod", by, func(pod string) string { return pod })
-	if len(all) != mostExamples+1 || !strings.Contains(all[0].Error(), "projectcalico.org/00000 of 00000") || !strings.HasPrefix(all[10].Error(), "11991 more annotations of Calico's of Pods") {
+	if len(all) != mostExamples+1 || !strings.Contains(all[0].Error(), "projectcalico.org/00000 of 00000") ||
+		!strings.HasPrefix(all[10].Error(), "11991 more annotations of Calico's of Pods") {
 		t.Errorf("%q", all)
 	}
 	long := "projectcalico.org/\x1b" + strings.Repeat("x", 300)
-	if text := ErrUnread("Pod", long, "it").Error(); strings.Contains(text, "\x1b") || strings.Contains(text, strings.Repeat("x", mostKey)) || !strings.Contains(text, `projectcalico.org/\x1bxxx`) {
+	if text := ErrUnread("Pod", long, "it").Error(); strings.Contains(text, "\x1b") || strings.Contains(text, strings.Repeat("x", mostKey)) ||
+		!strings.Contains(text, `projectcalico.org/\x1bxxx`) {
 		t.Errorf("%q", text)
 	}
 }

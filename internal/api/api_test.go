@@ -55,7 +55,8 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// The two-phase marker of an affinity is a string, those of blocks and handles are booleans: Calico's schema refuses others.
+// The two-phase marker of an affinity is a string, those of blocks and handles are booleans: Calico's schema refuses
+// others.
 func TestDeletionMarkers(t *testing.T) {
 	for text, obj := range map[string]Deletable{
 		`{"metadata":{},"spec":{"state":"","node":"","cidr":"","deleted":"true"}}`: &BlockAffinity{},
@@ -75,7 +76,8 @@ func TestDeletionMarkers(t *testing.T) {
 	}
 }
 
-// Only a confirmed claim counts as ownership; old data has no state, and some clients write other words for "not deleted".
+// Only a confirmed claim counts as ownership; old data has no state, and some clients write other words for "not
+// deleted".
 func TestAffinityConfirmed(t *testing.T) {
 	for _, c := range []struct {
 		state   AffinityState

@@ -31,7 +31,8 @@ type BGPConfigurationSpec struct {
 	// BindMode None makes BGP listen on all addresses, NodeIP, which Tortie takes for the default, on the node's alone.
 	// +kubebuilder:validation:Enum=None;NodeIP
 	BindMode string `json:"bindMode,omitempty"`
-	// IgnoredInterfaces are interfaces whose networks Calico nodes do not announce, with * for any text; Tortie announces none.
+	// IgnoredInterfaces are interfaces whose networks Calico nodes do not announce, with * for any text; Tortie announces
+	// none.
 	IgnoredInterfaces []string `json:"ignoredInterfaces,omitempty"`
 	// NodeMeshPassword is the TCP MD5 password of the sessions between nodes; absent means none.
 	NodeMeshPassword *BGPPassword `json:"nodeMeshPassword,omitempty"`
@@ -127,12 +128,13 @@ type BGPPeer struct {
 	Spec BGPPeerSpec `json:"spec"`
 }
 
-// AnnotationBFD asks for BFD on a BGPPeer, and on BGPConfiguration default for the mesh: package bfd has its form. Calico has no such field, and
-// the API server drops fields of a spec that it does not know.
+// AnnotationBFD asks for BFD on a BGPPeer, and on BGPConfiguration default for the mesh: package bfd has its form.
+// Calico has no such field, and the API server drops fields of a spec that it does not know.
 const AnnotationBFD = "tortie.io/bfd"
 
-// AnnotationTCPAO on a BGPPeer names a Secret in the agent's namespace and a key in it, as SECRET/KEY, with keys of TCP-AO in the form of package
-// tcpao. It is no form of spec.password: Calico's nodes take that for a password of TCP MD5, and BIRD refuses a configuration with one this long.
+// AnnotationTCPAO on a BGPPeer names a Secret in the agent's namespace and a key in it, as SECRET/KEY, with keys of
+// TCP-AO in the form of package tcpao. It is no form of spec.password: Calico's nodes take that for a password of TCP
+// MD5, and BIRD refuses a configuration with one this long.
 const AnnotationTCPAO = "tortie.io/tcp-ao"
 
 // TCPAOPlace returns where keys of TCP-AO are; ok is false if the annotation does not say it.
@@ -141,7 +143,8 @@ func TCPAOPlace(annotation string) (place Place, ok bool) {
 	return Place{Name: name, Key: key, TCPAO: true}, name != "" && key != ""
 }
 
-// AnnotationAggregate on a BGPPeer asks for larger prefixes in place of blocks, for the same reasons: peering.Aggregation has its values.
+// AnnotationAggregate on a BGPPeer asks for larger prefixes in place of blocks, for the same reasons:
+// peering.Aggregation has its values.
 const AnnotationAggregate = "tortie.io/aggregate"
 
 // BGPPeerSpec is the content of a BGPPeer.
@@ -152,8 +155,9 @@ type BGPPeerSpec struct {
 	Node string `json:"node,omitempty"`
 	// NodeSelector selects the nodes that have the session, in Calico's selector language.
 	NodeSelector string `json:"nodeSelector,omitempty"`
-	// PeerIP is the peer's address, with its port if that is not the cluster's: 10.0.0.1, 10.0.0.1:1179 or [fd00::1]:1179. A
-	// link-local address has its interface with it: fe80::1%eth0; fe80::%eth0 is the router on it, which its advertisements tell.
+	// PeerIP is the peer's address, with its port if that is not the cluster's: 10.0.0.1, 10.0.0.1:1179 or [fd00::1]:1179.
+	// A link-local address has its interface with it: fe80::1%eth0; fe80::%eth0 is the router on it, which its
+	// advertisements tell.
 	PeerIP string `json:"peerIP,omitempty"`
 	// PeerSelector selects nodes to be the peers, instead of peerIP.
 	PeerSelector string `json:"peerSelector,omitempty"`
@@ -171,8 +175,8 @@ type BGPPeerSpec struct {
 	LocalASNumber *uint32 `json:"localASNumber,omitempty"`
 	// Filters are the names of BGPFilters, in the order in which they are asked.
 	Filters []string `json:"filters,omitempty"`
-	// NextHopMode says which next hop the peer is told: Auto, the default, is this node on sessions with another AS and what was
-	// learned otherwise; Self is always this node, Keep always what was learned.
+	// NextHopMode says which next hop the peer is told: Auto, the default, is this node on sessions with another AS and
+	// what was learned otherwise; Self is always this node, Keep always what was learned.
 	// +kubebuilder:validation:Enum=Auto;Self;Keep
 	NextHopMode string `json:"nextHopMode,omitempty"`
 	// KeepOriginalNextHop is the older form of nextHopMode Keep, and has an effect on sessions with another AS only.
@@ -192,7 +196,8 @@ type BGPPeerSpec struct {
 	TTLSecurity *int `json:"ttlSecurity,omitempty"`
 	// ReachableBy is the gateway by which the peer is reached, for which a route is made.
 	ReachableBy string `json:"reachableBy,omitempty"`
-	// ReversePeering Manual leaves the sessions of the peers, if they are nodes, to objects of their own; the default is Auto.
+	// ReversePeering Manual leaves the sessions of the peers, if they are nodes, to objects of their own; the default is
+	// Auto.
 	// +kubebuilder:validation:Enum=Auto;Manual
 	ReversePeering string `json:"reversePeering,omitempty"`
 }

@@ -1,13 +1,15 @@
 package api
 
-// BGPFilter says which routes a node takes from BGP peers and announces to them. A BGPPeer names the filters that hold for it.
+// BGPFilter says which routes a node takes from BGP peers and announces to them. A BGPPeer names the filters that hold
+// for it.
 type BGPFilter struct {
 	Meta `json:"metadata"`
 	Spec BGPFilterSpec `json:"spec"`
 }
 
-// BGPFilterSpec is the content of a BGPFilter: a list of rules for each direction and family. The first rule that matches a
-// route decides; a route that none matches is left to the next filter of the peer, and in the end to the agent's own rules.
+// BGPFilterSpec is the content of a BGPFilter: a list of rules for each direction and family. The first rule that
+// matches a route decides; a route that none matches is left to the next filter of the peer, and in the end to the
+// agent's own rules.
 type BGPFilterSpec struct {
 	// ExportV4 is for IPv4 routes that are announced to a peer.
 	ExportV4 []BGPFilterRule `json:"exportV4,omitempty"`
@@ -102,7 +104,8 @@ type BGPFilterPrefixLength struct {
 //
 // +mapType=atomic
 type BGPFilterCommunities struct {
-	// Values has one community: two numbers up to 65535, or three up to 4294967295 (a large one), with colons between them.
+	// Values has one community: two numbers up to 65535, or three up to 4294967295 (a large one), with colons between
+	// them.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=1
 	Values []string `json:"values"`

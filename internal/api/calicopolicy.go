@@ -24,8 +24,8 @@ type CalicoNetworkPolicySpec struct {
 
 // Lists of rules have a limit for the API server's estimate of what validation costs: no object has room for as many.
 
-// CalicoPolicySpec is what policies of all of Calico's kinds share. In its tier the policy with the lowest order comes first; the first of its
-// rules that matches and does not only log decides.
+// CalicoPolicySpec is what policies of all of Calico's kinds share. In its tier the policy with the lowest order comes
+// first; the first of its rules that matches and does not only log decides.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.ingress) || self.ingress.all(r, !has(r.destination) || !has(r.destination.services))",message="destination.services is for egress rules: select pods instead",fieldPath=".ingress"
 // +kubebuilder:validation:XValidation:rule="!has(self.egress) || self.egress.all(r, !has(r.source) || !has(r.source.services))",message="source.services is for ingress rules: select pods instead",fieldPath=".egress"
@@ -36,14 +36,15 @@ type CalicoPolicySpec struct {
 	// Tier is the name of the policy's Tier; empty means default.
 	// +kubebuilder:default=default
 	Tier string `json:"tier,omitempty"`
-	// Order is the policy's place in its tier: lower ones come first. Absent means last. A Kubernetes NetworkPolicy has 1000 in tier default.
+	// Order is the policy's place in its tier: lower ones come first. Absent means last. A Kubernetes NetworkPolicy has
+	// 1000 in tier default.
 	Order *float64 `json:"order,omitempty"`
 	// Selector selects what the policy is for by its labels, in Calico's selector language. Empty means all().
 	Selector string `json:"selector,omitempty"`
 	// ServiceAccountSelector limits the policy to pods whose service accounts have the labels.
 	ServiceAccountSelector string `json:"serviceAccountSelector,omitempty"`
-	// Types are the directions that the policy is for: Ingress, Egress. What they leave out is as if there were no policy. Calico's clients
-	// derive them from the rules; in an object without them the policy is for both.
+	// Types are the directions that the policy is for: Ingress, Egress. What they leave out is as if there were no policy.
+	// Calico's clients derive them from the rules; in an object without them the policy is for both.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:Enum=Ingress;Egress
 	Types []string `json:"types,omitempty"`
@@ -59,7 +60,8 @@ type CalicoPolicySpec struct {
 	Unreadable string `json:"-"`
 }
 
-// CalicoGlobalNetworkPolicy is Calico's GlobalNetworkPolicy: ordered rules for pods of all namespaces, and for host endpoints.
+// CalicoGlobalNetworkPolicy is Calico's GlobalNetworkPolicy: ordered rules for pods of all namespaces, and for host
+// endpoints.
 //
 // +kubebuilder:printcolumn:name="Tier",type=string,JSONPath=`.spec.tier`
 // +kubebuilder:printcolumn:name="Order",type=number,JSONPath=`.spec.order`
@@ -83,11 +85,13 @@ type CalicoGlobalNetworkPolicy struct {
 // +kubebuilder:validation:XValidation:rule="has(self.applyOnForward) && self.applyOnForward || !(has(self.doNotTrack) && self.doNotTrack) && !(has(self.preDNAT) && self.preDNAT)",message="doNotTrack and preDNAT need applyOnForward: set it to true",fieldPath=".applyOnForward"
 type CalicoGlobalNetworkPolicySpec struct {
 	CalicoPolicySpec `json:",inline"`
-	// NamespaceSelector limits the policy to pods in namespaces with the labels. Host endpoints have those of their profiles' namespaces.
+	// NamespaceSelector limits the policy to pods in namespaces with the labels. Host endpoints have those of their
+	// profiles' namespaces.
 	NamespaceSelector string `json:"namespaceSelector,omitempty"`
 	// DoNotTrack makes the policy one for host endpoints, before connection tracking. Needs applyOnForward.
 	DoNotTrack bool `json:"doNotTrack,omitempty"`
-	// PreDNAT makes the policy one for host endpoints, before the addresses of Services are translated. Needs applyOnForward.
+	// PreDNAT makes the policy one for host endpoints, before the addresses of Services are translated. Needs
+	// applyOnForward.
 	PreDNAT bool `json:"preDNAT,omitempty"`
 	// ApplyOnForward extends the policy to what host endpoints forward.
 	ApplyOnForward bool `json:"applyOnForward,omitempty"`
@@ -101,7 +105,8 @@ type CalicoGlobalNetworkPolicySpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.http) || self.action == 'Allow' && (!has(self.protocol) || self.protocol in ['TCP', 'tcp', 'Tcp'] || self.protocol == 6)",message="http is for action Allow and protocol TCP only: set these, or leave it out",fieldPath=".http"
 // +kubebuilder:validation:XValidation:rule="!(has(self.destination) && has(self.destination.services)) || !(has(self.destination) && has(self.destination.ports) && size(self.destination.ports) > 0) && !(has(self.destination) && has(self.destination.notPorts) && size(self.destination.notPorts) > 0)",message="the ports are those of the Service: leave ports and notPorts out, or services",fieldPath=".destination.services"
 type CalicoRule struct {
-	// Action is what becomes of the packets: Allow, Deny, Pass (to the next tier), or Log, after which the next rule decides.
+	// Action is what becomes of the packets: Allow, Deny, Pass (to the next tier), or Log, after which the next rule
+	// decides.
 	// +kubebuilder:validation:Enum=Allow;Deny;Log;Pass
 	Action string `json:"action"`
 	// IPVersion restricts the rule to IPv4 (4) or IPv6 (6).
@@ -135,7 +140,8 @@ type CalicoProtocol string
 // UnmarshalJSON takes a number for its text.
 func (p *CalicoProtocol) UnmarshalJSON(data []byte) error { return numberOrText(data, (*string)(p)) }
 
-// CalicoPort is a port, a range such as 8080:8090, or the name of a port that pods declare. In JSON one port may be a number.
+// CalicoPort is a port, a range such as 8080:8090, or the name of a port that pods declare. In JSON one port may be a
+// number.
 //
 // +kubebuilder:validation:XIntOrString
 // +kubebuilder:validation:Pattern=`^([0-9]{1,5}:[0-9]{1,5}|[a-zA-Z0-9_.-]{1,128})$`
@@ -170,8 +176,8 @@ type CalicoEntityRule struct {
 	// NotNets are CIDRs, of which none may contain the address.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
 	NotNets []string `json:"notNets,omitempty"`
-	// Selector selects pods, network sets and host endpoints by their labels. In a NetworkPolicy those of its namespace, unless there is a
-	// namespaceSelector.
+	// Selector selects pods, network sets and host endpoints by their labels. In a NetworkPolicy those of its namespace,
+	// unless there is a namespaceSelector.
 	Selector string `json:"selector,omitempty"`
 	// NotSelector excludes what it selects.
 	NotSelector string `json:"notSelector,omitempty"`
@@ -179,7 +185,8 @@ type CalicoEntityRule struct {
 	NamespaceSelector string `json:"namespaceSelector,omitempty"`
 	// ServiceAccounts selects pods by their service accounts.
 	ServiceAccounts *CalicoServiceAccounts `json:"serviceAccounts,omitempty"`
-	// Services selects the endpoints of a Kubernetes Service: as destination of egress rules with their ports, as source of ingress rules.
+	// Services selects the endpoints of a Kubernetes Service: as destination of egress rules with their ports, as source
+	// of ingress rules.
 	Services *CalicoServiceMatch `json:"services,omitempty"`
 	// Ports are ports, ranges and names of ports, of which one must match.
 	Ports []CalicoPort `json:"ports,omitempty"`
@@ -233,13 +240,15 @@ const (
 	CalicoPass  = "Pass"
 )
 
-// Salvage reads of an object that json.Unmarshal refuses because of cause which pods and directions the policy is about, and at which place. A
-// selector that is no text becomes its JSON, which is no selector either; an order that is no number comes first. It leaves metadata alone.
+// Salvage reads of an object that json.Unmarshal refuses because of cause which pods and directions the policy is
+// about, and at which place. A selector that is no text becomes its JSON, which is no selector either; an order that is
+// no number comes first. It leaves metadata alone.
 func (p *CalicoNetworkPolicy) Salvage(data []byte, cause error) {
 	p.Spec = CalicoNetworkPolicySpec{CalicoPolicySpec: salvagePolicy(data, cause)}
 }
 
-// Salvage is that of CalicoNetworkPolicy. What the policy is before is left out: if one of these fields cannot be read it is for pods, too.
+// Salvage is that of CalicoNetworkPolicy. What the policy is before is left out: if one of these fields cannot be read
+// it is for pods, too.
 func (p *CalicoGlobalNetworkPolicy) Salvage(data []byte, cause error) {
 	p.Spec = CalicoGlobalNetworkPolicySpec{
 		CalicoPolicySpec:  salvagePolicy(data, cause),

@@ -13,9 +13,12 @@ import (
 
 // Every field comes back byte for byte, so that none is lost or misnamed.
 func TestCalicoPolicyJSON(t *testing.T) {
-	const entity = `{"nets":["10.0.0.0/8"],"notNets":["10.1.0.0/16"],"selector":"a == 'b'","notSelector":"has(c)","namespaceSelector":"global()",` +
-		`"serviceAccounts":{"names":["sa"],"selector":"all()"},"services":{"name":"web","namespace":"shop"},"ports":["80","1:2","http"],"notPorts":["81"]}`
-	const rule = `{"action":"Allow","ipVersion":4,"protocol":"TCP","notProtocol":"17","icmp":{"type":8,"code":0},"notICMP":{"type":0},"source":` + entity +
+	const entity = `{"nets":["10.0.0.0/8"],"notNets":["10.1.0.0/16"],"selector":"a == 'b'","notSelector":"has(c)",` +
+		`"namespaceSelector":"global()",` +
+		`"serviceAccounts":{"names":["sa"],"selector":"all()"},"services":{"name":"web","namespace":"shop"},"ports":["80","1:2",` +
+		`"http"],"notPorts":["81"]}`
+	const rule = `{"action":"Allow","ipVersion":4,"protocol":"TCP","notProtocol":"17","icmp":{"type":8,"code":0},` +
+		`"notICMP":{"type":0},"source":` + entity +
 		`,"destination":` + entity + `,"http":{"methods":["GET"],"paths":[{"exact":"/a"},{"prefix":"/b"}]},"metadata":{"annotations":{"k":"v"}}}`
 	const policy = `"tier":"security","order":10.5,"selector":"all()","serviceAccountSelector":"has(x)","types":["Ingress","Egress"],` +
 		`"ingress":[` + rule + `],"egress":[` + rule + `],"performanceHints":["AssumeNeededOnEveryNode"]`
@@ -29,7 +32,8 @@ func TestCalicoPolicyJSON(t *testing.T) {
 		`"order":100,"defaultAction":"Pass"`:                                 &CalicoTier{},
 		`"nets":["10.0.0.1"]`:                                                &CalicoNetworkSet{},
 		`"nets":["fd00::/8"]`:                                                &CalicoGlobalNetworkSet{},
-		`"node":"n","interfaceName":"*","expectedIPs":["10.0.0.1"],"profiles":["p"],"ports":[{"name":"ssh","protocol":"TCP","port":22}]`: &CalicoHostEndpoint{},
+		`"node":"n","interfaceName":"*","expectedIPs":["10.0.0.1"],"profiles":["p"],"ports":[{"name":"ssh","protocol":"TCP",` +
+			`"port":22}]`: &CalicoHostEndpoint{},
 	} {
 		want := `{"metadata":{"name":"x"},"spec":{` + spec + `}}`
 		if err := json.Unmarshal([]byte(want), obj); err != nil {
@@ -54,12 +58,15 @@ func TestCalicoNumbers(t *testing.T) {
 	difftest.Want(t, "rule", want, rule)
 }
 
-// Of what cannot be read as a whole the place and the subject are read. A selector that is no text must not become an empty one, which selects all.
+// Of what cannot be read as a whole the place and the subject are read. A selector that is no text must not become an
+// empty one, which selects all.
 func TestCalicoSalvage(t *testing.T) {
 	order, first := 7.0, math.Inf(-1)
 	for text, want := range map[string]CalicoGlobalNetworkPolicySpec{
-		`{"spec":{"tier":"a","order":7,"selector":"has(x)","namespaceSelector":"has(y)","serviceAccountSelector":"has(z)","types":["Egress"],"preDNAT":true,"ingress":7}}`: {
-			CalicoPolicySpec:  CalicoPolicySpec{Tier: "a", Order: &order, Selector: "has(x)", ServiceAccountSelector: "has(z)", Types: []string{"Egress"}},
+		`{"spec":{"tier":"a","order":7,"selector":"has(x)","namespaceSelector":"has(y)","serviceAccountSelector":"has(z)","types":["Egress"],` +
+			`"preDNAT":true,"ingress":7}}`: {
+			CalicoPolicySpec: CalicoPolicySpec{Tier: "a", Order: &order, Selector: "has(x)", ServiceAccountSelector: "has(z)",
+				Types: []string{"Egress"}},
 			NamespaceSelector: "has(y)", PreDNAT: true,
 		},
 		`{"spec":{"order":"7","selector":["x"],"namespaceSelector":1,"serviceAccountSelector":{},"types":7,"doNotTrack":7}}`: {

@@ -15,14 +15,15 @@ type CalicoStagedNetworkPolicy struct {
 
 // CalicoStagedNetworkPolicySpec is the content of a CalicoStagedNetworkPolicy.
 type CalicoStagedNetworkPolicySpec struct {
-	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this name; Learn and Ignore
-	// nothing.
+	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this
+	// name; Learn and Ignore nothing.
 	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
 	StagedAction     string `json:"stagedAction,omitempty"`
 	CalicoPolicySpec `json:",inline"`
 }
 
-// CalicoStagedGlobalNetworkPolicy is Calico's StagedGlobalNetworkPolicy: a GlobalNetworkPolicy that decides on nothing yet.
+// CalicoStagedGlobalNetworkPolicy is Calico's StagedGlobalNetworkPolicy: a GlobalNetworkPolicy that decides on nothing
+// yet.
 //
 // +kubebuilder:printcolumn:name="Tier",type=string,JSONPath=`.spec.tier`
 // +kubebuilder:printcolumn:name="Order",type=number,JSONPath=`.spec.order`
@@ -37,14 +38,15 @@ type CalicoStagedGlobalNetworkPolicy struct {
 
 // CalicoStagedGlobalNetworkPolicySpec is the content of a CalicoStagedGlobalNetworkPolicy.
 type CalicoStagedGlobalNetworkPolicySpec struct {
-	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this name; Learn and Ignore
-	// nothing.
+	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this
+	// name; Learn and Ignore nothing.
 	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
 	StagedAction                  string `json:"stagedAction,omitempty"`
 	CalicoGlobalNetworkPolicySpec `json:",inline"`
 }
 
-// CalicoStagedKubernetesNetworkPolicy is Calico's StagedKubernetesNetworkPolicy: a Kubernetes NetworkPolicy that decides on nothing yet.
+// CalicoStagedKubernetesNetworkPolicy is Calico's StagedKubernetesNetworkPolicy: a Kubernetes NetworkPolicy that
+// decides on nothing yet.
 //
 // +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.stagedAction`
 // +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.policyTypes`
@@ -56,8 +58,8 @@ type CalicoStagedKubernetesNetworkPolicy struct {
 
 // CalicoStagedKubernetesNetworkPolicySpec is the content of a CalicoStagedKubernetesNetworkPolicy.
 type CalicoStagedKubernetesNetworkPolicySpec struct {
-	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this name; Learn and Ignore
-	// nothing.
+	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this
+	// name; Learn and Ignore nothing.
 	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
 	StagedAction      string `json:"stagedAction,omitempty"`
 	NetworkPolicySpec `json:",inline"`

@@ -17,8 +17,8 @@ type CalicoTier struct {
 type CalicoTierSpec struct {
 	// Order is the tier's place: lower ones come first. Absent means last.
 	Order *float64 `json:"order,omitempty"`
-	// DefaultAction is what becomes of packets that a policy of the tier could have decided on and no rule matches: Deny, or Pass, to the next
-	// tier. Absent means Deny.
+	// DefaultAction is what becomes of packets that a policy of the tier could have decided on and no rule matches: Deny,
+	// or Pass, to the next tier. Absent means Deny.
 	// +kubebuilder:validation:Enum=Deny;Pass
 	DefaultAction string `json:"defaultAction,omitempty"`
 }
@@ -76,7 +76,8 @@ type CalicoHostEndpointSpec struct {
 	// InterfaceName is the interface, or * for all of the node's.
 	// +kubebuilder:validation:Pattern=`^(\*|[a-zA-Z0-9_.-]{0,15})$`
 	InterfaceName string `json:"interfaceName,omitempty"`
-	// ExpectedIPs are the addresses that stand for the endpoint in rules. Without interfaceName they find the interface, too.
+	// ExpectedIPs are the addresses that stand for the endpoint in rules. Without interfaceName they find the interface,
+	// too.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+$`
 	ExpectedIPs []string `json:"expectedIPs,omitempty"`
 	// Profiles are names of Profiles that decide where no policy does.

@@ -17,7 +17,8 @@ type ClusterInformation struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type ClusterInformationSpec struct {
-	// CalicoVersion is the version of Calico that wrote last. Tortie never writes it: calicoctl refuses a version not its own.
+	// CalicoVersion is the version of Calico that wrote last. Tortie never writes it: calicoctl refuses a version not its
+	// own.
 	CalicoVersion string `json:"calicoVersion,omitempty"`
 	// ClusterGUID identifies the cluster: 32 hexadecimal digits.
 	ClusterGUID string `json:"clusterGUID,omitempty"`
@@ -81,8 +82,8 @@ type NodeCondition struct {
 	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
 }
 
-// NetworkUnavailable is the type of the Node condition that keeps pods off a node until its network is set up, NodeReady that of the kubelet's
-// heartbeat.
+// NetworkUnavailable is the type of the Node condition that keeps pods off a node until its network is set up,
+// NodeReady that of the kubelet's heartbeat.
 const (
 	NetworkUnavailable = "NetworkUnavailable"
 	NodeReady          = "Ready"
@@ -104,8 +105,8 @@ const (
 	AnnotationASNumber       = "projectcalico.org/ASNumber"
 	AnnotationIPv4TunnelAddr = "projectcalico.org/IPv4IPIPTunnelAddr"
 	AnnotationInterfaces     = "projectcalico.org/Interfaces"
-	// The VXLAN tunnel endpoints: addresses of vxlan.calico and vxlan-v6.calico, and their MACs, which are derived from the Node's name if
-	// these are empty.
+	// The VXLAN tunnel endpoints: addresses of vxlan.calico and vxlan-v6.calico, and their MACs, which are derived from
+	// the Node's name if these are empty.
 	AnnotationIPv4VXLANAddr = "projectcalico.org/IPv4VXLANTunnelAddr"
 	AnnotationIPv6VXLANAddr = "projectcalico.org/IPv6VXLANTunnelAddr"
 	AnnotationVXLANMAC      = "projectcalico.org/VXLANTunnelMACAddr"
@@ -122,14 +123,15 @@ const (
 )
 
 // TunnelAddresses are the annotations with the addresses of a Node's tunnel devices.
-var TunnelAddresses = []string{AnnotationIPv4TunnelAddr, AnnotationIPv4VXLANAddr, AnnotationIPv6VXLANAddr, AnnotationIPv4WireGuard, AnnotationIPv6WireGuard}
+var TunnelAddresses = []string{AnnotationIPv4TunnelAddr, AnnotationIPv4VXLANAddr, AnnotationIPv6VXLANAddr,
+	AnnotationIPv4WireGuard, AnnotationIPv6WireGuard}
 
 // Annotations that agents of this project write on their Nodes, and that others write for them.
 const (
 	// AnnotationReflection is by which nodes agree on route reflectors. Only the node's own agent writes it.
 	AnnotationReflection = "tortie.io/reflection"
-	// AnnotationWireGuardNextKey is the public key that the node will have, or has: while it differs from the one of WireguardPublicKey the node
-	// changes its key. A node without it takes no part in that.
+	// AnnotationWireGuardNextKey is the public key that the node will have, or has: while it differs from the one of
+	// WireguardPublicKey the node changes its key. A node without it takes no part in that.
 	AnnotationWireGuardNextKey   = "tortie.io/wireguard-next-key"
 	AnnotationWireGuardNextKeyV6 = "tortie.io/wireguard-next-key-v6"
 	// NoReflector, as an annotation or a label, keeps a node from becoming one.
@@ -192,8 +194,8 @@ const (
 	AnnotationContainerID = "cni.projectcalico.org/containerID"
 )
 
-// AnnotationMirrorPod is on the Pods that the kubelet creates to show its static pods. Their UIDs are not those of the static
-// pods, which the runtime is given.
+// AnnotationMirrorPod is on the Pods that the kubelet creates to show its static pods. Their UIDs are not those of the
+// static pods, which the runtime is given.
 const AnnotationMirrorPod = "kubernetes.io/config.mirror"
 
 // The annotations by which a Pod or its Namespace steers address assignment.
@@ -212,13 +214,15 @@ const (
 	AnnotationAllowedSources = "cni.projectcalico.org/allowedSourcePrefixes"
 )
 
-// ConnectionAnnotations are those by which a Pod steers addresses and connection, in the order in which plugins read them.
+// ConnectionAnnotations are those by which a Pod steers addresses and connection, in the order in which plugins read
+// them.
 var ConnectionAnnotations = []string{
 	AnnotationIPv4Pools, AnnotationIPv6Pools, AnnotationIPFamilies,
 	AnnotationIPAddrs, AnnotationIPAddrsNoIPAM, AnnotationFloatingIPs, AnnotationHwAddr, AnnotationAllowedSources,
 }
 
-// PlainPod reports whether a Pod has no ConnectionAnnotations and is not static: its name and UID are all that a plugin needs to connect it.
+// PlainPod reports whether a Pod has no ConnectionAnnotations and is not static: its name and UID are all that a plugin
+// needs to connect it.
 func PlainPod(annotations map[string]string) bool {
 	_, static := annotations[AnnotationMirrorPod]
 	return !static && !slices.ContainsFunc(ConnectionAnnotations, func(key string) bool { return annotations[key] != "" })

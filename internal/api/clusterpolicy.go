@@ -1,13 +1,15 @@
 package api
 
-// ClusterNetworkPolicy is the part of a ClusterNetworkPolicy of Kubernetes' network policy group that this project reads. Fields of
-// later versions are lost on reading, so that what must have a field and has none, such as a peer, is one of a kind that is not known.
+// ClusterNetworkPolicy is the part of a ClusterNetworkPolicy of Kubernetes' network policy group that this project
+// reads. Fields of later versions are lost on reading, so that what must have a field and has none, such as a peer, is
+// one of a kind that is not known.
 type ClusterNetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec ClusterNetworkPolicySpec `json:"spec"`
 }
 
-// ClusterNetworkPolicySpec says which pods the policy selects, and what becomes of their connections: the first rule that matches decides.
+// ClusterNetworkPolicySpec says which pods the policy selects, and what becomes of their connections: the first rule
+// that matches decides.
 type ClusterNetworkPolicySpec struct {
 	Tier string `json:"tier"`
 	// Priority within the tier: lower ones come first.
@@ -19,8 +21,8 @@ type ClusterNetworkPolicySpec struct {
 	Unreadable string `json:"-"`
 }
 
-// Salvage reads of an object that json.Unmarshal refuses because of cause which pods the policy is about, and at which place. What of these cannot
-// be read either is left empty. It leaves metadata alone.
+// Salvage reads of an object that json.Unmarshal refuses because of cause which pods the policy is about, and at which
+// place. What of these cannot be read either is left empty. It leaves metadata alone.
 func (p *ClusterNetworkPolicy) Salvage(data []byte, cause error) {
 	p.Spec = ClusterNetworkPolicySpec{
 		Tier:       specOf[struct{ Tier string }](data).Tier,

@@ -38,7 +38,8 @@ type ControllersConfig struct {
 
 // LoadBalancerControllerConfig has the settings of the controller that gives addresses to Services.
 type LoadBalancerControllerConfig struct {
-	// AssignIPs is AllServices, the default, or RequestedServicesOnly: those that ask for it by class, annotation or loadBalancerIP.
+	// AssignIPs is AllServices, the default, or RequestedServicesOnly: those that ask for it by class, annotation or
+	// loadBalancerIP.
 	// +kubebuilder:validation:Enum=AllServices;RequestedServicesOnly
 	AssignIPs string `json:"assignIPs,omitempty"`
 }
@@ -81,9 +82,11 @@ type HostEndpointTemplate struct {
 	GenerateName string `json:"generateName,omitempty"`
 	// NodeSelector selects nodes by their labels.
 	NodeSelector string `json:"nodeSelector,omitempty"`
-	// InterfaceCIDRs are the ranges of which a node's addresses are expected; a node without such an address gets no HostEndpoint.
+	// InterfaceCIDRs are the ranges of which a node's addresses are expected; a node without such an address gets no
+	// HostEndpoint.
 	InterfaceCIDRs []string `json:"interfaceCIDRs,omitempty"`
-	// InterfacePattern is a regular expression for names of interfaces. It is not provided: nodes do not tell which they have.
+	// InterfacePattern is a regular expression for names of interfaces. It is not provided: nodes do not tell which they
+	// have.
 	InterfacePattern string `json:"interfacePattern,omitempty"`
 	// Labels are added to those of the node, and precede them.
 	Labels map[string]string `json:"labels,omitempty"`

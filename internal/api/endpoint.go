@@ -1,6 +1,7 @@
 package api
 
-// WorkloadEndpoint is an interface of a container. It is an object of its own on etcd only: on Kubernetes it is the Pod.
+// WorkloadEndpoint is an interface of a container. It is an object of its own on etcd only: on Kubernetes it is the
+// Pod.
 type WorkloadEndpoint struct {
 	Meta `json:"metadata"`
 	Spec WorkloadEndpointSpec `json:"spec"`

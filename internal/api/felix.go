@@ -8,14 +8,15 @@ import (
 	"strings"
 )
 
-// FelixConfiguration holds settings of the nodes' dataplane. The one named "default" is for all nodes, "node.NAME" for one.
+// FelixConfiguration holds settings of the nodes' dataplane. The one named "default" is for all nodes, "node.NAME" for
+// one.
 type FelixConfiguration struct {
 	Meta `json:"metadata"`
 	Spec FelixConfigurationSpec `json:"spec"`
 }
 
-// FelixConfigurationSpec is the part of a FelixConfiguration that this project reads or writes. What is absent is left to
-// the next source: node.NAME, then default, then the program's own value.
+// FelixConfigurationSpec is the part of a FelixConfiguration that this project reads or writes. What is absent is left
+// to the next source: node.NAME, then default, then the program's own value.
 //
 // Calico's other fields are kept, without effect.
 type FelixConfigurationSpec struct {
@@ -39,7 +40,8 @@ type FelixConfigurationSpec struct {
 	VXLANMTU *int `json:"vxlanMTU,omitempty"`
 	// VXLANMTUV6 is the MTU of vxlan-v6.calico; 0 derives it.
 	VXLANMTUV6 *int `json:"vxlanMTUV6,omitempty"`
-	// WireguardEnabled encrypts IPv4 between pods of different nodes, and from nodes to pods of others; the default is false.
+	// WireguardEnabled encrypts IPv4 between pods of different nodes, and from nodes to pods of others; the default is
+	// false.
 	WireguardEnabled *bool `json:"wireguardEnabled,omitempty"`
 	// WireguardEnabledV6 encrypts IPv6; the default is false.
 	WireguardEnabledV6 *bool `json:"wireguardEnabledV6,omitempty"`
@@ -57,38 +59,41 @@ type FelixConfigurationSpec struct {
 	WireguardKeepAlive string `json:"wireguardKeepAlive,omitempty"`
 	// WireguardHostEncryptionEnabled true is refused: packets to the addresses of nodes are not encrypted.
 	WireguardHostEncryptionEnabled *bool `json:"wireguardHostEncryptionEnabled,omitempty"`
-	// WireguardThreadingEnabled has the kernel take in each peer's packets in a thread of its own (true) or not (false); the default is the kernel's:
-	// true since Linux 6.16.
+	// WireguardThreadingEnabled has the kernel take in each peer's packets in a thread of its own (true) or not (false);
+	// the default is the kernel's: true since Linux 6.16.
 	WireguardThreadingEnabled *bool `json:"wireguardThreadingEnabled,omitempty"`
-	// FeatureDetectOverride says what the kernel can do, in words such as ChecksumOffloadBroken=true, which is the only one that is
-	// read here.
+	// FeatureDetectOverride says what the kernel can do, in words such as ChecksumOffloadBroken=true, which is the only
+	// one that is read here.
 	FeatureDetectOverride string `json:"featureDetectOverride,omitempty"`
 	// AllowIPIPPacketsFromWorkloads lets pods send IPIP to nodes; the default is false.
 	AllowIPIPPacketsFromWorkloads *bool `json:"allowIPIPPacketsFromWorkloads,omitempty"`
 	// AllowVXLANPacketsFromWorkloads lets pods send VXLAN to nodes; the default is false.
 	AllowVXLANPacketsFromWorkloads *bool `json:"allowVXLANPacketsFromWorkloads,omitempty"`
-	// FloatingIPs Enabled has nodes translate the addresses of their pods' annotation cni.projectcalico.org/floatingIPs; the default is Disabled.
+	// FloatingIPs Enabled has nodes translate the addresses of their pods' annotation cni.projectcalico.org/floatingIPs;
+	// the default is Disabled.
 	FloatingIPs string `json:"floatingIPs,omitempty"`
-	// WorkloadSourceSpoofing Any lets pods with annotation cni.projectcalico.org/allowedSourcePrefixes send from these prefixes; the default
-	// is Disabled.
+	// WorkloadSourceSpoofing Any lets pods with annotation cni.projectcalico.org/allowedSourcePrefixes send from these
+	// prefixes; the default is Disabled.
 	WorkloadSourceSpoofing string `json:"workloadSourceSpoofing,omitempty"`
-	// FailsafeInboundHostPorts are what the node's own programs always receive, whatever policies of host endpoints say; [] is nothing. The default is
-	// UDP 68, TCP 22, 179, 2379, 2380, 5473, 6443, 6666, 6667.
+	// FailsafeInboundHostPorts are what the node's own programs always receive, whatever policies of host endpoints say;
+	// [] is nothing. The default is UDP 68, TCP 22, 179, 2379, 2380, 5473, 6443, 6666, 6667.
 	FailsafeInboundHostPorts *FailsafePorts `json:"failsafeInboundHostPorts,omitempty"`
-	// FailsafeOutboundHostPorts are what they always send. The default is UDP 53, 67, TCP 179, 2379, 2380, 5473, 6443, 6666, 6667.
+	// FailsafeOutboundHostPorts are what they always send. The default is UDP 53, 67, TCP 179, 2379, 2380, 5473, 6443,
+	// 6666, 6667.
 	FailsafeOutboundHostPorts *FailsafePorts `json:"failsafeOutboundHostPorts,omitempty"`
-	// DefaultEndpointToHostAction is what becomes of connections from pods to their node that the pods' policies allow: Accept, the default, Return,
-	// which is the same here, or Drop.
+	// DefaultEndpointToHostAction is what becomes of connections from pods to their node that the pods' policies allow:
+	// Accept, the default, Return, which is the same here, or Drop.
 	DefaultEndpointToHostAction string `json:"defaultEndpointToHostAction,omitempty"`
-	// NftablesFilterDenyAction is what becomes of packets that policies deny: Drop, the default, or Reject, with an ICMP error.
+	// NftablesFilterDenyAction is what becomes of packets that policies deny: Drop, the default, or Reject, with an ICMP
+	// error.
 	NftablesFilterDenyAction string `json:"nftablesFilterDenyAction,omitempty"`
 	// IptablesFilterDenyAction counts if nftablesFilterDenyAction is absent.
 	IptablesFilterDenyAction string `json:"iptablesFilterDenyAction,omitempty"`
-	// DisableConntrackInvalidCheck lets policies judge packets that connection tracking takes for no part of a connection, and for none that opens one;
-	// the default is false: they are dropped.
+	// DisableConntrackInvalidCheck lets policies judge packets that connection tracking takes for no part of a connection,
+	// and for none that opens one; the default is false: they are dropped.
 	DisableConntrackInvalidCheck *bool `json:"disableConntrackInvalidCheck,omitempty"`
-	// LogPrefix is in the agent's log of what Log rules match, with %t, %k, %n, %p for the policy's tier, kind, name, and name with its namespace; the
-	// default is calico-packet.
+	// LogPrefix is in the agent's log of what Log rules match, with %t, %k, %n, %p for the policy's tier, kind, name, and
+	// name with its namespace; the default is calico-packet.
 	LogPrefix string `json:"logPrefix,omitempty"`
 	// LogActionRateLimit is how much each Log rule logs, such as 10/second or 100/hour. Without it lines are a sample.
 	LogActionRateLimit string `json:"logActionRateLimit,omitempty"`
@@ -146,8 +151,8 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 	}
 }
 
-// FailsafePorts are ports of hosts. In JSON they may also be text, as Calico's environment has them; what is neither is one of an
-// unreadable protocol.
+// FailsafePorts are ports of hosts. In JSON they may also be text, as Calico's environment has them; what is neither is
+// one of an unreadable protocol.
 type FailsafePorts []FailsafePort
 
 // FailsafePort is a port of a host, for peers in a network or for all.
@@ -173,8 +178,8 @@ func (p *FailsafePorts) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ReadFailsafePorts reads PROTOCOL:PORT and PROTOCOL:NET:PORT with commas between them, or none. As to Felix TCP needs no PROTOCOL, and what is empty is
-// nothing. What cannot be read is of an unreadable protocol.
+// ReadFailsafePorts reads PROTOCOL:PORT and PROTOCOL:NET:PORT with commas between them, or none. As to Felix TCP needs
+// no PROTOCOL, and what is empty is nothing. What cannot be read is of an unreadable protocol.
 func ReadFailsafePorts(text string) FailsafePorts {
 	ports := FailsafePorts{}
 	if strings.EqualFold(strings.TrimSpace(text), "none") {

@@ -9,7 +9,8 @@ type IPAMBlock struct {
 	Spec IPAMBlockSpec `json:"spec"`
 }
 
-// IPAMBlockSpec is the content of an IPAMBlock. An address is named by its ordinal: its distance from the block's first.
+// IPAMBlockSpec is the content of an IPAMBlock. An address is named by its ordinal: its distance from the block's
+// first.
 //
 // Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
 //

@@ -54,7 +54,8 @@ type IPPool struct {
 type IPPoolSpec struct {
 	// CIDR is the pool's range. It cannot change.
 	CIDR string `json:"cidr"`
-	// BlockSize is the prefix length of the pool's blocks: 20 to 32 for IPv4 (default 26), 116 to 128 for IPv6 (default 122).
+	// BlockSize is the prefix length of the pool's blocks: 20 to 32 for IPv4 (default 26), 116 to 128 for IPv6 (default
+	// 122).
 	BlockSize int `json:"blockSize,omitempty"`
 	// IPIPMode says when packets between nodes travel in IPIP. IPv4 only; not together with vxlanMode.
 	IPIPMode Encapsulation `json:"ipipMode,omitempty"`
@@ -80,7 +81,8 @@ type IPPoolSpec struct {
 // Allocatable is the type of Calico's condition of a pool: whether addresses may be assigned from it.
 const Allocatable = "Allocatable"
 
-// The reasons of the condition Allocatable: Calico's, and PoolInvalid, where Calico's controller leaves the condition out.
+// The reasons of the condition Allocatable: Calico's, and PoolInvalid, where Calico's controller leaves the condition
+// out.
 const (
 	PoolOK          = "OK"
 	PoolDisabled    = "PoolDisabled"

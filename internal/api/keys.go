@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// Unacted lists, by kind, the fields of Calico's definitions that this project keeps and that have no effect here: clusters of Calico have them, and
-// Calico's programs may share the cluster. The definitions have each, for any value. What is neither here nor in the Go type is refused.
+// Unacted lists, by kind, the fields of Calico's definitions that this project keeps and that have no effect here:
+// clusters of Calico have them, and Calico's programs may share the cluster. The definitions have each, for any value.
+// What is neither here nor in the Go type is refused.
 var Unacted = map[string][]string{
 	"BGPConfiguration": {"localWorkloadPeeringIPV4", "localWorkloadPeeringIPV6", "programClusterRoutes"},
 	"KubeControllersConfiguration": {
@@ -52,7 +53,8 @@ var Unacted = map[string][]string{
 	},
 }
 
-// Kept lists, by kind, the fields of the Go types that have no effect either, with their defaults as JSON, by which nobody asks for anything.
+// Kept lists, by kind, the fields of the Go types that have no effect either, with their defaults as JSON, by which
+// nobody asks for anything.
 var Kept = map[string]map[string]string{
 	"BGPConfiguration":             {"ignoredInterfaces": "[]", "logSeverityScreen": `"Info"`},
 	"KubeControllersConfiguration": {"healthChecks": `"Enabled"`, "logSeverityScreen": `"Info"`, "prometheusMetricsPort": "9094"},
@@ -108,7 +110,8 @@ func decodeExactly(kind string, data []byte, into any) (Keys, error) {
 	return keys, json.Unmarshal(clean, into)
 }
 
-// exactly returns JSON without the keys that a type lacks, and adds these to strange. JSON that is not of the type's form stays: decoding says so.
+// exactly returns JSON without the keys that a type lacks, and adds these to strange. JSON that is not of the type's
+// form stays: decoding says so.
 func exactly(data []byte, t reflect.Type, path string, strange *[]string) []byte {
 	var items []json.RawMessage
 	var members map[string]json.RawMessage

@@ -12,8 +12,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestEveryFieldOfCalico: each field of Calico's definitions of the kinds that people write is acted on or refused, for which the Go type has it, or
-// said to have no effect, for which it is in Unacted; none is in both. Those of the Go types that no program reads are Kept.
+// TestEveryFieldOfCalico: each field of Calico's definitions of the kinds that people write is acted on or refused, for
+// which the Go type has it, or said to have no effect, for which it is in Unacted; none is in both. Those of the Go
+// types that no program reads are Kept.
 func TestEveryFieldOfCalico(t *testing.T) {
 	text, err := os.ReadFile("testdata/calico-fields.txt")
 	errtest.Must(t, err)
@@ -56,11 +57,12 @@ func TestEveryFieldOfCalico(t *testing.T) {
 	}
 }
 
-// TestKeysWithoutEffect: each field that is said to have no effect is among the keys of a spec that has it. internal/program/controllers and
-// internal/agent hold that Events and the status name these.
+// TestKeysWithoutEffect: each field that is said to have no effect is among the keys of a spec that has it.
+// internal/program/controllers and internal/agent hold that Events and the status name these.
 func TestKeysWithoutEffect(t *testing.T) {
 	kinds := map[string]Keyed{
-		"BGPConfiguration": &BGPConfiguration{}, "FelixConfiguration": &FelixConfiguration{}, "KubeControllersConfiguration": &KubeControllersConfiguration{},
+		"BGPConfiguration": &BGPConfiguration{}, "FelixConfiguration": &FelixConfiguration{},
+		"KubeControllersConfiguration": &KubeControllersConfiguration{},
 	}
 	for kind, paths := range Unacted {
 		for _, path := range paths {
@@ -94,14 +96,18 @@ func TestDecodeExactly(t *testing.T) {
 	var f FelixConfigurationSpec
 	errtest.Must(t, json.Unmarshal([]byte(`{"FailsafeInboundHostPorts":[{"port":1}],"failsafeOutboundHostPorts":[{"Port":2,"port":3}],
 		"wireguardEnbled":true,"bpfEnabled":false,"vxlanPort":4790}`), &f))
-	difftest.Want(t, "keys", Keys{Unknown: []string{"FailsafeInboundHostPorts", "failsafeOutboundHostPorts.Port", "wireguardEnbled"}, Unacted: []string{"bpfEnabled"}}, f.Keys)
-	if f.FailsafeInboundHostPorts != nil || len(*f.FailsafeOutboundHostPorts) != 1 || (*f.FailsafeOutboundHostPorts)[0].Port != 3 || *f.VXLANPort != 4790 {
+	difftest.Want(t, "keys", Keys{Unknown: []string{"FailsafeInboundHostPorts", "failsafeOutboundHostPorts.Port", "wireguardEnbled"},
+		Unacted: []string{"bpfEnabled"}}, f.Keys)
+	if f.FailsafeInboundHostPorts != nil || len(*f.FailsafeOutboundHostPorts) != 1 ||
+		(*f.FailsafeOutboundHostPorts)[0].Port != 3 || *f.VXLANPort != 4790 {
 		t.Errorf("%+v", f)
 	}
 	var c KubeControllersConfigurationSpec
-	errtest.Must(t, json.Unmarshal([]byte(`{"controllers":{"node":{"leakGracePeriode":"1m","leakGracePeriod":"2m"},"policy":{"reconcilerPeriod":"1m"}}}`), &c))
+	errtest.Must(t, json.Unmarshal(
+		[]byte(`{"controllers":{"node":{"leakGracePeriode":"1m","leakGracePeriod":"2m"},"policy":{"reconcilerPeriod":"1m"}}}`), &c))
 	difftest.Want(t, "keys", Keys{Unknown: []string{"controllers.node.leakGracePeriode"}, Unacted: []string{"controllers.policy"}}, c.Keys)
-	if err := c.Keys.Misspelt((*KubeControllersConfiguration)(nil).ResourceType()); !errtest.Names(err, "spec.controllers.node.leakGracePeriode") || c.Controllers.Node.LeakGracePeriod != "2m" {
+	if err := c.Keys.Misspelt((*KubeControllersConfiguration)(nil).ResourceType()); !errtest.Names(err,
+		"spec.controllers.node.leakGracePeriode") || c.Controllers.Node.LeakGracePeriod != "2m" {
 		t.Errorf("%v, %+v", err, c.Controllers.Node)
 	}
 	for text, want := range map[string][]string{
@@ -117,7 +123,8 @@ func TestDecodeExactly(t *testing.T) {
 	errtest.Must(t, json.Unmarshal([]byte(`{"ignoredInterfaces":["eth1"],"logSeverityScreen":"Info"}`), &b))
 	difftest.Want(t, "keys", Keys{Unacted: []string{"ignoredInterfaces"}}, b.Keys)
 	var p BGPPeerSpec
-	for text, fails := range map[string]bool{`null`: false, `{"filters":null,"password":{"secretKeyRef":null}}`: false, `[]`: true, `{"asNumber":"1"}`: true} {
+	for text, fails := range map[string]bool{`null`: false, `{"filters":null,"password":{"secretKeyRef":null}}`: false, `[]`: true,
+		`{"asNumber":"1"}`: true} {
 		if err := json.Unmarshal([]byte(text), &p); (err != nil) != fails {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -55,8 +55,9 @@ type Resource interface {
 	ResourceType() Type
 }
 
-// Deletable is a resource that Calico deletes in two steps on the Kubernetes datastore: first it is marked, then removed.
-// A reader of a marked object finishes the deletion and treats the object as absent. This project removes in one step.
+// Deletable is a resource that Calico deletes in two steps on the Kubernetes datastore: first it is marked, then
+// removed. A reader of a marked object finishes the deletion and treats the object as absent. This project removes in
+// one step.
 type Deletable interface {
 	Resource
 	MarkedDeleted() bool

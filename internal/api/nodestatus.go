@@ -1,7 +1,7 @@
 package api
 
-// CalicoNodeStatus asks one node to say how it is; the node answers in the object's status. Clients of Calico write spec and status
-// as one object, so that the status is no subresource.
+// CalicoNodeStatus asks one node to say how it is; the node answers in the object's status. Clients of Calico write
+// spec and status as one object, so that the status is no subresource.
 //
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Updated",type=date,JSONPath=`.status.lastUpdated`
@@ -17,8 +17,8 @@ type CalicoNodeStatusSpec struct {
 	Node string `json:"node,omitempty"`
 	// Classes are what it is asked for: Agent, BGP and Routes.
 	Classes []string `json:"classes,omitempty"`
-	// UpdatePeriodSeconds is how often the node looks whether its answer has changed; 0 stops it. Absent means 10. The nodes of a
-	// cluster together write some 10 answers a second at most.
+	// UpdatePeriodSeconds is how often the node looks whether its answer has changed; 0 stops it. Absent means 10. The
+	// nodes of a cluster together write some 10 answers a second at most.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	UpdatePeriodSeconds *uint32 `json:"updatePeriodSeconds,omitempty"`

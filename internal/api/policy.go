@@ -2,8 +2,8 @@ package api
 
 import "encoding/json"
 
-// NetworkPolicy is the part of a Kubernetes NetworkPolicy that this project reads. What the API server writes for absent fields may be
-// missing, as in objects that never met one.
+// NetworkPolicy is the part of a Kubernetes NetworkPolicy that this project reads. What the API server writes for
+// absent fields may be missing, as in objects that never met one.
 type NetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec NetworkPolicySpec `json:"spec"`
@@ -20,8 +20,8 @@ type NetworkPolicySpec struct {
 	Unreadable string `json:"-"`
 }
 
-// Salvage reads of an object that json.Unmarshal refuses because of cause which pods and directions the policy is about: the whole namespace and
-// both if that cannot be read either. It leaves metadata alone.
+// Salvage reads of an object that json.Unmarshal refuses because of cause which pods and directions the policy is
+// about: the whole namespace and both if that cannot be read either. It leaves metadata alone.
 func (p *NetworkPolicy) Salvage(data []byte, cause error) {
 	p.Spec = NetworkPolicySpec{
 		PodSelector: specOf[struct{ PodSelector LabelSelector }](data).PodSelector,

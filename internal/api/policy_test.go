@@ -12,13 +12,15 @@ import (
 // What a user writes comes back byte for byte, so that no field is lost or misnamed.
 func TestPolicyJSON(t *testing.T) {
 	for want, obj := range map[string]Resource{
-		`{"metadata":{"name":"web"},"spec":{"podSelector":{"matchLabels":{"app":"web"},"matchExpressions":[{"key":"t","operator":"In","values":["a"]}]},` +
+		`{"metadata":{"name":"web"},"spec":{"podSelector":{"matchLabels":{"app":"web"},"matchExpressions":[{"key":"t",` +
+			`"operator":"In","values":["a"]}]},` +
 			`"ingress":[{"ports":[{"protocol":"UDP","port":53,"endPort":60},{"port":"http"}],` +
 			`"from":[{"podSelector":{},"namespaceSelector":{}},{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}}]}],` +
 			`"egress":[{"to":[{"podSelector":{}}]}],"policyTypes":["Ingress","Egress"]}}`: &NetworkPolicy{},
 		`{"metadata":{"name":"a"},"spec":{"tier":"Admin","priority":7,"subject":{"namespaces":{}},` +
 			`"ingress":[{"name":"r","action":"Pass","from":[{"namespaces":{}},{"pods":{"namespaceSelector":{},"podSelector":{}}}],` +
-			`"protocols":[{"tcp":{"destinationPort":{"number":80}}},{"udp":{"destinationPort":{"range":{"start":1,"end":2}}}},{"sctp":{}},{"destinationNamedPort":"x"}]}],` +
+			`"protocols":[{"tcp":{"destinationPort":{"number":80}}},{"udp":{"destinationPort":{"range":{"start":1,"end":2}}}},{"sctp":{}},` +
+			`{"destinationNamedPort":"x"}]}],` +
 			`"egress":[{"action":"Deny","to":[{"nodes":{}},{"networks":["::/0"]},{"domainNames":["a.b"]}]}]}}`: &ClusterNetworkPolicy{},
 	} {
 		errtest.Must(t, json.Unmarshal([]byte(want), obj))
@@ -40,14 +42,21 @@ func TestIntOrString(t *testing.T) {
 	}
 }
 
-// Of what cannot be read as a whole the pods are read, if they can be: else those of a NetworkPolicy are its namespace's.
+// Of what cannot be read as a whole the pods are read, if they can be: else those of a NetworkPolicy are its
+// namespace's.
 func TestSalvage(t *testing.T) {
 	web := LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	both := []string{"Ingress", "Egress"}
 	for text, want := range map[string]NetworkPolicySpec{
-		`{"spec":{"podSelector":{"matchLabels":{"app":"web"}},"policyTypes":["Egress"],"egress":[{"ports":[{"endPort":"x"}]}]}}`: {PodSelector: web, PolicyTypes: []string{"Egress"}},
-		`{"spec":{"podSelector":{"matchLabels":{"app":"web"}},"policyTypes":7}}`:                                                 {PodSelector: web, PolicyTypes: both},
-		`{"spec":{"podSelector":["web"],"policyTypes":["Ingress"]}}`:                                                             {PolicyTypes: []string{"Ingress"}},
+		`{"spec":{"podSelector":{"matchLabels":{"app":"web"}},"policyTypes":["Egress"],"egress":[{"ports":[{"endPort":"x"}]}]}}`: {
+			PodSelector: web, PolicyTypes: []string{"Egress"},
+		},
+		`{"spec":{"podSelector":{"matchLabels":{"app":"web"}},"policyTypes":7}}`: {
+			PodSelector: web, PolicyTypes: both,
+		},
+		`{"spec":{"podSelector":["web"],"policyTypes":["Ingress"]}}`: {
+			PolicyTypes: []string{"Ingress"},
+		},
 		`{"spec":7}`: {PolicyTypes: both},
 	} {
 		p := NetworkPolicy{}

@@ -2,17 +2,18 @@ package bgp
 
 import "slices"
 
-// Advisory is a public one of 2026 that names GoBGP v3, and a message of the kind it is about, written from its description. Every one has
-// an entry in hack/vulns/exceptions.yaml that names the test TestAdvisories/ID.
+// Advisory is a public one of 2026 that names GoBGP v3, and a message of the kind it is about, written from its
+// description. Every one has an entry in hack/vulns/exceptions.yaml that names the test TestAdvisories/ID.
 type Advisory struct {
 	ID, Name string // in Go's database, and as a CVE
 	First    []byte // is sent in place of an OPEN
 	Message  []byte // is sent in a session that is up
-	// Told is the NOTIFICATION that the relay sends; empty: the session goes on. Sound: and the prefix is learned, without what is wrong.
+	// Told is the NOTIFICATION that the relay sends; empty: the session goes on. Sound: and the prefix is learned, without
+	// what is wrong.
 	Told  string
 	Sound bool
-	// Panic is what GoBGP v3.37.0 ends with when it reads the message itself; empty: it does not end. Confederation: only as a member of
-	// one, which Tortie never is.
+	// Panic is what GoBGP v3.37.0 ends with when it reads the message itself; empty: it does not end. Confederation: only
+	// as a member of one, which Tortie never is.
 	Panic         string
 	Confederation bool
 }
@@ -43,7 +44,8 @@ var Advisories = []Advisory{
 	{ID: "GO-2026-5525", Name: "CVE-2026-42285", // ORIGIN that is not transitive
 		Message: announcing([]byte{0, 1, 1, 0}, viaPeer, nextHop)},
 	{ID: "GO-2026-5665", Name: "CVE-2026-7734", // prefix SID: an SRv6 service with a part that nobody knows
-		Message: announcing(origin, viaPeer, nextHop, []byte{0xc0, 40, 8, 5, 0, 5, 0, 9, 0, 1, 0}), Sound: true, Panic: "SRv6ServiceTLV).DecodeFromBytes"},
+		Message: announcing(origin, viaPeer, nextHop, []byte{0xc0, 40, 8, 5, 0, 5, 0, 9, 0, 1, 0}), Sound: true,
+		Panic: "SRv6ServiceTLV).DecodeFromBytes"},
 	{ID: "GO-2026-5699", Name: "CVE-2026-7737", // BMP's Peer Up without its body, which GoBGP writes only
 		First: append([]byte{3, 0, 0, 0, 48, 3}, make([]byte, 42)...), Told: "Message Header Error/Connection Not Synchronized"},
 	{ID: "GO-2026-5713", Name: "CVE-2026-37461", // an extended community of IPv6 that is cut
@@ -54,5 +56,6 @@ var Advisories = []Advisory{
 		First: message(1, []byte{4, 0xfd, 0xe8, 0, 90, 10, 0, 0, 2, 16, 2, 14, 1, 4, 0, 1, 0, 1, 65, 0, 99, 4, 0, 0, 0xfc, 1}),
 		Told:  "OPEN Message Error/Bad Peer AS"},
 	{ID: "GO-2026-5971", Name: "CVE-2026-37462", // an attribute that is longer than all attributes together
-		Message: message(2, []byte{0, 0, 0, byte(len(origin) + 4)}, origin, []byte{0x40, 2, 9, 2}, []byte{1, 0, 0, 0xfc, 1}, nextHop, block), Told: "UPDATE Message Error/Invalid Network Field"},
+		Message: message(2, []byte{0, 0, 0, byte(len(origin) + 4)}, origin, []byte{0x40, 2, 9, 2}, []byte{1, 0, 0, 0xfc, 1}, nextHop, block),
+		Told:    "UPDATE Message Error/Invalid Network Field"},
 }

@@ -39,13 +39,14 @@ func (b behind) Ready(ctx context.Context) error {
 	return b.reaches(ctx, api.PeerState_ACTIVE)
 }
 
-// Announces implements relay.Behind. GoBGP is Established from the turn of its loop on in which it makes the table for the peer.
+// Announces implements relay.Behind. GoBGP is Established from the turn of its loop on in which it makes the table for
+// the peer.
 func (b behind) Announces(ctx context.Context) error {
 	return b.reaches(ctx, api.PeerState_ESTABLISHED)
 }
 
-// reaches returns when GoBGP's neighbour is in a state: in Active it can take a connection. It can tell of changes, too, but its watcher can't be
-// stopped without racing its own end.
+// reaches returns when GoBGP's neighbour is in a state: in Active it can take a connection. It can tell of changes,
+// too, but its watcher can't be stopped without racing its own end.
 func (b behind) reaches(ctx context.Context, want api.PeerState_SessionState) error {
 	for {
 		reached := false
@@ -81,8 +82,8 @@ func (b behind) attach(ctx context.Context, open []byte) (net.Conn, error) {
 	if err := b.reaches(ctx, api.PeerState_ACTIVE); err != nil {
 		return nil, err
 	}
-	// GoBGP stays in Idle for five seconds after a session unless there was a reset, and then for as long as is configured;
-	// see idleHoldTime. In Active a reset does nothing else, and only the connection that follows ends Active.
+	// GoBGP stays in Idle for five seconds after a session unless there was a reset, and then for as long as is
+	// configured; see idleHoldTime. In Active a reset does nothing else, and only the connection that follows ends Active.
 	if err := b.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: b.alias.String()}); err != nil {
 		return nil, err
 	}
@@ -97,8 +98,9 @@ func (b behind) attach(ctx context.Context, open []byte) (net.Conn, error) {
 	return conn, nil
 }
 
-// introduce has GoBGP open the session. Its OPEN says what the relay has told the peer. From GoBGP's KEEPALIVE on nothing comes between
-// it and the peer's, so that the session is surely up: GoBGP drops what it keeps of a peer when a session ends that was not.
+// introduce has GoBGP open the session. Its OPEN says what the relay has told the peer. From GoBGP's KEEPALIVE on
+// nothing comes between it and the peer's, so that the session is surely up: GoBGP drops what it keeps of a peer when a
+// session ends that was not.
 func introduce(ctx context.Context, conn net.Conn, open []byte) error {
 	deadline, _ := ctx.Deadline() // none: the zero time, which is none for a connection, too
 	if err := conn.SetDeadline(deadline); err != nil {
@@ -201,8 +203,8 @@ func newInside(noMD5 error) (inside, error) {
 	return i, nil
 }
 
-// lock sets the secret on GoBGP's listener. GoBGP sets a key for each peer, of which a socket can have some hundred only
-// (net.core.optmem_max), and has no way to set one for all; so its socket is looked for among this process's own.
+// lock sets the secret on GoBGP's listener. GoBGP sets a key for each peer, of which a socket can have some hundred
+// only (net.core.optmem_max), and has no way to set one for all; so its socket is looked for among this process's own.
 func (i inside) lock() error {
 	if i.secret == "" {
 		return nil

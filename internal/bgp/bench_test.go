@@ -20,8 +20,8 @@ import (
 )
 
 // BenchmarkTenThousandPaths has one node announce 10,000 blocks to another: seconds until the other's Snapshot has them
-// all, and seconds of one Snapshot then, both with the pipe between test and speaker included; and the other's processor time for both and
-// for the withdrawals.
+// all, and seconds of one Snapshot then, both with the pipe between test and speaker included; and the other's
+// processor time for both and for the withdrawals.
 func BenchmarkTenThousandPaths(b *testing.B) {
 	const count = 10000
 	lan := bgptest.NewLAN(b)
@@ -98,13 +98,14 @@ func attend(from netip.Addr, to string) {
 	open := hello(0)
 	copy(open[24:], from.AsSlice())
 	id := from.As4()
-	if _, err := conn.Write(slices.Concat(open, keepalive, announce(from, 26, 10, 128+id[2], id[3], 0), bgptest.Message(2, 0, 0, 0, 0))); err == nil {
+	if _, err := conn.Write(
+		slices.Concat(open, keepalive, announce(from, 26, 10, 128+id[2], id[3], 0), bgptest.Message(2, 0, 0, 0, 0))); err == nil {
 		_, _ = io.Copy(io.Discard, conn)
 	}
 }
 
-// BenchmarkThousandPeers has a thousand peers connect at once: seconds until all their paths are learned, of the processor also, and the
-// memory of the speaker before they connect and then.
+// BenchmarkThousandPeers has a thousand peers connect at once: seconds until all their paths are learned, of the
+// processor also, and the memory of the speaker before they connect and then.
 func BenchmarkThousandPeers(b *testing.B) {
 	const count = 1000
 	for b.Loop() {

@@ -1,10 +1,11 @@
 // Package bgp owns the node's BGP speaker: its sessions, the prefixes that this node originates and the paths that it
 // learns. It never touches the kernel's routes, the datastore or Kubernetes: learned paths leave it as values.
 //
-// It has five parts. Package relay has the TCP connections with peers, package bfd tells it which peers have fallen silent, package wire takes
-// apart what comes on the connections, package policy decides what becomes of each path in both directions, and GoBGP v3 behind them has the
-// state machine, the tables and the choice of paths. GoBGP is behind the Speaker interface and this package is the only one that imports it.
-// What GoBGP does that the code here is built around:
+// It has five parts. Package relay has the TCP connections with peers, package bfd tells it which peers have fallen
+// silent, package wire takes apart what comes on the connections, package policy decides what becomes of each path in
+// both directions, and GoBGP v3 behind them has the state machine, the tables and the choice of paths. GoBGP is behind
+// the Speaker interface and this package is the only one that imports it. What GoBGP does that the code here is built
+// around:
 //
 //   - Serve never returns and nothing can end it, and the rules of best path selection (table.SelectionOptions,
 //     table.UseMultiplePaths) are variables of GoBGP's package that StartBgp overwrites. So there is one Server in a
@@ -13,53 +14,57 @@
 //     then can leave at its deadline; calls never overlap, so that a call that was left behind cannot be overtaken.
 //   - StopBgp and DeletePeer send Cease, on which a peer drops our paths at once, graceful restart or not. So a restart
 //     is Stop(Exit): say nothing, let the process end, the kernel closes the connections, peers keep our paths.
-//   - There is no end-of-initial-state among its events and its best path events lie about Best, so that events only say
-//     "look again" (Dirty). Nor is its table read, which takes six times as long as that of the relay; see learned.
-//   - It calls Logger.Fatal and Logger.Panic where it believes that it can't go on, and the default logger then ends the
-//     process. The adapter here logs and returns.
+//   - There is no end-of-initial-state among its events and its best path events lie about Best, so that events only
+//     say "look again" (Dirty). Nor is its table read, which takes six times as long as that of the relay; see learned.
+//   - It calls Logger.Fatal and Logger.Panic where it believes that it can't go on, and the default logger then ends
+//     the process. The adapter here logs and returns.
 //   - Its gRPC server is never created.
 //   - While it reads and writes shared state of a session without locks in places, only values leave this package.
 //
 // And what it does that the relay is for:
 //
-//   - A message of an unknown type, or an UPDATE with a truncated MP_REACH_NLRI, panics in a goroutine of GoBGP and so ends
-//     the process (fsm.handlingError, PathAttributeMpReachNLRI.DecodeFromBytes). Nothing can catch that. Now it reads only
-//     what wire has written, which FuzzGoBGP holds against its own decoder and validator.
+//   - A message of an unknown type, or an UPDATE with a truncated MP_REACH_NLRI, panics in a goroutine of GoBGP and so
+//     ends the process (fsm.handlingError, PathAttributeMpReachNLRI.DecodeFromBytes). Nothing can catch that. Now it
+//     reads only what wire has written, which FuzzGoBGP holds against its own decoder and validator.
 //   - It waits five seconds in Idle after a session and one to two before it connects. Here it never connects, and is
 //     told not to wait in Idle; see idleHoldTime.
 //   - It reads and queues UPDATEs without a bound, faster than it works them in; see window.
 //   - It tells only its log why a session fails. The relay knows better.
-//   - It ends a restart towards all peers when the first ones have sent their tables, and until then keeps its own back, for
-//     a second at least. So it is told of none: the relay sets the restart bits in its OPENs.
-//   - It takes part in no handshake, and so keeps the paths of a peer that restarts; what it keeps the relay knows, see relay.Path.
+//   - It ends a restart towards all peers when the first ones have sent their tables, and until then keeps its own
+//     back, for a second at least. So it is told of none: the relay sets the restart bits in its OPENs.
+//   - It takes part in no handshake, and so keeps the paths of a peer that restarts; what it keeps the relay knows, see
+//     relay.Path.
 //   - It withdraws our own prefix from everybody when a peer announces it with a higher LOCAL_PREF; see originatedPath.
 //   - Its policies know neither Calico's filters nor a change without a reset, and what one of them has rejected is not
-//     kept. So it has one that lets pass what may have to be passed on, and the relay decides on the wire. A peer's announcement
-//     is kept there, in the few bytes of a prefix and a reference, and is judged again from memory. What a peer was told is told
-//     again by GoBGP: to one peer by its soft reset, to all by announcing the paths in question once more; see Server.SetPolicy.
-//   - It forgets on the way through what a path was: its next hop, and its MED towards another AS, where it comes from. So paths
-//     have a stamp while they are inside; see wire.Stamp.
-//   - As a reflector it leaves ORIGINATOR_ID and CLUSTER_LIST out towards peers that are no clients, does not withdraw what a
-//     client has announced from them when a path that they may not have takes its place, and knows nothing of the length of a
-//     CLUSTER_LIST: two reflectors then keep a path for ever that is over, or change their minds for ever. So to it all peers of
-//     our AS are clients, the relay knows better (relay.Rules), and a rank in the place of MED makes it see the length.
-//   - A path with the peer's AS number in it is not announced to the peer, but neither is the one before withdrawn. So it is told
-//     to put our own number in that place, and the relay withdraws what has that. Our own number, where it is in a path because it
-//     is allowed there or a filter has put it there, is hidden from it; see wire.MaskedASN.
-//   - It sets an MD5 key for each peer on its listeners, of which a socket can have some hundred only, and does not say so.
+//     kept. So it has one that lets pass what may have to be passed on, and the relay decides on the wire. A peer's
+//     announcement is kept there, in the few bytes of a prefix and a reference, and is judged again from memory. What a
+//     peer was told is told again by GoBGP: to one peer by its soft reset, to all by announcing the paths in question
+//     once more; see Server.SetPolicy.
+//   - It forgets on the way through what a path was: its next hop, and its MED towards another AS, where it comes from.
+//     So paths have a stamp while they are inside; see wire.Stamp.
+//   - As a reflector it leaves ORIGINATOR_ID and CLUSTER_LIST out towards peers that are no clients, does not withdraw
+//     what a client has announced from them when a path that they may not have takes its place, and knows nothing of
+//     the length of a CLUSTER_LIST: two reflectors then keep a path for ever that is over, or change their minds for
+//     ever. So to it all peers of our AS are clients, the relay knows better (relay.Rules), and a rank in the place of
+//     MED makes it see the length.
+//   - A path with the peer's AS number in it is not announced to the peer, but neither is the one before withdrawn. So
+//     it is told to put our own number in that place, and the relay withdraws what has that. Our own number, where it
+//     is in a path because it is allowed there or a filter has put it there, is hidden from it; see wire.MaskedASN.
+//   - It sets an MD5 key for each peer on its listeners, of which a socket can have some hundred only, and does not say
+//     so.
 //
-// GoBGP gets the sessions of a node that passes on what others announce: that reflects, or has a peer in another AS. In all other nodes the relay
-// carries them alone, a mesh of a thousand nodes in half of the memory; see relay.Rules.Told.
+// GoBGP gets the sessions of a node that passes on what others announce: that reflects, or has a peer in another AS. In
+// all other nodes the relay carries them alone, a mesh of a thousand nodes in half of the memory; see relay.Rules.Told.
 //
-// To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay connects. It is added when
-// it first gets a session of the peer; see place.
+// To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay
+// connects. It is added when it first gets a session of the peer; see place.
 // A peer gets another one, too, when this node becomes a reflector or is none any more; the old one stays until all its
-// paths have come again. All families run over these connections; the session's family is the one of the peer's real address, or both if that is
-// link-local. Of next hops on a link GoBGP sees a placeholder; see wire.Placeholder4. What GoBGP says is translated back in one
-// place, neighbours. Other processes of this host can connect there, too, so that all is signed
-// with a secret of the process (TCP MD5). A kernel without TCP MD5 gets no session with a password, and a warning that
-// every process that may send from 127.0.0.0/8 could pose as a peer: it would need to run on the host or in its network
-// namespace, where it could as well announce itself as another node.
+// paths have come again. All families run over these connections; the session's family is the one of the peer's real
+// address, or both if that is link-local. Of next hops on a link GoBGP sees a placeholder; see wire.Placeholder4. What
+// GoBGP says is translated back in one place, neighbours. Other processes of this host can connect there, too, so that
+// all is signed with a secret of the process (TCP MD5). A kernel without TCP MD5 gets no session with a password, and a
+// warning that every process that may send from 127.0.0.0/8 could pose as a peer: it would need to run on the host or
+// in its network namespace, where it could as well announce itself as another node.
 //
 // Since Go 1.24 listeners are Multipath TCP unless the program says otherwise, which knows no MD5 keys; New insists.
 package bgp

@@ -238,9 +238,10 @@ func madeUp(seed uint64, six bool) []byte {
 		binary.BigEndian.AppendUint16(nil, uint16(len(attributes))), attributes, reachable)
 }
 
-// FuzzEdit: what an editor makes of a message that was let through is valid for GoBGP, no message is too long, and a peer that reads it
-// knows what the model says: of each prefix what its change made of it, and nothing of those that were withdrawn. Edited again by the
-// same decisions it stays as it is, but for AS numbers, which are put before it each time.
+// FuzzEdit: what an editor makes of a message that was let through is valid for GoBGP, no message is too long, and a
+// peer that reads it knows what the model says: of each prefix what its change made of it, and nothing of those that
+// were withdrawn. Edited again by the same decisions it stays as it is, but for AS numbers, which are put before it
+// each time.
 func FuzzEdit(f *testing.F) {
 	for i := range uint64(40) {
 		f.Add(i%2 == 0, i%3 == 0, i, []byte(nil))

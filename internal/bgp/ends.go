@@ -34,7 +34,8 @@ type End struct {
 	// Times is how often it has not come up for this reason since the last session, since First on; 0: it was up.
 	Times int       `json:"times,omitempty"`
 	First time.Time `json:"first,omitzero"`
-	// By is what has ended it: one of relay's words, agent for the end of this node's agent; empty: there was no connection.
+	// By is what has ended it: one of relay's words, agent for the end of this node's agent; empty: there was no
+	// connection.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason"`
 	// Sent and Received are the NOTIFICATIONs of this end and of the peer, Error is that of TCP; empty: there was none.
@@ -56,7 +57,8 @@ func (e *End) cut() {
 	}
 }
 
-// Ends remembers how the last sessions of each peer have ended, over the end of the process if its text is kept. It is safe for concurrent use.
+// Ends remembers how the last sessions of each peer have ended, over the end of the process if its text is kept. It is
+// safe for concurrent use.
 type Ends struct {
 	now     func() time.Time
 	changed chan struct{}
@@ -97,7 +99,8 @@ func NewEnds(now func() time.Time) *Ends {
 	return &Ends{now: now, changed: make(chan struct{}, 1), peers: map[netip.Addr]*peerEnds{}, there: map[netip.Addr]bool{}}
 }
 
-// Changed wakes its one reader when there is something new to be kept, other than one failure more of the kind of the last ones.
+// Changed wakes its one reader when there is something new to be kept, other than one failure more of the kind of the
+// last ones.
 func (e *Ends) Changed() <-chan struct{} { return e.changed }
 
 // Of returns how the last sessions with a peer have ended, the latest first.
@@ -121,7 +124,8 @@ func (e *Ends) Text() ([]byte, error) {
 	return json.Marshal(endsText{endsVersion, e.peers})
 }
 
-// Recall remembers what an earlier process has kept. A session that was up has ended with that process. It is to be called before Start.
+// Recall remembers what an earlier process has kept. A session that was up has ended with that process. It is to be
+// called before Start.
 func (e *Ends) Recall(text []byte) error {
 	var read endsText
 	if err := json.Unmarshal(text, &read); err != nil {
@@ -141,7 +145,8 @@ func (e *Ends) Recall(text []byte) error {
 		}
 		e.peers[addr] = p
 		if !p.Up.IsZero() {
-			p.add(End{At: e.now(), Since: p.Up, By: byRestart, Reason: "this node's agent has ended, or the node; the time is when the next agent has started"})
+			p.add(End{At: e.now(), Since: p.Up, By: byRestart,
+				Reason: "this node's agent has ended, or the node; the time is when the next agent has started"})
 			p.Up = time.Time{}
 		}
 	}

@@ -68,7 +68,8 @@ func TestEndsOfSessions(t *testing.T) {
 	}
 
 	up().Send([]byte("this is not BGP, and long enough"))
-	wants(2, bgp.End{By: "this node", Reason: "Message Header Error/Connection Not Synchronized", Sent: "Message Header Error/Connection Not Synchronized"})
+	wants(2, bgp.End{By: "this node", Reason: "Message Header Error/Connection Not Synchronized",
+		Sent: "Message Header Error/Connection Not Synchronized"})
 
 	silent := up()
 	wants(3, bgp.End{By: "hold timer", Reason: "nothing heard from it for the hold time", Sent: "Hold Timer Expired"})
@@ -92,7 +93,8 @@ func TestEndsOfSessions(t *testing.T) {
 		_, _ = wrong.Until(bgptest.Notification)
 		return fmt.Errorf("%+v", ends()[0])
 	})
-	wants(5, bgp.End{By: "this node", Times: ends()[0].Times, Reason: "peer is AS 64999, configured 64512", Sent: "OPEN Message Error/Bad Peer AS"})
+	wants(5, bgp.End{By: "this node", Times: ends()[0].Times, Reason: "peer is AS 64999, configured 64512",
+		Sent: "OPEN Message Error/Bad Peer AS"})
 
 	// The next process knows all, and that the session that was up has ended.
 	last := up()
@@ -129,7 +131,8 @@ func TestEndsAreBounded(t *testing.T) {
 	text := func(peer, count int) string {
 		var all []string
 		for i := range count {
-			all = append(all, fmt.Sprintf(`{"at":%q,"since":%q,"reason":"%d %s"}`, now.Add(time.Duration(i)*time.Second).Format(time.RFC3339), now.Format(time.RFC3339), i, strings.Repeat("\u00e9", 2000)))
+			all = append(all, fmt.Sprintf(`{"at":%q,"since":%q,"reason":"%d %s"}`, now.Add(time.Duration(i)*time.Second).Format(time.RFC3339),
+				now.Format(time.RFC3339), i, strings.Repeat("\u00e9", 2000)))
 		}
 		return fmt.Sprintf(`"10.0.%d.%d":{"ends":[%s]}`, peer/250, peer%250, strings.Join(all, ","))
 	}

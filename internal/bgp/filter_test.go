@@ -41,8 +41,8 @@ var everything = []api.BGPFilterOperation{
 	{SetPriority: &api.BGPFilterSetPriority{Value: 512}},
 }
 
-// What a filter changes is what the peer learns, in both families, inside of our AS and outside, where our own number stays first and
-// priorities are not told.
+// What a filter changes is what the peer learns, in both families, inside of our AS and outside, where our own number
+// stays first and priorities are not told.
 func TestFilterChangesExports(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -51,8 +51,10 @@ func TestFilterChangesExports(t *testing.T) {
 	setPeers(s, all...)
 	check := undisturbed(t, s, all...)
 	filter := api.BGPFilterSpec{
-		ExportV4: []api.BGPFilterRule{{CIDR: "10.200.0.0/16", MatchOperator: "In", PrefixLength: &api.BGPFilterPrefixLength{Min: new(int32)}, Action: "Accept", Operations: everything}},
-		ExportV6: []api.BGPFilterRule{{Source: "RemotePeers", Action: "Reject"}, {CIDR: "fd02::/16", MatchOperator: "NotIn", Action: "Accept", Operations: everything}},
+		ExportV4: []api.BGPFilterRule{{CIDR: "10.200.0.0/16", MatchOperator: "In", PrefixLength: &api.BGPFilterPrefixLength{Min: new(int32)},
+			Action: "Accept", Operations: everything}},
+		ExportV6: []api.BGPFilterRule{{Source: "RemotePeers", Action: "Reject"},
+			{CIDR: "fd02::/16", MatchOperator: "NotIn", Action: "Accept", Operations: everything}},
 	}
 	filters := map[netip.Addr]api.BGPFilterSpec{}
 	for _, n := range all {
@@ -110,12 +112,15 @@ func TestFilterChangesImports(t *testing.T) {
 	all := []*neighbour{bird, bird.sixth(s), frr, frr.sixth(s)}
 	setPeers(s, all...)
 	check := undisturbed(t, s, all...)
-	plain := []string{"10.1.1.0/26 () [64999:100 64999:1:2] 100", "10.1.2.0/26 (64902) [] 100", "fd01:1::/122 () [64999:100 64999:1:2] 100", "fd01:2::/122 (64902) [] 100"}
+	plain := []string{"10.1.1.0/26 () [64999:100 64999:1:2] 100", "10.1.2.0/26 (64902) [] 100", "fd01:1::/122 () [64999:100 64999:1:2] 100",
+		"fd01:2::/122 (64902) [] 100"}
 	hears(t, s, plain...)
 	rules := []api.BGPFilterRule{
 		{PeerType: "eBGP", Communities: &api.BGPFilterCommunities{Values: []string{"64999:1:2"}}, Action: "Reject"},
 		{Source: "RemotePeers", Communities: &api.BGPFilterCommunities{Values: []string{"64999:1:2"}}, Action: "Accept", Operations: everything},
-		{ASPathPrefix: []uint32{64902}, Action: "Accept", Operations: []api.BGPFilterOperation{{SetPriority: &api.BGPFilterSetPriority{Value: 1025}}, {PrependASPath: &api.BGPFilterPrependASPath{Prefix: []uint32{ourASN}}}}},
+		{ASPathPrefix: []uint32{64902}, Action: "Accept", Operations: []api.BGPFilterOperation{
+			{SetPriority: &api.BGPFilterSetPriority{Value: 1025}}, {PrependASPath: &api.BGPFilterPrependASPath{Prefix: []uint32{ourASN}}},
+		}},
 	}
 	filters := map[netip.Addr]api.BGPFilterSpec{}
 	for _, n := range all {
@@ -142,7 +147,9 @@ func TestFilterPassesOn(t *testing.T) {
 	setPeers(s, all...)
 	check := undisturbed(t, s, all...)
 	core.learns(t, s.V4)
-	accept := api.BGPFilterSpec{ExportV4: []api.BGPFilterRule{{CIDR: "10.66.0.0/16", MatchOperator: "In", Source: "RemotePeers", Action: "Accept"}}}
+	accept := api.BGPFilterSpec{ExportV4: []api.BGPFilterRule{
+		{CIDR: "10.66.0.0/16", MatchOperator: "In", Source: "RemotePeers", Action: "Accept"},
+	}}
 	s.SetPolicy(bgp.Policy{}, map[netip.Addr]api.BGPFilterSpec{core.peer.Addr: accept})
 	core.learns(t, s.V4, "10.66.0.0/24 via 10.0.0.5 (64512 64901)")
 	inside.learns(t, s.V4)
@@ -154,8 +161,8 @@ func TestFilterPassesOn(t *testing.T) {
 	check()
 }
 
-// Paths whose communities say so go to our own AS alone, or to nobody, whatever a rule accepts; one whose sender goes away is preferred
-// to no other.
+// Paths whose communities say so go to our own AS alone, or to nobody, whatever a rule accepts; one whose sender goes
+// away is preferred to no other.
 func TestWellKnownCommunities(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -178,7 +185,8 @@ func TestWellKnownCommunities(t *testing.T) {
 	core.learns(t, s.V4, outside...)
 }
 
-// A rule can ask through which interface a path leads, on its way to another AS as well, where its next hop is this node already.
+// A rule can ask through which interface a path leads, on its way to another AS as well, where its next hop is this
+// node already.
 func TestFilterByInterface(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)

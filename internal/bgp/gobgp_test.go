@@ -31,19 +31,20 @@ var hello = slices.Concat(
 	message(1, []byte{4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 22, 2, 20, 1, 4, 0, 1, 0, 1, 1, 4, 0, 2, 0, 1, 65, 4, 0, 0, 0xfc, 0, 2, 0}),
 	message(4))
 
-// What panicked in GoBGP when it came from a peer's address: a message of an unknown type, and MP_REACH_NLRI that ends in
-// the middle.
+// What panicked in GoBGP when it came from a peer's address: a message of an unknown type, and MP_REACH_NLRI that ends
+// in the middle.
 var killers = [][]byte{
 	message(77),
 	update(origin, emptyPath, []byte{0x80, 14, 4, 0, 2, 1, 16}),
 	update([]byte{0x80, 14, 0}),
 }
 
-// FuzzGoBGP: whatever wire lets through, GoBGP's decoder and validator take without a panic and without an objection, which
-// would be a NOTIFICATION of GoBGP's. This is what keeps the process alive whatever a peer sends.
+// FuzzGoBGP: whatever wire lets through, GoBGP's decoder and validator take without a panic and without an objection,
+// which would be a NOTIFICATION of GoBGP's. This is what keeps the process alive whatever a peer sends.
 func FuzzGoBGP(f *testing.F) {
-	for _, m := range append(slices.Clone(killers), update(origin, asPath, mpReach), update(origin, emptyPath, mpReachTwo), message(2, []byte{0, 0, 0, 0}),
-		message(2, []byte{0, 0, 0, 14}, origin, emptyPath, nextHop, []byte{26, 10, 1, 2, 0}), message(3, []byte{6, 2, 1, 'x'}), message(5, []byte{0, 1, 0, 1})) {
+	for _, m := range append(slices.Clone(killers), update(origin, asPath, mpReach), update(origin, emptyPath, mpReachTwo),
+		message(2, []byte{0, 0, 0, 0}), message(2, []byte{0, 0, 0, 14}, origin, emptyPath, nextHop, []byte{26, 10, 1, 2, 0}),
+		message(3, []byte{6, 2, 1, 'x'}), message(5, []byte{0, 1, 0, 1})) {
 		f.Add(false, slices.Concat(hello, m))
 		f.Add(true, slices.Concat(hello, m))
 	}
@@ -51,7 +52,8 @@ func FuzzGoBGP(f *testing.F) {
 		f.Add(false, slices.Concat(a.First, hello, a.Message))
 	}
 	f.Fuzz(func(t *testing.T, six bool, stream []byte) {
-		rules := wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: wire.OnlyIPv4, MaxPrefixes: 1000, Source: wire.External}
+		rules := wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: wire.OnlyIPv4,
+			MaxPrefixes: 1000, Source: wire.External}
 		family := bgp.RF_IPv4_UC
 		if six {
 			rules.Families, family = wire.OnlyIPv6, bgp.RF_IPv6_UC
@@ -110,9 +112,11 @@ func gobgpTakes(t *testing.T, raw []byte, family bgp.RouteFamily) {
 	}
 }
 
-// What an advisory is about never reaches GoBGP: the relay ends the session, or passes something else on, to which GoBGP does not object.
+// What an advisory is about never reaches GoBGP: the relay ends the session, or passes something else on, to which
+// GoBGP does not object.
 func TestAdvisoriesStayOutside(t *testing.T) {
-	rules := wire.Rules{ASN: 64513, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: wire.OnlyIPv4, MaxPrefixes: 1000, Source: wire.External}
+	rules := wire.Rules{ASN: 64513, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: wire.OnlyIPv4,
+		MaxPrefixes: 1000, Source: wire.External}
 	open := bytes.ReplaceAll(hello, []byte{0xfc, 0}, []byte{0xfc, 1})
 	for _, a := range Advisories {
 		session := wire.NewSession(rules)

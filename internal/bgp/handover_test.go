@@ -48,7 +48,8 @@ func (l *listener) fault(text string) {
 	l.faults = append(l.faults, text)
 }
 
-// note takes an UPDATE as a speaker would. Before the session is over nothing is withdrawn that was not announced, nor what stays.
+// note takes an UPDATE as a speaker would. Before the session is over nothing is withdrawn that was not announced, nor
+// what stays.
 func (l *listener) note(m []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,8 +63,8 @@ func (l *listener) note(m []byte) {
 	wire.Prune(m, wire.FamilyIn(m), withdrawn, func(p netip.Prefix) { l.has[p] = true })
 }
 
-// The first peer in another AS has GoBGP take the sessions that are up, while what this node originates changes: no session breaks, nothing that
-// stays is withdrawn, and each peer has in the end what is originated then.
+// The first peer in another AS has GoBGP take the sessions that are up, while what this node originates changes: no
+// session breaks, nothing that stays is withdrawn, and each peer has in the end what is originated then.
 func TestSessionsAreHandedOver(t *testing.T) {
 	t.Parallel()
 	s, peers, babblers := babble(t, 64512, 64512, 64512, 64901)

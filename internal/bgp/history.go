@@ -31,8 +31,8 @@ type history struct {
 	class, lastClass string
 }
 
-// tellPause is between two failures of one peer that are told. A peer can fail in ever new ways as often as it likes; what
-// happened last is in its status anyway.
+// tellPause is between two failures of one peer that are told. A peer can fail in ever new ways as often as it likes;
+// what happened last is in its status anyway.
 const tellPause = 5 * time.Second
 
 func newHistories(now func() time.Time) *histories {
@@ -67,7 +67,8 @@ func (h *histories) state(addr netip.Addr, up bool) {
 	}
 }
 
-// failed notes why a session is not established and reports whether that is a change, and not the next one within moments.
+// failed notes why a session is not established and reports whether that is a change, and not the next one within
+// moments.
 func (h *histories) failed(addr netip.Addr, reason string) bool {
 	return h.failedAs(addr, reason, classOf(reason))
 }

@@ -25,7 +25,8 @@ type rawPeer struct {
 	t testing.TB
 }
 
-// connect opens a connection from the host's IPv4 address. It retries, as a speaker may still be closing the one before.
+// connect opens a connection from the host's IPv4 address. It retries, as a speaker may still be closing the one
+// before.
 func connect(h *bgptest.Host, to netip.AddrPort) *rawPeer {
 	h.T.Helper()
 	p := &rawPeer{t: h.T}
@@ -122,8 +123,8 @@ func target(t *testing.T, change func(*bgp.Peer), others ...bgp.Peer) (node *bgp
 	return node, peer, netip.AddrPortFrom(node.V4, 179)
 }
 
-// bothWays runs a test of sessions inside of our AS, which the relay carries alone, and once more with a peer in another AS, which never answers, so
-// that GoBGP has the sessions.
+// bothWays runs a test of sessions inside of our AS, which the relay carries alone, and once more with a peer in
+// another AS, which never answers, so that GoBGP has the sessions.
 func bothWays(t *testing.T, test func(t *testing.T, others ...bgp.Peer)) {
 	t.Parallel()
 	absent := bgp.Peer{Addr: netip.MustParseAddr("10.0.0.250"), ASN: 64999, Passive: true}
@@ -135,14 +136,16 @@ func bothWays(t *testing.T, test func(t *testing.T, others ...bgp.Peer)) {
 	}
 }
 
-// What ended the process when GoBGP read it itself, and other things that no peer should send, after a proper handshake.
+// What ended the process when GoBGP read it itself, and other things that no peer should send, after a proper
+// handshake.
 func TestHostilePeer(t *testing.T) { bothWays(t, hostilePeer) }
 
 func hostilePeer(t *testing.T, others ...bgp.Peer) {
 	node, peer, to := target(t, nil, others...)
 	for _, c := range []struct{ send, notification, reason string }{
 		{string(bgptest.Message(77)), "Message Header Error/Bad Message Type", "Bad Message Type"},
-		{string(bgptest.Message(2, 0, 0, 0, 15, 0x40, 1, 1, 0, 0x40, 2, 0, 0x80, 14, 5, 0, 1, 1, 16, 0)), "UPDATE Message Error/Optional Attribute Error", "MP_REACH_NLRI is cut short"},
+		{string(bgptest.Message(2, 0, 0, 0, 15, 0x40, 1, 1, 0, 0x40, 2, 0, 0x80, 14, 5, 0, 1, 1, 16, 0)),
+			"UPDATE Message Error/Optional Attribute Error", "MP_REACH_NLRI is cut short"},
 		{string(bgptest.Message(2, 0, 9, 0, 0)), "UPDATE Message Error/Malformed Attribute List", "withdrawn routes"},
 		{"GET / HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n", "Message Header Error/Connection Not Synchronized", "Connection Not Synchronized"},
 		{string(hello(2)), "Finite State Machine Error/Unexpected Message in Established", "out of order"},
@@ -159,7 +162,8 @@ func hostilePeer(t *testing.T, others ...bgp.Peer) {
 	p := established(peer, to, hello(2))
 	p.send(announce(peer.V4, 26, 10, 1, 2, 0), bgptest.Message(2, 0, 0, 0, 0))
 	node.WaitLearned("10.1.2.0/26")
-	// An announcement that is not to be trusted withdraws what it announces, and the session goes on. It is counted, and said.
+	// An announcement that is not to be trusted withdraws what it announces, and the session goes on. It is counted, and
+	// said.
 	since := node.Peer(peer.V4).Since
 	p.send(announce(netip.MustParseAddr("127.0.0.1"), 26, 10, 1, 2, 0))
 	node.WaitLearned("")
@@ -177,7 +181,8 @@ func hostilePeer(t *testing.T, others ...bgp.Peer) {
 		t.Errorf("what has passed: %+v", passed)
 	}
 	// Six sessions, with at least an OPEN and a KEEPALIVE in each direction.
-	if total := counted.Totals; passed.Received < 12 || passed.Sent < 12 || total.Received != passed.Received || total.Sent != passed.Sent || total.Flawed != 1 {
+	if total := counted.Totals; passed.Received < 12 || passed.Sent < 12 || total.Received != passed.Received ||
+		total.Sent != passed.Sent || total.Flawed != 1 {
 		t.Errorf("what has passed: %+v, of all peers: %+v", passed, total)
 	}
 }
@@ -215,7 +220,8 @@ func TestNobodyPosesAsPeerInside(t *testing.T) {
 		t.Fatalf("not one listener inside:\n%s", listeners)
 	}
 	inside := netip.MustParseAddrPort(fields[3])
-	// A listener that takes the segments answers at once, and the kernel sends them again after one second and after three.
+	// A listener that takes the segments answers at once, and the kernel sends them again after one second and after
+	// three.
 	for _, from := range []string{"127.179.1.0:0", "127.0.0.1:0"} {
 		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(from)), Timeout: 4 * time.Second}
 		err := node.Do(func() error {

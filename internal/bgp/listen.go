@@ -36,7 +36,8 @@ func (e *ListenError) Error() string {
 func (e *ListenError) remedy() string {
 	switch {
 	case errors.Is(e.Err, syscall.EADDRINUSE):
-		return "another BGP speaker has the port (BIRD of a calico-node, FRR, a second agent): stop it, or choose another BGP port for the cluster"
+		return "another BGP speaker has the port (BIRD of a calico-node, FRR, a second agent): stop it, or choose another " +
+			"BGP port for the cluster"
 	case errors.Is(e.Err, syscall.EACCES), errors.Is(e.Err, syscall.EPERM):
 		return "capability NET_BIND_SERVICE is missing: add it to the container, or choose a port above 1023"
 	case errors.Is(e.Err, syscall.EADDRNOTAVAIL):
@@ -85,7 +86,8 @@ func (s *Server) start(ctx context.Context, local Local) error {
 	case stopped:
 		return ErrStopped
 	}
-	front := relay.New(s.log, s.now, relay.Config{ASN: local.ASN, RouterID: local.RouterID, HoldDown: DefaultHoldDown, MaxHoldDown: MaxHoldDown})
+	front := relay.New(s.log, s.now,
+		relay.Config{ASN: local.ASN, RouterID: local.RouterID, HoldDown: DefaultHoldDown, MaxHoldDown: MaxHoldDown})
 	if err := s.listen(ctx, front, local); err != nil {
 		return err
 	}
@@ -116,7 +118,8 @@ func (s *Server) SetLocal(ctx context.Context, local Local) error {
 // change changes this end of a speaker that is running.
 func (s *Server) change(ctx context.Context, local Local) error {
 	if local.ASN != s.local.ASN || local.RouterID != s.local.RouterID {
-		return fmt.Errorf("AS %d and router ID %s in place of %d and %s: %w", local.ASN, local.RouterID, s.local.ASN, s.local.RouterID, ErrIdentity)
+		return fmt.Errorf("AS %d and router ID %s in place of %d and %s: %w", local.ASN, local.RouterID, s.local.ASN,
+			s.local.RouterID, ErrIdentity)
 	}
 	local.Restarting = s.local.Restarting
 	if err := s.listen(ctx, s.relay, local); err != nil {
@@ -133,8 +136,8 @@ func (s *Server) change(ctx context.Context, local Local) error {
 	return errors.Join(errs...)
 }
 
-// nearAddrs returns this node's addresses on the interfaces of peers with link-local addresses, where they connect to. Their zones are indices:
-// another interface may get the name.
+// nearAddrs returns this node's addresses on the interfaces of peers with link-local addresses, where they connect to.
+// Their zones are indices: another interface may get the name.
 func nearAddrs(peers map[netip.Addr]Peer) (addrs []netip.Addr) {
 	zones := map[string]bool{}
 	for peer := range peers {
@@ -185,7 +188,8 @@ var checkMD5, checkAO = relay.CheckMD5, tcpao.Check
 // startInside starts GoBGP, which listens for the relay only.
 func (s *Server) startInside(ctx context.Context, local Local) error {
 	if s.noMD5 = checkMD5(); s.noMD5 != nil {
-		s.log.Warn("BGP sessions with a password will not be opened, and any process on this host that may send from 127.0.0.0/8 can pose as a peer", "error", s.noMD5)
+		s.log.Warn("BGP sessions with a password will not be opened, and any process on this host that may send from 127.0.0.0/8 can "+
+			"pose as a peer", "error", s.noMD5)
 	}
 	s.noAO = checkAO()
 	way, err := newInside(s.noMD5)
@@ -211,8 +215,8 @@ func globalConfig(local Local, inside netip.AddrPort) *api.Global {
 		ListenAddresses: []string{inside.Addr().String()},
 		// Indices of GoBGP's table of families: IPv4 and IPv6 unicast. Without, it makes a table for each it knows.
 		Families: []uint32{0, 1},
-		// What the relay puts in the place of a MED has to rank all paths; see wire.Stamp. It is also what keeps two reflectors from
-		// changing their minds for ever (RFC 3345).
+		// What the relay puts in the place of a MED has to rank all paths; see wire.Stamp. It is also what keeps two
+		// reflectors from changing their minds for ever (RFC 3345).
 		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{AlwaysCompareMed: true},
 	}
 }

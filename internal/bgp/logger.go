@@ -16,8 +16,8 @@ type logger struct {
 	neighbours *neighbours
 }
 
-// quiet are entries that others repeat at will, that the relay tells in better words, or that are about how this package
-// uses GoBGP.
+// quiet are entries that others repeat at will, that the relay tells in better words, or that are about how this
+// package uses GoBGP.
 var quiet = map[string]bool{
 	"Can't find configuration for a new passive connection": true,
 	"Closed an accepted connection":                         true,
@@ -48,7 +48,8 @@ func (l *logger) Debug(msg string, fields bgplog.Fields) { l.write(slog.LevelDeb
 // SetLevel does nothing: the level is slog's handler's.
 func (l *logger) SetLevel(bgplog.LogLevel) {}
 
-// GetLevel keeps GoBGP from building an entry per path and peer that is then dropped, which doubles the cost of an UPDATE.
+// GetLevel keeps GoBGP from building an entry per path and peer that is then dropped, which doubles the cost of an
+// UPDATE.
 func (l *logger) GetLevel() bgplog.LogLevel {
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {
 		return bgplog.DebugLevel

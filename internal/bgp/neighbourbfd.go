@@ -25,9 +25,11 @@ type bfdWatcher struct{ *Server }
 // Changed implements bfd.Watcher.
 func (w bfdWatcher) Changed() { w.wake() }
 
-// Lost implements bfd.Watcher. A session that the peer's operator has ended says nothing of the peer (RFC 5882 section 3.2).
+// Lost implements bfd.Watcher. A session that the peer's operator has ended says nothing of the peer (RFC 5882 section
+// 3.2).
 func (w bfdWatcher) Lost(peer netip.Addr, loss bfd.Loss) {
 	if front := w.front.Load(); front != nil && !loss.Admin {
-		front.Lost(peer, relay.Loss{Begun: loss.Begun, Alive: loss.Alive, Independent: loss.Independent, Reason: "BFD is down: " + loss.Diag.String()})
+		front.Lost(peer,
+			relay.Loss{Begun: loss.Begun, Alive: loss.Alive, Independent: loss.Independent, Reason: "BFD is down: " + loss.Diag.String()})
 	}
 }

@@ -6,8 +6,8 @@ import (
 )
 
 // Addresses inside of this process. GoBGP listens on gobgpAddr and knows each peer by an address of its own, from which
-// the relay connects on the peer's behalf. A peer that comes again gets a new one, so that what GoBGP still says about the
-// earlier one is dropped.
+// the relay connects on the peer's behalf. A peer that comes again gets a new one, so that what GoBGP still says about
+// the earlier one is dropped.
 var (
 	loopback   = netip.MustParsePrefix("127.0.0.0/8")
 	gobgpAddr  = netip.MustParseAddr("127.179.0.1")

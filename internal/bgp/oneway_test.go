@@ -17,7 +17,8 @@ import (
 // mostAttempts is how many connections an end may open until the session is up.
 const mostAttempts = 2
 
-// firewall has what comes to a host's port 179 from another one dropped or not, and counts from now on the connections that are tried.
+// firewall has what comes to a host's port 179 from another one dropped or not, and counts from now on the connections
+// that are tried.
 func firewall(t *testing.T, from, to *bgptest.Host, drops bool) {
 	t.Helper()
 	const table = `table inet oneway; delete table inet oneway; table inet oneway {
@@ -97,8 +98,9 @@ func (d *theirs) up() error {
 	return nil
 }
 
-// A firewall that drops one end's connections keeps the other end's session neither from coming up nor from coming again, whichever end
-// it is: RFC 4271 section 6.8 chooses among connections that are there. It is the other end that connects, also if the rule of the mesh has it wait.
+// A firewall that drops one end's connections keeps the other end's session neither from coming up nor from coming
+// again, whichever end it is: RFC 4271 section 6.8 chooses among connections that are there. It is the other end that
+// connects, also if the rule of the mesh has it wait.
 func TestOneWayFilter(t *testing.T) {
 	t.Parallel()
 	restarts := tier.Size(5, 50) // of each end
@@ -117,7 +119,8 @@ func TestOneWayFilter(t *testing.T) {
 		"mesh with BIRD": {mesh: true, kind: bgptest.BIRD2},
 		"BIRD":           {kind: bgptest.BIRD2},
 	} {
-		// As text, the address of nine is the greater one, so that in the mesh ten waits; as a number, and as a router ID, that of ten is.
+		// As text, the address of nine is the greater one, so that in the mesh ten waits; as a number, and as a router ID,
+		// that of ten is.
 		for _, blocked := range []int{9, 10} {
 			t.Run(fmt.Sprintf("%s, %d cannot connect", name, blocked), func(t *testing.T) {
 				t.Parallel()
@@ -129,7 +132,8 @@ func TestOneWayFilter(t *testing.T) {
 				firewall(t, hosts[free], hosts[blocked], true)
 				speaks := func(n int) *ours {
 					self, other := hosts[n], hosts[19-n]
-					peer := bgp.Peer{Addr: other.V4, From: self.V4, ASN: ourASN, ConnectRetry: time.Second, Passive: c.mesh && bgp.Waits(self.V4, other.V4)}
+					peer := bgp.Peer{Addr: other.V4, From: self.V4, ASN: ourASN, ConnectRetry: time.Second,
+						Passive: c.mesh && bgp.Waits(self.V4, other.V4)}
 					o := &ours{Speaker: self.Speaker(), block: fmt.Sprintf("10.1.%d.0/26", n), peers: []bgp.Peer{peer}}
 					if c.behind {
 						o.peers = append(o.peers, bgp.Peer{Addr: netip.MustParseAddr("10.0.0.201"), ASN: 64999})
@@ -168,7 +172,8 @@ func TestOneWayFilter(t *testing.T) {
 				bgptest.Eventually(t, both)
 				opened, dropped := tried(t, hosts[blocked]), tried(t, hosts[free])
 				if opened < 1 || opened > mostAttempts || dropped > mostAttempts {
-					t.Errorf("the session is up after %d attempts of the end that can connect, and %d of the one that cannot; want 1 to %d, and %d at most",
+					t.Errorf(
+						"the session is up after %d attempts of the end that can connect, and %d of the one that cannot; want 1 to %d, and %d at most",
 						opened, dropped, mostAttempts, mostAttempts)
 				}
 				if o, ok := ends[blocked].(*ours); ok {

@@ -48,7 +48,8 @@ type neighbour struct {
 func beside(lan *bgptest.LAN, s *bgptest.Speaker, kind bgptest.Kind, n int, asn uint32, edits ...func(*bgptest.Config)) *neighbour {
 	host := lan.Host(n)
 	block := netip.MustParsePrefix(fmt.Sprintf("10.1.%d.0/26", n))
-	config := bgptest.Config{ASN: asn, Announce: []netip.Prefix{block}, Readvertise: true, Sessions: []bgptest.Session{{Peer: s.V4, ASN: ourASN, Passive: true}}}
+	config := bgptest.Config{ASN: asn, Announce: []netip.Prefix{block}, Readvertise: true,
+		Sessions: []bgptest.Session{{Peer: s.V4, ASN: ourASN, Passive: true}}}
 	for _, edit := range edits {
 		edit(&config)
 	}
@@ -101,8 +102,8 @@ func undisturbed(t *testing.T, s *bgptest.Speaker, all ...*neighbour) (check fun
 	}
 }
 
-// A reflector passes on what clients announce to all, and what others announce to clients, inside of what may pass, with the
-// next hops that it has learned. What may pass, and its cluster ID, change while it runs.
+// A reflector passes on what clients announce to all, and what others announce to clients, inside of what may pass,
+// with the next hops that it has learned. What may pass, and its cluster ID, change while it runs.
 func TestReflection(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -172,8 +173,8 @@ func TestReflection(t *testing.T) {
 	three.learns(t, s.V4)
 }
 
-// What one AS announces goes to another one and to our own, with the next hop that each peer is to have; a change does not touch
-// the session.
+// What one AS announces goes to another one and to our own, with the next hop that each peer is to have; a change does
+// not touch the session.
 func TestTransit(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -204,7 +205,8 @@ func TestTransit(t *testing.T) {
 		if c.mode == bgp.NextHopKeep {
 			far = inside.peer.Addr
 		}
-		core.learns(t, s.V4, own+" (64512)", fmt.Sprintf("10.1.1.0/26 via %s (64512 64901)", c.core), fmt.Sprintf("10.1.3.0/26 via %s (64512)", far))
+		core.learns(t, s.V4, own+" (64512)", fmt.Sprintf("10.1.1.0/26 via %s (64512 64901)", c.core),
+			fmt.Sprintf("10.1.3.0/26 via %s (64512)", far))
 		way := c.inside
 		if c.mode == bgp.NextHopAuto || c.mode == bgp.NextHopKeep {
 			inside.learns(t, s.V4, own+" ()", "10.1.1.0/26 via 10.0.0.1 (64901)", "10.1.2.0/26 via 10.0.0.2 (64902)")
@@ -217,8 +219,8 @@ func TestTransit(t *testing.T) {
 	core.learns(t, s.V4, own+" (64512)", "10.1.3.0/26 via 10.0.0.5 (64512)")
 }
 
-// The address of a Service that another node announces is not passed on by this node as next hop, which would not forward there, whatever
-// filters accept and whether it reflects. By its own next hop it is, and so is the range.
+// The address of a Service that another node announces is not passed on by this node as next hop, which would not
+// forward there, whatever filters accept and whether it reflects. By its own next hop it is, and so is the range.
 func TestServicesOfOthers(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -256,7 +258,8 @@ func TestServicesOfOthers(t *testing.T) {
 	policy.Served = nil
 	s.SetPolicy(policy, filters)
 	learns(router, "64512", s.V4, service, services)
-	if told := s.Call(bgptest.Call{Method: "Traffic"}).Told; !slices.Equal(told, []netip.Prefix{netip.MustParsePrefix("10.1.5.0/26"), services, service}) {
+	if told := s.Call(bgptest.Call{Method: "Traffic"}).Told; !slices.Equal(told,
+		[]netip.Prefix{netip.MustParsePrefix("10.1.5.0/26"), services, service}) {
 		t.Errorf("peers were told %v", told)
 	}
 	policy.Served = []netip.Prefix{services}
@@ -312,7 +315,8 @@ func TestFilter(t *testing.T) {
 	check()
 }
 
-// A path with our own AS number in it is a loop, unless it may be there: racks of one AS meet through routers of another.
+// A path with our own AS number in it is a loop, unless it may be there: racks of one AS meet through routers of
+// another.
 func TestOwnASN(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -320,7 +324,8 @@ func TestOwnASN(t *testing.T) {
 		c.Announce = nil
 		c.Sessions = append(c.Sessions, bgptest.Session{Peer: netip.MustParseAddr("10.0.0.2"), ASN: ourASN})
 	})
-	lan.Host(2).Daemon(bgptest.BIRD2, bgptest.Config{ASN: ourASN, Announce: []netip.Prefix{netip.MustParsePrefix("10.1.2.0/26")}, Sessions: []bgptest.Session{{Peer: router.peer.Addr, ASN: 64901}}})
+	lan.Host(2).Daemon(bgptest.BIRD2, bgptest.Config{ASN: ourASN, Announce: []netip.Prefix{netip.MustParsePrefix("10.1.2.0/26")},
+		Sessions: []bgptest.Session{{Peer: router.peer.Addr, ASN: 64901}}})
 	setPeers(s, router)
 	check := undisturbed(t, s, router)
 	bgptest.Eventually(t, func() error {
@@ -339,7 +344,8 @@ func TestOwnASN(t *testing.T) {
 	setPeers(s, router, core)
 	core.learns(t, s.V4, append(own, "10.1.2.0/26 via 10.0.0.5 (64512 64901 64512)")...)
 	bgptest.Eventually(t, func() error {
-		if paths := s.LearnedFrom(router.peer.Addr); len(paths) != 1 || paths[0].ASPath != "64901 64512" || paths[0].Prefix.String() != "10.1.2.0/26" {
+		if paths := s.LearnedFrom(router.peer.Addr); len(paths) != 1 || paths[0].ASPath != "64901 64512" ||
+			paths[0].Prefix.String() != "10.1.2.0/26" {
 			return fmt.Errorf("learned %v", paths)
 		}
 		return nil
@@ -382,7 +388,8 @@ func TestLocalASN(t *testing.T) {
 	})
 }
 
-// TTL security lets peers in that are near, with a password, too, and nobody else; it comes and goes while the speaker runs.
+// TTL security lets peers in that are near, with a password, too, and nobody else; it comes and goes while the speaker
+// runs.
 func TestTTLSecurity(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -400,8 +407,8 @@ func TestTTLSecurity(t *testing.T) {
 	bird.learns(t, s.V4, "10.1.5.0/26 via 10.0.0.5 (64512)", "10.200.0.5/32 via 10.0.0.5 (64512)")
 	frr.learns(t, s.V4, "10.1.5.0/26 via 10.0.0.5 (64512)", "10.200.0.5/32 via 10.0.0.5 (64512)")
 
-	// A connection's packets have TTL 64 unless its program says otherwise: as if they had come over many routers. Nothing of it is
-	// answered, from the first packet on.
+	// A connection's packets have TTL 64 unless its program says otherwise: as if they had come over many routers. Nothing
+	// of it is answered, from the first packet on.
 	six := bgp.Peer{Addr: far.V6, From: s.V6, ASN: ourASN, Passive: true, TTLSecurity: 1}
 	s.SetPeers(bird.peer, frr.peer, stranger, six)
 	for from, to := range map[netip.Addr]netip.Addr{far.V4: s.V4, far.V6: s.V6} {
@@ -460,8 +467,8 @@ func TestEqualPaths(t *testing.T) {
 	hops("10.0.0.1")
 }
 
-// Two reflectors with the same clients, which are each other's peers, agree on what there is and let go of what is over: neither
-// keeps a path because the other one has it from the first.
+// Two reflectors with the same clients, which are each other's peers, agree on what there is and let go of what is
+// over: neither keeps a path because the other one has it from the first.
 func TestTwoReflectors(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -473,7 +480,8 @@ func TestTwoReflectors(t *testing.T) {
 		s.SetPolicy(bgp.Policy{Transit: pods}, nil)
 		reflectors = append(reflectors, s)
 	}
-	// Router IDs below and above those of the reflectors: by them alone each would prefer what the other one has reflected.
+	// Router IDs below and above those of the reflectors: by them alone each would prefer what the other one has
+	// reflected.
 	clients := make(map[int]bgptest.Daemon)
 	for n, kind := range map[int]bgptest.Kind{1: bgptest.BIRD2, 2: bgptest.FRR, 9: bgptest.BIRD2} {
 		var sessions []bgptest.Session
@@ -553,8 +561,8 @@ func external(hop netip.Addr, prefix string, path ...uint32) []byte {
 	return bgptest.Message(bgptest.Update, bgptest.UpdateBody(nil, attrs, bgptest.NLRI(netip.MustParsePrefix(prefix)))...)
 }
 
-// What nobody may announce to us is refused by reason, counted and shown; what else the peer says is taken, and its session and all
-// others go on. What it took back is not counted any more.
+// What nobody may announce to us is refused by reason, counted and shown; what else the peer says is taken, and its
+// session and all others go on. What it took back is not counted any more.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -615,7 +623,8 @@ func TestRefusals(t *testing.T) {
 	check()
 }
 
-// Another port and other addresses to listen on are taken while sessions are up, which stay; one that cannot be had leaves all as it was.
+// Another port and other addresses to listen on are taken while sessions are up, which stay; one that cannot be had
+// leaves all as it was.
 func TestListensElsewhere(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -642,7 +651,8 @@ func TestListensElsewhere(t *testing.T) {
 	s.SetLocal(bgp.Local{ASN: ourASN, Port: 1790})
 	reach(179, false)
 	reach(1790, true)
-	if err := s.TrySetLocal(bgp.Local{ASN: ourASN, Port: 1791, Listen: []netip.Addr{netip.MustParseAddr("10.99.99.99")}}); !errtest.Names(err, "10.99.99.99:1791") {
+	if err := s.TrySetLocal(bgp.Local{ASN: ourASN, Port: 1791, Listen: []netip.Addr{netip.MustParseAddr("10.99.99.99")}}); !errtest.Names(err,
+		"10.99.99.99:1791") {
 		t.Errorf("an address that this node does not have: %v", err)
 	}
 	reach(1790, true)

@@ -116,9 +116,9 @@ func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
 }
 
 // originatedPath builds the path as GoBGP's API wants it. It has the attributes that BIRD gives a static route in
-// Calico: ORIGIN IGP, from GoBGP an empty AS_PATH, and from the export policy LOCAL_PREF 100 towards iBGP peers. In our own
-// table it has the highest preference that there is, of which GoBGP prefers what is local: a peer that announces our block
-// with a preference of its own, by mistake or not, would else have GoBGP withdraw ours from all peers.
+// Calico: ORIGIN IGP, from GoBGP an empty AS_PATH, and from the export policy LOCAL_PREF 100 towards iBGP peers. In our
+// own table it has the highest preference that there is, of which GoBGP prefers what is local: a peer that announces
+// our block with a preference of its own, by mistake or not, would else have GoBGP withdraw ours from all peers.
 func originatedPath(prefix netip.Prefix, as ownPath, epoch uint8) (*api.Path, error) {
 	nextHop, source := as.nextHop, wire.Own
 	if as.aggregate {
@@ -195,7 +195,8 @@ type table struct {
 	// version is the Server's, from before it was read.
 	version uint64
 	valid   bool
-	// paths are those of all peers, without those to prefixes that this node originates, in the order of the prefix and, of each, of preference.
+	// paths are those of all peers, without those to prefixes that this node originates, in the order of the prefix and,
+	// of each, of preference.
 	paths []learned
 }
 

@@ -57,8 +57,8 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 	})
 }
 
-// turned returns the peers that stay as they are and that can have a session now, as where the kernel had no room for their keys, or can have none
-// any more.
+// turned returns the peers that stay as they are and that can have a session now, as where the kernel had no room for
+// their keys, or can have none any more.
 func (s *Server) turned(want map[netip.Addr]Peer, c changes[netip.Addr]) (again []netip.Addr) {
 	for addr, known := range s.sessions {
 		if p, stays := want[addr]; stays && (known.link == nil) == (s.unsigned(p) == "") && !slices.Contains(c.replace, addr) {
@@ -80,8 +80,8 @@ func (s *Server) listenNear(ctx context.Context, peers map[netip.Addr]Peer) erro
 	return err
 }
 
-// setSecrets has the relay expect the passwords and keys of all peers, before the first one can connect. What the kernel has not is told
-// for each peer that needs it.
+// setSecrets has the relay expect the passwords and keys of all peers, before the first one can connect. What the
+// kernel has not is told for each peer that needs it.
 func (s *Server) setSecrets(peers map[netip.Addr]Peer) error {
 	secrets, some := relay.Secrets{Passwords: make(map[netip.Addr]string, len(peers)), AO: make(map[netip.Addr]tcpao.Keys)}, false
 	for addr, p := range peers {
@@ -141,8 +141,8 @@ func (s *Server) addPeer(p Peer) {
 	s.known[p.Addr] = true
 }
 
-// link connects a session that GoBGP has with the outside. It may have been connected before, for the same peer in GoBGP or
-// another one.
+// link connects a session that GoBGP has with the outside. It may have been connected before, for the same peer in
+// GoBGP or another one.
 func (s *Server) link(p Peer, known session) {
 	known.rules = s.rulesOf(p)
 	outer, back := s.relayPeer(p), behind{Server: s, place: known.place}
@@ -174,8 +174,8 @@ func (s *Server) unsigned(p Peer) string {
 	return ""
 }
 
-// replacePeer makes a change. Of most changes GoBGP need not know, and keeps the peer's paths. Of the others its UpdatePeer
-// would apply some at once, some at the next OPEN and some never.
+// replacePeer makes a change. Of most changes GoBGP need not know, and keeps the peer's paths. Of the others its
+// UpdatePeer would apply some at once, some at the next OPEN and some never.
 func (s *Server) replacePeer(ctx context.Context, p Peer) error {
 	known, want := s.sessions[p.Addr], s.inner(p)
 	switch {
@@ -196,8 +196,8 @@ func (s *Server) replacePeer(ctx context.Context, p Peer) error {
 	return nil
 }
 
-// exchange gives a peer another place in GoBGP, where it is reflected to or is not any more. The one that it had stays, with its
-// paths, until the peer has sent all of them again; on the outside it is as if the connection had broken.
+// exchange gives a peer another place in GoBGP, where it is reflected to or is not any more. The one that it had stays,
+// with its paths, until the peer has sent all of them again; on the outside it is as if the connection had broken.
 func (s *Server) exchange(p Peer) {
 	old := s.sessions[p.Addr]
 	s.link(p, session{place: s.newPlace(p), link: old.link})
@@ -207,7 +207,8 @@ func (s *Server) exchange(p Peer) {
 // settleWait is the time for GoBGP to process the end of a table.
 const settleWait = time.Second
 
-// removeLater removes what a peer was in GoBGP when its successor has the peer's whole table, or too much time has passed.
+// removeLater removes what a peer was in GoBGP when its successor has the peer's whole table, or too much time has
+// passed.
 func (s *Server) removeLater(old *place, successor *relay.Link, most time.Duration) {
 	if successor != nil {
 		select {
@@ -318,8 +319,8 @@ func (s *Server) Totals() Totals {
 	return Totals{}
 }
 
-// stateOf is a session's state in the words of RFC 4271. It is established when its history says so, too: since when would else be of the
-// state before.
+// stateOf is a session's state in the words of RFC 4271. It is established when its history says so, too: since when
+// would else be of the state before.
 func stateOf(s relay.Status, up bool) State {
 	switch {
 	case s.Up && up:
@@ -344,7 +345,8 @@ func (s *Server) status(p Peer) PeerStatus {
 		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, Failure: past.class, ErrorSince: past.errSince, LastErrorAt: past.errAt,
 		Received: now.Received, Sent: now.Sent, Restarting: now.Restarting, HeldUntil: known.heldUntil(),
-		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded, Refused: now.Refused, OldKeys: now.OldKeys, WrongKeys: now.WrongKeys, BFD: s.bfd.Status(p.Addr),
+		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded, Refused: now.Refused, OldKeys: now.OldKeys,
+		WrongKeys: now.WrongKeys, BFD: s.bfd.Status(p.Addr),
 		Self: now.Self,
 	}
 	if !known.mute() {

@@ -16,8 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// place is a peer's place in GoBGP, which has a neighbour there once it has got a session of the peer. A neighbour takes 30 kB and three goroutines, and makes
-// every turn of GoBGP's loop longer, be there a session or not.
+// place is a peer's place in GoBGP, which has a neighbour there once it has got a session of the peer. A neighbour
+// takes 30 kB and three goroutines, and makes every turn of GoBGP's loop longer, be there a session or not.
 type place struct {
 	neighbour
 	told  inner // what GoBGP is told of the peer
@@ -108,9 +108,9 @@ func (p inner) config(alias netip.Addr) *api.Peer {
 	return &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: alias.String(), PeerAsn: p.ASN, LocalAsn: p.LocalASN,
-			// Loops are found by the relay, which knows how often our AS number may be in a path, and hides it (wire.MaskedASN). Of a
-			// path with the peer's AS number GoBGP would say nothing to the peer, not even that what it was told before is over; with our
-			// own in its place, which this does, it is passed to the relay, which withdraws it.
+			// Loops are found by the relay, which knows how often our AS number may be in a path, and hides it (wire.MaskedASN).
+			// Of a path with the peer's AS number GoBGP would say nothing to the peer, not even that what it was told before is
+			// over; with our own in its place, which this does, it is passed to the relay, which withdraws it.
 			AllowOwnAsn: math.MaxUint8, ReplacePeerAsn: p.ASN != p.LocalASN,
 		},
 		RouteReflector: p.reflection(),
@@ -123,8 +123,8 @@ func (p inner) config(alias netip.Addr) *api.Peer {
 		// connection came in, unless the session is bound to an interface, which it does for connections that it opens: none.
 		Transport: &api.Transport{LocalAddress: p.ourEnd().String(), BindInterface: "lo", PassiveMode: true},
 		GracefulRestart: &api.GracefulRestart{
-			// GoBGP does not know of a restart of ours: it would keep its UPDATEs back for a second at least, and call the restart over
-			// for all peers when the first one has sent its table. The relay tells the peers.
+			// GoBGP does not know of a restart of ours: it would keep its UPDATEs back for a second at least, and call the
+			// restart over for all peers when the first one has sent its table. The relay tells the peers.
 			Enabled:     true,
 			RestartTime: uint32(seconds(p.RestartTime)),
 			// RFC 8538: a hold timer that runs out on a busy node does not flush its paths.
@@ -134,7 +134,8 @@ func (p inner) config(alias netip.Addr) *api.Peer {
 	}
 }
 
-// families are those of the session, and no other: one that is configured and not negotiated makes GoBGP wait for an end of table that never comes.
+// families are those of the session, and no other: one that is configured and not negotiated makes GoBGP wait for an
+// end of table that never comes.
 func (p inner) families() (all []*api.AfiSafi) {
 	for _, family := range wire.FamiliesOf(p.Addr).All() {
 		as := familyV4
@@ -149,9 +150,9 @@ func (p inner) families() (all []*api.AfiSafi) {
 	return all
 }
 
-// reflection is what GoBGP does with a peer of our own AS if this node is a reflector: to it each one is a client. To those that are
-// none it would pass paths on without ORIGINATOR_ID and CLUSTER_LIST, and not withdraw what a client has announced when a path that
-// is not for them takes its place. The relay knows clients from others.
+// reflection is what GoBGP does with a peer of our own AS if this node is a reflector: to it each one is a client. To
+// those that are none it would pass paths on without ORIGINATOR_ID and CLUSTER_LIST, and not withdraw what a client has
+// announced when a path that is not for them takes its place. The relay knows clients from others.
 func (p inner) reflection() *api.RouteReflector {
 	if !p.cluster.IsValid() {
 		return nil
@@ -159,7 +160,8 @@ func (p inner) reflection() *api.RouteReflector {
 	return &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: p.cluster.String()}
 }
 
-// ourEnd is the next hop of what this node announces on the session; if only the connection will tell, the relay puts it in.
+// ourEnd is the next hop of what this node announces on the session; if only the connection will tell, the relay puts
+// it in.
 func (p inner) ourEnd() netip.Addr {
 	return cmp.Or(p.From, wire.Placeholder(wire.FamilyOf(p.Addr)))
 }

@@ -132,7 +132,8 @@ var (
 // said are the attributes of what a peer inside of our AS announces, with what is known of the prefix beside them.
 func said(t *testing.T, family wire.Family, update []byte) learned {
 	t.Helper()
-	session := wire.NewSession(wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: 1 << family, MaxPrefixes: 9, Source: wire.Internal})
+	session := wire.NewSession(wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: 1 << family,
+		MaxPrefixes: 9, Source: wire.Internal})
 	for m := range wire.Messages(slices.Concat(hello, update)) {
 		if v := session.Check(m); v.Reset != nil || v.Flaw != "" {
 			t.Fatalf("%+v", v)
@@ -202,8 +203,10 @@ func TestChoose(t *testing.T) {
 		accept Accept
 		want   string
 	}{
-		"the preferred one":                    {[]learned{from("10.0.0.2"), from("10.0.0.3", func(l *learned) { l.MED = 1 })}, not("10.0.0.4"), "10.0.0.2"},
-		"a refused one hides nothing":          {[]learned{from("10.0.0.2"), from("10.0.0.3", func(l *learned) { l.MED = 1 })}, not("10.0.0.2"), "10.0.0.3"},
+		"the preferred one": {[]learned{from("10.0.0.2"), from("10.0.0.3", func(l *learned) { l.MED = 1 })},
+			not("10.0.0.4"), "10.0.0.2"},
+		"a refused one hides nothing": {[]learned{from("10.0.0.2"), from("10.0.0.3", func(l *learned) { l.MED = 1 })},
+			not("10.0.0.2"), "10.0.0.3"},
 		"all refused":                          {[]learned{from("10.0.0.2")}, not("10.0.0.2"), ""},
 		"a destination that is about to leave": {nil, not("10.0.0.2"), ""},
 	} {
@@ -267,7 +270,8 @@ func TestLoggerNeverEndsTheProcess(t *testing.T) {
 	l.Fatal("unknown msg type", nil)
 	l.Info("Can't find configuration for a new passive connection", bgplog.Fields{"Key": "127.0.0.66"})
 	l.Debug("IdleHoldTimer expired", nil)
-	difftest.Contains(t, out.String(), `level=ERROR msg="GoBGP panic: code logic bug" peer=10.0.0.2`, `level=ERROR msg="GoBGP fatal: unknown msg type"`)
+	difftest.Contains(t, out.String(), `level=ERROR msg="GoBGP panic: code logic bug" peer=10.0.0.2`,
+		`level=ERROR msg="GoBGP fatal: unknown msg type"`)
 	if strings.Contains(out.String(), "passive connection") || strings.Contains(out.String(), "Idle") {
 		t.Errorf("strangers or GoBGP's inner life fill the log:\n%s", &out)
 	}
@@ -372,7 +376,8 @@ func TestHistoriesTellSinceWhen(t *testing.T) {
 			h.failed(peer, step.failure)
 		}
 		if got := h.get(peer); got.errSince.Unix() != step.since || got.errAt.Unix() != step.at {
-			t.Errorf("at %d, %q: since %d, at %d; want %d, %d", clock.Unix(), step.failure, got.errSince.Unix(), got.errAt.Unix(), step.since, step.at)
+			t.Errorf("at %d, %q: since %d, at %d; want %d, %d", clock.Unix(), step.failure, got.errSince.Unix(),
+				got.errAt.Unix(), step.since, step.at)
 		}
 	}
 }
@@ -413,7 +418,8 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// TestWhatIsKnownOfAPeer: what keeps a session from coming about stays, and is not hidden by what becomes of the paths of the one before.
+// TestWhatIsKnownOfAPeer: what keeps a session from coming about stays, and is not hidden by what becomes of the paths
+// of the one before.
 func TestWhatIsKnownOfAPeer(t *testing.T) {
 	const dropped, wrong = "no TCP answer on port 179: a firewall drops", "it connected to our address 10.0.0.8 but we speak from 10.0.0.1"
 	clock := time.Unix(1000, 0)
@@ -464,17 +470,21 @@ func TestClassesOfFailures(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.0.1")
 	h := newHistories(time.Now)
 	h.begin(peer)
-	b := behind{Server: &Server{hist: h, ends: NewEnds(time.Now), log: slog.New(slog.DiscardHandler)}, place: &place{neighbour: neighbour{peer: peer}}}
+	b := behind{Server: &Server{hist: h, ends: NewEnds(time.Now), log: slog.New(slog.DiscardHandler)},
+		place: &place{neighbour: neighbour{peer: peer}}}
 	for _, c := range []struct {
 		end  relay.End
 		want string
 	}{
 		{relay.End{Reason: "connect failed: odd"}, "connect failed"},
 		{relay.End{By: relay.ByConnection, Reason: "connection lost", Error: "reset"}, "connection lost"},
-		{relay.End{By: relay.ByUs, Reason: "peer is AS 65001, configured 64512", Sent: "OPEN Message Error/Bad Peer AS"}, "closed by this node: OPEN Message Error/Bad Peer AS"},
+		{relay.End{By: relay.ByUs, Reason: "peer is AS 65001, configured 64512", Sent: "OPEN Message Error/Bad Peer AS"},
+			"closed by this node: OPEN Message Error/Bad Peer AS"},
 		{relay.End{By: relay.ByPeer, Reason: relay.ClosedByPeer + "Error 77/13"}, "closed by the peer: an error without a name"},
-		{relay.End{By: relay.ByPeer, Reason: relay.ClosedByPeer + "Cease/Administrative Shutdown: ticket 5: odd"}, "closed by the peer: Cease/Administrative Shutdown"},
-		{relay.End{Reason: "TCP refused on port 179: no BGP speaker"}, "TCP refused on port 179; before that, closed by the peer: Cease/Administrative Shutdown"},
+		{relay.End{By: relay.ByPeer, Reason: relay.ClosedByPeer + "Cease/Administrative Shutdown: ticket 5: odd"},
+			"closed by the peer: Cease/Administrative Shutdown"},
+		{relay.End{Reason: "TCP refused on port 179: no BGP speaker"},
+			"TCP refused on port 179; before that, closed by the peer: Cease/Administrative Shutdown"},
 	} {
 		c.end.Failure = true
 		b.Ended(c.end)

@@ -131,8 +131,8 @@ func TestBothEndsConnect(t *testing.T) {
 	}
 }
 
-// GoBGP alone needs five seconds in Idle and one or two more to connect. The bound is for a busy machine; what it takes on a
-// quiet one is BenchmarkReconnect's.
+// GoBGP alone needs five seconds in Idle and one or two more to connect. The bound is for a busy machine; what it takes
+// on a quiet one is BenchmarkReconnect's.
 func TestFastReconnect(t *testing.T) {
 	t.Parallel()
 	nine, ten := pair(t)
@@ -157,8 +157,9 @@ func TestFastReconnect(t *testing.T) {
 	}
 }
 
-// A peer that vanishes without a word and comes back is served at once: the dead connection does not keep it out for the
-// hold time, and its paths stay meanwhile. Its kernel resets what it does not know, or a firewall in front of it drops that.
+// A peer that vanishes without a word and comes back is served at once: the dead connection does not keep it out for
+// the hold time, and its paths stay meanwhile. Its kernel resets what it does not know, or a firewall in front of it
+// drops that.
 func TestPeerThatVanished(t *testing.T) { bothWays(t, peerThatVanished) }
 
 func peerThatVanished(t *testing.T, others ...bgp.Peer) {
@@ -189,8 +190,8 @@ func peerThatVanished(t *testing.T, others ...bgp.Peer) {
 	}
 }
 
-// The peer has our OPEN and KEEPALIVE on the connection that we opened, and the session for established, when another one that it opened before
-// arrives: the first stays, although the peer's router ID is the higher one.
+// The peer has our OPEN and KEEPALIVE on the connection that we opened, and the session for established, when another
+// one that it opened before arrives: the first stays, although the peer's router ID is the higher one.
 func TestCollisionWithAnEstablishedEnd(t *testing.T) {
 	t.Parallel()
 	var l net.Listener
@@ -224,19 +225,21 @@ func restarted(id byte) []byte {
 	return open
 }
 
-// lose makes the host deaf on its connections to BGP's port that are: what arrives on them is dropped, or answered as by a kernel
-// that knows nothing of them. They say nothing any more.
+// lose makes the host deaf on its connections to BGP's port that are: what arrives on them is dropped, or answered as
+// by a kernel that knows nothing of them. They say nothing any more.
 func lose(h *bgptest.Host, fate string) {
 	h.T.Helper()
-	h.Run(h.T, "nft", "add table inet lost; add chain inet lost in { type filter hook input priority 0; }; add chain inet lost out { type filter hook output priority 0; }")
+	h.Run(h.T, "nft", "add table inet lost; add chain inet lost in { type filter hook input priority 0; }; add chain inet lost out { type "+
+		"filter hook output priority 0; }")
 	for line := range strings.Lines(h.Run(h.T, "ss", "-Htn", "state", "established", "dport", "=", ":179")) {
 		local := netip.MustParseAddrPort(strings.Fields(line)[2])
-		h.Run(h.T, "nft", fmt.Sprintf("add rule inet lost in tcp dport %d %s; add rule inet lost out tcp sport %d tcp flags & rst == 0 drop", local.Port(), fate, local.Port()))
+		h.Run(h.T, "nft", fmt.Sprintf("add rule inet lost in tcp dport %d %s; add rule inet lost out tcp sport %d tcp flags & rst == 0 drop",
+			local.Port(), fate, local.Port()))
 	}
 }
 
-// A second connection from the peer's address does not end a session whose connection is alive, whatever router it says it is: a pod
-// whose packets are masqueraded to its node's address may have opened it.
+// A second connection from the peer's address does not end a session whose connection is alive, whatever router it says
+// it is: a pod whose packets are masqueraded to its node's address may have opened it.
 func TestTakeover(t *testing.T) { bothWays(t, takeover) }
 
 func takeover(t *testing.T, others ...bgp.Peer) {
@@ -246,7 +249,8 @@ func takeover(t *testing.T, others ...bgp.Peer) {
 	node.WaitLearned("10.1.2.0/26")
 	time.Sleep(3500 * time.Millisecond) // later than a connection could cross the first one
 	since := node.Peer(peer.V4).Since
-	for name, open := range map[string][]byte{"another router": hello(77), "the same router": hello(2), "another that has restarted": restarted(77), "the same, restarted": restarted(2)} {
+	for name, open := range map[string][]byte{"another router": hello(77), "the same router": hello(2),
+		"another that has restarted": restarted(77), "the same, restarted": restarted(2)} {
 		told(peer, to, "Cease/Connection Collision Resolution", open, keepalive)
 		if p := node.Peer(peer.V4); p.State != bgp.Established || !p.Since.Equal(since) {
 			t.Errorf("%s: the session is %s since %s: %s", name, p.State, p.Since, p.LastError)

@@ -13,9 +13,9 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// GoBGP's table is not read: it is what the relay has passed on, with what is kept of sessions that are over, and a path that GoBGP has not
-// worked in yet is in there a moment early. The choice between equals is GoBGP's own but for the age of paths from other ASes, by which
-// it chooses for those that it passes them on to.
+// GoBGP's table is not read: it is what the relay has passed on, with what is kept of sessions that are over, and a
+// path that GoBGP has not worked in yet is in there a moment early. The choice between equals is GoBGP's own but for
+// the age of paths from other ASes, by which it chooses for those that it passes them on to.
 
 // learned is a path with what decides on its rank and is not for the agent.
 type learned struct {
@@ -33,10 +33,11 @@ type source struct {
 	router, alias netip.Addr
 }
 
-// equals reports whether traffic may be shared between two paths of a prefix (RFC 4271 section 9.1.2.2, up to the point where
-// only one can be left).
+// equals reports whether traffic may be shared between two paths of a prefix (RFC 4271 section 9.1.2.2, up to the point
+// where only one can be left).
 func (l *learned) equals(other *learned) bool {
-	return l.LocalPref == other.LocalPref && l.length == other.length && l.Origin == other.Origin && l.MED == other.MED && l.external == other.external && l.oldest == other.oldest
+	return l.LocalPref == other.LocalPref && l.length == other.length && l.Origin == other.Origin && l.MED == other.MED &&
+		l.external == other.external && l.oldest == other.oldest
 }
 
 // parsed are the attributes that were read already: there are few different ones.
@@ -146,7 +147,8 @@ func (s *Server) attributes(what wire.Said) learned {
 func newLearned(a wire.Attributes, rank uint32) learned {
 	l := learned{length: a.Path.Len(), rank: rank, oldest: a.Communities.Has(wire.LLGRStale)}
 	l.Path = Path{
-		NextHop: a.NextHop, ASPath: a.Path.String(), LocalPref: wire.LocalPref, MED: a.MED, Communities: a.Communities.String(), Origin: Origin(a.Origin),
+		NextHop: a.NextHop, ASPath: a.Path.String(), LocalPref: wire.LocalPref, MED: a.MED, Communities: a.Communities.String(),
+		Origin: Origin(a.Origin),
 	}
 	if a.HasLocalPref {
 		l.LocalPref = a.LocalPref

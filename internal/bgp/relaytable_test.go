@@ -43,8 +43,8 @@ func (b *babbler) leave(s *bgptest.Speaker) {
 	})
 }
 
-// goodbye ends the session with a NOTIFICATION, and returns when the speaker has closed as well: a connection that is closed with something unread is
-// reset, and what was not sent yet is lost.
+// goodbye ends the session with a NOTIFICATION, and returns when the speaker has closed as well: a connection that is
+// closed with something unread is reset, and what was not sent yet is lost.
 func (b *babbler) goodbye(s *bgptest.Speaker) {
 	b.T.Helper()
 	b.conn.send(bgptest.Message(3, 6, 2))
@@ -68,7 +68,8 @@ func (b *babbler) say(random *rand.Rand) {
 	attrs := append([]byte{0x40, 1, 1, byte(random.IntN(2))}, path...)
 	attrs = append(attrs, 0x40, 3, 4, 10, 0, 0, byte(100+random.IntN(4)))
 	for _, attr := range [][]byte{
-		{0x80, 4, 4, 0, 0, 0, byte(random.IntN(2))}, {0x40, 5, 4, 0, 0, 0, byte(100 + 50*random.IntN(2))}, {0xc0, 8, 4, 0, 1, 0, byte(random.IntN(3))},
+		{0x80, 4, 4, 0, 0, 0, byte(random.IntN(2))}, {0x40, 5, 4, 0, 0, 0, byte(100 + 50*random.IntN(2))},
+		{0xc0, 8, 4, 0, 1, 0, byte(random.IntN(3))},
 		{0x80, 10, 4, 10, 0, 0, 77}, {0xc0, 8, 4, 0xff, 0xff, 0, 6}, {0xc0, 32, 12, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3},
 	} {
 		if random.IntN(3) == 0 {
@@ -94,8 +95,8 @@ func babble(t *testing.T, asns ...uint32) (s *bgptest.Speaker, peers []bgp.Peer,
 	return s, peers, babblers
 }
 
-// The table that is read from the relay is GoBGP's: random paths of peers inside of our AS and outside, withdrawn and announced anew,
-// while sessions break and come back.
+// The table that is read from the relay is GoBGP's: random paths of peers inside of our AS and outside, withdrawn and
+// announced anew, while sessions break and come back.
 func TestTableIsGoBGPs(t *testing.T) {
 	t.Parallel()
 	s, peers, babblers := babble(t, 64512, 64512, 64512, 64901)
@@ -180,8 +181,8 @@ func TestUntoldPaths(t *testing.T) {
 	}
 }
 
-// GoBGP has the paths that are kept of a restarting peer, too, when another peer may be told of them: the first one in another AS, or this node
-// becomes a reflector.
+// GoBGP has the paths that are kept of a restarting peer, too, when another peer may be told of them: the first one in
+// another AS, or this node becomes a reflector.
 func TestUntoldKeptPaths(t *testing.T) {
 	t.Parallel()
 	for name, tell := range map[string]func(*bgptest.Speaker, []bgp.Peer){

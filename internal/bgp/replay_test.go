@@ -67,8 +67,8 @@ func TestAdvisories(t *testing.T) {
 	}
 }
 
-// afterHandshake sends an advisory's message, and ends the connection. If the session goes on, then the message's prefix is learned only if
-// it is sound.
+// afterHandshake sends an advisory's message, and ends the connection. If the session goes on, then the message's
+// prefix is learned only if it is sound.
 func afterHandshake(t *testing.T, node *bgptest.Speaker, p *rawPeer, a bgp.Advisory, good byte) {
 	t.Helper()
 	defer p.Close()

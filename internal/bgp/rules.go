@@ -15,15 +15,15 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Policy is what passes on the sessions, in both directions. Its zero value takes what every peer announces, but for martians,
-// paths of its AS number that are not its own and loops, and passes on nothing that was learned.
+// Policy is what passes on the sessions, in both directions. Its zero value takes what every peer announces, but for
+// martians, paths of its AS number that are not its own and loops, and passes on nothing that was learned.
 type Policy struct {
-	// Transit: learned paths inside of one of these, and not inside of one of Hidden, are passed on where BGP passes anything
-	// on, to peers in another AS and by a reflector; all other learned paths never are. Hidden holds for what this node
-	// originates, too.
+	// Transit: learned paths inside of one of these, and not inside of one of Hidden, are passed on where BGP passes
+	// anything on, to peers in another AS and by a reflector; all other learned paths never are. Hidden holds for what
+	// this node originates, too.
 	Transit, Hidden []netip.Prefix
-	// Served are the ranges of Services: a learned address in them is passed on with its next hop or not at all, as this node does not
-	// forward to the node that announces it. No rule of a peer undoes that.
+	// Served are the ranges of Services: a learned address in them is passed on with its next hop or not at all, as this
+	// node does not forward to the node that announces it. No rule of a peer undoes that.
 	Served []netip.Prefix
 	// Refuse are prefixes that no peer may announce, or use as next hops: this node's own addresses.
 	Refuse []netip.Prefix
@@ -35,8 +35,8 @@ type Policy struct {
 	Links []policy.Link
 	// Normal4 and Normal6 are the priorities of routes that nothing sets; 0 is Calico's.
 	Normal4, Normal6 uint32
-	// Import and Export are the rules that hold for one peer before all these, but for what is always refused. A peer that is not
-	// in here has none.
+	// Import and Export are the rules that hold for one peer before all these, but for what is always refused. A peer that
+	// is not in here has none.
 	Import, Export map[netip.Addr]*policy.Rules
 	// Aggregates are what a peer is told in place of blocks. A peer that is not in here has none.
 	Aggregates map[netip.Addr]policy.Aggregates
@@ -64,8 +64,8 @@ func named(all map[netip.Addr]*policy.Rules) bool {
 	return false
 }
 
-// passable are the prefixes inside of which learned paths may be passed on to a peer: a rule of a peer may accept what is in no
-// pool.
+// passable are the prefixes inside of which learned paths may be passed on to a peer: a rule of a peer may accept what
+// is in no pool.
 func (p Policy) passable() []netip.Prefix {
 	all := slices.Clone(p.Transit)
 	for peer, rules := range p.Export {
@@ -77,7 +77,8 @@ func (p Policy) passable() []netip.Prefix {
 }
 
 func (p Policy) validate() error {
-	for name, list := range map[string][]netip.Prefix{"transit": p.Transit, "hidden": p.Hidden, "served": p.Served, "refused": p.Refuse, "own": p.Own} {
+	for name, list := range map[string][]netip.Prefix{"transit": p.Transit, "hidden": p.Hidden, "served": p.Served,
+		"refused": p.Refuse, "own": p.Own} {
 		for _, prefix := range list {
 			if !prefix.IsValid() || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
 				return fmt.Errorf("%s prefix %q: must be a prefix without host bits", name, prefix)
@@ -90,9 +91,10 @@ func (p Policy) validate() error {
 // Equal reports whether both let pass the same.
 func (p Policy) Equal(o Policy) bool {
 	same := func(a, b map[netip.Addr]*policy.Rules) bool { return maps.EqualFunc(a, b, (*policy.Rules).Equal) }
-	return slices.Equal(p.Transit, o.Transit) && slices.Equal(p.Hidden, o.Hidden) && slices.Equal(p.Served, o.Served) && slices.Equal(p.Refuse, o.Refuse) &&
-		slices.Equal(p.Own, o.Own) && slices.Equal(p.Links, o.Links) && slices.EqualFunc(p.Tags, o.Tags, policy.Tag.Equal) && p.Normal4 == o.Normal4 && p.Normal6 == o.Normal6 &&
-		same(p.Import, o.Import) && same(p.Export, o.Export) && maps.EqualFunc(p.Aggregates, o.Aggregates, slices.Equal[policy.Aggregates])
+	return slices.Equal(p.Transit, o.Transit) && slices.Equal(p.Hidden, o.Hidden) &&
+		slices.Equal(p.Served, o.Served) && slices.Equal(p.Refuse, o.Refuse) && slices.Equal(p.Own, o.Own) && slices.Equal(p.Links, o.Links) &&
+		slices.EqualFunc(p.Tags, o.Tags, policy.Tag.Equal) && p.Normal4 == o.Normal4 && p.Normal6 == o.Normal6 && same(p.Import, o.Import) &&
+		same(p.Export, o.Export) && maps.EqualFunc(p.Aggregates, o.Aggregates, slices.Equal[policy.Aggregates])
 }
 
 // SetPolicy implements Speaker.
@@ -154,8 +156,8 @@ func (s *Server) setRules(ctx context.Context, addr netip.Addr) error {
 	return nil
 }
 
-// announceAgain has those paths announced once more of which, by the rules that hold for every peer, something else becomes: the
-// relay judges what passes.
+// announceAgain has those paths announced once more of which, by the rules that hold for every peer, something else
+// becomes: the relay judges what passes.
 func (s *Server) announceAgain(ctx context.Context, before *policy.Base) error {
 	if s.base.EqualExport(before) {
 		return nil
@@ -228,9 +230,9 @@ func (s *Server) passesOn(peers map[netip.Addr]Peer) bool {
 	return false
 }
 
-// passOn has GoBGP pass on what this node originates, and learned paths inside of prefixes; inside of which else it has passed on
-// before it does so for ever, since it would not withdraw them. The relay decides; this is so that what it would always refuse is
-// not even made, once for each of a thousand peers.
+// passOn has GoBGP pass on what this node originates, and learned paths inside of prefixes; inside of which else it has
+// passed on before it does so for ever, since it would not withdraw them. The relay decides; this is so that what it
+// would always refuse is not even made, once for each of a thousand peers.
 func (s *Server) passOn(ctx context.Context, prefixes []netip.Prefix) error {
 	wanted := slices.Clone(s.passable)
 	for _, p := range prefixes {
@@ -268,7 +270,8 @@ type passing struct {
 	sets   []*api.DefinedSet
 }
 
-// ownStatement lets pass what this node originates. Inside, our own paths have a preference that no peer can exceed; see originatedPath.
+// ownStatement lets pass what this node originates. Inside, our own paths have a preference that no peer can exceed;
+// see originatedPath.
 func ownStatement(name string) *api.Statement {
 	return &api.Statement{
 		Name:       name,
@@ -291,7 +294,8 @@ func prefixSet(name string, family *api.Family, prefixes []netip.Prefix) *api.De
 	set := &api.DefinedSet{DefinedType: api.DefinedType_PREFIX, Name: name}
 	for _, p := range prefixes {
 		if familyOf(p.Addr()) == family {
-			set.Prefixes = append(set.Prefixes, &api.Prefix{IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: uint32(p.Addr().BitLen())})
+			set.Prefixes = append(set.Prefixes,
+				&api.Prefix{IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: uint32(p.Addr().BitLen())})
 		}
 	}
 	return set

@@ -87,7 +87,8 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		return nil, errors.New("this process already has a BGP speaker: GoBGP keeps state in package variables")
 	}
 	if new(net.ListenConfig).MultipathTCP() {
-		return nil, errors.New("listeners of this program are Multipath TCP, which knows no MD5 passwords and no TTL: build it with //go:debug multipathtcp=0")
+		return nil, errors.New(
+			"listeners of this program are Multipath TCP, which knows no MD5 passwords and no TTL: build it with //go:debug multipathtcp=0")
 	}
 	if now == nil {
 		now = time.Now
@@ -128,7 +129,8 @@ func (worked loopHook) Observe(op server.FSMOperation, _, _ time.Duration) {
 	}
 }
 
-// worked is called when GoBGP has worked in an UPDATE, of which the relay has told when it passed it on, or a change of a session's state.
+// worked is called when GoBGP has worked in an UPDATE, of which the relay has told when it passed it on, or a change of
+// a session's state.
 func (s *Server) worked() {
 	if !s.window.done() {
 		s.version.Add(1)
@@ -142,7 +144,8 @@ func (s *Server) wake() { wait.Signal(s.dirty) }
 func (s *Server) Dirty() <-chan struct{} { return s.dirty }
 
 // do runs op alone and returns its result, or leaves it behind at the end of ctx: GoBGP's calls cannot be interrupted.
-// What op has left behind keeps the turn until it ends, so that a stuck GoBGP makes later calls fail at their deadlines.
+// What op has left behind keeps the turn until it ends, so that a stuck GoBGP makes later calls fail at their
+// deadlines.
 func (s *Server) do(ctx context.Context, op func(context.Context) error) error {
 	select {
 	case s.turn <- struct{}{}:

@@ -291,12 +291,14 @@ func TestStartNamesWhatHinders(t *testing.T) {
 	}
 }
 
-// A Start whose caller has left at the deadline is no hindrance to the next: a busy node once stayed without BGP for ever.
+// A Start whose caller has left at the deadline is no hindrance to the next: a busy node once stayed without BGP for
+// ever.
 func TestStartThatIsLate(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
 	slow, other := lan.Host(1).Speaker("env", slowEnv+"=1s"), lan.Host(2).Speaker()
-	call := bgptest.Call{Method: "Start", Timeout: 100 * time.Millisecond, Local: bgp.Local{ASN: 64512, RouterID: slow.V4, Listen: []netip.Addr{slow.V4}}}
+	call := bgptest.Call{Method: "Start", Timeout: 100 * time.Millisecond,
+		Local: bgp.Local{ASN: 64512, RouterID: slow.V4, Listen: []netip.Addr{slow.V4}}}
 	if r := slow.Try(call); !strings.Contains(r.Err, "deadline") {
 		t.Fatalf("Start: %q, want one that ends at its deadline", r.Err)
 	}

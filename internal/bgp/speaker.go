@@ -14,8 +14,8 @@ import (
 )
 
 // Defaults. Hold time: BIRD offers 240 s, the lower of both sides' offers counts, and 90 s finds a dead node early
-// enough while a busy one keeps its sessions. Connect retry is what Calico sets for BIRD (GoBGP's own default is 120 s),
-// restart time what BIRD announces.
+// enough while a busy one keeps its sessions. Connect retry is what Calico sets for BIRD (GoBGP's own default is 120
+// s), restart time what BIRD announces.
 const (
 	DefaultPort         uint16 = 179
 	DefaultHoldTime            = 90 * time.Second
@@ -23,8 +23,8 @@ const (
 	DefaultRestartTime         = 120 * time.Second
 )
 
-// Bounds on what a peer may cost. A node of the largest cluster of one mesh announces some hundreds of prefixes, a route
-// reflector for such a cluster some thousands.
+// Bounds on what a peer may cost. A node of the largest cluster of one mesh announces some hundreds of prefixes, a
+// route reflector for such a cluster some thousands.
 const (
 	DefaultMaxPrefixes = 20000
 	// DefaultHoldDown is how long a peer that went beyond its MaxPrefixes is left alone; it doubles with each time.
@@ -48,54 +48,56 @@ var (
 // Speaker is a BGP speaker. Methods that set take the whole desired set, methods that read return the whole actual one.
 // All methods may be called from any goroutine; each ends at its context's deadline even when the speaker is stuck.
 type Speaker interface {
-	// Start binds local's addresses and starts the speaker. An address that can't be bound now is tried again with
-	// backoff until ctx ends, whose error then names address, port, cause and remedy (*ListenError); what will not
-	// change by waiting (invalid Local, missing capability) returns at once. After an error Start may be called again, also
-	// if it has ended at its deadline and the speaker was started nevertheless, later: then it is SetLocal.
+	// Start binds local's addresses and starts the speaker. An address that can't be bound now is tried again with backoff
+	// until ctx ends, whose error then names address, port, cause and remedy (*ListenError); what will not change by
+	// waiting (invalid Local, missing capability) returns at once. After an error Start may be called again, also if it
+	// has ended at its deadline and the speaker was started nevertheless, later: then it is SetLocal.
 	Start(ctx context.Context, local Local) error
 
-	// SetLocal changes what a started speaker can change of itself: the addresses and the port that it listens on, and its cluster ID.
-	// Sessions stay; only what reflects under another cluster ID is connected anew, over which both sides keep the other's paths.
-	// An address that can't be bound is a *ListenError and leaves all as it was. Local.Restarting is not looked at.
+	// SetLocal changes what a started speaker can change of itself: the addresses and the port that it listens on, and its
+	// cluster ID. Sessions stay; only what reflects under another cluster ID is connected anew, over which both sides keep
+	// the other's paths. An address that can't be bound is a *ListenError and leaves all as it was. Local.Restarting is
+	// not looked at.
 	SetLocal(ctx context.Context, local Local) error
 
 	// SetPeers makes peers the whole set of sessions; nil closes all. A peer is known by its address. Sessions of peers
-	// that did not change are not touched. Peers that left, and those that changed in AS number, own address, hold or restart
-	// time, get a Cease. Another change breaks the connection and makes a new one, over which both sides keep the other's
-	// paths as graceful restart has it: a password is changed without losing a route. BFD changes beside the session.
-	// An invalid peer is an error and nothing changes. The next call tries failed operations again.
+	// that did not change are not touched. Peers that left, and those that changed in AS number, own address, hold or
+	// restart time, get a Cease. Another change breaks the connection and makes a new one, over which both sides keep the
+	// other's paths as graceful restart has it: a password is changed without losing a route. BFD changes beside the
+	// session. An invalid peer is an error and nothing changes. The next call tries failed operations again.
 	SetPeers(ctx context.Context, peers []Peer) error
 
-	// SetPolicy sets the import and export rules of the sessions. No session is closed, and most changes concern only the sessions they are
-	// for: the Adj-RIB-In is judged again from memory, the Adj-RIB-Out is corrected. It is to be called before the
-	// first SetPeers, and may be called before SetOriginated.
+	// SetPolicy sets the import and export rules of the sessions. No session is closed, and most changes concern only the
+	// sessions they are for: the Adj-RIB-In is judged again from memory, the Adj-RIB-Out is corrected. It is to be called
+	// before the first SetPeers, and may be called before SetOriginated.
 	SetPolicy(ctx context.Context, p Policy) error
 
 	// SetOriginated sets the paths that this node originates: Prefix, Aggregate, and NextHop unless it is this end of each
-	// session. Learned paths are announced as Policy says. After a restart it must be called before SetPeers: a peer drops what is not
-	// announced again by the time it has seen the end of our table.
+	// session. Learned paths are announced as Policy says. After a restart it must be called before SetPeers: a peer drops
+	// what is not announced again by the time it has seen the end of our table.
 	SetOriginated(ctx context.Context, paths []Path) error
 
 	// Snapshot returns what is learned now, ordered by prefix: of each prefix the most preferred path that accept takes
-	// (nil takes all), and behind it those of the same rank that lead to other next hops and are taken, too, 16 at most: traffic may
-	// be shared between them. A prefix that this node originates is never among them, nor a path whose next hop is no unicast
-	// address or is our own. Paths of a peer that restarts gracefully stay, marked Stale, until it has sent them
-	// again or its restart time is over.
+	// (nil takes all), and behind it those of the same rank that lead to other next hops and are taken, too, 16 at most:
+	// traffic may be shared between them. A prefix that this node originates is never among them, nor a path whose next
+	// hop is no unicast address or is our own. Paths of a peer that restarts gracefully stay, marked Stale, until it has
+	// sent them again or its restart time is over.
 	//
 	// The rule is applied here, on the way out, and is not an import policy inside of the speaker: there it would be
 	// applied once, when an UPDATE arrives, and a rule that changes later (a pool is added, a block gets an owner)
 	// would need every peer's table again; and a refused path could still hide an acceptable one of lower preference.
 	Snapshot(ctx context.Context, accept Accept) ([]Path, error)
 
-	// NextHops returns the next hops of all paths that the peers named have announced and that were not refused, be they the
-	// preferred ones or not.
+	// NextHops returns the next hops of all paths that the peers named have announced and that were not refused, be they
+	// the preferred ones or not.
 	NextHops(ctx context.Context, from []netip.Addr) (map[netip.Addr]bool, error)
 
 	// Peers returns the state of each configured session, ordered by address.
 	Peers(ctx context.Context) ([]PeerStatus, error)
 
-	// Traffic returns what has passed on the connections of each configured peer, Totals of all together, and Told the prefixes that any peer
-	// has been announced, in ascending order, learned ones among them. They do not wait for a speaker that is busy.
+	// Traffic returns what has passed on the connections of each configured peer, Totals of all together, and Told the
+	// prefixes that any peer has been announced, in ascending order, learned ones among them. They do not wait for a
+	// speaker that is busy.
 	Traffic() map[netip.Addr]Traffic
 	Totals() Totals
 	Told() []netip.Prefix
@@ -103,12 +105,12 @@ type Speaker interface {
 	// Ends is what is remembered of how sessions have ended.
 	Ends() *Ends
 
-	// Dirty wakes its one reader after a possible change of paths or sessions. Wake-ups are coalesced, may be spurious, and
-	// carry nothing: read Snapshot and Peers.
+	// Dirty wakes its one reader after a possible change of paths or sessions. Wake-ups are coalesced, may be spurious,
+	// and carry nothing: read Snapshot and Peers.
 	Dirty() <-chan struct{}
 
-	// Healthy checks that the loop of the speaker runs and that connections are accepted, whatever the state of its sessions and even
-	// before Start.
+	// Healthy checks that the loop of the speaker runs and that connections are accepted, whatever the state of its
+	// sessions and even before Start.
 	Healthy(ctx context.Context) error
 
 	// Stop ends the speaker as mode says; all later calls but Healthy return ErrStopped.
@@ -130,15 +132,18 @@ type Local struct {
 	ASN uint32
 	// RouterID is an IPv4 address that no other speaker uses; it need not be an address of this host.
 	RouterID netip.Addr
-	// Listen are the addresses to accept sessions on, at least one; 0.0.0.0 and :: stand for all. Unknown peers are refused.
+	// Listen are the addresses to accept sessions on, at least one; 0.0.0.0 and :: stand for all. Unknown peers are
+	// refused.
 	Listen []netip.Addr
 	// Port to listen on, DefaultPort if 0.
 	Port uint16
-	// ClusterID is under which this node reflects routes of its clients (RFC 4456): an IPv4 address by its form, which no other
-	// reflector uses that does not serve exactly the same clients. The zero Addr: this node is no reflector, whatever Peer.Client says.
+	// ClusterID is under which this node reflects routes of its clients (RFC 4456): an IPv4 address by its form, which no
+	// other reflector uses that does not serve exactly the same clients. The zero Addr: this node is no reflector,
+	// whatever Peer.Client says.
 	ClusterID netip.Addr
-	// Restarting: an earlier process of this node announced its prefixes within the last restart time and that the kernel still
-	// forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits). If it is set wrongly, they keep dead paths.
+	// Restarting: an earlier process of this node announced its prefixes within the last restart time and that the kernel
+	// still forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits). If it is set wrongly,
+	// they keep dead paths.
 	Restarting bool
 }
 
@@ -149,7 +154,8 @@ type Peer struct {
 	// LocalASN is the AS number that we are in for this peer, Local.ASN if 0.
 	LocalASN uint32
 	Port     uint16 // of the peer, DefaultPort if 0
-	// From is our end's address, of Addr's family. The zero Addr leaves it to the kernel, and a peer may connect to any address of ours.
+	// From is our end's address, of Addr's family. The zero Addr leaves it to the kernel, and a peer may connect to any
+	// address of ours.
 	From netip.Addr
 	// Passive leaves it to the peer to connect, unless that does not for one and a half ConnectRetry.
 	Passive      bool
@@ -164,13 +170,15 @@ type Peer struct {
 	// MaxPrefixes is how many prefixes the peer may announce, DefaultMaxPrefixes if 0. A session on which more come is
 	// ended by Cease, maximum number of prefixes reached, and the peer is held down: see PeerStatus.HeldUntil.
 	MaxPrefixes int
-	// Client: the peer, in our own AS, is a client of ours: what it announces goes to all others, and what others announce to it.
+	// Client: the peer, in our own AS, is a client of ours: what it announces goes to all others, and what others announce
+	// to it.
 	Client bool
 	// AllowOwnASN is how often our own AS number may be in the AS paths of the peer, at most MaxOwnASN.
 	AllowOwnASN int
 	// NextHop is the next hop of learned paths that are passed on to the peer.
 	NextHop NextHopMode
-	// TTLSecurity is how many hops away the peer may be (RFC 5082): packets that have come further are not taken. 0: from anywhere.
+	// TTLSecurity is how many hops away the peer may be (RFC 5082): packets that have come further are not taken. 0: from
+	// anywhere.
 	TTLSecurity int
 	// BFD has the session end when the peer falls silent; without an interval there is none. Its own address is From.
 	BFD bfd.Config
@@ -179,7 +187,8 @@ type Peer struct {
 // MaxOwnASN is Peer.AllowOwnASN's bound, that of other speakers.
 const MaxOwnASN = 10
 
-// NextHopMode is how the next hop of a learned path is set when it is announced. Originated paths always lead to this node.
+// NextHopMode is how the next hop of a learned path is set when it is announced. Originated paths always lead to this
+// node.
 type NextHopMode = relay.NextHop
 
 // Next hop modes.
@@ -195,9 +204,10 @@ func (p Peer) String() string { return fmt.Sprintf("peer %s in AS %d", p.Addr, p
 // GoString is String for %#v.
 func (p Peer) GoString() string { return p.String() }
 
-// Waits reports whether self is the passive one of two nodes. Of each pair exactly one is, by the rule of Calico's BIRD templates,
-// which is a comparison of the addresses as text ("10.0.0.9" is greater than "10.0.0.10"): the node whose peer has the greater
-// text waits, see Peer.Passive. Any other rule would leave pairs with a Calico node in which neither end connects.
+// Waits reports whether self is the passive one of two nodes. Of each pair exactly one is, by the rule of Calico's BIRD
+// templates, which is a comparison of the addresses as text ("10.0.0.9" is greater than "10.0.0.10"): the node whose
+// peer has the greater text waits, see Peer.Passive. Any other rule would leave pairs with a Calico node in which
+// neither end connects.
 func Waits(self, peer netip.Addr) bool { return peer.String() > self.String() }
 
 // Path is a prefix and where it leads. Paths are compared by ==.
@@ -212,8 +222,8 @@ type Path struct {
 	Stale  bool       // From is restarting and has not confirmed it yet
 	// LocalPref is 100 where none was sent, MED 0.
 	LocalPref, MED uint32
-	// Communities are the standard ones ("64512:100") and after them the large ones ("1:2:3"), each kind in its order, with spaces
-	// between; empty: none.
+	// Communities are the standard ones ("64512:100") and after them the large ones ("1:2:3"), each kind in its order,
+	// with spaces between; empty: none.
 	Communities string
 	Origin      Origin
 }
@@ -280,8 +290,8 @@ type PeerStatus struct {
 	Received, Sent int
 	// Refused are the announced prefixes that are not taken, by reason, ordered by it.
 	Refused []Refusal
-	// SaysEnd: the peer says when it has sent the whole of its table, RFC 4724. TableEnded is when it did in the present session, zero
-	// if it has not yet.
+	// SaysEnd: the peer says when it has sent the whole of its table, RFC 4724. TableEnded is when it did in the present
+	// session, zero if it has not yet.
 	SaysEnd    bool
 	TableEnded time.Time
 	// Supports lists the capabilities of the peer in the present or last session, for people; empty if there was none.
@@ -290,18 +300,22 @@ type PeerStatus struct {
 	Restarting bool
 	// LastError is why the session is not, or last was not, established; empty if it never failed.
 	LastError string
-	// Failure is LastError without details and without what the peer has said: one of few texts, for what is kept by its text.
+	// Failure is LastError without details and without what the peer has said: one of few texts, for what is kept by its
+	// text.
 	Failure string
-	// ErrorSince is when that was first so, without a different error or a session in between; LastErrorAt when it was last.
+	// ErrorSince is when that was first so, without a different error or a session in between; LastErrorAt when it was
+	// last.
 	ErrorSince, LastErrorAt time.Time
 	// HeldUntil is until when the peer is held down for what it did, as LastError says; zero if it is not. Nothing is
 	// sent to it and nothing accepted from it until then.
 	HeldUntil time.Time
 	// Self is this end's address of the session that is established.
 	Self netip.Addr
-	// OldKeys are the IDs of TCP-AO keys that were removed and that the peer goes on using, as SEND/RECEIVE with spaces between.
+	// OldKeys are the IDs of TCP-AO keys that were removed and that the peer goes on using, as SEND/RECEIVE with spaces
+	// between.
 	OldKeys string
-	// WrongKeys are the IDs of keys that segments from the peer's address have, and that other keys have signed; empty while the session is up.
+	// WrongKeys are the IDs of keys that segments from the peer's address have, and that other keys have signed; empty
+	// while the session is up.
 	WrongKeys string
 	// BFD is the state of its BFD session; nil: there is to be none.
 	BFD *bfd.Status
@@ -392,7 +406,8 @@ func (p Peer) validate() error {
 	case p.Password != "" && p.AO != "":
 		return fmt.Errorf("peer %s: it has a password and TCP-AO keys: TCP takes one of both", p.Addr)
 	case p.MaxPrefixes < 0:
-		return fmt.Errorf("peer %s: maximum of %d prefixes: must be positive, or 0 for the default of %d", p.Addr, p.MaxPrefixes, DefaultMaxPrefixes)
+		return fmt.Errorf("peer %s: maximum of %d prefixes: must be positive, or 0 for the default of %d", p.Addr,
+			p.MaxPrefixes, DefaultMaxPrefixes)
 	}
 	return p.validateOptions()
 }

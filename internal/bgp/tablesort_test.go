@@ -7,12 +7,13 @@ import (
 	"testing"
 )
 
-// A table is sorted by integers as netip.Prefix.Compare orders masked prefixes: IPv4 first, then the address, then the length. Paths of a prefix
-// follow in the order of preference.
+// A table is sorted by integers as netip.Prefix.Compare orders masked prefixes: IPv4 first, then the address, then the
+// length. Paths of a prefix follow in the order of preference.
 func TestTableSort(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	edges := []netip.Addr{
-		netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("127.255.255.255"), netip.MustParseAddr("128.0.0.0"), netip.MustParseAddr("255.255.255.255"),
+		netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("127.255.255.255"), netip.MustParseAddr("128.0.0.0"),
+		netip.MustParseAddr("255.255.255.255"),
 		netip.MustParseAddr("::"), netip.MustParseAddr("::1"), netip.MustParseAddr("::ffff:ffff:ffff:ffff"), netip.MustParseAddr("0:0:0:1::"),
 		netip.MustParseAddr("7fff:ffff::"), netip.MustParseAddr("8000::"), netip.MustParseAddr("::ffff:0:0"), netip.MustParseAddr("fd00:10::1"),
 	}

@@ -41,7 +41,8 @@ func (w *window) take(ctx context.Context) {
 	}
 }
 
-// drain waits until all UPDATEs were worked in. Those of other sessions that were dropped are given up after windowStall.
+// drain waits until all UPDATEs were worked in. Those of other sessions that were dropped are given up after
+// windowStall.
 func (w *window) drain(ctx context.Context) {
 	stalled := time.NewTimer(windowStall)
 	defer stalled.Stop()
@@ -86,8 +87,8 @@ func (w *window) wait() <-chan struct{} {
 	return w.room
 }
 
-// done says that a message was worked in, and reports whether UPDATEs were open. Not every message is one: with others the window is a
-// little wider.
+// done says that a message was worked in, and reports whether UPDATEs were open. Not every message is one: with others
+// the window is a little wider.
 func (w *window) done() (open bool) { return w.free(1) > 0 }
 
 func (w *window) clear() { w.free(windowSize) }

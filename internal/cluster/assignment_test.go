@@ -58,10 +58,12 @@ func TestAssignmentFollowsTheCluster(t *testing.T) {
 		return &a.Namespaces[i]
 	}
 	awaitAssignment(t, w, "all there", func(a state.Assignment) bool {
-		return a.Node != nil && len(a.Pools) == 1 && a.Config != nil && len(a.Reservations) == 1 && a.Information != nil && len(a.Affinities) == 1 && find(a) != nil
+		return a.Node != nil && len(a.Pools) == 1 && a.Config != nil && len(a.Reservations) == 1 && a.Information != nil &&
+			len(a.Affinities) == 1 && find(a) != nil
 	})
 	a := w.Assignment()
-	if a.Node.Labels["zone"] != "a" || !a.Config.Spec.StrictAffinity || a.Config.Spec.MaxBlocksPerHost != 3 || a.Reservations[0].Spec.ReservedCIDRs[0] != "10.81.0.0/30" || !*a.Information.Spec.DatastoreReady {
+	if a.Node.Labels["zone"] != "a" || !a.Config.Spec.StrictAffinity || a.Config.Spec.MaxBlocksPerHost != 3 ||
+		a.Reservations[0].Spec.ReservedCIDRs[0] != "10.81.0.0/30" || !*a.Information.Spec.DatastoreReady {
 		t.Errorf("assignment: %+v", a)
 	}
 	// The affinity goes into a guarded write as it is.
@@ -167,7 +169,8 @@ func TestConfirmedIsHonest(t *testing.T) {
 	}
 	wire.Resume()
 	mended := time.Now()
-	awaitAssignment(t, w, "what changed meanwhile", func(a state.Assignment) bool { return a.Information.Spec.ClusterType == "changed unseen" })
+	awaitAssignment(t, w, "what changed meanwhile",
+		func(a state.Assignment) bool { return a.Information.Spec.ClusterType == "changed unseen" })
 	waittest.For(t, 40*time.Second, func() error { // client-go waits longer after each failure
 		err := probe(t, w)
 		if err == nil && !w.Confirmed().After(mended) {

@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// Configurations follow the configurations of nodes, for those who tell of their fields without effect. Their feed is no other's: nothing waits for
-// it, and its lack of a right stops nothing.
+// Configurations follow the configurations of nodes, for those who tell of their fields without effect. Their feed is
+// no other's: nothing waits for it, and its lack of a right stops nothing.
 type Configurations struct {
 	feed
 	bgp     *objectStore[api.BGPConfiguration]

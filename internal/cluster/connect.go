@@ -16,8 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
-// Connect returns how to reach the API server: by a kubeconfig file, or as the pod's own service account if path is empty.
-// It makes no request.
+// Connect returns how to reach the API server: by a kubeconfig file, or as the pod's own service account if path is
+// empty. It makes no request.
 func Connect(path, userAgent string) (*rest.Config, error) {
 	var cfg *rest.Config
 	var err error
@@ -79,7 +79,8 @@ func hostPort(cfg *rest.Config) (host string, port uint16) {
 	return server.Hostname(), uint16(number)
 }
 
-// Answers returns what opens a connection to the API server by a dialer, and closes it when the API server has proved its name.
+// Answers returns what opens a connection to the API server by a dialer, and closes it when the API server has proved
+// its name.
 func Answers(cfg *rest.Config) func(context.Context, *net.Dialer) error {
 	return func(ctx context.Context, dialer *net.Dialer) error {
 		encryption, err := rest.TLSConfigFor(cfg)

@@ -14,12 +14,15 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// TestNamesAndColumns: the API server takes the definitions' short names, and shows a pool's encapsulation and whether it assigns.
+// TestNamesAndColumns: the API server takes the definitions' short names, and shows a pool's encapsulation and whether
+// it assigns.
 func TestNamesAndColumns(t *testing.T) {
 	_, store := watchReal(t)
 	pool := &api.IPPool{Meta: api.Meta{Name: "columns"}, Spec: api.IPPoolSpec{CIDR: "10.99.0.0/24", BlockSize: 26, VXLANMode: api.EncapAlways}}
 	create(t, store, pool)
-	pool.Status = &api.IPPoolStatus{Conditions: []api.Condition{{Type: api.Allocatable, Status: "False", Reason: "Overlap", Message: "it overlaps"}}}
+	pool.Status = &api.IPPoolStatus{Conditions: []api.Condition{
+		{Type: api.Allocatable, Status: "False", Reason: "Overlap", Message: "it overlaps"},
+	}}
 	body, err := json.Marshal(map[string]any{"status": pool.Status})
 	errtest.Must(t, err)
 	cfg := labtest.RESTConfig(t)
@@ -40,13 +43,15 @@ func TestNamesAndColumns(t *testing.T) {
 	for _, r := range served.Resources {
 		got[r.Name] = r.ShortNames
 	}
-	for plural, short := range map[string]string{"globalnetworkpolicies": "gnp", "networkpolicies": "cnp", "globalnetworksets": "gns", "hostendpoints": "hep", "felixconfigurations": "felixconfig"} {
+	for plural, short := range map[string]string{"globalnetworkpolicies": "gnp", "networkpolicies": "cnp", "globalnetworksets": "gns",
+		"hostendpoints": "hep", "felixconfigurations": "felixconfig"} {
 		if !slices.Contains(got[plural], short) {
 			t.Errorf("%s: short names %q, want %s", plural, got[plural], short)
 		}
 	}
 
-	text, err = client.Get().AbsPath(group+"/ippools/columns").SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
+	text, err = client.Get().AbsPath(group+"/ippools/columns").SetHeader("Accept",
+		"application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
 	errtest.Must(t, err)
 	var table struct {
 		ColumnDefinitions []struct{ Name string }
@@ -57,5 +62,6 @@ func TestNamesAndColumns(t *testing.T) {
 	for i, c := range table.ColumnDefinitions {
 		cells[c.Name] = table.Rows[0].Cells[i]
 	}
-	difftest.Want(t, "cells", map[string]any{"VXLAN": "Always", "Allocatable": "False"}, map[string]any{"VXLAN": cells["VXLAN"], "Allocatable": cells["Allocatable"]})
+	difftest.Want(t, "cells", map[string]any{"VXLAN": "Always", "Allocatable": "False"},
+		map[string]any{"VXLAN": cells["VXLAN"], "Allocatable": cells["Allocatable"]})
 }

@@ -18,8 +18,9 @@ const (
 	firstDoubt, mostDoubt = time.Second, 30 * time.Second
 )
 
-// doubtfulStore keeps its objects when a list lacks all or most of them, unless a second request returns such a list too: an API server that has just
-// started, or whose etcd member is behind or empty, lists too few. Deletions that a watch reports are believed.
+// doubtfulStore keeps its objects when a list lacks all or most of them, unless a second request returns such a list
+// too: an API server that has just started, or whose etcd member is behind or empty, lists too few. Deletions that a
+// watch reports are believed.
 type doubtfulStore[T any] struct {
 	*objectStore[T]
 	by    *follower

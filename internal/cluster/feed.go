@@ -79,7 +79,8 @@ func (w *feed) WaitForSync(ctx context.Context, log *slog.Logger) error {
 			case <-words.C:
 				pause = progress.Next(pause)
 				words.Reset(pause)
-				log.Info("waiting for the first complete list from the API server", "kind", f.name, "waited", time.Since(start).Round(time.Second), "err", f.failure())
+				log.Info("waiting for the first complete list from the API server", "kind", f.name,
+					"waited", time.Since(start).Round(time.Second), "err", f.failure())
 			}
 		}
 	}

@@ -22,15 +22,17 @@ import (
 )
 
 const (
-	// minPause and maxPause bound the wait before a request that follows others without a result: it doubles with each, and is
-	// jittered by half. A thousand agents with ten watches each that lost their API server make 1,000 requests per second.
+	// minPause and maxPause bound the wait before a request that follows others without a result: it doubles with each,
+	// and is jittered by half. A thousand agents with ten watches each that lost their API server make 1,000 requests per
+	// second.
 	minPause, maxPause = 100 * time.Millisecond, 10 * time.Second
-	// atOnce is how many requests are made without a wait: to stream a list, to list where that is not known, and to watch.
+	// atOnce is how many requests are made without a wait: to stream a list, to list where that is not known, and to
+	// watch.
 	atOnce = 3
 	// quiet is how long after a request the next one is no repetition: watches of what never changes end without a result.
 	quiet = time.Minute
-	// absentFirst and absentPause bound the pause between looks for a definition that is not installed; it doubles. A definition that was
-	// installed is looked for every absentRetry first, and counts as removed after absentDoubt.
+	// absentFirst and absentPause bound the pause between looks for a definition that is not installed; it doubles. A
+	// definition that was installed is looked for every absentRetry first, and counts as removed after absentDoubt.
 	absentFirst, absentPause = 15 * time.Second, 2 * time.Minute
 	absentDoubt              = time.Minute
 	absentRetry              = 2 * time.Second
@@ -86,14 +88,17 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 	if src.proof {
 		w.streams.want(src.name)
 	}
-	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full, absence: wait.Backoff{First: absentFirst, Most: absentPause}}
+	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full,
+		absence: wait.Backoff{First: absentFirst, Most: absentPause}}
 	// The reflector waits in some cases and not in others: see pace, which does in all.
 	backoff := &kwait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
 	var store cache.ReflectorStore = into
 	if src.doubtful {
-		store = &doubtfulStore[T]{objectStore: into, by: f, again: listAgain(&src, client), pause: wait.Backoff{First: firstDoubt, Most: mostDoubt}}
+		store = &doubtfulStore[T]{objectStore: into, by: f, again: listAgain(&src, client),
+			pause: wait.Backoff{First: firstDoubt, Most: mostDoubt}}
 	}
-	r := cache.NewReflectorWithOptions(listWatch(w, src, client, f), nil, store, cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
+	r := cache.NewReflectorWithOptions(listWatch(w, src, client, f), nil, store,
+		cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
 	r.WatchListPageSize = src.pages
 	f.listAndWatch = r.ListAndWatchWithContext
 	if src.optional {
@@ -175,8 +180,8 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// withoutDefinition decides what it means that the kind's definition has been missing for a time, and returns when to look again. An
-// API server that has just started may not know it yet: what was there of the kind stays for a while.
+// withoutDefinition decides what it means that the kind's definition has been missing for a time, and returns when to
+// look again. An API server that has just started may not know it yet: what was there of the kind stays for a while.
 func (f *follower) withoutDefinition(ctx context.Context, missing time.Duration) (pause time.Duration) {
 	if f.full() && !f.without && missing < absentDoubt {
 		return wait.Jitter(absentRetry)
@@ -188,8 +193,8 @@ func (f *follower) withoutDefinition(ctx context.Context, missing time.Duration)
 	return f.absence.Next()
 }
 
-// pace waits before a request that follows others without a result. Reflectors repeat some failures at once and for ever, such
-// as a revision that is too old.
+// pace waits before a request that follows others without a result. Reflectors repeat some failures at once and for
+// ever, such as a revision that is too old.
 func (f *follower) pace(ctx context.Context) {
 	f.mu.Lock()
 	if time.Since(f.asked) > quiet {

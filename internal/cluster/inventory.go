@@ -17,8 +17,8 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Inventory keeps a View of the whole cluster's addresses up to date, as the controllers need it: 30,000 pods in a few ten megabytes.
-// Of handles it follows the names alone.
+// Inventory keeps a View of the whole cluster's addresses up to date, as the controllers need it: 30,000 pods in a few
+// ten megabytes. Of handles it follows the names alone.
 type Inventory struct {
 	feed
 	nodes        *objectStore[inventory.Node]
@@ -36,8 +36,8 @@ type Inventory struct {
 	changed, nodeEnd, balancing chan struct{}
 }
 
-// NewInventory prepares the watches; Run starts them. Without inKubernetes the addresses are in another datastore, and only Nodes and
-// Pods are followed for them.
+// NewInventory prepares the watches; Run starts them. Without inKubernetes the addresses are in another datastore, and
+// only Nodes and Pods are followed for them.
 func NewInventory(cfg *rest.Config, inKubernetes bool, log *slog.Logger) (*Inventory, error) {
 	feed, err := newFeed(cfg, log)
 	if err != nil {
@@ -64,8 +64,8 @@ func NewInventory(cfg *rest.Config, inKubernetes bool, log *slog.Logger) (*Inven
 	)
 }
 
-// podPage bounds one answer to a list of what there is most of, where the API server does not stream lists: 30,000 pods at once are
-// 150 MB.
+// podPage bounds one answer to a list of what there is most of, where the API server does not stream lists: 30,000 pods
+// at once are 150 MB.
 const podPage = 500
 
 func (w *Inventory) makeStores() {
@@ -126,8 +126,8 @@ func (w *Inventory) Changed() <-chan struct{} { return w.changed }
 // BalancingChanged wakes its one reader after Balancing changed, or the settings.
 func (w *Inventory) BalancingChanged() <-chan struct{} { return w.balancing }
 
-// Balancing returns what the addresses of Services depend on: all pools, the blocks with addresses of Services, and whether there is a
-// handle of a name. ready is false of a datastore that is locked or in part unreadable.
+// Balancing returns what the addresses of Services depend on: all pools, the blocks with addresses of Services, and
+// whether there is a handle of a name. ready is false of a datastore that is locked or in part unreadable.
 func (w *Inventory) Balancing() (pools []api.IPPool, blocks []inventory.Block, hasHandle func(name string) bool, ready bool) {
 	ready = state.Ready(w.information.get(api.DefaultName)) && !w.unreadable()
 	return w.pools.all(nil), w.blocks.all((*inventory.Block).OfServices), func(name string) bool { return w.handles.get(name) != nil }, ready
@@ -142,8 +142,9 @@ func (w *Inventory) Run(ctx context.Context) error {
 	return nil
 }
 
-// View returns what is known now; before WaitForSync has returned it is incomplete. Its Taken is until when it is known to miss
-// nothing: an API server that is away, or a watch that is stuck, leaves that behind. What the View's slices lead to is not to be changed.
+// View returns what is known now; before WaitForSync has returned it is incomplete. Its Taken is until when it is known
+// to miss nothing: an API server that is away, or a watch that is stuck, leaves that behind. What the View's slices
+// lead to is not to be changed.
 func (w *Inventory) View() inventory.View {
 	taken := w.streams.Confirmed() // first: the rest may be newer, never older
 	v := inventory.View{
@@ -162,7 +163,8 @@ func (w *Inventory) View() inventory.View {
 // standing leaves out what is marked deleted.
 func standing(a *api.BlockAffinity) bool { return !a.MarkedDeleted() }
 
-// unreadable reports that an object cannot be decoded at all: what it says is not known, so nothing may be concluded from the rest.
+// unreadable reports that an object cannot be decoded at all: what it says is not known, so nothing may be concluded
+// from the rest.
 func (w *Inventory) unreadable() bool {
 	return len(w.blocks.problems())+len(w.pods.problems())+len(w.nodes.problems())+len(w.reservations.problems()) > 0
 }

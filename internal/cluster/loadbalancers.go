@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// LoadBalancers follow the Services of type LoadBalancer, from when they are wanted. Their feed is no other's: its lack of a right stops
-// nothing else.
+// LoadBalancers follow the Services of type LoadBalancer, from when they are wanted. Their feed is no other's: its lack
+// of a right stops nothing else.
 type LoadBalancers struct {
 	feed
 	services *objectStore[api.Service]
@@ -32,7 +32,8 @@ func NewLoadBalancers(cfg *rest.Config, log *slog.Logger) (*LoadBalancers, error
 	l := &LoadBalancers{feed: feed, changed: make(chan struct{}, 1), wanted: make(chan struct{})}
 	l.services = newObjectStore(sameRevision, func(*api.Service) { wait.Signal(l.changed) })
 	l.services.listed = func() { wait.Signal(l.changed) } // also if there are none
-	return l, add(&l.feed, source[api.Service]{pages: podPage, fields: "spec.type=" + api.ServiceLoadBalancer, trim: trimLoadBalancer}, l.services)
+	return l, add(&l.feed,
+		source[api.Service]{pages: podPage, fields: "spec.type=" + api.ServiceLoadBalancer, trim: trimLoadBalancer}, l.services)
 }
 
 // trimLoadBalancer keeps of a Service's metadata what its addresses depend on.
@@ -62,7 +63,8 @@ func (l *LoadBalancers) Want() { l.want.Do(func() { close(l.wanted) }) }
 // Changed wakes its one reader after a Service changed.
 func (l *LoadBalancers) Changed() <-chan struct{} { return l.changed }
 
-// All returns the Services; known is false, with the reason if there is one, before the first complete list. Not to be changed.
+// All returns the Services; known is false, with the reason if there is one, before the first complete list. Not to be
+// changed.
 func (l *LoadBalancers) All() (all []*api.Service, known bool, err error) {
 	return l.services.each(), l.services.isFull(), l.followers[0].failure()
 }

@@ -5,8 +5,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// nodeStatuses are the cluster's CalicoNodeStatus objects, as metadata alone: each is written by the node that it asks, every few seconds
-// and with all its routes, and sent to all that watch.
+// nodeStatuses are the cluster's CalicoNodeStatus objects, as metadata alone: each is written by the node that it asks,
+// every few seconds and with all its routes, and sent to all that watch.
 type nodeStatuses struct {
 	of   *objectStore[api.CalicoNodeStatus]
 	by   *follower

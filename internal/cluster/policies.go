@@ -20,7 +20,8 @@ func (*NetworkPolicy) ResourceType() api.Type {
 	return api.Type{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy", Plural: "networkpolicies", Namespaced: true}
 }
 
-// Policies follow which NetworkPolicies there are. Their feed is no other's: nothing waits for it, and its lack of a right stops nothing.
+// Policies follow which NetworkPolicies there are. Their feed is no other's: nothing waits for it, and its lack of a
+// right stops nothing.
 type Policies struct {
 	feed
 	policies *objectStore[NetworkPolicy]
@@ -34,7 +35,8 @@ func NewPolicies(cfg *rest.Config, log *slog.Logger) (*Policies, error) {
 		return nil, err
 	}
 	p := &Policies{feed: feed, changed: make(chan struct{}, 1)}
-	p.policies = newObjectStore(func(before, after *NetworkPolicy) bool { return before.UID == after.UID }, func(*NetworkPolicy) { wait.Signal(p.changed) })
+	p.policies = newObjectStore(func(before, after *NetworkPolicy) bool { return before.UID == after.UID },
+		func(*NetworkPolicy) { wait.Signal(p.changed) })
 	nameOnly := func(n *NetworkPolicy) {
 		n.Meta = api.Meta{Namespace: n.Namespace, Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// PolicyFeed watches what the policies of a node depend on: policies, namespaces, the node's own pods, and the other nodes' pods that Want
-// names. Pods are most of the events of a large cluster.
+// PolicyFeed watches what the policies of a node depend on: policies, namespaces, the node's own pods, and the other
+// nodes' pods that Want names. Pods are most of the events of a large cluster.
 type PolicyFeed struct {
 	feed
 	self    string
@@ -49,22 +49,23 @@ type PolicyFeed struct {
 	plain         map[string]string // UIDs of this node's plain pods, by key
 }
 
-// PolicyView is a PolicyFeed's state of the cluster, for one reader. The map Pods belongs to the feed: the reader must not write it, and the next
-// Take updates it in place, so a goroutine that reads it later needs a copy. All other maps, all slices, and the objects behind pointers are
-// immutable: the reader may keep them.
+// PolicyView is a PolicyFeed's state of the cluster, for one reader. The map Pods belongs to the feed: the reader must
+// not write it, and the next Take updates it in place, so a goroutine that reads it later needs a copy. All other maps,
+// all slices, and the objects behind pointers are immutable: the reader may keep them.
 type PolicyView struct {
 	// Node is the name of the feed's node.
 	Node string
 	// NetworkPolicies and ClusterNetworkPolicies are in no particular order, without labels and annotations.
 	NetworkPolicies        []*api.NetworkPolicy
 	ClusterNetworkPolicies []*api.ClusterNetworkPolicy
-	// Pods have a network of their own and have not finished. Pods of other nodes are included if Want names them and if they have an address. An
-	// address that several pods claim counts for one of them at most, see podTable.
+	// Pods have a network of their own and have not finished. Pods of other nodes are included if Want names them and if
+	// they have an address. An address that several pods claim counts for one of them at most, see podTable.
 	Pods map[policy.PodKey]*policy.Pod
 	// Local are the keys of this node's pods in Pods, ascending: with ports, and also those that have no address yet.
 	Local      []policy.PodKey
 	Namespaces map[string]map[string]string // their labels
-	// Nodes have labels, and addresses including those of tunnel devices. Empty while no ClusterNetworkPolicy has a peer that selects nodes.
+	// Nodes have labels, and addresses including those of tunnel devices. Empty while no ClusterNetworkPolicy has a peer
+	// that selects nodes.
 	Nodes map[string]policy.Node
 	// Strays are Nodes with addresses that do not count, in no particular order; of one Node there may be several.
 	Strays []state.Problem
@@ -75,19 +76,20 @@ type PolicyView struct {
 
 	// Listed: policies, namespaces and this node's pods have been listed at least once, as State.Interest requires.
 	Listed bool
-	// Complete: Want was called after a view that was Listed, and everything that it named has been listed. Complete stays true: Knows tells
-	// whether pods that Want named later have been listed.
+	// Complete: Want was called after a view that was Listed, and everything that it named has been listed. Complete stays
+	// true: Knows tells whether pods that Want named later have been listed.
 	Complete bool
 	// NodesKnown is false from the first policy that selects nodes until Nodes have been listed.
 	NodesKnown bool
-	// MissingServices are names of Services that policies name, and whose endpoints have not been listed yet, in whichever namespace. AccountsMissing:
-	// policies name labels of service accounts, which have not been listed yet.
+	// MissingServices are names of Services that policies name, and whose endpoints have not been listed yet, in whichever
+	// namespace. AccountsMissing: policies name labels of service accounts, which have not been listed yet.
 	MissingServices map[string]bool
 	AccountsMissing bool
 	// Known are the scopes whose pods have been listed, in no particular order, see Knows.
 	Known []PodScope
 
-	// Changed are the pods that were added, removed or changed since the last Take, ascending. OwnChanged: some are of this node, now or before.
+	// Changed are the pods that were added, removed or changed since the last Take, ascending. OwnChanged: some are of
+	// this node, now or before.
 	Changed    []policy.PodKey
 	OwnChanged bool
 	// More: anything else changed since the last Take, such as a policy or Complete.
@@ -131,7 +133,8 @@ func NewPolicyFeed(cfg *rest.Config, self string, log *slog.Logger) (*PolicyFeed
 		return nil, err
 	}
 	f := &PolicyFeed{
-		feed: feed, self: self, changed: make(chan struct{}, 1), resync: make(chan struct{}, 1), replain: make(chan struct{}, 1), table: newPodTable(),
+		feed: feed, self: self, changed: make(chan struct{}, 1), resync: make(chan struct{}, 1),
+		replain: make(chan struct{}, 1), table: newPodTable(),
 		watches: map[PodScope]*tempWatch[policyPod]{},
 		view:    PolicyView{Node: self, Pods: map[policy.PodKey]*policy.Pod{}}, plain: map[string]string{},
 	}
@@ -185,7 +188,8 @@ func (f *PolicyFeed) noteLocked(what part) {
 	}
 }
 
-// noteFailure takes no lock: followers call it while they hold theirs, and failure takes theirs while it holds the feed's.
+// noteFailure takes no lock: followers call it while they hold theirs, and failure takes theirs while it holds the
+// feed's.
 func (f *PolicyFeed) noteFailure() {
 	f.failures.Store(true)
 	wait.Signal(f.changed)
@@ -227,8 +231,8 @@ func (f *PolicyFeed) notePlain(name string) {
 	wait.Signal(f.replain)
 }
 
-// PlainPods returns the UIDs of this node's plain pods (api.PlainPod) with a network of their own that neither have finished nor are being deleted,
-// in no particular order; none while their watch is interrupted.
+// PlainPods returns the UIDs of this node's plain pods (api.PlainPod) with a network of their own that neither have
+// finished nor are being deleted, in no particular order; none while their watch is interrupted.
 func (f *PolicyFeed) PlainPods() []string {
 	if !f.own.isFull() || !f.streams.allOpen() {
 		return nil
@@ -238,8 +242,8 @@ func (f *PolicyFeed) PlainPods() []string {
 	return slices.Collect(maps.Values(f.plain))
 }
 
-// SetGround says whose the addresses of pools are, by which is decided for which pods and nodes addresses count. Before it is called annotations count,
-// and of nodes the addresses in their status.
+// SetGround says whose the addresses of pools are, by which is decided for which pods and nodes addresses count. Before
+// it is called annotations count, and of nodes the addresses in their status.
 func (f *PolicyFeed) SetGround(g Ground) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -264,15 +268,16 @@ func (f *PolicyFeed) noteUnread(name string) {
 	f.unread.set(name, keys)
 }
 
-// UnreadAnnotations returns the annotations without effect of this node's pods, by NAMESPACE/NAME. Those with api.AnnotationFloatingIPs are pods that
-// have it, and addresses of their own: the kernel tells whether these are in force.
+// UnreadAnnotations returns the annotations without effect of this node's pods, by NAMESPACE/NAME. Those with
+// api.AnnotationFloatingIPs are pods that have it, and addresses of their own: the kernel tells whether these are in
+// force.
 func (f *PolicyFeed) UnreadAnnotations() map[string][]string { return f.unread.all() }
 
 // PlainPodsChanged wakes its one reader after PlainPods changed, but for an interrupted watch.
 func (f *PolicyFeed) PlainPodsChanged() <-chan struct{} { return f.replain }
 
-// merge chooses between the watches that report a pod: for one UID the watch of this node's pods wins, then full objects; for several pods of one
-// name, which exist one after the other, the newest. The caller holds the lock.
+// merge chooses between the watches that report a pod: for one UID the watch of this node's pods wins, then full
+// objects; for several pods of one name, which exist one after the other, the newest. The caller holds the lock.
 func (f *PolicyFeed) merge(m *api.Meta) {
 	name := key(m)
 	own := f.own.get(name)
@@ -294,7 +299,8 @@ func (f *PolicyFeed) merge(m *api.Meta) {
 	}
 }
 
-// Take returns the current state, and what changed since the last Take. Its cost depends on the number of changes, not of pods.
+// Take returns the current state, and what changed since the last Take. Its cost depends on the number of changes, not
+// of pods.
 func (f *PolicyFeed) Take() PolicyView {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -333,7 +339,8 @@ func (f *PolicyFeed) refresh(v *PolicyView) {
 		f.refreshCalico(&v.Calico)
 	}
 	f.refreshStaged(&v.Staged)
-	v.Problems = slices.Concat(f.policies.problemsBy(key), f.clusterPolicies.problemsBy(key), f.namespaces.problemsBy(key), f.own.problemsBy(key), f.calico.problems(), f.staged.problems())
+	v.Problems = slices.Concat(f.policies.problemsBy(key), f.clusterPolicies.problemsBy(key), f.namespaces.problemsBy(key),
+		f.own.problemsBy(key), f.calico.problems(), f.staged.problems())
 	v.Err = f.failure()
 	v.Listed = f.listed&partsOfInterest == partsOfInterest
 	v.NodesKnown = !f.wantNodes || f.nodes != nil && f.nodes.listed

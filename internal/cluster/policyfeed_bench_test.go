@@ -33,12 +33,15 @@ func manyFed(b *testing.B) *PolicyFeed {
 func fedPod(b *testing.B, i, revision int, address string) *object[policyPod] {
 	set := i % 200
 	o := &object[policyPod]{}
-	decode(b, fmt.Sprintf(`{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"service-%03d-6d4b75cb6d-%05d","namespace":"team-%02d",
-		"generateName":"service-%03d-6d4b75cb6d-","uid":"8f2d2c0e-7d2f-4f0e-9d57-%012d","resourceVersion":"%d","creationTimestamp":"2026-11-23T07:00:00Z",
+	decode(b, fmt.Sprintf(
+		`{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"service-%03d-6d4b75cb6d-%05d","namespace":"team-%02d",
+		"generateName":"service-%03d-6d4b75cb6d-","uid":"8f2d2c0e-7d2f-4f0e-9d57-%012d","resourceVersion":"%d",
+			"creationTimestamp":"2026-11-23T07:00:00Z",
 		"labels":{"app.kubernetes.io/name":"service-%03d","app.kubernetes.io/part-of":"shop","pod-template-hash":"6d4b75cb6d","tier":"backend"},
 		"annotations":{"cni.projectcalico.org/containerID":"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 		"cni.projectcalico.org/podIP":"%s/32","cni.projectcalico.org/podIPs":"%s/32,fd00::%x/128"},
-		"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"service-%03d-6d4b75cb6d","uid":"8f2d2c0e-7d2f-4f0e-9d57-000000000000"}]},"spec":{"nodeName":"n"}}`,
+		"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"service-%03d-6d4b75cb6d",
+			"uid":"8f2d2c0e-7d2f-4f0e-9d57-000000000000"}]},"spec":{"nodeName":"n"}}`,
 		set, i, set%50, set, i, 1000000+i+revision, set, address, address, i, set), o)
 	return o
 }

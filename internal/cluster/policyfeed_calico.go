@@ -19,7 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// CalicoView has the objects that only Calico's policies read, in no particular order. Objects have no labels and annotations but those that policies read.
+// CalicoView has the objects that only Calico's policies read, in no particular order. Objects have no labels and
+// annotations but those that policies read.
 type CalicoView struct {
 	NetworkPolicies       []*api.CalicoNetworkPolicy
 	GlobalNetworkPolicies []*api.CalicoGlobalNetworkPolicy
@@ -27,8 +28,8 @@ type CalicoView struct {
 	NetworkSets           []*api.CalicoNetworkSet
 	GlobalNetworkSets     []*api.CalicoGlobalNetworkSet
 	HostEndpoints         []*api.CalicoHostEndpoint
-	// Services has the endpoints, ready or not, of the Services that policies name, and maybe of others. Accounts are labels of all service accounts,
-	// or nil. Both are empty while no policy names any.
+	// Services has the endpoints, ready or not, of the Services that policies name, and maybe of others. Accounts are
+	// labels of all service accounts, or nil. Both are empty while no policy names any.
 	Services map[policy.Service][]policy.ServiceEndpoint
 	Accounts map[policy.Account]map[string]string
 }
@@ -101,7 +102,8 @@ func (f *PolicyFeed) refreshCalico(v *CalicoView) {
 	}
 }
 
-// HostEndpoints returns all, in no particular order; false before they have been listed. They are not to be changed. Take is not told of the call.
+// HostEndpoints returns all, in no particular order; false before they have been listed. They are not to be changed.
+// Take is not told of the call.
 func (f *PolicyFeed) HostEndpoints() ([]*api.CalicoHostEndpoint, bool) {
 	return f.calico.endpoints.each(), f.calico.endpoints.isFull()
 }
@@ -135,7 +137,8 @@ type policyNeeds struct {
 	policy.Needs
 }
 
-// mostServices are selected by their names, so that the selector has room in a request; for more there is one watch of all.
+// mostServices are selected by their names, so that the selector has room in a request; for more there is one watch of
+// all.
 const mostServices = 50
 
 // findNamed finds what policies name, if these have changed. The caller holds the lock.
@@ -179,7 +182,8 @@ func selects(selector, service string) bool {
 }
 
 // findNeeds reads each object once. Which tiers there are does not matter.
-func findNeeds[T any](w *calicoWatches, before map[string]policyNeeds, all []*T, read func(*T, map[string]policy.Tier) (policy.Policy, error)) {
+func findNeeds[T any](w *calicoWatches, before map[string]policyNeeds, all []*T,
+	read func(*T, map[string]policy.Tier) (policy.Policy, error)) {
 	for _, o := range all {
 		n := before[metaOf(o).UID]
 		if n.of != o {
@@ -203,8 +207,9 @@ func (f *PolicyFeed) keepCalico(ctx context.Context, now time.Time) {
 	f.keepSlices(ctx, now)
 }
 
-// keepSlices opens and closes watches of EndpointSlices. Those by former selectors do not linger: who writes policies could have any number of them
-// open. There are two at most: the wanted one, and the last that has been listed. The caller holds the lock.
+// keepSlices opens and closes watches of EndpointSlices. Those by former selectors do not linger: who writes policies
+// could have any number of them open. There are two at most: the wanted one, and the last that has been listed. The
+// caller holds the lock.
 func (f *PolicyFeed) keepSlices(ctx context.Context, now time.Time) {
 	w := &f.calicoWatches
 	if n := len(w.slices); w.wantSlices != "" && (n == 0 || w.slices[n-1].selector != w.wantSlices) {
@@ -231,8 +236,8 @@ func (f *PolicyFeed) openSlices(ctx context.Context, selector string) sliceWatch
 	return sliceWatch{openTemp(ctx, f, src, of, partCalicoMore), selector}
 }
 
-// missing reports what policies name and has not been listed. A Service that a former selector was for is not missing: who names another one would
-// delay all policies that name any.
+// missing reports what policies name and has not been listed. A Service that a former selector was for is not missing:
+// who names another one would delay all policies that name any.
 func (w *calicoWatches) missing() (services map[string]bool, accounts bool) {
 	for _, name := range w.wantServices {
 		if !w.knows(name) {
@@ -325,7 +330,8 @@ func (s *policySlice) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &obj); err != nil {
 		return err
 	}
-	*s = policySlice{meta: named(&obj.Meta), of: policy.Service{Namespace: shared(obj.Meta.Namespace), Name: shared(obj.Meta.Labels[api.LabelServiceName])}}
+	*s = policySlice{meta: named(&obj.Meta),
+		of: policy.Service{Namespace: shared(obj.Meta.Namespace), Name: shared(obj.Meta.Labels[api.LabelServiceName])}}
 	for _, e := range obj.Endpoints {
 		for _, text := range e.Addresses {
 			addr, err := netip.ParseAddr(text)

@@ -23,7 +23,9 @@ const calicoPath = "/apis/crd.projectcalico.org/v1/"
 
 // calicoObject is of a kind of Calico's.
 func calicoObject(kind, name, annotations, spec string) string {
-	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":%q,"metadata":{"name":%q,"labels":{"own":"label"},"annotations":{%s}},"spec":{%s}}`, kind, name, annotations, spec)
+	return fmt.Sprintf(
+		`{"apiVersion":"crd.projectcalico.org/v1","kind":%q,"metadata":{"name":%q,"labels":{"own":"label"},"annotations":{%s}},"spec":{%s}}`,
+		kind, name, annotations, spec)
 }
 
 func TestPolicyFeedFollowsCalicosKinds(t *testing.T) {
@@ -34,11 +36,13 @@ func TestPolicyFeedFollowsCalicosKinds(t *testing.T) {
 	const labels = `"projectcalico.org/metadata":"{\"labels\":{\"a\":\"b\"}}","left":"out"`
 	in := calicoPath + "namespaces/calico/"
 	put(t, cfg, in+"networkpolicies", "default.one", calicoObject("NetworkPolicy", "default.one", "", `"order":5`))
-	put(t, cfg, calicoPath+"globalnetworkpolicies", "feed.all", calicoObject("GlobalNetworkPolicy", "feed.all", "", `"tier":"feed","selector":"has(x)"`))
+	put(t, cfg, calicoPath+"globalnetworkpolicies", "feed.all",
+		calicoObject("GlobalNetworkPolicy", "feed.all", "", `"tier":"feed","selector":"has(x)"`))
 	put(t, cfg, calicoPath+"tiers", "feed", calicoObject("Tier", "feed", "", `"order":7`))
 	put(t, cfg, in+"networksets", "set", calicoObject("NetworkSet", "set", labels, `"nets":["192.0.2.0/24"]`))
 	put(t, cfg, calicoPath+"globalnetworksets", "feed-set", calicoObject("GlobalNetworkSet", "feed-set", labels, `"nets":["2001:db8::/64"]`))
-	put(t, cfg, calicoPath+"hostendpoints", "feed-host", calicoObject("HostEndpoint", "feed-host", "", `"node":"n","interfaceName":"*","expectedIPs":["192.0.2.1"]`))
+	put(t, cfg, calicoPath+"hostendpoints", "feed-host",
+		calicoObject("HostEndpoint", "feed-host", "", `"node":"n","interfaceName":"*","expectedIPs":["192.0.2.1"]`))
 	r.await(t, "all kinds", func(v *PolicyView) bool {
 		c := &v.Calico
 		return len(c.NetworkPolicies)*len(c.GlobalNetworkPolicies)*len(c.NetworkSets)*len(c.GlobalNetworkSets)*len(c.HostEndpoints) == 1 &&
@@ -63,10 +67,13 @@ func TestPolicyFeedFollowsCalicosKinds(t *testing.T) {
 func TestPolicyFeedFollowsWhatCalicosPoliciesName(t *testing.T) {
 	cfg, _, asked := recorded(t)
 	aNamespace(t, cfg, "named")
-	slice := `{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"web-1","labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4",
-		"endpoints":[{"addresses":["10.0.0.7"],"conditions":{"ready":false}}],"ports":[{"name":"http","port":80,"protocol":"TCP"},{"name":"any"}]}`
+	slice := `{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice",
+		"metadata":{"name":"web-1","labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4",
+		"endpoints":[{"addresses":["10.0.0.7"],"conditions":{"ready":false}}],
+			"ports":[{"name":"http","port":80,"protocol":"TCP"},{"name":"any"}]}`
 	put(t, cfg, "/apis/discovery.k8s.io/v1/namespaces/named/endpointslices", "web-1", slice)
-	put(t, cfg, "/api/v1/namespaces/named/serviceaccounts", "robot", `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"robot","labels":{"team":"red"}}}`)
+	put(t, cfg, "/api/v1/namespaces/named/serviceaccounts", "robot",
+		`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"robot","labels":{"team":"red"}}}`)
 	r := feedAt(t, cfg)
 	r.want(t, policy.Interest{})
 	if len(r.view.MissingServices) > 0 || r.view.AccountsMissing {
@@ -80,14 +87,17 @@ func TestPolicyFeedFollowsWhatCalicosPoliciesName(t *testing.T) {
 	if got := fmt.Sprint(r.view.Calico.Services[of]); got != "[{10.0.0.7 0 0} {10.0.0.7 6 80}]" {
 		t.Errorf("endpoints %s", got)
 	}
-	put(t, cfg, p, "two", calicoObject("NetworkPolicy", "two", "", `"selector":"pcsa.team == 'red'","egress":[{"action":"Allow","destination":{"services":{"name":"dns","namespace":"kube-system"}}}]`))
+	put(t, cfg, p, "two", calicoObject("NetworkPolicy", "two", "",
+		`"selector":"pcsa.team == 'red'","egress":[{"action":"Allow","destination":{"services":{"name":"dns","namespace":"kube-system"}}}]`))
 	r.await(t, "service accounts", func(v *PolicyView) bool {
 		if v.AccountsMissing && v.Calico.Accounts != nil {
 			t.Error("an incomplete list of service accounts says that those missing do not exist")
 		}
-		return len(v.MissingServices) == 0 && !v.AccountsMissing && v.Calico.Accounts[policy.Account{Namespace: "named", Name: "robot"}]["team"] == "red"
+		return len(v.MissingServices) == 0 && !v.AccountsMissing &&
+			v.Calico.Accounts[policy.Account{Namespace: "named", Name: "robot"}]["team"] == "red"
 	})
-	want := []string{"watch endpointslices with kubernetes.io/service-name in (dns,web)", "watch endpointslices with kubernetes.io/service-name in (web)", "watch serviceaccounts metadata"}
+	want := []string{"watch endpointslices with kubernetes.io/service-name in (dns,web)",
+		"watch endpointslices with kubernetes.io/service-name in (web)", "watch serviceaccounts metadata"}
 	if got := slices.DeleteFunc(asked.take(), func(r string) bool { return !strings.HasPrefix(r, "watch") }); !slices.Equal(got, want) {
 		t.Errorf("asked %q, want %q", got, want)
 	}
@@ -96,8 +106,9 @@ func TestPolicyFeedFollowsWhatCalicosPoliciesName(t *testing.T) {
 	}
 }
 
-// The API server refuses a selector with a name that no Service can have: one policy would keep each agent from all Services. Policies name too many
-// Services for a selector, or one after the other: then there are few watches, all the same.
+// The API server refuses a selector with a name that no Service can have: one policy would keep each agent from all
+// Services. Policies name too many Services for a selector, or one after the other: then there are few watches, all the
+// same.
 func TestPolicyFeedAsksForFewServices(t *testing.T) {
 	cfg, _, asked := recorded(t)
 	aNamespace(t, cfg, "few")
@@ -139,7 +150,8 @@ func TestPolicyFeedAsksForFewServices(t *testing.T) {
 	}
 }
 
-// However often and at whatever time the wanted Services change, there are two watches at most, and what has been listed stays known.
+// However often and at whatever time the wanted Services change, there are two watches at most, and what has been
+// listed stays known.
 func TestFewWatchesOfServices(t *testing.T) {
 	f, err := NewPolicyFeed(&rest.Config{Host: "127.0.0.1:1"}, "node", slog.New(slog.DiscardHandler))
 	errtest.Must(t, err)
@@ -171,7 +183,8 @@ func TestFewWatchesOfServices(t *testing.T) {
 // While the list for a new Service is awaited those that were listed before are known.
 func TestMissingServicesHaveNames(t *testing.T) {
 	w := calicoWatches{wantServices: []string{"dns", "web"}, slices: []sliceWatch{
-		{&tempWatch[policySlice]{listed: true}, slicesOf([]string{"web", "web-2"})}, {&tempWatch[policySlice]{}, slicesOf([]string{"dns", "web"})},
+		{&tempWatch[policySlice]{listed: true}, slicesOf([]string{"web", "web-2"})},
+		{&tempWatch[policySlice]{}, slicesOf([]string{"dns", "web"})},
 	}}
 	if got, _ := w.missing(); !maps.Equal(got, map[string]bool{"dns": true}) {
 		t.Errorf("missing %v, want dns", got)
@@ -189,20 +202,24 @@ func TestKnowsWhatIsListed(t *testing.T) {
 		known           []PodScope
 		one, both, each bool
 	}{
-		{nil, false, false, false}, {[]PodScope{"a"}, true, false, false}, {[]PodScope{"b"}, false, false, false}, {[]PodScope{"a", "b"}, true, true, false}, {[]PodScope{""}, true, true, true},
+		{nil, false, false, false}, {[]PodScope{"a"}, true, false, false}, {[]PodScope{"b"}, false, false, false},
+		{[]PodScope{"a", "b"}, true, true, false}, {[]PodScope{""}, true, true, true},
 	} {
 		v := PolicyView{Known: c.known, NodesKnown: true}
-		if v.Knows(a) != c.one || v.Knows(b) != c.both || v.Knows(policy.Interest{All: true}) != c.each || v.KnowsAll(b) != c.both || !v.Knows(policy.Interest{}) {
+		if v.Knows(a) != c.one || v.Knows(b) != c.both || v.Knows(policy.Interest{All: true}) != c.each || v.KnowsAll(b) != c.both ||
+			!v.Knows(policy.Interest{}) {
 			t.Errorf("%q: knows a %v, both %v", c.known, v.Knows(a), v.Knows(b))
 		}
 	}
-	for lacks, v := range map[string]PolicyView{"nodes": {}, "a Service": {NodesKnown: true, MissingServices: map[string]bool{"web": true}}, "accounts": {NodesKnown: true, AccountsMissing: true}} {
+	for lacks, v := range map[string]PolicyView{"nodes": {}, "a Service": {NodesKnown: true, MissingServices: map[string]bool{"web": true}},
+		"accounts": {NodesKnown: true, AccountsMissing: true}} {
 		if v.KnowsAll(policy.Interest{}) {
 			t.Errorf("knows all without %s", lacks)
 		}
 	}
 	w := calicoWatches{}
-	for _, c := range []struct{ wants, opened, listed, missing bool }{{false, false, false, false}, {true, false, false, true}, {true, true, false, true}, {true, true, true, false}} {
+	for _, c := range []struct{ wants, opened, listed, missing bool }{{false, false, false, false}, {true, false, false, true},
+		{true, true, false, true}, {true, true, true, false}} {
 		if w.wantAccounts, w.accounts = c.wants, nil; c.opened {
 			w.accounts = &tempWatch[policyAccount]{listed: c.listed}
 		}

@@ -7,7 +7,8 @@ import (
 
 // Ground tells whose the addresses of pools are. It does not change.
 type Ground interface {
-	// Place reports whether an address lies in a pool of pods, and returns the node that has its block; empty: no node is known to have it.
+	// Place reports whether an address lies in a pool of pods, and returns the node that has its block; empty: no node is
+	// known to have it.
 	Place(a netip.Addr) (pooled bool, node string)
 }
 
@@ -17,8 +18,8 @@ type word uint8
 const (
 	// byKubelet: the status says it, and the annotation does not say another address of the family.
 	byKubelet word = iota
-	// byKubeletAgainst: the status says it, and the annotation says another one, or that there is none any more: the pod may have another network now,
-	// and the address another pod.
+	// byKubeletAgainst: the status says it, and the annotation says another one, or that there is none any more: the pod
+	// may have another network now, and the address another pod.
 	byKubeletAgainst
 	// byNote: the annotation says it, and the status no address of the family.
 	byNote
@@ -56,10 +57,11 @@ const (
 	athome
 )
 
-// rankOf judges what is said of a pod's address. A user who writes an annotation must not give his pod's rights, or what is denied to it, to an
-// address of the API server, of a node or of the Internet, which are in no pool; of one in a pool he gets no rights unless it is one of his pod's node.
-// A Pod without a node may stay so for ever, so that its annotation counts for nothing. ground is nil while it is not known: what an agent that starts programs then, as the API server is slow, must
-// not deny what the one before it allowed.
+// rankOf judges what is said of a pod's address. A user who writes an annotation must not give his pod's rights, or
+// what is denied to it, to an address of the API server, of a node or of the Internet, which are in no pool; of one in
+// a pool he gets no rights unless it is one of his pod's node. A Pod without a node may stay so for ever, so that its
+// annotation counts for nothing. ground is nil while it is not known: what an agent that starts programs then, as the
+// API server is slow, must not deny what the one before it allowed.
 func rankOf(ground Ground, node string, a netip.Addr, by word) rank {
 	pooled, owner := place(ground, a)
 	switch {

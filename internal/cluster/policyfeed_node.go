@@ -15,8 +15,9 @@ import (
 type policyNode struct {
 	meta   api.Meta // see named
 	labels map[string]string
-	// reported are the addresses in the status, which the kubelet or the cloud's controller writes, tunnels those that the Node's annotations say its
-	// tunnel devices have: sources of packets from processes on the node to pods of other nodes. Both ascend.
+	// reported are the addresses in the status, which the kubelet or the cloud's controller writes, tunnels those that the
+	// Node's annotations say its tunnel devices have: sources of packets from processes on the node to pods of other
+	// nodes. Both ascend.
 	reported, tunnels []netip.Addr
 }
 
@@ -53,14 +54,17 @@ func (n *policyNode) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// on returns the node with the addresses that count for it, and why others do not. Whoever has a node's token may write any address into its
-// annotations: a policy that denies pods all nodes would deny them that address, and one that allows nodes would allow it. So that of a tunnel lies in
-// a block of the node, and a reported one in none of another node. ground is nil while it is not known.
+// on returns the node with the addresses that count for it, and why others do not. Whoever has a node's token may write
+// any address into its annotations: a policy that denies pods all nodes would deny them that address, and one that
+// allows nodes would allow it. So that of a tunnel lies in a block of the node, and a reported one in none of another
+// node. ground is nil while it is not known.
 func (n *policyNode) on(ground Ground) (node policy.Node, problems []error) {
 	node = policy.Node{Labels: n.labels}
 	for _, a := range n.reported {
 		if _, owner := place(ground, a); owner != "" && owner != n.meta.Name {
-			problems = append(problems, fmt.Errorf("status.addresses: %s lies in a block of node %s: peers of policies that select nodes are without it: give this node another address", a, owner))
+			problems = append(problems, fmt.Errorf(
+				"status.addresses: %s lies in a block of node %s: peers of policies that select nodes are without it: give this node another address",
+				a, owner))
 			continue
 		}
 		node.Addresses = append(node.Addresses, a)
@@ -70,8 +74,8 @@ func (n *policyNode) on(ground Ground) (node policy.Node, problems []error) {
 		case owner == n.meta.Name:
 			node.Addresses = append(node.Addresses, a)
 		case owner != "" || ground != nil && !pooled:
-			problems = append(problems, fmt.Errorf("annotations: %s is said to be the address of a tunnel device, and lies in no block of this node: peers of policies that select nodes are without it: "+
-				"remove the annotation, which the node's agent writes anew", a))
+			problems = append(problems, fmt.Errorf("annotations: %s is said to be the address of a tunnel device, and lies in no block of this "+
+				"node: peers of policies that select nodes are without it: remove the annotation, which the node's agent writes anew", a))
 		}
 	}
 	slices.SortFunc(node.Addresses, netip.Addr.Compare)

@@ -9,7 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// A node's own packets to pods of other nodes come from any of these addresses, so a peer that selects nodes has to know them all.
+// A node's own packets to pods of other nodes come from any of these addresses, so a peer that selects nodes has to
+// know them all.
 func TestNodesAsPoliciesSeeThem(t *testing.T) {
 	const tunnels = `"projectcalico.org/IPv4IPIPTunnelAddr":"10.0.4.1","projectcalico.org/IPv4VXLANTunnelAddr":"10.0.4.2",
 		"projectcalico.org/IPv6VXLANTunnelAddr":"fd00::4:2","projectcalico.org/IPv4WireguardInterfaceAddr":"10.0.4.3",

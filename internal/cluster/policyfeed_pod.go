@@ -17,7 +17,8 @@ import (
 // policyPod is the part of a Pod that policies depend on. A feed may hold 10,000.
 type policyPod struct {
 	meta api.Meta // see named
-	// pod is nil for a Pod that uses the host's network or has finished. Its addresses are all that words are about, whether they count or not.
+	// pod is nil for a Pod that uses the host's network or has finished. Its addresses are all that words are about,
+	// whether they count or not.
 	pod     *policy.Pod
 	words   []word // by address of the pod
 	node    string // that the Pod is bound to; empty: none
@@ -46,9 +47,11 @@ func (p *policyPod) UnmarshalJSON(data []byte) error {
 
 // ofPod are the fields that newPolicyPod reads, by the numbers in k8s.io/api/core/v1/generated.proto.
 var ofPod = only{
-	1: {1: nil, 2: nil, 3: nil, 5: nil, 6: nil, 8: nil, 9: nil, 11: nil, 12: nil}, // metadata: names, UID, revision, times, labels, annotations
-	2: {2: {6: nil}, 8: nil, 10: nil, 11: nil, 20: {6: nil, 24: nil}},             // spec: containers' ports, service account, node, hostNetwork, init containers' ports and restartPolicy
-	3: {1: nil, 6: nil, 12: nil},                                                  // status: phase, podIP, podIPs
+	// metadata: names, UID, revision, times, labels, annotations
+	1: {1: nil, 2: nil, 3: nil, 5: nil, 6: nil, 8: nil, 9: nil, 11: nil, 12: nil},
+	// spec: containers' ports, service account, node, hostNetwork, init containers' ports and restartPolicy
+	2: {2: {6: nil}, 8: nil, 10: nil, 11: nil, 20: {6: nil, 24: nil}},
+	3: {1: nil, 6: nil, 12: nil}, // status: phase, podIP, podIPs
 }
 
 // UnmarshalProtobuf reads a Pod.
@@ -67,7 +70,8 @@ func (p *policyPod) UnmarshalProtobuf(data []byte) error {
 
 func newPolicyPod(obj *corev1.Pod) policyPod {
 	m := &obj.ObjectMeta
-	p := policyPod{meta: named(&api.Meta{Namespace: m.Namespace, Name: m.Name, UID: string(m.UID), ResourceVersion: m.ResourceVersion, Annotations: m.Annotations})}
+	p := policyPod{meta: named(
+		&api.Meta{Namespace: m.Namespace, Name: m.Name, UID: string(m.UID), ResourceVersion: m.ResourceVersion, Annotations: m.Annotations})}
 	if !m.CreationTimestamp.IsZero() {
 		p.created = m.CreationTimestamp.Unix()
 	}
@@ -83,7 +87,8 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 		p.unread = append(p.unread, api.AnnotationFloatingIPs)
 	}
 	p.pod = &policy.Pod{
-		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, Prefix: namePrefix(p.meta.Name, m.GenerateName), UID: string(m.UID), Labels: sharedLabels(m.Labels),
+		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, Prefix: namePrefix(p.meta.Name, m.GenerateName),
+		UID: string(m.UID), Labels: sharedLabels(m.Labels),
 		Account: shared(obj.Spec.ServiceAccountName), Addresses: found, Ports: namedPorts(obj),
 	}
 	// The kubelet passes the UID of the static pod, not of its mirror, to the plugin: the annotation's value is that UID.
@@ -96,7 +101,8 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 // mostUID is how long a UID may be: those that Kubernetes makes have 32 or 36 characters.
 const mostUID = 64
 
-// isUID reports whether a static pod may have the UID. It becomes a comment in the kernel's table, which has no room for more, and where others have words.
+// isUID reports whether a static pod may have the UID. It becomes a comment in the kernel's table, which has no room
+// for more, and where others have words.
 func isUID(text string) bool {
 	other := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-')
@@ -104,7 +110,8 @@ func isUID(text string) bool {
 	return text != "" && len(text) <= mostUID && !strings.ContainsFunc(text, other)
 }
 
-// named returns the identity and revision of an object, which reflectors and stores need, and the annotation that marks the end of a list.
+// named returns the identity and revision of an object, which reflectors and stores need, and the annotation that marks
+// the end of a list.
 func named(m *api.Meta) api.Meta {
 	kept := api.Meta{Namespace: shared(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
 	if end, ok := m.Annotations[metav1.InitialEventsAnnotationKey]; ok {
@@ -137,12 +144,12 @@ func finished(obj *corev1.Pod) bool {
 	return obj.Status.Phase == corev1.PodSucceeded || obj.Status.Phase == corev1.PodFailed
 }
 
-// mostAddresses of an annotation count: a pod has one of each family, and whoever may write pods could name 20,000, each of which all agents
-// would keep.
+// mostAddresses of an annotation count: a pod has one of each family, and whoever may write pods could name 20,000,
+// each of which all agents would keep.
 const mostAddresses = 8
 
-// podAddresses returns what the status and the plugin's annotations say, in ascending order. Kubelets alone may write the status; users may write
-// annotations, too, which come seconds earlier.
+// podAddresses returns what the status and the plugin's annotations say, in ascending order. Kubelets alone may write
+// the status; users may write annotations, too, which come seconds earlier.
 func podAddresses(obj *corev1.Pod) (found []netip.Addr, words []word) {
 	texts := make([]string, 0, len(obj.Status.PodIPs)+1)
 	for _, ip := range obj.Status.PodIPs {
@@ -162,7 +169,8 @@ func podAddresses(obj *corev1.Pod) (found []netip.Addr, words []word) {
 	return found, words
 }
 
-// notedAddresses are those in the annotations. emptied: there are annotations without one, as the plugin leaves them when it has released the addresses.
+// notedAddresses are those in the annotations. emptied: there are annotations without one, as the plugin leaves them
+// when it has released the addresses.
 func notedAddresses(obj *corev1.Pod) (noted []netip.Addr, emptied bool) {
 	texts := strings.SplitN(obj.Annotations[api.AnnotationPodIPs], ",", mostAddresses+1)
 	if noted = addresses(texts[:min(mostAddresses, len(texts))]); len(noted) > 0 {
@@ -174,7 +182,8 @@ func notedAddresses(obj *corev1.Pod) (noted []netip.Addr, emptied bool) {
 	return noted, (is || are) && len(noted) == 0
 }
 
-// addresses parses addresses in any notation, with or without a prefix length, sorts them and removes duplicates. It skips invalid texts.
+// addresses parses addresses in any notation, with or without a prefix length, sorts them and removes duplicates. It
+// skips invalid texts.
 func addresses(texts []string) []netip.Addr {
 	var found []netip.Addr
 	for _, text := range texts {
@@ -210,12 +219,14 @@ func namedPorts(obj *corev1.Pod) []policy.NamedPort {
 }
 
 func samePolicyPod(a, b *policyPod) bool {
-	return a.created == b.created && a.node == b.node && slices.Equal(a.words, b.words) && a.plain == b.plain && slices.Equal(a.unread, b.unread) && samePodOf(a.pod, b.pod)
+	return a.created == b.created && a.node == b.node && slices.Equal(a.words, b.words) && a.plain == b.plain &&
+		slices.Equal(a.unread, b.unread) && samePodOf(a.pod, b.pod)
 }
 
 func samePodOf(a, b *policy.Pod) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.UID == b.UID && a.Stated == b.Stated && a.Account == b.Account && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Unsure, b.Unsure) && slices.Equal(a.Ports, b.Ports)
+	return a.UID == b.UID && a.Stated == b.Stated && a.Account == b.Account && maps.Equal(a.Labels, b.Labels) &&
+		slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Unsure, b.Unsure) && slices.Equal(a.Ports, b.Ports)
 }

@@ -36,16 +36,19 @@ func TestPodsAsPoliciesSeeThem(t *testing.T) {
 		meta, spec, status string
 		want               string // addresses; "none": no pod
 	}{
-		"both notes":                    {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", "", "[10.0.0.1 fd00::1] [2 2]"},
-		"notes that differ":             {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", reported, "[10.0.0.1 10.9.9.9 fd00::1 fd00::99] [3 1 3 1]"},
-		"notes of one family":           {noted(podIPs + `"10.0.0.1/32"`), "", reported, "[10.0.0.1 10.9.9.9 fd00::99] [3 1 0]"},
-		"notes that say less":           {noted(podIPs + `"10.9.9.9/32"`), "", reported, "[10.9.9.9 fd00::99] [0 0]"},
-		"notes that agree":              {noted(podIPs + `"10.9.9.9/32,fd00::99/128"`), "", reported, "[10.9.9.9 fd00::99] [0 0]"},
-		"one note":                      {noted(podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1] [2]"},
-		"an empty list and an address":  {noted(podIPs + `"",` + podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1] [2]"},
-		"another notation":              {noted(podIPs + `"::ffff:10.0.0.1, FD00:0::1"`), "", "", "[10.0.0.1 fd00::1] [2 2]"},
-		"nonsense beside an address":    {noted(podIPs + `"10.0.0.1,x"`), "", "", "[10.0.0.1] [2]"},
-		"more than a pod can have":      {noted(podIPs + `"` + strings.Repeat("10.0.0.9,", 7) + `10.0.0.1,10.0.0.2,10.0.0.3"`), "", "", "[10.0.0.1 10.0.0.9] [2 2]"},
+		"both notes": {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", "",
+			"[10.0.0.1 fd00::1] [2 2]"},
+		"notes that differ": {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", reported,
+			"[10.0.0.1 10.9.9.9 fd00::1 fd00::99] [3 1 3 1]"},
+		"notes of one family":          {noted(podIPs + `"10.0.0.1/32"`), "", reported, "[10.0.0.1 10.9.9.9 fd00::99] [3 1 0]"},
+		"notes that say less":          {noted(podIPs + `"10.9.9.9/32"`), "", reported, "[10.9.9.9 fd00::99] [0 0]"},
+		"notes that agree":             {noted(podIPs + `"10.9.9.9/32,fd00::99/128"`), "", reported, "[10.9.9.9 fd00::99] [0 0]"},
+		"one note":                     {noted(podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1] [2]"},
+		"an empty list and an address": {noted(podIPs + `"",` + podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1] [2]"},
+		"another notation":             {noted(podIPs + `"::ffff:10.0.0.1, FD00:0::1"`), "", "", "[10.0.0.1 fd00::1] [2 2]"},
+		"nonsense beside an address":   {noted(podIPs + `"10.0.0.1,x"`), "", "", "[10.0.0.1] [2]"},
+		"more than a pod can have": {noted(podIPs + `"` + strings.Repeat("10.0.0.9,", 7) + `10.0.0.1,10.0.0.2,10.0.0.3"`), "", "",
+			"[10.0.0.1 10.0.0.9] [2 2]"},
 		"reported":                      {"", "", reported, "[10.9.9.9 fd00::99] [0 0]"},
 		"not connected yet":             {"", "", `"phase":"Pending"`, "[] []"},
 		"a note before there is a node": {noted(podIP + `"10.0.0.1/32"`), `"nodeName":""`, `"phase":"Pending"`, "[10.0.0.1] [2]"},
@@ -54,9 +57,11 @@ func TestPodsAsPoliciesSeeThem(t *testing.T) {
 		"network of the host":           {"", `"hostNetwork":true`, reported, "none"},
 		"succeeded":                     {noted(podIP + `"10.0.0.1/32"`), "", `"phase":"Succeeded"`, "none"},
 		"failed":                        {noted(podIP + `"10.0.0.1/32"`), "", `"phase":"Failed"`, "none"},
-		"terminating":                   {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`"10.0.0.1/32"`), "", reported, "[10.0.0.1 10.9.9.9 fd00::99] [3 1 0]"},
-		"terminating without a note":    {`,"deletionTimestamp":"2026-11-23T07:01:00Z"`, "", reported, "[10.9.9.9 fd00::99] [0 0]"},
-		"terminating and released":      {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`""`), "", reported, "[10.9.9.9 fd00::99] [1 1]"},
+		"terminating": {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`"10.0.0.1/32"`), "", reported,
+			"[10.0.0.1 10.9.9.9 fd00::99] [3 1 0]"},
+		"terminating without a note": {`,"deletionTimestamp":"2026-11-23T07:01:00Z"`, "", reported, "[10.9.9.9 fd00::99] [0 0]"},
+		"terminating and released": {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`""`), "", reported,
+			"[10.9.9.9 fd00::99] [1 1]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p policyPod
@@ -75,7 +80,8 @@ func TestPodsAsPoliciesSeeThem(t *testing.T) {
 	}
 }
 
-// The address of a pod that is being deleted is its own until the plugin has released it: nobody takes it by naming it in an annotation.
+// The address of a pod that is being deleted is its own until the plugin has released it: nobody takes it by naming it
+// in an annotation.
 func TestTerminatingPodsKeepTheirAddresses(t *testing.T) {
 	const deleted, reported = `,"deletionTimestamp":"2026-11-23T07:01:00Z"`, `"phase":"Running","podIP":"10.0.0.1"`
 	for name, c := range map[string]struct {
@@ -88,7 +94,8 @@ func TestTerminatingPodsKeepTheirAddresses(t *testing.T) {
 	} {
 		table := newPodTable()
 		table.settle(ground{"10.0.0.0/24": "n"})
-		for key, text := range map[string]string{"a": podText(c.meta, "", reported), "b": podText(noted(podIP+`"10.0.0.1/32"`), "", `"phase":"Pending"`)} {
+		for key, text := range map[string]string{"a": podText(c.meta, "", reported),
+			"b": podText(noted(podIP+`"10.0.0.1/32"`), "", `"phase":"Pending"`)} {
 			var p policyPod
 			errtest.Must(t, json.Unmarshal([]byte(text), &p))
 			if key == "b" {
@@ -105,8 +112,11 @@ func TestTerminatingPodsKeepTheirAddresses(t *testing.T) {
 
 func TestPodsPortsAndIdentity(t *testing.T) {
 	text := podText(`,"labels":{"app":"web"},"annotations":{"kubernetes.io/config.mirror":"static"}`, `"containers":[{"ports":[
-		{"name":"http","containerPort":80},{"name":"dns","protocol":"UDP","containerPort":53},{"containerPort":81},{"name":"odd","protocol":"X","containerPort":9}]}],
-		"initContainers":[{"ports":[{"name":"once","containerPort":1}]},{"restartPolicy":"Always","ports":[{"name":"side","protocol":"SCTP","containerPort":2}]}]`, "")
+		{"name":"http","containerPort":80},{"name":"dns","protocol":"UDP","containerPort":53},{"containerPort":81},
+			{"name":"odd","protocol":"X","containerPort":9}]}],
+		"initContainers":[{"ports":[{"name":"once","containerPort":1}]},
+			{"restartPolicy":"Always","ports":[{"name":"side","protocol":"SCTP","containerPort":2}]}]`,
+		"")
 	var p policyPod
 	errtest.Must(t, json.Unmarshal([]byte(text), &p))
 	if got := fmt.Sprint(p.pod.Ports); got != "[{http 6 80} {dns 17 53} {once 6 1} {side 132 2}]" {
@@ -117,12 +127,14 @@ func TestPodsPortsAndIdentity(t *testing.T) {
 	}
 }
 
-// Any user may write the annotation by which a static pod's UID is known: what is none does not count. It would become a comment in the kernel's table, and
-// one with more than 253 bytes fails the whole transaction.
+// Any user may write the annotation by which a static pod's UID is known: what is none does not count. It would become
+// a comment in the kernel's table, and one with more than 253 bytes fails the whole transaction.
 func TestStatedUIDs(t *testing.T) {
 	for text, want := range map[string]string{
-		"0123456789abcdef0123456789abcdef": "0123456789abcdef0123456789abcdef", "8a3f2c1e-0000-4000-8000-0123456789AB": "8a3f2c1e-0000-4000-8000-0123456789AB",
-		"": "u", "closed for x": "u", "a b": "u", strings.Repeat("a", mostUID): strings.Repeat("a", mostUID), strings.Repeat("a", mostUID+1): "u",
+		"0123456789abcdef0123456789abcdef":     "0123456789abcdef0123456789abcdef",
+		"8a3f2c1e-0000-4000-8000-0123456789AB": "8a3f2c1e-0000-4000-8000-0123456789AB",
+		"":                                     "u", "closed for x": "u", "a b": "u", strings.Repeat("a", mostUID): strings.Repeat("a", mostUID),
+		strings.Repeat("a", mostUID+1): "u",
 	} {
 		var p policyPod
 		errtest.Must(t, json.Unmarshal([]byte(podText(`,"annotations":{"kubernetes.io/config.mirror":"`+text+`"}`, `"nodeName":"n"`, "")), &p))
@@ -250,7 +262,8 @@ func takeAll(table *podTable, view map[policy.PodKey]*policy.Pod) string {
 // Whatever the order in which claims come and go, the same is shown.
 func TestPodTableForgetsHowItCame(t *testing.T) {
 	pods := []*policyPod{
-		knownPod("a", 1, "10.0.0.1", "10.0.0.2"), knownPod("b", 2, "10.0.0.2", "10.0.0.3"), knownPod("c", 2, "10.0.0.3", "10.0.0.1"), knownPod("d", 3, "10.0.0.4"),
+		knownPod("a", 1, "10.0.0.1", "10.0.0.2"), knownPod("b", 2, "10.0.0.2", "10.0.0.3"), knownPod("c", 2, "10.0.0.3", "10.0.0.1"),
+		knownPod("d", 3, "10.0.0.4"),
 	}
 	var want string
 	for from := range pods {

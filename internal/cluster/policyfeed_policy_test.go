@@ -26,7 +26,8 @@ const (
 	cnpName        = "clusternetworkpolicies.policy.networking.k8s.io"
 	// cnpDefinition takes any spec: what is in it is others' test.
 	cnpDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition",
-		"metadata":{"name":"clusternetworkpolicies.policy.networking.k8s.io","annotations":{"api-approved.kubernetes.io":"unapproved, for a test"}},
+		"metadata":{"name":"clusternetworkpolicies.policy.networking.k8s.io",
+			"annotations":{"api-approved.kubernetes.io":"unapproved, for a test"}},
 		"spec":{"group":"policy.networking.k8s.io","scope":"Cluster","names":{"kind":"ClusterNetworkPolicy","plural":"clusternetworkpolicies"},
 		"versions":[{"name":"v1alpha2","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object",
 		"x-kubernetes-preserve-unknown-fields":true}}}]}}`
@@ -79,7 +80,8 @@ func TestPolicyFeedSleeps(t *testing.T) {
 			quiet = true
 		}
 	}
-	for _, path := range []string{fmt.Sprintf(npPath, "sleeps") + "/one", nsPath + "/sleeps", fmt.Sprintf(podPath, "sleeps") + "/own", fmt.Sprintf(podPath, "sleeps") + "/other"} {
+	for _, path := range []string{fmt.Sprintf(npPath, "sleeps") + "/one", nsPath + "/sleeps", fmt.Sprintf(podPath, "sleeps") + "/own",
+		fmt.Sprintf(podPath, "sleeps") + "/other"} {
 		errtest.Must(t, raw(t, cfg, http.MethodPatch, path, `{"metadata":{"annotations":{"some":"note"}}}`))
 	}
 	patchPod(t, cfg, "sleeps/own", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
@@ -93,13 +95,16 @@ func TestPolicyFeedSleeps(t *testing.T) {
 	}
 }
 
-// The definition of ClusterNetworkPolicy may be missing, come later, and go again. Nodes are followed while one selects nodes.
+// The definition of ClusterNetworkPolicy may be missing, come later, and go again. Nodes are followed while one selects
+// nodes.
 func TestClusterNetworkPoliciesComeAndGo(t *testing.T) {
 	cfg, _, asked := recorded(t)
-	node := `{"apiVersion":"v1","kind":"Node","metadata":{"name":"cnp-node","labels":{"zone":"a"},"annotations":{"projectcalico.org/IPv4IPIPTunnelAddr":"10.0.4.1"}},
+	node := `{"apiVersion":"v1","kind":"Node","metadata":{"name":"cnp-node","labels":{"zone":"a"},
+		"annotations":{"projectcalico.org/IPv4IPIPTunnelAddr":"10.0.4.1"}},
 		"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"cnp-node"}]}}`
 	put(t, cfg, nodePath, "cnp-node", node)
-	errtest.Must(t, raw(t, cfg, http.MethodPatch, nodePath+"/cnp-node/status", `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"cnp-node"}]}}`))
+	errtest.Must(t, raw(t, cfg, http.MethodPatch, nodePath+"/cnp-node/status",
+		`{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"cnp-node"}]}}`))
 	f, err := NewPolicyFeed(cfg, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
 	for _, by := range f.followers {
@@ -132,7 +137,8 @@ func TestClusterNetworkPoliciesComeAndGo(t *testing.T) {
 	r.await(t, "nodes", func(v *PolicyView) bool {
 		return len(v.ClusterNetworkPolicies) == 2 && v.NodesKnown && len(v.Nodes) > 0
 	})
-	if n := r.view.Nodes["cnp-node"]; n.Labels["zone"] != "a" || fmt.Sprint(n.Addresses) != "[192.0.2.1]" || len(r.view.Strays) != 1 || r.view.Strays[0].Name != "cnp-node" {
+	if n := r.view.Nodes["cnp-node"]; n.Labels["zone"] != "a" || fmt.Sprint(n.Addresses) != "[192.0.2.1]" || len(r.view.Strays) != 1 ||
+		r.view.Strays[0].Name != "cnp-node" {
 		t.Errorf("a tunnel's address in a block of another node: %+v, %v", n, r.view.Strays)
 	}
 	f.SetGround(ground{"10.0.4.0/24": "cnp-node"})
@@ -140,7 +146,8 @@ func TestClusterNetworkPoliciesComeAndGo(t *testing.T) {
 	if n := r.view.Nodes["cnp-node"]; fmt.Sprint(n.Addresses) != "[10.0.4.1 192.0.2.1]" {
 		t.Errorf("a tunnel's address in a block of the node: %+v", n)
 	}
-	if got := asked.take(); !slices.Equal(slices.DeleteFunc(got, func(r string) bool { return !strings.Contains(r, " nodes") || strings.HasPrefix(r, "list nodes") }), []string{"watch nodes"}) {
+	if got := asked.take(); !slices.Equal(slices.DeleteFunc(got,
+		func(r string) bool { return !strings.Contains(r, " nodes") || strings.HasPrefix(r, "list nodes") }), []string{"watch nodes"}) {
 		t.Errorf("asked %v", got)
 	}
 	errtest.Must(t, raw(t, cfg, http.MethodDelete, definitionPath+"/"+cnpName, ""))
@@ -184,7 +191,8 @@ func TestDoubt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
 			s := &doubtfulStore[api.NetworkPolicy]{
-				objectStore: newObjectStore(sameNetworkPolicy, func(*api.NetworkPolicy) {}), by: &follower{log: slog.New(slog.NewTextHandler(t.Output(), nil)), ctx: t.Context()},
+				objectStore: newObjectStore(sameNetworkPolicy, func(*api.NetworkPolicy) {}),
+				by:          &follower{log: slog.New(slog.NewTextHandler(t.Output(), nil)), ctx: t.Context()},
 				again: func(context.Context) ([]*object[api.NetworkPolicy], error) {
 					asked++
 					return named(max(c.second, 0)), c.err
@@ -287,7 +295,8 @@ func emptying(f *faulty, about func(*http.Request) bool, lasting bool, second *a
 		if q.Get("watch") != "" && !expired.Swap(true) { // a list that was on its way already is emptied, too
 			rw.Header().Set("Content-Type", "application/json")
 			rw.WriteHeader(http.StatusGone)
-			fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`)
+			fmt.Fprint(rw,
+				`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`)
 			return
 		}
 		again := q.Get("watch") == "" && q.Get("limit") == ""

@@ -64,10 +64,11 @@ func (s *stagedStores) findNeeds(w *calicoWatches, before map[string]policyNeeds
 		staged, _, err := policy.FromStagedNetworkPolicy(o, tiers)
 		return staged.Policy, err
 	})
-	findNeeds(w, before, s.globalPolicies.each(), func(o *api.CalicoStagedGlobalNetworkPolicy, tiers map[string]policy.Tier) (policy.Policy, error) {
-		staged, _, err := policy.FromStagedGlobalNetworkPolicy(o, tiers)
-		return staged.Policy, err
-	})
+	findNeeds(w, before, s.globalPolicies.each(),
+		func(o *api.CalicoStagedGlobalNetworkPolicy, tiers map[string]policy.Tier) (policy.Policy, error) {
+			staged, _, err := policy.FromStagedGlobalNetworkPolicy(o, tiers)
+			return staged.Policy, err
+		})
 }
 
 // refreshStaged rebuilds that part of the view. The caller holds the lock.
@@ -109,7 +110,8 @@ func (v *StagedView) Each(tiers map[string]policy.Tier, take func(o api.Resource
 	}
 }
 
-// Policies are the objects as if they were enforced. An object that stages nothing, or a deletion, is read as a policy without effect.
+// Policies are the objects as if they were enforced. An object that stages nothing, or a deletion, is read as a policy
+// without effect.
 func (v *StagedView) Policies(tiers map[string]policy.Tier) (all []PolicyObject) {
 	v.Each(tiers, func(o api.Resource, read ReadsStaged) {
 		m := o.GetMeta()

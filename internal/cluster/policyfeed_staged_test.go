@@ -11,7 +11,8 @@ import (
 // Who asks for staged policies hears when all of their kinds have been listed.
 func TestStagedPoliciesAreListed(t *testing.T) {
 	cfg, _, _ := recorded(t)
-	put(t, cfg, calicoPath+"stagedglobalnetworkpolicies", "tried", calicoObject("StagedGlobalNetworkPolicy", "tried", "", `"types":["Ingress"]`))
+	put(t, cfg, calicoPath+"stagedglobalnetworkpolicies", "tried",
+		calicoObject("StagedGlobalNetworkPolicy", "tried", "", `"types":["Ingress"]`))
 	f, err := NewPolicyFeed(cfg, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
 	errtest.Must(t, f.WatchStaged())

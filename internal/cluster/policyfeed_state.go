@@ -15,13 +15,13 @@ type PolicyState struct {
 	// Staged are policies that are tried out, NotTried the problems of those that are not, or in part.
 	Staged   []policy.Staged
 	NotTried map[policy.ID][]string
-	// Invalid are the problems of what counts as far as it can be read, LeftOut is why policies do not count at all, or as they were. Other
-	// objects are named as policies are.
+	// Invalid are the problems of what counts as far as it can be read, LeftOut is why policies do not count at all, or as
+	// they were. Other objects are named as policies are.
 	Invalid, LeftOut map[policy.ID][]string
 }
 
-// PolicyReader makes States of the views of one feed. It reads each object once, as objects are never changed. Of a policy that has become
-// unreadable the last version stays that was not. It is for one goroutine.
+// PolicyReader makes States of the views of one feed. It reads each object once, as objects are never changed. Of a
+// policy that has become unreadable the last version stays that was not. It is for one goroutine.
 type PolicyReader struct {
 	read  map[any]any // by object
 	good  map[version]*policy.Policy
@@ -53,7 +53,8 @@ func (r *PolicyReader) State(v *PolicyView) PolicyState {
 	if !slices.Equal(before.tiers, v.Calico.Tiers) {
 		before.read = nil // policies are read with their tiers
 	}
-	*r = PolicyReader{read: make(map[any]any, len(before.read)), good: make(map[version]*policy.Policy, len(before.good)), tiers: v.Calico.Tiers}
+	*r = PolicyReader{read: make(map[any]any, len(before.read)),
+		good: make(map[version]*policy.Policy, len(before.good)), tiers: v.Calico.Tiers}
 	r.policies(&before, v, &s)
 	readStaged(&v.Staged, &s)
 	r.networkSets(&before, v, &s)
@@ -150,7 +151,8 @@ type PolicyObject struct {
 
 // Policies are the objects that policies are made of, of all kinds, in no particular order. tiers are Calico's.
 func (v *PolicyView) Policies(tiers map[string]policy.Tier) []PolicyObject {
-	all := make([]PolicyObject, 0, len(v.NetworkPolicies)+len(v.ClusterNetworkPolicies)+len(v.Calico.NetworkPolicies)+len(v.Calico.GlobalNetworkPolicies))
+	all := make([]PolicyObject, 0,
+		len(v.NetworkPolicies)+len(v.ClusterNetworkPolicies)+len(v.Calico.NetworkPolicies)+len(v.Calico.GlobalNetworkPolicies))
 	add := func(o api.Resource, read func() (policy.Policy, error)) {
 		all = append(all, PolicyObject{o, policyID(o.ResourceType(), o.GetMeta().Namespace, o.GetMeta().Name), read})
 	}

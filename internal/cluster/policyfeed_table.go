@@ -8,8 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// podTable assigns each address to the pod for which it ranks highest, and of several to the newest, or, while it is certain for none, to all that may have
-// it. It collects the pods that changed since the last take.
+// podTable assigns each address to the pod for which it ranks highest, and of several to the newest, or, while it is
+// certain for none, to all that may have it. It collects the pods that changed since the last take.
 type podTable struct {
 	ground Ground // nil: not known yet
 	pods   map[policy.PodKey]*podClaim
@@ -98,8 +98,9 @@ func (t *podTable) order(a netip.Addr) (changed bool) {
 	return is.best != was.best || is.second != was.second || is.first != was.first && (is.best > is.second || is.best == athome)
 }
 
-// left is the rank that is left of an address of the pod beside the others' claims. What the kubelets of several report is the newest's at home, and else
-// certain for none. What none reports may be that of each: whoever may write one pod could else take an address out of what is denied to another.
+// left is the rank that is left of an address of the pod beside the others' claims. What the kubelets of several report
+// is the newest's at home, and else certain for none. What none reports may be that of each: whoever may write one pod
+// could else take an address out of what is denied to another.
 func (on *claims) left(c *podClaim, own rank) rank {
 	rivals := on.best
 	if c == on.first {
@@ -184,7 +185,8 @@ func (t *podTable) show(c *podClaim) {
 	}
 }
 
-// allowed returns the pod with the addresses that count for it; nil for a pod of another node without one, which no rule can match.
+// allowed returns the pod with the addresses that count for it; nil for a pod of another node without one, which no
+// rule can match.
 func (t *podTable) allowed(c *podClaim) *policy.Pod {
 	pod := c.pod
 	verdicts := make([]rank, len(pod.Addresses))
@@ -218,7 +220,8 @@ func (c *podClaim) newer(other *podClaim) bool {
 	return cmp.Or(cmp.Compare(c.created, other.created), cmp.Compare(c.meta.UID, other.meta.UID)) > 0
 }
 
-// take updates a map of the shown pods. It returns the changed pods, ascending, and whether one of them is of this node, now or before.
+// take updates a map of the shown pods. It returns the changed pods, ascending, and whether one of them is of this
+// node, now or before.
 func (t *podTable) take(into map[policy.PodKey]*policy.Pod) (changed []policy.PodKey, local bool) {
 	for key, own := range t.changed {
 		if c := t.pods[key]; c != nil && c.shown != nil {

@@ -91,8 +91,8 @@ func (r *reader) String() string {
 	for _, key := range slices.SortedFunc(maps.Keys(v.Pods), comparePodKeys) {
 		pods = append(pods, fmt.Sprintf("%s %v", key, v.Pods[key].Addresses))
 	}
-	return fmt.Sprintf("listed %v, complete %v, known %v, %d policies, %d of the cluster, pods %v, local %v, nodes %v, problems %v, err %v", v.Listed, v.Complete,
-		v.Known, len(v.NetworkPolicies), len(v.ClusterNetworkPolicies), pods, v.Local, v.Nodes, v.Problems, v.Err)
+	return fmt.Sprintf("listed %v, complete %v, known %v, %d policies, %d of the cluster, pods %v, local %v, nodes %v, problems %v, err %v",
+		v.Listed, v.Complete, v.Known, len(v.NetworkPolicies), len(v.ClusterNetworkPolicies), pods, v.Local, v.Nodes, v.Problems, v.Err)
 }
 
 func (r *reader) pod(name string) *policy.Pod {
@@ -114,7 +114,8 @@ func (r *reader) has(t *testing.T, name, want string) {
 // aNamespace creates a namespace.
 func aNamespace(t *testing.T, cfg *rest.Config, name string) {
 	t.Helper()
-	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"labels":{"team":"blue"},"annotations":{"left":"out"}}}`, name)
+	body := fmt.Sprintf(
+		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"labels":{"team":"blue"},"annotations":{"left":"out"}}}`, name)
 	put(t, cfg, nsPath, name, body)
 }
 
@@ -123,7 +124,8 @@ func aPod(t *testing.T, cfg *rest.Config, name, node, address, spec string) {
 	t.Helper()
 	namespace, name, _ := strings.Cut(name, "/")
 	path := fmt.Sprintf(podPath, namespace)
-	errtest.Must(t, raw(t, cfg, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"app":"web"}},
+	errtest.Must(t,
+		raw(t, cfg, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"app":"web"}},
 		"spec":{"nodeName":%q,"containers":[{"name":"c","image":"i","ports":[{"name":"http","containerPort":80}]}]%s}}`, name, node, spec)))
 	t.Cleanup(func() { _ = deletePod(t, cfg, namespace+"/"+name) })
 	if address != "" {
@@ -133,7 +135,8 @@ func aPod(t *testing.T, cfg *rest.Config, name, node, address, spec string) {
 
 func note(t *testing.T, cfg *rest.Config, name, address string) {
 	t.Helper()
-	patchPod(t, cfg, name, fmt.Sprintf(`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":%q,"cni.projectcalico.org/podIPs":%q}}}`, address, address))
+	patchPod(t, cfg, name,
+		fmt.Sprintf(`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":%q,"cni.projectcalico.org/podIPs":%q}}}`, address, address))
 }
 
 func patchPod(t *testing.T, cfg *rest.Config, name, body string) {
@@ -229,15 +232,17 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 	r.want(t, policy.Interest{})
 	asked.expect(t, "at the start",
 		"list clusternetworkpolicies", // which there are none of: the definition is not installed
-		"watch clusternetworkpolicies", "watch globalnetworkpolicies", "watch globalnetworksets", "watch hostendpoints", "watch namespaces metadata",
-		"watch networkpolicies", "watch networkpolicies", "watch networksets", "watch pods in protobuf if spec.nodeName=self", "watch tiers")
+		"watch clusternetworkpolicies", "watch globalnetworkpolicies", "watch globalnetworksets", "watch hostendpoints",
+		"watch namespaces metadata", "watch networkpolicies", "watch networkpolicies", "watch networksets",
+		"watch pods in protobuf if spec.nodeName=self", "watch tiers")
 	if len(r.view.Pods) != 1 || len(r.view.Local) != 1 || r.view.Namespaces["little-a"]["team"] != "blue" {
 		t.Errorf("%s, namespaces %v", r, r.view.Namespaces)
 	}
 	r.want(t, policy.Interest{Namespaces: []string{"little-b", "little-a", "little-b"}})
 	const selector = " if status.phase!=Succeeded,status.phase!=Failed"
 	asked.expect(t, "two namespaces", "watch pods in protobuf of little-a"+selector, "watch pods in protobuf of little-b"+selector)
-	if len(r.view.Pods) != 3 || len(r.view.Local) != 1 || len(r.pod("little-b/other").Ports) != 1 || len(r.pod("little-a/own").Ports) != 1 || !r.changed["little-b/other"] || !r.changed["little-a/own"] {
+	if len(r.view.Pods) != 3 || len(r.view.Local) != 1 || len(r.pod("little-b/other").Ports) != 1 || len(r.pod("little-a/own").Ports) != 1 ||
+		!r.changed["little-b/other"] || !r.changed["little-a/own"] {
 		t.Errorf("%s, changed %v", r, r.changed)
 	}
 	r.want(t, policy.Interest{Namespaces: []string{"little-b"}})
@@ -282,7 +287,8 @@ func TestPolicyFeedWithoutStreamedLists(t *testing.T) {
 	r.has(t, "listed/other", "[10.0.7.3]")
 }
 
-// Who may write pods takes no address away from another pod by annotations, nor out of rules that deny the address of their own.
+// Who may write pods takes no address away from another pod by annotations, nor out of rules that deny the address of
+// their own.
 func TestPolicyFeedBelievesKubelets(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	aNamespace(t, cfg, "firm")
@@ -300,7 +306,8 @@ func TestPolicyFeedBelievesKubelets(t *testing.T) {
 		p := r.pod("firm/victim")
 		return p != nil && p.Labels["seen"] == "yes"
 	})
-	if got := fmt.Sprint(r.pod("firm/victim").Unsure, r.pod("firm/thief").Addresses, r.pod("firm/thief").Unsure); got != "[10.0.3.1] [] [10.0.3.1]" {
+	if got := fmt.Sprint(r.pod("firm/victim").Unsure, r.pod("firm/thief").Addresses,
+		r.pod("firm/thief").Unsure); got != "[10.0.3.1] [] [10.0.3.1]" {
 		t.Errorf("addresses %s", got)
 	}
 }

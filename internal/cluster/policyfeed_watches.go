@@ -14,13 +14,15 @@ import (
 const (
 	// mostNamespaces have a watch each; for more there is one watch of all pods.
 	mostNamespaces = 20
-	// linger is how long an unwanted watch stays open: the next pod of a Job may need it again, and each opening costs the API server a list.
+	// linger is how long an unwanted watch stays open: the next pod of a Job may need it again, and each opening costs the
+	// API server a list.
 	linger = 2 * time.Minute
 	// running excludes finished pods: they leave the watch when they finish.
 	running = "status.phase!=Succeeded,status.phase!=Failed"
 )
 
-// PodScope is the namespace whose pods a watch selects; empty: all. Full objects: users may write all that metadata says of addresses.
+// PodScope is the namespace whose pods a watch selects; empty: all. Full objects: users may write all that metadata
+// says of addresses.
 type PodScope string
 
 // tempWatch is a watch that is open while it is wanted, and for linger after that.
@@ -40,8 +42,8 @@ func (w *tempWatch[T]) failure() error {
 	return w.by.failure()
 }
 
-// Want sets whose pods the view includes besides this node's. Pods that are no longer wanted stay in the view for about linger. Calling it again
-// with an equal interest does nothing.
+// Want sets whose pods the view includes besides this node's. Pods that are no longer wanted stay in the view for about
+// linger. Calling it again with an equal interest does nothing.
 func (f *PolicyFeed) Want(i policy.Interest) {
 	wanted := scopesOf(i)
 	f.mu.Lock()
@@ -68,8 +70,8 @@ func scopesOf(i policy.Interest) []PodScope {
 	return scopes
 }
 
-// Knows reports whether all pods that an interest names have been listed. A caller that must not program a policy before its peers are known asks
-// with the Interest of a State that has this policy alone.
+// Knows reports whether all pods that an interest names have been listed. A caller that must not program a policy
+// before its peers are known asks with the Interest of a State that has this policy alone.
 func (v *PolicyView) Knows(i policy.Interest) bool {
 	for _, s := range scopesOf(i) {
 		if !slices.ContainsFunc(v.Known, s.within) {
@@ -107,7 +109,8 @@ func (f *PolicyFeed) keepWatches(ctx context.Context) {
 	}
 }
 
-// keepPods opens and closes watches of pods. It closes none before the wanted ones have been listed. The caller holds the lock.
+// keepPods opens and closes watches of pods. It closes none before the wanted ones have been listed. The caller holds
+// the lock.
 func (f *PolicyFeed) keepPods(ctx context.Context, now time.Time) {
 	for _, s := range f.wanted {
 		if f.watches[s] == nil {
@@ -214,7 +217,8 @@ func keepOpen[T any](f *PolicyFeed, w *tempWatch[T], wanted bool, now time.Time,
 	return w
 }
 
-// knownNodes returns the watched nodes with the addresses that count, and names those that do not. The caller holds the lock.
+// knownNodes returns the watched nodes with the addresses that count, and names those that do not. The caller holds the
+// lock.
 func (f *PolicyFeed) knownNodes() (known map[string]policy.Node, stray []state.Problem) {
 	if f.nodes == nil {
 		return nil, nil

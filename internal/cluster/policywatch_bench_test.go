@@ -25,7 +25,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// What an event of a pod costs an API server that so many agents watch pods at, beyond the write itself: docs/design/policy.md.
+// What an event of a pod costs an API server that so many agents watch pods at, beyond the write itself:
+// docs/design/policy.md.
 //
 //	go test -run xxx -bench PodEvents -benchtime 1x ./internal/cluster
 func BenchmarkPodEvents(b *testing.B) {
@@ -60,7 +61,8 @@ var podWatchers = []podWatcher{
 	}},
 	{"all", asPartial, func(int) []string { return []string{watchOf("/api/v1/pods", running)} }},
 	{"all-full", "application/json", func(int) []string { return []string{watchOf("/api/v1/pods", running)} }},
-	{"all-protobuf", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", func(int) []string { return []string{watchOf("/api/v1/pods", running)} }},
+	{"all-protobuf", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+		func(int) []string { return []string{watchOf("/api/v1/pods", running)} }},
 }
 
 func watchOf(path, fields string) string {
@@ -128,7 +130,8 @@ func (p *podBench) do(b *testing.B, method, path, body string) {
 	}
 }
 
-// BenchmarkPodLists is what it costs an API server to send an agent all pods once, as it does when the agent opens a watch of them.
+// BenchmarkPodLists is what it costs an API server to send an agent all pods once, as it does when the agent opens a
+// watch of them.
 func BenchmarkPodLists(b *testing.B) {
 	const pods, lists = 1000, 20
 	cfg, err := Connect(labtest.NewServer(b).Kubeconfig(), "bench")
@@ -186,8 +189,10 @@ func (p *podBench) pod(b *testing.B, name string) {
 	probe := `{"httpGet":{"path":"/healthz","port":8080},"periodSeconds":10}`
 	p.do(b, http.MethodPost, fmt.Sprintf(podPath, "bench-0"), fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,
 		"labels":{"app.kubernetes.io/name":"web","app.kubernetes.io/part-of":"shop","pod-template-hash":"6d4b75cb6d","tier":"backend"}},
-		"spec":{"nodeName":"node-0","containers":[{"name":"web","image":"registry.example/shop/web:1.2.3","ports":[{"name":"http","containerPort":8080}],
-		"env":[%s],"livenessProbe":%s,"readinessProbe":%s,"resources":{"requests":{"cpu":"100m","memory":"128Mi"}}}]}}`, name, strings.Join(env, ","), probe, probe))
+		"spec":{"nodeName":"node-0","containers":[{"name":"web","image":"registry.example/shop/web:1.2.3",
+			"ports":[{"name":"http","containerPort":8080}],
+		"env":[%s],"livenessProbe":%s,"readinessProbe":%s,"resources":{"requests":{"cpu":"100m","memory":"128Mi"}}}]}}`, name,
+		strings.Join(env, ","), probe, probe))
 }
 
 // open begins one agent's watches, and counts what they bring.

@@ -6,7 +6,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// protobuf is a kind that is asked for in protobuf: that takes an agent a fifth of the CPU of JSON, and the API server half.
+// protobuf is a kind that is asked for in protobuf: that takes an agent a fifth of the CPU of JSON, and the API server
+// half.
 type protobuf interface {
 	UnmarshalProtobuf(data []byte) error
 }
@@ -62,10 +63,12 @@ func (l *objectList[T]) unmarshalField(field protowire.Number, data []byte) erro
 	return nil
 }
 
-// only are the numbers of the fields of a message that are read, each with those of its own message that are; nil: all of it.
+// only are the numbers of the fields of a message that are read, each with those of its own message that are; nil: all
+// of it.
 type only map[protowire.Number]only
 
-// append appends what is read of a message: to decode all of 10,000 objects leaves garbage that the agent's memory keeps the shape of.
+// append appends what is read of a message: to decode all of 10,000 objects leaves garbage that the agent's memory
+// keeps the shape of.
 func (o only) append(b, message []byte) ([]byte, error) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeField(message)

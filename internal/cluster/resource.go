@@ -15,20 +15,22 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// object carries one of the project's own resource types through client-go. It is what is kept of the object, too: client-go's
-// metadata would be most of its size.
+// object carries one of the project's own resource types through client-go. It is what is kept of the object, too:
+// client-go's metadata would be most of its size.
 type object[T any] struct {
 	value T
 	// ended marks a bookmark: the list that a watch begins with has come to its end.
 	ended bool
-	// broken says why the object cannot be read. Its value is what it was before, or its name alone if it could never be read.
+	// broken says why the object cannot be read. Its value is what it was before, or its name alone if it could never be
+	// read.
 	broken error
 	never  bool
 }
 
 func (o *object[T]) meta() *api.Meta { return any(&o.value).(api.Resource).GetMeta() }
 
-// UnmarshalJSON never fails for what is in an object's spec or status: one broken object must not hide all others of its kind.
+// UnmarshalJSON never fails for what is in an object's spec or status: one broken object must not hide all others of
+// its kind.
 func (o *object[T]) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &o.value); err != nil {
 		return o.readName(data, err)
@@ -37,7 +39,8 @@ func (o *object[T]) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// endsList reports whether the object is the bookmark at the end of a watch's list. A bookmark has no name: a user may write the annotation on an object.
+// endsList reports whether the object is the bookmark at the end of a watch's list. A bookmark has no name: a user may
+// write the annotation on an object.
 func (o *object[T]) endsList() bool {
 	m := o.meta()
 	return m.Name == "" && m.Annotations[metav1.InitialEventsAnnotationKey] == "true"
@@ -78,7 +81,8 @@ func (o *object[T]) GetObjectMeta() metav1.Object {
 // GetObjectKind implements runtime.Object. The Go type says it.
 func (o *object[T]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject implements runtime.Object. Objects are never changed once they are in a store, so that sharing them is safe.
+// DeepCopyObject implements runtime.Object. Objects are never changed once they are in a store, so that sharing them is
+// safe.
 func (o *object[T]) DeepCopyObject() runtime.Object { return o }
 
 // objectList is a list of objects.

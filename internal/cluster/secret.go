@@ -139,8 +139,8 @@ func (w *Watch) passwordAt(place api.Place) state.Password {
 			err = s.by.failure()
 		}
 		if apierrors.IsForbidden(err) {
-			err = fmt.Errorf("agents may not read it (%w): helm upgrade with --reuse-values --set 'bgp.passwordSecrets={%s}', beside those that it has; without Helm add it to resourceNames of Role %s/tortie-node-secrets",
-				err, place.Name, w.namespace)
+			err = fmt.Errorf("agents may not read it (%w): helm upgrade with --reuse-values --set 'bgp.passwordSecrets={%s}', beside those that "+
+				"it has; without Helm add it to resourceNames of Role %s/tortie-node-secrets", err, place.Name, w.namespace)
 		}
 		return state.Password{Set: true, Err: w.about(place, err), Pending: errors.Is(err, errNotRead)}
 	}

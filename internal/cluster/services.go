@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// serviceWatches are open while addresses of services are announced. In a large cluster endpoints are what changes most: a cluster
-// that announces no addresses of services pays nothing for them.
+// serviceWatches are open while addresses of services are announced. In a large cluster endpoints are what changes
+// most: a cluster that announces no addresses of services pays nothing for them.
 type serviceWatches struct {
 	wanted   chan struct{} // wanted or not, that has changed
 	revision atomic.Uint64
@@ -47,8 +47,8 @@ const (
 	notHeadlessSlice = "!service.kubernetes.io/headless"
 )
 
-// FollowServices begins to follow Services and their endpoints, or ends that and forgets them. To say again what is so already
-// costs nothing.
+// FollowServices begins to follow Services and their endpoints, or ends that and forgets them. To say again what is so
+// already costs nothing.
 func (w *Watch) FollowServices(on bool) {
 	s := &w.services
 	s.mu.Lock()
@@ -83,8 +83,8 @@ func (w *Watch) Services() state.Services {
 	return out
 }
 
-// AwaitServices blocks until services are known, if they are wanted, but not for ever: ctx may end, or the API server may not let
-// this agent read them.
+// AwaitServices blocks until services are known, if they are wanted, but not for ever: ctx may end, or the API server
+// may not let this agent read them.
 func (w *Watch) AwaitServices(ctx context.Context) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -144,7 +144,8 @@ func (w *Watch) openServices(ctx context.Context) *serviceWatch {
 	}
 	s.services = newObjectStore(sameService, func(*api.Service) { note() })
 	s.endpoints = newObjectStore(sameEndpoints, func(*endpointSlice) { note() })
-	first, err1 := follow(&w.feed, source[api.Service]{name: "Service", of: (*api.Service)(nil).ResourceType(), fields: notHeadless, trim: trimService}, s.services)
+	first, err1 := follow(&w.feed,
+		source[api.Service]{name: "Service", of: (*api.Service)(nil).ResourceType(), fields: notHeadless, trim: trimService}, s.services)
 	second, err2 := follow(&w.feed, source[endpointSlice]{
 		name: "EndpointSlice", of: (*api.EndpointSlice)(nil).ResourceType(), labels: notHeadlessSlice, trim: w.trimEndpoints,
 	}, s.endpoints)

@@ -30,7 +30,8 @@ func serviceBody(name, spec string) string {
 }
 
 func sliceBody(name, service, endpoints string) string {
-	return fmt.Sprintf(`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":%q,"labels":{"kubernetes.io/service-name":%q}},
+	return fmt.Sprintf(
+		`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":%q,"labels":{"kubernetes.io/service-name":%q}},
 		"addressType":"IPv4","ports":[{"name":"http","port":80}],"endpoints":%s}`, name, service, endpoints)
 }
 
@@ -71,7 +72,8 @@ func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	put(t, cfg, servicePath, "followed", serviceBody("followed", localSpec))
 	put(t, cfg, servicePath, "headless", serviceBody("headless", `{"clusterIP":"None","selector":{"app":"x"},"ports":[{"port":80}]}`))
-	put(t, cfg, slicePath, "followed-1", sliceBody("followed-1", "followed", `[{"addresses":["10.0.0.9"],"nodeName":"watched","conditions":{"ready":false}}]`))
+	put(t, cfg, slicePath, "followed-1",
+		sliceBody("followed-1", "followed", `[{"addresses":["10.0.0.9"],"nodeName":"watched","conditions":{"ready":false}}]`))
 
 	w := watchAt(t, through)
 	asked := func() int {
@@ -178,10 +180,12 @@ func TestServicesStayWhileTheServerIsAway(t *testing.T) {
 	}
 	errtest.Must(t, server.Start())
 	errtest.Must(t, raw(t, cfg, http.MethodDelete, servicePath+"/stays", ""))
-	waittest.Until(t, 40*time.Second, "the deleted service is forgotten", func() bool { found, _ := of(w.Services(), "stays"); return found == nil })
+	waittest.Until(t, 40*time.Second, "the deleted service is forgotten",
+		func() bool { found, _ := of(w.Services(), "stays"); return found == nil })
 }
 
-// What 5,000 services and their slices of 20 endpoints each take. The objects are made as they come from the API server.
+// What 5,000 services and their slices of 20 endpoints each take. The objects are made as they come from the API
+// server.
 func BenchmarkServicesMemory(b *testing.B) {
 	w := &Watch{self: "n1"}
 	for b.Loop() {
@@ -191,11 +195,13 @@ func BenchmarkServicesMemory(b *testing.B) {
 		for i := range 5000 {
 			name := fmt.Sprintf("service-%04d", i)
 			var s object[api.Service]
-			decode(b, serviceBody(name, fmt.Sprintf(`{"type":"LoadBalancer","externalTrafficPolicy":"Local","clusterIP":"10.96.%d.%d","clusterIPs":["10.96.%d.%d"],"selector":{"app":"x"},"ports":[{"port":80}]}`, i/250, i%250, i/250, i%250)), &s)
+			decode(b, serviceBody(name, fmt.Sprintf(`{"type":"LoadBalancer","externalTrafficPolicy":"Local","clusterIP":"10.96.%d.%d",`+
+				`"clusterIPs":["10.96.%d.%d"],"selector":{"app":"x"},"ports":[{"port":80}]}`, i/250, i%250, i/250, i%250)), &s)
 			trimService(&s.value)
 			_ = keptServices.Add(&s)
 			var e object[endpointSlice]
-			endpoint := `{"addresses":["10.0.0.9"],"nodeName":"n2","targetRef":{"kind":"Pod","name":"pod"},"conditions":{"ready":true,"serving":true}}`
+			endpoint := `{"addresses":["10.0.0.9"],"nodeName":"n2","targetRef":{"kind":"Pod","name":"pod"},` +
+				`"conditions":{"ready":true,"serving":true}}`
 			decode(b, sliceBody(name+"-x7f2k", name, "["+strings.Repeat(endpoint+",", 19)+endpoint+"]"), &e)
 			w.trimEndpoints(&e.value)
 			_ = keptSlices.Add(&e)

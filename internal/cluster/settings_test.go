@@ -51,18 +51,22 @@ func felix(name, spec string) string {
 	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"FelixConfiguration","metadata":{"name":%q},"spec":%s}`, name, spec)
 }
 
-// This node's settings come from its own objects, then from the cluster's. What this project does not know stays in them.
+// This node's settings come from its own objects, then from the cluster's. What this project does not know stays in
+// them.
 func TestSettingsOfThisNode(t *testing.T) {
 	w, store := watchReal(t)
 	cfg := labtest.RESTConfig(t)
-	put(t, cfg, felixPath, "default", felix("default", `{"ipipMTU":1400,"natPortRange":32768,"natOutgoingExclusions":"IPPoolsAndHostIPs","bpfEnabled":false}`))
-	put(t, cfg, felixPath, "node.watched", felix("node.watched", `{"ipipMTU":1300,"natPortRange":"1000:2000","allowIPIPPacketsFromWorkloads":true}`))
+	put(t, cfg, felixPath, "default",
+		felix("default", `{"ipipMTU":1400,"natPortRange":32768,"natOutgoingExclusions":"IPPoolsAndHostIPs","bpfEnabled":false}`))
+	put(t, cfg, felixPath, "node.watched",
+		felix("node.watched", `{"ipipMTU":1300,"natPortRange":"1000:2000","allowIPIPPacketsFromWorkloads":true}`))
 	put(t, cfg, felixPath, "node.other", felix("node.other", `{"ipipMTU":1200}`))
 	create(t, store, &api.BGPConfiguration{Meta: api.Meta{Name: "node.watched"}, Spec: api.BGPConfigurationSpec{ListenPort: 1790}})
 	await(t, w, func(world state.Cluster) bool {
 		f := world.Felix
-		return f.IPIPMTU != nil && *f.IPIPMTU == 1300 && f.NATOutgoingExclusions == "IPPoolsAndHostIPs" && f.AllowIPIPPacketsFromWorkloads != nil &&
-			*f.AllowIPIPPacketsFromWorkloads && f.NATPortRange != nil && *f.NATPortRange == "1000:2000" && world.OwnBGP.ListenPort == 1790
+		return f.IPIPMTU != nil && *f.IPIPMTU == 1300 && f.NATOutgoingExclusions == "IPPoolsAndHostIPs" &&
+			f.AllowIPIPPacketsFromWorkloads != nil && *f.AllowIPIPPacketsFromWorkloads && f.NATPortRange != nil && *f.NATPortRange == "1000:2000" &&
+			world.OwnBGP.ListenPort == 1790
 	})
 	before := w.Cluster().Revision
 	errtest.Must(t, raw(t, cfg, http.MethodDelete, felixPath+"/node.watched", ""))
@@ -122,7 +126,8 @@ func TestOwnNode(t *testing.T) {
 }
 
 func meshWith(ref string) string {
-	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPConfiguration","metadata":{"name":"default"},"spec":{"nodeMeshPassword":{"secretKeyRef":%s}}}`, ref)
+	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPConfiguration","metadata":{"name":"default"},`+
+		`"spec":{"nodeMeshPassword":{"secretKeyRef":%s}}}`, ref)
 }
 
 func secret(name, data string) string {
@@ -187,7 +192,8 @@ func followsSecrets(t *testing.T, w *Watch, want int) {
 }
 
 func peer(name, password string) string {
-	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPPeer","metadata":{"name":%q},"spec":{"peerIP":"10.9.9.9","asNumber":64999,"password":%s}}`, name, password)
+	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"BGPPeer","metadata":{"name":%q},"spec":{"peerIP":"10.9.9.9",`+
+		`"asNumber":64999,"password":%s}}`, name, password)
 }
 
 // BGPFilters are followed.
@@ -214,18 +220,21 @@ func TestPeersAndTheirPasswords(t *testing.T) {
 	put(t, cfg, peerPath, "tor-a", peer("tor-a", `{"secretKeyRef":{"name":"tor","key":"a"}}`))
 	put(t, cfg, peerPath, "tor-b", peer("tor-b", `{"secretKeyRef":{"name":"tor","key":"b"}}`))
 	put(t, cfg, peerPath, "tor-c", peer("tor-c", `{"secretKeyRef":{"name":"none","key":"c","optional":true}}`))
-	put(t, cfg, peerPath, "tor-d", strings.Replace(peer("tor-d", "null"), `"metadata":{`, `"metadata":{"annotations":{"tortie.io/tcp-ao":"tor/d"},`, 1))
+	put(t, cfg, peerPath, "tor-d",
+		strings.Replace(peer("tor-d", "null"), `"metadata":{`, `"metadata":{"annotations":{"tortie.io/tcp-ao":"tor/d"},`, 1))
 	a, b, d := api.Place{Name: "tor", Key: "a"}, api.Place{Name: "tor", Key: "b"}, api.Place{Name: "tor", Key: "d", TCPAO: true}
 	c := api.Place{Name: "none", Key: "c", Optional: true}
 	await(t, w, func(world state.Cluster) bool {
 		p := world.Passwords
-		return len(world.Peers) == 4 && p[d].Err != nil && p[a].Err != nil && strings.Contains(p[a].Err.Error(), "does not exist") && p[c] == state.Password{}
+		return len(world.Peers) == 4 && p[d].Err != nil && p[a].Err != nil &&
+			strings.Contains(p[a].Err.Error(), "does not exist") && p[c] == state.Password{}
 	})
 	followsSecrets(t, w, 2)
 	keys := "1 hmac-sha1-96 " + strings.Repeat("x", maxPassword)
 	put(t, cfg, secretPath, "tor", secret("tor", `{"a":"first","b":"second","d":"`+keys+`"}`))
 	await(t, w, func(world state.Cluster) bool {
-		return world.Passwords[d] == state.Password{Set: true, Text: keys} && world.Passwords[a] == state.Password{Set: true, Text: "first"} && world.Passwords[b] == state.Password{Set: true, Text: "second"}
+		return world.Passwords[d] == state.Password{Set: true, Text: keys} && world.Passwords[a] == state.Password{Set: true, Text: "first"} &&
+			world.Passwords[b] == state.Password{Set: true, Text: "second"}
 	})
 	for _, name := range []string{"tor-a", "tor-b", "tor-c", "tor-d"} {
 		errtest.Must(t, raw(t, cfg, http.MethodDelete, peerPath+"/"+name, ""))
@@ -241,7 +250,9 @@ func TestMeshPasswordThatMayNotBeRead(t *testing.T) {
 	put(t, cfg, "/apis/crd.projectcalico.org/v1/bgpconfigurations", "default", meshWith(`{"name":"hidden","key":"rr"}`))
 	await(t, w, func(world state.Cluster) bool {
 		p := world.MeshPassword
-		return p.Set && p.Err != nil && apierrors.IsForbidden(p.Err) && strings.Contains(p.Err.Error(), "kube-system/hidden") && strings.Contains(p.Err.Error(), "bgp.passwordSecrets={hidden}") && strings.Contains(p.Err.Error(), "Role kube-system/tortie-node-secrets")
+		return p.Set && p.Err != nil && apierrors.IsForbidden(p.Err) &&
+			strings.Contains(p.Err.Error(), "kube-system/hidden") && strings.Contains(p.Err.Error(), "bgp.passwordSecrets={hidden}") &&
+			strings.Contains(p.Err.Error(), "Role kube-system/tortie-node-secrets")
 	})
 	proves(t, w) // a Secret that cannot be read does not stand in the way
 }
@@ -291,7 +302,8 @@ func (f *faulty) knowsNo(plural string) *atomic.Int32 {
 	return asked
 }
 
-// The definition of FelixConfiguration may be older than the agent, as Helm does not bring new ones: then there are none.
+// The definition of FelixConfiguration may be older than the agent, as Helm does not bring new ones: then there are
+// none.
 func TestADefinitionThatIsMissing(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	f, wired := newFaulty(t, cfg)
@@ -368,7 +380,8 @@ func TestStormsOfErrors(t *testing.T) {
 		"gone": func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header().Set("Content-Type", "application/json")
 			rw.WriteHeader(http.StatusGone)
-			fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`)
+			fmt.Fprint(rw,
+				`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`)
 		},
 		"empty watches": func(rw http.ResponseWriter, _ *http.Request) { rw.Header().Set("Content-Type", "application/json") },
 		"nonsense": func(rw http.ResponseWriter, _ *http.Request) {

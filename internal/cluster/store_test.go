@@ -37,7 +37,8 @@ func TestBrokenObjects(t *testing.T) {
 	if p := s.all(nil); len(p) != 1 || p[0].Name != "a" || s.get("b") != nil {
 		t.Errorf("pools: %+v", p)
 	}
-	if p := s.problems(); len(p) != 1 || p[0].Name != "b" || p[0].Kind.Kind != "IPPool" || !errtest.Names(p[0].Err, "IPPool b IPPoolSpec.spec.cidr") {
+	if p := s.problems(); len(p) != 1 || p[0].Name != "b" || p[0].Kind.Kind != "IPPool" ||
+		!errtest.Names(p[0].Err, "IPPool b IPPoolSpec.spec.cidr") {
 		t.Errorf("problems: %v", p)
 	}
 	broken := `{"metadata":{"name":"a","resourceVersion":"3"},"spec":{"blockSize":"large"}}`
@@ -100,7 +101,8 @@ func TestShelfTellsOfDifferences(t *testing.T) {
 // What is kept of a big cluster's objects is little.
 func TestTrim(t *testing.T) {
 	w := &Watch{self: "me"}
-	other := api.BlockAffinity{Meta: api.Meta{Name: "x", UID: "u", ResourceVersion: "1", Labels: map[string]string{"a": "b"}}, Spec: api.BlockAffinitySpec{Node: "n", CIDR: "10.0.0.0/26", State: api.AffinityConfirmed}}
+	other := api.BlockAffinity{Meta: api.Meta{Name: "x", UID: "u", ResourceVersion: "1", Labels: map[string]string{"a": "b"}},
+		Spec: api.BlockAffinitySpec{Node: "n", CIDR: "10.0.0.0/26", State: api.AffinityConfirmed}}
 	own := other
 	own.Spec.Node = "me"
 	w.trimAffinity(&other)
@@ -112,8 +114,9 @@ func TestTrim(t *testing.T) {
 		t.Errorf("this node's affinity: %+v", own)
 	}
 	n := api.Node{
-		Meta:   api.Meta{Name: "n", UID: "u", Annotations: map[string]string{api.AnnotationIPv6Address: "fd00::1/64", "big": "x"}},
-		Status: api.NodeStatus{Addresses: []api.NodeAddress{{}}, Conditions: []api.NodeCondition{{Type: "Ready"}, {Type: api.NetworkUnavailable}}},
+		Meta: api.Meta{Name: "n", UID: "u", Annotations: map[string]string{api.AnnotationIPv6Address: "fd00::1/64", "big": "x"}},
+		Status: api.NodeStatus{Addresses: []api.NodeAddress{{}},
+			Conditions: []api.NodeCondition{{Type: "Ready"}, {Type: api.NetworkUnavailable}}},
 	}
 	full := n
 	trimOwnNode(&full)
@@ -124,7 +127,8 @@ func TestTrim(t *testing.T) {
 	if len(n.Status.Addresses) != 0 || n.Annotations[api.AnnotationIPv6Address] == "" || len(n.Annotations) != 1 {
 		t.Errorf("another node: %+v", n)
 	}
-	s := api.Service{Meta: api.Meta{Name: "s", UID: "u", CreationTimestamp: "2026-11-28T10:00:00Z", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"big": "x"}}}
+	s := api.Service{Meta: api.Meta{Name: "s", UID: "u", CreationTimestamp: "2026-11-28T10:00:00Z", Labels: map[string]string{"a": "b"},
+		Annotations: map[string]string{"big": "x"}}}
 	trimLoadBalancer(&s)
 	if s.CreationTimestamp == "" || s.UID != "u" || s.Labels != nil || len(s.Annotations) != 0 {
 		t.Errorf("a Service: %+v", s)
@@ -149,7 +153,8 @@ func TestUnreadablePolicies(t *testing.T) {
 		}
 		return view.NetworkPolicies[0]
 	}
-	if p := add("1", `{"podSelector":{"matchLabels":{"app":"web"}},"ingress":7}`); p.Spec.PodSelector.MatchLabels["app"] != "web" || p.Spec.Unreadable == "" || p.UID != "u" {
+	if p := add("1", `{"podSelector":{"matchLabels":{"app":"web"}},"ingress":7}`); p.Spec.PodSelector.MatchLabels["app"] != "web" ||
+		p.Spec.Unreadable == "" || p.UID != "u" {
 		t.Errorf("%+v", p)
 	}
 	if p := add("2", `{"podSelector":{},"ingress":[{}]}`); p.Spec.Unreadable != "" || len(p.Spec.Ingress) != 1 {
@@ -160,7 +165,8 @@ func TestUnreadablePolicies(t *testing.T) {
 	}
 }
 
-// A misspelt key is a problem of its object, also where a definition of older releases or another program's has kept it; the object counts.
+// A misspelt key is a problem of its object, also where a definition of older releases or another program's has kept
+// it; the object counts.
 func TestMisspeltKeys(t *testing.T) {
 	s := newObjectStore(sameRevision, func(*api.BGPPeer) {})
 	var o object[api.BGPPeer]

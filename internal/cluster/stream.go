@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// streams knows until when all watches are known to have delivered. client-go itself keeps quiet about that: an informer whose
-// API server is gone shows what it has seen last as if it were now.
+// streams knows until when all watches are known to have delivered. client-go itself keeps quiet about that: an
+// informer whose API server is gone shows what it has seen last as if it were now.
 type streams struct {
 	now func() time.Time
 
@@ -34,8 +34,8 @@ func (s *streams) complete() bool {
 	return !slices.ContainsFunc(s.wanted, func(kind string) bool { return s.open[kind] == nil })
 }
 
-// heard notes that the API server sent something at that time. One stream's message counts for all that are open: they share a
-// connection. The caller holds the lock.
+// heard notes that the API server sent something at that time. One stream's message counts for all that are open: they
+// share a connection. The caller holds the lock.
 func (s *streams) heard(at time.Time) {
 	if s.complete() && at.After(s.confirmed) {
 		s.confirmed = at

@@ -66,7 +66,8 @@ func TestStreams(t *testing.T) {
 	c.pass()
 	taken(t, s, pools, poolsOut, event)
 	confirmed("the second is still in the list that it begins with", time.Time{})
-	taken(t, s, pools, poolsOut, watch.Event{Type: watch.Bookmark, Object: thing(map[string]string{metav1.InitialEventsAnnotationKey: "true"})})
+	taken(t, s, pools, poolsOut,
+		watch.Event{Type: watch.Bookmark, Object: thing(map[string]string{metav1.InitialEventsAnnotationKey: "true"})})
 	complete := c.at
 	confirmed("both are complete", complete)
 

@@ -17,7 +17,8 @@ func trimNode(n *api.Node) {
 	n.Spec, n.Status = api.NodeSpec{}, api.NodeStatus{}
 }
 
-// trimOwnNode keeps what state.Cluster shows of this Node, and the annotations of Calico's that have no effect, so that they are named.
+// trimOwnNode keeps what state.Cluster shows of this Node, and the annotations of Calico's that have no effect, so that
+// they are named.
 func trimOwnNode(n *api.Node) {
 	trimMeta(&n.Meta, func(key string) bool { return isNodeAnnotation(key) || api.Unread("Node", key) })
 	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c api.NodeCondition) bool { return c.Type != api.NetworkUnavailable })
@@ -25,8 +26,10 @@ func trimOwnNode(n *api.Node) {
 
 func isNodeAnnotation(key string) bool {
 	switch key {
-	case api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationASNumber, api.AnnotationIPv4TunnelAddr, api.AnnotationReflector, api.AnnotationLabels,
-		api.AnnotationReflection, api.NoReflector, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6,
+	case api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationASNumber, api.AnnotationIPv4TunnelAddr,
+		api.AnnotationReflector, api.AnnotationLabels,
+		api.AnnotationReflection, api.NoReflector, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC,
+		api.AnnotationVXLANMACv6,
 		api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6, api.AnnotationIPv4WireGuard, api.AnnotationIPv6WireGuard,
 		api.AnnotationWireGuardNextKey, api.AnnotationWireGuardNextKeyV6:
 		return true
@@ -57,7 +60,8 @@ func trimMeta(m *api.Meta, keep func(annotation string) bool) {
 	*m = api.Meta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: labels, Annotations: annotations}
 }
 
-// trimAffinity keeps of other nodes' affinities what routes depend on. This node's are written again, so they stay whole.
+// trimAffinity keeps of other nodes' affinities what routes depend on. This node's are written again, so they stay
+// whole.
 func (w *Watch) trimAffinity(a *api.BlockAffinity) {
 	s := &a.Spec
 	s.Node, s.Type, s.Deleted, s.State = shared(s.Node), shared(s.Type), shared(s.Deleted), api.AffinityState(shared(string(s.State)))
@@ -69,7 +73,8 @@ func (w *Watch) trimAffinity(a *api.BlockAffinity) {
 // shared returns the one copy of a text that many objects have.
 func shared(text string) string { return unique.Make(text).Value() }
 
-// sameNode compares what is kept of Nodes: kubelets write theirs all the time. The times in a condition are no difference.
+// sameNode compares what is kept of Nodes: kubelets write theirs all the time. The times in a condition are no
+// difference.
 func sameNode(before, after *api.Node) bool {
 	return sameMeta(&before.Meta, &after.Meta) && slices.Equal(before.Status.Addresses, after.Status.Addresses) &&
 		slices.EqualFunc(before.Status.Conditions, after.Status.Conditions, func(a, b api.NodeCondition) bool {

@@ -117,7 +117,8 @@ func (w *Watch) followAll() error {
 	)
 }
 
-// either wakes the reader of Cluster for what belongs to another node, and the second function's for what belongs to this one.
+// either wakes the reader of Cluster for what belongs to another node, and the second function's for what belongs to
+// this one.
 func (w *Watch) either(node string, own func()) {
 	if node == w.self {
 		own()
@@ -145,11 +146,12 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// Confirmed returns when Cluster and Assignment were last known to miss nothing but what was under way: all watches were open,
-// and the API server said something on one of them, or answered a Probe. Zero: not yet. What only the agent's own settings
-// depend on is not part of it: FelixConfiguration, BGPPeers, BGPFilters, Secrets, and this node's status.
+// Confirmed returns when Cluster and Assignment were last known to miss nothing but what was under way: all watches
+// were open, and the API server said something on one of them, or answered a Probe. Zero: not yet. What only the
+// agent's own settings depend on is not part of it: FelixConfiguration, BGPPeers, BGPFilters, Secrets, and this node's
+// status.
 func (w *Watch) Confirmed() time.Time { return w.streams.Confirmed() }
 
-// Probe asks the API server for one object, past all caches, and compares it with what the watches say. If it is the same and
-// all watches are open, this confirms the time at which it asked.
+// Probe asks the API server for one object, past all caches, and compares it with what the watches say. If it is the
+// same and all watches are open, this confirms the time at which it asked.
 func (w *Watch) Probe(ctx context.Context) error { return w.probe(ctx, w.information) }

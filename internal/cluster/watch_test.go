@@ -77,7 +77,8 @@ func TestWorldFollowsTheCluster(t *testing.T) {
 	if n.UID == "" || n.Labels["zone"] != "a" || n.Annotations[api.AnnotationIPv4Address] != "10.0.0.7/24" || len(n.Annotations) != 1 {
 		t.Errorf("node: %+v", n)
 	}
-	if world.Pools[0].Spec.CIDR != "10.81.0.0/16" || world.Pools[0].Spec.IPIPMode != api.EncapAlways || *world.BGP.ASNumber != asn || world.Affinities[0].Confirmed() {
+	if world.Pools[0].Spec.CIDR != "10.81.0.0/16" || world.Pools[0].Spec.IPIPMode != api.EncapAlways || *world.BGP.ASNumber != asn ||
+		world.Affinities[0].Confirmed() {
 		t.Errorf("world: %+v", world)
 	}
 

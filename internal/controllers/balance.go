@@ -47,8 +47,9 @@ type serviceStore interface {
 	PatchTested(ctx context.Context, obj api.Resource, ops []kubernetes.Operation) error
 }
 
-// balancer gives Services of type LoadBalancer their addresses. In IPAM an address is held before a status shows it, and as long as one
-// does: a process that dies between two writes leaves an address that the Service's handle holds, which the next one finds.
+// balancer gives Services of type LoadBalancer their addresses. In IPAM an address is held before a status shows it,
+// and as long as one does: a process that dies between two writes leaves an address that the Service's handle holds,
+// which the next one finds.
 type balancer struct {
 	services serviceStore
 	ipam     *ipam.Client
@@ -67,7 +68,8 @@ type balancer struct {
 type refusal struct {
 	revision string
 	at       time.Time
-	// wanted are addresses that it asks for and another Service holds: when that gives one up, the oldest that asks for it is to have it.
+	// wanted are addresses that it asks for and another Service holds: when that gives one up, the oldest that asks for it
+	// is to have it.
 	wanted []netip.Addr
 }
 
@@ -92,8 +94,8 @@ type serviceHolder struct {
 	addresses               []netip.Addr
 }
 
-// holders returns what Services hold, by handle. Nodes may write blocks of their own, and in others' addresses with their own name: what a node
-// says of Services is not believed.
+// holders returns what Services hold, by handle. Nodes may write blocks of their own, and in others' addresses with
+// their own name: what a node says of Services is not believed.
 func holders(blocks []inventory.Block) map[string]*serviceHolder {
 	held := map[string]*serviceHolder{}
 	for i := range blocks {
@@ -124,7 +126,8 @@ func fullBlocks(blocks []inventory.Block) (full []netip.Prefix) {
 	return full
 }
 
-// look brings IPAM and statuses to what Services ask for. The error is of the last request that failed; others were made.
+// look brings IPAM and statuses to what Services ask for. The error is of the last request that failed; others were
+// made.
 func (b *balancer) look(ctx context.Context, v *balanceView, requestedOnly bool) error {
 	pools, held := loadbalancer.ReadPools(v.pools), holders(v.blocks)
 	b.forget(v)
@@ -173,7 +176,8 @@ func (b *balancer) look(ctx context.Context, v *balanceView, requestedOnly bool)
 	return err
 }
 
-// inParallel runs do for all items and joins the errors; a conflict is none, as its writer's change brings the next look.
+// inParallel runs do for all items and joins the errors; a conflict is none, as its writer's change brings the next
+// look.
 func inParallel[T any](all []T, do func(T) error) error {
 	failed := make([]error, len(all))
 	var g errgroup.Group
@@ -206,14 +210,15 @@ func (b *balancer) forget(v *balanceView) {
 	maps.DeleteFunc(b.refused, func(uid string, _ refusal) bool { return !there[uid] })
 }
 
-// judge compares what a Service asks for with what it holds and shows; due is false if nothing is to be done now. A Service whose wish
-// cannot be read keeps what it has.
+// judge compares what a Service asks for with what it holds and shows; due is false if nothing is to be done now. A
+// Service whose wish cannot be read keeps what it has.
 func (b *balancer) judge(s *api.Service, h *serviceHolder, pools *loadbalancer.Pools) (r request, due bool) {
 	if h == nil && !pools.Any() {
 		return r, false
 	}
 	given := func(a netip.Addr) bool { return !b.holds[a] }
-	if last, ok := b.refused[s.UID]; ok && last.revision == s.ResourceVersion && time.Since(last.at) < refusedRetry && !slices.ContainsFunc(last.wanted, given) {
+	if last, ok := b.refused[s.UID]; ok && last.revision == s.ResourceVersion && time.Since(last.at) < refusedRetry &&
+		!slices.ContainsFunc(last.wanted, given) {
 		return r, false
 	}
 	delete(b.refused, s.UID)
@@ -245,8 +250,8 @@ func (b *balancer) refuse(r *request, why error) {
 	b.warn(reference(r.Service, &r.Meta), reasonNoAddress, why.Error())
 }
 
-// clean hides and then releases addresses that a Service is not to have. What it lacks is assigned in the next look, which the write of
-// its status brings.
+// clean hides and then releases addresses that a Service is not to have. What it lacks is assigned in the next look,
+// which the write of its status brings.
 func (b *balancer) clean(ctx context.Context, r *request, pools *loadbalancer.Pools) error {
 	now := &api.Service{Meta: api.Meta{Namespace: r.Namespace, Name: r.Name}}
 	switch err := b.services.Get(ctx, now); {
@@ -304,7 +309,8 @@ func (b *balancer) patch(ctx context.Context, s *api.Service, ops []kubernetes.O
 	return nil
 }
 
-// assign gives addresses to Services with one wish, and writes them into their statuses. Of several none holds anything yet.
+// assign gives addresses to Services with one wish, and writes them into their statuses. Of several none holds anything
+// yet.
 func (b *balancer) assign(ctx context.Context, all []request) error {
 	for len(all) > 0 {
 		got, lacking, err := b.hold(ctx, all[:min(len(all), mostAtOnce)])
@@ -335,13 +341,15 @@ func (b *balancer) assign(ctx context.Context, all []request) error {
 	return nil
 }
 
-// hold assigns addresses in IPAM to the first ones of the Services, and returns what each of them holds then. lacking says why they do not
-// hold an address of each family: PreferDualStack takes one then, and a Service that holds one keeps it.
+// hold assigns addresses in IPAM to the first ones of the Services, and returns what each of them holds then. lacking
+// says why they do not hold an address of each family: PreferDualStack takes one then, and a Service that holds one
+// keeps it.
 func (b *balancer) hold(ctx context.Context, all []request) (got [][]ipam.Assignment, lacking, err error) {
 	wish := &all[0].wish
 	ask := func(families []bool) error {
 		req := ipam.Request{
-			Owner: ownerOf(all[0].Service), Host: names.LoadBalancer, Use: api.UseLoadBalancer, AnyNamespace: true, PoolsV4: wish.PoolsV4, PoolsV6: wish.PoolsV6,
+			Owner: ownerOf(all[0].Service), Host: names.LoadBalancer, Use: api.UseLoadBalancer, AnyNamespace: true,
+			PoolsV4: wish.PoolsV4, PoolsV6: wish.PoolsV6,
 			V4: slices.Contains(families, false), V6: slices.Contains(families, true),
 		}
 		for _, a := range wish.Addresses {
@@ -415,8 +423,8 @@ func (b *balancer) show(ctx context.Context, r *request) error {
 	return err
 }
 
-// balance looks after Services until ctx, which is that of this process's leadership, ends. Services are watched from when there is a pool
-// for them, or an address that one holds.
+// balance looks after Services until ctx, which is that of this process's leadership, ends. Services are watched from
+// when there is a pool for them, or an address that one holds.
 func (c *Controllers) balance(ctx context.Context) {
 	b := &balancer{services: c.deps.Store, ipam: ipam.NewClient(c.deps.Store, time.Now), warn: c.deps.Events.Warn, log: c.deps.Log}
 	defer c.board.metrics.services.Set(0)

@@ -226,8 +226,8 @@ func (h *services) complete() {
 	}
 }
 
-// Services come, change and go while leaders die at any request: no address is ever shown by two, and in the end each Service has one
-// address of each family, or an Event says why not.
+// Services come, change and go while leaders die at any request: no address is ever shown by two, and in the end each
+// Service has one address of each family, or an Event says why not.
 func TestServicesThroughDeathsOfTheLeader(t *testing.T) {
 	for seed := range uint64(100) {
 		h := newServices(t, seed)
@@ -249,14 +249,15 @@ func TestServicesThroughDeathsOfTheLeader(t *testing.T) {
 	}
 }
 
-// Of Services that ask for one address the oldest has it, of one age that of the first name, and the others' Events name it. When it gives the
-// address up the next one has it, not one that has come since.
+// Of Services that ask for one address the oldest has it, of one age that of the first name, and the others' Events
+// name it. When it gives the address up the next one has it, not one that has come since.
 func TestOlderServiceWins(t *testing.T) {
 	for seed := range uint64(20) {
 		h := newServices(t, seed)
 		add := func(name, created string) *api.Service {
 			s := &api.Service{
-				Meta: api.Meta{Namespace: "d", Name: name, CreationTimestamp: created, Annotations: map[string]string{api.AnnotationServiceAddresses: `["10.9.0.7"]`}},
+				Meta: api.Meta{Namespace: "d", Name: name, CreationTimestamp: created,
+					Annotations: map[string]string{api.AnnotationServiceAddresses: `["10.9.0.7"]`}},
 				Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}},
 			}
 			h.create(s)
@@ -329,13 +330,15 @@ func TestServicesOfTwoFamilies(t *testing.T) {
 func TestServicesWithUnreadAnnotations(t *testing.T) {
 	h := newServices(t, 0)
 	s := &api.Service{
-		Meta: api.Meta{Namespace: "d", Name: "s", Annotations: map[string]string{"projectcalico.org/loadBalancerIP": `["10.9.0.7"]`, "other.org/x": "y"}},
+		Meta: api.Meta{Namespace: "d", Name: "s",
+			Annotations: map[string]string{"projectcalico.org/loadBalancerIP": `["10.9.0.7"]`, "other.org/x": "y"}},
 		Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}},
 	}
 	h.create(s)
 	h.settle()
 	errtest.Must(t, h.store.Get(t.Context(), s))
-	if said := h.said["s"]; len(s.Status.LoadBalancer.Ingress) != 1 || !strings.Contains(said, "annotation projectcalico.org/loadBalancerIP of the Service has no effect") {
+	if said := h.said["s"]; len(s.Status.LoadBalancer.Ingress) != 1 ||
+		!strings.Contains(said, "annotation projectcalico.org/loadBalancerIP of the Service has no effect") {
 		t.Errorf("status %v, Event %q", s.Status, said)
 	}
 }
@@ -343,7 +346,8 @@ func TestServicesWithUnreadAnnotations(t *testing.T) {
 // The status of a Service that is ours is ours alone.
 func TestStatusIsWrittenWhole(t *testing.T) {
 	h := newServices(t, 0)
-	s := &api.Service{Meta: api.Meta{Namespace: "d", Name: "s"}, Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}}}
+	s := &api.Service{Meta: api.Meta{Namespace: "d", Name: "s"},
+		Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}}}
 	h.create(s)
 	h.settle()
 	errtest.Must(t, h.store.Get(t.Context(), s))
@@ -361,7 +365,8 @@ func TestStatusIsWrittenWhole(t *testing.T) {
 func TestServicesOfOthers(t *testing.T) {
 	h := newServices(t, 0)
 	foreign := "metallb"
-	s := &api.Service{Meta: api.Meta{Namespace: "d", Name: "s"}, Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}}}
+	s := &api.Service{Meta: api.Meta{Namespace: "d", Name: "s"},
+		Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}}}
 	h.create(s)
 	h.settle()
 	errtest.Must(t, h.store.Get(t.Context(), s))
@@ -381,7 +386,8 @@ func TestServicesOfOthers(t *testing.T) {
 // An address whose pool goes is hidden before it is released.
 func TestPoolOfServicesGoes(t *testing.T) {
 	h := newServices(t, 0)
-	s := &api.Service{Meta: api.Meta{Namespace: "d", Name: "s"}, Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}}}
+	s := &api.Service{Meta: api.Meta{Namespace: "d", Name: "s"},
+		Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}}}
 	h.create(s)
 	h.settle()
 	for _, name := range []string{"a", "b", "six"} {
@@ -397,10 +403,12 @@ func TestPoolOfServicesGoes(t *testing.T) {
 	}
 }
 
-// What a node writes of Services moves and hides no address of theirs: in a block of its own, or with its name in the Services' block.
+// What a node writes of Services moves and hides no address of theirs: in a block of its own, or with its name in the
+// Services' block.
 func TestNodesSayNothingOfServices(t *testing.T) {
 	h := newServices(t, 0)
-	first := &api.Service{Meta: api.Meta{Namespace: "d", Name: "first"}, Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}}}
+	first := &api.Service{Meta: api.Meta{Namespace: "d", Name: "first"},
+		Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}}}
 	s := &api.Service{Meta: api.Meta{Namespace: "d", Name: "s"}, Spec: first.Spec}
 	for _, one := range []*api.Service{first, s} {
 		h.create(one)
@@ -413,7 +421,8 @@ func TestNodesSayNothingOfServices(t *testing.T) {
 	said := map[string]string{"service": "s", "namespace": "d", "type": api.ServiceLoadBalancer}
 	own, other, zero := api.AffinityHost+":thief", "lb-other", 0
 	h.create(&api.IPAMBlock{Meta: api.Meta{Name: "10-9-0-0-27"}, Spec: api.IPAMBlockSpec{
-		CIDR: "10.9.0.0/27", Affinity: &own, Allocations: slices.Repeat([]*int{&zero}, 32), Attributes: []api.AllocationAttribute{{HandleID: &other, Secondary: said}},
+		CIDR: "10.9.0.0/27", Affinity: &own, Allocations: slices.Repeat([]*int{&zero}, 32),
+		Attributes: []api.AllocationAttribute{{HandleID: &other, Secondary: said}},
 	}})
 	var blocks api.IPAMBlockList
 	errtest.Must(t, h.store.List(t.Context(), &blocks, datastore.ListOptions{}))

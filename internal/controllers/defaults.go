@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// defaultPools creates the pools of a cluster that has none: once per process, when it begins to lead. If there are none later, an
-// administrator has deleted them, and is about to create others.
+// defaultPools creates the pools of a cluster that has none: once per process, when it begins to lead. If there are
+// none later, an administrator has deleted them, and is about to create others.
 type defaultPools struct {
 	store *kubernetes.Store
 	want  config.Pools
@@ -28,13 +28,15 @@ func (d *defaultPools) sync(ctx context.Context, v *inventory.View) error {
 		return nil
 	}
 	_, noIPv6 := os.Stat("/proc/sys/net/ipv6")
-	want := duties.DefaultPools{Pools: d.want, IPv6: noIPv6 == nil, Own: func(ctx context.Context) ([]netip.Prefix, error) { return d.networks(ctx, v.Nodes) }}
+	want := duties.DefaultPools{Pools: d.want, IPv6: noIPv6 == nil,
+		Own: func(ctx context.Context) ([]netip.Prefix, error) { return d.networks(ctx, v.Nodes) }}
 	err := duties.MakePools(ctx, d.store, want, v.Pools)
 	d.made = err == nil
 	return err
 }
 
-// mostAsked bounds the Nodes that are read for their addresses: when pools are created there are few, and many share a subnet.
+// mostAsked bounds the Nodes that are read for their addresses: when pools are created there are few, and many share a
+// subnet.
 const mostAsked = 50
 
 // networks returns the networks of the nodes' IPv4 addresses: those of this host with their subnet, others alone.

@@ -16,7 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// housekeeping keeps the cluster's own objects in order. It compares what watches show, and makes no request while that is right.
+// housekeeping keeps the cluster's own objects in order. It compares what watches show, and makes no request while that
+// is right.
 type housekeeping struct {
 	store    *kubernetes.Store
 	defaults defaultPools
@@ -34,7 +35,8 @@ func newHousekeeping(deps *Deps) *housekeeping {
 }
 
 // sync writes what differs.
-func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.KubeControllersConfiguration, s Settings, now time.Time) error {
+func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.KubeControllersConfiguration,
+	s Settings, now time.Time) error {
 	return errors.Join(
 		h.defaults.sync(ctx, v),
 		h.configuration(ctx, obj, s),
@@ -44,8 +46,9 @@ func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.Kub
 	)
 }
 
-// defaultTier creates the Tier default if there is none, once: without it calicoctl creates no policy in that tier. Other tiers that Calico creates
-// differ by its release, and no policy needs them: ClusterNetworkPolicies have theirs without an object.
+// defaultTier creates the Tier default if there is none, once: without it calicoctl creates no policy in that tier.
+// Other tiers that Calico creates differ by its release, and no policy needs them: ClusterNetworkPolicies have theirs
+// without an object.
 func (h *housekeeping) defaultTier(ctx context.Context) error {
 	if h.tiers {
 		return nil
@@ -60,7 +63,8 @@ func (h *housekeeping) defaultTier(ctx context.Context) error {
 	return nil
 }
 
-// configuration creates the object if there is none, and writes the settings in force into its status, once and when they change.
+// configuration creates the object if there is none, and writes the settings in force into its status, once and when
+// they change.
 func (h *housekeeping) configuration(ctx context.Context, obj *api.KubeControllersConfiguration, s Settings) error {
 	if obj == nil {
 		obj = defaultConfiguration()

@@ -17,15 +17,17 @@ import (
 // LeaseName is the name of the Lease.
 const LeaseName = "tortie-kube-controllers"
 
-// terms are the duration of a lease, the time within which its holder must renew it, the interval of attempts, and the limit of one
-// request. A renewal is one request, unless the Lease was written by another process.
+// terms are the duration of a lease, the time within which its holder must renew it, the interval of attempts, and the
+// limit of one request. A renewal is one request, unless the Lease was written by another process.
 type terms struct{ lease, renew, retry, request time.Duration }
 
-// defaultTerms replace a leader that dies within 20 seconds. renew has room for three attempts even if each of them, and the last one
-// that succeeded, takes the whole request limit. The rest of the lease after renew is for requests in flight to end.
+// defaultTerms replace a leader that dies within 20 seconds. renew has room for three attempts even if each of them,
+// and the last one that succeeded, takes the whole request limit. The rest of the lease after renew is for requests in
+// flight to end.
 var defaultTerms = terms{lease: 15 * time.Second, renew: 12 * time.Second, retry: 2 * time.Second, request: 3 * time.Second}
 
-// Elector elects one of several processes by a Lease, as client-go's leader election writes it. Why it is not that is in doc.go.
+// Elector elects one of several processes by a Lease, as client-go's leader election writes it. Why it is not that is
+// in doc.go.
 //
 // Clocks need not agree: another holder's lease is counted from when it was last seen to change.
 type Elector struct {
@@ -49,8 +51,8 @@ func NewElector(store datastore.Store, namespace, identity string, log *slog.Log
 // Leading reports whether this process leads.
 func (e *Elector) Leading() bool { return e.leading.Load() }
 
-// Run calls lead while this process leads, and waits until it has returned, repeatedly until ctx ends. The context of lead ends when
-// leadership is lost, before another process may lead.
+// Run calls lead while this process leads, and waits until it has returned, repeatedly until ctx ends. The context of
+// lead ends when leadership is lost, before another process may lead.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context)) {
 	for ctx.Err() == nil {
 		if !e.acquire(ctx) {
@@ -102,8 +104,9 @@ func (e *Elector) renew(ctx context.Context) {
 	}
 }
 
-// renewOnce tries until the lease is renewed; false if another process holds it, ctx ends, or the renewal deadline passes. That is
-// counted from the start of the last request that succeeded: other processes may have seen the lease change as early.
+// renewOnce tries until the lease is renewed; false if another process holds it, ctx ends, or the renewal deadline
+// passes. That is counted from the start of the last request that succeeded: other processes may have seen the lease
+// change as early.
 func (e *Elector) renewOnce(ctx context.Context) bool {
 	limited, cancel := context.WithDeadline(ctx, e.since.Add(e.terms.renew))
 	defer cancel()
@@ -199,7 +202,8 @@ func (e *Elector) release(ctx context.Context) {
 	}
 }
 
-// pause waits until the next attempt, jittered by a fifth; false if ctx ends before. A slow attempt is followed by the next at once.
+// pause waits until the next attempt, jittered by a fifth; false if ctx ends before. A slow attempt is followed by the
+// next at once.
 func (e *Elector) pause(ctx context.Context) bool {
 	return wait.Sleep(ctx, time.Until(e.tried)+e.terms.retry+rand.N(e.terms.retry/5+1))
 }

@@ -198,8 +198,8 @@ func (n *network) Delete(ctx context.Context, obj api.Resource) error {
 	return n.do(ctx, func(ctx context.Context) error { return n.store.Delete(ctx, obj) })
 }
 
-// Three processes whose requests fail at random for minutes, are answered late and land later still, and which die and are replaced:
-// never do two lead, and one leads soon after all is well, and goes on.
+// Three processes whose requests fail at random for minutes, are answered late and land later still, and which die and
+// are replaced: never do two lead, and one leads soon after all is well, and goes on.
 func TestOneLeads(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -259,14 +259,15 @@ func TestTerms(t *testing.T) {
 		another bool          // another process leads in the end
 		ends    time.Duration // the term has ended by then
 	}{
-		"requests are refused for as long as two attempts":     {faults: allFail, last: 5 * time.Second},
-		"requests are refused for as long as three":            {faults: allFail, last: 8 * time.Second},
-		"no request is answered for as long as two":            {faults: allHang, last: 6 * time.Second},
-		"every answer takes long":                              {faults: allSlow, last: 30 * time.Minute},
-		"two requests of three are refused":                    {faults: twoOfThreeFail, last: 30 * time.Minute},
-		"requests are refused for too long after late answers": {before: allSlow, faults: allFail, last: 30 * time.Second, another: true, ends: 12 * time.Second},
-		"requests are refused for too long":                    {faults: allFail, last: 30 * time.Second, another: true, ends: 12 * time.Second},
-		"no request is answered for too long":                  {faults: allHang, last: 30 * time.Second, another: true, ends: 12 * time.Second},
+		"requests are refused for as long as two attempts": {faults: allFail, last: 5 * time.Second},
+		"requests are refused for as long as three":        {faults: allFail, last: 8 * time.Second},
+		"no request is answered for as long as two":        {faults: allHang, last: 6 * time.Second},
+		"every answer takes long":                          {faults: allSlow, last: 30 * time.Minute},
+		"two requests of three are refused":                {faults: twoOfThreeFail, last: 30 * time.Minute},
+		"requests are refused for too long after late answers": {before: allSlow, faults: allFail, last: 30 * time.Second,
+			another: true, ends: 12 * time.Second},
+		"requests are refused for too long":   {faults: allFail, last: 30 * time.Second, another: true, ends: 12 * time.Second},
+		"no request is answered for too long": {faults: allHang, last: 30 * time.Second, another: true, ends: 12 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -25,8 +25,8 @@ type etcdDuties interface {
 	Compact(ctx context.Context, revision int64) error
 }
 
-// etcdKeeper is for IPAM on etcd. It lists the objects for each pass: a watch would need a streaming gRPC client, to save a few lists an
-// hour.
+// etcdKeeper is for IPAM on etcd. It lists the objects for each pass: a watch would need a streaming gRPC client, to
+// save a few lists an hour.
 type etcdKeeper struct {
 	store   Etcd
 	cluster datastore.Store
@@ -38,8 +38,8 @@ type etcdKeeper struct {
 	revision  int64 // of that time
 }
 
-// view adds what is on etcd to the Nodes and Pods. A host without a Kubernetes Node exists as long as Calico's Node of it does. Addresses
-// of a node whose names differ in both are left alone: which of the names they refer to is unknown.
+// view adds what is on etcd to the Nodes and Pods. A host without a Kubernetes Node exists as long as Calico's Node of
+// it does. Addresses of a node whose names differ in both are left alone: which of the names they refer to is unknown.
 func (k *etcdKeeper) view(ctx context.Context, of inventory.View) (inventory.View, error) {
 	v, err := inventory.ReadIPAM(ctx, k.store, time.Now)
 	if err != nil {
@@ -138,8 +138,8 @@ func (k *etcdKeeper) relabel(ctx context.Context, n etcd.CalicoNode, want map[st
 	return nil
 }
 
-// joinLabels returns the labels and annotations that Calico's Node should have. Labels that an administrator set stay, unless Kubernetes'
-// Node has one of that name.
+// joinLabels returns the labels and annotations that Calico's Node should have. Labels that an administrator set stay,
+// unless Kubernetes' Node has one of that name.
 func joinLabels(have, annotations, want map[string]string) (labels, notes map[string]string, differ bool) {
 	var before map[string]string
 	_ = json.Unmarshal([]byte(annotations[kubeLabels]), &before) // invalid JSON names none

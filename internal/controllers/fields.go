@@ -9,11 +9,13 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/events"
 )
 
-// An Event on each configuration names its fields of Calico's that have no effect, once, and again when they are others.
+// An Event on each configuration names its fields of Calico's that have no effect, once, and again when they are
+// others.
 
 const (
 	reasonNoEffect = "FieldWithoutEffect"
-	noEffect       = ": Tortie keeps these fields of Calico's and does not act on them, so they have no effect: remove them, unless nodes run Calico"
+	noEffect       = ": Tortie keeps these fields of Calico's and does not act on them, so they have no effect: remove them, " +
+		"unless nodes run Calico"
 )
 
 // reviewFields writes Events about fields without effect while this process leads, until ctx ends.
@@ -48,7 +50,8 @@ func (c *Controllers) configurations() (all []api.Keyed) {
 	return all
 }
 
-// fieldEditions returns the objects with fields without effect, an edition for each set of fields, and the remarks on them.
+// fieldEditions returns the objects with fields without effect, an edition for each set of fields, and the remarks on
+// them.
 func fieldEditions(objects []api.Keyed) (all []edition, remarks map[string][]remark) {
 	remarks = map[string][]remark{}
 	for _, o := range objects {

@@ -75,7 +75,8 @@ func judgePool(p PoolUsage, past []sample, now time.Time) (Warning, bool) {
 	return w, true
 }
 
-// timeLeft is when the pool is exhausted if its recent growth continues; false if it does not grow, or has too little history.
+// timeLeft is when the pool is exhausted if its recent growth continues; false if it does not grow, or has too little
+// history.
 func timeLeft(p PoolUsage, past []sample, now time.Time) (time.Duration, bool) {
 	first := past[0]
 	span, grown := now.Sub(first.at), p.InUse-first.inUse

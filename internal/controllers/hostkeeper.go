@@ -42,7 +42,8 @@ func (k *hostKeeper) sync(ctx context.Context, v *inventory.View, s HostSettings
 		plan := planHosts(s, v, existing)
 		problems = plan.problems
 		if err = k.write(ctx, v, &plan); errors.Is(err, datastore.ErrUnauthorized) {
-			problems, err = append(problems, "no right to write HostEndpoints: set the chart's value policy.autoHostEndpoints to true: "+err.Error()), nil
+			problems, err = append(problems,
+				"no right to write HostEndpoints: set the chart's value policy.autoHostEndpoints to true: "+err.Error()), nil
 		}
 	case s.Auto == enabled:
 		problems = []string{"no HostEndpoints are made: set the chart's value policy.enabled to true, without which no agent enforces policies"}
@@ -100,12 +101,14 @@ func (k *hostKeeper) write(ctx context.Context, v *inventory.View, plan *hostPla
 	return failed
 }
 
-// endsAll reports that other writes would end as this one: there may be thousands. ErrNotFound is of the kind's definition.
+// endsAll reports that other writes would end as this one: there may be thousands. ErrNotFound is of the kind's
+// definition.
 func endsAll(err error) bool {
 	return errors.Is(err, datastore.ErrUnauthorized) || errors.Is(err, datastore.ErrUnavailable) || errors.Is(err, datastore.ErrNotFound)
 }
 
-// gone reads a Node that is not in the view once more: without its host endpoint a node is open. It is ErrConflict if there is one.
+// gone reads a Node that is not in the view once more: without its host endpoint a node is open. It is ErrConflict if
+// there is one.
 func (k *hostKeeper) gone(ctx context.Context, node string) error {
 	err := k.store.Get(ctx, &inventory.Node{Meta: api.Meta{Name: node}})
 	switch {

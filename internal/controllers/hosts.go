@@ -111,7 +111,8 @@ func (p *hostPlanner) demand(s HostSettings, nodes []inventory.Node) {
 func (p *hostPlanner) add(n *inventory.Node, t *hostTemplate, interfaceName string, addresses []netip.Addr) {
 	h := automaticHost(n, &t.HostEndpointTemplate, interfaceName, addresses)
 	if other := p.want[h.Name]; other != nil {
-		p.problem("HostEndpoint %s is not made of node %s: node %s, or another template, has one of that name: change generateName", h.Name, n.Name, other.Spec.Node)
+		p.problem("HostEndpoint %s is not made of node %s: node %s, or another template, has one of that name: change generateName",
+			h.Name, n.Name, other.Spec.Node)
 		return
 	}
 	p.want[h.Name] = h
@@ -123,7 +124,8 @@ func (p *hostPlanner) compare(old, want *api.CalicoHostEndpoint) {
 	case old == nil:
 		p.create = append(p.create, want)
 	case !isAutomatic(old):
-		p.problem("HostEndpoint %s has no label %s=%s, so it is not changed, and node %s gets no other: rename or delete it", old.Name, labelCreatedBy, createdBy, want.Spec.Node)
+		p.problem("HostEndpoint %s has no label %s=%s, so it is not changed, and node %s gets no other: rename or delete it", old.Name,
+			labelCreatedBy, createdBy, want.Spec.Node)
 	case !sameHost(old, want):
 		next := *want
 		next.Meta = old.Meta
@@ -211,7 +213,8 @@ func readHostTemplate(of *api.HostEndpointTemplate) (t hostTemplate, err error) 
 	case !partOfName.MatchString(of.GenerateName):
 		return t, fmt.Errorf("generateName %q is no part of a name: use lower-case letters, digits, dots and dashes", of.GenerateName)
 	case of.InterfacePattern != "":
-		return t, fmt.Errorf("interfacePattern %q is not provided, as nodes do not tell their interfaces: use interfaceCIDRs", of.InterfacePattern)
+		return t, fmt.Errorf("interfacePattern %q is not provided, as nodes do not tell their interfaces: use interfaceCIDRs",
+			of.InterfacePattern)
 	case len(of.InterfaceCIDRs) == 0:
 		return t, fmt.Errorf("interfaceCIDRs is missing: give the ranges of the addresses")
 	}
@@ -228,7 +231,8 @@ func readHostTemplate(of *api.HostEndpointTemplate) (t hostTemplate, err error) 
 	return t, nil
 }
 
-// hostOwners know which addresses are a node's own: rules that select its labels trust them. What a Node states is written on that node.
+// hostOwners know which addresses are a node's own: rules that select its labels trust them. What a Node states is
+// written on that node.
 type hostOwners struct {
 	nodes    map[string]bool
 	owner    map[netip.Addr]string // of addresses that Nodes state
@@ -291,9 +295,11 @@ func hadBefore(existing []*api.CalicoHostEndpoint) map[netip.Addr][]string {
 }
 
 // tunnelTypes are in Calico's order.
-var tunnelTypes = []string{inventory.TypeIPIP, inventory.TypeVXLAN, inventory.TypeVXLANv6, inventory.TypeWireGuard, inventory.TypeWireGuardV6}
+var tunnelTypes = []string{inventory.TypeIPIP, inventory.TypeVXLAN, inventory.TypeVXLANv6, inventory.TypeWireGuard,
+	inventory.TypeWireGuardV6}
 
-// own returns a node's own addresses: those that its agent states, those of its tunnels, and then those that its kubelet states alone.
+// own returns a node's own addresses: those that its agent states, those of its tunnels, and then those that its
+// kubelet states alone.
 func (p *hostPlanner) own(n *inventory.Node) (all []netip.Addr) {
 	refused := ""
 	take := func(a netip.Addr, why string) {
@@ -343,7 +349,8 @@ func (p *hostPlanner) foreignHost(n *inventory.Node, a netip.Addr) string {
 	return ""
 }
 
-// foreignTunnel says why an address is not that of a node's tunnel; empty if it is. IPAM knows, and the fence keeps nodes from others' addresses.
+// foreignTunnel says why an address is not that of a node's tunnel; empty if it is. IPAM knows, and the fence keeps
+// nodes from others' addresses.
 func (p *hostPlanner) foreignTunnel(n *inventory.Node, a netip.Addr) string {
 	if of := p.assigned[a]; of == nil || of.Class != inventory.Tunnel || of.Node != n.Name || of.Cooling() {
 		return "IPAM has not assigned to its tunnel"

@@ -9,7 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// limited is a datastore with a rate limit: freeing 30,000 leaked addresses must not delay the requests that start pods.
+// limited is a datastore with a rate limit: freeing 30,000 leaked addresses must not delay the requests that start
+// pods.
 type limited struct {
 	store datastore.Store
 	rate  *rate.Limiter

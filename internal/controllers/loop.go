@@ -167,7 +167,8 @@ func (c *Controllers) lead(ctx context.Context) {
 	c.mu.Unlock()
 }
 
-// loop runs passes until ctx ends. A process that does not lead runs them too, so that it continues where the leader ended.
+// loop runs passes until ctx ends. A process that does not lead runs them too, so that it continues where the leader
+// ended.
 func (c *Controllers) loop(ctx context.Context) {
 	for ctx.Err() == nil {
 		settings, err := effective(&c.deps.Config, c.configuration())
@@ -276,8 +277,8 @@ func (c *Controllers) pass(ctx context.Context, s Settings) error {
 	return c.act(&v, &d, s, warnings)
 }
 
-// view returns the current view. If something may be due, and the watches have not confirmed since that they are complete, they are
-// probed.
+// view returns the current view. If something may be due, and the watches have not confirmed since that they are
+// complete, they are probed.
 func (c *Controllers) view(ctx context.Context) (inventory.View, error) {
 	now := time.Now()
 	if !c.again.IsZero() && now.After(c.again) && c.deps.Watch.Behind(c.again) > 0 {

@@ -34,25 +34,36 @@ type metrics struct {
 
 // Series per node or pool, which are made at each scrape.
 var (
-	inUseDesc     = prometheus.NewDesc("ipam_allocations_in_use", "Addresses that are assigned, by the node that uses them.", []string{"ippool", "node"}, nil)
-	borrowedDesc  = prometheus.NewDesc("ipam_allocations_borrowed", "Of these, those that lie in a block of another node.", []string{"ippool", "node"}, nil)
-	blocksDesc    = prometheus.NewDesc("ipam_blocks", "Blocks, by the node that owns them; those without an owner have an empty label.", []string{"ippool", "node"}, nil)
-	coolingDesc   = prometheus.NewDesc("tortie_ipam_allocations_cooling_down", "Addresses that were released and are not free yet, by the node that owns the block.", []string{"ippool", "node"}, nil)
-	candidateDesc = prometheus.NewDesc("ipam_allocations_gc_candidates", "Addresses that look unused and are still in their grace period, by the node that they were assigned on.", []string{"node"}, nil)
-	sizeDesc      = prometheus.NewDesc("ipam_ippool_size", "Addresses that a pool has.", []string{"ippool"}, nil)
-	reservedDesc  = prometheus.NewDesc("ipam_ippool_reserved", "Of these, those that an IPReservation keeps and no holder has.", []string{"ippool"}, nil)
-	usedDesc      = prometheus.NewDesc("tortie_ippool_in_use", "Addresses of a pool that cannot be assigned: taken, or cooling down.", []string{"ippool"}, nil)
-	roomDesc      = prometheus.NewDesc("tortie_ippool_free_blocks", "Blocks that nodes can still claim in a pool.", []string{"ippool"}, nil)
-	damagedDesc   = prometheus.NewDesc("tortie_ipam_damaged_blocks", "Blocks that contradict themselves: nothing is assigned from them or collected in them.", nil, nil)
-	oldInUseDesc  = prometheus.NewDesc("ipam_allocations_per_node", "As ipam_allocations_in_use without the pool, as Calico had it before 3.23.", []string{"node"}, nil)
-	oldBorrowed   = prometheus.NewDesc("ipam_allocations_borrowed_per_node", "As ipam_allocations_borrowed without the pool.", []string{"node"}, nil)
+	inUseDesc = prometheus.NewDesc("ipam_allocations_in_use", "Addresses that are assigned, by the node that uses them.",
+		[]string{"ippool", "node"}, nil)
+	borrowedDesc = prometheus.NewDesc("ipam_allocations_borrowed", "Of these, those that lie in a block of another node.",
+		[]string{"ippool", "node"}, nil)
+	blocksDesc = prometheus.NewDesc("ipam_blocks", "Blocks, by the node that owns them; those without an owner have an empty label.",
+		[]string{"ippool", "node"}, nil)
+	coolingDesc = prometheus.NewDesc("tortie_ipam_allocations_cooling_down",
+		"Addresses that were released and are not free yet, by the node that owns the block.", []string{"ippool", "node"}, nil)
+	candidateDesc = prometheus.NewDesc("ipam_allocations_gc_candidates",
+		"Addresses that look unused and are still in their grace period, by the node that they were assigned on.", []string{"node"}, nil)
+	sizeDesc     = prometheus.NewDesc("ipam_ippool_size", "Addresses that a pool has.", []string{"ippool"}, nil)
+	reservedDesc = prometheus.NewDesc("ipam_ippool_reserved", "Of these, those that an IPReservation keeps and no holder has.",
+		[]string{"ippool"}, nil)
+	usedDesc = prometheus.NewDesc("tortie_ippool_in_use", "Addresses of a pool that cannot be assigned: taken, or cooling down.",
+		[]string{"ippool"}, nil)
+	roomDesc    = prometheus.NewDesc("tortie_ippool_free_blocks", "Blocks that nodes can still claim in a pool.", []string{"ippool"}, nil)
+	damagedDesc = prometheus.NewDesc("tortie_ipam_damaged_blocks",
+		"Blocks that contradict themselves: nothing is assigned from them or collected in them.", nil, nil)
+	oldInUseDesc = prometheus.NewDesc("ipam_allocations_per_node",
+		"As ipam_allocations_in_use without the pool, as Calico had it before 3.23.", []string{"node"}, nil)
+	oldBorrowed = prometheus.NewDesc("ipam_allocations_borrowed_per_node",
+		"As ipam_allocations_borrowed without the pool.", []string{"node"}, nil)
 	oldBlocksDesc = prometheus.NewDesc("ipam_blocks_per_node", "As ipam_blocks without the pool.", []string{"node"}, nil)
 )
 
 func newMetrics() *metrics {
 	m := &metrics{registry: prometheus.NewRegistry()}
 	m.passes = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "tortie_controllers_pass_seconds", Help: "Time of one look at all addresses, without what it led to.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
+		Name: "tortie_controllers_pass_seconds", Help: "Time of one look at all addresses, without what it led to.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 	})
 	m.failures = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "tortie_controllers_failures_total", Help: "Looks after which something could not be done; it is done later.",
@@ -73,23 +84,26 @@ func newMetrics() *metrics {
 		Name: "tortie_ipam_gc_freed_total", Help: "The same, by the node that they were assigned on.",
 	}, []string{"node"})
 	m.removed = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tortie_ipam_gc_removed_total", Help: "What else was put in order, by kind: handle, block, affinity (removed) or claim (completed).",
+		Name: "tortie_ipam_gc_removed_total",
+		Help: "What else was put in order, by kind: handle, block, affinity (removed) or claim (completed).",
 	}, []string{"kind"})
 	m.spared = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "tortie_ipam_gc_spared_total", Help: "Holders of addresses who looked dead and turned out not to be, right before their addresses would have been freed.",
+		Name: "tortie_ipam_gc_spared_total",
+		Help: "Holders of addresses who looked dead and turned out not to be, right before their addresses would have been freed.",
 	})
 	m.policies = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_network_policies_not_enforced", Help: "NetworkPolicies that exist and restrict nothing, as TORTIE_POLICY is off; else 0.",
 	})
 	m.services = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "tortie_services_without_address", Help: "Services of type LoadBalancer that lack an address which they ask for; on the one that writes.",
+		Name: "tortie_services_without_address",
+		Help: "Services of type LoadBalancer that lack an address which they ask for; on the one that writes.",
 	})
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "tortie_build_info", Help: "Always 1; the label has the program's version.",
 	}, []string{"version"})
 	build.WithLabelValues(version.Version).Set(1)
-	m.registry.MustRegister(m.passes, m.failures, m.leading, m.behind, m.waiting, m.reclamation, m.reclaimed, m.removed, m.spared, m.policies, m.services, build, m,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.passes, m.failures, m.leading, m.behind, m.waiting, m.reclamation, m.reclaimed, m.removed, m.spared, m.policies,
+		m.services, build, m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -133,7 +147,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range []struct {
 		desc, old *prometheus.Desc
 		of        map[share]int
-	}{{inUseDesc, oldInUseDesc, m.usage.InUse}, {borrowedDesc, oldBorrowed, m.usage.Borrowed}, {blocksDesc, oldBlocksDesc, m.usage.Blocks}, {coolingDesc, nil, m.usage.Cooling}} {
+	}{{inUseDesc, oldInUseDesc, m.usage.InUse}, {borrowedDesc, oldBorrowed, m.usage.Borrowed}, {blocksDesc, oldBlocksDesc, m.usage.Blocks},
+		{coolingDesc, nil, m.usage.Cooling}} {
 		byNode := map[string]int{}
 		for of, n := range s.of {
 			gauge(s.desc, float64(n), of.pool, of.node)

@@ -39,7 +39,8 @@ func TestAlertsAskForWhatIsServed(t *testing.T) {
 		}
 		for _, r := range g.Rules {
 			seen++
-			if !strings.Contains(string(page), "`"+r.Alert+"`") || r.Annotations["summary"] == "" || r.Annotations["description"] == "" || r.Labels["severity"] == "" {
+			if !strings.Contains(string(page), "`"+r.Alert+"`") || r.Annotations["summary"] == "" || r.Annotations["description"] == "" ||
+				r.Labels["severity"] == "" {
 				t.Errorf("%s is not explained", r.Alert)
 			}
 			for _, name := range regexp.MustCompile(`\b(?:tortie|ipam)_[a-z_]+`).FindAllString(r.Expr, -1) {
@@ -58,7 +59,8 @@ func servedMetrics(t *testing.T) map[string]bool {
 	t.Helper()
 	m := newMetrics()
 	one := map[share]int{{"p", "n"}: 1}
-	m.saw(Usage{Pools: []PoolUsage{{Name: "p"}}, InUse: one, Borrowed: one, Blocks: one, Cooling: one}, &gc.Decision{Candidates: map[string]int{"n": 1}}, 0, time.Second)
+	m.saw(Usage{Pools: []PoolUsage{{Name: "p"}}, InUse: one, Borrowed: one, Blocks: one, Cooling: one},
+		&gc.Decision{Candidates: map[string]int{"n": 1}}, 0, time.Second)
 	m.did(&gc.Report{Freed: map[string]int{"n": 1}})
 	families, err := m.registry.Gather()
 	errtest.Must(t, err)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// With TORTIE_POLICY=off an Event on each NetworkPolicy says, once, that it restricts nothing, and a metric counts them. An Event's name is
-// derived from its object and text, so one that an earlier leader wrote is not written again.
+// With TORTIE_POLICY=off an Event on each NetworkPolicy says, once, that it restricts nothing, and a metric counts
+// them. An Event's name is derived from its object and text, so one that an earlier leader wrote is not written again.
 
 const (
 	// policyEvery is the interval of Events: a thousand policies at the first start are no load for the API server.
@@ -14,8 +14,8 @@ const (
 	// policyRetry is when a failed write is tried again, and how soon a new leader begins.
 	policyRetry = 10 * time.Second
 
-	policyText = "Tortie does not enforce policies in this cluster: TORTIE_POLICY is off (the chart's value policy.enabled is false). Unless another " +
-		"policy engine does, this NetworkPolicy restricts nothing."
+	policyText = "Tortie does not enforce policies in this cluster: TORTIE_POLICY is off (the chart's value policy.enabled is false). " +
+		"Unless another policy engine does, this NetworkPolicy restricts nothing."
 )
 
 // reportPolicies writes an Event for each NetworkPolicy while this process leads, until ctx ends.

@@ -20,7 +20,8 @@ func condition(pool *ipam.Pool) api.Condition {
 	return api.Condition{Type: api.Allocatable, Status: "False", Reason: pool.Reason, Message: pool.Why}
 }
 
-// withCondition returns a pool's status with a condition besides those that others have written; false if it is unchanged.
+// withCondition returns a pool's status with a condition besides those that others have written; false if it is
+// unchanged.
 func withCondition(had *api.IPPoolStatus, want api.Condition, now time.Time) (*api.IPPoolStatus, bool) {
 	next := &api.IPPoolStatus{}
 	want.LastTransitionTime = now.UTC().Format(time.RFC3339)
@@ -66,8 +67,8 @@ func (s *poolStatus) tell(obj *api.IPPool, pool *ipam.Pool) {
 	s.warn(reference(obj, &obj.Meta), reason, pool.Why+"; nothing is assigned from the pool")
 }
 
-// sync writes the conditions that have changed. A conflict leads to a new revision, which is looked at again; a definition of Calico's
-// without a status ignores the write, so each revision is tried once.
+// sync writes the conditions that have changed. A conflict leads to a new revision, which is looked at again; a
+// definition of Calico's without a status ignores the write, so each revision is tried once.
 func (s *poolStatus) sync(ctx context.Context, pools []api.IPPool, now time.Time) error {
 	var failed error
 	for i, parsed := range ipam.ParsePools(pools) {

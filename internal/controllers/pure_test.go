@@ -23,14 +23,17 @@ func pool(name, cidr string) api.IPPool {
 func TestMeasure(t *testing.T) {
 	at := netip.MustParseAddr
 	v := inventory.View{
-		Pools:        []api.IPPool{pool("four", "10.0.0.0/24"), pool("six", "fd00::/64"), pool("broken", "10.0.0.1/24")},
-		Reservations: []api.IPReservation{{Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.0.0.0/30", "10.0.0.1", "10.9.0.0/16", "odd"}}}},
+		Pools: []api.IPPool{pool("four", "10.0.0.0/24"), pool("six", "fd00::/64"), pool("broken", "10.0.0.1/24")},
+		Reservations: []api.IPReservation{
+			{Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.0.0.0/30", "10.0.0.1", "10.9.0.0/16", "odd"}}},
+		},
 		Blocks: []inventory.Block{
 			{CIDR: netip.MustParsePrefix("10.0.0.0/26"), Affinity: "host:a", Allocations: []inventory.Allocation{
 				{Address: at("10.0.0.4"), Class: inventory.OfPod, Node: "a"}, {Address: at("10.0.0.5"), Class: inventory.OfPod, Node: "b"},
 				{Address: at("10.0.0.6"), Class: inventory.Windows}, {Address: at("10.0.0.7"), Released: time.Now()},
 			}},
-			{CIDR: netip.MustParsePrefix("10.7.0.0/26"), Allocations: []inventory.Allocation{{Address: at("10.7.0.1"), Class: inventory.Tunnel, Node: "a"}}},
+			{CIDR: netip.MustParsePrefix("10.7.0.0/26"),
+				Allocations: []inventory.Allocation{{Address: at("10.7.0.1"), Class: inventory.Tunnel, Node: "a"}}},
 			{CIDR: netip.MustParsePrefix("10.0.0.64/26"), Damage: damage{}},
 		},
 	}
@@ -40,8 +43,9 @@ func TestMeasure(t *testing.T) {
 		{Name: "six", UID: "six", CIDR: netip.MustParsePrefix("fd00::/64"), Size: math.Exp2(64), Room: math.Exp2(58), Enabled: true},
 	}
 	difftest.Want(t, "pools", want, u.Pools)
-	if u.InUse[share{"four", "a"}] != 1 || u.InUse[share{"four", "b"}] != 1 || u.Borrowed[share{"four", "b"}] != 1 || u.Cooling[share{"four", "a"}] != 1 ||
-		u.InUse[share{noPool, "a"}] != 1 || u.Blocks[share{noPool, ""}] != 1 || u.Damaged != 1 || len(u.Borrowed) != 1 {
+	if u.InUse[share{"four", "a"}] != 1 || u.InUse[share{"four", "b"}] != 1 || u.Borrowed[share{"four", "b"}] != 1 ||
+		u.Cooling[share{"four", "a"}] != 1 || u.InUse[share{noPool, "a"}] != 1 || u.Blocks[share{noPool, ""}] != 1 ||
+		u.Damaged != 1 || len(u.Borrowed) != 1 {
 		t.Errorf("%+v", u)
 	}
 }
@@ -98,7 +102,8 @@ func TestPoolConditions(t *testing.T) {
 	young.CreationTimestamp, off.Spec.Disabled, gone.DeletionTimestamp = "2026-02-01T00:00:00Z", true, "2026-02-02T00:00:00Z"
 	all := []api.IPPool{old, young, off, gone}
 	all = append(all, pool("bad", "10.78.0.33/24"))
-	wants := map[string]string{"old": "True OK", "young": "False CIDROverlap", "off": "False PoolDisabled", "gone": "False Terminating", "bad": "False Invalid"}
+	wants := map[string]string{"old": "True OK", "young": "False CIDROverlap", "off": "False PoolDisabled",
+		"gone": "False Terminating", "bad": "False Invalid"}
 	conditions := map[string]api.Condition{}
 	for _, p := range ipam.ParsePools(all) {
 		conditions[p.Name] = condition(&p)
@@ -126,7 +131,8 @@ func TestPoolEvents(t *testing.T) {
 	all := []api.IPPool{pool("old", "10.0.0.0/16"), pool("young", "10.0.1.0/24"), pool("bad", "10.78.0.33/24"), pool("off", "10.1.0.0/16")}
 	all[1].CreationTimestamp, all[3].Spec.Disabled = "2026-02-01T00:00:00Z", true
 	var said []string
-	s := poolStatus{told: map[string]string{}, warn: func(about api.ObjectReference, reason, _ string) { said = append(said, about.Name+" "+reason) }}
+	s := poolStatus{told: map[string]string{},
+		warn: func(about api.ObjectReference, reason, _ string) { said = append(said, about.Name+" "+reason) }}
 	for range 2 {
 		for i, p := range ipam.ParsePools(all) {
 			s.tell(&all[i], &p)
@@ -139,7 +145,8 @@ func TestSettings(t *testing.T) {
 	minute := time.Minute
 	no := false
 	obj := defaultConfiguration()
-	off, asked := HostSettings{Auto: disabled, Default: true}, &api.AutoHostEndpointConfig{AutoCreate: enabled, CreateDefaultHostEndpoint: disabled}
+	off, asked := HostSettings{Auto: disabled, Default: true}, &api.AutoHostEndpointConfig{AutoCreate: enabled,
+		CreateDefaultHostEndpoint: disabled}
 	for _, tc := range []struct {
 		what string
 		env  config.Controllers
@@ -147,20 +154,26 @@ func TestSettings(t *testing.T) {
 		want Settings
 		err  string
 	}{
-		{"nothing", config.Controllers{}, nil, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Default: true}, api.AllServices}, ""},
-		{"Calico's defaults", config.Controllers{}, obj, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, off, api.AllServices}, ""},
+		{"nothing", config.Controllers{}, nil,
+			Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Default: true}, api.AllServices}, ""},
+		{"Calico's defaults", config.Controllers{}, obj,
+			Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, off, api.AllServices}, ""},
 		{"the environment wins", config.Controllers{Grace: &minute, Compaction: new(time.Duration), SyncLabels: &no, HostEndpoints: enabled}, obj,
 			Settings{5 * time.Minute, time.Minute, 0, false, HostSettings{Auto: enabled, Default: true}, api.AllServices}, ""},
 		{"the object", config.Controllers{}, &api.KubeControllersConfiguration{Spec: api.KubeControllersConfigurationSpec{
-			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{LeakGracePeriod: "0s", ReconcilerPeriod: "soon", SyncLabels: "Disabled", HostEndpoint: asked},
+			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{LeakGracePeriod: "0s", ReconcilerPeriod: "soon",
+				SyncLabels: "Disabled", HostEndpoint: asked},
 				LoadBalancer: &api.LoadBalancerControllerConfig{AssignIPs: api.RequestedServicesOnly}},
-		}}, Settings{5 * time.Minute, 0, 10 * time.Minute, false, HostSettings{Auto: enabled}, api.RequestedServicesOnly}, `spec.controllers.node.reconcilerPeriod "soon"`},
+		}}, Settings{5 * time.Minute, 0, 10 * time.Minute, false, HostSettings{Auto: enabled}, api.RequestedServicesOnly},
+			`spec.controllers.node.reconcilerPeriod "soon"`},
 		{"Services by a word that is none", config.Controllers{}, &api.KubeControllersConfiguration{Spec: api.KubeControllersConfigurationSpec{
 			Controllers: api.ControllersConfig{LoadBalancer: &api.LoadBalancerControllerConfig{AssignIPs: "None"}},
-		}}, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Auto: disabled, Default: true}, ""}, `spec.controllers.loadBalancer.assignIPs "None"`},
+		}}, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Auto: disabled, Default: true}, ""},
+			`spec.controllers.loadBalancer.assignIPs "None"`},
 		{"a word that is none", config.Controllers{}, &api.KubeControllersConfiguration{Spec: api.KubeControllersConfigurationSpec{
 			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{HostEndpoint: &api.AutoHostEndpointConfig{AutoCreate: "yes"}}},
-		}}, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Default: true}, api.AllServices}, `spec.controllers.node.hostEndpoint.autoCreate "yes"`},
+		}}, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Default: true}, api.AllServices},
+			`spec.controllers.node.hostEndpoint.autoCreate "yes"`},
 	} {
 		got, err := effective(&tc.env, tc.obj)
 		if !cmp.Equal(got, tc.want) || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
@@ -173,7 +186,8 @@ func TestSettings(t *testing.T) {
 }
 
 func TestJoinLabels(t *testing.T) {
-	labels, notes, differ := joinLabels(map[string]string{"mine": "1", "zone": "a", "old": "x"}, map[string]string{kubeLabels: `{"zone":"a","old":"x"}`, "n": "n"}, map[string]string{"zone": "b"})
+	labels, notes, differ := joinLabels(map[string]string{"mine": "1", "zone": "a", "old": "x"},
+		map[string]string{kubeLabels: `{"zone":"a","old":"x"}`, "n": "n"}, map[string]string{"zone": "b"})
 	if d := cmp.Diff(map[string]string{"mine": "1", "zone": "b"}, labels); d != "" || !differ {
 		t.Errorf("labels (-want +got):\n%s", d)
 	}
@@ -183,8 +197,8 @@ func TestJoinLabels(t *testing.T) {
 	}
 }
 
-// After passes that failed the next one waits for longer each time, within bounds, although something is due. Without a failure it comes
-// within the period, half of the grace, or a second after something is due.
+// After passes that failed the next one waits for longer each time, within bounds, although something is due. Without a
+// failure it comes within the period, half of the grace, or a second after something is due.
 func TestPauseAfter(t *testing.T) {
 	s := Settings{Period: 5 * time.Minute, Grace: 15 * time.Minute}
 	for _, tt := range []struct {

@@ -30,8 +30,8 @@ func faults(p policy.Policy, err error) []remark {
 	return nil
 }
 
-// review returns remarks on a policy's pods and host endpoints: that it selects none, and named ports that no pod of the rule declares. The state must have the
-// pods of interestOf.
+// review returns remarks on a policy's pods and host endpoints: that it selects none, and named ports that no pod of
+// the rule declares. The state must have the pods of interestOf.
 func review(p *policy.Policy, s *policy.State) (all []remark) {
 	if p.Applies == [2]bool{} {
 		return nil // it applies to no direction
@@ -45,17 +45,18 @@ func review(p *policy.Policy, s *policy.State) (all []remark) {
 		return all // it applies to host endpoints
 	}
 	if len(subjects) == 0 {
-		return append(all, remark{reasonNoPod, "no pod with a network of its own is selected, and no host endpoint, so the policy has no effect now: compare its selectors with " +
-			"the labels of pods and namespaces"})
+		return append(all, remark{reasonNoPod, "no pod with a network of its own is selected, and no host endpoint, so the policy has no " +
+			"effect now: compare its selectors with the labels of pods and namespaces"})
 	}
 	if names := slices.Compact(slices.Sorted(slices.Values(unknownPorts(p, subjects, s)))); len(names) > 0 {
-		all = append(all, remark{reasonNoPort, fmt.Sprintf("no pod declares the port %s that a rule names (spec.containers[].ports[].name), so the rule matches "+
-			"no packet: declare it there with the rule's protocol, or use its number", `"`+strings.Join(names, `", "`)+`"`)})
+		all = append(all, remark{reasonNoPort, fmt.Sprintf("no pod declares the port %s that a rule names (spec.containers[].ports[].name), so "+
+			"the rule matches no packet: declare it there with the rule's protocol, or use its number", `"`+strings.Join(names, `", "`)+`"`)})
 	}
 	return all
 }
 
-// countsFor reports whether a policy that selects a host endpoint counts for it: doNotTrack does for those of an interface alone.
+// countsFor reports whether a policy that selects a host endpoint counts for it: doNotTrack does for those of an
+// interface alone.
 func countsFor(p *policy.Policy, h *policy.HostEndpoint) bool {
 	return h.Node != "" && !(p.NoTrack && h.Interface == policy.AllInterfaces)
 }
@@ -77,14 +78,16 @@ func noHost(p *policy.Policy, pods bool) []remark {
 	if !p.HostsOnly() {
 		lost = "it has no effect now; pods have the policy all the same"
 	}
-	return []remark{{reasonNoHost, fmt.Sprintf("spec.%s is true, which counts for %s alone, and the policy selects none, so %s: compare its selectors with the "+
-		"labels of HostEndpoints, or remove %s", field, of, lost, field)}}
+	return []remark{{reasonNoHost, fmt.Sprintf("spec.%s is true, which counts for %s alone, and the policy selects none, so %s: compare its "+
+		"selectors with the labels of HostEndpoints, or remove %s", field, of, lost, field)}}
 }
 
-// mostNamed bounds the named ports of a policy that are looked up, each among all pods of its rule: an object has room for 50,000.
+// mostNamed bounds the named ports of a policy that are looked up, each among all pods of its rule: an object has room
+// for 50,000.
 const mostNamed = 100
 
-// unknownPorts returns the names of ports that no pod declares. In ingress rules a name is looked up in the policy's own pods.
+// unknownPorts returns the names of ports that no pod declares. In ingress rules a name is looked up in the policy's
+// own pods.
 func unknownPorts(p *policy.Policy, subjects []*policy.Pod, s *policy.State) (names []string) {
 	looked := 0
 	for d, rules := range p.Rules {

@@ -17,13 +17,16 @@ func reviewed(t *testing.T, p policy.Policy) (reasons []string, text string) {
 	t.Helper()
 	pods := map[policy.PodKey]*policy.Pod{}
 	for _, pod := range []policy.Pod{
-		{PodKey: policy.PodKey{Namespace: "a", Name: "web"}, Labels: map[string]string{"app": "web"}, Ports: []policy.NamedPort{{Name: "http", Protocol: 6, Port: 80}}},
-		{PodKey: policy.PodKey{Namespace: "b", Name: "dns"}, Labels: map[string]string{"app": "dns"}, Ports: []policy.NamedPort{{Name: "dns", Protocol: 17, Port: 53}}},
+		{PodKey: policy.PodKey{Namespace: "a", Name: "web"}, Labels: map[string]string{"app": "web"},
+			Ports: []policy.NamedPort{{Name: "http", Protocol: 6, Port: 80}}},
+		{PodKey: policy.PodKey{Namespace: "b", Name: "dns"}, Labels: map[string]string{"app": "dns"},
+			Ports: []policy.NamedPort{{Name: "dns", Protocol: 17, Port: 53}}},
 	} {
 		pods[pod.PodKey] = &pod
 	}
 	state := policy.State{HostEndpoints: []policy.HostEndpoint{
-		{Node: "n", Interface: "eth0", Labels: map[string]string{"app": "node"}}, {Node: "n", Interface: "*", Labels: map[string]string{"app": "all"}},
+		{Node: "n", Interface: "eth0", Labels: map[string]string{"app": "node"}},
+		{Node: "n", Interface: "*", Labels: map[string]string{"app": "all"}},
 		{Labels: map[string]string{"app": "nowhere"}},
 	}, Pods: pods, Namespaces: map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}}
 	for _, r := range slices.Concat(faults(p, nil), review(&p, &state)) {
@@ -42,9 +45,12 @@ func sel(t *testing.T, text string) selector.Selector {
 // A NetworkSet from which on a namespace has too many networks has an Event, once.
 func TestSurplusOfNetworkSetsIsReviewed(t *testing.T) {
 	set := func(name string, nets int) *api.CalicoNetworkSet {
-		return &api.CalicoNetworkSet{Meta: api.Meta{Namespace: "a", Name: name, UID: name, ResourceVersion: "1"}, Spec: api.CalicoNetworkSetSpec{Nets: make([]string, nets)}}
+		return &api.CalicoNetworkSet{Meta: api.Meta{Namespace: "a", Name: name, UID: name, ResourceVersion: "1"},
+			Spec: api.CalicoNetworkSetSpec{Nets: make([]string, nets)}}
 	}
-	view := cluster.PolicyView{Calico: cluster.CalicoView{NetworkSets: []*api.CalicoNetworkSet{set("3", 5000), set("1", 5000), set("2", 5001)}}}
+	view := cluster.PolicyView{
+		Calico: cluster.CalicoView{NetworkSets: []*api.CalicoNetworkSet{set("3", 5000), set("1", 5000), set("2", 5001)}},
+	}
 	all := editions(&view)
 	if len(all) != 1 || all[0].about.Kind != "NetworkSet" || all[0].about.Name != "2" {
 		t.Fatalf("%+v", all)
@@ -85,7 +91,8 @@ func TestReview(t *testing.T) {
 		{"egress port of a peer", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, teamB)}, nil, ""},
 		{"egress port of other pods", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, teamA)}, []string{reasonNoPort}, ""},
 		{"egress port of networks", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, policy.Peer{})}, nil, ""},
-		{"egress port of what Calico's rules match", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, policy.Peer{Match: &policy.Match{Select: teamA.Pods}})}, []string{reasonNoPort}, ""},
+		{"egress port of what Calico's rules match", policy.Policy{Subject: web,
+			Rules: named(policy.Egress, "dns", 17, policy.Peer{Match: &policy.Match{Select: teamA.Pods}})}, []string{reasonNoPort}, ""},
 		{"egress port of any peer", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17)}, nil, ""},
 	} {
 		c.policy.Applies = [2]bool{true, true}
@@ -97,7 +104,8 @@ func TestReview(t *testing.T) {
 
 // A policy of Calico's that counts for nothing, or for host endpoints, is about no pods.
 func TestReviewOfHostPolicies(t *testing.T) {
-	p := policy.Policy{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "p"}, Applies: [2]bool{true, false}, Subject: policy.Pods{Calico: true, Labels: sel(t, "app == 'node'")}}
+	p := policy.Policy{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "p"}, Applies: [2]bool{true, false},
+		Subject: policy.Pods{Calico: true, Labels: sel(t, "app == 'node'")}}
 	if got, text := reviewed(t, p); len(got) > 0 {
 		t.Errorf("%q %q", got, text)
 	}

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// reviewAge is how long a policy must have been as it is for remarks on its pods: these are often created after their policies.
+	// reviewAge is how long a policy must have been as it is for remarks on its pods: these are often created after their
+	// policies.
 	reviewAge = 45 * time.Second
 	// reviewPause bounds how often the feed is read.
 	reviewPause = time.Second
 )
 
-// reviews write Events about policies, once for each edition of one: at once what is wrong with it, later what takes its pods, which are watched
-// only meanwhile. They belong to one goroutine.
+// reviews write Events about policies, once for each edition of one: at once what is wrong with it, later what takes
+// its pods, which are watched only meanwhile. They belong to one goroutine.
 type reviews struct {
 	*Controllers
 	since      map[string]time.Time // when an edition was first seen
@@ -82,8 +83,8 @@ func (r *reviews) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// editions returns the policies as they are, and once each NetworkSet from which on those of its namespace are too many. Calico's tiers change how a
-// policy is to be read, but not what is said of it.
+// editions returns the policies as they are, and once each NetworkSet from which on those of its namespace are too
+// many. Calico's tiers change how a policy is to be read, but not what is said of it.
 func editions(view *cluster.PolicyView) (all []edition) {
 	tiers, _ := policy.FromCalicoTiers(view.Calico.Tiers)
 	for _, p := range append(view.Policies(tiers), view.Staged.Policies(tiers)...) {

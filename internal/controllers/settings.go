@@ -52,8 +52,8 @@ func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (
 	return s, errors.Join(errs[:]...)
 }
 
-// assignIPs returns which Services get addresses. In an object from before Calico had the controller the section is absent: a pool for
-// Services is request enough.
+// assignIPs returns which Services get addresses. In an object from before Calico had the controller the section is
+// absent: a pool for Services is request enough.
 func assignIPs(of *api.LoadBalancerControllerConfig) (string, error) {
 	switch {
 	case of == nil || of.AssignIPs == "":
@@ -76,7 +76,8 @@ func hostSettings(env string, known bool, of *api.AutoHostEndpointConfig) (s Hos
 	case auto == enabled || auto == disabled:
 		s.Auto = auto
 	default:
-		err = fmt.Errorf("spec.controllers.node.hostEndpoint.autoCreate %q must be %s or %s: host endpoints stay as they are", auto, enabled, disabled)
+		err = fmt.Errorf("spec.controllers.node.hostEndpoint.autoCreate %q must be %s or %s: host endpoints stay as they are",
+			auto, enabled, disabled)
 	}
 	return s, err
 }
@@ -100,10 +101,11 @@ func defaultConfiguration() *api.KubeControllersConfiguration {
 		Meta: api.Meta{Name: api.DefaultName},
 		Spec: api.KubeControllersConfigurationSpec{
 			LogSeverityScreen: "Info", HealthChecks: "Enabled", EtcdV3CompactionPeriod: text(defaultCompaction), PrometheusMetricsPort: &port,
-			Controllers: api.ControllersConfig{LoadBalancer: &api.LoadBalancerControllerConfig{AssignIPs: api.AllServices}, Node: &api.NodeControllerConfig{
-				ReconcilerPeriod: text(defaultPeriod), SyncLabels: enabled, LeakGracePeriod: text(defaultGrace),
-				HostEndpoint: &api.AutoHostEndpointConfig{AutoCreate: disabled, CreateDefaultHostEndpoint: enabled},
-			}},
+			Controllers: api.ControllersConfig{LoadBalancer: &api.LoadBalancerControllerConfig{AssignIPs: api.AllServices},
+				Node: &api.NodeControllerConfig{
+					ReconcilerPeriod: text(defaultPeriod), SyncLabels: enabled, LeakGracePeriod: text(defaultGrace),
+					HostEndpoint: &api.AutoHostEndpointConfig{AutoCreate: disabled, CreateDefaultHostEndpoint: enabled},
+				}},
 		},
 	}
 }

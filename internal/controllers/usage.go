@@ -30,8 +30,8 @@ type Usage struct {
 type PoolUsage struct {
 	Name, UID string
 	CIDR      netip.Prefix
-	// Size is how many addresses it has, as a number that may be too large for an integer. InUse are those that are taken, or cool down,
-	// Reserved those of the others that are never assigned by themselves.
+	// Size is how many addresses it has, as a number that may be too large for an integer. InUse are those that are taken,
+	// or cool down, Reserved those of the others that are never assigned by themselves.
 	Size, Reserved float64
 	InUse          int
 	// Room is how many blocks can still be cut from it.
@@ -67,7 +67,8 @@ func Measure(v *inventory.View) Usage {
 
 // poolUsage adds what the pool's object says.
 func poolUsage(v *inventory.View, pools []ipam.Pool, counted *audit.Usage) PoolUsage {
-	u := PoolUsage{Name: counted.Name, CIDR: counted.CIDR, Size: float(counted.Size), Reserved: float(counted.Reserved), InUse: counted.InUse + counted.Cooling}
+	u := PoolUsage{Name: counted.Name, CIDR: counted.CIDR, Size: float(counted.Size), Reserved: float(counted.Reserved),
+		InUse: counted.InUse + counted.Cooling}
 	for i, p := range pools {
 		if p.Name == counted.Name && p.Err == nil {
 			u.UID, u.Enabled = v.Pools[i].UID, p.Enabled

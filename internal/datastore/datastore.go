@@ -1,5 +1,5 @@
-// Package datastore is the interface of the datastore. It is independent of Kubernetes and etcd: implementations are in the packages
-// below it.
+// Package datastore is the interface of the datastore. It is independent of Kubernetes and etcd: implementations are in
+// the packages below it.
 //
 // All writes are compare-and-swap: Create fails if the object exists, Update and Delete fail if it changed since it was
 // read. Callers read, decide and write again on ErrConflict or ErrExists.
@@ -27,7 +27,8 @@ var (
 	ErrUnauthorized = errors.New("not authorized")
 	// ErrUnauthenticated: the API server does not accept the token; another token may help. It is ErrUnauthorized, too.
 	ErrUnauthenticated = fmt.Errorf("%w: credentials refused", ErrUnauthorized)
-	// ErrRefused: the permission is there, but an admission policy, a webhook or a quota refuses this write. It is ErrUnauthorized, too.
+	// ErrRefused: the permission is there, but an admission policy, a webhook or a quota refuses this write. It is
+	// ErrUnauthorized, too.
 	ErrRefused = fmt.Errorf("%w: refused by admission", ErrUnauthorized)
 	// ErrUnavailable: no usable answer before the deadline; a write may or may not have landed.
 	ErrUnavailable = errors.New("datastore unavailable")
@@ -38,8 +39,8 @@ func Contended(err error) bool {
 	return errors.Is(err, ErrConflict) || errors.Is(err, ErrExists)
 }
 
-// Retry repeats do, which reads, decides and writes, as long as other writers come in between: tries times at most, with jittered pauses that
-// double from first to most.
+// Retry repeats do, which reads, decides and writes, as long as other writers come in between: tries times at most,
+// with jittered pauses that double from first to most.
 func Retry(ctx context.Context, tries int, first, most time.Duration, do func() error) error {
 	pauses := wait.Backoff{First: first, Most: most}
 	for n := 1; ; n++ {
@@ -58,24 +59,26 @@ func Retry(ctx context.Context, tries int, first, most time.Duration, do func() 
 
 // ListOptions narrows a List.
 type ListOptions struct {
-	// Host selects the BlockAffinities or Pods of this host, or the BlockAffinities of names.LoadBalancer. It has no effect on other kinds.
+	// Host selects the BlockAffinities or Pods of this host, or the BlockAffinities of names.LoadBalancer. It has no
+	// effect on other kinds.
 	Host string
 	// Stale accepts an answer that may be stale. A consistent list waits for the API server's 100 ms progress tick
 	// when others write, so every list whose use is guarded by a later compare-and-swap should accept it.
 	Stale bool
-	// NamesOnly omits the contents of the objects: each item has its name, namespace and revision, and nothing else is valid.
-	// Objects that are marked deleted are included, as the mark is in the content.
+	// NamesOnly omits the contents of the objects: each item has its name, namespace and revision, and nothing else is
+	// valid. Objects that are marked deleted are included, as the mark is in the content.
 	NamesOnly bool
 }
 
 // Store is one datastore. Its methods are safe for concurrent use.
 //
-// Objects have a revision everywhere; a UID, labels and annotations only where the datastore keeps them for their kind. An
-// IPAMBlock, BlockAffinity, IPAMHandle or IPAMConfig has none on etcd, except the labels that follow from an affinity's name.
+// Objects have a revision everywhere; a UID, labels and annotations only where the datastore keeps them for their kind.
+// An IPAMBlock, BlockAffinity, IPAMHandle or IPAMConfig has none on etcd, except the labels that follow from an
+// affinity's name.
 type Store interface {
-	// Get replaces obj by the stored object. Obj identifies it: by name (and namespace), an IPAMHandle also by its spec.handleID
-	// and a BlockAffinity by its spec.node and spec.cidr, which do not always follow from their names. Get finishes the
-	// deletion of an object that is marked deleted, and returns ErrNotFound.
+	// Get replaces obj by the stored object. Obj identifies it: by name (and namespace), an IPAMHandle also by its
+	// spec.handleID and a BlockAffinity by its spec.node and spec.cidr, which do not always follow from their names. Get
+	// finishes the deletion of an object that is marked deleted, and returns ErrNotFound.
 	Get(ctx context.Context, obj api.Resource) error
 	// List appends the stored objects to list, except objects that are marked deleted (see ListOptions.NamesOnly).
 	List(ctx context.Context, list api.ResourceList, opts ListOptions) error

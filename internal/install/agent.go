@@ -17,8 +17,8 @@ const (
 	agentLate = time.Minute // then an Event tells of it
 )
 
-// agentServes returns a channel that is closed once this node's agent serves: a runtime that saw the conflist earlier would start
-// pods that reach no other node.
+// agentServes returns a channel that is closed once this node's agent serves: a runtime that saw the conflist earlier
+// would start pods that reach no other node.
 func (i *Installer) agentServes(ctx context.Context) <-chan struct{} {
 	serves := make(chan struct{})
 	go func() {
@@ -46,7 +46,8 @@ func (i *Installer) agentServes(ctx context.Context) <-chan struct{} {
 func (i *Installer) sayAgentIsLate(err error, waited time.Duration) {
 	i.log.Info("waiting for this node's agent before the conflist is written; one that is there already stays", "agent", err, "waited", waited)
 	if waited >= agentLate {
-		i.warn(eventAgentNotServing, fmt.Sprintf("the conflist is not written before this node's agent serves at %s: %v", i.cfg.AgentReadyURL, err))
+		i.warn(eventAgentNotServing,
+			fmt.Sprintf("the conflist is not written before this node's agent serves at %s: %v", i.cfg.AgentReadyURL, err))
 	}
 }
 

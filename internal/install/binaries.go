@@ -21,8 +21,8 @@ var required = []string{mainPlugin, "calico-ipam"}
 
 const pluginMode fs.FileMode = 0o755
 
-// putPlugins makes the host's directories of plugins what they should be, and returns the plugins whose work is to be proven. One plugin at a
-// time is in memory: all of them are more than this process needs otherwise.
+// putPlugins makes the host's directories of plugins what they should be, and returns the plugins whose work is to be
+// proven. One plugin at a time is in memory: all of them are more than this process needs otherwise.
 func (i *Installer) putPlugins(l *ledger, conflist []byte) (prove []string, err error) {
 	names, err := imagePlugins(i.cfg)
 	if err != nil {
@@ -56,8 +56,8 @@ func (i *Installer) putPlugins(l *ledger, conflist []byte) (prove []string, err 
 	return prove, nil
 }
 
-// binDirs returns the host's directories that the plugins go to, and the plugins that are as they should be in those that cannot be written.
-// One of several directories may be of no use.
+// binDirs returns the host's directories that the plugins go to, and the plugins that are as they should be in those
+// that cannot be written. One of several directories may be of no use.
 func (i *Installer) binDirs(need []string) (dirs, prove []string, err error) {
 	var skipped []error
 	for _, dir := range i.cfg.HostBinDirs {
@@ -113,8 +113,8 @@ func (i *Installer) imagePlugin(name string) ([]byte, error) {
 	return content, nil
 }
 
-// needed lists the image's plugins without which the network cannot work: those that every network needs, and those that the configuration
-// names.
+// needed lists the image's plugins without which the network cannot work: those that every network needs, and those
+// that the configuration names.
 func needed(conf []byte, names []string) []string {
 	type plugin struct {
 		Type string
@@ -146,7 +146,8 @@ func imagePlugins(cfg config.Install) ([]string, error) {
 	}
 	for _, name := range required {
 		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("plugin %s is missing in %s (CNI_BIN_SOURCE_DIR must name the directory of the image's plugins)", name, cfg.SourceDir)
+			return nil, fmt.Errorf("plugin %s is missing in %s (CNI_BIN_SOURCE_DIR must name the directory of the image's plugins)",
+				name, cfg.SourceDir)
 		}
 	}
 	return names, nil

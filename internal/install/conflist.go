@@ -30,8 +30,8 @@ type Placeholder struct {
 	value func(config.Install) string
 }
 
-// Placeholders lists what a template of the conflist may hold, by Calico's names. A value is inserted as it stands inside
-// a JSON string, or as a number where the template has no quotes.
+// Placeholders lists what a template of the conflist may hold, by Calico's names. A value is inserted as it stands
+// inside a JSON string, or as a number where the template has no quotes.
 func Placeholders() []Placeholder {
 	number := strconv.Itoa
 	return []Placeholder{
@@ -46,8 +46,10 @@ func Placeholders() []Placeholder {
 			return filepath.Join(c.NetDir, KubeconfigName)
 		}},
 		{"__CNI_MTU__", "CNI_MTU, a number", func(c config.Install) string { return number(c.MTU) }},
-		{"__REQUIRE_MTU_FILE__", "REQUIRE_MTU_FILE, true or false", func(c config.Install) string { return strconv.FormatBool(c.RequireMTUFile) }},
-		{"__POLICY_ENFORCED__", "true unless TORTIE_POLICY is off, then false", func(c config.Install) string { return strconv.FormatBool(c.Policy.Enforces()) }},
+		{"__REQUIRE_MTU_FILE__", "REQUIRE_MTU_FILE, true or false",
+			func(c config.Install) string { return strconv.FormatBool(c.RequireMTUFile) }},
+		{"__POLICY_ENFORCED__", "true unless TORTIE_POLICY is off, then false",
+			func(c config.Install) string { return strconv.FormatBool(c.Policy.Enforces()) }},
 		{"__POLICY_SETUP_TIMEOUT__", "TORTIE_POLICY_SETUP_TIMEOUT_SECONDS, 0 if TORTIE_POLICY is off; a number", func(c config.Install) string {
 			if !c.Policy.Enforces() {
 				return "0"
@@ -81,7 +83,8 @@ func template(cfg config.Install) (text, name string, err error) {
 	return defaultConflist, "the built-in template", nil
 }
 
-// renderConflist fills the placeholders of the configured template in and proves that the result is what its file name says.
+// renderConflist fills the placeholders of the configured template in and proves that the result is what its file name
+// says.
 func renderConflist(cfg config.Install) ([]byte, error) {
 	template, name, err := template(cfg)
 	if err != nil {
@@ -179,8 +182,8 @@ func ownToken(cfg config.Install) string {
 	return strings.TrimSpace(string(text))
 }
 
-// preferred names the configurations of other networks that a runtime takes instead of conf, and those of multus, which calls it:
-// runtimes take the first file in lexical order.
+// preferred names the configurations of other networks that a runtime takes instead of conf, and those of multus, which
+// calls it: runtimes take the first file in lexical order.
 func preferred(dir, conf string) (foreign, meta []string, err error) {
 	files, err := cniconf.Read(dir)
 	if err != nil {

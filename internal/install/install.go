@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// firstTokenLimit is how long an installation waits for a token that works. Then it gives up, and the kubelet starts it again.
+	// firstTokenLimit is how long an installation waits for a token that works. Then it gives up, and the kubelet starts
+	// it again.
 	firstTokenLimit = 30 * time.Second
 	// renewalLimit bounds one try to renew the token, two requests and the lock.
 	renewalLimit = 30 * time.Second
@@ -29,8 +30,8 @@ const (
 	onceAgentLimit = 2 * time.Minute
 	// minRenewal keeps a token that is about to die from making a storm of requests.
 	minRenewal = 5 * time.Second
-	// refusalPause is the least time between two renewals that plugins ask for: one that read the old token just before it was
-	// replaced asks in vain.
+	// refusalPause is the least time between two renewals that plugins ask for: one that read the old token just before it
+	// was replaced asks in vain.
 	refusalPause = 30 * time.Second
 	firstRetry   = time.Second
 	maxRetry     = time.Minute
@@ -61,7 +62,8 @@ type Installer struct {
 }
 
 // errUndone stops an installer that stays from writing over what a rollback or an uninstallation has put back.
-var errUndone = errors.New("this host was rolled back or uninstalled while the installer ran: it writes nothing more until it is started again")
+var errUndone = errors.New(
+	"this host was rolled back or uninstalled while the installer ran: it writes nothing more until it is started again")
 
 // replaceFunc is hostfile.Replace.
 type replaceFunc func(path string, content []byte, mode fs.FileMode) (written bool, err error)
@@ -107,9 +109,9 @@ func (i *Installer) Run(ctx context.Context) error {
 
 // Install writes everything once. It may be repeated: what is right is left alone.
 //
-// The order is binaries, kubeconfig, conflist. A runtime starts to use the network when it sees the conflist, so a run that
-// is killed between any two files leaves a node that works as before or not yet, and never one that half works. The conflist also
-// waits for the agent to serve, and each of the others until it is proven that it works on this host.
+// The order is binaries, kubeconfig, conflist. A runtime starts to use the network when it sees the conflist, so a run
+// that is killed between any two files leaves a node that works as before or not yet, and never one that half works.
+// The conflist also waits for the agent to serve, and each of the others until it is proven that it works on this host.
 func (i *Installer) Install(ctx context.Context) error {
 	if _, err := i.prepare(ctx); err != nil {
 		return err
@@ -205,8 +207,8 @@ func (i *Installer) removeOld(l *ledger) error {
 	return nil
 }
 
-// earlierConfs are the configurations of networks beside the present one: the one whose name the operator says, and those that the ledger
-// knows, as a name can be forgotten.
+// earlierConfs are the configurations of networks beside the present one: the one whose name the operator says, and
+// those that the ledger knows, as a name can be forgotten.
 func earlierConfs(cfg config.InstallHost, known []string) []string {
 	paths := append(known, filepath.Join(cfg.HostNetDir, cfg.OldConfName))
 	slices.Sort(paths)
@@ -247,8 +249,8 @@ func (i *Installer) reportForeign() error {
 		i.log.Info("a meta plugin's configuration comes first, as intended", "files", meta)
 	}
 	if len(foreign) > 0 {
-		text := fmt.Sprintf("the runtime takes %s instead of %s, as it comes first in lexical order: remove it from %s on this node, or set CNI_CONF_NAME to a "+
-			"name that comes before", strings.Join(foreign, ", "), i.cfg.ConfName, i.cfg.NetDir)
+		text := fmt.Sprintf("the runtime takes %s instead of %s, as it comes first in lexical order: remove it from %s on this node, or set "+
+			"CNI_CONF_NAME to a name that comes before", strings.Join(foreign, ", "), i.cfg.ConfName, i.cfg.NetDir)
 		i.log.Warn("the runtime prefers another network", "files", foreign, "remedy", text)
 		i.warn(eventForeign, text)
 	}
@@ -312,8 +314,9 @@ func (i *Installer) token(ctx context.Context) (Token, error) {
 
 func (i *Installer) kubeconfig() string { return filepath.Join(i.cfg.HostNetDir, KubeconfigName) }
 
-// firstToken tries again for a while: on a starting node the way to the API server may appear after this container. Its error is that of the
-// last try that came to an end by itself, if one did: a try that is cut off does not say why the token does not work.
+// firstToken tries again for a while: on a starting node the way to the API server may appear after this container. Its
+// error is that of the last try that came to an end by itself, if one did: a try that is cut off does not say why the
+// token does not work.
 func (i *Installer) firstToken(ctx context.Context) (Token, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, firstTokenLimit, fmt.Errorf("gave up after %v", firstTokenLimit))
 	defer cancel()

@@ -83,8 +83,8 @@ func (h *host) installer(tokens TokenSource) *Installer {
 	return i
 }
 
-// unwatched is an installer for a bubble of synctest, in which a real file watch, a process or a wait for one would keep the time from
-// passing.
+// unwatched is an installer for a bubble of synctest, in which a real file watch, a process or a wait for one would
+// keep the time from passing.
 func (h *host) unwatched(tokens TokenSource) *Installer {
 	i := h.installer(tokens)
 	i.hooks.changes = func(context.Context, string, string, *slog.Logger) <-chan struct{} { return nil }
@@ -173,7 +173,8 @@ func TestConflistIsCalicos(t *testing.T) {
 	errtest.Must(t, json.Unmarshal([]byte(`{"name": "k8s-pod-network", "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"], "plugins": [
 		{"type": "calico", "log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log",
 		 "datastore_type": "kubernetes", "nodename": "no\"de", "mtu": 1440, "ipam": {"type": "calico-ipam"},
-		 "policy": {"type": "k8s"}, "policy_enforced": false, "policy_setup_timeout_seconds": 0, "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"}},
+		 "policy": {"type": "k8s"}, "policy_enforced": false, "policy_setup_timeout_seconds": 0,
+		 	"kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"}},
 		{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
 		{"type": "bandwidth", "capabilities": {"bandwidth": true}}]}`), &want))
 	difftest.Want(t, "conflist", want, got)
@@ -227,8 +228,8 @@ func inodes(t *testing.T, h *host) map[string]uint64 {
 	return all
 }
 
-// A runtime reads whenever it likes. Two versions alternate, each of many pages; a reader that loops must always see one of
-// them whole.
+// A runtime reads whenever it likes. Two versions alternate, each of many pages; a reader that loops must always see
+// one of them whole.
 func TestReadersNeverSeeHalfAFile(t *testing.T) {
 	h := newHost(t)
 	errtest.Must(t, h.installer(fixedToken("secret")).Install(t.Context()))

@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// keep writes the conflist when the agent serves, renews the token early and without end, as the plugins need one as long as they
-// are on the host, and follows what the plugins' files are made of.
+// keep writes the conflist when the agent serves, renews the token early and without end, as the plugins need one as
+// long as they are on the host, and follows what the plugins' files are made of.
 func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 	w := i.watch(ctx)
 	life := lifetime{i: i, expires: expires, renewed: time.Now(), backoff: wait.Backoff{First: firstRetry, Most: maxRetry}}
@@ -94,16 +94,19 @@ type watched struct {
 }
 
 func (i *Installer) watch(ctx context.Context) *watched {
-	w := &watched{network: i.hooks.changes(ctx, i.cfg.HostNetDir, "another network that comes first is reported at the next start only", i.log)}
+	w := &watched{network: i.hooks.changes(ctx, i.cfg.HostNetDir,
+		"another network that comes first is reported at the next start only", i.log)}
 	for _, dir := range i.cfg.HostBinDirs {
 		if _, kept := i.plugins[filepath.Join(dir, mainPlugin)]; kept {
-			w.plugins = either(ctx, w.plugins, i.hooks.changes(ctx, dir, "a plugin that another program removes is put back at the next start only", i.log))
+			w.plugins = either(ctx, w.plugins,
+				i.hooks.changes(ctx, dir, "a plugin that another program removes is put back at the next start only", i.log))
 		}
 	}
 	if i.tokens != nil {
 		w.account = i.hooks.changes(ctx, i.cfg.AccountDir, "a new CA of the cluster reaches the plugins with their next token only", i.log)
 		if i.cfg.EndpointDir != "" {
-			w.account = either(ctx, w.account, i.hooks.changes(ctx, i.cfg.EndpointDir, "a new address of the API server reaches the plugins with their next token only", i.log))
+			w.account = either(ctx, w.account,
+				i.hooks.changes(ctx, i.cfg.EndpointDir, "a new address of the API server reaches the plugins with their next token only", i.log))
 		}
 		w.refusals = i.watchRefusals(ctx)
 	}
@@ -202,7 +205,8 @@ func (l *lifetime) renew(ctx context.Context) {
 		pause := max(minRenewal, l.backoff.Next())
 		if ctx.Err() == nil {
 			l.i.log.Error("token not renewed", "error", err, "expires", l.expires.UTC(), "retry", pause)
-			l.i.warn(eventTokenNotRenewed, fmt.Sprintf("the plugins' token, which expires at %s, could not be renewed: %v", l.expires.UTC().Format(time.RFC3339), err))
+			l.i.warn(eventTokenNotRenewed,
+				fmt.Sprintf("the plugins' token, which expires at %s, could not be renewed: %v", l.expires.UTC().Format(time.RFC3339), err))
 		}
 		l.plan(pause)
 		return
@@ -223,8 +227,8 @@ func (l *lifetime) refused() {
 	l.plan(wait)
 }
 
-// untilRenewal is a quarter of the remaining life plus up to as much again, unless it is configured: early enough for many tries, and
-// spread, so that a cluster's nodes do not ask together.
+// untilRenewal is a quarter of the remaining life plus up to as much again, unless it is configured: early enough for
+// many tries, and spread, so that a cluster's nodes do not ask together.
 func (i *Installer) untilRenewal(expires time.Time) time.Duration {
 	if i.cfg.Refresh > 0 {
 		return i.cfg.Refresh

@@ -228,7 +228,8 @@ func TestAFailedRenewalIsTold(t *testing.T) {
 		if failed := value(t, i, "tortie_install_token_renewals_total", resultFailed); failed < 10 {
 			t.Errorf("%v renewals have failed", failed)
 		}
-		if value(t, i, "tortie_install_token_issued_timestamp_seconds") == 0 || value(t, i, "tortie_install_token_expiry_timestamp_seconds") == 0 {
+		if value(t, i, "tortie_install_token_issued_timestamp_seconds") == 0 ||
+			value(t, i, "tortie_install_token_expiry_timestamp_seconds") == 0 {
 			t.Error("the token's age is not told")
 		}
 		if len(h.said()) == 0 || !strings.HasPrefix(h.said()[0], eventTokenNotRenewed) || !strings.Contains(h.said()[0], "connection refused") {
@@ -345,7 +346,8 @@ func TestKeysWithoutEffect(t *testing.T) {
 	if slices.ContainsFunc(h.said(), func(e string) bool { return strings.HasPrefix(e, eventUnread) }) {
 		t.Errorf("of the built-in template: %q", h.said())
 	}
-	h.cfg.NetworkConfig = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"calico","mtuu":1400,"windows_use_single_network":true,"ipam":{"type":"calico-ipam"}}]}`
+	h.cfg.NetworkConfig = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"calico","mtuu":1400,"windows_use_single_network":true,` +
+		`"ipam":{"type":"calico-ipam"}}]}`
 	h.install(t)
 	if !slices.ContainsFunc(h.said(), func(e string) bool {
 		return strings.HasPrefix(e, eventUnread) && strings.Contains(e, "mtuu, windows_use_single_network (it is for Windows)")
@@ -391,7 +393,8 @@ func TestTheConflistIsRestored(t *testing.T) {
 // Without its plugins a node starts no pods.
 func TestPluginsAreRestored(t *testing.T) {
 	h, _, _ := settled(t)
-	for n, c := range []struct{ name, was string }{{"calico", "removed"}, {"calico-ipam", "removed"}, {"calico-ipam", "changed"}, {"calico", "changed"}} {
+	for n, c := range []struct{ name, was string }{{"calico", "removed"}, {"calico-ipam", "removed"},
+		{"calico-ipam", "changed"}, {"calico", "changed"}} {
 		path := h.bin(c.name)
 		want := read(t, path)
 		if c.was == "removed" {
@@ -484,7 +487,8 @@ func TestCalicosInstallationIsAChoice(t *testing.T) {
 	if got := read(t, h.bin("calico")); got != plugin("Calico's calico") {
 		t.Errorf("Calico's plugin is replaced by %s", got)
 	}
-	if conflist, kubeconfig := read(t, h.net("10-calico.conflist")), read(t, h.net(KubeconfigName)); conflist != calicosConflist || kubeconfig != "Calico's kubeconfig" {
+	if conflist, kubeconfig := read(t, h.net("10-calico.conflist")), read(t, h.net(KubeconfigName)); conflist != calicosConflist ||
+		kubeconfig != "Calico's kubeconfig" {
 		t.Errorf("Calico's files are replaced by %s and %s", conflist, kubeconfig)
 	}
 }
@@ -559,7 +563,8 @@ func TestNoConflistWithoutAKubeconfig(t *testing.T) {
 			changed <- struct{}{}
 			synctest.Wait()
 		}
-		if there(path)() || asked.Load() != 2 || !h.hasSaid(eventRestored, "10-calico.conflist", "not back yet: putting the kubeconfig back: connection refused") {
+		if there(path)() || asked.Load() != 2 ||
+			!h.hasSaid(eventRestored, "10-calico.conflist", "not back yet: putting the kubeconfig back: connection refused") {
 			t.Errorf("the conflist is there: %v, after %d tokens; %q", there(path)(), asked.Load(), h.said())
 		}
 		waittest.Advance(restores * 2 * refusalPause)

@@ -43,8 +43,8 @@ func TestHelperWorks(t *testing.T) {
 	errtest.Must(t, do())
 }
 
-// A process is killed before each change of a name that it makes, one after the other. Whatever it left, the runtime has a network that
-// works or none, and the next run ends where an undisturbed one would.
+// A process is killed before each change of a name that it makes, one after the other. Whatever it left, the runtime
+// has a network that works or none, and the next run ends where an undisturbed one would.
 func TestKilledBetweenAnyTwoWrites(t *testing.T) {
 	installed := func(t *testing.T, h *host) { h.install(t) }
 	cases := []struct {

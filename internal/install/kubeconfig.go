@@ -16,7 +16,8 @@ import (
 // KubeconfigName is the file, in the directory of CNI configuration, that the plugins reach the API server by.
 const KubeconfigName = "calico-kubeconfig"
 
-// kubeconfigFormat takes the server, its CA or that there is none, and the token. The names local, calico and calico-context are Calico's.
+// kubeconfigFormat takes the server, its CA or that there is none, and the token. The names local, calico and
+// calico-context are Calico's.
 const kubeconfigFormat = `apiVersion: v1
 kind: Config
 clusters:
@@ -36,8 +37,8 @@ contexts:
 current-context: calico-context
 `
 
-// renderKubeconfig returns the plugins' kubeconfig. The CA is inline: the plugins run on the host, where this pod's files do not
-// exist. It is read anew each time, since a cluster's CA can be rotated under a running pod.
+// renderKubeconfig returns the plugins' kubeconfig. The CA is inline: the plugins run on the host, where this pod's
+// files do not exist. It is read anew each time, since a cluster's CA can be rotated under a running pod.
 func renderKubeconfig(cfg config.Install, token string) ([]byte, error) {
 	trust := "insecure-skip-tls-verify: true"
 	if !cfg.SkipTLSVerify {
@@ -50,7 +51,8 @@ func renderKubeconfig(cfg config.Install, token string) ([]byte, error) {
 	return fmt.Appendf(nil, kubeconfigFormat, cfg.APIServer(), trust, token), nil
 }
 
-// withEndpoint is cfg with what a mounted ConfigMap says now about where the API server is. An absent file leaves the variable.
+// withEndpoint is cfg with what a mounted ConfigMap says now about where the API server is. An absent file leaves the
+// variable.
 func withEndpoint(cfg config.Install) (config.Install, error) {
 	host, err := endpointFile(cfg, "KUBERNETES_SERVICE_HOST")
 	if err != nil {

@@ -22,26 +22,26 @@ import (
 
 const (
 	copiesDir = "replaced" // below the host's /var/lib/calico
-	// ledgerName is in the directory of the runtime's configurations, which have no such names: what is restored is executed as the host's
-	// root, and the agent's container can write to /var/lib/calico but not there.
+	// ledgerName is in the directory of the runtime's configurations, which have no such names: what is restored is
+	// executed as the host's root, and the agent's container can write to /var/lib/calico but not there.
 	ledgerName = ".tortie-ledger"
-	// remembered is how many of the contents that the installer gave a file are told from those of others: the present one, the one
-	// that is being written, and those of runs that were killed in between.
+	// remembered is how many of the contents that the installer gave a file are told from those of others: the present
+	// one, the one that is being written, and those of runs that were killed in between.
 	remembered = 4
 	ownModule  = "github.com/tortie-net/tortie"
 )
 
-// ledger knows which files of the host are the installer's own, and keeps copies of what was in their place before. It is written before
-// the files are: whatever is in it may not have happened yet, but nothing has happened that is not in it. Copies are known by their digests:
-// one that was changed is not restored.
+// ledger knows which files of the host are the installer's own, and keeps copies of what was in their place before. It
+// is written before the files are: whatever is in it may not have happened yet, but nothing has happened that is not in
+// it. Copies are known by their digests: one that was changed is not restored.
 //
 // A ledger whose dir is empty has no place on the host. It then knows only what can be seen.
 type ledger struct {
 	file  string
 	dir   string            // of the copies
 	files map[string]*entry // by path, as this container sees it
-	// others is true if the plugin calico on the host is not of this project: what is there is another network plugin, to be kept
-	// even where an earlier installation has left its mark.
+	// others is true if the plugin calico on the host is not of this project: what is there is another network plugin, to
+	// be kept even where an earlier installation has left its mark.
 	others bool
 	// adopted is true if it is of this project and there was no ledger: all that is there is an earlier version's.
 	adopted bool
@@ -119,7 +119,8 @@ func (l *ledger) read() (known bool, err error) {
 		err = json.Unmarshal(text, &l.files)
 	}
 	if err != nil {
-		return false, fmt.Errorf("reading what earlier installations replaced, %s: %w (mend it, or remove it: then nothing can be rolled back)", l.file, err)
+		return false,
+			fmt.Errorf("reading what earlier installations replaced, %s: %w (mend it, or remove it: then nothing can be rolled back)", l.file, err)
 	}
 	return true, nil
 }
@@ -177,7 +178,8 @@ func (l *ledger) remove(path string) (removed bool, err error) {
 	return hostfile.Remove(path)
 }
 
-// note records that the installer is about to write that content to a file, "" for none, and keeps the content of other programs.
+// note records that the installer is about to write that content to a file, "" for none, and keeps the content of other
+// programs.
 func (l *ledger) note(path, ours string) error {
 	e := l.files[path]
 	first := e == nil
@@ -241,7 +243,8 @@ func (l *ledger) restore(path string) error {
 // maxCopy bounds what is read of a copy: programs have some tens of megabytes.
 const maxCopy = 512 << 20
 
-// readCopy reads a file in whose place the agent's container can put anything: a pipe, a link, a file without end. Anything but a regular file has no content.
+// readCopy reads a file in whose place the agent's container can put anything: a pipe, a link, a file without end.
+// Anything but a regular file has no content.
 func readCopy(path string) ([]byte, error) {
 	f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
@@ -318,8 +321,9 @@ func digest(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// isOwnProgram reports that a file is a program of this project, of whatever version: Go writes a line with the module into it. The file is searched
-// for that: package debug/buildinfo would add readers of all systems' programs to the image, 600 kB.
+// isOwnProgram reports that a file is a program of this project, of whatever version: Go writes a line with the module
+// into it. The file is searched for that: package debug/buildinfo would add readers of all systems' programs to the
+// image, 600 kB.
 func isOwnProgram(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // memoryDisk names the directory that a process of these tests puts a file system in memory on.
 const memoryDisk = "INSTALL_TEST_DISK"
 
-// TestMain runs the tests in a mount namespace of their own, with their files in memory: an installation syncs each, and how long a busy
-// disk takes for thousands of that is not what they test.
+// TestMain runs the tests in a mount namespace of their own, with their files in memory: an installation syncs each,
+// and how long a busy disk takes for thousands of that is not what they test.
 func TestMain(m *testing.M) {
 	for _, name := range []string{helperRoot, helperSleeps} {
 		if os.Getenv(name) != "" { // a child of a test

@@ -29,7 +29,8 @@ type Metrics struct {
 func NewMetrics() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
-		active:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "tortie_install_active", Help: "1 once everything is on the host, the conflist last."}),
+		active: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tortie_install_active",
+			Help: "1 once everything is on the host, the conflist last."}),
 		seconds: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tortie_install_duration_seconds",
 			Help: "What the installation took, without the wait for the agent."}),
 		written: prometheus.NewCounter(prometheus.CounterOpts{Name: "tortie_install_files_written_total",
@@ -38,7 +39,8 @@ func NewMetrics() *Metrics {
 			Help: "Configurations of other networks that the runtime prefers to this one, by the order of their names."}),
 		issued: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tortie_install_token_issued_timestamp_seconds",
 			Help: "When the plugins' token was last renewed and proven; its age is the time since."}),
-		expires: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tortie_install_token_expiry_timestamp_seconds", Help: "When the plugins' token expires."}),
+		expires: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tortie_install_token_expiry_timestamp_seconds",
+			Help: "When the plugins' token expires."}),
 		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tortie_install_token_renewals_total",
 			Help: "Tries to give the plugins a token that works, by how they ended: ok or failed."}, []string{"result"}),
 		refusals: prometheus.NewCounter(prometheus.CounterOpts{Name: "tortie_install_token_refusals_total",

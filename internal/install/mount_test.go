@@ -26,8 +26,8 @@ func smallDisk(t *testing.T, dir string) {
 	mount(t, "small", dir, "tmpfs", 0, "size=64k")
 }
 
-// ownMounts gives this test's thread a mount namespace of its own. The thread is never unlocked, so it ends with the test,
-// and the mounts with it.
+// ownMounts gives this test's thread a mount namespace of its own. The thread is never unlocked, so it ends with the
+// test, and the mounts with it.
 func ownMounts(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()

@@ -76,8 +76,8 @@ func said(texts ...[]byte) string {
 func execRemedy(path string, err error) string {
 	switch {
 	case errors.Is(err, syscall.EACCES) && isNoexec(path):
-		return fmt.Sprintf(" (the file system of %s is mounted noexec: remount it with exec, or set CNI's directory of plugins in the runtime and "+
-			"HOST_CNI_BIN_DIR to one that is not)", filepath.Dir(path))
+		return fmt.Sprintf(" (the file system of %s is mounted noexec: remount it with exec, or set CNI's directory of plugins in the runtime "+
+			"and HOST_CNI_BIN_DIR to one that is not)", filepath.Dir(path))
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return " (a security module such as SELinux or AppArmor forbids to execute it)"
 	case errors.Is(err, syscall.ENOEXEC):
@@ -91,7 +91,8 @@ func isNoexec(path string) bool {
 	return unix.Statfs(path, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0
 }
 
-// proveKubeconfig asks the API server one question that every plugin asks, by the plugins' own code and with their own file.
+// proveKubeconfig asks the API server one question that every plugin asks, by the plugins' own code and with their own
+// file.
 func proveKubeconfig(ctx context.Context, path string) error {
 	cfg, err := kubernetes.LoadKubeconfig(path)
 	if err != nil {

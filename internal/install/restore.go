@@ -22,13 +22,14 @@ import (
 const (
 	eventRestored       = "ConflistRestored"
 	eventPluginRestored = "PluginRestored"
-	// restores may follow one another; later there is one for each restorePause: another program that removes the file again and again is
-	// not fought.
+	// restores may follow one another; later there is one for each restorePause: another program that removes the file
+	// again and again is not fought.
 	restores     = 5
 	restorePause = 5 * time.Minute
 )
 
-// restorer puts the conflist, and the kubeconfig that it names, back if another program removes or changes them, or the required plugins.
+// restorer puts the conflist, and the kubeconfig that it names, back if another program removes or changes them, or the
+// required plugins.
 type restorer struct {
 	reason  string // of its Events
 	limit   *rate.Limiter
@@ -73,8 +74,8 @@ func (i *Installer) named(lost loss) (name, dir, done string) {
 	return KubeconfigName, i.cfg.NetDir, lost.kubeconfig
 }
 
-// restore looks at what a restorer puts back after something has changed in its directory, and returns how long to wait before it looks again; 0: until the
-// next change.
+// restore looks at what a restorer puts back after something has changed in its directory, and returns how long to wait
+// before it looks again; 0: until the next change.
 func (i *Installer) restore(ctx context.Context, r *restorer) (again time.Duration, err error) {
 	if !i.noted { // without a ledger an uninstallation could not be told from an accident
 		return 0, nil
@@ -90,7 +91,8 @@ func (i *Installer) restore(ctx context.Context, r *restorer) (again time.Durati
 	}
 	if lost.left == "" && !r.failed && !r.limit.Allow() {
 		again = restorePause
-		lost.left = fmt.Sprintf("it was put back %d times since this installer started: find the program that does this; it is put back in %v", r.times, again)
+		lost.left = fmt.Sprintf("it was put back %d times since this installer started: find the program that does this; it is put back in %v",
+			r.times, again)
 	}
 	if lost.left != "" {
 		text := fmt.Sprintf("%s in %s was %s, and is left so: %s", name, dir, done, lost.left)
@@ -109,12 +111,13 @@ func (i *Installer) restore(ctx context.Context, r *restorer) (again time.Durati
 	r.said, r.failed = "", false
 	r.times++
 	i.log.Warn("a file is put back", "file", name, "dir", dir, "was", done, "times", r.times)
-	i.past(r.reason, fmt.Sprintf("%s in %s was %s by another program, and is put back (%d times since this installer started)", name, dir, done, r.times))
+	i.past(r.reason,
+		fmt.Sprintf("%s in %s was %s by another program, and is put back (%d times since this installer started)", name, dir, done, r.times))
 	return 0, nil
 }
 
-// putBack writes what is lost, in the order of an installation: with a conflist whose kubeconfig does not work every ADD would fail. A try that failed
-// may have left a kubeconfig that was not proven.
+// putBack writes what is lost, in the order of an installation: with a conflist whose kubeconfig does not work every
+// ADD would fail. A try that failed may have left a kubeconfig that was not proven.
 func (i *Installer) putBack(ctx context.Context, lost loss, unproven bool) error {
 	if lost.plugin != "" {
 		return i.putPluginsBack(ctx)
@@ -153,15 +156,17 @@ func (i *Installer) lost(ctx context.Context, r *restorer) (lost loss) {
 	came := slices.DeleteFunc(i.otherNetworks(), func(name string) bool { return slices.Contains(r.others, name) })
 	switch {
 	case others && !i.broken(ctx, lost.plugins):
-		lost.left = fmt.Sprintf("the plugin %s on this host is another network's now, which is taken for an operator's choice; to go back to this network, start this pod anew", mainPlugin)
+		lost.left = fmt.Sprintf("the plugin %s on this host is another network's now, which is taken for an operator's choice; to go back to "+
+			"this network, start this pod anew", mainPlugin)
 	case len(came) > 0:
-		lost.left = fmt.Sprintf("%s has come, which is taken for an operator's choice; to go back to this network, remove it", strings.Join(came, ", "))
+		lost.left = fmt.Sprintf("%s has come, which is taken for an operator's choice; to go back to this network, remove it",
+			strings.Join(came, ", "))
 	}
 	return lost
 }
 
-// lostPlugins are those that this installer was the last one to write, and that others have removed or changed, and what was done to the first. Another
-// installer's, as of an upgrade, are left to that one.
+// lostPlugins are those that this installer was the last one to write, and that others have removed or changed, and
+// what was done to the first. Another installer's, as of an upgrade, are left to that one.
 func (i *Installer) lostPlugins(l *ledger) (paths []string, done string) {
 	for _, path := range slices.Sorted(maps.Keys(i.plugins)) {
 		want := i.plugins[path]
@@ -219,7 +224,8 @@ func (l *ledger) done(path string, willDo func(now []byte) bool) string {
 	return ""
 }
 
-// otherNetworks are the other configurations in the runtime's directory, but for those of multus, which makes its own of the network's.
+// otherNetworks are the other configurations in the runtime's directory, but for those of multus, which makes its own
+// of the network's.
 func (i *Installer) otherNetworks() (names []string) {
 	files, err := cniconf.Read(i.cfg.HostNetDir)
 	if err != nil {
@@ -233,7 +239,8 @@ func (i *Installer) otherNetworks() (names []string) {
 	return names
 }
 
-// extends reports that a conflist has all that another has, and further plugins perhaps: meshes and others chain theirs behind a network's.
+// extends reports that a conflist has all that another has, and further plugins perhaps: meshes and others chain theirs
+// behind a network's.
 func extends(have, want []byte) bool {
 	var h, w map[string]any
 	if json.Unmarshal(have, &h) != nil || json.Unmarshal(want, &w) != nil {

@@ -46,9 +46,9 @@ type TokenSource interface {
 	Token(ctx context.Context) (Token, error)
 }
 
-// accountTokens asks the API server for tokens of a ServiceAccount. They are bound to the Node, by whose name the API server then knows
-// from where a request comes, and not to the installer's pod: a token that died with the pod would leave the node without a network
-// until the next pod started.
+// accountTokens asks the API server for tokens of a ServiceAccount. They are bound to the Node, by whose name the API
+// server then knows from where a request comes, and not to the installer's pod: a token that died with the pod would
+// leave the node without a network until the next pod started.
 type accountTokens struct {
 	connect   func() (*rest.Config, error) // as this pod, to where the API server is now
 	namespace string
@@ -60,8 +60,9 @@ type accountTokens struct {
 // defaultNamespace is where Calico's manifests have the ServiceAccount, if no pod's files say another.
 const defaultNamespace = "kube-system"
 
-// NewTokens returns the TokenSource of the configured ServiceAccount, in the namespace of this pod, as this pod. It falls back to this
-// pod's own token where TokenRequest is not allowed. It is nil if there is no API server: plugins with etcd can do without one.
+// NewTokens returns the TokenSource of the configured ServiceAccount, in the namespace of this pod, as this pod. It
+// falls back to this pod's own token where TokenRequest is not allowed. It is nil if there is no API server: plugins
+// with etcd can do without one.
 func NewTokens(cfg config.Install, log *slog.Logger) (TokenSource, error) {
 	own := podToken{path: filepath.Join(cfg.AccountDir, "token")}
 	namespace, err := os.ReadFile(filepath.Join(cfg.AccountDir, "namespace"))
@@ -121,22 +122,24 @@ func (s *accountTokens) Token(ctx context.Context) (Token, error) {
 	node := &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: s.node}
 	token, err := s.request(ctx, api, node)
 	if cannotBind(err) {
-		s.log.Warn("the API server binds no token to a Node (Kubernetes before 1.31): a stolen token of the plugins works from anywhere until it "+
-			"expires, and does not say which node it is of", "error", err)
+		s.log.Warn("the API server binds no token to a Node (Kubernetes before 1.31): a stolen token of the plugins works from anywhere until "+
+			"it expires, and does not say which node it is of", "error", err)
 		token, err = s.request(ctx, api, nil)
 	}
 	switch {
 	case err == nil:
 		return token, nil
 	case isMissingNode(err):
-		err = fmt.Errorf("%w (KUBERNETES_NODE_NAME must be the name of this node in Kubernetes; a node that registers again gets its token then)", err)
+		err = fmt.Errorf(
+			"%w (KUBERNETES_NODE_NAME must be the name of this node in Kubernetes; a node that registers again gets its token then)", err)
 	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err):
 		err = fmt.Errorf("%w: %w", ErrNotAllowed, err)
 	}
 	return Token{}, fmt.Errorf("requesting a token of ServiceAccount %s/%s: %w", s.namespace, s.account, err)
 }
 
-// request asks for a token that lives as long as the object; nil binds it to none. The object's UID is left to the API server.
+// request asks for a token that lives as long as the object; nil binds it to none. The object's UID is left to the API
+// server.
 func (s *accountTokens) request(ctx context.Context, api *objects.Client, object *authv1.BoundObjectReference) (Token, error) {
 	life := int64(tokenLife / time.Second)
 	issued, err := api.CreateToken(ctx, s.namespace, s.account, authv1.TokenRequestSpec{ExpirationSeconds: &life, BoundObjectRef: object})
@@ -146,7 +149,8 @@ func (s *accountTokens) request(ctx context.Context, api *objects.Client, object
 	return Token{Value: issued.Token, Expires: issued.ExpirationTimestamp.Time}, nil
 }
 
-// cannotBind reports an API server that binds tokens to Pods and Secrets only: the kind Node came with Kubernetes 1.29, switched off.
+// cannotBind reports an API server that binds tokens to Pods and Secrets only: the kind Node came with Kubernetes 1.29,
+// switched off.
 func cannotBind(err error) bool {
 	return apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)
 }
@@ -188,8 +192,8 @@ func expiry(token string, now time.Time) time.Time {
 	return now.Add(blindRenewal)
 }
 
-// withFallback asks first, and takes second, with a warning, when first is not allowed to answer. It keeps asking first at
-// each renewal: the rule may be mended meanwhile.
+// withFallback asks first, and takes second, with a warning, when first is not allowed to answer. It keeps asking first
+// at each renewal: the rule may be mended meanwhile.
 type withFallback struct {
 	first, second TokenSource
 	log           *slog.Logger

@@ -254,7 +254,8 @@ func (c *realCluster) tokens(t *testing.T, cfg *rest.Config, account string) Tok
 // as returns a configuration with a token of the ServiceAccount tortie-node, as the installer's pod has.
 func (c *realCluster) as(t *testing.T) *rest.Config {
 	t.Helper()
-	request, err := c.client.CoreV1().ServiceAccounts(c.namespace).CreateToken(t.Context(), "tortie-node", &authv1.TokenRequest{}, metav1.CreateOptions{})
+	request, err := c.client.CoreV1().ServiceAccounts(c.namespace).CreateToken(t.Context(), "tortie-node",
+		&authv1.TokenRequest{}, metav1.CreateOptions{})
 	errtest.Must(t, err)
 	cfg := rest.AnonymousClientConfig(c.api)
 	cfg.BearerToken = request.Status.Token
@@ -303,7 +304,8 @@ func TestTokenRequestOnARealServer(t *testing.T) {
 	}
 	// A Node that is deleted takes its tokens with it. One that registers again gets another.
 	errtest.Must(t, c.client.CoreV1().Nodes().Delete(t.Context(), c.node(), metav1.DeleteOptions{}))
-	if _, err := tokens.Token(t.Context()); errors.Is(err, ErrNotAllowed) || err == nil || !strings.Contains(err.Error(), "KUBERNETES_NODE_NAME") {
+	if _, err := tokens.Token(t.Context()); errors.Is(err, ErrNotAllowed) || err == nil ||
+		!strings.Contains(err.Error(), "KUBERNETES_NODE_NAME") {
 		t.Errorf("without the Node: %v, want an error that names KUBERNETES_NODE_NAME and passes", err)
 	}
 	waittest.Until(t, time.Minute, "the token ends with its Node", func() bool { return !c.review(t, token.Value).Authenticated })
@@ -347,7 +349,8 @@ func TestServersThatBindNoTokenToNodes(t *testing.T) {
 	}
 }
 
-// throughProxy is a host whose installer and plugins reach the real API server by a proxy that counts. The pod's namespace is the chart's.
+// throughProxy is a host whose installer and plugins reach the real API server by a proxy that counts. The pod's
+// namespace is the chart's.
 func throughProxy(t *testing.T, node string) (*host, *labtest.Proxy) {
 	t.Helper()
 	proxy := labtest.NewProxy(t)
@@ -355,7 +358,8 @@ func throughProxy(t *testing.T, node string) (*host, *labtest.Proxy) {
 	errtest.Must(t, err)
 	client, err := kubernetes.NewForConfig(labtest.RESTConfig(t))
 	errtest.Must(t, err)
-	if _, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	labtest.As(t, "tortie-cni") // which gives the account the chart's rights
@@ -377,7 +381,8 @@ func (h *host) real(t *testing.T) *Installer {
 	return New(h.cfg, Options{Tokens: tokens, Log: h.logger(), Metrics: NewMetrics()})
 }
 
-// The file that is written is proven by the plugins' code, with the chart's rights. It costs two requests, and staying costs none.
+// The file that is written is proven by the plugins' code, with the chart's rights. It costs two requests, and staying
+// costs none.
 func TestAnInstallationIsTwoRequests(t *testing.T) {
 	h, proxy := throughProxy(t, "install-requests")
 	want := map[string]int{"create serviceaccounts/token": 1, "get clusterinformations": 1}
@@ -428,7 +433,8 @@ func TestMissingAccountOnARealServer(t *testing.T) {
 
 func TestNamespaceFileIsNeeded(t *testing.T) {
 	h := newHost(t)
-	if _, err := NewTokens(h.cfg, slog.Default()); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "automountServiceAccountToken") {
+	if _, err := NewTokens(h.cfg, slog.Default()); !errors.Is(err, os.ErrNotExist) ||
+		!strings.Contains(err.Error(), "automountServiceAccountToken") {
 		t.Errorf("error %v does not say what is missing", err)
 	}
 	put(t, filepath.Join(h.cfg.AccountDir, "namespace"), "kube-system\n")

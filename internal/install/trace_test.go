@@ -12,7 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// changing are the system calls by which names appear, change and disappear; what stands between them is never seen by others.
+// changing are the system calls by which names appear, change and disappear; what stands between them is never seen by
+// others.
 func changing(nr uint64) bool {
 	switch nr {
 	case unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_UNLINKAT, unix.SYS_MKDIRAT, unix.SYS_SYMLINKAT:
@@ -38,8 +39,8 @@ const (
 	atEntry        = 1
 )
 
-// killAt runs the test binary's helper and kills it, as kill -9 does, when it is about to change a name for the n-th time, from 0. It
-// reports false if the helper ended before.
+// killAt runs the test binary's helper and kills it, as kill -9 does, when it is about to change a name for the n-th
+// time, from 0. It reports false if the helper ended before.
 func killAt(t *testing.T, n int, env ...string) bool {
 	t.Helper()
 	runtime.LockOSThread() // only the thread that traces may, and hears of the traced

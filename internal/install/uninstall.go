@@ -18,11 +18,12 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
 
-// Uninstall takes from the host what installations, the plugins and the agent have put there, and puts back what they replaced. It may
-// be repeated, and goes on where a run was killed.
+// Uninstall takes from the host what installations, the plugins and the agent have put there, and puts back what they
+// replaced. It may be repeated, and goes on where a run was killed.
 //
-// The conflist goes first: a runtime that has no network makes no pod, one whose network has lost its plugin fails at each. What was
-// there before comes back in the order of an installation. Files that were changed since are left, and named.
+// The conflist goes first: a runtime that has no network makes no pod, one whose network has lost its plugin fails at
+// each. What was there before comes back in the order of an installation. Files that were changed since are left, and
+// named.
 func Uninstall(ctx context.Context, cfg config.InstallHost, log *slog.Logger) error {
 	return remove(ctx, cfg, log, func(r *removal) error {
 		for _, path := range r.wiring() {
@@ -40,9 +41,10 @@ func Uninstall(ctx context.Context, cfg config.InstallHost, log *slog.Logger) er
 	})
 }
 
-// Rollback puts back the network that an installation replaced: its plugins, its kubeconfig and its conflist, in this order and each in
-// one step, so that the runtime has a network at any time. Files that the installation added are removed after that. The agent's files stay:
-// it may still run, and has addresses to release. It fails if there was no network to go back to.
+// Rollback puts back the network that an installation replaced: its plugins, its kubeconfig and its conflist, in this
+// order and each in one step, so that the runtime has a network at any time. Files that the installation added are
+// removed after that. The agent's files stay: it may still run, and has addresses to release. It fails if there was no
+// network to go back to.
 func Rollback(ctx context.Context, cfg config.InstallHost, log *slog.Logger) error {
 	return remove(ctx, cfg, log, func(r *removal) error {
 		if !slices.ContainsFunc(r.configurations(), r.replaced) {
@@ -122,8 +124,8 @@ func (r *removal) wiring() []string {
 	return paths
 }
 
-// plugins are those that an installation wrote, and those that are of this project even if that is forgotten, unless they are where none
-// could write.
+// plugins are those that an installation wrote, and those that are of this project even if that is forgotten, unless
+// they are where none could write.
 func (r *removal) plugins() []string {
 	wiring := r.wiring()
 	paths := slices.Collect(maps.Keys(r.ledger.files))

@@ -257,8 +257,9 @@ func TestADamagedLedgerStopsTheInstallation(t *testing.T) {
 	}
 }
 
-// TestPlantedCopies: the agent's container can write to the host's /var/lib/calico and read the directory of configurations. Whatever it puts where
-// copies are, and where an earlier ledger was, nothing of it gets into the host's plugins.
+// TestPlantedCopies: the agent's container can write to the host's /var/lib/calico and read the directory of
+// configurations. Whatever it puts where copies are, and where an earlier ledger was, nothing of it gets into the
+// host's plugins.
 func TestPlantedCopies(t *testing.T) {
 	const evil = "#!/bin/sh\n# evil"
 	for name, c := range map[string]struct {
@@ -283,7 +284,8 @@ func TestPlantedCopies(t *testing.T) {
 		}, true},
 		"nothing": {func(t *testing.T, _ *host, dir, _ string) { errtest.Must(t, os.RemoveAll(dir)) }, true},
 	} {
-		for verb, leave := range map[string]func(context.Context, config.InstallHost, *slog.Logger) error{"uninstall": Uninstall, "rollback": Rollback} {
+		for verb, leave := range map[string]func(context.Context, config.InstallHost, *slog.Logger) error{"uninstall": Uninstall,
+			"rollback": Rollback} {
 			t.Run(name+"/"+verb, func(t *testing.T) {
 				h := calicoHost(t)
 				had := read(t, h.bin("calico"))

@@ -191,7 +191,8 @@ func TestPluginsThatAReadOnlyDirectoryNeeds(t *testing.T) {
 	}
 }
 
-// What an earlier installation, here Calico's, has under another name goes after the new configuration is there, and comes back.
+// What an earlier installation, here Calico's, has under another name goes after the new configuration is there, and
+// comes back.
 func TestAnEarlierName(t *testing.T) {
 	h := calicoHost(t)
 	before := h.tree(t)
@@ -213,8 +214,8 @@ func TestAnEarlierName(t *testing.T) {
 	}
 }
 
-// A name that the operator took back is forgotten by everybody but the ledger: what was written under it would come first for ever. What
-// somebody has changed since is his.
+// A name that the operator took back is forgotten by everybody but the ledger: what was written under it would come
+// first for ever. What somebody has changed since is his.
 func TestANameThatWasTakenBack(t *testing.T) {
 	for change, stays := range map[string]bool{"": false, "{}": true} {
 		h := newHost(t)

@@ -14,8 +14,8 @@ import (
 // coalesce is how long to wait for more: the kubelet replaces the files of a directory in several steps.
 const coalesce = 50 * time.Millisecond
 
-// changesIn returns a channel that becomes readable after something in a directory has changed. Changes between two reads become
-// one. A directory that cannot be watched is said once, with what is late then.
+// changesIn returns a channel that becomes readable after something in a directory has changed. Changes between two
+// reads become one. A directory that cannot be watched is said once, with what is late then.
 func changesIn(ctx context.Context, dir, late string, log *slog.Logger) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	watcher, err := watchDir(dir)

@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// kubeletWrites puts files into the directory of a service account as the kubelet does: a new directory, and a link to it
-// that replaces the old one in one step.
+// kubeletWrites puts files into the directory of a service account as the kubelet does: a new directory, and a link to
+// it that replaces the old one in one step.
 func kubeletWrites(t *testing.T, dir, version, ca string) {
 	t.Helper()
 	data := filepath.Join(dir, version)
@@ -64,7 +64,8 @@ func TestNewCAReachesThePluginsAtOnce(t *testing.T) {
 		t.Error("nothing was written after the CA had changed")
 	}
 	want := base64.StdEncoding.EncodeToString([]byte("the second CA"))
-	waittest.Until(t, 10*time.Second, "the kubeconfig has the new CA", func() bool { return strings.Contains(read(t, h.net(KubeconfigName)), want) })
+	waittest.Until(t, 10*time.Second, "the kubeconfig has the new CA",
+		func() bool { return strings.Contains(read(t, h.net(KubeconfigName)), want) })
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -12,11 +12,13 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Adopt puts an address that its block assigns to no identifiable owner under the owner's handle, and reports whether the handle holds it
-// now. Such are addresses from before there were handles, with neither handle nor attributes, and those that have the owner's attributes
-// with another handle, or with one whose IPAMHandle is lost. All others are left alone.
+// Adopt puts an address that its block assigns to no identifiable owner under the owner's handle, and reports whether
+// the handle holds it now. Such are addresses from before there were handles, with neither handle nor attributes, and
+// those that have the owner's attributes with another handle, or with one whose IPAMHandle is lost. All others are left
+// alone.
 //
-// The address is never free in between: of two owners that adopt one, one gets it. The assignment becomes a new one, as with Renew.
+// The address is never free in between: of two owners that adopt one, one gets it. The assignment becomes a new one, as
+// with Renew.
 func (c *Client) Adopt(ctx context.Context, owner Owner, a netip.Addr) (held bool, err error) {
 	err = c.retry(ctx, func() error {
 		held = false
@@ -61,7 +63,8 @@ func (c *Client) blockWith(ctx context.Context, a netip.Addr) (*Block, error) {
 	return nil, nil
 }
 
-// planAdopt decides the writes: the handle first, as for each assignment. It returns false if the address can't be adopted.
+// planAdopt decides the writes: the handle first, as for each assignment. It returns false if the address can't be
+// adopted.
 func planAdopt(b *Block, h *api.IPAMHandle, owner Owner, a netip.Addr) (Plan, bool) {
 	at := b.obj.Spec.Allocations[b.ordinal(a)]
 	if at == nil || !adoptable(b.obj.Spec.Attributes[*at], owner) {
@@ -105,8 +108,8 @@ func adoptable(at api.AllocationAttribute, owner Owner) bool {
 	return len(owner.Attrs) > 0 && maps.Equal(at.Secondary, owner.Attrs)
 }
 
-// Renew turns an address that a handle holds into a new assignment, and reports whether the handle holds it. An Expire of the assignment
-// before finds another sequence number, and leaves the address alone.
+// Renew turns an address that a handle holds into a new assignment, and reports whether the handle holds it. An Expire
+// of the assignment before finds another sequence number, and leaves the address alone.
 func (c *Client) Renew(ctx context.Context, handle string, a netip.Addr) (held bool, err error) {
 	err = c.retry(ctx, func() error {
 		held = false

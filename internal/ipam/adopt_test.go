@@ -24,7 +24,8 @@ func lost(t *testing.T, s datastore.Store, at api.AllocationAttribute) netip.Add
 	return netip.MustParseAddr("10.0.0.12")
 }
 
-// Whatever happens to whichever request: the address is never free on the way, and who tries again has it and can release it.
+// Whatever happens to whichever request: the address is never free on the way, and who tries again has it and can
+// release it.
 func TestAdoptionSurvivesEveryFault(t *testing.T) {
 	for name, at := range map[string]api.AllocationAttribute{
 		"before there were handles": {},

@@ -45,8 +45,8 @@ func claimant(a *api.BlockAffinity) string {
 	return a.Spec.Node
 }
 
-// Labelled returns an affinity with the labels by which Calico, since 3.31, lists them, and whether they were missing: Calico
-// before 3.31 wrote none.
+// Labelled returns an affinity with the labels by which Calico, since 3.31, lists them, and whether they were missing:
+// Calico before 3.31 wrote none.
 func Labelled(a *api.BlockAffinity) (next *api.BlockAffinity, missing bool) {
 	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
 	if err != nil || a.MarkedDeleted() {
@@ -79,8 +79,8 @@ func affinityOf(st *State, cidr netip.Prefix) *api.BlockAffinity {
 	return nil
 }
 
-// ownAffinities splits the host's affinities in the pools: those that are confirmed or can be completed, in the order in which their
-// blocks are to be tried, and stale ones, whose block has another owner.
+// ownAffinities splits the host's affinities in the pools: those that are confirmed or can be completed, in the order
+// in which their blocks are to be tried, and stale ones, whose block has another owner.
 func ownAffinities(st *State, host string, pools []Pool) (own, stale []*api.BlockAffinity) {
 	for _, a := range st.Affinities {
 		cidr := claimedBlock(a)
@@ -112,9 +112,9 @@ func (st *State) room(a *api.BlockAffinity) int {
 	return 1
 }
 
-// unread returns a need for those of the host's blocks that were not read and may have a free address: first for the most promising one,
-// then for all but those that are known to be full. Blocks that are estimated to be full are read together with the names of all blocks
-// in the cluster.
+// unread returns a need for those of the host's blocks that were not read and may have a free address: first for the
+// most promising one, then for all but those that are known to be full. Blocks that are estimated to be full are read
+// together with the names of all blocks in the cluster.
 func unread(st *State, own []*api.BlockAffinity, full []netip.Prefix) *need {
 	var missing []netip.Prefix
 	hope, first := false, true
@@ -141,8 +141,8 @@ func unread(st *State, own []*api.BlockAffinity, full []netip.Prefix) *need {
 	return &need{blocks: missing}
 }
 
-// reclaimAge is how long a block must have had its owner before another node may take it: the owner may be about to use it. The number is
-// Calico's.
+// reclaimAge is how long a block must have had its owner before another node may take it: the owner may be about to use
+// it. The number is Calico's.
 const reclaimAge = 60 * time.Second
 
 // reclaimable returns an idle block in the pools that has another owner or none; nil if there is none.

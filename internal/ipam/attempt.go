@@ -27,8 +27,8 @@ type Start struct {
 
 // Attempt is an assignment that has begun. Finish or Abandon must be called, once.
 //
-// It assumes that the handle is new; writing it fails if it is not. The handle is created while the block that the address will probably
-// come from is being read, and names that block, so that only the block is left to be written.
+// It assumes that the handle is new; writing it fails if it is not. The handle is created while the block that the
+// address will probably come from is being read, and names that block, so that only the block is left to be written.
 type Attempt struct {
 	view
 	owner  Owner
@@ -39,9 +39,9 @@ type Attempt struct {
 	inUse bool // what was written stays after a failure
 }
 
-// Begin starts an assignment in the background and returns at once. With Known it already writes the handle, which names the block that
-// the address will probably come from. The host's lock must be held, if there is one, so that ADDs on one host do not compete for the
-// same address.
+// Begin starts an assignment in the background and returns at once. With Known it already writes the handle, which
+// names the block that the address will probably come from. The host's lock must be held, if there is one, so that ADDs
+// on one host do not compete for the same address.
 func (c *Client) Begin(ctx context.Context, start Start) *Attempt {
 	a := &Attempt{view: newView(c, start.Host, start.Known), owner: start.Owner, opened: make(chan struct{}), inUse: start.InUse}
 	a.handleID = start.Handle
@@ -66,17 +66,18 @@ func (a *Attempt) open(ctx context.Context, start Start) error {
 	return a.supply(ctx, n)
 }
 
-// Finish assigns one address of each family that the request wants: all of them, or an error and nothing. The request's owner and host
-// must be those of the Start.
+// Finish assigns one address of each family that the request wants: all of them, or an error and nothing. The request's
+// owner and host must be those of the Start.
 //
-// It is idempotent by handle: an address that the handle already holds is returned again. Errors wrap ErrNoPool, ErrExhausted,
-// ErrBlockLimit, ErrTaken or an error of the datastore.
+// It is idempotent by handle: an address that the handle already holds is returned again. Errors wrap ErrNoPool,
+// ErrExhausted, ErrBlockLimit, ErrTaken or an error of the datastore.
 func (a *Attempt) Finish(ctx context.Context, req Request) ([]Assignment, error) {
 	plan, err := a.finish(ctx, req)
 	return plan.Assignments, err
 }
 
-// finish is Finish with the whole plan. After a conflict, which may be about a further owner's handle, further owners are left out.
+// finish is Finish with the whole plan. After a conflict, which may be about a further owner's handle, further owners
+// are left out.
 func (a *Attempt) finish(ctx context.Context, req Request) (Plan, error) {
 	<-a.opened
 	err := a.err
@@ -126,8 +127,8 @@ func (a *Attempt) try(ctx context.Context, req *Request) (Plan, error) {
 	return plan, err
 }
 
-// remember keeps what is still valid after a conflict. The handle is read again each time: a concurrent DEL, which there should not be,
-// may have deleted it, and an address without a handle can't be released.
+// remember keeps what is still valid after a conflict. The handle is read again each time: a concurrent DEL, which
+// there should not be, may have deleted it, and an address without a handle can't be released.
 func (a *Attempt) remember(plan *Plan) {
 	if h := plan.landedHandle(); h != nil {
 		a.handle = h

@@ -16,8 +16,8 @@ import (
 // maxBlockBits bounds a block to 2^12 addresses: Calico allows a /20 (and a /116) at most.
 const maxBlockBits = 12
 
-// Block is an IPAMBlock whose content has been checked. Its methods change it in memory only. What its object's pointers and
-// maps lead to is never changed in place, except SequenceNumberForAllocation, so that copies may share it.
+// Block is an IPAMBlock whose content has been checked. Its methods change it in memory only. What its object's
+// pointers and maps lead to is never changed in place, except SequenceNumberForAllocation, so that copies may share it.
 type Block struct {
 	obj  *api.IPAMBlock
 	cidr netip.Prefix
@@ -50,8 +50,8 @@ func NewBlock(cidr netip.Prefix, host string, now time.Time) *Block {
 	return &Block{obj: b, cidr: cidr}
 }
 
-// ParseBlock checks a stored block. A block that contradicts itself must be neither assigned from nor released into, or an address could
-// be assigned twice. The error names the block and what is wrong with it.
+// ParseBlock checks a stored block. A block that contradicts itself must be neither assigned from nor released into, or
+// an address could be assigned twice. The error names the block and what is wrong with it.
 func ParseBlock(obj *api.IPAMBlock) (*Block, error) {
 	cidr, err := netip.ParsePrefix(obj.Spec.CIDR)
 	if err != nil {
@@ -159,7 +159,8 @@ func (b *Block) host() (string, bool) {
 	return strings.CutPrefix(*b.obj.Spec.Affinity, api.AffinityHost+":")
 }
 
-// owner returns the node that the block has an affinity to, or an owner that is none, such as names.LoadBalancer; empty if it has no owner.
+// owner returns the node that the block has an affinity to, or an owner that is none, such as names.LoadBalancer; empty
+// if it has no owner.
 func (b *Block) owner() string {
 	if host, ok := b.host(); ok || b.Orphan() {
 		return host
@@ -170,8 +171,8 @@ func (b *Block) owner() string {
 // windowsReserved is the handle, in any case, of the addresses that Windows reserves in each of its blocks.
 const windowsReserved = "windows-reserved-ipam-handle"
 
-// Empty reports whether no address is allocated, except those that Windows reserves. An address that cools down counts as allocated, as
-// in Calico.
+// Empty reports whether no address is allocated, except those that Windows reserves. An address that cools down counts
+// as allocated, as in Calico.
 func (b *Block) Empty() bool {
 	s := &b.obj.Spec
 	return !slices.ContainsFunc(s.Allocations, func(at *int) bool {
@@ -183,7 +184,8 @@ func (b *Block) Empty() bool {
 	})
 }
 
-// claimedBefore reports whether the owner claimed the block by then. Blocks of Calico before 3.32 have no time of the claim.
+// claimedBefore reports whether the owner claimed the block by then. Blocks of Calico before 3.32 have no time of the
+// claim.
 func (b *Block) claimedBefore(then time.Time) bool {
 	at, err := time.Parse(time.RFC3339, b.obj.Spec.AffinityClaimTime)
 	return err != nil || !at.After(then)
@@ -259,8 +261,8 @@ func (b *Block) Held(handle string) []netip.Addr {
 	return held
 }
 
-// ReleaseHandle releases the addresses of a handle and returns them. They go to the end of the list of free addresses, so that an address
-// is reused as late as the block allows: at once, or after the cooldown.
+// ReleaseHandle releases the addresses of a handle and returns them. They go to the end of the list of free addresses,
+// so that an address is reused as late as the block allows: at once, or after the cooldown.
 func (b *Block) ReleaseHandle(handle string, cool Cooldown) []netip.Addr {
 	return b.releaseOwned(Owner{Handle: handle}, cool)
 }

@@ -52,7 +52,8 @@ func TestReleaseKeepsTheOrderOfAttributes(t *testing.T) {
 	for _, h := range []string{"a", "b", "a", "c"} {
 		b.Assign(owner(h), nil)
 	}
-	difftest.Want(t, "allocations, of which one owner's share an attribute", []*int{ptr(0), ptr(1), ptr(0), ptr(2), nil, nil, nil, nil}, b.obj.Spec.Allocations)
+	difftest.Want(t, "allocations, of which one owner's share an attribute",
+		[]*int{ptr(0), ptr(1), ptr(0), ptr(2), nil, nil, nil, nil}, b.obj.Spec.Allocations)
 	freed := b.ReleaseHandle("a", Cooldown{})
 	difftest.Want(t, "freed", []netip.Addr{netip.MustParseAddr("10.0.0.0"), netip.MustParseAddr("10.0.0.2")}, freed)
 	difftest.Want(t, "attributes", []api.AllocationAttribute{attribute("b"), attribute("c")}, b.obj.Spec.Attributes)
@@ -184,8 +185,8 @@ func TestOffsetAndDistance(t *testing.T) {
 	}
 }
 
-// FuzzParseBlock: no stored block makes the parser panic, and one that it accepts keeps its invariants and its promises, told
-// by a model that is a map, over any assignments and releases.
+// FuzzParseBlock: no stored block makes the parser panic, and one that it accepts keeps its invariants and its
+// promises, told by a model that is a map, over any assignments and releases.
 func FuzzParseBlock(f *testing.F) {
 	for _, b := range []*Block{
 		NewBlock(cidr("10.0.0.0/29"), "node-a", clock),
@@ -197,7 +198,8 @@ func FuzzParseBlock(f *testing.F) {
 		errtest.Must(f, err)
 		f.Add(data, uint64(1))
 	}
-	f.Add([]byte(`{"metadata":{"name":"10-0-0-0-30"},"spec":{"cidr":"10.0.0.0/30","allocations":[null,-1,0,9],"unallocated":[0,0,-7]}}`), uint64(2))
+	f.Add([]byte(`{"metadata":{"name":"10-0-0-0-30"},"spec":{"cidr":"10.0.0.0/30","allocations":[null,-1,0,9],"unallocated":[0,0,-7]}}`),
+		uint64(2))
 	f.Fuzz(func(t *testing.T, data []byte, seed uint64) {
 		var obj api.IPAMBlock
 		if json.Unmarshal(data, &obj) != nil {
@@ -223,8 +225,8 @@ func TestBlockAgreesWithItsModel(t *testing.T) {
 	}
 }
 
-// checkAgainstModel assigns and releases at random and compares the block with a map from address to handle and a queue of
-// free addresses.
+// checkAgainstModel assigns and releases at random and compares the block with a map from address to handle and a queue
+// of free addresses.
 func checkAgainstModel(t *testing.T, b *Block, r *rand.Rand) {
 	t.Helper()
 	holders := map[netip.Addr]string{}
@@ -287,8 +289,8 @@ func checkInvariants(t *testing.T, b *Block, holders map[netip.Addr]string, fore
 	}
 }
 
-// FuzzDamagedBlock: a valid block in which some fields were overwritten is refused, or is valid still: then it keeps its
-// promises too.
+// FuzzDamagedBlock: a valid block in which some fields were overwritten is refused, or is valid still: then it keeps
+// its promises too.
 func FuzzDamagedBlock(f *testing.F) {
 	f.Add([]byte{0, 1, 2}, uint64(1))
 	f.Add([]byte{1, 0, 3, 2, 7, 7, 5, 0, 0}, uint64(2))
@@ -307,7 +309,8 @@ func FuzzDamagedBlock(f *testing.F) {
 	})
 }
 
-// checkCooling lets addresses cool down and thaw: the block stays valid, and each address comes back, once its time has come.
+// checkCooling lets addresses cool down and thaw: the block stays valid, and each address comes back, once its time has
+// come.
 func checkCooling(t *testing.T, b *Block, r *rand.Rand) {
 	t.Helper()
 	b.FreeCooled(Cooldown{Now: clock}) // what cooled down before, whenever that was

@@ -23,9 +23,9 @@ type choice struct {
 	address  netip.Addr
 }
 
-// choose selects the address of one family: the requested one, else one that the handle holds, else from a block of the host, else from a
-// new block, else from an idle block of another owner, else from any block of another owner. It also returns the host's stale affinities,
-// whose block has another owner.
+// choose selects the address of one family: the requested one, else one that the handle holds, else from a block of the
+// host, else from a new block, else from an idle block of another owner, else from any block of another owner. It also
+// returns the host's stale affinities, whose block has another owner.
 func choose(st *State, req *Request, v6 bool) (choice, []*api.BlockAffinity, error) {
 	if a, ok := req.address(v6); ok {
 		c, err := chooseExplicit(st, req, a)
@@ -76,8 +76,8 @@ func chooseElsewhere(st *State, req *Request, pools []Pool, own []*api.BlockAffi
 	return chooseUsed(st, req, pools)
 }
 
-// chooseUsed selects from a block that exists: the host's own whose affinity was lost, then an idle block of another owner, then any
-// other block, unless strictAffinity forbids that.
+// chooseUsed selects from a block that exists: the host's own whose affinity was lost, then an idle block of another
+// owner, then any other block, unless strictAffinity forbids that.
 func chooseUsed(st *State, req *Request, pools []Pool) (choice, error) {
 	if st.Config.AutoAllocateBlocks {
 		if c, ok := chooseLost(st, req, pools); ok {
@@ -110,8 +110,8 @@ func exhausted(st *State, pools []Pool) error {
 	return fmt.Errorf("%w in %s: %s%s", ErrExhausted, tried, hint, st.flaws())
 }
 
-// chooseHeld finds an address of a family that the handle holds already. Its pool may be disabled by now: a container has one
-// address as long as it lives.
+// chooseHeld finds an address of a family that the handle holds already. Its pool may be disabled by now: a container
+// has one address as long as it lives.
 func chooseHeld(st *State, req *Request, v6 bool) (choice, bool) {
 	for _, cidr := range handleBlocks(st.Handle) {
 		b := st.Blocks[cidr]
@@ -152,8 +152,8 @@ func chooseAffine(st *State, req *Request, own []*api.BlockAffinity) (choice, bo
 	return choice{}, false
 }
 
-// chooseClaimed completes an affinity without its block, which a crash between the two writes leaves, unless a block of another size is
-// there by now.
+// chooseClaimed completes an affinity without its block, which a crash between the two writes leaves, unless a block of
+// another size is there by now.
 func chooseClaimed(st *State, req *Request, own []*api.BlockAffinity) (choice, bool) {
 	for _, a := range own {
 		cidr := claimedBlock(a)
@@ -178,8 +178,8 @@ func (c *choice) assign(st *State, req *Request) (ok bool) {
 	return ok
 }
 
-// chooseFree claims a range that no block overlaps. The search starts at a place that depends on the node, so that nodes seldom compete
-// for one block.
+// chooseFree claims a range that no block overlaps. The search starts at a place that depends on the node, so that
+// nodes seldom compete for one block.
 func chooseFree(st *State, req *Request, pools []Pool) (choice, bool) {
 	for _, p := range pools {
 		if c, ok := chooseFreeIn(st, req, p); ok {
@@ -221,8 +221,8 @@ func coveredBy(cidr netip.Prefix, ranges []netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// takenBlocks returns a test whether a block of the pool overlaps one that exists. Where blockSize has changed there are blocks of
-// another size, so names are not enough.
+// takenBlocks returns a test whether a block of the pool overlaps one that exists. Where blockSize has changed there
+// are blocks of another size, so names are not enough.
 func takenBlocks(st *State, p Pool) func(netip.Prefix) bool {
 	sameSize := make(map[netip.Prefix]bool, len(st.Taken))
 	var others []netip.Prefix
@@ -239,8 +239,9 @@ func takenBlocks(st *State, p Pool) func(netip.Prefix) bool {
 	}
 }
 
-// chooseLost selects from a block of the host whose affinity was lost, and creates the affinity again. Where nodes are fenced, an
-// affinity has the pool's block size: for blocks of another size, from before blockSize changed, kube-controllers creates it.
+// chooseLost selects from a block of the host whose affinity was lost, and creates the affinity again. Where nodes are
+// fenced, an affinity has the pool's block size: for blocks of another size, from before blockSize changed,
+// kube-controllers creates it.
 func chooseLost(st *State, req *Request, pools []Pool) (choice, bool) {
 	for _, b := range st.Cluster {
 		if !b.OwnedBy(req.Host) || !ofPoolSize(b.cidr, pools) || affinityOf(st, b.cidr) != nil {

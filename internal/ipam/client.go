@@ -11,7 +11,8 @@ import (
 const (
 	// maxTries bounds how often a request is planned again after a conflict. The number is Calico's.
 	maxTries = 100
-	// minPause is how long the winner of a conflict needs to finish; maxPause lets 100 processes that want the same block take turns.
+	// minPause is how long the winner of a conflict needs to finish; maxPause lets 100 processes that want the same block
+	// take turns.
 	minPause, maxPause = 5 * time.Millisecond, 500 * time.Millisecond
 	// undoTime bounds the cleanup after a failure, also if the caller's context has ended.
 	undoTime = 15 * time.Second
@@ -33,9 +34,9 @@ func (c *Client) Assign(ctx context.Context, req Request) ([]Assignment, error) 
 	return c.Begin(ctx, Start{Owner: req.Owner, Host: req.Host}).Finish(ctx, req)
 }
 
-// AssignEach is Assign for the owner and those in req.Also, with one write of each block. It returns what the first ones of them got:
-// at least the owner, or an error; and blocks that are full now. What a failure leaves to a handle stays: the caller assigns or releases
-// by handle later, in another process perhaps.
+// AssignEach is Assign for the owner and those in req.Also, with one write of each block. It returns what the first
+// ones of them got: at least the owner, or an error; and blocks that are full now. What a failure leaves to a handle
+// stays: the caller assigns or releases by handle later, in another process perhaps.
 func (c *Client) AssignEach(ctx context.Context, req Request) (got [][]Assignment, full []netip.Prefix, err error) {
 	a := c.Begin(ctx, Start{Owner: req.Owner, Host: req.Host, InUse: true})
 	plan, err := a.finish(ctx, req)

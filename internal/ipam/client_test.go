@@ -98,7 +98,8 @@ func TestAssignAgainInAFullPool(t *testing.T) {
 	errtest.Must(t, audit(store, live))
 }
 
-// A list that is a little old must not make a request fail: not one that lacks the pool, nor one that shows a full cluster.
+// A list that is a little old must not make a request fail: not one that lacks the pool, nor one that shows a full
+// cluster.
 func TestOldListsRefuseNothing(t *testing.T) {
 	store := datastoretest.NewFake()
 	store.SetLag(func(states int) int { return states })
@@ -108,8 +109,8 @@ func TestOldListsRefuseNothing(t *testing.T) {
 	errtest.Must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
 }
 
-// Pods that start together on a new node have all seen that it has no block before the first of them gets the host's lock. One
-// block serves them, in turn, whether they have read that themselves or heard it from the agent.
+// Pods that start together on a new node have all seen that it has no block before the first of them gets the host's
+// lock. One block serves them, in turn, whether they have read that themselves or heard it from the agent.
 func TestBurstOnNewNodeSharesItsBlock(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		store := seeded(t)
@@ -174,8 +175,8 @@ func TestReleaseReturnsWhatItFreed(t *testing.T) {
 	errtest.Must(t, audit(store, nil))
 }
 
-// An affinity that no list shows stops nobody: one that is marked deleted, by a process that died before it removed it, and
-// one that a Calico before 3.31 wrote without labels. Their block is found when all others are taken.
+// An affinity that no list shows stops nobody: one that is marked deleted, by a process that died before it removed it,
+// and one that a Calico before 3.31 wrote without labels. Their block is found when all others are taken.
 func TestClaimsMeetAffinitiesThatNoListShows(t *testing.T) {
 	marked := claimed("node-a", "10.1.0.0/30", api.AffinityPendingDeletion)
 	marked.Spec.Deleted = "true"
@@ -190,8 +191,9 @@ func TestClaimsMeetAffinitiesThatNoListShows(t *testing.T) {
 		{"marked deleted", []api.Resource{marked}, "10.1.0.0", nil},
 		{"marked deleted, its block still there", []api.Resource{marked, stored("10.1.0.0/30", "node-a").obj}, "10.1.0.0", nil},
 		{"of no node", []api.Resource{&api.BlockAffinity{Meta: unlabelled.Meta}}, "10.1.0.0", nil},
-		{"of a node and a range that its name does not stand for", []api.Resource{&api.BlockAffinity{Meta: newAffinity("node-a", cidr("10.1.0.0/30")).Meta,
-			Spec: api.BlockAffinitySpec{State: confirmed, Node: "node-b", CIDR: "10.0.0.0/8"}}}, "10.1.0.0", nil},
+		{"of a node and a range that its name does not stand for",
+			[]api.Resource{&api.BlockAffinity{Meta: newAffinity("node-a", cidr("10.1.0.0/30")).Meta,
+				Spec: api.BlockAffinitySpec{State: confirmed, Node: "node-b", CIDR: "10.0.0.0/8"}}}, "10.1.0.0", nil},
 		{"unlabelled", []api.Resource{unlabelled, stored("10.1.0.0/30", "node-a", "x").obj, storedHandle("x", "10.1.0.0/30=1")}, "10.1.0.1",
 			map[string][]netip.Addr{"x": {netip.MustParseAddr("10.1.0.0")}}},
 	} {
@@ -217,8 +219,8 @@ func TestClaimsMeetAffinitiesThatNoListShows(t *testing.T) {
 	}
 }
 
-// Objects that contradict themselves stop what depends on them with an error that names them, and no address is assigned or
-// released.
+// Objects that contradict themselves stop what depends on them with an error that names them, and no address is
+// assigned or released.
 func TestDamagedObjectsAreNamed(t *testing.T) {
 	damaged := damagedBlock("10.0.0.0/30", "node-a")
 	for _, c := range []struct {
@@ -232,7 +234,8 @@ func TestDamagedObjectsAreNamed(t *testing.T) {
 		{"the block of a handle that asks again", []api.Resource{damaged, storedHandle("h", "10.0.0.0/30=1")}, assignPod("h"),
 			"IPAMBlock 10-0-0-0-30"},
 		{"handle of another owner", []api.Resource{storedHandle("H")}, releasePod("h"), `IPAMHandle h`},
-		{"reservation", []api.Resource{&api.IPReservation{Meta: api.Meta{Name: "r"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.0.0"}}}},
+		{"reservation",
+			[]api.Resource{&api.IPReservation{Meta: api.Meta{Name: "r"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.0.0"}}}},
 			assignPod("h"), `IPReservation r spec.reservedCIDRs "10.0.0"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -284,13 +287,15 @@ func TestDamageIsPassedOver(t *testing.T) {
 		err    error
 		text   string
 	}{
-		{name: "own block", objs: []api.Resource{damagedBlock("10.0.0.12/30", "node-a"), claimed("node-a", "10.0.0.12/30", confirmed)}, want: "10.0.0.0"},
+		{name: "own block",
+			objs: []api.Resource{damagedBlock("10.0.0.12/30", "node-a"), claimed("node-a", "10.0.0.12/30", confirmed)}, want: "10.0.0.0"},
 		{name: "a block of the cluster", objs: []api.Resource{damagedBlock("10.0.0.12/30", "node-b")}, want: "10.0.0.0"},
 		{name: "affinity", objs: []api.Resource{badClaim}, want: "10.0.0.12"},
 		{name: "pool", objs: []api.Resource{badPool}, want: "10.0.0.12"},
 		{name: "the only block", objs: []api.Resource{tiny, damagedBlock("10.3.0.0/30", "node-b")}, change: onlyIn("tiny"),
 			err: ErrExhausted, text: "IPAMBlock 10-3-0-0-30"},
-		{name: "the own and only block", objs: []api.Resource{tiny, damagedBlock("10.3.0.0/30", "node-a"), claimed("node-a", "10.3.0.0/30", confirmed)},
+		{name: "the own and only block",
+			objs:   []api.Resource{tiny, damagedBlock("10.3.0.0/30", "node-a"), claimed("node-a", "10.3.0.0/30", confirmed)},
 			change: onlyIn("tiny"), err: ErrExhausted, text: "IPAMBlock 10-3-0-0-30"},
 		{name: "the pool that was asked for", objs: []api.Resource{badPool}, change: onlyIn("pool-0"),
 			err: ErrNoPool, text: "IPPool pool-0 spec.blockSize 8"},
@@ -331,7 +336,8 @@ func TestNodeIsReadForItsLabels(t *testing.T) {
 		{name: "no selector", pools: []api.Resource{poolObject("a", "10.1.0.0/30"), poolObject("all", "10.2.0.0/30",
 			func(p *api.IPPool) { p.Spec.NodeSelector = "all()" })}},
 		{name: "a selector", pools: []api.Resource{poolObject("a", "10.1.0.0/30", rack)}, read: true},
-		{name: "a selector in a pool of the other family", pools: []api.Resource{poolObject("a", "10.1.0.0/30"), poolObject("b", "fd00::/126", rack)}},
+		{name: "a selector in a pool of the other family",
+			pools: []api.Resource{poolObject("a", "10.1.0.0/30"), poolObject("b", "fd00::/126", rack)}},
 		{name: "a selector in a pool for other uses", pools: []api.Resource{poolObject("a", "10.1.0.0/30"),
 			poolObject("b", "10.2.0.0/30", rack, func(p *api.IPPool) { p.Spec.AllowedUses = []api.AllowedUse{api.UseTunnel} })}},
 		{name: "a selector in a pool that is asked for", pools: []api.Resource{poolObject("a", "10.1.0.0/30", rack)},
@@ -415,8 +421,8 @@ func TestUnavailableDatastore(t *testing.T) {
 	}
 }
 
-// A refusal is sure also when it comes at a later try, which reads only the blocks again: here somebody takes the own block's
-// last address, and the list that the first try accepted lacks the pool that was just made.
+// A refusal is sure also when it comes at a later try, which reads only the blocks again: here somebody takes the own
+// block's last address, and the list that the first try accepted lacks the pool that was just made.
 func TestLateRefusalsAreSure(t *testing.T) {
 	store := datastoretest.NewFake()
 	mustCreate(t, store, poolObject("one", "10.0.0.0/30"), &api.Node{Meta: api.Meta{Name: "node-a"}},

@@ -29,12 +29,13 @@ type Collection struct {
 	Known *Known
 }
 
-// Collect frees the addresses that containers of the network hold on the host though they are not alive, and returns their holders.
-// Addresses are the host's by their attribute "node", in blocks of whatever owner; those without the attribute are left alone. It also
-// deletes handles of the network, except those of other hosts, that have held nothing for longer than any ADD takes.
+// Collect frees the addresses that containers of the network hold on the host though they are not alive, and returns
+// their holders. Addresses are the host's by their attribute "node", in blocks of whatever owner; those without the
+// attribute are left alone. It also deletes handles of the network, except those of other hosts, that have held nothing
+// for longer than any ADD takes.
 //
-// What is freed is decided once. A container that starts meanwhile has a handle of its own. A damaged block is an error, after the others
-// were handled.
+// What is freed is decided once. A container that starts meanwhile has a handle of its own. A damaged block is an
+// error, after the others were handled.
 func (c *Client) Collect(ctx context.Context, what Collection) ([]Holder, error) {
 	cfg, err := c.collectConfig(ctx, what.Known)
 	if err != nil {
@@ -70,8 +71,8 @@ func (c *Client) collectAddresses(ctx context.Context, dead []Holder, cfg api.IP
 	return freed, errors.Join(append(failed, err)...)
 }
 
-// forget deletes the handle of a holder whose addresses were freed. A handle that names other blocks too, or is written concurrently, is
-// released as usual, in all of its blocks.
+// forget deletes the handle of a holder whose addresses were freed. A handle that names other blocks too, or is written
+// concurrently, is released as usual, in all of its blocks.
 func (c *Client) forget(ctx context.Context, freed Holder) error {
 	h, err := c.readHandle(ctx, freed.Handle)
 	if err != nil || h == nil {
@@ -95,12 +96,13 @@ func (c *Client) forget(ctx context.Context, freed Holder) error {
 	return nil
 }
 
-// emptyHandleAge is the minimum age of a handle that is deleted because it holds nothing. It is longer than any ADD, or any write in
-// flight.
+// emptyHandleAge is the minimum age of a handle that is deleted because it holds nothing. It is longer than any ADD, or
+// any write in flight.
 const emptyHandleAge = 10 * time.Minute
 
-// collectHandles deletes the handles that hold nothing: a process that is killed while it creates one leaves them, and a creation that is
-// applied after the container's DEL. A handle that names no host is deleted by the first host that finds it.
+// collectHandles deletes the handles that hold nothing: a process that is killed while it creates one leaves them, and
+// a creation that is applied after the container's DEL. A handle that names no host is deleted by the first host that
+// finds it.
 func (c *Client) collectHandles(ctx context.Context, what Collection, holding map[string]bool) error {
 	var list api.IPAMHandleList
 	if err := c.store.List(ctx, &list, datastore.ListOptions{Stale: true, NamesOnly: true}); err != nil {
@@ -124,8 +126,8 @@ func (c *Client) collectHandles(ctx context.Context, what Collection, holding ma
 	return errors.Join(errs...)
 }
 
-// removeEmptyHandle deletes a handle that is old, holds nothing and is not another host's. On etcd handles have no time of creation, so
-// they stay.
+// removeEmptyHandle deletes a handle that is old, holds nothing and is not another host's. On etcd handles have no time
+// of creation, so they stay.
 func (c *Client) removeEmptyHandle(ctx context.Context, name, host string) error {
 	h := &api.IPAMHandle{Meta: api.Meta{Name: name}}
 	err := c.store.Get(ctx, h)

@@ -63,7 +63,8 @@ func TestCollect(t *testing.T) {
 	for _, h := range freed {
 		got = append(got, h.Handle+" "+h.Attrs["namespace"]+"/"+h.Attrs["pod"])
 	}
-	want := []string{"net.dead-1 default/pod-dead-1", "net.dead-2 default/pod-dead-2", "net.dual default/pod-dual", "net.no-time default/pod-no-time"}
+	want := []string{"net.dead-1 default/pod-dead-1", "net.dead-2 default/pod-dead-2", "net.dual default/pod-dual",
+		"net.no-time default/pod-no-time"}
 	difftest.Want(t, "freed", want, got)
 	if i := slices.IndexFunc(freed, func(h Holder) bool { return h.Handle == "net.dual" }); i >= 0 && len(freed[i].Addresses) != 2 {
 		t.Errorf("of net.dual: %v, want both addresses", freed[i].Addresses)
@@ -118,7 +119,8 @@ func TestCollectPassesDamageOver(t *testing.T) {
 	}
 }
 
-// A handle that holds nothing goes when it is older than any ADD takes, unless another host created it or it may hold something.
+// A handle that holds nothing goes when it is older than any ADD takes, unless another host created it or it may hold
+// something.
 func TestCollectRemovesEmptyHandles(t *testing.T) {
 	scene := func() *datastoretest.Fake {
 		store := seeded(t)
@@ -197,12 +199,14 @@ func TestRoom(t *testing.T) {
 		{name: "in a new block"},
 		{name: "in an own block", objs: []api.Resource{stored("10.0.0.0/30", "node-a").obj, claimed("node-a", "10.0.0.0/30", confirmed)}},
 		{name: "in both families", change: func(r *Request) { r.V6 = true }},
-		{name: "borrowed", objs: []api.Resource{tiny, stored("10.5.0.0/30", "node-b", "a").obj}, change: func(r *Request) { r.PoolsV4 = []string{"tiny"} }},
+		{name: "borrowed", objs: []api.Resource{tiny, stored("10.5.0.0/30", "node-b", "a").obj},
+			change: func(r *Request) { r.PoolsV4 = []string{"tiny"} }},
 		{name: "reclaimed", objs: []api.Resource{tiny, aged(stored("10.5.0.0/30", "node-b"), time.Hour).obj},
 			config: api.IPAMConfigSpec{AutoAllocateBlocks: true, StrictAffinity: true}, change: func(r *Request) { r.PoolsV4 = []string{"tiny"} }},
 		{name: "none", objs: []api.Resource{tiny, full}, change: func(r *Request) { r.PoolsV4 = []string{"tiny"} }, err: ErrExhausted},
 		{name: "no pool", change: func(r *Request) { r.PoolsV4 = []string{"nowhere"} }, err: ErrNoPool},
-		{name: "at the limit", objs: []api.Resource{stored("10.0.0.0/30", "node-a", "a", "b", "c", "d").obj, claimed("node-a", "10.0.0.0/30", confirmed)},
+		{name: "at the limit",
+			objs:   []api.Resource{stored("10.0.0.0/30", "node-a", "a", "b", "c", "d").obj, claimed("node-a", "10.0.0.0/30", confirmed)},
 			config: api.IPAMConfigSpec{AutoAllocateBlocks: true, StrictAffinity: true, MaxBlocksPerHost: 1}, err: ErrBlockLimit},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// commit writes a plan, stage by stage, and stops after a stage in which a write fails. It reports whether a write was applied or, for
-// lack of an answer, may have been.
+// commit writes a plan, stage by stage, and stops after a stage in which a write fails. It reports whether a write was
+// applied or, for lack of an answer, may have been.
 func (c *Client) commit(ctx context.Context, p Plan) (wrote bool, err error) {
 	revisions := map[string]api.Meta{} // of what this plan wrote already: an affinity is written twice
 	for rest := p.writes; len(rest) > 0; {
@@ -30,8 +30,8 @@ func (c *Client) commit(ctx context.Context, p Plan) (wrote bool, err error) {
 	return wrote, nil
 }
 
-// commitStage sends the writes of a stage in parallel and waits for all answers: a write whose answer is not awaited may be applied at
-// any time.
+// commitStage sends the writes of a stage in parallel and waits for all answers: a write whose answer is not awaited
+// may be applied at any time.
 func (c *Client) commitStage(ctx context.Context, writes []write, revisions map[string]api.Meta) (wrote bool, err error) {
 	for _, w := range writes {
 		if prev, ok := revisions[keyOf(w.obj)]; ok {
@@ -69,10 +69,10 @@ func (c *Client) commitStage(ctx context.Context, writes []write, revisions map[
 
 func keyOf(obj api.Resource) string { return obj.ResourceType().Kind + "/" + obj.GetMeta().Name }
 
-// resolveClaim handles an affinity whose creation failed because one of that name exists. Lists may never show that one: it is marked
-// deleted, by a process that died before the deletion; it has no labels, as before Calico 3.31; or its content is not what its name
-// stands for. A read finishes the deletion, a write corrects the others. It returns the conflict, or why the affinity could not be read
-// or corrected.
+// resolveClaim handles an affinity whose creation failed because one of that name exists. Lists may never show that
+// one: it is marked deleted, by a process that died before the deletion; it has no labels, as before Calico 3.31; or
+// its content is not what its name stands for. A read finishes the deletion, a write corrects the others. It returns
+// the conflict, or why the affinity could not be read or corrected.
 func (c *Client) resolveClaim(ctx context.Context, w write, conflict error) error {
 	claim, ok := w.obj.(*api.BlockAffinity)
 	if !ok || w.verb != create {

@@ -15,8 +15,9 @@ type Cooldown struct {
 	Period time.Duration
 }
 
-// cooldown returns what an IPAMConfig says. Unset is none, as in Calico: nodes before its version 3.33 do not know releasedAt and drop it
-// with their next write of the block, which leaves the address allocated without an owner for ever.
+// cooldown returns what an IPAMConfig says. Unset is none, as in Calico: nodes before its version 3.33 do not know
+// releasedAt and drop it with their next write of the block, which leaves the address allocated without an owner for
+// ever.
 func cooldown(cfg api.IPAMConfigSpec, now time.Time) Cooldown {
 	return Cooldown{Now: now, Period: time.Duration(cfg.IPCooldownSeconds) * time.Second}
 }
@@ -32,8 +33,8 @@ func (b *Block) cool(released []netip.Addr, now time.Time) {
 	}
 }
 
-// FreeCooled frees the addresses whose cooldown is over: those that were released first are assigned first. It is called whenever a block
-// is read; the result is stored with the block's next write.
+// FreeCooled frees the addresses whose cooldown is over: those that were released first are assigned first. It is
+// called whenever a block is read; the result is stored with the block's next write.
 func (b *Block) FreeCooled(cool Cooldown) {
 	s := &b.obj.Spec
 	type thawed struct {

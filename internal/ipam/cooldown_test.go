@@ -11,7 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// cooling writes a block: each address's handle, "~" while it cools down, "." while it is free; then the order of the free.
+// cooling writes a block: each address's handle, "~" while it cools down, "." while it is free; then the order of the
+// free.
 func cooling(b *Block) string {
 	out := ""
 	for _, at := range b.obj.Spec.Allocations {
@@ -114,7 +115,8 @@ func TestWindowsReservedIsEmpty(t *testing.T) {
 	}
 }
 
-// With a cool-down of ten minutes, an address comes back after ten minutes, and no earlier though the pool is exhausted.
+// With a cool-down of ten minutes, an address comes back after ten minutes, and no earlier though the pool is
+// exhausted.
 func TestCoolDownHoldsBackAddresses(t *testing.T) {
 	store := seeded(t, poolObject("tiny", "10.5.0.0/31", func(p *api.IPPool) { p.Spec.BlockSize = 31 }),
 		&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}})
@@ -144,7 +146,8 @@ func TestCoolDownHoldsBackAddresses(t *testing.T) {
 
 // Addresses that are handed over do not cool down.
 func TestHandOver(t *testing.T) {
-	store := seeded(t, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}})
+	store := seeded(t,
+		&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}})
 	want := mustAssign(t, store, podRequest("node-a", "old"))
 	freed, err := client(store).HandOver(t.Context(), "old")
 	errtest.Must(t, err)
@@ -157,7 +160,8 @@ func TestHandOver(t *testing.T) {
 // A block without an owner stays while an address cools down, and is taken when its range is needed.
 func TestOrphanOutlivesItsLastAddressWhileThatCoolsDown(t *testing.T) {
 	store := seeded(t, poolObject("tiny", "10.5.0.0/30"), stored("10.5.0.0/30", "", "a").obj, storedHandle("a", "10.5.0.0/30=1"),
-		&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, StrictAffinity: true, IPCooldownSeconds: 60}})
+		&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName},
+			Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, StrictAffinity: true, IPCooldownSeconds: 60}})
 	now := clock
 	c := NewClient(store, func() time.Time { return now })
 	_, err := c.Release(t.Context(), "a")

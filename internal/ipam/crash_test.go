@@ -24,7 +24,9 @@ type scenario struct {
 	handle  string                                            // in place of h
 	release bool
 	held    bool // h holds an address before
-	orphan  bool // there is an owned block without a claim before, and there may be one after a failure: nothing else is free to make up for it
+	// there is an owned block without a claim before, and there may be one after a failure: nothing else is free to make
+	// up for it
+	orphan bool
 }
 
 var scenarios = []scenario{
@@ -152,7 +154,8 @@ var scenarios = []scenario{
 	{
 		name: "release that lets addresses cool down",
 		prepare: func(t *testing.T, s datastore.Store) {
-			mustCreate(t, s, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 60}})
+			mustCreate(t, s,
+				&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 60}})
 			errtest.Must(t, assignDual("h")(t.Context(), client(s)))
 		},
 		do: releasePod("h"), release: true,
@@ -233,8 +236,9 @@ var faults = map[datastoretest.Fault]string{
 	datastoretest.CrashLate:   "crash, late",
 }
 
-// Whatever happens to whichever request of an operation: it succeeds, or it fails and leaves nothing, or its process dies and
-// the next operation on the handle mends what it left. The node can work on in each case, and so can the others.
+// Whatever happens to whichever request of an operation: it succeeds, or it fails and leaves nothing, or its process
+// dies and the next operation on the handle mends what it left. The node can work on in each case, and so can the
+// others.
 func TestEveryFaultAtEveryRequest(t *testing.T) {
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {

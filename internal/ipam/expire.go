@@ -16,8 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Expired is an unused holder: all that the handle holds, each address with the sequence number of its assignment. An address without a
-// handle is a holder of its own.
+// Expired is an unused holder: all that the handle holds, each address with the sequence number of its assignment. An
+// address without a handle is a holder of its own.
 type Expired struct {
 	Handle    string
 	Addresses map[netip.Addr]Assigned
@@ -29,11 +29,12 @@ type Assigned struct {
 	Sequence uint64
 }
 
-// Expire frees addresses, all of a holder or none, with one write for each block. A holder that now holds anything else in one of these
-// blocks, or whose address was assigned again since, keeps all. It returns the indexes of the holders whose addresses were freed. An
-// error is of some blocks; the others were written.
+// Expire frees addresses, all of a holder or none, with one write for each block. A holder that now holds anything else
+// in one of these blocks, or whose address was assigned again since, keeps all. It returns the indexes of the holders
+// whose addresses were freed. An error is of some blocks; the others were written.
 func (c *Client) Expire(ctx context.Context, cfg api.IPAMConfigSpec, holders []Expired) ([]int, error) {
-	e := expiry{client: c, cfg: cfg, holders: holders, of: map[netip.Prefix][]int{}, kept: make([]bool, len(holders)), freed: make([]int, len(holders))}
+	e := expiry{client: c, cfg: cfg, holders: holders, of: map[netip.Prefix][]int{}, kept: make([]bool, len(holders)),
+		freed: make([]int, len(holders))}
 	for i, h := range holders {
 		for _, at := range h.Addresses {
 			if !slices.Contains(e.of[at.Block], i) {
@@ -159,7 +160,8 @@ func (e *expiry) done() []int {
 	return done
 }
 
-// holdsExactly reports whether a holder holds the expected addresses in the block, by the same assignments, and no others.
+// holdsExactly reports whether a holder holds the expected addresses in the block, by the same assignments, and no
+// others.
 func (b *Block) holdsExactly(h *Expired) bool {
 	for a, at := range h.Addresses {
 		if at.Block == b.cidr && !b.assigned(a, h.Handle, at.Sequence) {
@@ -243,8 +245,8 @@ func (c *Client) ReleaseBlock(ctx context.Context, cfg api.IPAMConfigSpec, seen 
 	return landed(err, "give up block %s", seen.Name)
 }
 
-// DeleteAffinity deletes an affinity whose block does not exist, or has another owner. Before a block is created its affinity is written,
-// so this deletes the affinity that was seen, or nothing.
+// DeleteAffinity deletes an affinity whose block does not exist, or has another owner. Before a block is created its
+// affinity is written, so this deletes the affinity that was seen, or nothing.
 func (c *Client) DeleteAffinity(ctx context.Context, seen *api.BlockAffinity) (bool, error) {
 	owns, err := c.owns(ctx, seen)
 	if owns {

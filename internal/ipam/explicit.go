@@ -60,7 +60,8 @@ func poolOf(st *State, req *Request, a netip.Addr) (Pool, error) {
 	return st.Pools[i], nil
 }
 
-// blockOf returns the block of an address, after it was read: of the pool's block size, or of another from before blockSize changed.
+// blockOf returns the block of an address, after it was read: of the pool's block size, or of another from before
+// blockSize changed.
 func blockOf(st *State, pool Pool, a netip.Addr) (netip.Prefix, error) {
 	cidr := netip.PrefixFrom(a, pool.BlockBits).Masked()
 	b, err := st.read(cidr)

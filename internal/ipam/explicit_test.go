@@ -40,7 +40,8 @@ func TestPlanExplicit(t *testing.T) {
 			writes: []string{"create handle h 10.0.0.0/30=1", "update block 10.0.0.0/30 host:node-a [0:x . 2:h .]"},
 		},
 		{
-			name: "reservations, selectors and the mode of the pool do not matter", affine: own, request: asks("10.0.0.2"), reserved: cidrs("10.0.0.0/28"),
+			name: "reservations, selectors and the mode of the pool do not matter", affine: own, request: asks("10.0.0.2"),
+			reserved: cidrs("10.0.0.0/28"),
 			pools: onlyPool(func(p *api.IPPool) {
 				p.Spec.NodeSelector, p.Spec.NamespaceSelector, p.Spec.AssignmentMode = "has(x)", "has(y)", api.AssignManual
 			}),
@@ -75,7 +76,8 @@ func TestPlanExplicit(t *testing.T) {
 			err:    ErrTaken, text: "10.0.0.4/31",
 		},
 		{
-			name: "another node's block", request: asks("10.0.0.2"), blocks: []*Block{stored("10.0.0.0/30", "node-b", "x")}, reads: cidrs("10.0.0.0/30"),
+			name: "another node's block", request: asks("10.0.0.2"), blocks: []*Block{stored("10.0.0.0/30", "node-b", "x")},
+			reads:  cidrs("10.0.0.0/30"),
 			want:   "10.0.0.2 from 10.0.0.0/30",
 			writes: []string{"create handle h 10.0.0.0/30=1", "update block 10.0.0.0/30 host:node-b [0:x . 2:h .]"},
 		},
@@ -127,9 +129,10 @@ func TestPlanExplicit(t *testing.T) {
 			name: "of both families", request: asks("10.0.0.1", "fd00::5"), reads: cidrs("10.0.0.0/30", "fd00::4/126"), names: true,
 			want: "10.0.0.1 from 10.0.0.0/30, fd00::5 from fd00::4/126",
 			writes: []string{
-				"create affinity node-a 10.0.0.0/30 pending", "create affinity node-a fd00::4/126 pending", "create handle h 10.0.0.0/30=1 fd00::4/126=1",
-				"create block 10.0.0.0/30 host:node-a [. 1:h . .]", "create block fd00::4/126 host:node-a [. 1:h . .]",
-				"update affinity node-a 10.0.0.0/30 confirmed", "update affinity node-a fd00::4/126 confirmed",
+				"create affinity node-a 10.0.0.0/30 pending", "create affinity node-a fd00::4/126 pending",
+				"create handle h 10.0.0.0/30=1 fd00::4/126=1", "create block 10.0.0.0/30 host:node-a [. 1:h . .]",
+				"create block fd00::4/126 host:node-a [. 1:h . .]", "update affinity node-a 10.0.0.0/30 confirmed",
+				"update affinity node-a fd00::4/126 confirmed",
 			},
 		},
 		{

@@ -23,8 +23,10 @@ func FuzzStoredObjects(f *testing.F) {
 		{0, `{"spec":{"cidr":"10.0.0.12/30","affinity":"host:node-a","allocations":[0,null,null,null],"unallocated":[1,2,3],` +
 			`"attributes":[{"handle_id":"x","secondary":{"node":"node-a","timestamp":"now"}}]}}`},
 		{0, `{"spec":{"cidr":"10.0.0.12/30","affinity":"host:node-a","allocations":[0,-1],"unallocated":[7,7],"attributes":null}}`},
-		{0, `{"spec":{"cidr":"10.0.0.12/30","affinity":"host:node-a","allocations":[0,0,0,0],"unallocated":null,"attributes":[{"releasedAt":"2026-01-02T03:04:05Z"}]}}`},
-		{0, `{"spec":{"cidr":"10.0.0.12/30","allocations":[0,null,null,1],"unallocated":[1,2],"attributes":[{"releasedAt":"soon","handle_id":"h"},null]}}`},
+		{0, `{"spec":{"cidr":"10.0.0.12/30","affinity":"host:node-a","allocations":[0,0,0,0],"unallocated":null,` +
+			`"attributes":[{"releasedAt":"2026-01-02T03:04:05Z"}]}}`},
+		{0, `{"spec":{"cidr":"10.0.0.12/30","allocations":[0,null,null,1],"unallocated":[1,2],"attributes":[{"releasedAt":"soon",` +
+			`"handle_id":"h"},null]}}`},
 		{0, `{"spec":{"cidr":"0.0.0.0/0","affinity":"virtual:load-balancer","allocations":[],"unallocated":[],"attributes":[]}}`},
 		{1, `{"spec":{"handleID":"net.h","block":{"10.0.0.12/30":-1,"10.0.0.13/30":2,"fd00::/126":9,"x":1}}}`},
 		{1, `{"spec":{"handleID":"other","block":null}}`},
@@ -39,7 +41,8 @@ func FuzzStoredObjects(f *testing.F) {
 		f.Add(seed.kind, []byte(seed.json), byte(0), []byte("{}"))
 	}
 	f.Add(byte(0), []byte(`{"spec":{"cidr":"10.0.0.12/30","affinity":"host:node-a","allocations":[0,null,null,null],"unallocated":[1,2,3],`+
-		`"attributes":[{"handle_id":"net.h","secondary":{"node":"node-a"}}]}}`), byte(1), []byte(`{"spec":{"handleID":"net.h","block":{"10.0.0.12/30":1}}}`))
+		`"attributes":[{"handle_id":"net.h","secondary":{"node":"node-a"}}]}}`), byte(1),
+		[]byte(`{"spec":{"handleID":"net.h","block":{"10.0.0.12/30":1}}}`))
 	f.Fuzz(func(t *testing.T, kind byte, data []byte, kind2 byte, data2 []byte) {
 		synctest.Test(t, func(t *testing.T) { // so that a hundred tries take no time
 			store := datastoretest.NewFake()
@@ -54,7 +57,8 @@ func FuzzStoredObjects(f *testing.F) {
 
 // put stores an object of a kind under the name by which operations find it, if it can be decoded at all.
 func put(t *testing.T, store datastore.Store, kind byte, data []byte) bool {
-	obj := []api.Resource{&api.IPAMBlock{}, &api.IPAMHandle{}, &api.BlockAffinity{}, &api.IPPool{}, &api.IPAMConfig{}, &api.IPReservation{}}[kind%6]
+	obj := []api.Resource{&api.IPAMBlock{}, &api.IPAMHandle{}, &api.BlockAffinity{}, &api.IPPool{}, &api.IPAMConfig{},
+		&api.IPReservation{}}[kind%6]
 	if json.Unmarshal(data, obj) != nil {
 		return false
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// The objects in testdata are what a real Calico left behind for this history: gold-node claims a block, the first address is
-// assigned and released, then pod web-1 gets the second; ipamblock-…-after-del is after web-1's deletion.
+// The objects in testdata are what a real Calico left behind for this history: gold-node claims a block, the first
+// address is assigned and released, then pod web-1 gets the second; ipamblock-…-after-del is after web-1's deletion.
 const (
 	goldenNode  = "gold-node"
 	goldenBlock = "192.168.154.0/26"

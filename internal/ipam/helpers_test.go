@@ -60,8 +60,8 @@ func claimed(host, text string, state api.AffinityState) *api.BlockAffinity {
 	return a
 }
 
-// stored returns a block as it is stored: owned by a host unless that is empty, its first addresses held by the handles, one
-// each; "-" frees one again.
+// stored returns a block as it is stored: owned by a host unless that is empty, its first addresses held by the
+// handles, one each; "-" frees one again.
 func stored(text, host string, handles ...string) *Block {
 	b := NewBlock(cidr(text), host, clock)
 	if host == "" {

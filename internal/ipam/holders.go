@@ -25,8 +25,8 @@ type Holder struct {
 	assigned map[netip.Addr]Assigned
 }
 
-// Holders lists the holders of addresses on a host, by the attribute "node", in blocks of whatever owner. A caller that acts on it checks
-// again. Damaged blocks are an error, beside the list from the others.
+// Holders lists the holders of addresses on a host, by the attribute "node", in blocks of whatever owner. A caller that
+// acts on it checks again. Damaged blocks are an error, beside the list from the others.
 func (c *Client) Holders(ctx context.Context, host string) ([]Holder, error) {
 	now, err := c.readHolders(ctx, host)
 	if err != nil {
@@ -116,7 +116,8 @@ func (c *Client) readHeld(ctx context.Context, handle string) ([]*Block, error) 
 	return c.readBlocksOf(ctx, h)
 }
 
-// readBlocksOf returns the blocks that a handle names and that exist. A damaged one is an error: what the handle holds there is unknown.
+// readBlocksOf returns the blocks that a handle names and that exist. A damaged one is an error: what the handle holds
+// there is unknown.
 func (c *Client) readBlocksOf(ctx context.Context, h *api.IPAMHandle) ([]*Block, error) {
 	read, err := c.readBlocks(ctx, handleBlocks(h))
 	if err != nil {
@@ -152,7 +153,8 @@ func (c *Client) Assigned(ctx context.Context, owner Owner) ([]Assignment, error
 	return assigned, err
 }
 
-// Holds returns nil if the owner holds all of the addresses, and else an error that wraps ErrNotHeld and names the others.
+// Holds returns nil if the owner holds all of the addresses, and else an error that wraps ErrNotHeld and names the
+// others.
 func (c *Client) Holds(ctx context.Context, owner Owner, addrs []netip.Addr) error {
 	assigned, err := c.Assigned(ctx, owner)
 	if err != nil {

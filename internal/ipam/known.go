@@ -4,8 +4,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Known is the agent's cached view of the cluster. With it an operation reads only what it is about to change. It may be stale: every
-// write is guarded, and no refusal is based on it.
+// Known is the agent's cached view of the cluster. With it an operation reads only what it is about to change. It may
+// be stale: every write is guarded, and no refusal is based on it.
 type Known struct {
 	Config       api.IPAMConfigSpec
 	Pools        []api.IPPool

@@ -22,13 +22,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestHistories runs random histories: pods come and go on three nodes at once, with and without an agent that knows what
-// was true a while ago; some ask for an address of their own, some give up after they have begun; nodes collect what dead
-// containers hold, and take blocks that others do not use. Requests of different processes interleave in any order, fail, lose
-// their answers or land late, processes die between any two writes, and lists are old. After each request: no block
-// contradicts itself or overlaps another, and whoever was given an address holds it. No address is given before it has cooled
-// down. At the end, when those who were left half-done have been released or collected: handles, blocks and claims agree, and
-// nothing is leaked.
+// TestHistories runs random histories: pods come and go on three nodes at once, with and without an agent that knows
+// what was true a while ago; some ask for an address of their own, some give up after they have begun; nodes collect
+// what dead containers hold, and take blocks that others do not use. Requests of different processes interleave in any
+// order, fail, lose their answers or land late, processes die between any two writes, and lists are old. After each
+// request: no block contradicts itself or overlaps another, and whoever was given an address holds it. No address is
+// given before it has cooled down. At the end, when those who were left half-done have been released or collected:
+// handles, blocks and claims agree, and nothing is leaked.
 //
 // A history is a function of its seed: a failure names it, and -model.seed replays it.
 func TestHistories(t *testing.T) {
@@ -45,8 +45,8 @@ const (
 	dirty        // an operation failed or died: nobody knows what it holds
 )
 
-// history is one run of the model. The test's goroutine decides everything; the others wait for it with each request, so that
-// the order of requests is the seed's alone.
+// history is one run of the model. The test's goroutine decides everything; the others wait for it with each request,
+// so that the order of requests is the seed's alone.
 type history struct {
 	t      *testing.T
 	seed   uint64
@@ -296,8 +296,8 @@ func (h *history) start() {
 		return
 	}
 	handle := handles[h.rng.IntN(len(handles))]
-	// A request may be repeated, but not while a write of its dead predecessor can still land: that one's address would be in
-	// no handle. Container runtimes never repeat one, they release and use a new handle.
+	// A request may be repeated, but not while a write of its dead predecessor can still land: that one's address would be
+	// in no handle. Container runtimes never repeat one, they release and use a new handle.
 	if h.rng.IntN(5) == 0 && !h.late {
 		h.assign(handle)
 		return
@@ -523,8 +523,8 @@ func (h *history) free(handle string) {
 	}
 }
 
-// collectAll lets each node collect as if none of its containers lived. That alone balances the books, but for containers
-// of other networks.
+// collectAll lets each node collect as if none of its containers lived. That alone balances the books, but for
+// containers of other networks.
 func (h *history) collectAll() {
 	for _, host := range hosts {
 		if _, err := h.client(h.store).Collect(context.Background(), Collection{Host: host, Network: "net"}); err != nil {

@@ -12,16 +12,17 @@ import (
 type Owner struct {
 	// Handle is the key by which the address is released.
 	Handle string
-	// Attrs describe the owner to people and to garbage collection: pod, namespace, node, type, timestamp, and the interface if the
-	// container may have several in the network. Without any, the handle alone identifies the owner.
+	// Attrs describe the owner to people and to garbage collection: pod, namespace, node, type, timestamp, and the
+	// interface if the container may have several in the network. Without any, the handle alone identifies the owner.
 	Attrs map[string]string
 	// Only, if not nil, narrows a release to these addresses.
 	Only []netip.Addr
 }
 
-// sameContainer reports whether an allocation of the owner's handle, with these attributes, is of the owner's container. A handle
-// consists of a network's name and an ID that a container runtime chose: runtimes of two nodes may choose the same ID, and network "a.b"
-// with container "c" has the handle of network "a" with container "b.c". Calico before 3.0 stored no attributes.
+// sameContainer reports whether an allocation of the owner's handle, with these attributes, is of the owner's
+// container. A handle consists of a network's name and an ID that a container runtime chose: runtimes of two nodes may
+// choose the same ID, and network "a.b" with container "c" has the handle of network "a" with container "b.c". Calico
+// before 3.0 stored no attributes.
 func (o *Owner) sameContainer(noted map[string]string) bool {
 	switch {
 	case len(noted) == 0 || len(o.Attrs) == 0:
@@ -34,7 +35,8 @@ func (o *Owner) sameContainer(noted map[string]string) bool {
 	return noted["node"] == "" || noted["node"] == o.Attrs["node"]
 }
 
-// owns reports whether an allocation of the owner's handle is the owner's: of its container, and of its interface if both name one.
+// owns reports whether an allocation of the owner's handle is the owner's: of its container, and of its interface if
+// both name one.
 func (o *Owner) owns(noted map[string]string) bool {
 	theirs, ours := noted[names.AttributeInterface], o.Attrs[names.AttributeInterface]
 	return o.sameContainer(noted) && (theirs == "" || ours == "" || theirs == ours)
@@ -52,8 +54,8 @@ func (b *Block) noted(a netip.Addr) map[string]string {
 	return b.obj.Spec.Attributes[*b.obj.Spec.Allocations[b.ordinal(a)]].Secondary
 }
 
-// handleOwned refuses a handle under which another container holds addresses, or another node is assigning one. The blocks that it names
-// were read.
+// handleOwned refuses a handle under which another container holds addresses, or another node is assigning one. The
+// blocks that it names were read.
 func (st *State) handleOwned(req *Request) error {
 	held := 0
 	for _, cidr := range handleBlocks(st.Handle) {

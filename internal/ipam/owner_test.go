@@ -85,11 +85,12 @@ func TestPlanAssignRefusesAnothersHandle(t *testing.T) {
 	elsewhere := storedHandle("h")
 	elsewhere.Annotations[names.AnnotationNode] = "node-b"
 	for name, c := range map[string]planCase{
-		"a pod's address":                    {blocks: []*Block{noting(with("node=node-a", "namespace=d", "pod=web"))}, request: of(here)},
-		"a pod's address, asked for by name": {blocks: []*Block{noting(with("node=node-a", "namespace=d", "pod=web"))}, request: of(here, "10.0.0.0")},
-		"another address of another's":       {blocks: []*Block{noting(with("node=node-b"))}, request: of(here, "10.0.0.1")},
-		"of another node":                    {blocks: []*Block{noting(with("node=node-b"))}, request: of(here)},
-		"about to be of another node":        {handle: elsewhere, blocks: []*Block{noting()}, request: of(here)},
+		"a pod's address": {blocks: []*Block{noting(with("node=node-a", "namespace=d", "pod=web"))}, request: of(here)},
+		"a pod's address, asked for by name": {blocks: []*Block{noting(with("node=node-a", "namespace=d", "pod=web"))},
+			request: of(here, "10.0.0.0")},
+		"another address of another's": {blocks: []*Block{noting(with("node=node-b"))}, request: of(here, "10.0.0.1")},
+		"of another node":              {blocks: []*Block{noting(with("node=node-b"))}, request: of(here)},
+		"about to be of another node":  {handle: elsewhere, blocks: []*Block{noting()}, request: of(here)},
 	} {
 		c.affine = own
 		if c.handle == nil {

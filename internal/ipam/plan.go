@@ -37,8 +37,8 @@ type Request struct {
 	PoolsV4, PoolsV6 []string
 	// Use is the purpose, which pools may exclude.
 	Use api.AllowedUse
-	// Addresses are the requested ones, at most one of a family; of a family without one, any will do. Reservations and the
-	// pools' selectors do not apply to them.
+	// Addresses are the requested ones, at most one of a family; of a family without one, any will do. Reservations and
+	// the pools' selectors do not apply to them.
 	Addresses []netip.Addr
 	// NamespaceLabels are matched by the pools' namespace selectors; nil where there is no namespace.
 	NamespaceLabels map[string]string
@@ -46,7 +46,8 @@ type Request struct {
 	AnyNamespace bool
 	// Full are blocks of the host that were seen to be full: they are not read while there is room elsewhere.
 	Full []netip.Prefix
-	// Also are further owners, whose handles are new: each gets addresses from the blocks of the first one's, while these have room.
+	// Also are further owners, whose handles are new: each gets addresses from the blocks of the first one's, while these
+	// have room.
 	Also []Owner
 }
 
@@ -94,8 +95,8 @@ const (
 	remove
 )
 
-// stage orders writes: those of one stage do not depend on each other and are sent in parallel, after all writes of the stage
-// before were applied.
+// stage orders writes: those of one stage do not depend on each other and are sent in parallel, after all writes of the
+// stage before were applied.
 type stage int
 
 const (
@@ -124,8 +125,8 @@ type Plan struct {
 	also [][]Assignment // of the first of Request.Also
 }
 
-// PlanAssign decides which addresses to assign and which writes that takes. It is pure: the same state and request give the same plan. An
-// address that the handle already holds is kept, so that a repeated request gets the same one.
+// PlanAssign decides which addresses to assign and which writes that takes. It is pure: the same state and request give
+// the same plan. An address that the handle already holds is kept, so that a repeated request gets the same one.
 //
 // Where the state lacks what the decision depends on, the error is a need; the caller reads that and plans again.
 func PlanAssign(st *State, req *Request) (Plan, error) {
@@ -213,8 +214,8 @@ func (p *Plan) add(s stage, v verb, obj api.Resource) {
 	p.writes = append(p.writes, write{stage: s, verb: v, obj: obj})
 }
 
-// claim writes the affinity as pending. One that is already pending is written again: its new revision makes concurrent writes that are
-// based on the old one fail.
+// claim writes the affinity as pending. One that is already pending is written again: its new revision makes concurrent
+// writes that are based on the old one fail.
 func (p *Plan) claim(c choice) {
 	switch {
 	case c.affinity == nil || c.held:
@@ -225,8 +226,8 @@ func (p *Plan) claim(c choice) {
 	}
 }
 
-// handle writes the number of addresses that the handle holds in each block: those that the blocks show, and the new ones. Blocks that an
-// earlier try of this request named without getting an address there are dropped.
+// handle writes the number of addresses that the handle holds in each block: those that the blocks show, and the new
+// ones. Blocks that an earlier try of this request named without getting an address there are dropped.
 func (p *Plan) handle(st *State, req *Request, choices []choice) {
 	h := hostHandle(req.Handle, req.Host)
 	known := map[string]int{}
@@ -290,9 +291,9 @@ func (p *Plan) confirm(c choice) {
 	p.add(toConfirm, update, withState(c.affinity, c.block.cidr, api.AffinityConfirmed))
 }
 
-// PlanRelease decides which writes free all addresses of a handle that are the owner's: the blocks first, the handle last. blocks has
-// those blocks that the handle names and that exist. A block without an owner is removed with its last address. A handle under which others
-// hold addresses stays, and if none is the owner's nothing is written.
+// PlanRelease decides which writes free all addresses of a handle that are the owner's: the blocks first, the handle
+// last. blocks has those blocks that the handle names and that exist. A block without an owner is removed with its last
+// address. A handle under which others hold addresses stays, and if none is the owner's nothing is written.
 //
 // A block that holds no address of the handle is written too: the write that would assign one may have been sent by a
 // process that died, and land after this; the new revision defeats it.

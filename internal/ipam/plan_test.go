@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// planCase is one question to PlanAssign. The state is that of node-a in a pool of four blocks of four addresses, 10.0.0.0/28,
-// and has an IPv6 pool like it, fd00::/124. node-a starts to look for a block at the last one.
+// planCase is one question to PlanAssign. The state is that of node-a in a pool of four blocks of four addresses,
+// 10.0.0.0/28, and has an IPv6 pool like it, fd00::/124. node-a starts to look for a block at the last one.
 type planCase struct {
 	name     string
 	affine   []*api.BlockAffinity
@@ -529,7 +529,8 @@ func TestPlanRefusesToAskForNothing(t *testing.T) {
 	}
 }
 
-// Affinities that a plan writes carry the labels without which Calico since 3.31 does not see them, also those that had none.
+// Affinities that a plan writes carry the labels without which Calico since 3.31 does not see them, also those that had
+// none.
 func TestPlanLabelsAffinities(t *testing.T) {
 	old := claimed("node-a", "10.0.0.0/30", pending)
 	old.Labels, old.Annotations = nil, nil
@@ -673,7 +674,8 @@ func TestPlanRelease(t *testing.T) {
 
 // Each write of a block counts, and an assignment remembers the count before its own.
 func TestPlansCountWrites(t *testing.T) {
-	c := planCase{affine: []*api.BlockAffinity{claimed("node-a", "10.0.0.0/30", confirmed)}, blocks: []*Block{stored("10.0.0.0/30", "node-a", "x")}}
+	c := planCase{affine: []*api.BlockAffinity{claimed("node-a", "10.0.0.0/30", confirmed)},
+		blocks: []*Block{stored("10.0.0.0/30", "node-a", "x")}}
 	was := c.blocks[0].obj.Spec.SequenceNumber
 	plan, err := PlanAssign(c.state(t), c.req())
 	errtest.Must(t, err)

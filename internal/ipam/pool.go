@@ -33,8 +33,9 @@ type Pool struct {
 	Namespaces selector.Selector
 }
 
-// ParsePools checks all stored pools, and says of each whether addresses may be assigned from it. This is the one judgement of a pool: its
-// condition, the agents, the plugins, the controllers and `ipam check` have it from here. The results are in the order of the objects.
+// ParsePools checks all stored pools, and says of each whether addresses may be assigned from it. This is the one
+// judgement of a pool: its condition, the agents, the plugins, the controllers and `ipam check` have it from here. The
+// results are in the order of the objects.
 func ParsePools(objs []api.IPPool) []Pool {
 	pools := make([]Pool, len(objs))
 	for i := range objs {
@@ -55,8 +56,8 @@ func ValidPools(objs []api.IPPool) []Pool {
 	return slices.DeleteFunc(ParsePools(objs), func(p Pool) bool { return p.Err != nil })
 }
 
-// judge says whether addresses may be assigned. A condition that is False counts too: of two pools that overlap, Calico's controller may
-// prefer another. What the object itself says now is newer than the condition that repeats it.
+// judge says whether addresses may be assigned. A condition that is False counts too: of two pools that overlap,
+// Calico's controller may prefer another. What the object itself says now is newer than the condition that repeats it.
 func (p *Pool) judge(obj *api.IPPool, older *Pool) {
 	p.Reason = api.PoolOK
 	switch {
@@ -71,7 +72,8 @@ func (p *Pool) judge(obj *api.IPPool, older *Pool) {
 		p.Why = fmt.Sprintf("%s overlaps %s of the older IPPool %s: an address could be in two blocks", p.CIDR, older.CIDR, older.Name)
 	case obj.Status != nil:
 		for _, c := range obj.Status.Conditions {
-			if c.Type == api.Allocatable && c.Status == "False" && !slices.Contains([]string{api.PoolDisabled, "Disabled", api.PoolInvalid}, c.Reason) {
+			if c.Type == api.Allocatable && c.Status == "False" &&
+				!slices.Contains([]string{api.PoolDisabled, "Disabled", api.PoolInvalid}, c.Reason) {
 				p.Why = fmt.Sprintf("its condition %s is False: %s %s", c.Type, c.Reason, c.Message)
 			}
 		}
@@ -79,8 +81,8 @@ func (p *Pool) judge(obj *api.IPPool, older *Pool) {
 	p.Enabled = p.Why == ""
 }
 
-// olderOverlap returns a pool that overlaps the i-th and is older; nil if there is none. One that is disabled or being deleted counts, as it
-// may have blocks; from one with Err, nothing is assigned.
+// olderOverlap returns a pool that overlaps the i-th and is older; nil if there is none. One that is disabled or being
+// deleted counts, as it may have blocks; from one with Err, nothing is assigned.
 func olderOverlap(objs []api.IPPool, pools []Pool, i int) *Pool {
 	for j := range pools {
 		if i == j || pools[j].Err != nil || !pools[j].CIDR.Overlaps(pools[i].CIDR) {
@@ -157,15 +159,16 @@ func (p Pool) block(i uint64) netip.Prefix {
 	return netip.PrefixFrom(first, p.BlockBits)
 }
 
-// blocksAfter returns how many of the pool's blocks after the i-th lie in the range that the i-th lies in. An IPv6 range has
-// too many to look at each.
+// blocksAfter returns how many of the pool's blocks after the i-th lie in the range that the i-th lies in. An IPv6
+// range has too many to look at each.
 func (p Pool) blocksAfter(i uint64, r netip.Prefix) uint64 {
 	size := uint64(1) << min(p.BlockBits-r.Bits(), 32)
 	return size - 1 - i%size
 }
 
-// usablePools returns the pools of a family that a request may use, in the order in which they are to be tried: that of the
-// request if it asks for pools, whose selectors then do not matter. If there are none, the error says why not, pool by pool.
+// usablePools returns the pools of a family that a request may use, in the order in which they are to be tried: that of
+// the request if it asks for pools, whose selectors then do not matter. If there are none, the error says why not, pool
+// by pool.
 func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 	wanted := req.PoolsV4
 	if v6 {
@@ -203,8 +206,9 @@ func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 		ErrNoPool, family, st.flaws())
 }
 
-// candidatePools returns the requested pools in that order, or all if none was requested. Each requested pool must exist and be enabled,
-// as in Calico: falling back to the others would hide the mistake. The error begins with Calico's words, which people search for.
+// candidatePools returns the requested pools in that order, or all if none was requested. Each requested pool must
+// exist and be enabled, as in Calico: falling back to the others would hide the mistake. The error begins with Calico's
+// words, which people search for.
 func candidatePools(st *State, wanted []string) ([]Pool, error) {
 	pools := st.Pools
 	if len(wanted) == 0 {

@@ -95,12 +95,15 @@ func TestParsePoolsJudges(t *testing.T) {
 		pool("off-and-invalid", "10.79.0.0/31", "2026-01-01", func(p *api.IPPool) { p.Spec.Disabled = true }),
 		pool("off", "10.1.0.0/24", "2026-01-01", func(p *api.IPPool) { p.Spec.Disabled = true }), pool("over-off", "10.1.0.0/16", "2026-02-01"),
 		pool("b", "10.2.0.0/24", "2026-01-01"), pool("a", "10.2.0.0/24", "2026-01-01"),
-		pool("marked", "10.3.0.0/24", "2026-01-01", marked(api.PoolOverlap)), pool("enabled-again", "10.4.0.0/24", "2026-01-01", marked(api.PoolDisabled)),
+		pool("marked", "10.3.0.0/24", "2026-01-01", marked(api.PoolOverlap)),
+		pool("enabled-again", "10.4.0.0/24", "2026-01-01", marked(api.PoolDisabled)),
 		pool("corrected", "10.5.0.0/24", "2026-01-01", marked(api.PoolInvalid)),
 	}
 	want := map[string]string{
-		"young": "CIDROverlap false", "old": "OK true", "beside-invalid": "OK true", "misaligned": "Invalid false", "off": "PoolDisabled false", "off-and-invalid": "PoolDisabled false",
-		"over-off": "CIDROverlap false", "b": "CIDROverlap false", "a": "OK true", "marked": "OK false", "enabled-again": "OK true", "corrected": "OK true",
+		"young": "CIDROverlap false", "old": "OK true", "beside-invalid": "OK true", "misaligned": "Invalid false", "off": "PoolDisabled false",
+		"off-and-invalid": "PoolDisabled false",
+		"over-off":        "CIDROverlap false", "b": "CIDROverlap false", "a": "OK true", "marked": "OK false",
+		"enabled-again": "OK true", "corrected": "OK true",
 	}
 	for _, p := range ParsePools(objs) {
 		if got := fmt.Sprint(p.Reason, " ", p.Enabled); got != want[p.Name] || p.Enabled != (p.Why == "") {
@@ -114,7 +117,8 @@ func TestRefusedPoolIsNamed(t *testing.T) {
 	st := newState(clock)
 	st.storePools([]api.IPPool{*poolObject("bad", "10.78.0.33/24"), *poolObject("old", "10.0.0.0/24"), *poolObject("young", "10.0.0.0/25")})
 	for wanted, text := range map[string]string{
-		"bad": `bad spec.cidr "10.78.0.33/24"`, "10.78.0.33/24": `spec.cidr "10.78.0.33/24"`, "young": `young overlaps IPPool old`, "none": `none exist`,
+		"bad": `bad spec.cidr "10.78.0.33/24"`, "10.78.0.33/24": `spec.cidr "10.78.0.33/24"`,
+		"young": `young overlaps IPPool old`, "none": `none exist`,
 	} {
 		_, err := usablePools(st, &Request{PoolsV4: []string{wanted}, Use: api.UseWorkload}, false)
 		if !errors.Is(err, ErrNoPool) || !errtest.Names(err, text) || wanted != "none" && strings.Contains(err.Error(), "does not exist") {
@@ -251,7 +255,8 @@ func TestUsablePoolsSaysWhyNot(t *testing.T) {
 	}
 	_, err = usablePools(st, req, false)
 	checkRefusal(t, err, ErrNoPool, "Manual node-a")
-	difftest.Contains(t, fmt.Sprint(err), "one (spec.disabled is true", "two (spec.assignmentMode", "three (spec.nodeSelector zone == 'b'", "four (spec.namespaceSelector has(team)")
+	difftest.Contains(t, fmt.Sprint(err), "one (spec.disabled is true", "two (spec.assignmentMode", "three (spec.nodeSelector zone == 'b'",
+		"four (spec.namespaceSelector has(team)")
 }
 
 // checkRefusal wants an error of a kind that names each word of want, or none if want is empty.

@@ -83,9 +83,9 @@ func (c *Client) readHandle(ctx context.Context, id string) (*api.IPAMHandle, er
 	return h, nil
 }
 
-// RemoveForeign deletes the IPAMHandle that has the name of a handle and another ID, which differs in its case, so that the handle can be
-// created. It is for handles of tunnels only, whose IDs have no capitals: no other handle of that name is in use. What the deleted one
-// holds stays allocated.
+// RemoveForeign deletes the IPAMHandle that has the name of a handle and another ID, which differs in its case, so that
+// the handle can be created. It is for handles of tunnels only, whose IDs have no capitals: no other handle of that
+// name is in use. What the deleted one holds stays allocated.
 func (c *Client) RemoveForeign(ctx context.Context, id string) error {
 	if !names.OfTunnel(id) {
 		return fmt.Errorf("IPAMHandle %s is not a tunnel's and may be in use", names.Handle(id))

@@ -67,7 +67,8 @@ func TestPlanReclaim(t *testing.T) {
 }
 
 func reclaimScene(t *testing.T) *datastoretest.Fake {
-	store := seeded(t, poolObject("tiny", "10.5.0.0/30"), claimed("node-b", "10.5.0.0/30", confirmed), aged(stored("10.5.0.0/30", "node-b"), time.Hour).obj)
+	store := seeded(t, poolObject("tiny", "10.5.0.0/30"), claimed("node-b", "10.5.0.0/30", confirmed),
+		aged(stored("10.5.0.0/30", "node-b"), time.Hour).obj)
 	return store
 }
 
@@ -120,8 +121,8 @@ func TestReclaimIsRefused(t *testing.T) {
 	}
 }
 
-// The owner starts to use its block while it is being taken: whoever writes the block first has it, and the owner keeps its
-// claim if that is the owner.
+// The owner starts to use its block while it is being taken: whoever writes the block first has it, and the owner keeps
+// its claim if that is the owner.
 func TestReclaimMeetsTheOwner(t *testing.T) {
 	for _, at := range []string{
 		"GET BlockAffinity node-b-10-5-0-0-30", "PUT BlockAffinity node-b-10-5-0-0-30", "DELETE IPAMBlock 10-5-0-0-30",
@@ -162,7 +163,8 @@ func TestReclaimMeetsTheOwner(t *testing.T) {
 	}
 }
 
-// A host that its pool does not select any more gives up a block with the last address in it, if somebody knows the pool.
+// A host that its pool does not select any more gives up a block with the last address in it, if somebody knows the
+// pool.
 func TestReleaseLeavesUnselectedPools(t *testing.T) {
 	rack := func(p *api.IPPool) { p.Spec.NodeSelector = "rack == 'r2'" }
 	for _, c := range []struct {

@@ -24,8 +24,8 @@ func (c *Client) ReleaseOwned(ctx context.Context, owner Owner) ([]netip.Addr, e
 	return c.ReleaseKnowing(ctx, owner, "", nil)
 }
 
-// ReleaseKnowing is ReleaseOwned with a known IPAMConfig, which then is not read. If host's pools and labels are known too, a block of
-// host's that became idle, and whose pool does not select the host any more, is released.
+// ReleaseKnowing is ReleaseOwned with a known IPAMConfig, which then is not read. If host's pools and labels are known
+// too, a block of host's that became idle, and whose pool does not select the host any more, is released.
 func (c *Client) ReleaseKnowing(ctx context.Context, owner Owner, host string, known *Known) ([]netip.Addr, error) {
 	r := release{client: c, owner: owner, freed: map[netip.Addr]bool{}}
 	if known != nil {
@@ -96,8 +96,8 @@ func (r *release) read(ctx context.Context) (h *api.IPAMHandle, err error) {
 	return h, nil
 }
 
-// releaseUnselected releases the idle blocks of a host whose pool does not select the host any more. A conflict is no error: the block is
-// looked at again later.
+// releaseUnselected releases the idle blocks of a host whose pool does not select the host any more. A conflict is no
+// error: the block is looked at again later.
 func (c *Client) releaseUnselected(ctx context.Context, blocks []*Block, host string, known *Known) error {
 	for _, b := range blocks {
 		if !b.OwnedBy(host) || !b.Empty() || selected(b, known) {
@@ -119,9 +119,9 @@ func selected(b *Block, known *Known) bool {
 	})
 }
 
-// releaseBlock deletes a block and its owner's affinity, if the block is idle and unchanged since it was read. The affinity goes through
-// the state pendingDeletion, so that an owner that is about to use the block reverts it: whichever of the two writes the block first
-// wins.
+// releaseBlock deletes a block and its owner's affinity, if the block is idle and unchanged since it was read. The
+// affinity goes through the state pendingDeletion, so that an owner that is about to use the block reverts it:
+// whichever of the two writes the block first wins.
 func (c *Client) releaseBlock(ctx context.Context, b *Block) error {
 	if !b.Empty() {
 		return fmt.Errorf("block %s is in use: %w", b.cidr, datastore.ErrConflict)
@@ -153,7 +153,8 @@ func (c *Client) releaseBlock(ctx context.Context, b *Block) error {
 	return c.store.Delete(ctx, leaving)
 }
 
-// readClaim returns the owner's affinity to a block, nil if there is none, and whether the block is unchanged since it was read.
+// readClaim returns the owner's affinity to a block, nil if there is none, and whether the block is unchanged since it
+// was read.
 func (c *Client) readClaim(ctx context.Context, owner string, b *Block) (claim *api.BlockAffinity, unchanged bool, err error) {
 	claim = newAffinity(owner, b.cidr)
 	g, gctx := errgroup.WithContext(ctx)

@@ -21,8 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// metronome notes the requests of a client, and how many rounds they take: each takes a second of a bubble's time, so that
-// those which go out together end together.
+// metronome notes the requests of a client, and how many rounds they take: each takes a second of a bubble's time, so
+// that those which go out together end together.
 type metronome struct {
 	mu     sync.Mutex // guards rounds
 	rounds [][]string
@@ -104,12 +104,13 @@ func TestRequestsAndRounds(t *testing.T) {
 		},
 		{
 			name: "first pod, nothing known", blind: true,
-			want: []string{slow, "LIST BlockAffinity, LIST IPAMBlock", "POST BlockAffinity node-a-10-0-0-12-30, POST IPAMHandle h", "POST IPAMBlock 10-0-0-12-30",
-				"PUT BlockAffinity node-a-10-0-0-12-30"},
+			want: []string{slow, "LIST BlockAffinity, LIST IPAMBlock", "POST BlockAffinity node-a-10-0-0-12-30, POST IPAMHandle h",
+				"POST IPAMBlock 10-0-0-12-30", "PUT BlockAffinity node-a-10-0-0-12-30"},
 		},
 		{
 			name: "n-th pod, nothing known, dual stack", blind: true, before: []string{"x"}, request: dual,
-			want: []string{slow, "GET IPAMBlock 10-0-0-12-30, GET IPAMBlock fd00---126, POST IPAMHandle h", "PUT IPAMBlock 10-0-0-12-30, PUT IPAMBlock fd00---126"},
+			want: []string{slow, "GET IPAMBlock 10-0-0-12-30, GET IPAMBlock fd00---126, POST IPAMHandle h",
+				"PUT IPAMBlock 10-0-0-12-30, PUT IPAMBlock fd00---126"},
 			objs: []api.Resource{claimed("node-a", "fd00::/126", confirmed), stored("fd00::/126", "node-a").obj},
 		},
 		{
@@ -118,13 +119,15 @@ func TestRequestsAndRounds(t *testing.T) {
 		},
 		{
 			name: "n-th pod, dual stack", before: []string{"x"}, request: dual,
-			want: []string{"GET IPAMBlock 10-0-0-12-30, GET IPAMBlock fd00---126, POST IPAMHandle h", "PUT IPAMBlock 10-0-0-12-30, PUT IPAMBlock fd00---126"},
+			want: []string{"GET IPAMBlock 10-0-0-12-30, GET IPAMBlock fd00---126, POST IPAMHandle h",
+				"PUT IPAMBlock 10-0-0-12-30, PUT IPAMBlock fd00---126"},
 			objs: []api.Resource{claimed("node-a", "fd00::/126", confirmed), stored("fd00::/126", "node-a").obj},
 		},
 		{
 			name: "n-th pod of a node with two blocks: the one with more room is taken", before: []string{"x", "y"},
 			want: []string{"GET IPAMBlock 10-0-0-0-30, POST IPAMHandle h", "PUT IPAMBlock 10-0-0-0-30"},
-			objs: []api.Resource{claimed("node-a", "10.0.0.0/30", confirmed), stored("10.0.0.0/30", "node-a", "z").obj, storedHandle("z", "10.0.0.0/30=1")},
+			objs: []api.Resource{claimed("node-a", "10.0.0.0/30", confirmed), stored("10.0.0.0/30", "node-a", "z").obj,
+				storedHandle("z", "10.0.0.0/30=1")},
 		},
 		{
 			name: "first pod",
@@ -161,7 +164,8 @@ func TestRequestsAndRounds(t *testing.T) {
 			request: func(r *Request) { r.PoolsV4 = []string{"other"} },
 			objs: []api.Resource{poolObject("other", "10.5.0.0/30"), claimed("node-a", "10.5.0.0/30", confirmed),
 				stored("10.5.0.0/30", "node-a", "y", "y2").obj, storedHandle("y", "10.5.0.0/30=1"), storedHandle("y2", "10.5.0.0/30=1")},
-			want: []string{"GET IPAMBlock 10-0-0-12-30, POST IPAMHandle h", "GET IPAMBlock 10-5-0-0-30", "PUT IPAMHandle h", "PUT IPAMBlock 10-5-0-0-30"},
+			want: []string{"GET IPAMBlock 10-0-0-12-30, POST IPAMHandle h", "GET IPAMBlock 10-5-0-0-30", "PUT IPAMHandle h",
+				"PUT IPAMBlock 10-5-0-0-30"},
 		},
 		{
 			name: "the handle exists", before: []string{"h"},
@@ -310,9 +314,11 @@ func TestRequestsOfARelease(t *testing.T) {
 		known  bool
 		want   []string
 	}{
-		{"nothing known", "h", false, false, []string{"GET IPAMConfig default, GET IPAMHandle h", "GET IPAMBlock 10-0-0-12-30", "PUT IPAMBlock 10-0-0-12-30",
-			"DELETE IPAMHandle h"}},
-		{"known", "h", false, true, []string{"GET IPAMHandle h", "GET IPAMBlock 10-0-0-12-30", "PUT IPAMBlock 10-0-0-12-30", "DELETE IPAMHandle h"}},
+		{"nothing known", "h", false, false,
+			[]string{"GET IPAMConfig default, GET IPAMHandle h", "GET IPAMBlock 10-0-0-12-30", "PUT IPAMBlock 10-0-0-12-30",
+				"DELETE IPAMHandle h"}},
+		{"known", "h", false, true,
+			[]string{"GET IPAMHandle h", "GET IPAMBlock 10-0-0-12-30", "PUT IPAMBlock 10-0-0-12-30", "DELETE IPAMHandle h"}},
 		{"known, dual stack", "h", true, true, []string{"GET IPAMHandle h", "GET IPAMBlock 10-0-0-12-30, GET IPAMBlock fd00--c-126",
 			"PUT IPAMBlock 10-0-0-12-30, PUT IPAMBlock fd00--c-126", "DELETE IPAMHandle h"}},
 		{"of what does not exist", "other", false, true, []string{"GET IPAMHandle other"}},

@@ -38,9 +38,11 @@ spec:
 	serviceAffinity = `
 metadata:
   name: load-balancer-10-9-0-0-30
-  labels: {projectcalico.org/affinity-type: virtual, projectcalico.org/hostname-hash: TAU2RK2F2FG7MIS72DPZYC6FJ3U3BIWIDZAMUTQY7ZXMSKQZ5GSQ, projectcalico.org/ip-version: "4"}
+  labels: {projectcalico.org/affinity-type: virtual,
+      projectcalico.org/hostname-hash: TAU2RK2F2FG7MIS72DPZYC6FJ3U3BIWIDZAMUTQY7ZXMSKQZ5GSQ, projectcalico.org/ip-version: "4"}
   annotations:
-    projectcalico.org/metadata: '{"labels":{"projectcalico.org/affinity-type":"virtual","projectcalico.org/hostname-hash":"TAU2RK2F2FG7MIS72DPZYC6FJ3U3BIWIDZAMUTQY7ZXMSKQZ5GSQ","projectcalico.org/ip-version":"4"}}'
+    projectcalico.org/metadata: '{"labels":{"projectcalico.org/affinity-type":"virtual",` +
+		`"projectcalico.org/hostname-hash":"TAU2RK2F2FG7MIS72DPZYC6FJ3U3BIWIDZAMUTQY7ZXMSKQZ5GSQ","projectcalico.org/ip-version":"4"}}'
 spec: {state: confirmed, node: load-balancer, type: virtual, cidr: 10.9.0.0/30, deleted: "false"}
 `
 	serviceHandle = `

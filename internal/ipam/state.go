@@ -66,8 +66,8 @@ type need struct {
 	cluster bool           // the cluster's blocks themselves
 	reclaim *Block         // to be taken from its owner
 
-	// likely are the blocks that the addresses will come from if the estimates are right; unlikely: for one of the families
-	// there is no estimate.
+	// likely are the blocks that the addresses will come from if the estimates are right; unlikely: for one of the
+	// families there is no estimate.
 	likely   []netip.Prefix
 	unlikely bool
 }
@@ -104,8 +104,8 @@ func (n *need) handle(id, host string) (*api.IPAMHandle, bool) {
 	return h, true
 }
 
-// handleReadable returns a need for the blocks that the handle names, or an error if one of them is damaged: what the handle holds there
-// is unknown.
+// handleReadable returns a need for the blocks that the handle names, or an error if one of them is damaged: what the
+// handle holds there is unknown.
 func (st *State) handleReadable() error {
 	if st.HandleNew {
 		return nil
@@ -161,7 +161,8 @@ func (st *State) storeCluster(items []api.IPAMBlock) {
 	slices.SortFunc(st.Cluster, func(a, b *Block) int { return a.cidr.Compare(b.cidr) })
 }
 
-// storeNames adds a list of all blocks' names. Objects with other names are ignored: blocks are found by their names only.
+// storeNames adds a list of all blocks' names. Objects with other names are ignored: blocks are found by their names
+// only.
 func (st *State) storeNames(items []api.IPAMBlock) {
 	st.Taken, st.HaveTaken = nil, true
 	for i := range items {
@@ -187,8 +188,8 @@ func (st *State) storePools(items []api.IPPool) {
 	}
 }
 
-// storeReservations adds a list of reservations. One that can't be parsed is an error: what it reserves must not be assigned, and is
-// unknown.
+// storeReservations adds a list of reservations. One that can't be parsed is an error: what it reserves must not be
+// assigned, and is unknown.
 func (st *State) storeReservations(items []api.IPReservation) error {
 	for _, r := range items {
 		for _, text := range r.Spec.ReservedCIDRs {

@@ -65,7 +65,8 @@ func (v *view) read(ctx context.Context) error {
 	return err
 }
 
-// Refused reports whether an error is a refusal by the pools or by the owner of the address, and no failure of the datastore.
+// Refused reports whether an error is a refusal by the pools or by the owner of the address, and no failure of the
+// datastore.
 func Refused(err error) bool {
 	for _, r := range []error{ErrNoPool, ErrExhausted, ErrBlockLimit, ErrTaken} {
 		if errors.Is(err, r) {
@@ -75,8 +76,9 @@ func Refused(err error) bool {
 	return false
 }
 
-// decide plans. A refusal is planned again on fresher data before it is returned: the lists may be stale, and the handle, which was taken
-// for new, may hold an address; a block that was full may have room. supply reads what a plan needs.
+// decide plans. A refusal is planned again on fresher data before it is returned: the lists may be stale, and the
+// handle, which was taken for new, may hold an address; a block that was full may have room. supply reads what a plan
+// needs.
 func (v *view) decide(ctx context.Context, req *Request, supply func(context.Context, *need) error) (Plan, error) {
 	for {
 		plan, err := v.plan(ctx, req, supply)
@@ -116,7 +118,8 @@ func (v *view) plan(ctx context.Context, req *Request, supply func(context.Conte
 	}
 }
 
-// readHandleAgain reads the handle if that is required and, in parallel, the blocks that it named before, which it probably still names.
+// readHandleAgain reads the handle if that is required and, in parallel, the blocks that it named before, which it
+// probably still names.
 func (v *view) readHandleAgain(ctx context.Context) error {
 	if v.readAgain {
 		var blocks []blockRead
@@ -144,10 +147,11 @@ type answers struct {
 	labels         map[string]string
 }
 
-// fetch reads what a plan needs, in parallel, while beside runs. A plan that lists the cluster's blocks is about to claim one: the host's
-// affinities are read again too, as they are older than the wait for the host's lock, or come from the agent. Another ADD on the host may
-// have claimed a block with room for all meanwhile; without this a burst of pods on a new node claims one block each. Data from the agent
-// is then read again altogether: nothing guards a claim against a pool that was deleted.
+// fetch reads what a plan needs, in parallel, while beside runs. A plan that lists the cluster's blocks is about to
+// claim one: the host's affinities are read again too, as they are older than the wait for the host's lock, or come
+// from the agent. Another ADD on the host may have claimed a block with room for all meanwhile; without this a burst of
+// pods on a new node claims one block each. Data from the agent is then read again altogether: nothing guards a claim
+// against a pool that was deleted.
 func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	c, opts, a, slow := v.client, v.listOptions(), answers{}, &State{}

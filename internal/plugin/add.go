@@ -52,8 +52,8 @@ func add(ctx context.Context, c *call) error {
 // errNotPlain: the pod has annotations that the agent had not seen.
 var errNotPlain = errors.New("the pod has annotations that were not read")
 
-// attach gives the container its address and its link. If the agent's word about the pod was out of date, it undoes that, reads the pod and
-// begins anew.
+// attach gives the container its address and its link. If the agent's word about the pod was out of date, it undoes
+// that, reads the pod and begins anew.
 func (s *session) attach(ctx context.Context) (*types100.Result, error) {
 	told := s.toldOfPod()
 	if told {
@@ -115,8 +115,8 @@ func (s *session) try(ctx context.Context, told bool) (_ *types100.Result, err e
 	return result(s, link, wiring.Addresses, assigned), nil
 }
 
-// unlessAnnotated returns why no address was assigned, or errNotPlain if the agent's word about the pod was out of date: by its annotations there may
-// be one.
+// unlessAnnotated returns why no address was assigned, or errNotPlain if the agent's word about the pod was out of
+// date: by its annotations there may be one.
 func (s *session) unlessAnnotated(ctx context.Context, told bool, cause error) error {
 	if !told {
 		return cause
@@ -158,8 +158,8 @@ func (s *session) wiring(wanted func() (request, error), assigned *types100.Resu
 // nothing is to be given back.
 func nothing() error { return nil }
 
-// undo takes back what a failed ADD has done, and returns why it failed. The link, if one was made, goes first: an address
-// must not be free while a pod has it. The link of that name is given back then to the pod that had it.
+// undo takes back what a failed ADD has done, and returns why it failed. The link, if one was made, goes first: an
+// address must not be free while a pod has it. The link of that name is given back then to the pod that had it.
 func (s *session) undo(ctx context.Context, wired bool, cause error, giveBack func() error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -183,7 +183,8 @@ func (s *session) undo(ctx context.Context, wired bool, cause error, giveBack fu
 	return fmt.Errorf("%w; what it had done is left for DEL, since undoing it failed: %s", cause, err.Error())
 }
 
-// tryClear takes back what this ADD, whatever the answer to it was, or an earlier one has noted. If it cannot, DEL does.
+// tryClear takes back what this ADD, whatever the answer to it was, or an earlier one has noted. If it cannot, DEL
+// does.
 func (s *session) tryClear(ctx context.Context) {
 	if err := s.endpoint().clear(ctx); err != nil {
 		s.log.Warn("cannot clear the pod's address annotations, left to DEL", "err", err)

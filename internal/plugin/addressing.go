@@ -19,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// calicoIPAM is the ipam.type that calico serves itself: a second process and a second TLS connection would be most of what an
-// ADD costs.
+// calicoIPAM is the ipam.type that calico serves itself: a second process and a second TLS connection would be most of
+// what an ADD costs.
 const calicoIPAM = "calico-ipam"
 
 // addressing gives a container its addresses and takes them back.
@@ -76,8 +76,8 @@ func (p *inProcess) assign(ctx context.Context, attempt *ipam.Attempt, want requ
 	return ipamResult(assigned), nil
 }
 
-// finish decides the assignment. Addresses that were asked for, and that an earlier sandbox of the same pod holds, are taken
-// from that one first, as Calico does: the runtime is about to end it.
+// finish decides the assignment. Addresses that were asked for, and that an earlier sandbox of the same pod holds, are
+// taken from that one first, as Calico does: the runtime is about to end it.
 func (p *inProcess) finish(ctx context.Context, attempt *ipam.Attempt, want request) ([]ipam.Assignment, error) {
 	client := ipam.NewClient(p.blockCache(), time.Now)
 	taken, err := p.takesOver(ctx, client, want)
@@ -98,25 +98,26 @@ func (p *inProcess) finish(ctx context.Context, attempt *ipam.Attempt, want requ
 	return client.Assign(ctx, p.ipamRequest(want))
 }
 
-// takesOver reports whether an earlier sandbox holds the requested addresses, and no other that would be free while that sandbox
-// may still use it. Users with the right to change a pod can write any container ID on it, so that only IPAM's record of the assignment
-// counts.
+// takesOver reports whether an earlier sandbox holds the requested addresses, and no other that would be free while
+// that sandbox may still use it. Users with the right to change a pod can write any container ID on it, so that only
+// IPAM's record of the assignment counts.
 func (p *inProcess) takesOver(ctx context.Context, client *ipam.Client, want request) (bool, error) {
 	if want.earlier == "" {
 		return false, nil
 	}
 	held, err := client.Holdings(ctx, want.earlier)
 	for a, owner := range held {
-		if owner["namespace"] != p.namespace || owner["pod"] != p.pod || !slices.Contains(want.addresses, a) && !slices.Contains(want.floating, a) {
+		if owner["namespace"] != p.namespace || owner["pod"] != p.pod ||
+			!slices.Contains(want.addresses, a) && !slices.Contains(want.floating, a) {
 			return false, nil
 		}
 	}
 	return len(held) > 0, err
 }
 
-// begin starts to assign while the pod is still being read. What changes seldom is read beside waiting for the host's lock;
-// blocks are read, and with the agent's facts the first write is made, with the lock held; the block that a neighbour has written last need not
-// be read then.
+// begin starts to assign while the pod is still being read. What changes seldom is read beside waiting for the host's
+// lock; blocks are read, and with the agent's facts the first write is made, with the lock held; the block that a
+// neighbour has written last need not be read then.
 func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock func(), err error) {
 	if err := p.checkNode(ctx); err != nil {
 		return nil, nil, err
@@ -147,8 +148,8 @@ func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock fu
 	return attempt, unlock, nil
 }
 
-// checkNode refuses the machine's name as the node's unless there is such a Node: what is assigned on a node that does not exist is taken
-// for lost, and freed.
+// checkNode refuses the machine's name as the node's unless there is such a Node: what is assigned on a node that does
+// not exist is taken for lost, and freed.
 func (s *session) checkNode(ctx context.Context) error {
 	if !s.nodeGuessed || s.conf.DatastoreType != datastoreKubernetes {
 		return nil
@@ -156,7 +157,8 @@ func (s *session) checkNode(ctx context.Context) error {
 	err := s.kube.Get(ctx, &api.Node{Meta: api.Meta{Name: s.node}})
 	if errors.Is(err, datastore.ErrNotFound) {
 		return failure(types.ErrInvalidNetworkConfig,
-			fmt.Errorf("network configuration: nodename is empty, and this machine's name %q is no Node's: set nodename to this node's name in Kubernetes", s.node))
+			fmt.Errorf("network configuration: nodename is empty, and this machine's name %q is no Node's: set nodename to this node's name "+
+				"in Kubernetes", s.node))
 	}
 	return err
 }
@@ -213,7 +215,8 @@ func (p *inProcess) del(ctx context.Context, may clearance) error {
 	return postponable(p.releaseHandles(ctx, may))
 }
 
-// releaseHandles frees what the container holds, and if that is nothing, what a Calico before version 3 has left of the pod.
+// releaseHandles frees what the container holds, and if that is nothing, what a Calico before version 3 has left of the
+// pod.
 func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 	blocks := p.blockCache()
 	gate := &gatedStore{Store: blocks, may: may, lock: func() (func(), error) { return p.lockHost(ctx) }}
@@ -238,8 +241,8 @@ func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 	return may.wait()
 }
 
-// resultFor is the result of calico-ipam for the plugin that executes it. calico expects a route for each address; others would add it to
-// the kernel, which has one by the address's mask and refuses that one for its host bits.
+// resultFor is the result of calico-ipam for the plugin that executes it. calico expects a route for each address;
+// others would add it to the kernel, which has one by the address's mask and refuses that one for its host bits.
 func (p *inProcess) resultFor(assigned *types100.Result) *types100.Result {
 	if p.anothers {
 		assigned.Routes = nil
@@ -247,7 +250,8 @@ func (p *inProcess) resultFor(assigned *types100.Result) *types100.Result {
 	return assigned
 }
 
-// ipamResult has, for each address, the address under its block's mask, and a route of the same form, as Calico prints it.
+// ipamResult has, for each address, the address under its block's mask, and a route of the same form, as Calico prints
+// it.
 func ipamResult(assigned []ipam.Assignment) *types100.Result {
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	for _, a := range assigned {

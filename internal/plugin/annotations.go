@@ -48,7 +48,8 @@ var annotations = []Annotation{
 	},
 	{
 		Key: api.AnnotationFloatingIPs, Form: `a JSON list of 1 to 16 addresses, such as ["192.0.2.7"]`,
-		Help: "calico-ipam assigns these addresses of enabled pools, and the node translates them to the pod's. Allowed by feature_control.floating_ips, and by FelixConfiguration floatingIPs Enabled.",
+		Help: "calico-ipam assigns these addresses of enabled pools, and the node translates them to the pod's. Allowed by " +
+			"feature_control.floating_ips, and by FelixConfiguration floatingIPs Enabled.",
 		read: readFloating,
 	},
 	{

@@ -80,10 +80,11 @@ var annotationCases = map[string]struct {
 		`["IPv4"]`: "", `["IPv6"]`: "v4 no; v6 yes", `["IPv6","IPv4"]`: "v6 yes",
 	}, []string{"IPv4", `["ipv4"]`, `["IPv4","IPv5"]`, "[]", "null", "4"}},
 	api.AnnotationIPAddrs: {map[string]string{
-		`["10.0.0.5"]`: "addresses [10.0.0.5]", `["fd00::5","10.0.0.5"]`: "v6 yes; addresses [fd00::5 10.0.0.5]", `["fd00::5"]`: "v4 no; v6 yes; addresses [fd00::5]",
+		`["10.0.0.5"]`: "addresses [10.0.0.5]", `["fd00::5","10.0.0.5"]`: "v6 yes; addresses [fd00::5 10.0.0.5]",
+		`["fd00::5"]`:         "v4 no; v6 yes; addresses [fd00::5]",
 		`["::ffff:10.0.0.5"]`: "addresses [10.0.0.5]",
-	}, []string{"10.0.0.5", `["10.0.0.5/32"]`, `["10.0.0.5","10.0.0.6"]`, `["fd00::5","fd00::6"]`, `["fe80::1%eth0"]`, `["10.0.0"]`, "[]", "null",
-		`["10.0.0.5","fd00::5","fd00::6"]`}},
+	}, []string{"10.0.0.5", `["10.0.0.5/32"]`, `["10.0.0.5","10.0.0.6"]`, `["fd00::5","fd00::6"]`, `["fe80::1%eth0"]`, `["10.0.0"]`, "[]",
+		"null", `["10.0.0.5","fd00::5","fd00::6"]`}},
 	api.AnnotationIPAddrsNoIPAM: {map[string]string{
 		`["10.0.0.5","fd00::5"]`: "unmanaged [10.0.0.5 fd00::5]",
 	}, []string{"10.0.0.5", `["10.0.0.5","10.0.0.6"]`, "[]"}},
@@ -92,7 +93,8 @@ var annotationCases = map[string]struct {
 	}, []string{"192.0.2.7", `["192.0.2.7/32"]`, "[]", `["x.0.2.7"]`, `["192.0.2.7%eth0"]`, addressList(mostFloating + 1)}},
 	api.AnnotationHwAddr: {map[string]string{
 		"02:00:5e:10:00:01": "mac 02:00:5e:10:00:01", "02-00-5E-10-00-01": "mac 02:00:5e:10:00:01",
-	}, []string{"02:00:5e:10:00", "02:00:5e:10:00:01:02:03", "01:00:5e:10:00:01", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00", "eth0", `["02:00:5e:10:00:01"]`}},
+	}, []string{"02:00:5e:10:00", "02:00:5e:10:00:01:02:03", "01:00:5e:10:00:01", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00", "eth0",
+		`["02:00:5e:10:00:01"]`}},
 	api.AnnotationAllowedSources: {map[string]string{
 		`["10.1.2.3/16","fd00::/8"]`: "sources [10.1.0.0/16 fd00::/8]",
 	}, []string{"10.1.0.0/16", `["10.1.0.1"]`, `["10.1.0.0/33"]`, "[]"}},
@@ -131,7 +133,8 @@ func TestEveryAnnotation(t *testing.T) {
 	}
 }
 
-// wantRefused fails the test unless an annotation is refused with an error that names it, whose it is, its value and what is right.
+// wantRefused fails the test unless an annotation is refused with an error that names it, whose it is, its value and
+// what is right.
 func wantRefused(t *testing.T, r *session, a Annotation, text string) {
 	t.Helper()
 	on := map[string]*workload{"pod shop/web": shop(map[string]string{a.Key: text}, nil)}
@@ -166,13 +169,16 @@ func TestForbiddenAnnotations(t *testing.T) {
 	}{
 		{"ipAddrs of another IPAM plugin", func(c *netConf) { c.IPAM.Type = "host-local" }, map[string]string{api.AnnotationIPAddrs: addrs},
 			[]string{"ipAddrs", "shop/web", "10.0.0.5", "calico-ipam", "host-local"}},
-		{"ipAddrsNoIpam with another IPAM plugin", func(c *netConf) { c.IPAM.Type = "host-local" }, map[string]string{api.AnnotationIPAddrsNoIPAM: addrs},
+		{"ipAddrsNoIpam with another IPAM plugin", func(c *netConf) { c.IPAM.Type = "host-local" },
+			map[string]string{api.AnnotationIPAddrsNoIPAM: addrs},
 			[]string{"ipAddrsNoIpam", "shop/web", "10.0.0.5", "calico-ipam", "host-local"}},
-		{"ipAddrsNoIpam not allowed", func(c *netConf) { c.FeatureControl.IPAddrsNoIPAM = false }, map[string]string{api.AnnotationIPAddrsNoIPAM: addrs},
+		{"ipAddrsNoIpam not allowed", func(c *netConf) { c.FeatureControl.IPAddrsNoIPAM = false },
+			map[string]string{api.AnnotationIPAddrsNoIPAM: addrs},
 			[]string{"ipAddrsNoIpam", "shop/web", "10.0.0.5", "feature_control.ip_addrs_no_ipam"}},
 		{"both", nil, map[string]string{api.AnnotationIPAddrs: addrs, api.AnnotationIPAddrsNoIPAM: addrs},
 			[]string{"ipAddrsNoIpam", "shop/web", "ipAddrs "}},
-		{"floatingIPs not allowed", func(c *netConf) { c.FeatureControl.FloatingIPs = false }, map[string]string{api.AnnotationFloatingIPs: addrs},
+		{"floatingIPs not allowed", func(c *netConf) { c.FeatureControl.FloatingIPs = false },
+			map[string]string{api.AnnotationFloatingIPs: addrs},
 			[]string{"floatingIPs", "shop/web", "10.0.0.5", "feature_control.floating_ips"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -230,7 +236,8 @@ func TestFloatingNeedsAnAddressOfItsFamily(t *testing.T) {
 	if err := r.checkFloating(want, []netip.Addr{v4, v6}); err != nil {
 		t.Error(err)
 	}
-	if err := r.checkFloating(want, []netip.Addr{v4}); err == nil || !strings.Contains(err.Error(), "2001:db8::7") || !strings.Contains(err.Error(), "shop/web") {
+	if err := r.checkFloating(want, []netip.Addr{v4}); err == nil || !strings.Contains(err.Error(), "2001:db8::7") ||
+		!strings.Contains(err.Error(), "shop/web") {
 		t.Errorf("without IPv6: %v", err)
 	}
 }

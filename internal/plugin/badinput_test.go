@@ -29,8 +29,8 @@ const (
 	codeTaken        uint = 103
 )
 
-// wantFailure fails the test unless the execution failed with that code and with words that name the cause and the remedy.
-// It also looks for secrets in everything that people get to see.
+// wantFailure fails the test unless the execution failed with that code and with words that name the cause and the
+// remedy. It also looks for secrets in everything that people get to see.
 func (w *world) wantFailure(t testing.TB, a answer, code uint, words ...string) {
 	t.Helper()
 	e := a.failure(t)
@@ -83,7 +83,8 @@ var harms = []harm{
 		code: types.ErrInvalidNetworkConfig, words: []string{kubeconfigPath, "not valid YAML", "container install"}},
 	{name: "kubeconfig without a server", do: putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig("", nil, w.api.token) }),
 		code: types.ErrInvalidNetworkConfig, words: []string{kubeconfigPath, "server is empty", "container install"}},
-	{name: "kubeconfig with a server that is no URL", do: putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig("10.96.0.1", nil, w.api.token) }),
+	{name: "kubeconfig with a server that is no URL",
+		do:   putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig("10.96.0.1", nil, w.api.token) }),
 		code: types.ErrInvalidNetworkConfig, words: []string{kubeconfigPath, `"10.96.0.1"`, "container install"}},
 	{name: "kubeconfig with a CA that is none", do: putKubeconfig(func(w *world) string {
 		return labtest.PluginKubeconfig(w.proxy.URL, []byte("none"), w.api.token)
@@ -95,9 +96,11 @@ var harms = []harm{
 	}, code: codeUnauthorized, words: []string{"HTTP 401"}},
 	{name: "token without rights", do: putKubeconfig(func(w *world) string { return kubeconfig(w.proxy, w.api.barred) }),
 		code: codeUnauthorized, words: []string{"HTTP 403", "system:serviceaccount:kube-system:barred", "clusterrole tortie-cni"}},
-	{name: "unreachable API server", do: putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig("https://127.0.0.1:1", nil, w.api.token) }),
+	{name: "unreachable API server",
+		do:   putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig("https://127.0.0.1:1", nil, w.api.token) }),
 		code: types.ErrTryAgainLater, words: []string{"https://127.0.0.1:1", "connection refused", "check that the API server runs"}},
-	{name: "API server with another CA", do: putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig(w.proxy.URL, nil, w.api.token) }),
+	{name: "API server with another CA",
+		do:   putKubeconfig(func(w *world) string { return labtest.PluginKubeconfig(w.proxy.URL, nil, w.api.token) }),
 		code: types.ErrTryAgainLater, words: []string{"certificate"}},
 
 	{name: "disabled pool", pool: ", disabled: true", code: codeNoPool, words: []string{"testbadinput-disabled-pool", "disabled"}},
@@ -156,7 +159,8 @@ var harms = []harm{
 // dyingIPAM puts an IPAM plugin on the node that assigns an address and dies before it says so.
 func dyingIPAM(t *testing.T, s *sandbox) {
 	const path = "/opt/dying/dying"
-	s.host.Write(t, path, "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exec /opt/cni/bin/calico-ipam\n/opt/cni/bin/calico-ipam >/dev/null\nkill -9 $$\n")
+	s.host.Write(t, path,
+		"#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exec /opt/cni/bin/calico-ipam\n/opt/cni/bin/calico-ipam >/dev/null\nkill -9 $$\n")
 	s.host.On(t, func() error { return os.Chmod(path, 0o755) })
 }
 
@@ -285,7 +289,8 @@ func TestAPIServerDiesDuringAdd(t *testing.T) {
 	}
 }
 
-// The API server has put the address on the pod and its answer is lost: ADD takes the address back, and DEL what it says.
+// The API server has put the address on the pod and its answer is lost: ADD takes the address back, and DEL what it
+// says.
 func TestLostAnswerToThePodPatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -336,8 +341,8 @@ func TestDelThatFails(t *testing.T) {
 	w.wantEmptyJournal(t)
 }
 
-// An address is not free as long as a pod is said to have it: a DEL that cannot clear the annotations does not release, and
-// has the kernel clean.
+// An address is not free as long as a pod is said to have it: a DEL that cannot clear the annotations does not release,
+// and has the kernel clean.
 func TestDelThatCannotTellThePod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -376,8 +381,8 @@ func TestDelOfAPodThatOthersWrite(t *testing.T) {
 	}
 }
 
-// Neither a server that does not answer nor one whose packets get lost may hold a pod up for longer than the kubelet waits,
-// which is two minutes.
+// Neither a server that does not answer nor one whose packets get lost may hold a pod up for longer than the kubelet
+// waits, which is two minutes.
 func TestSilentAPIServer(t *testing.T) {
 	t.Parallel()
 	listener := func(t *testing.T, w *world) string {
@@ -433,7 +438,8 @@ func TestProtocol(t *testing.T) {
 		code  uint
 		words []string
 	}{
-		{"unknown command", with(func(c *call) { c.command = "UPDATE" }), types.ErrInvalidEnvironmentVariables, []string{"CNI_COMMAND", "UPDATE"}},
+		{"unknown command", with(func(c *call) { c.command = "UPDATE" }), types.ErrInvalidEnvironmentVariables,
+			[]string{"CNI_COMMAND", "UPDATE"}},
 		{"no container", with(func(c *call) { c.container = "" }), types.ErrInvalidEnvironmentVariables, []string{"CNI_CONTAINERID"}},
 		{"nothing", with(func(c *call) { c.container, c.netns, c.ifName, c.path = "", "", "", "" }), types.ErrInvalidEnvironmentVariables,
 			[]string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"}},

@@ -15,9 +15,9 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// blockCache is a datastore that notes the block that the last ADD or DEL of this node has written, with its UID and revision: the next one
-// changes it without reading it first. One that has been written by somebody else since has another revision, and the datastore refuses the
-// write, after which Get asks it.
+// blockCache is a datastore that notes the block that the last ADD or DEL of this node has written, with its UID and
+// revision: the next one changes it without reading it first. One that has been written by somebody else since has
+// another revision, and the datastore refuses the write, after which Get asks it.
 type blockCache struct {
 	datastore.Store
 	log   *slog.Logger
@@ -25,7 +25,8 @@ type blockCache struct {
 
 	lock  sync.Mutex      // guards the rest
 	asked map[string]bool // by name, the blocks that were got once
-	// serves says whether a noted block will do: what is decided by it must be written to it, so that the datastore can refuse. Nil: none does.
+	// serves says whether a noted block will do: what is decided by it must be written to it, so that the datastore can
+	// refuse. Nil: none does.
 	serves func(*api.IPAMBlock) bool
 }
 
@@ -91,7 +92,8 @@ func (c *blockCache) Update(ctx context.Context, obj api.Resource) error {
 	return c.note(obj, c.Store.Update(ctx, obj))
 }
 
-// note notes a block that was written, and passes the result on. If it was not written, it is another one by now, or nobody knows.
+// note notes a block that was written, and passes the result on. If it was not written, it is another one by now, or
+// nobody knows.
 func (c *blockCache) note(obj api.Resource, result error) error {
 	b, isBlock := obj.(*api.IPAMBlock)
 	if !isBlock || !c.notes {

@@ -8,7 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// Whatever the noted block says, an address is given once and taken back: a block that is another one by now costs requests.
+// Whatever the noted block says, an address is given once and taken back: a block that is another one by now costs
+// requests.
 func TestBlockIsNotAsNoted(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(filepath.Dir(facts.DefaultFile), "block-v4.json")

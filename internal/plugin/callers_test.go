@@ -22,8 +22,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// The tests here are about callers other than containerd and CRI-O with calico: other main plugins that execute calico-ipam, other IPAM
-// plugins that calico executes, hand-made arguments and configurations. The runtime is libcni, the plugins are those of the CNI project.
+// The tests here are about callers other than containerd and CRI-O with calico: other main plugins that execute
+// calico-ipam, other IPAM plugins that calico executes, hand-made arguments and configurations. The runtime is libcni,
+// the plugins are those of the CNI project.
 
 // onHost lets libcni execute plugins on a test's node.
 type onHost struct {
@@ -138,7 +139,8 @@ func (w *world) renamed(t testing.TB, name string) {
 	})
 }
 
-// calico-ipam under the main plugins of the CNI project: no policy, no kubeconfig, no pod, and the node's name from wherever it is.
+// calico-ipam under the main plugins of the CNI project: no policy, no kubeconfig, no pod, and the node's name from
+// wherever it is.
 func TestOtherMainPlugins(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -151,7 +153,9 @@ func TestOtherMainPlugins(t *testing.T) {
 			func(t *testing.T, w *world) { w.host.Write(t, nodenamePath, w.name+"\n") }, false},
 		"macvlan, node of the host name": {`"type": "macvlan", "master": "eth0", "mode": "private"`,
 			func(t *testing.T, w *world) { w.renamed(t, strings.ToUpper(w.name)) }, false},
-		"macvlan, as Multus calls it": {`"type": "macvlan", "master": "eth0", "nodename": "NODE", "policy": {"type": "of-another-plugin"}, "device_type": "x"`, nil, true},
+		"macvlan, as Multus calls it": {
+			`"type": "macvlan", "master": "eth0", "nodename": "NODE", "policy": {"type": "of-another-plugin"}, "device_type": "x"`, nil, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -234,7 +238,8 @@ func TestArgumentsOfHandMadeCallers(t *testing.T) {
 	nothing()
 }
 
-// The conflist of a Calico walk-through has neither policy nor kubernetes: the pod is that of CNI_ARGS, the kubeconfig the installer's.
+// The conflist of a Calico walk-through has neither policy nor kubernetes: the pod is that of CNI_ARGS, the kubeconfig
+// the installer's.
 func TestConflistOfAWalkThrough(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -248,7 +253,8 @@ func TestConflistOfAWalkThrough(t *testing.T) {
 	rt := s.attachment("eth0", s.podArgs()...)
 	a := address(t, r.add(t, rt))
 	s.wantHeld(t, map[netip.Addr]*sandbox{a: s})
-	if got := w.podAnnotations(t, "web"); !strings.Contains(got, "podIP="+a.String()+"/32") || !strings.Contains(got, "containerID="+s.container) {
+	if got := w.podAnnotations(t, "web"); !strings.Contains(got, "podIP="+a.String()+"/32") ||
+		!strings.Contains(got, "containerID="+s.container) {
 		t.Errorf("the pod says %s", got)
 	}
 	if has := s.ns.Run(t, "ip", "-o", "addr", "show", "dev", "eth0"); !strings.Contains(has, " "+a.String()+"/32 ") {
@@ -301,7 +307,8 @@ func TestIPAMKeepsContainersApart(t *testing.T) {
 	w.host.call(t, bare(w, "DEL", "other", network+"."+container)).ok(t)
 	nothing()
 	checked := bare(w, "CHECK", network, container)
-	checked.stdin = attacker.conf(t, set("type", "bridge"), set("prevResult", map[string]any{"cniVersion": "1.0.0", "ips": []map[string]string{{"address": a.String() + "/26"}}}))
+	checked.stdin = attacker.conf(t, set("type", "bridge"),
+		set("prevResult", map[string]any{"cniVersion": "1.0.0", "ips": []map[string]string{{"address": a.String() + "/26"}}}))
 	if e := w.host.call(t, checked).failure(t); !strings.Contains(e.Msg, "not held") {
 		t.Errorf("CHECK without the pod: %s", e.Msg)
 	}
@@ -311,7 +318,8 @@ func TestIPAMKeepsContainersApart(t *testing.T) {
 	}
 }
 
-// A pod may have any name, also one that makes the handle that a Calico before version 3 gave it that of another container today.
+// A pod may have any name, also one that makes the handle that a Calico before version 3 gave it that of another
+// container today.
 func TestNoHandleByThePodsName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// check compares what ADD has printed with the kernel, link, addresses, routes and parameters, and with what the container
-// holds. It names everything that differs. Additions of later plugins are ignored.
+// check compares what ADD has printed with the kernel, link, addresses, routes and parameters, and with what the
+// container holds. It names everything that differs. Additions of later plugins are ignored.
 func check(ctx context.Context, c *call) error {
 	s, err := c.open()
 	if err != nil {
@@ -92,8 +92,8 @@ func (p printed) addrs(ifName string) ([]netip.Addr, error) {
 	return addrs, failure(types.ErrInvalidNetworkConfig, err)
 }
 
-// expect puts the MTU and the MAC address of the result into what the link is compared with: the configured MTU may have
-// changed since. The result must name the node's end too.
+// expect puts the MTU and the MAC address of the result into what the link is compared with: the configured MTU may
+// have changed since. The result must name the node's end too.
 func (p printed) expect(c *podnet.Config) error {
 	named := false
 	for _, i := range p.Interfaces {
@@ -109,7 +109,8 @@ func (p printed) expect(c *podnet.Config) error {
 		c.MAC = mac
 	}
 	if !named && len(p.Interfaces) > 0 {
-		return fmt.Errorf("prevResult has no interface %s, which is the node's end of this pod's link: it is of another pod, or of another plugin", c.HostVeth)
+		return fmt.Errorf(
+			"prevResult has no interface %s, which is the node's end of this pod's link: it is of another pod, or of another plugin", c.HostVeth)
 	}
 	return nil
 }

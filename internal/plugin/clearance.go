@@ -20,12 +20,13 @@ func (c clearance) wait() error { return errors.Join(c.removed(), c.noted()) }
 // cleared waits for nothing.
 var cleared = clearance{removed: func() error { return nil }, noted: func() error { return nil }}
 
-// errNotCleared ends a release: the function that refused clearance returns the reason, and a repetition would not help.
+// errNotCleared ends a release: the function that refused clearance returns the reason, and a repetition would not
+// help.
 var errNotCleared = errors.New("the release has no clearance")
 
-// gatedStore lets a release read which blocks it is about at once, and makes it wait for its clearance where it must: blocks
-// are read with the host's lock held, which no other call should wait for while the kernel takes 20 ms to remove a link; nothing is
-// written before the pod says that its address is released.
+// gatedStore lets a release read which blocks it is about at once, and makes it wait for its clearance where it must:
+// blocks are read with the host's lock held, which no other call should wait for while the kernel takes 20 ms to remove
+// a link; nothing is written before the pod says that its address is released.
 type gatedStore struct {
 	datastore.Store
 	may    clearance

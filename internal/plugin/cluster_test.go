@@ -201,7 +201,8 @@ func annotation(key, value string) string {
 // patch changes an object by a JSON merge patch.
 func (c *cluster) patch(t testing.TB, kind, namespace, name, patch string, subresources ...string) {
 	t.Helper()
-	if _, err := c.of(kind, namespace).Patch(context.Background(), name, apitypes.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...); err != nil {
+	if _, err := c.of(kind, namespace).Patch(context.Background(), name, apitypes.MergePatchType, []byte(patch), metav1.PatchOptions{},
+		subresources...); err != nil {
 		t.Errorf("patch %s %s: %v", kind, name, err)
 	}
 }
@@ -232,8 +233,8 @@ func (c *cluster) forgetNode(t testing.TB, node string) {
 	}
 }
 
-// settle waits until lists from the API server's cache, as the plugins' first ones are, show what is stored. Else a plugin
-// may have to try a second time, which is right and not what every test is about.
+// settle waits until lists from the API server's cache, as the plugins' first ones are, show what is stored. Else a
+// plugin may have to try a second time, which is right and not what every test is about.
 func (c *cluster) settle(t testing.TB) {
 	t.Helper()
 	for _, kind := range []string{"IPPool", "IPReservation", "BlockAffinity", "IPAMBlock"} {

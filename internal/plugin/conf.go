@@ -45,8 +45,8 @@ const (
 // netConf is a plugin's section of the network configuration. Unknown keys are ignored, as by Calico; the
 // installer and node diagnose name them (cniconf.Keys).
 //
-// The tags are the table from which the defaults are filled in and docs/ is made: default, help, and for a deprecated key
-// what to use instead.
+// The tags are the table from which the defaults are filled in and docs/ is made: default, help, and for a deprecated
+// key what to use instead.
 type netConf struct {
 	types.NetConf
 	DatastoreType        string         `json:"datastore_type" help:"kubernetes or etcdv3; empty: etcdv3 if there are etcd endpoints, else kubernetes."`
@@ -133,8 +133,8 @@ type dataplaneConf struct {
 
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
 
-// parseConf reads the network configuration of a plugin and, for what it leaves open, the environment. Errors carry CNI's codes for
-// malformed and for invalid configuration.
+// parseConf reads the network configuration of a plugin and, for what it leaves open, the environment. Errors carry
+// CNI's codes for malformed and for invalid configuration.
 func parseConf(plugin string, stdin []byte) (netConf, error) {
 	return readConf(plugin, stdin, config.OS())
 }
@@ -156,7 +156,8 @@ func readConf(plugin string, stdin []byte, env config.Env) (netConf, error) {
 	return c, failure(types.ErrInvalidNetworkConfig, c.validate(plugin))
 }
 
-// forIPAM leaves of the configuration what calico-ipam goes by, whatever the plugin that executes it is called and makes of its keys.
+// forIPAM leaves of the configuration what calico-ipam goes by, whatever the plugin that executes it is called and
+// makes of its keys.
 func (c *netConf) forIPAM() {
 	c.IPAM.Type, c.NodenameFileOptional = calicoIPAM, true
 	if !c.ofPods() {
@@ -203,7 +204,8 @@ func (c *netConf) likelyDatastore() string {
 	return datastoreKubernetes
 }
 
-// beforeAPI cuts a URL as Calico does: older configurations name the root of the API, such as https://10.96.0.1/api/v1/.
+// beforeAPI cuts a URL as Calico does: older configurations name the root of the API, such as
+// https://10.96.0.1/api/v1/.
 func beforeAPI(text string) string {
 	root, _, _ := strings.Cut(text, "/api/")
 	return root
@@ -217,7 +219,8 @@ type rule struct {
 	remedy string
 }
 
-// validate refuses values that the plugin cannot work with. Keys that calico-ipam does not use are for the plugin that executes it.
+// validate refuses values that the plugin cannot work with. Keys that calico-ipam does not use are for the plugin that
+// executes it.
 func (c *netConf) validate(plugin string) error {
 	sets := [][]rule{c.nameRules(), c.logRules(), c.datastoreRules(), c.accessRules()}
 	if plugin == calico {
@@ -233,7 +236,8 @@ func (c *netConf) validate(plugin string) error {
 	}
 	for _, gate := range c.ReadinessGates {
 		if u, err := url.Parse(gate); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return fmt.Errorf("network configuration: readiness_gates %q: use the URL of an HTTP server, such as http://127.0.0.1:9099/readiness", gate)
+			return fmt.Errorf(
+				"network configuration: readiness_gates %q: use the URL of an HTTP server, such as http://127.0.0.1:9099/readiness", gate)
 		}
 	}
 	return nil
@@ -299,7 +303,8 @@ func (c *netConf) accessRules() []rule {
 	return []rule{
 		{k.APIRoot != "" && (err != nil || root.Host == ""), "kubernetes.k8s_api_root", k.APIRoot,
 			"use the URL of the API server, such as https://10.96.0.1:443"},
-		{(c.ofPods() || c.DatastoreType == datastoreKubernetes) && (c.Policy.ClientCert == "") != (c.Policy.ClientKey == ""), "policy.k8s_client_certificate", c.Policy.ClientCert,
+		{(c.ofPods() || c.DatastoreType == datastoreKubernetes) && (c.Policy.ClientCert == "") != (c.Policy.ClientKey == ""),
+			"policy.k8s_client_certificate", c.Policy.ClientCert,
 			"a client certificate needs k8s_client_certificate and k8s_client_key: set both or neither"},
 	}
 }
@@ -313,12 +318,14 @@ func (c *netConf) wantsV6() bool { return c.IPAM.AssignIPv6 == "true" }
 // vethPrefix begins the names of the pods' links on the node.
 func (c *netConf) vethPrefix() string { return c.env.InterfacePrefix }
 
-// nodeName returns the node's name, and whether that is only the machine's. The file is also the sign that the agent has run on this node.
+// nodeName returns the node's name, and whether that is only the machine's. The file is also the sign that the agent
+// has run on this node.
 func nodeName(c *netConf) (name string, guessed bool, err error) {
 	data, err := hostfile.ReadFile(c.NodenameFile)
 	if err != nil && !c.NodenameFileOptional {
 		return "", false, failure(types.ErrTryAgainLater,
-			fmt.Errorf("%w: the agent tortie-node has not run on this node yet, or does not mount /var/lib/calico: kubectl -n kube-system get pods -o wide", err))
+			fmt.Errorf("%w: the agent tortie-node has not run on this node yet, or does not mount /var/lib/calico: kubectl -n kube-system "+
+				"get pods -o wide", err))
 	}
 	if name := cmp.Or(c.Nodename, strings.TrimSpace(string(data)), c.Hostname); name != "" {
 		return name, false, nil
@@ -348,7 +355,8 @@ func podMTU(c *netConf, file string) (int, error) {
 	}
 	mtu, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil || mtu < 68 || mtu > 65535 {
-		return 0, failure(types.ErrInvalidNetworkConfig, fmt.Errorf("%s holds %.20q, which is no MTU: restart tortie-node on this node", file, data))
+		return 0, failure(types.ErrInvalidNetworkConfig,
+			fmt.Errorf("%s holds %.20q, which is no MTU: restart tortie-node on this node", file, data))
 	}
 	return mtu, nil
 }

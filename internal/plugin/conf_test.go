@@ -73,8 +73,8 @@ func TestConfOfTheInstallContainer(t *testing.T) {
 	text, err := os.ReadFile("../install/conflist.json")
 	errtest.Must(t, err)
 	fill := strings.NewReplacer("__KUBERNETES_NODE_NAME__", "n1", "__KUBECONFIG_FILEPATH__", "/k", "__DATASTORE_TYPE__", "kubernetes",
-		"__LOG_LEVEL__", "debug", "__LOG_FILE_PATH__", "/l", "__CNI_MTU__", "1440", "__POLICY_ENFORCED__", "true", "__POLICY_SETUP_TIMEOUT__", "5",
-		"__LOG_FILE_MAX_SIZE__", "1", "__LOG_FILE_MAX_AGE__", "1", "__LOG_FILE_MAX_COUNT__", "1")
+		"__LOG_LEVEL__", "debug", "__LOG_FILE_PATH__", "/l", "__CNI_MTU__", "1440", "__POLICY_ENFORCED__", "true",
+		"__POLICY_SETUP_TIMEOUT__", "5", "__LOG_FILE_MAX_SIZE__", "1", "__LOG_FILE_MAX_AGE__", "1", "__LOG_FILE_MAX_COUNT__", "1")
 	var list struct {
 		Name    string
 		Plugins []map[string]any
@@ -85,7 +85,8 @@ func TestConfOfTheInstallContainer(t *testing.T) {
 	errtest.Must(t, err)
 	c, err := parseConf(calico, own)
 	errtest.Must(t, err)
-	if c.Nodename != "n1" || c.Kubernetes.Kubeconfig != "/k" || c.LogLevel != "debug" || c.LogFilePath != "/l" || c.MTU != 1440 || c.PolicySetupTimeout != 5 || c.Name != "k8s-pod-network" {
+	if c.Nodename != "n1" || c.Kubernetes.Kubeconfig != "/k" || c.LogLevel != "debug" || c.LogFilePath != "/l" || c.MTU != 1440 ||
+		c.PolicySetupTimeout != 5 || c.Name != "k8s-pod-network" {
 		t.Errorf("read as %+v", c)
 	}
 }
@@ -119,17 +120,20 @@ func TestConfBadValues(t *testing.T) {
 		{"name", `"a b"`, types.ErrInvalidNetworkConfig, []string{"name", `"a b"`, "letters"}},
 		{"datastore_type", `"etcd"`, types.ErrInvalidNetworkConfig, []string{"datastore_type", `"etcd"`, "kubernetes or etcdv3"}},
 		{"datastore_type", `"etcdv3"`, types.ErrInvalidNetworkConfig, []string{"etcd_endpoints", "is empty", "ETCD_ENDPOINTS"}},
-		{"calico_api_group", `"Projectcalico.org/v3"`, types.ErrInvalidNetworkConfig, []string{"calico_api_group", `"Projectcalico.org/v3"`, "crd.projectcalico.org/v1"}},
+		{"calico_api_group", `"Projectcalico.org/v3"`, types.ErrInvalidNetworkConfig,
+			[]string{"calico_api_group", `"Projectcalico.org/v3"`, "crd.projectcalico.org/v1"}},
 		{"device_type", `"ipvlan"`, types.ErrInvalidNetworkConfig, []string{"device_type", `"ipvlan"`, "veth or netkit"}},
 		{"dataplane_options", `{"type":"grpc"}`, types.ErrInvalidNetworkConfig, []string{"dataplane_options.type", `"grpc"`, "remove the key"}},
-		{"readiness_gates", `["http://a/","10.0.0.1"]`, types.ErrInvalidNetworkConfig, []string{"readiness_gates", `"10.0.0.1"`, "http://127.0.0.1:9099"}},
+		{"readiness_gates", `["http://a/","10.0.0.1"]`, types.ErrInvalidNetworkConfig,
+			[]string{"readiness_gates", `"10.0.0.1"`, "http://127.0.0.1:9099"}},
 		{"policy_setup_timeout_seconds", "-1", types.ErrInvalidNetworkConfig, []string{"policy_setup_timeout_seconds", "-1"}},
 		{"log_file_max_size", "-1", types.ErrInvalidNetworkConfig, []string{"log_file_max_size", "-1"}},
 		{"log_file_max_age", "-1", types.ErrInvalidNetworkConfig, []string{"log_file_max_age", "-1"}},
 		{"log_file_max_count", "-1", types.ErrInvalidNetworkConfig, []string{"log_file_max_count", "-1"}},
 		{"qps", "-0.5", types.ErrInvalidNetworkConfig, []string{"qps", "-0.5"}},
 		{"burst", "-1", types.ErrInvalidNetworkConfig, []string{"burst", "-1"}},
-		{"kubernetes", `{"k8s_api_root":"10.0.0.1"}`, types.ErrInvalidNetworkConfig, []string{"kubernetes.k8s_api_root", `"10.0.0.1"`, "https://"}},
+		{"kubernetes", `{"k8s_api_root":"10.0.0.1"}`, types.ErrInvalidNetworkConfig,
+			[]string{"kubernetes.k8s_api_root", `"10.0.0.1"`, "https://"}},
 		{"policy", `{"type":"k8s","k8s_client_key":"/k"}`, types.ErrInvalidNetworkConfig, []string{"policy.k8s_client_certificate"}},
 		{"policy", `{"type":"x"}`, types.ErrInvalidNetworkConfig, []string{"policy.type", `"x"`, "k8s"}},
 		{"ipam", "", types.ErrInvalidNetworkConfig, []string{"ipam.type", "calico-ipam"}},
@@ -197,7 +201,8 @@ func TestArgs(t *testing.T) {
 	}
 	r, err := readRequest(t, args)
 	errtest.Must(t, err)
-	if r.namespace != "ns" || r.pod != "web-0.x" || r.containerID != "c1" || r.netns != "/n" || r.ifName != "eth0" || r.path != "/p" || r.node != "n1" {
+	if r.namespace != "ns" || r.pod != "web-0.x" || r.containerID != "c1" || r.netns != "/n" || r.ifName != "eth0" ||
+		r.path != "/p" || r.node != "n1" {
 		t.Errorf("read as %+v", r)
 	}
 	for _, tt := range []struct{ args, want string }{
@@ -299,11 +304,13 @@ func exact(t testing.TB, text string) (v any) {
 	return v
 }
 
-// calico-ipam goes by what it uses, and by none of the keys of the plugin that executes it. Both find the installer's kubeconfig.
+// calico-ipam goes by what it uses, and by none of the keys of the plugin that executes it. Both find the installer's
+// kubeconfig.
 func TestConfOfOtherPlugins(t *testing.T) {
 	foreign := map[string]string{
-		"type": `"bridge"`, "policy": `{"type":"x"}`, "mtu": "-1", "num_queues": "-2", "device_type": `"x"`, "dataplane_options": `{"type":"grpc"}`,
-		"readiness_gates": `["x"]`, "policy_setup_timeout_seconds": "-1", "nodename_file_optional": "", "kubernetes": "",
+		"type": `"bridge"`, "policy": `{"type":"x"}`, "mtu": "-1", "num_queues": "-2", "device_type": `"x"`,
+		"dataplane_options": `{"type":"grpc"}`,
+		"readiness_gates":   `["x"]`, "policy_setup_timeout_seconds": "-1", "nodename_file_optional": "", "kubernetes": "",
 	}
 	c, err := readConf(calicoIPAM, edited(t, foreign), noEnv)
 	if err != nil || c.Kubernetes.Kubeconfig != defaultKubeconfig || !c.NodenameFileOptional || c.ofPods() {

@@ -15,8 +15,8 @@ import (
 // discoveryTime bounds the look-up of etcd's endpoints in DNS.
 const discoveryTime = 5 * time.Second
 
-// connect opens the datastore that the configuration names, and the API server if pods are read from it. It makes no request
-// to either.
+// connect opens the datastore that the configuration names, and the API server if pods are read from it. It makes no
+// request to either.
 func (s *session) connect(plugin string) (err error) {
 	if s.conf.DatastoreType == datastoreKubernetes || s.conf.ofPods() {
 		if s.kube, err = openKubernetes(&s.conf, plugin); err != nil {

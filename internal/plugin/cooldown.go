@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// cooldownFile has for how many seconds released addresses cool down, as the datastore told the last ADD on this node that
-// had to ask. A DEL that has no facts of the agent goes by it: to ask again would be one request in seven.
+// cooldownFile has for how many seconds released addresses cool down, as the datastore told the last ADD on this node
+// that had to ask. A DEL that has no facts of the agent goes by it: to ask again would be one request in seven.
 var cooldownFile = filepath.Join(filepath.Dir(facts.DefaultFile), "cooldown")
 
 // cooldownAge is for how long a DEL goes by it. A node without an agent that has no ADD in that time asks.

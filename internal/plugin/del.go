@@ -14,12 +14,12 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
 
-// releaseTime bounds what DEL does at the datastore. A node is drained, or a namespace deleted, while the API server is away:
-// no container has to wait for it longer than this.
+// releaseTime bounds what DEL does at the datastore. A node is drained, or a namespace deleted, while the API server is
+// away: no container has to wait for it longer than this.
 const releaseTime = 10 * time.Second
 
-// del takes away a pod's link and address. It succeeds if they are gone already: a runtime repeats DEL until it does. What
-// the datastore cannot be told now is put down for later, once the kernel has nothing of the pod any more.
+// del takes away a pod's link and address. It succeeds if they are gone already: a runtime repeats DEL until it does.
+// What the datastore cannot be told now is put down for later, once the kernel has nothing of the pod any more.
 func del(ctx context.Context, c *call) error {
 	s, err := c.open()
 	if err != nil {
@@ -53,8 +53,8 @@ func del(ctx context.Context, c *call) error {
 	return released
 }
 
-// release tells the datastore that the container has no address any more, and frees it once removed has succeeded. An error
-// that wraps a postponed leaves nothing but work at the datastore.
+// release tells the datastore that the container has no address any more, and frees it once removed has succeeded. An
+// error that wraps a postponed leaves nothing but work at the datastore.
 func (s *session) release(ctx context.Context, removed func() error) error {
 	noted := begin(func() error {
 		ctx, cancel := context.WithTimeout(ctx, releaseTime)

@@ -14,8 +14,8 @@ import (
 // delegated executes the IPAM plugin that the configuration names, with the same configuration.
 type delegated struct{ *session }
 
-// add runs the IPAM plugin, which speaks the configuration's version, and reads its result as the newest. A plugin that says
-// why it failed has assigned nothing; one that ends in another way may have.
+// add runs the IPAM plugin, which speaks the configuration's version, and reads its result as the newest. A plugin that
+// says why it failed has assigned nothing; one that ends in another way may have.
 func (d *delegated) add(ctx context.Context, wanted func() (request, error)) (*types100.Result, error) {
 	if _, err := wanted(); err != nil {
 		return nil, err
@@ -43,7 +43,8 @@ func (d *delegated) add(ctx context.Context, wanted func() (request, error)) (*t
 	return res, nil
 }
 
-// del runs the IPAM plugin even if the datastore cannot be told now that the address is free: the plugin does not depend on it.
+// del runs the IPAM plugin even if the datastore cannot be told now that the address is free: the plugin does not
+// depend on it.
 func (d *delegated) del(ctx context.Context, may clearance) error {
 	if err := may.removed(); err != nil {
 		return err
@@ -79,13 +80,14 @@ func (d *delegated) exec(ctx context.Context, verb string) error {
 func (d *delegated) find() (string, error) {
 	program, err := invoke.FindInPath(d.conf.IPAM.Type, filepath.SplitList(d.path))
 	if err != nil {
-		return "", failure(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: ipam.type: %w: install it there, or use %s", err, calicoIPAM))
+		return "", failure(types.ErrInvalidNetworkConfig,
+			fmt.Errorf("network configuration: ipam.type: %w: install it there, or use %s", err, calicoIPAM))
 	}
 	return program, nil
 }
 
-// environment is that of the IPAM plugin, which inherits all but the verb. Without IgnoreUnknown it would refuse the names of the pod in
-// CNI_ARGS.
+// environment is that of the IPAM plugin, which inherits all but the verb. Without IgnoreUnknown it would refuse the
+// names of the pod in CNI_ARGS.
 type environment struct{ verb, args string }
 
 // AsEnv implements invoke.CNIArgs.

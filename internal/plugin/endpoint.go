@@ -20,7 +20,8 @@ import (
 
 // endpoint is where the datastore keeps what Felix, garbage collection and people know of a container.
 type endpoint interface {
-	// read returns whom the container belongs to. If told, the pod is as the agent says (session.toldOfPod), and is not read.
+	// read returns whom the container belongs to. If told, the pod is as the agent says (session.toldOfPod), and is not
+	// read.
 	read(ctx context.Context, told bool) (*workload, error)
 	// note writes down what the container was given; of a workload's pod it replaces the metadata by those in the answer.
 	note(ctx context.Context, w *workload, link podnet.Result, addrs []netip.Addr) error
@@ -45,8 +46,8 @@ func (s *session) endpoint() endpoint {
 // podEndpoint is the annotations of a Pod.
 type podEndpoint struct{ *session }
 
-// read asks, at the same time, whether the datastore may be used, for the pod, and for its namespace, as far as the agent has
-// not told.
+// read asks, at the same time, whether the datastore may be used, for the pod, and for its namespace, as far as the
+// agent has not told.
 func (e *podEndpoint) read(ctx context.Context, told bool) (*workload, error) {
 	w := &workload{pod: *e.name(), namespace: api.Namespace{Meta: api.Meta{Name: e.session.namespace}}}
 	g, ctx := errgroup.WithContext(ctx)
@@ -63,8 +64,9 @@ func (e *podEndpoint) read(ctx context.Context, told bool) (*workload, error) {
 	return w, e.sameUID(&w.pod)
 }
 
-// toldOfPod reports whether the agent has told that name and UID are all that ADD needs of the pod. The address that CNI_ARGS ask for may be an
-// earlier sandbox's, whose ID is on the pod; and of another interface than the first nothing that was noted is cleared.
+// toldOfPod reports whether the agent has told that name and UID are all that ADD needs of the pod. The address that
+// CNI_ARGS ask for may be an earlier sandbox's, whose ID is on the pod; and of another interface than the first nothing
+// that was noted is cleared.
 func (s *session) toldOfPod() bool {
 	return s.facts != nil && s.facts.PlainPod(s.podUID) && !s.address.IsValid() && s.ifName == podnote.Primary
 }
@@ -83,15 +85,16 @@ func missing(err error) error {
 	return err
 }
 
-// sameUID refuses a sandbox of a pod that was deleted and created again under its name: the address would be noted on the
-// new pod, and Felix would apply the new pod's policy to the old one's sandbox. The kubelet ends that sandbox.
+// sameUID refuses a sandbox of a pod that was deleted and created again under its name: the address would be noted on
+// the new pod, and Felix would apply the new pod's policy to the old one's sandbox. The kubelet ends that sandbox.
 func (e *podEndpoint) sameUID(pod *api.Pod) error {
 	_, static := pod.Annotations[api.AnnotationMirrorPod] // which the kubelet knows by another UID than the API server
 	if e.podUID == "" || static || e.podUID == pod.UID {
 		return nil
 	}
-	return failure(types.ErrTryAgainLater, fmt.Errorf("CNI_ARGS: the sandbox is of pod %s/%s with K8S_POD_UID %s, and by now the pod of that name has UID %s: "+
-		"the kubelet makes a new sandbox", pod.Namespace, pod.Name, e.podUID, pod.UID))
+	return failure(types.ErrTryAgainLater, fmt.Errorf(
+		"CNI_ARGS: the sandbox is of pod %s/%s with K8S_POD_UID %s, and by now the pod of that name has UID %s: the kubelet makes a new sandbox",
+		pod.Namespace, pod.Name, e.podUID, pod.UID))
 }
 
 // note writes the addresses in the form that Calico uses, unless another pod has that name by now.
@@ -119,8 +122,8 @@ func (e *podEndpoint) clear(ctx context.Context) error {
 	return err
 }
 
-// clearOther looks at a pod that does not carry this container's ID: it has a newer sandbox, whose addresses stay, or its
-// ADD did not get so far, or was one of a Calico that did not write the ID.
+// clearOther looks at a pod that does not carry this container's ID: it has a newer sandbox, whose addresses stay, or
+// its ADD did not get so far, or was one of a Calico that did not write the ID.
 func (e *podEndpoint) clearOther(ctx context.Context) error {
 	empty := ""
 	patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{

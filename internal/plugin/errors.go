@@ -27,15 +27,15 @@ const (
 // errDatastoreNotReady: an operator has locked the datastore.
 var errDatastoreNotReady = errors.New("the datastore is not ready")
 
-// codes maps errors to codes, and to what a person can do where the error itself does not say: the first that matches. A
-// runtime tries again after any error; ErrTryAgainLater tells people and tools that this is likely to help.
+// codes maps errors to codes, and to what a person can do where the error itself does not say: the first that matches.
+// A runtime tries again after any error; ErrTryAgainLater tells people and tools that this is likely to help.
 var codes = []struct {
 	is     error
 	code   uint
 	remedy string
 }{
-	{datastore.ErrRefused, codeUnauthorized, "the plugins' token is right: an admission policy, webhook or quota of the cluster refuses this write, " +
-		"and its text above says which and why"},
+	{datastore.ErrRefused, codeUnauthorized, "the plugins' token is right: an admission policy, webhook or quota of the cluster refuses " +
+		"this write, and its text above says which and why"},
 	{datastore.ErrUnauthorized, codeUnauthorized, "the token in the plugins' kubeconfig is expired or lacks permissions: " +
 		"see the log of container install of tortie-node on this node, and kubectl describe clusterrole tortie-cni; " +
 		"or, if etcd is the datastore, its user's password or role is wrong"},

@@ -46,7 +46,8 @@ func TestEverySentinelHasACode(t *testing.T) {
 		{errors.New("anything else"), 999, ""},
 	} {
 		e := classified(t, fmt.Errorf("read a thing: %w: more", tt.err))
-		if e.Code != tt.code || e.Msg != "calico ADD: read a thing: "+tt.err.Error()+": more" || !strings.Contains(e.Details, tt.remedy) || tt.remedy == "" && e.Details != "" {
+		if e.Code != tt.code || e.Msg != "calico ADD: read a thing: "+tt.err.Error()+": more" || !strings.Contains(e.Details, tt.remedy) ||
+			tt.remedy == "" && e.Details != "" {
 			t.Errorf("%v: %+v, want code %d and %q in the details", tt.err, e, tt.code, tt.remedy)
 		}
 	}
@@ -97,14 +98,16 @@ func TestFailureKeepsACode(t *testing.T) {
 func TestPanicsDoNotReachTheUser(t *testing.T) {
 	args := &skel.CmdArgs{StdinData: []byte(minimalConf), ContainerID: "c1"}
 	err := verb(calico, "ADD", func(context.Context, *call) error { panic("index out of range") })(args)
-	if code(t, err) != types.ErrInternal || !strings.Contains(err.Error(), "index out of range") || strings.Contains(err.Error(), "goroutine") {
+	if code(t, err) != types.ErrInternal || !strings.Contains(err.Error(), "index out of range") ||
+		strings.Contains(err.Error(), "goroutine") {
 		t.Errorf("a panic became %v", err)
 	}
 }
 
 func TestLogLevel(t *testing.T) {
 	for text, want := range map[string]slog.Level{
-		"": slog.LevelInfo, "info": slog.LevelInfo, "Debug": slog.LevelDebug, "WARNING": slog.LevelWarn, "error": slog.LevelError, "loud": slog.LevelInfo,
+		"": slog.LevelInfo, "info": slog.LevelInfo, "Debug": slog.LevelDebug, "WARNING": slog.LevelWarn,
+		"error": slog.LevelError, "loud": slog.LevelInfo,
 	} {
 		if got := logLevel(text); got != want {
 			t.Errorf("%q is %v, want %v", text, got, want)

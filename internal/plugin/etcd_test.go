@@ -128,7 +128,8 @@ func (p *plain) call(t *testing.T, plugin, command, network, ifName string) answ
 	t.Helper()
 	conf, err := json.Marshal(p.conf(network, nil))
 	errtest.Must(t, err)
-	return p.host.call(t, call{plugin: plugin, command: command, container: p.id, netns: p.netns, ifName: ifName, path: "/opt/cni/bin", stdin: string(conf)})
+	return p.host.call(t,
+		call{plugin: plugin, command: command, container: p.id, netns: p.netns, ifName: ifName, path: "/opt/cni/bin", stdin: string(conf)})
 }
 
 func (p *plain) link() string { return "cali" + p.id[:11] }
@@ -176,8 +177,8 @@ func TestPlainContainerOnEtcd(t *testing.T) {
 	}
 }
 
-// A second ADD of a container that is no pod's changes nothing, in the kernel or in etcd, and prints what the first one did: also if
-// somebody has given the node's end of its link another name, and for a further network.
+// A second ADD of a container that is no pod's changes nothing, in the kernel or in etcd, and prints what the first one
+// did: also if somebody has given the node's end of its link another name, and for a further network.
 func TestPlainContainerTwiceOnEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")
@@ -218,8 +219,9 @@ func TestPlainContainerTwiceOnEtcd(t *testing.T) {
 	}
 }
 
-// describeKernel is the links of a node and a container, with the numbers that tell a new one from an old one, their IPv4 addresses and
-// routes. The kernel itself goes on with IPv6 and the carrier for a while, also of the container's end of a link.
+// describeKernel is the links of a node and a container, with the numbers that tell a new one from an old one, their
+// IPv4 addresses and routes. The kernel itself goes on with IPv6 and the carrier for a while, also of the container's
+// end of a link.
 func describeKernel(t *testing.T, node, container *netnstest.NS) string {
 	t.Helper()
 	var text string
@@ -252,7 +254,8 @@ func TestPlainContainerStartedAnewOnEtcd(t *testing.T) {
 	c.gone(t)
 }
 
-// The annotation that feature_control.ip_addrs_no_ipam allows is a pod's: for another container the key is an error, as in Calico.
+// The annotation that feature_control.ip_addrs_no_ipam allows is a pod's: for another container the key is an error, as
+// in Calico.
 func TestNoIPAMWithoutPodOnEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")
@@ -260,7 +263,8 @@ func TestNoIPAMWithoutPodOnEtcd(t *testing.T) {
 	conf, err := json.Marshal(s.conf("net1", map[string]any{"feature_control": map[string]any{"ip_addrs_no_ipam": true}}))
 	errtest.Must(t, err)
 	verb := func(command string) answer {
-		return s.host.call(t, call{plugin: "calico", command: command, container: c.id, netns: c.netns, ifName: "eth0", path: "/opt/cni/bin", stdin: string(conf)})
+		return s.host.call(t,
+			call{plugin: "calico", command: command, container: c.id, netns: c.netns, ifName: "eth0", path: "/opt/cni/bin", stdin: string(conf)})
 	}
 	if e := verb("ADD").failure(t); e.Code != types.ErrInvalidNetworkConfig || !strings.Contains(e.Msg, "feature_control.ip_addrs_no_ipam") {
 		t.Errorf("%+v", e)
@@ -411,7 +415,8 @@ func TestPodOnEtcd(t *testing.T) {
 	t.Parallel()
 	w := newEmptyWorld(t)
 	s := newSite(t, w.host, w.name)
-	w.uids["web-0"] = w.api.create(t, manifest(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: web-0, generateName: web-, namespace: %[1]s, labels: {app: web},
+	w.uids["web-0"] = w.api.create(t,
+		manifest(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: web-0, generateName: web-, namespace: %[1]s, labels: {app: web},
 		annotations: {cni.projectcalico.org/allowedSourcePrefixes: '["192.0.2.7/24"]', cni.projectcalico.org/floatingIPs: '["192.0.2.9"]'}},
 		spec: {nodeName: %[1]s, serviceAccountName: sa, containers: [{name: c, image: none, ports: [
 			{name: http, containerPort: 80}, {containerPort: 81}, {containerPort: 82, protocol: UDP, hostPort: 8082}]}]}}`, w.name)))
@@ -432,7 +437,8 @@ func TestPodOnEtcd(t *testing.T) {
 			"app": "web", "projectcalico.org/namespace": w.name, "projectcalico.org/orchestrator": "k8s", "projectcalico.org/serviceaccount": "sa",
 		}},
 		Spec: api.WorkloadEndpointSpec{
-			Orchestrator: "k8s", Node: w.name, ContainerID: first.container, Pod: "web-0", Endpoint: "eth0", IPNetworks: []string{addr.String() + "/32"},
+			Orchestrator: "k8s", Node: w.name, ContainerID: first.container, Pod: "web-0", Endpoint: "eth0",
+			IPNetworks:         []string{addr.String() + "/32"},
 			ServiceAccountName: "sa", Profiles: []string{"kns." + w.name, "ksa." + w.name + ".sa"},
 			InterfaceName: res.Interfaces[0].Name, MAC: res.Interfaces[1].Mac,
 			Ports:                      []api.EndpointPort{{Name: "http", Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 82, HostPort: 8082}},
@@ -476,7 +482,8 @@ func TestProbeOfEtcd(t *testing.T) {
 		t.Errorf("exit %d: %s", a.exit, a.stdout)
 	}
 	errtest.Must(t, s.etcd.Kill())
-	if a := s.host.exec(t, "/opt/cni/bin/calico", nil, string(conf), "-t"); a.exit != 1 || !strings.Contains(a.stdout, fmt.Sprintf("%q", "code")) {
+	if a := s.host.exec(t, "/opt/cni/bin/calico", nil, string(conf), "-t"); a.exit != 1 ||
+		!strings.Contains(a.stdout, fmt.Sprintf("%q", "code")) {
 		t.Errorf("exit %d: %s", a.exit, a.stdout)
 	}
 }

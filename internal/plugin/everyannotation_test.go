@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin"
 )
 
-// annotationEffects shows, for each annotation that the plugin reads, what it does to the real programs. What forms are right
-// is in the tests of annotations.go.
+// annotationEffects shows, for each annotation that the plugin reads, what it does to the real programs. What forms are
+// right is in the tests of annotations.go.
 var annotationEffects = map[string]func(*testing.T, *world){
 	api.AnnotationIPv4Pools: func(t *testing.T, w *world) {
 		other := strings.Replace(w.cidr, "10.", "11.", 1)
@@ -50,11 +50,13 @@ var annotationEffects = map[string]func(*testing.T, *world){
 		w.createPod(t, "web", `cni.projectcalico.org/allowedSourcePrefixes: '["10.1.0.0/16"]'`)
 		s := w.sandbox(t, "web")
 		s.add(t).ok(t)
-		if noted, want := w.host.Run(t, "ip", "route", "show", "table", fmt.Sprint(podnet.SourcesTable)), "10.1.0.0/16 dev "+s.hostVeth(); !strings.Contains(noted, want) {
+		if noted, want := w.host.Run(t, "ip", "route", "show", "table", fmt.Sprint(podnet.SourcesTable)), "10.1.0.0/16 dev "+
+			s.hostVeth(); !strings.Contains(noted, want) {
 			t.Errorf("the agent is told %q, want %q", noted, want)
 		}
 		w.createPod(t, "refused", `cni.projectcalico.org/allowedSourcePrefixes: '["10.1.0.1"]'`)
-		w.wantFailure(t, w.sandbox(t, "refused").add(t), types.ErrInvalidNetworkConfig, "allowedSourcePrefixes", w.name+"/refused", "10.1.0.1", "CIDR")
+		w.wantFailure(t, w.sandbox(t, "refused").add(t), types.ErrInvalidNetworkConfig, "allowedSourcePrefixes",
+			w.name+"/refused", "10.1.0.1", "CIDR")
 	},
 }
 
@@ -119,14 +121,16 @@ func explicitAddresses(t *testing.T, w *world) {
 	w.wantFailure(t, w.sandbox(t, "outside").add(t), codeNoPool, "192.0.2.1", "IPPool")
 }
 
-// Who may write a pod may write a container ID of another pod on it, at least when he creates it. That must not free the other's address.
+// Who may write a pod may write a container ID of another pod on it, at least when he creates it. That must not free
+// the other's address.
 func TestContainerIDOfAnotherPod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	victim := w.newPod(t, "victim")
 	a := address(t, victim.add(t).result(t))
-	w.createPod(t, "thief", fmt.Sprintf(`cni.projectcalico.org/ipAddrs: '["%s"]', cni.projectcalico.org/containerID: %s, cni.projectcalico.org/podIPs: %s/32`,
-		a, victim.container, a))
+	w.createPod(t, "thief",
+		fmt.Sprintf(`cni.projectcalico.org/ipAddrs: '["%s"]', cni.projectcalico.org/containerID: %s, cni.projectcalico.org/podIPs: %s/32`,
+			a, victim.container, a))
 	e := w.sandbox(t, "thief").add(t).failure(t)
 	if !strings.Contains(e.Error(), w.name+"/victim") {
 		t.Errorf("the holder is not named: %s", e.Error())
@@ -202,7 +206,8 @@ func floatingAddresses(t *testing.T, w *world) {
 		}
 	}
 
-	// What a pod cannot have is refused, and leaves nothing: addresses of others, own or floating, outside of the pools, of a family that it lacks.
+	// What a pod cannot have is refused, and leaves nothing: addresses of others, own or floating, outside of the pools,
+	// of a family that it lacks.
 	for pod, of := range map[string]struct {
 		addr  string
 		code  uint
@@ -220,8 +225,9 @@ func floatingAddresses(t *testing.T, w *world) {
 	}
 	for first, spec := range map[string]string{"11.": "disabled: true", "12.": "allowedUses: [LoadBalancer]"} {
 		cidr := strings.Replace(w.cidr, "10.", first, 1)
-		w.api.create(t, manifest(t, fmt.Sprintf(`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s-%s}, spec: {cidr: %s, %s}}`,
-			w.name, first+"x", cidr, spec)))
+		w.api.create(t,
+			manifest(t, fmt.Sprintf(`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s-%s}, spec: {cidr: %s, %s}}`,
+				w.name, first+"x", cidr, spec)))
 		w.api.settle(t)
 		a := strings.Replace(cidr, "0.0/16", "9.9", 1)
 		word, _, _ := strings.Cut(spec, ":")
@@ -239,7 +245,8 @@ func floatingAddresses(t *testing.T, w *world) {
 	w.wantHeld(t, map[netip.Addr]*sandbox{})
 }
 
-// Whoever may change a pod may write a container ID of another pod on it. That must not move the other's floating address.
+// Whoever may change a pod may write a container ID of another pod on it. That must not move the other's floating
+// address.
 func TestContainerIDOfAnotherFloatingPod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -171,7 +171,8 @@ var optionCases = map[string]func(*testing.T, *world){
 	},
 	"policy.k8s_api_root": func(t *testing.T, w *world) {
 		w.host.Write(t, kubeconfigPath, w.kubeconfigWith(t, "https://127.0.0.1:1", w.api.token))
-		wantWarned(t, w.newPod(t, "web").addWith(t, "policy.k8s_api_root", w.proxy.URL+"/api/v1/").ok(t), "policy.k8s_api_root", "kubernetes.k8s_api_root")
+		wantWarned(t, w.newPod(t, "web").addWith(t, "policy.k8s_api_root", w.proxy.URL+"/api/v1/").ok(t), "policy.k8s_api_root",
+			"kubernetes.k8s_api_root")
 	},
 	"policy.k8s_auth_token": func(t *testing.T, w *world) {
 		w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, wrongToken))
@@ -307,7 +308,8 @@ const (
 	endpoints = "with etcd_endpoints"
 )
 
-// refused fails the test unless ADD refuses a value, in an error that names the key and says the words, and changes nothing.
+// refused fails the test unless ADD refuses a value, in an error that names the key and says the words, and changes
+// nothing.
 func (w *world) refused(t *testing.T, key string, value any, words ...string) {
 	t.Helper()
 	s := w.newPod(t, fmt.Sprintf("refused-%d", len(w.pods)))
@@ -387,7 +389,8 @@ func wantFamilies(t *testing.T, a answer, v4, v6 int) {
 func (w *world) createNamedPool(t *testing.T, name, cidr string) {
 	t.Helper()
 	w.api.create(t, manifest(t, fmt.Sprintf(
-		`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s}, spec: {cidr: %s, nodeSelector: "world == '%s'"}}`, name, cidr, w.name)))
+		`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s}, spec: {cidr: %s, nodeSelector: "world == '%s'"}}`,
+		name, cidr, w.name)))
 	w.api.settle(t)
 }
 
@@ -420,8 +423,8 @@ func (w *world) rotated(t *testing.T, pairs ...any) int {
 	return len(w.host.list(t, "/var/log/big"))
 }
 
-// cleared fails the test unless rotating a log file removes an old one because of the key's limit of 1. Files are removed
-// beside the work of the plugin, which may end earlier: then the next rotation does it.
+// cleared fails the test unless rotating a log file removes an old one because of the key's limit of 1. Files are
+// removed beside the work of the plugin, which may end earlier: then the next rotation does it.
 func (w *world) cleared(t *testing.T, key string) {
 	t.Helper()
 	const old, older = "/var/log/big/cni-2001-01-01T00-00-00.000.log", "/var/log/big/cni-2000-01-01T00-00-00.000.log"
@@ -475,7 +478,8 @@ func clientCertificate(t *testing.T, w *world) {
 		types.ErrInvalidNetworkConfig, "/etc/none.pem", "client certificate")
 	w.wantFailure(t, s.addWith(t, "policy.k8s_client_certificate", "/etc/client.key", "policy.k8s_client_key", "/etc/client.pem"),
 		types.ErrInvalidNetworkConfig, "client-certificate")
-	w.wantFailure(t, s.addWith(t, "policy.k8s_client_key", "/etc/client.key"), types.ErrInvalidNetworkConfig, "k8s_client_certificate", "both or neither")
+	w.wantFailure(t, s.addWith(t, "policy.k8s_client_key", "/etc/client.key"), types.ErrInvalidNetworkConfig,
+		"k8s_client_certificate", "both or neither")
 	nothing()
 }
 
@@ -502,7 +506,8 @@ func TestEnvironment(t *testing.T) {
 	s := w.newPod(t, "web")
 	c := s.callWith(t, "kubernetes", map[string]any{})
 	nothing := w.unchanged(t)
-	w.wantFailure(t, w.host.exec(t, "/opt/cni/bin/calico", c.env(), c.stdin), types.ErrInvalidNetworkConfig, kubeconfigPath, "kubernetes.kubeconfig")
+	w.wantFailure(t, w.host.exec(t, "/opt/cni/bin/calico", c.env(), c.stdin), types.ErrInvalidNetworkConfig,
+		kubeconfigPath, "kubernetes.kubeconfig")
 	env := append(c.env(), "CALICO_KUBECONFIG=/etc/env-kubeconfig", "KUBECONFIG=/none", "FELIX_INTERFACEPREFIX=tap,cali")
 	address(t, w.host.exec(t, "/opt/cni/bin/calico", env, c.stdin).result(t))
 	if name := "tap" + strings.TrimPrefix(s.hostVeth(), "cali"); w.host.Link(t, name).Kind != "veth" {

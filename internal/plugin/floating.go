@@ -34,14 +34,14 @@ func (s *session) checkFloating(want *request, addrs []netip.Addr) error {
 	return nil
 }
 
-// floats reports that the container's floating addresses are assigned by IPAM, so that no other pod has them, and translated by the agent. With
-// etcd Felix translates them, and of other IPAM plugins nothing can be said.
+// floats reports that the container's floating addresses are assigned by IPAM, so that no other pod has them, and
+// translated by the agent. With etcd Felix translates them, and of other IPAM plugins nothing can be said.
 func (s *session) floats() bool {
 	return s.conf.DatastoreType == datastoreKubernetes && s.conf.IPAM.Type == calicoIPAM
 }
 
-// assignFloating assigns the floating addresses under the container's handle, after its own. After an error nothing of the container is
-// assigned, unless it uses its addresses already.
+// assignFloating assigns the floating addresses under the container's handle, after its own. After an error nothing of
+// the container is assigned, unless it uses its addresses already.
 func (p *inProcess) assignFloating(ctx context.Context, want request, own *types100.Result) error {
 	if len(want.floating) == 0 || !p.floats() {
 		return nil

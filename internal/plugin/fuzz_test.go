@@ -70,7 +70,8 @@ func FuzzArgs(f *testing.F) {
 	})
 }
 
-// FuzzAnnotations: annotations of a pod and its namespace are refused with a CNI code, or ask for addresses and a MAC that there can be.
+// FuzzAnnotations: annotations of a pod and its namespace are refused with a CNI code, or ask for addresses and a MAC
+// that there can be.
 func FuzzAnnotations(f *testing.F) {
 	for _, seed := range []string{`["default-ipv4-ippool"]`, `["10.0.0.0/8","b"]`, "", "[]", "null", "{}", `"a"`, `[null]`, "[\"\xff\"]", "[",
 		`["IPv4","IPv6"]`, `["10.0.0.5","fd00::5"]`, `["10.0.0.5","10.0.0.6"]`, `["::ffff:10.0.0.5"]`, `["fe80::1%eth0"]`,

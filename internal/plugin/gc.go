@@ -22,8 +22,8 @@ import (
 // attachmentsKey is where a runtime lists what is left of a network.
 const attachmentsKey = "cni.dev/valid-attachments"
 
-// gc removes the links of containers that the runtime does not list, and frees their addresses: of this network and this node
-// only. It goes on after an error, and a second GC does what the first could not.
+// gc removes the links of containers that the runtime does not list, and frees their addresses: of this network and
+// this node only. It goes on after an error, and a second GC does what the first could not.
 func gc(ctx context.Context, c *call) error {
 	s, err := c.openNode()
 	if err != nil {
@@ -83,8 +83,8 @@ type sweep struct {
 	spared []string      // IDs of containers that are not listed and keep what they have
 }
 
-// containerOf takes a handle of the network apart. A network's name may have dots and begin like another's, and a runtime's
-// container IDs have none: a handle with one in the ID is taken for the other network's.
+// containerOf takes a handle of the network apart. A network's name may have dots and begin like another's, and a
+// runtime's container IDs have none: a handle with one in the ID is taken for the other network's.
 func (w *sweep) containerOf(handle string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(handle, names.PodHandle(w.conf.Name, ""))
 	return id, ok && id != "" && !strings.Contains(id, ".")
@@ -137,8 +137,8 @@ func (w *sweep) young(h ipam.Holder) bool {
 	return err == nil && !at.Before(w.began)
 }
 
-// unnamed finds the link, without an alias, that a real Calico or an earlier version of this plugin made for a holder: it has
-// the name of the holder's pod, and leads to addresses of the holder and to nothing else.
+// unnamed finds the link, without an alias, that a real Calico or an earlier version of this plugin made for a holder:
+// it has the name of the holder's pod, and leads to addresses of the holder and to nothing else.
 func (w *sweep) unnamed(h ipam.Holder) (links []podnet.Link) {
 	name := podnet.HostVethName(w.conf.vethPrefix(), h.Attrs["namespace"], h.Attrs["pod"])
 	for _, l := range w.all {
@@ -153,25 +153,28 @@ func (w *sweep) unnamed(h ipam.Holder) (links []podnet.Link) {
 	return links
 }
 
-// remove removes the links. One in whose namespace a process runs stays, and its container keeps its addresses: although the runtime does
-// not list it, it is in use.
+// remove removes the links. One in whose namespace a process runs stays, and its container keeps its addresses:
+// although the runtime does not list it, it is in use.
 func (w *sweep) remove(ctx context.Context) error {
 	var errs []error
 	for _, l := range w.stale {
 		pid, err := l.Process()
 		if err == nil && pid == 0 {
-			w.log.Info("removing the link of a container that the runtime does not list", "link", l.Name, "handle", l.Handle, "addresses", l.Addresses)
+			w.log.Info("removing the link of a container that the runtime does not list", "link", l.Name, "handle", l.Handle,
+				"addresses", l.Addresses)
 			err = l.Remove(ctx, w.log)
 		}
 		if err == nil && pid == 0 {
 			continue
 		}
 		if pid != 0 && len(l.Addresses) == 0 { // anybody's: see podnet.Holds. A container that is being added is young.
-			w.log.Warn("a link without a route has the alias of a container that the runtime does not list: it holds no address", "link", l.Name, "handle", l.Handle, "process", pid)
+			w.log.Warn("a link without a route has the alias of a container that the runtime does not list: it holds no address", "link", l.Name,
+				"handle", l.Handle, "process", pid)
 			continue
 		}
 		if pid != 0 {
-			w.log.Warn("the runtime does not list a container that is alive: it keeps its link and addresses", "link", l.Name, "handle", l.Handle, "process", pid)
+			w.log.Warn("the runtime does not list a container that is alive: it keeps its link and addresses", "link", l.Name,
+				"handle", l.Handle, "process", pid)
 		}
 		w.spare(l)
 		errs = append(errs, err)

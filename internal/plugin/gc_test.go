@@ -69,13 +69,15 @@ func TestGC(t *testing.T) {
 	// As a real Calico's, or of an earlier version.
 	w.host.Run(t, "ip", "link", "set", unnamed.hostVeth(), "alias", "")
 	alive.ns.Start(t, "sleep", "60")
-	// Not ours: another plugin's pod, one of a network that is called almost like this one, and an address of another node.
+	// Not ours: another plugin's pod, one of a network that is called almost like this one, and an address of another
+	// node.
 	foreign := w.foreignPods(t)
 	neighbour := &sandbox{world: w, pod: "stale", container: "neighbour." + strings.Repeat("0b", 32)}
 	held[w.assign(t, neighbour)] = neighbour
 	w.postpone(t, onlyAddress)
 	// A pod with CAP_NET_ADMIN claims the address of a dead container by a link.
-	w.host.Run(t, "ip", "link", "add", "califorged", "type", "veth", "peer", "name", "p0", "netns", strconv.Itoa(alive.ns.Start(t, "sleep", "60")))
+	w.host.Run(t, "ip", "link", "add", "califorged", "type", "veth", "peer", "name", "p0", "netns",
+		strconv.Itoa(alive.ns.Start(t, "sleep", "60")))
 	w.host.Run(t, "ip", "link", "set", "califorged", "up", "alias", podnet.Alias(w.network()+"."+onlyAddress.container, "eth0"))
 
 	for range 2 { // the second finds nothing to do

@@ -88,8 +88,8 @@ func stringMap(m map[string]string) map[string]any {
 	return out
 }
 
-// reservationOutside leaves of a pool only one block to be claimed: the golden one. Where in a pool a node begins to look is
-// its own affair, and another place with Calico than here.
+// reservationOutside leaves of a pool only one block to be claimed: the golden one. Where in a pool a node begins to
+// look is its own affair, and another place with Calico than here.
 func reservationOutside(t testing.TB, pool, block string) *unstructured.Unstructured {
 	t.Helper()
 	var outside []any
@@ -187,7 +187,8 @@ func stable(t testing.TB, obj *unstructured.Unstructured) any {
 	return obj.Object
 }
 
-// stableSequence makes an allocation's sequence number relative to the block's, which begins with the time in nanoseconds.
+// stableSequence makes an allocation's sequence number relative to the block's, which begins with the time in
+// nanoseconds.
 func stableSequence(t testing.TB, spec map[string]any) {
 	t.Helper()
 	number, ok := spec["sequenceNumber"].(int64)

@@ -106,7 +106,8 @@ func (h *host) exec(t testing.TB, program string, env []string, stdin string, ar
 		t.Errorf("%s: %v", program, err)
 	}
 	a := answer{stdout: stdout.String(), stderr: stderr.String(), exit: cmd.ProcessState.ExitCode(), took: time.Since(start)}
-	t.Logf("%s %v: exit %d in %v\nstdout: %s\nstderr: %s", filepath.Base(program), cmd.Env, a.exit, a.took.Round(time.Millisecond), a.stdout, a.stderr)
+	t.Logf("%s %v: exit %d in %v\nstdout: %s\nstderr: %s", filepath.Base(program), cmd.Env, a.exit,
+		a.took.Round(time.Millisecond), a.stdout, a.stderr)
 	return a
 }
 

@@ -45,8 +45,9 @@ func (d *delegated) stdinForAdd(ctx context.Context) ([]byte, error) {
 	}
 	for _, word := range used {
 		if cidr, _ := cidrs.word(word); cidr == "" {
-			return nil, failure(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: ipam.subnet %s: spec.podCIDRs of node %s has no range of that family: "+
-				"run kube-controller-manager with --allocate-node-cidrs, or write a range in place of %s", word, d.cidrNode(), word))
+			return nil, failure(types.ErrInvalidNetworkConfig,
+				fmt.Errorf("network configuration: ipam.subnet %s: spec.podCIDRs of node %s has no range of that family: run kube-controller-manager "+
+					"with --allocate-node-cidrs, or write a range in place of %s", word, d.cidrNode(), word))
 		}
 	}
 	return editIPAM(d.stdin, cidrs.fillIn)
@@ -62,7 +63,8 @@ func (d *delegated) stdinForDel() ([]byte, error) {
 	return editIPAM(d.stdin, func(ipam map[string]json.RawMessage) error {
 		// All other ranges would overlap with these.
 		for key := range ipam {
-			if slices.ContainsFunc([]string{"subnet", "rangeStart", "rangeEnd", "gateway", "ranges"}, func(k string) bool { return strings.EqualFold(k, key) }) {
+			if slices.ContainsFunc([]string{"subnet", "rangeStart", "rangeEnd", "gateway", "ranges"},
+				func(k string) bool { return strings.EqualFold(k, key) }) {
 				delete(ipam, key)
 			}
 		}
@@ -87,7 +89,8 @@ func (d *delegated) nodeCIDRs(ctx context.Context) (*podCIDRs, error) {
 	node := &api.Node{Meta: api.Meta{Name: d.cidrNode()}}
 	err := d.kube.Get(ctx, node)
 	if errors.Is(err, datastore.ErrNotFound) {
-		return nil, failure(types.ErrInvalidNetworkConfig, fmt.Errorf("read the node's pod CIDRs: %w: set kubernetes.node_name to this node's name in Kubernetes", err))
+		return nil, failure(types.ErrInvalidNetworkConfig,
+			fmt.Errorf("read the node's pod CIDRs: %w: set kubernetes.node_name to this node's name in Kubernetes", err))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the node's pod CIDRs: %w", err)
@@ -183,7 +186,8 @@ func editIPAM(stdin []byte, edit func(ipam map[string]json.RawMessage) error) ([
 	}
 	if err := json.Unmarshal(conf["ipam"], &ipam); err != nil || ipam == nil {
 		// The decoder of the typed form accepts "IPAM", and two "ipam" of which the second is null.
-		return nil, failure(types.ErrInvalidNetworkConfig, errors.New(`network configuration: "ipam" has to be there once, as an object in lower case`))
+		return nil, failure(types.ErrInvalidNetworkConfig,
+			errors.New(`network configuration: "ipam" has to be there once, as an object in lower case`))
 	}
 	err := edit(ipam)
 	if err != nil {

@@ -88,7 +88,8 @@ func podCIDROfSubnet(t *testing.T, w *world) {
 	w.wantFailure(t, s.addWith(t, "ipam", hostLocal(map[string]any{"subnet": "usePodCidr"})), types.ErrInvalidNetworkConfig,
 		"usePodCidr", "spec.podCIDRs", w.name, "--allocate-node-cidrs")
 	w.setPodCIDRs(t, w.name, "10.240.7.0/24", w.cidr6("fd40"))
-	for word, want := range map[string]string{"usePodCidr": "10.240.7.0/24", "USEPODCIDRIPV6": w.cidr6("fd40"), "10.241.0.0/24": "10.241.0.0/24"} {
+	for word, want := range map[string]string{"usePodCidr": "10.240.7.0/24", "USEPODCIDRIPV6": w.cidr6("fd40"),
+		"10.241.0.0/24": "10.241.0.0/24"} {
 		addrs, _, stop := w.lives(t, "ipam", hostLocal(map[string]any{"subnet": word}))
 		wantAddrs(t, addrs, want)
 		stop()
@@ -134,7 +135,8 @@ func customRoutes(t *testing.T, w *world) {
 	difftest.Want(t, "routes", []string{"10.9.0.0/16"}, routesOf(t, s))
 	stop()
 	s = w.newPod(t, "refused")
-	w.wantFailure(t, s.addWith(t, "ipam", hostLocal(map[string]any{"subnet": "10.242.0.0/24", "routes": []map[string]any{{"dst": "10.9.0.1"}}})),
+	w.wantFailure(t,
+		s.addWith(t, "ipam", hostLocal(map[string]any{"subnet": "10.242.0.0/24", "routes": []map[string]any{{"dst": "10.9.0.1"}}})),
 		types.ErrInvalidNetworkConfig, "ipam.routes", `"10.9.0.1"`, "CIDR")
 }
 

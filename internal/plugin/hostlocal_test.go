@@ -27,7 +27,8 @@ func TestFillIn(t *testing.T) {
 		{`{"type":"host-local","subnet":"USEPODCIDR","dataDir":"/d"}`, `{"type":"host-local","subnet":"10.244.3.0/24","dataDir":"/d"}`},
 		{`{"type":"host-local","subnet":"usePodCidrIPv6"}`, `{"type":"host-local","subnet":"fd00:3::/64"}`},
 		{`{"type":"host-local","ranges":[[{"subnet":"usePodCidr","gateway":"10.244.3.9"}],[{"subnet":"usepodcidripv6"},{"subnet":"fd01::/64"}]]}`,
-			`{"type":"host-local","ranges":[[{"subnet":"10.244.3.0/24","gateway":"10.244.3.9"}],[{"subnet":"fd00:3::/64"},{"subnet":"fd01::/64"}]]}`},
+			`{"type":"host-local","ranges":[[{"subnet":"10.244.3.0/24","gateway":"10.244.3.9"}],[{"subnet":"fd00:3::/64"},` +
+				`{"subnet":"fd01::/64"}]]}`},
 		{`{"type":"host-local","subnet":"10.0.0.0/8","ranges":null}`, `{"type":"host-local","subnet":"10.0.0.0/8","ranges":null}`},
 	} {
 		d := ofHostLocal(t, tt.ipam)
@@ -79,7 +80,8 @@ func TestWords(t *testing.T) {
 
 // DEL asks nobody for the pod CIDRs, and gives host-local ranges that do not overlap.
 func TestConfigurationForDel(t *testing.T) {
-	d := ofHostLocal(t, `{"type":"host-local","dataDir":"/d","subnet":"usePodCidr","rangeStart":"10.0.0.9","ranges":[[{"subnet":"10.0.0.0/8"}]]}`)
+	d := ofHostLocal(t,
+		`{"type":"host-local","dataDir":"/d","subnet":"usePodCidr","rangeStart":"10.0.0.9","ranges":[[{"subnet":"10.0.0.0/8"}]]}`)
 	got, err := d.stdinForDel()
 	errtest.Must(t, err)
 	want := edited(t, map[string]string{"unknown": "12345678901234567890",

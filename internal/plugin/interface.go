@@ -9,7 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// removeInterface removes the container's link, and makes sure that it has no other. It returns the addresses that the link had.
+// removeInterface removes the container's link, and makes sure that it has no other. It returns the addresses that the
+// link had.
 func (s *session) removeInterface(ctx context.Context) ([]netip.Addr, error) {
 	had, err := podnet.Teardown(ctx, s.podConfig(s.log, nil))
 	if err != nil {

@@ -19,7 +19,8 @@ func IPAMFuncs() skel.CNIFuncs {
 	}
 }
 
-// ipamAdd assigns the addresses that the configuration asks for. The namespace's labels decide which pools may serve it.
+// ipamAdd assigns the addresses that the configuration asks for. The namespace's labels decide which pools may serve
+// it.
 func ipamAdd(ctx context.Context, c *call) error {
 	s, err := c.open()
 	if err != nil {

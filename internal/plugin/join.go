@@ -16,11 +16,11 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// A container that is no pod's has one interface of Calico's, whatever number of networks it is added to: each further one
-// gives it a profile, by which policy knows it, and no other address.
+// A container that is no pod's has one interface of Calico's, whatever number of networks it is added to: each further
+// one gives it a profile, by which policy knows it, and no other address.
 
-// join adds a container to a further network, or to one that it is in: it returns what the container has, or nil if it has nothing.
-// Neither its link nor its addresses are touched.
+// join adds a container to a further network, or to one that it is in: it returns what the container has, or nil if it
+// has nothing. Neither its link nor its addresses are touched.
 func (s *session) join(ctx context.Context) (*types100.Result, error) {
 	if !s.plain() {
 		return nil, nil
@@ -53,8 +53,8 @@ func (e *objectEndpoint) joined(w *api.WorkloadEndpoint) bool {
 	return e.plain() && (!e.ofNetwork(w) || w.Spec.Endpoint != e.ifName)
 }
 
-// link returns the container's end of an endpoint's link; nil if it is not there. A container that was started anew, as after a crash of
-// the machine, may have the ID that it had, and has another namespace.
+// link returns the container's end of an endpoint's link; nil if it is not there. A container that was started anew, as
+// after a crash of the machine, may have the ID that it had, and has another namespace.
 func (s *session) link(w *api.WorkloadEndpoint) *netlinkx.Link {
 	ns, err := netlinkx.OpenNamespace(s.netns)
 	if err != nil {

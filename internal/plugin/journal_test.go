@@ -135,8 +135,8 @@ func TestTheAgentFinishesWhatIsLeft(t *testing.T) {
 	w.wantHeld(t, map[netip.Addr]*sandbox{a: s})
 }
 
-// A runtime that repeats ADD for a container after a DEL whose release is still to come keeps the address: the release does
-// not come any more.
+// A runtime that repeats ADD for a container after a DEL whose release is still to come keeps the address: the release
+// does not come any more.
 func TestAddTakesBackWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

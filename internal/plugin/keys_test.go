@@ -8,7 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/cniconf"
 )
 
-// TestKeysAreWhatThePluginReads: what is said to be acted on or refused is what the plugin reads, of the configuration and of pods.
+// TestKeysAreWhatThePluginReads: what is said to be acted on or refused is what the plugin reads, of the configuration
+// and of pods.
 func TestKeysAreWhatThePluginReads(t *testing.T) {
 	var said, read []string
 	for _, k := range cniconf.Keys {
@@ -28,7 +29,8 @@ func TestKeysAreWhatThePluginReads(t *testing.T) {
 	}
 	for _, a := range Annotations() {
 		for kind, has := range map[string]bool{"Pod": true, "Namespace": a.OfNamespace} {
-			if acted := slices.Contains(api.CalicoAnnotations, api.Input{On: kind, Key: a.Key, Fate: api.Acted, Why: whyOf(kind, a.Key)}); acted != has {
+			if acted := slices.Contains(api.CalicoAnnotations,
+				api.Input{On: kind, Key: a.Key, Fate: api.Acted, Why: whyOf(kind, a.Key)}); acted != has {
 				t.Errorf("%s on a %s: said to be acted on: %v, read: %v", a.Key, kind, acted, has)
 			}
 		}

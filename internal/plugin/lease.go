@@ -23,7 +23,8 @@ type lease struct {
 	written   time.Time
 }
 
-// readLeases reads a directory of host-local. Its other files, lock and last_reserved_ip.*, have no addresses as their names.
+// readLeases reads a directory of host-local. Its other files, lock and last_reserved_ip.*, have no addresses as their
+// names.
 func readLeases(dir string) ([]lease, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -62,9 +63,9 @@ func (l *lease) read() error {
 	return nil
 }
 
-// owner returns the pod that has the address: the one of which the kubelet says so, or else the one whose sandbox is the container by its annotation,
-// or else one that says by annotation that it has the address, as who may write pods can. A pod that has ended says so too, though its address may be
-// another's by now.
+// owner returns the pod that has the address: the one of which the kubelet says so, or else the one whose sandbox is
+// the container by its annotation, or else one that says by annotation that it has the address, as who may write pods
+// can. A pod that has ended says so too, though its address may be another's by now.
 func (l *lease) owner(pods []api.Pod) (best *api.Pod) {
 	most := 0
 	for i := range pods {

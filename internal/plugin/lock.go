@@ -12,8 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
-// lockHost waits for its turn among the plugins of this host: without it they would be just as right, but race for the same
-// block and try more often. So a lock that cannot be had is logged and done without, as by Calico.
+// lockHost waits for its turn among the plugins of this host: without it they would be just as right, but race for the
+// same block and try more often. So a lock that cannot be had is logged and done without, as by Calico.
 func (s *session) lockHost(ctx context.Context) (unlock func(), err error) {
 	path := cmp.Or(s.conf.IPAMLockFile, defaultLockFile)
 	locked := make(chan error, 1)

@@ -13,9 +13,9 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 )
 
-// openLog returns a logger to standard error, which the runtime keeps, and to the configured file. Standard output belongs
-// to the result. Every line names the plugin, the container and the pod. A file that cannot be opened is no reason to leave
-// a pod without a network: it is said once.
+// openLog returns a logger to standard error, which the runtime keeps, and to the configured file. Standard output
+// belongs to the result. Every line names the plugin, the container and the pod. A file that cannot be opened is no
+// reason to leave a pod without a network: it is said once.
 func openLog(c *netConf, plugin string, args *skel.CmdArgs) (*slog.Logger, func()) {
 	out, done := io.Writer(os.Stderr), func() {}
 	if c.LogFilePath != "" {

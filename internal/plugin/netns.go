@@ -18,8 +18,8 @@ func checkNetns(path string) error {
 	return checkNotOwn(pod, path)
 }
 
-// spareNode refuses to take the node's own namespace for a pod's: DEL would remove the node's eth0. A namespace that is gone
-// is none of its business.
+// spareNode refuses to take the node's own namespace for a pod's: DEL would remove the node's eth0. A namespace that is
+// gone is none of its business.
 func spareNode(path string) error {
 	pod, err := netlinkx.OpenNamespace(path)
 	if err != nil {

@@ -39,8 +39,8 @@ func (s *session) attributes() map[string]string {
 	return attrs
 }
 
-// legacyOwner has the handle that a Calico before version 3 gave the container. That one noted nothing in the block: what is noted of
-// anything but the pod is of another, who happens to have a handle of this name.
+// legacyOwner has the handle that a Calico before version 3 gave the container. That one noted nothing in the block:
+// what is noted of anything but the pod is of another, who happens to have a handle of this name.
 func (s *session) legacyOwner() ipam.Owner {
 	handle := s.containerID
 	if !s.plain() {
@@ -49,8 +49,8 @@ func (s *session) legacyOwner() ipam.Owner {
 	return ipam.Owner{Handle: handle, Attrs: map[string]string{"pod": s.pod, "namespace": s.namespace}}
 }
 
-// read asks, at the same time, whether the datastore may be used, and, if the configuration says that pods are to be read, for
-// the pod and its namespace.
+// read asks, at the same time, whether the datastore may be used, and, if the configuration says that pods are to be
+// read, for the pod and its namespace.
 func (e *objectEndpoint) read(ctx context.Context, _ bool) (*workload, error) {
 	if !e.plain() && e.conf.ofPods() {
 		return (&podEndpoint{e.session}).read(ctx, false)
@@ -113,7 +113,8 @@ func (e *objectEndpoint) endpointOf(of *workload, link podnet.Result, addrs []ne
 	return w
 }
 
-// describePod adds what follows from the pod: what Calico's policy selects endpoints by, and what its annotations allow.
+// describePod adds what follows from the pod: what Calico's policy selects endpoints by, and what its annotations
+// allow.
 func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, of *workload, addrs []netip.Addr) {
 	pod := &of.pod
 	account := pod.Spec.ServiceAccountName
@@ -142,7 +143,8 @@ func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, of *workload, addr
 // maxLabel is the longest value that a label may have.
 const maxLabel = 63
 
-// describeAnnotations adds the annotations that Felix reads. They were read right before the container got its interface.
+// describeAnnotations adds the annotations that Felix reads. They were read right before the container got its
+// interface.
 func (e *objectEndpoint) describeAnnotations(w *api.WorkloadEndpoint, of *workload, addrs []netip.Addr) {
 	var want request
 	if readAnnotations(of, &want) != nil {
@@ -195,7 +197,8 @@ func (e *objectEndpoint) ensureProfile(ctx context.Context) error {
 	if e.plain() {
 		ingress.Source.Selector = "has(" + e.conf.Name + ")"
 	}
-	p.Spec = api.ProfileSpec{Ingress: []api.Rule{ingress}, Egress: []api.Rule{{Action: "Allow"}}, LabelsToApply: map[string]string{e.conf.Name: ""}}
+	p.Spec = api.ProfileSpec{Ingress: []api.Rule{ingress}, Egress: []api.Rule{{Action: "Allow"}},
+		LabelsToApply: map[string]string{e.conf.Name: ""}}
 	if err := e.store.Create(ctx, p); !errors.Is(err, datastore.ErrExists) {
 		return err
 	}

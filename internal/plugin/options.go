@@ -37,8 +37,8 @@ func Options() []Option {
 	return options
 }
 
-// walk visits the keys below a struct with their tags and values. Every call of a plugin does so: who visits looks at a tag
-// only if it has to.
+// walk visits the keys below a struct with their tags and values. Every call of a plugin does so: who visits looks at a
+// tag only if it has to.
 func walk(prefix string, v reflect.Value, visit func(key string, tag reflect.StructTag, v reflect.Value)) {
 	t := v.Type()
 	for i := range t.NumField() {

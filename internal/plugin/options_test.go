@@ -59,14 +59,15 @@ var variables = map[string]struct {
 	"K8S_DISABLE_NODE_POLL":        {"true", works, true},
 	"USE_POD_CIDR":                 {"true", works, true},
 	"CALICO_API_GROUP":             {"crd.projectcalico.org/v1", func(c *netConf) any { return c.CalicoAPIGroup }, "crd.projectcalico.org/v1"},
-	"ETCD_ENDPOINTS":               {"https://env:2379", func(c *netConf) any { return c.EtcdEndpoints + " " + c.DatastoreType }, "https://env:2379 etcdv3"},
-	"ETCD_DISCOVERY_SRV":           {"env.org", func(c *netConf) any { return c.EtcdDiscoverySRV + " " + c.DatastoreType }, "env.org etcdv3"},
-	"ETCD_CA_CERT_FILE":            {"/env", func(c *netConf) any { return c.EtcdCACertFile }, "/env"},
-	"ETCD_CERT_FILE":               {"/env", func(c *netConf) any { return c.EtcdCertFile }, "/env"},
-	"ETCD_KEY_FILE":                {"/env", func(c *netConf) any { return c.EtcdKeyFile }, "/env"},
-	"ETCD_USERNAME":                {"env", func(c *netConf) any { return c.env.EtcdUsername }, "env"},
-	"ETCD_PASSWORD":                {"env", func(c *netConf) any { return c.env.EtcdPassword }, "env"},
-	"FELIX_INTERFACEPREFIX":        {"env,cali", func(c *netConf) any { return c.vethPrefix() }, "env"},
+	"ETCD_ENDPOINTS": {"https://env:2379", func(c *netConf) any { return c.EtcdEndpoints + " " + c.DatastoreType },
+		"https://env:2379 etcdv3"},
+	"ETCD_DISCOVERY_SRV":    {"env.org", func(c *netConf) any { return c.EtcdDiscoverySRV + " " + c.DatastoreType }, "env.org etcdv3"},
+	"ETCD_CA_CERT_FILE":     {"/env", func(c *netConf) any { return c.EtcdCACertFile }, "/env"},
+	"ETCD_CERT_FILE":        {"/env", func(c *netConf) any { return c.EtcdCertFile }, "/env"},
+	"ETCD_KEY_FILE":         {"/env", func(c *netConf) any { return c.EtcdKeyFile }, "/env"},
+	"ETCD_USERNAME":         {"env", func(c *netConf) any { return c.env.EtcdUsername }, "env"},
+	"ETCD_PASSWORD":         {"env", func(c *netConf) any { return c.env.EtcdPassword }, "env"},
+	"FELIX_INTERFACEPREFIX": {"env,cali", func(c *netConf) any { return c.vethPrefix() }, "env"},
 }
 
 func works(*netConf) any { return true }
@@ -119,9 +120,11 @@ func TestEveryVariable(t *testing.T) {
 
 func TestConfWinsOverEnvironment(t *testing.T) {
 	c, err := readConf(calico, edited(t, map[string]string{
-		"datastore_type": `"etcdv3"`, "etcd_discovery_srv": `"conf.org"`, "etcd_cert_file": `"/conf"`, "etcd_key_file": `"/conf"`, "etcd_ca_cert_file": `"/conf"`,
-		"calico_api_group": `"conf"`, "kubernetes": `{"kubeconfig":"/conf","k8s_api_root":"https://conf"}`,
-		"policy": `{"type":"k8s","k8s_api_root":"https://loses/api/v1","k8s_certificate_authority":"/conf","k8s_client_certificate":"/conf","k8s_client_key":"/conf"}`,
+		"datastore_type": `"etcdv3"`, "etcd_discovery_srv": `"conf.org"`, "etcd_cert_file": `"/conf"`, "etcd_key_file": `"/conf"`,
+		"etcd_ca_cert_file": `"/conf"`,
+		"calico_api_group":  `"conf"`, "kubernetes": `{"kubeconfig":"/conf","k8s_api_root":"https://conf"}`,
+		"policy": `{"type":"k8s","k8s_api_root":"https://loses/api/v1","k8s_certificate_authority":"/conf","k8s_client_certificate":"/conf",` +
+			`"k8s_client_key":"/conf"}`,
 	}), func(name string) (string, bool) {
 		switch name {
 		case "DATASTORE_TYPE":
@@ -153,7 +156,8 @@ func TestBadEnvironment(t *testing.T) {
 func TestDeprecatedKeys(t *testing.T) {
 	c, err := readConf(calico, edited(t, map[string]string{
 		"hostname": `"n2"`, "etcd_authority": `"10.0.0.1:2379"`, "etcd_scheme": `"https"`,
-		"policy": `{"type":"k8s","k8s_api_root":"https://10.96.0.1/api/v1/","k8s_auth_token":"T","k8s_client_certificate":"/c","k8s_client_key":"/k","k8s_certificate_authority":"/ca"}`,
+		"policy": `{"type":"k8s","k8s_api_root":"https://10.96.0.1/api/v1/","k8s_auth_token":"T","k8s_client_certificate":"/c",` +
+			`"k8s_client_key":"/k","k8s_certificate_authority":"/ca"}`,
 	}), noEnv)
 	errtest.Must(t, err)
 	var keys []string
@@ -164,7 +168,8 @@ func TestDeprecatedKeys(t *testing.T) {
 		"policy.k8s_certificate_authority", "etcd_authority", "etcd_scheme"}
 	difftest.Want(t, "deprecated keys", want, keys)
 	o := c.access()
-	if c.EtcdEndpoints != "https://10.0.0.1:2379" || o.Server != "https://10.96.0.1" || o.Token != "T" || o.CAFile != "/ca" || o.CertFile != "/c" || o.KeyFile != "/k" {
+	if c.EtcdEndpoints != "https://10.0.0.1:2379" || o.Server != "https://10.96.0.1" || o.Token != "T" || o.CAFile != "/ca" ||
+		o.CertFile != "/c" || o.KeyFile != "/k" {
 		t.Errorf("etcd at %s, API server as %+v", c.EtcdEndpoints, o)
 	}
 	// What the environment says in their place is not deprecated.

@@ -53,7 +53,8 @@ func TestConnectionAnnotations(t *testing.T) {
 	if api.PlainPod(map[string]string{api.AnnotationMirrorPod: ""}) {
 		t.Error("a static pod is plain")
 	}
-	if !api.PlainPod(map[string]string{api.AnnotationPodIP: "10.0.0.5/32", api.AnnotationContainerID: "x", api.AnnotationIPAddrs: "", "other": "x"}) {
+	if !api.PlainPod(map[string]string{api.AnnotationPodIP: "10.0.0.5/32", api.AnnotationContainerID: "x",
+		api.AnnotationIPAddrs: "", "other": "x"}) {
 		t.Error("a pod with what ADD writes is not plain")
 	}
 }
@@ -95,7 +96,8 @@ func TestPodsThatAreRead(t *testing.T) {
 	}
 }
 
-// A controller annotates a pod after the agent has seen it: the pod gets what the annotations say, and nothing is left of the first try.
+// A controller annotates a pod after the agent has seen it: the pod gets what the annotations say, and nothing is left
+// of the first try.
 func TestPodIsAnnotatedLate(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ key, value string }{
@@ -150,7 +152,8 @@ func TestPodIsServedByALateAnnotation(t *testing.T) {
 	w.host.call(t, c).ok(t)
 }
 
-// What a late annotation asks for may be impossible: ADD says so, as it does of an early one, and leaves nothing behind.
+// What a late annotation asks for may be impossible: ADD says so, as it does of an early one, and leaves nothing
+// behind.
 func TestPodIsAnnotatedLateAndWrongly(t *testing.T) {
 	t.Parallel()
 	w, s := plainWorld(t)
@@ -160,7 +163,8 @@ func TestPodIsAnnotatedLateAndWrongly(t *testing.T) {
 	nothing()
 }
 
-// The API server fails after a late annotation was seen: what cannot be undone is not done a second time, and DEL mends it.
+// The API server fails after a late annotation was seen: what cannot be undone is not done a second time, and DEL mends
+// it.
 func TestUndoFails(t *testing.T) {
 	t.Parallel()
 	w, s := plainWorld(t)
@@ -185,8 +189,8 @@ func TestUndoFails(t *testing.T) {
 	nothing()
 }
 
-// A pod is deleted after the agent has seen it, and perhaps created again under its name: nothing is noted on the other one, and ADD leaves
-// nothing behind.
+// A pod is deleted after the agent has seen it, and perhaps created again under its name: nothing is noted on the other
+// one, and ADD leaves nothing behind.
 func TestPodIsAnother(t *testing.T) {
 	t.Parallel()
 	w, s := plainWorld(t)

@@ -47,15 +47,16 @@ func TestPipeForNamespace(t *testing.T) {
 	}
 }
 
-// TestPlantedLinks has links to files of the host in the place of each file that the plugins write where the agent's container may
-// write as well. The plugins, which are root on the host, make, empty and change none of them, and go on.
+// TestPlantedLinks has links to files of the host in the place of each file that the plugins write where the agent's
+// container may write as well. The plugins, which are root on the host, make, empty and change none of them, and go on.
 func TestPlantedLinks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const outside = "/etc/victims"
 	files := []string{"/var/run/calico/ipam.lock", "/var/run/calico/tortie/status", cooldownFile, facts.TokenRefusedFile}
 	w.host.On(t, func() error {
-		errs := []error{os.MkdirAll(outside+"/journal", 0o755), os.MkdirAll("/var/run/calico/tortie", 0o755), os.MkdirAll(filepath.Dir(string(journal.DefaultDir)), 0o755)}
+		errs := []error{os.MkdirAll(outside+"/journal", 0o755), os.MkdirAll("/var/run/calico/tortie", 0o755),
+			os.MkdirAll(filepath.Dir(string(journal.DefaultDir)), 0o755)}
 		for _, f := range files {
 			errs = append(errs, os.WriteFile(outside+"/"+filepath.Base(f), []byte("kept"), 0o644), os.Symlink(outside+"/"+filepath.Base(f), f))
 		}

@@ -16,8 +16,8 @@ import (
 // calico is the name under which the main plugin logs and identifies itself.
 const calico = "calico"
 
-// Versions are the versions of the CNI specification that both plugins speak: those that Calico announces, and 1.1.0, which
-// has GC and STATUS.
+// Versions are the versions of the CNI specification that both plugins speak: those that Calico announces, and 1.1.0,
+// which has GC and STATUS.
 func Versions() version.PluginInfo {
 	return version.PluginSupports("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 }
@@ -33,8 +33,8 @@ func Funcs() skel.CNIFuncs {
 // verbTime bounds a whole verb: the kubelet gives up after two minutes.
 const verbTime = 110 * time.Second
 
-// parallel is how many processors a verb uses. It waits for most of its milliseconds: on a node with 64, threads that come
-// and go to look for work were a tenth of its processor time.
+// parallel is how many processors a verb uses. It waits for most of its milliseconds: on a node with 64, threads that
+// come and go to look for work were a tenth of its processor time.
 const parallel = 2
 
 // call is one execution of a verb, as it was asked for.
@@ -72,7 +72,8 @@ func (c *call) run(verb string, do func(context.Context, *call) error) (err erro
 	defer func() {
 		if p := recover(); p != nil {
 			c.log.Error("panic", "verb", verb, "panic", p, "stack", string(debug.Stack()))
-			err = types.NewError(types.ErrInternal, fmt.Sprintf("%s %s: internal error: %v", c.plugin, verb, p), "please report it with the plugin's log")
+			err = types.NewError(types.ErrInternal, fmt.Sprintf("%s %s: internal error: %v", c.plugin, verb, p),
+				"please report it with the plugin's log")
 			return
 		}
 		tellRefusal(c.log, err)

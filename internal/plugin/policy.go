@@ -19,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// podUIDOf is the UID by which the agent knows the container's pod: that of a static pod is the kubelet's, of which the API server's object
-// tells.
+// podUIDOf is the UID by which the agent knows the container's pod: that of a static pod is the kubelet's, of which the
+// API server's object tells.
 func (s *session) podUIDOf(pod *api.Pod) string {
 	return cmp.Or(s.podUID, pod.Annotations[api.AnnotationMirrorPod], pod.UID)
 }
@@ -34,8 +34,8 @@ const (
 	policedNow           // the pod's policies are in force
 )
 
-// close sees to it, before the link is made, that no other pod's policies are in force at it: a pod of that name had the same. giveBack is for when
-// no link is made.
+// close sees to it, before the link is made, that no other pod's policies are in force at it: a pod of that name had
+// the same. giveBack is for when no link is made.
 func (s *session) close(uid string) (kernel policed, giveBack func() error, err error) {
 	giveBack = nothing
 	if s.plain() {
@@ -64,15 +64,17 @@ func (s *session) close(uid string) (kernel policed, giveBack func() error, err 
 	return policedLater, giveBack, nil
 }
 
-// missesRules says of a kernel without rules of policies whether it should have them: the agent enforces, as far as is known, and its rules
-// are gone, as after a reboot. An agent serves no node whose datastore is etcd: its pods would stay closed.
+// missesRules says of a kernel without rules of policies whether it should have them: the agent enforces, as far as is
+// known, and its rules are gone, as after a reboot. An agent serves no node whose datastore is etcd: its pods would
+// stay closed.
 func (s *session) missesRules() bool {
-	return s.conf.PolicyEnforced && s.conf.DatastoreType == datastoreKubernetes && (s.facts == nil || !s.facts.NoPolicies) && !facts.NoPolicies(facts.DefaultFile, s.node)
+	return s.conf.PolicyEnforced && s.conf.DatastoreType == datastoreKubernetes && (s.facts == nil || !s.facts.NoPolicies) &&
+		!facts.NoPolicies(facts.DefaultFile, s.node)
 }
 
-// awaitPolicy waits, if the configuration asks for it, until the pod's policies are in force: by the kernel if it enforces them, else by Felix's
-// word, unless the agent is known to leave that to another engine. That they are not in time is no reason to leave a pod without a
-// network: it is logged.
+// awaitPolicy waits, if the configuration asks for it, until the pod's policies are in force: by the kernel if it
+// enforces them, else by Felix's word, unless the agent is known to leave that to another engine. That they are not in
+// time is no reason to leave a pod without a network: it is logged.
 func (s *session) awaitPolicy(ctx context.Context, kernel policed, uid string) {
 	switch {
 	case s.conf.PolicySetupTimeout == 0 || kernel == policedNow:
@@ -90,7 +92,8 @@ func (s *session) awaitKernel(ctx context.Context, uid string) {
 	link, began := s.hostVeth(), time.Now()
 	err := s.policyPace().until(ctx, func(context.Context) error { return inForce(link, uid) })
 	if err != nil {
-		s.log.Warn("ADD continues: the pod is closed until the agent has brought its policies into force", "policy_setup_timeout_seconds", s.conf.PolicySetupTimeout, "err", err)
+		s.log.Warn("ADD continues: the pod is closed until the agent has brought its policies into force",
+			"policy_setup_timeout_seconds", s.conf.PolicySetupTimeout, "err", err)
 		return
 	}
 	s.log.Debug("policies are in force", "link", link, "waited", time.Since(began))
@@ -132,7 +135,8 @@ func (s *session) awaitFelix(ctx context.Context) {
 	}
 }
 
-// statusFile is the name of the file by which Felix says that an endpoint is set up: orchestrator, workload and endpoint.
+// statusFile is the name of the file by which Felix says that an endpoint is set up: orchestrator, workload and
+// endpoint.
 func (s *session) statusFile() string {
 	parts := []string{"k8s", s.namespace + "/" + s.pod, s.ifName}
 	if s.pod == "" {

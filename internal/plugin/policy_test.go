@@ -100,7 +100,8 @@ func TestPolicyBeforeThePod(t *testing.T) {
 	}
 }
 
-// The names of two pods may give the same link: an ADD that fails as the other's is there leaves it that one's, whose policies are in force again.
+// The names of two pods may give the same link: an ADD that fails as the other's is there leaves it that one's, whose
+// policies are in force again.
 func TestFailedADDGivesTheLinkBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -16,8 +16,8 @@ const probeTime = 2 * time.Second
 // codeProbe is that of every failure of the test, as in Calico.
 const codeProbe uint = 100
 
-// Probe reports whether the datastore of a network configuration can be reached and may be used; nil if so. It is for people
-// and for health checks: it needs no pod and changes nothing.
+// Probe reports whether the datastore of a network configuration can be reached and may be used; nil if so. It is for
+// people and for health checks: it needs no pod and changes nothing.
 func Probe(stdin io.Reader) *types.Error {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
 	defer cancel()

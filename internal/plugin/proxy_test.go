@@ -20,8 +20,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// proxy stands between a node's plugins and the API server, which is in another network namespace. It passes on requests with
-// their credentials, keeps what was asked for, and fails what a test wants to fail.
+// proxy stands between a node's plugins and the API server, which is in another network namespace. It passes on
+// requests with their credentials, keeps what was asked for, and fails what a test wants to fail.
 type proxy struct {
 	*httptest.Server
 	mu          sync.Mutex // guards what follows
@@ -123,7 +123,8 @@ func refuse(name string, code int) rule {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Refused","message":"User \"test\" cannot do this"}`))
+		_, _ = w.Write(
+			[]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Refused","message":"User \"test\" cannot do this"}`))
 	}
 }
 
@@ -155,8 +156,8 @@ func dieAt(name string) rule {
 	}
 }
 
-// quiet is how long no request must come for a round to be over: longer than a plugin that runs beside other tests needs to
-// send what waits for no answer, also after it has removed a link.
+// quiet is how long no request must come for a round to be over: longer than a plugin that runs beside other tests
+// needs to send what waits for no answer, also after it has removed a link.
 const quiet = 400 * time.Millisecond
 
 // rounds is a rule that holds all answers back until no further request comes, and so tells which requests wait for the

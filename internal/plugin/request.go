@@ -13,13 +13,15 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// request has the wanted properties of a container's network: the configuration's, or those that arguments and annotations put in their place.
+// request has the wanted properties of a container's network: the configuration's, or those that arguments and
+// annotations put in their place.
 type request struct {
 	v4, v6           bool
 	poolsV4, poolsV6 []string
 	// addresses are those that IPAM is to assign, and no others; none lets it choose.
 	addresses []netip.Addr
-	// earlier is the handle of the sandbox that the pod had before, as the pod says; empty unless there are such addresses, or floating ones.
+	// earlier is the handle of the sandbox that the pod had before, as the pod says; empty unless there are such
+	// addresses, or floating ones.
 	earlier string
 	// unmanaged are addresses that IPAM never hears of.
 	unmanaged []netip.Addr
@@ -32,8 +34,8 @@ type request struct {
 	namespaceLabels map[string]string
 }
 
-// request reads what is wanted for a workload. What the pod or, if it says nothing, its namespace asks for replaces what the
-// configuration says.
+// request reads what is wanted for a workload. What the pod or, if it says nothing, its namespace asks for replaces
+// what the configuration says.
 func (s *session) request(w *workload) (request, error) {
 	want := s.configured()
 	if s.conf.ofPods() {
@@ -66,15 +68,16 @@ func (s *session) configured() request {
 	return request{v4: s.conf.wantsV4(), v6: s.conf.wantsV6(), poolsV4: s.conf.IPAM.IPv4Pools, poolsV6: s.conf.IPAM.IPv6Pools}
 }
 
-// configuredRequest is the request to an executed calico-ipam. The main plugin that executes it has read the annotations.
+// configuredRequest is the request to an executed calico-ipam. The main plugin that executes it has read the
+// annotations.
 func (s *session) configuredRequest(namespaceLabels map[string]string) (request, error) {
 	want := s.configured()
 	want.namespaceLabels = namespaceLabels
 	return want, s.decide(&want)
 }
 
-// decide settles which families are wanted. The address that CNI_ARGS asks for counts unless annotations ask for others, and
-// with explicit addresses there are no others.
+// decide settles which families are wanted. The address that CNI_ARGS asks for counts unless annotations ask for
+// others, and with explicit addresses there are no others.
 func (s *session) decide(want *request) error {
 	if s.address.IsValid() && want.addresses == nil && want.unmanaged == nil {
 		want.addresses = []netip.Addr{s.address}
@@ -98,11 +101,14 @@ func (s *session) possible(want *request) error {
 		value  []netip.Addr
 		remedy string
 	}{
-		{!own && want.addresses != nil, api.AnnotationIPAddrs, want.addresses, "only calico-ipam serves it, and ipam.type is " + s.conf.IPAM.Type + ": remove it"},
-		{!own && want.unmanaged != nil, api.AnnotationIPAddrsNoIPAM, want.unmanaged, "it needs ipam.type calico-ipam, which is " + s.conf.IPAM.Type + ": remove it"},
+		{!own && want.addresses != nil, api.AnnotationIPAddrs, want.addresses,
+			"only calico-ipam serves it, and ipam.type is " + s.conf.IPAM.Type + ": remove it"},
+		{!own && want.unmanaged != nil, api.AnnotationIPAddrsNoIPAM, want.unmanaged,
+			"it needs ipam.type calico-ipam, which is " + s.conf.IPAM.Type + ": remove it"},
 		{want.unmanaged != nil && !s.conf.FeatureControl.IPAddrsNoIPAM, api.AnnotationIPAddrsNoIPAM, want.unmanaged,
 			"it has to be allowed: set feature_control.ip_addrs_no_ipam in the network configuration, or remove it"},
-		{want.unmanaged != nil && want.addresses != nil, api.AnnotationIPAddrsNoIPAM, want.unmanaged, "the pod has ipAddrs too: remove one of them"},
+		{want.unmanaged != nil && want.addresses != nil, api.AnnotationIPAddrsNoIPAM, want.unmanaged,
+			"the pod has ipAddrs too: remove one of them"},
 		{want.floating != nil && !s.conf.FeatureControl.FloatingIPs, api.AnnotationFloatingIPs, want.floating,
 			"it has to be allowed: set feature_control.floating_ips in the network configuration, or remove it"},
 	} {

@@ -7,9 +7,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// What the API server is asked for, in rounds: the requests of one round wait for no answer of each other. Calico (master after
-// v3.32.1) makes 25 requests for the first pod of a node, 20 for any other and 18 for DEL, nearly all of them in rounds of
-// their own, over two connections. 30 nodes that boot with 30 pods each are 900 times the second list.
+// What the API server is asked for, in rounds: the requests of one round wait for no answer of each other. Calico
+// (master after v3.32.1) makes 25 requests for the first pod of a node, 20 for any other and 18 for DEL, nearly all of
+// them in rounds of their own, over two connections. 30 nodes that boot with 30 pods each are 900 times the second
+// list.
 var (
 	roundsOfFirstAdd = [][]string{ // 14
 		{
@@ -61,7 +62,8 @@ var (
 // It is not parallel: its pool is for every node, so that nobody has to read the Node.
 func TestRequests(t *testing.T) {
 	w := newEmptyWorld(t)
-	w.api.create(t, manifest(t, fmt.Sprintf(`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s}, spec: {cidr: %s}}`, w.name, w.cidr)))
+	w.api.create(t,
+		manifest(t, fmt.Sprintf(`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s}, spec: {cidr: %s}}`, w.name, w.cidr)))
 	w.api.settle(t)
 	first, s, known := w.newPod(t, "first"), w.newPod(t, "web"), w.newPod(t, "known")
 	held := &rounds{}

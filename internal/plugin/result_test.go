@@ -27,7 +27,8 @@ func assignment(addr, block string) ipam.Assignment {
 
 func TestResultOfIPAM(t *testing.T) {
 	got := ipamResult([]ipam.Assignment{assignment("10.0.0.5", "10.0.0.0/26"), assignment("fd00::5", "fd00::/122")})
-	want := `{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.5/26"},{"address":"fd00::5/122"}],"routes":[{"dst":"10.0.0.5/26"},{"dst":"fd00::5/122"}]}`
+	want := `{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.5/26"},{"address":"fd00::5/122"}],"routes":[{"dst":"10.0.0.5/26"},` +
+		`{"dst":"fd00::5/122"}]}`
 	compareJSON(t, want, got)
 }
 
@@ -70,7 +71,8 @@ func TestAddressesOfAResult(t *testing.T) {
 	}
 }
 
-// ipamScript makes an IPAM plugin out of a shell script, and has it found. It appends the verb of each execution to a file.
+// ipamScript makes an IPAM plugin out of a shell script, and has it found. It appends the verb of each execution to a
+// file.
 func ipamScript(t *testing.T, script string) (d *delegated, verbs func() string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -120,7 +122,8 @@ func TestIPAMPluginThatFails(t *testing.T) {
 	}
 }
 
-// The deadline of a verb ends an IPAM plugin, which then has no say in the code, and what it may have assigned is released.
+// The deadline of a verb ends an IPAM plugin, which then has no say in the code, and what it may have assigned is
+// released.
 func TestIPAMPluginThatHangs(t *testing.T) {
 	d, verbs := ipamScript(t, `[ $CNI_COMMAND = DEL ] || exec sleep 60`)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -143,7 +146,8 @@ func TestMissingIPAMPlugin(t *testing.T) {
 	d := &delegated{r}
 	_, addErr := d.add(t.Context(), anything)
 	for verb, err := range map[string]error{"ADD": addErr, "DEL": d.del(t.Context(), cleared)} {
-		if code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), `"ipam"`) || !strings.Contains(err.Error(), "install") {
+		if code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), `"ipam"`) ||
+			!strings.Contains(err.Error(), "install") {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}

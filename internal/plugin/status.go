@@ -29,10 +29,11 @@ const (
 	// statusTime bounds STATUS, which containerd executes for each look of the kubelet, every 5 s.
 	statusTime = 4 * time.Second
 
-	// agentAway is how long the agent may be silent before STATUS takes it for gone. The node is then not ready, and after five
-	// more minutes Kubernetes deletes its pods, which still work: so no restart or upgrade of the agent may take as long, not
-	// even with an image to be pulled again after the kubelet's longest pause of five minutes (docs/design/wiring.md). Nor does an
-	// agent that starts again, and needs a while to be ready, make a difference before that time.
+	// agentAway is how long the agent may be silent before STATUS takes it for gone. The node is then not ready, and after
+	// five more minutes Kubernetes deletes its pods, which still work: so no restart or upgrade of the agent may take as
+	// long, not even with an image to be pulled again after the kubelet's longest pause of five minutes
+	// (docs/design/wiring.md). Nor does an agent that starts again, and needs a while to be ready, make a difference
+	// before that time.
 	agentAway = 10 * time.Minute
 
 	// accessTime is for how long STATUS believes that the API server accepts the plugins' token.
@@ -42,8 +43,8 @@ const (
 // accessFile is as old as STATUS's last answer from the API server while the agent was ready.
 var accessFile = filepath.Join(filepath.Dir(facts.DefaultFile), "status")
 
-// status reports whether an ADD could succeed now, and changes nothing. While the agent follows the cluster, that costs the
-// API server one request in a minute.
+// status reports whether an ADD could succeed now, and changes nothing. While the agent follows the cluster, that costs
+// the API server one request in a minute.
 func status(ctx context.Context, c *call) error {
 	return inTime(ctx, calico, func(ctx context.Context) error {
 		s, err := c.openNode()
@@ -65,8 +66,8 @@ func ipamStatus(ctx context.Context, c *call) error {
 	})
 }
 
-// inTime gives a STATUS its time, and its error the code for a plugin that is not available, unless it has that for limited
-// connectivity.
+// inTime gives a STATUS its time, and its error the code for a plugin that is not available, unless it has that for
+// limited connectivity.
 func inTime(ctx context.Context, plugin string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
@@ -80,7 +81,8 @@ func inTime(ctx context.Context, plugin string, do func(context.Context) error) 
 	return e
 }
 
-// available says why no pod can be added, if so: the first of the reasons, in the order in which they follow from each other.
+// available says why no pod can be added, if so: the first of the reasons, in the order in which they follow from each
+// other.
 func (s *session) available(ctx context.Context) error {
 	if s.facts != nil && !s.facts.AgentReady && s.sinceAccess() > agentAway {
 		return errors.New("tortie-node on this node is not ready: it has not programmed the kernel since it started; see its log and /status")
@@ -98,8 +100,8 @@ func (s *session) available(ctx context.Context) error {
 	return s.followed()
 }
 
-// access asks the datastore whether it is ready, with the plugins' own rights. The agent's facts do not tell about those, but
-// as long as there are facts, and no new kubeconfig, an answer is good for a while.
+// access asks the datastore whether it is ready, with the plugins' own rights. The agent's facts do not tell about
+// those, but as long as there are facts, and no new kubeconfig, an answer is good for a while.
 func (s *session) access(ctx context.Context) error {
 	if s.facts != nil && s.facts.DatastoreReady && s.sinceAccess() < accessTime && !s.kubeconfigIsNew() {
 		return nil
@@ -127,7 +129,8 @@ func (s *session) sinceAccess() time.Duration {
 	return s.began.Sub(last.ModTime()).Abs()
 }
 
-// clockGrain is how far a file's time may be behind the clock: the kernel takes it from the last tick, every 10 ms at the least.
+// clockGrain is how far a file's time may be behind the clock: the kernel takes it from the last tick, every 10 ms at
+// the least.
 const clockGrain = 10 * time.Millisecond
 
 // kubeconfigIsNew reports whether the API server has not seen what the kubeconfig says now.
@@ -137,7 +140,8 @@ func (s *session) kubeconfigIsNew() bool {
 	return lastErr != nil || err != nil || !kubeconfig.ModTime().Before(last.ModTime().Add(-clockGrain))
 }
 
-// room says why no address can be assigned, if so. A pod asks for more, with its annotations and its namespace's labels.
+// room says why no address can be assigned, if so. A pod asks for more, with its annotations and its namespace's
+// labels.
 func (s *session) room(ctx context.Context) error {
 	req := ipam.Request{
 		Host: s.node, V4: s.conf.wantsV4(), V6: s.conf.wantsV6(), Use: api.UseWorkload,
@@ -155,7 +159,8 @@ func (s *session) room(ctx context.Context) error {
 	return err
 }
 
-// roomy reports whether the agent's facts know, for each family, a block of the node that is in use and not known to be full.
+// roomy reports whether the agent's facts know, for each family, a block of the node that is in use and not known to be
+// full.
 func (s *session) roomy(v4, v6 bool) bool {
 	known := s.known()
 	if known == nil || len(s.conf.IPAM.IPv4Pools)+len(s.conf.IPAM.IPv6Pools) > 0 {
@@ -180,15 +185,16 @@ func inUse(block netip.Prefix, pools []api.IPPool) bool {
 	})
 }
 
-// followed returns an error if no agent keeps the node's routes. That no agent has written since the machine started proves
-// nothing: one of an earlier version, and Calico's, never do.
+// followed returns an error if no agent keeps the node's routes. That no agent has written since the machine started
+// proves nothing: one of an earlier version, and Calico's, never do.
 func (s *session) followed() error {
 	age, err := facts.Age(facts.DefaultFile, s.began)
 	if err != nil || age <= agentAway {
 		return nil
 	}
 	return types.NewError(codeLimited,
-		fmt.Sprintf("tortie-node on this node has not followed the cluster for %s: pods get addresses, but routes to new nodes are missing", age.Round(time.Second)),
+		fmt.Sprintf("tortie-node on this node has not followed the cluster for %s: pods get addresses, but routes to new nodes are missing",
+			age.Round(time.Second)),
 		"kubectl -n kube-system get pods -o wide -l k8s-app=tortie-node, and its log: it does not run, or does not reach the API server")
 }
 

@@ -69,13 +69,15 @@ func TestStatus(t *testing.T) {
 		{"API server silent", func(_ *testing.T, w *world) {
 			w.proxy.setRule(func(_ string, _ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })
 		}, 50, nil},
-		{"token refused", func(t *testing.T, w *world) { w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, "wrong")) }, 50, []string{"token", "install"}},
+		{"token refused", func(t *testing.T, w *world) { w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, "wrong")) }, 50,
+			[]string{"token", "install"}},
 		{"token refused, and the agent is well", func(t *testing.T, w *world) {
 			w.tellFacts(t, nil)
 			w.wantStatus(t, 0)
 			w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, "wrong"))
 		}, 50, []string{"token"}},
-		{"no rights", func(t *testing.T, w *world) { w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, w.api.barred)) }, 50, []string{"permissions"}},
+		{"no rights", func(t *testing.T, w *world) { w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, w.api.barred)) }, 50,
+			[]string{"permissions"}},
 		{"the agent is not ready", func(t *testing.T, w *world) {
 			w.tellFacts(t, func(f *facts.Facts) { f.AgentReady = false })
 		}, 50, []string{"tortie-node", "not ready"}},
@@ -175,7 +177,8 @@ func (w *world) lastAccess(t testing.TB, ago time.Duration) {
 	t.Helper()
 	w.host.On(t, func() error {
 		then := time.Now().Add(-ago)
-		return errors.Join(os.Chtimes("/var/run/calico/tortie/status", then, then), os.Chtimes(kubeconfigPath, then.Add(-time.Hour), then.Add(-time.Hour)))
+		return errors.Join(os.Chtimes("/var/run/calico/tortie/status", then, then),
+			os.Chtimes(kubeconfigPath, then.Add(-time.Hour), then.Add(-time.Hour)))
 	})
 }
 

@@ -21,7 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// upgradedNetwork is the one network whose addresses are migrated, and its directory of host-local's files: Calico's names.
+// upgradedNetwork is the one network whose addresses are migrated, and its directory of host-local's files: Calico's
+// names.
 const (
 	upgradedNetwork    = "k8s-pod-network"
 	upgradedNetworkDir = "/var/lib/cni/networks/" + upgradedNetwork
@@ -43,10 +44,11 @@ const (
 // errInFlight: a container may be about to be connected.
 var errInFlight = errors.New("an ADD may be under way")
 
-// migration enters the addresses that host-local has assigned on this node into the datastore, so that they stay their pods'.
+// migration enters the addresses that host-local has assigned on this node into the datastore, so that they stay their
+// pods'.
 //
-// It can be killed at any point and started again. An address is entered before host-local's file of it is removed, and the
-// directory is removed last. While it runs, no node assigns: the datastore says that it is not ready.
+// It can be killed at any point and started again. An address is entered before host-local's file of it is removed, and
+// the directory is removed last. While it runs, no node assigns: the datastore says that it is not ready.
 type migration struct {
 	log    *slog.Logger
 	node   string
@@ -83,7 +85,8 @@ func Upgrade(ctx context.Context, env config.Env, out io.Writer) error {
 
 func upgradeStore(u *config.Upgrade) (*kubernetes.Store, error) {
 	cfg, err := kubernetes.LoadKubeconfigOverridden(u.Kubeconfig, kubernetes.Override{
-		Context: u.K8sContext, Server: u.K8sEndpoint, CAFile: u.K8sCAFile, CertFile: u.K8sCertFile, KeyFile: u.K8sKeyFile, Insecure: u.K8sInsecure,
+		Context: u.K8sContext, Server: u.K8sEndpoint, CAFile: u.K8sCAFile, CertFile: u.K8sCertFile,
+		KeyFile: u.K8sKeyFile, Insecure: u.K8sInsecure,
 	})
 	if err == nil && u.APIServer != "" {
 		cfg, err = kubernetes.LoadKubeconfigOverridden("", kubernetes.Override{Server: u.APIServer, CAFile: u.CAFile})
@@ -143,8 +146,8 @@ func (m *migration) attempt(ctx context.Context) error {
 	return nil
 }
 
-// migrate enters every address while no node assigns any. The cluster does not stay locked if it fails: what stays is that
-// this node lacks its plugins.
+// migrate enters every address while no node assigns any. The cluster does not stay locked if it fails: what stays is
+// that this node lacks its plugins.
 func (m *migration) migrate(ctx context.Context) (err error) {
 	if err := m.lock(ctx); err != nil {
 		return err
@@ -236,7 +239,8 @@ func (m *migration) enter(ctx context.Context, l lease, pods []api.Pod) error {
 		Use:       api.UseWorkload,
 	})
 	if errors.Is(err, ipam.ErrNoPool) {
-		return fmt.Errorf("%s of pod %s/%s: %w: create an IPPool of the range from which host-local assigned", l.path, pod.Namespace, pod.Name, err)
+		return fmt.Errorf("%s of pod %s/%s: %w: create an IPPool of the range from which host-local assigned", l.path,
+			pod.Namespace, pod.Name, err)
 	}
 	if err != nil {
 		return fmt.Errorf("%s of pod %s/%s: %w", l.path, pod.Namespace, pod.Name, err)

@@ -77,8 +77,8 @@ func (w *world) ready(t *testing.T) (ready bool, by string) {
 	return ready, info.GetAnnotations()["tortie.net/upgrading-nodes"]
 }
 
-// wantMigrated fails the test unless exactly these sandboxes hold these addresses, beside the node's tunnel, and nothing of
-// host-local is left.
+// wantMigrated fails the test unless exactly these sandboxes hold these addresses, beside the node's tunnel, and
+// nothing of host-local is left.
 func (w *world) wantMigrated(t *testing.T, want map[netip.Addr]*sandbox) {
 	t.Helper()
 	tunnel := netip.MustParsePrefix(w.podCIDR()).Addr().Next()
@@ -146,8 +146,8 @@ func (w *world) age(t *testing.T, path string) {
 	w.host.On(t, func() error { return os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)) })
 }
 
-// TestUpgradeKilled kills the migration at each of its writes, before and after it lands. Nothing is forgotten then, and the
-// next migration completes it.
+// TestUpgradeKilled kills the migration at each of its writes, before and after it lands. Nothing is forgotten then,
+// and the next migration completes it.
 func TestUpgradeKilled(t *testing.T) {
 	labtest.API(t)
 	for n := 1; ; n++ {
@@ -268,7 +268,8 @@ func TestUpgradeOfDoubtfulAddresses(t *testing.T) {
 	a, addrA := w.withHostLocal(t, "a")
 	w.host.Write(t, oldDir+"/"+w.fixed("3.77"), "0123456789abcdef\r\neth0")
 	p := w.host.start(t, "/opt/cni/bin/calico-ipam", w.upgradeEnv(), "-upgrade")
-	waittest.Until(t, time.Minute, "it says that an ADD may be under way", func() bool { return strings.Contains(p.out.String(), "an ADD may be under way") })
+	waittest.Until(t, time.Minute, "it says that an ADD may be under way",
+		func() bool { return strings.Contains(p.out.String(), "an ADD may be under way") })
 	if held := w.allocations(t)[addrA]; held != oldNetwork+"."+a.container {
 		t.Errorf("the address beside it is of %q", held)
 	}

@@ -16,13 +16,14 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// annotationUpgrading lists, on the ClusterInformation, the nodes that have said that the datastore is not ready while they
-// migrate. The last one to end says that it is ready again; a lock by an operator is not theirs to open.
+// annotationUpgrading lists, on the ClusterInformation, the nodes that have said that the datastore is not ready while
+// they migrate. The last one to end says that it is ready again; a lock by an operator is not theirs to open.
 const annotationUpgrading = "tortie.net/upgrading-nodes"
 
 var casPace = pace{limit: 30 * time.Second, first: 20 * time.Millisecond, most: 2 * time.Second}
 
-// lock has all plugins of the cluster wait: another node must not claim a block whose addresses are about to be entered.
+// lock has all plugins of the cluster wait: another node must not claim a block whose addresses are about to be
+// entered.
 func (m *migration) lock(ctx context.Context) error {
 	return m.changeInformation(ctx, func(info *api.ClusterInformation) (changed bool, err error) {
 		ready, holders := info.Spec.DatastoreReady, upgrading(info)
@@ -72,8 +73,8 @@ func setUpgrading(info *api.ClusterInformation, nodes []string) {
 	info.Annotations[annotationUpgrading] = strings.Join(nodes, ",")
 }
 
-// changeInformation changes the ClusterInformation as one step, against all the other nodes that do so. Without one no node
-// can assign, and there is nothing to change.
+// changeInformation changes the ClusterInformation as one step, against all the other nodes that do so. Without one no
+// node can assign, and there is nothing to change.
 func (m *migration) changeInformation(ctx context.Context, change func(*api.ClusterInformation) (bool, error)) error {
 	var final error
 	err := casPace.until(ctx, func(ctx context.Context) error {
@@ -99,8 +100,8 @@ func (m *migration) changeInformation(ctx context.Context, change func(*api.Clus
 	return nil
 }
 
-// keepTunnelAddress enters the address that a node with host-local has on tunl0, the second of its pod CIDR, unless it has
-// another one by now. Without an encapsulating pool of that address there is no tunnel to keep.
+// keepTunnelAddress enters the address that a node with host-local has on tunl0, the second of its pod CIDR, unless it
+// has another one by now. Without an encapsulating pool of that address there is no tunnel to keep.
 func (m *migration) keepTunnelAddress(ctx context.Context) error {
 	node := &api.Node{Meta: api.Meta{Name: m.node}}
 	if err := m.store.Get(ctx, node); err != nil {
@@ -136,7 +137,8 @@ func (m *migration) keepTunnelAddress(ctx context.Context) error {
 	return nil
 }
 
-// tunnelAddress is where Calico's agent puts tunl0 with host-local: the first address of the pod CIDR after the network's.
+// tunnelAddress is where Calico's agent puts tunl0 with host-local: the first address of the pod CIDR after the
+// network's.
 func tunnelAddress(node *api.Node) (netip.Addr, bool) {
 	for _, text := range node.Spec.PodCIDRs {
 		if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is4() && p.Bits() < 31 {

@@ -91,7 +91,8 @@ func TestHostVethOfTheDefaultNamespace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.api.create(t, manifest(t, fmt.Sprintf(
-		`{apiVersion: v1, kind: Pod, metadata: {name: test-pod, namespace: default}, spec: {nodeName: %s, containers: [{name: c, image: none}]}}`, w.name)))
+		`{apiVersion: v1, kind: Pod, metadata: {name: test-pod, namespace: default}, spec: {nodeName: %s, containers: [{name: c, image: none}]}}`,
+		w.name)))
 	c := w.sandbox(t, "test-pod").call(t, "ADD")
 	c.args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=test-pod"
 	res := w.host.call(t, c).result(t)
@@ -141,7 +142,8 @@ func TestNewSandboxOfAPod(t *testing.T) {
 	}
 }
 
-// A StatefulSet's pod comes back under its name. What the runtime still tries for the old one would be noted on the new one.
+// A StatefulSet's pod comes back under its name. What the runtime still tries for the old one would be noted on the new
+// one.
 func TestSandboxOfAnEarlierPod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -170,8 +172,8 @@ func TestStaticPod(t *testing.T) {
 	s.check(t, s.add(t).ok(t)).ok(t)
 }
 
-// A container has one link of a network. Whatever else is asked for by its ID fails, and what that undoes, or a DEL says, is
-// not about the link that it has: neither its address nor its note on the pod.
+// A container has one link of a network. Whatever else is asked for by its ID fails, and what that undoes, or a DEL
+// says, is not about the link that it has: neither its address nor its note on the pod.
 func TestAnotherInterface(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -339,8 +341,8 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// CHECK goes by the result of the whole list: what later plugins have added to it is not looked for, and what is another
-// pod's is refused.
+// CHECK goes by the result of the whole list: what later plugins have added to it is not looked for, and what is
+// another pod's is refused.
 func TestCheckReadsTheResult(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -355,7 +357,8 @@ func TestCheckReadsTheResult(t *testing.T) {
 	}
 	edited(func(res *types100.Result) {
 		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: "net1", Sandbox: s.netns})
-		res.IPs = append(res.IPs, &types100.IPConfig{Interface: types100.Int(2), Address: net.IPNet{IP: net.IP{192, 0, 2, 1}, Mask: net.CIDRMask(24, 32)}})
+		res.IPs = append(res.IPs,
+			&types100.IPConfig{Interface: types100.Int(2), Address: net.IPNet{IP: net.IP{192, 0, 2, 1}, Mask: net.CIDRMask(24, 32)}})
 	}).ok(t)
 	for want, edit := range map[string]func(*types100.Result){
 		"no interface " + s.hostVeth():  func(res *types100.Result) { res.Interfaces[0].Name = "cali00000000000" },
@@ -486,8 +489,8 @@ func TestDatastoreProbe(t *testing.T) {
 	}
 }
 
-// TestChain has libcni execute a list in which another plugin follows, as portmap does in Calico's: it gets the result, and
-// what it makes of it comes back for CHECK and DEL.
+// TestChain has libcni execute a list in which another plugin follows, as portmap does in Calico's: it gets the result,
+// and what it makes of it comes back for CHECK and DEL.
 func TestChain(t *testing.T) {
 	t.Parallel()
 	for _, v := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
@@ -552,7 +555,8 @@ func TestPoolsOfAnnotations(t *testing.T) {
 	first, second := strings.Replace(apart, "0.0/16", "1.0/24", 1), strings.Replace(apart, "0.0/16", "2.0/24", 1)
 	for name, cidr := range map[string]string{"first": first, "second": second} {
 		w.api.create(t, manifest(t, fmt.Sprintf(
-			`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s-%s}, spec: {cidr: %s, assignmentMode: Manual}}`, w.name, name, cidr)))
+			`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s-%s}, spec: {cidr: %s, assignmentMode: Manual}}`,
+			w.name, name, cidr)))
 	}
 	w.api.settle(t)
 	w.annotateNamespace(t, "cni.projectcalico.org/ipv4pools", fmt.Sprintf(`["%s-first"]`, w.name))

@@ -26,8 +26,9 @@ var (
 	policyPace = pace{first: 2 * time.Millisecond, most: 100 * time.Millisecond}
 )
 
-// until looks until there is no error, or else returns the last one; a look that the limit cuts short says less than the one
-// before. Pauses vary by half, so that the pods of a node that wait for the same thing do not look at the same moment.
+// until looks until there is no error, or else returns the last one; a look that the limit cuts short says less than
+// the one before. Pauses vary by half, so that the pods of a node that wait for the same thing do not look at the same
+// moment.
 func (p pace) until(ctx context.Context, look func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
@@ -63,7 +64,8 @@ func awaitGates(ctx context.Context, gates []string, p pace) error {
 		g.Go(func() error {
 			err := p.until(ctx, func(ctx context.Context) error { return askGate(ctx, client, gate) })
 			if err != nil {
-				err = failure(types.ErrTryAgainLater, fmt.Errorf("readiness_gates of the network configuration: after %v: %w: check what serves it on this node", p.limit, err))
+				err = failure(types.ErrTryAgainLater,
+					fmt.Errorf("readiness_gates of the network configuration: after %v: %w: check what serves it on this node", p.limit, err))
 			}
 			return err
 		})

@@ -61,12 +61,14 @@ func TestGates(t *testing.T) {
 			if tt.want == "" {
 				return
 			}
-			if code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), url) || !strings.Contains(err.Error(), "readiness_gates") {
+			if code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), url) ||
+				!strings.Contains(err.Error(), "readiness_gates") {
 				t.Errorf("error %v", err)
 			}
 		})
 	}
-	if err := awaitGates(t.Context(), []string{"http://127.0.0.1:1/"}, fast); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if err := awaitGates(t.Context(), []string{"http://127.0.0.1:1/"}, fast); err == nil ||
+		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("nobody listens: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -30,8 +30,8 @@ const (
 	logPath        = "/var/log/calico/cni/cni.log"
 )
 
-// world is what a test has for itself: a node, a namespace and a pool that no other node may use, all of one name, and a
-// network. Tests in worlds of their own can run at the same time.
+// world is what a test has for itself: a node, a namespace and a pool that no other node may use, all of one name, and
+// a network. Tests in worlds of their own can run at the same time.
 type world struct {
 	api   *cluster
 	host  *host
@@ -57,7 +57,8 @@ func newEmptyWorld(t testing.TB) *world {
 	t.Helper()
 	n := worlds.Add(1)
 	name := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(t.Name()), "-")
-	w := &world{api: theAPI(t), host: newHost(t), name: fmt.Sprintf("%.40s-%d", name, n), cidr: fmt.Sprintf("%d.%d.0.0/16", 10+n/256, n%256), uids: map[string]string{}}
+	w := &world{api: theAPI(t), host: newHost(t), name: fmt.Sprintf("%.40s-%d", name, n), cidr: fmt.Sprintf("%d.%d.0.0/16", 10+n/256, n%256),
+		uids: map[string]string{}}
 	w.proxy = newProxy(t, w.host)
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", w.name)))
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %[1]s, labels: {world: %[1]s}}}", w.name)))
@@ -72,8 +73,8 @@ func newEmptyWorld(t testing.TB) *world {
 func (w *world) createPool(t testing.TB, cidr, more string) {
 	t.Helper()
 	w.api.create(t, manifest(t, fmt.Sprintf(
-		`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %[1]s}, spec: {cidr: %[2]s, nodeSelector: "world == '%[1]s'"%[3]s}}`,
-		w.name, cidr, more)))
+		`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %[1]s}, spec: {cidr: %[2]s, nodeSelector: "world == `+
+			`'%[1]s'"%[3]s}}`, w.name, cidr, more)))
 	w.api.settle(t)
 }
 
@@ -122,8 +123,8 @@ type sandbox struct {
 func (w *world) createPod(t testing.TB, name, annotations string) {
 	t.Helper()
 	w.uids[name] = w.api.create(t, manifest(t, fmt.Sprintf(
-		`{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: %[2]s, annotations: {%[3]s}}, spec: {nodeName: %[2]s, containers: [{name: c, image: none}]}}`,
-		name, w.name, annotations)))
+		`{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: %[2]s, annotations: {%[3]s}}, spec: {nodeName: %[2]s, containers: [{name: `+
+			`c, image: none}]}}`, name, w.name, annotations)))
 }
 
 // sandbox makes a sandbox for a pod, which exists or not.

@@ -9,7 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// city is a cluster with 10,000 pods of 100 applications in 100 namespaces, 100 of them local, and 1,000 policies with 5 rules each.
+// city is a cluster with 10,000 pods of 100 applications in 100 namespaces, 100 of them local, and 1,000 policies with
+// 5 rules each.
 func city(dense bool) State {
 	s := State{Local: map[string]PodKey{}, Pods: map[PodKey]*Pod{}, Namespaces: map[string]map[string]string{}}
 	for i := range 10_000 {
@@ -64,11 +65,17 @@ func admin(s State, count int) State {
 		c.Spec.Tier, c.Spec.Priority = "Admin", int32(i)
 		c.Spec.Subject.Namespaces = &api.LabelSelector{}
 		for j, action := range []string{"Accept", "Deny", "Pass", "Deny"} {
-			peer := api.ClusterNetworkPolicyPeer{Pods: &api.NamespacedPod{PodSelector: api.LabelSelector{MatchLabels: map[string]string{"role": fmt.Sprint((i + j) % 20)}}}}
-			ports := []api.ClusterNetworkPolicyProtocol{{TCP: &api.ClusterNetworkPolicyPorts{DestinationPort: &api.ClusterNetworkPolicyPort{Number: int32(1000 + i*5 + j)}}}}
-			c.Spec.Ingress = append(c.Spec.Ingress, api.ClusterNetworkPolicyIngressRule{Action: action, From: []api.ClusterNetworkPolicyPeer{peer}, Protocols: ports[:j%2]})
+			peer := api.ClusterNetworkPolicyPeer{
+				Pods: &api.NamespacedPod{PodSelector: api.LabelSelector{MatchLabels: map[string]string{"role": fmt.Sprint((i + j) % 20)}}},
+			}
+			ports := []api.ClusterNetworkPolicyProtocol{
+				{TCP: &api.ClusterNetworkPolicyPorts{DestinationPort: &api.ClusterNetworkPolicyPort{Number: int32(1000 + i*5 + j)}}},
+			}
+			c.Spec.Ingress = append(c.Spec.Ingress,
+				api.ClusterNetworkPolicyIngressRule{Action: action, From: []api.ClusterNetworkPolicyPeer{peer}, Protocols: ports[:j%2]})
 			nets := api.ClusterNetworkPolicyPeer{Networks: []string{fmt.Sprintf("10.0.%d.0/24", i%40)}}
-			c.Spec.Egress = append(c.Spec.Egress, api.ClusterNetworkPolicyEgressRule{Action: action, To: []api.ClusterNetworkPolicyPeer{peer, nets}, Protocols: ports[:j%2]})
+			c.Spec.Egress = append(c.Spec.Egress,
+				api.ClusterNetworkPolicyEgressRule{Action: action, To: []api.ClusterNetworkPolicyPeer{peer, nets}, Protocols: ports[:j%2]})
 		}
 		p, err := FromClusterNetworkPolicy(c)
 		if err != nil {
@@ -90,7 +97,8 @@ func report(b *testing.B, c *Compiled) {
 }
 
 func BenchmarkCompile(b *testing.B) {
-	for name, s := range map[string]State{"sparse": city(false), "dense": city(true), "sparse with admin": admin(city(false), 20), "dense with admin": admin(city(true), 20)} {
+	for name, s := range map[string]State{"sparse": city(false), "dense": city(true), "sparse with admin": admin(city(false), 20),
+		"dense with admin": admin(city(true), 20)} {
 		b.Run(name, func(b *testing.B) {
 			var c *Compiled
 			for b.Loop() {
@@ -101,11 +109,14 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// 30,000 policies with distinct subjects, of which few or none select one of 100 local pods: of one namespace, of 1,000, and of none.
+// 30,000 policies with distinct subjects, of which few or none select one of 100 local pods: of one namespace, of
+// 1,000, and of none.
 func BenchmarkSelect(b *testing.B) {
 	const count = 30_000
 	not := func(i int) *api.LabelSelector {
-		return &api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{{Key: "app", Operator: api.SelectorNotIn, Values: []string{fmt.Sprint(i)}}}}
+		return &api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{
+			{Key: "app", Operator: api.SelectorNotIn, Values: []string{fmt.Sprint(i)}},
+		}}
 	}
 	is := func(i int) *api.LabelSelector {
 		return &api.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprintf("app-%d", i)}}

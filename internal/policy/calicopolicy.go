@@ -11,9 +11,10 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// FromCalicoNetworkPolicy converts Calico's NetworkPolicy; tiers are those that FromCalicoTiers has found. An error says that a selector cannot be
-// read: then the policy is as good as absent, as it is to Calico. Anything else that cannot be read is closed and named in Problems: see
-// calicoRule. Of a policy without types both directions count. One of which no rules could be read denies everything to the pods that it selects.
+// FromCalicoNetworkPolicy converts Calico's NetworkPolicy; tiers are those that FromCalicoTiers has found. An error
+// says that a selector cannot be read: then the policy is as good as absent, as it is to Calico. Anything else that
+// cannot be read is closed and named in Problems: see calicoRule. Of a policy without types both directions count. One
+// of which no rules could be read denies everything to the pods that it selects.
 func FromCalicoNetworkPolicy(n *api.CalicoNetworkPolicy, tiers map[string]Tier) (Policy, error) {
 	r := &calicoReader{namespace: n.Namespace}
 	p := r.policy(ID{KindCalicoNetworkPolicy, n.Namespace, n.Name}, &n.Spec.CalicoPolicySpec, tiers)
@@ -21,8 +22,8 @@ func FromCalicoNetworkPolicy(n *api.CalicoNetworkPolicy, tiers map[string]Tier) 
 	return r.done(p)
 }
 
-// FromCalicoGlobalNetworkPolicy is FromCalicoNetworkPolicy for a GlobalNetworkPolicy. One with preDNAT or doNotTrack is for host
-// endpoints alone.
+// FromCalicoGlobalNetworkPolicy is FromCalicoNetworkPolicy for a GlobalNetworkPolicy. One with preDNAT or doNotTrack is
+// for host endpoints alone.
 func FromCalicoGlobalNetworkPolicy(g *api.CalicoGlobalNetworkPolicy, tiers map[string]Tier) (Policy, error) {
 	r := &calicoReader{}
 	p := r.policy(ID{Kind: KindCalicoGlobalNetworkPolicy, Name: g.Name}, &g.Spec.CalicoPolicySpec, tiers)
@@ -35,7 +36,8 @@ func FromCalicoGlobalNetworkPolicy(g *api.CalicoGlobalNetworkPolicy, tiers map[s
 		p.Applies, p.Rules = [2]bool{}, [2][]Rule{}
 	case g.Spec.PreDNAT:
 		if len(g.Spec.Egress) > 0 {
-			r.problem("spec.egress", len(g.Spec.Egress), "rules count for nothing with preDNAT, which is about what comes in: move them to another policy")
+			r.problem("spec.egress", len(g.Spec.Egress),
+				"rules count for nothing with preDNAT, which is about what comes in: move them to another policy")
 		}
 		p.Applies[Egress], p.Rules[Egress] = false, nil
 	}
@@ -59,7 +61,8 @@ func (r *calicoReader) done(p Policy) (Policy, error) {
 
 func (r *calicoReader) policy(id ID, spec *api.CalicoPolicySpec, tiers map[string]Tier) Policy {
 	p := Policy{ID: id, Tier: r.tier(spec.Tier, tiers), Order: orderOf(spec.Order), Applies: r.types(spec)}
-	p.Subject = Pods{Calico: true, Labels: r.labels("spec.selector", spec.Selector), AccountLabels: r.labels("spec.serviceAccountSelector", spec.ServiceAccountSelector)}
+	p.Subject = Pods{Calico: true, Labels: r.labels("spec.selector", spec.Selector),
+		AccountLabels: r.labels("spec.serviceAccountSelector", spec.ServiceAccountSelector)}
 	if spec.Unreadable != "" {
 		r.note("spec cannot be read, so that it denies everything to the pods that it selects: correct it: " + spec.Unreadable)
 	}
@@ -84,8 +87,8 @@ func orderOf(order *float64) float64 {
 	return *order
 }
 
-// types are the directions that count: case does not. Without types they are both, even if there are rules for one: Calico's clients write them, and
-// kubectl does not.
+// types are the directions that count: case does not. Without types they are both, even if there are rules for one:
+// Calico's clients write them, and kubectl does not.
 func (r *calicoReader) types(spec *api.CalicoPolicySpec) (applies [2]bool) {
 	if len(spec.Types) == 0 {
 		if spec.Unreadable == "" && (len(spec.Ingress) == 0 || len(spec.Egress) == 0) {
@@ -107,7 +110,8 @@ func (r *calicoReader) types(spec *api.CalicoPolicySpec) (applies [2]bool) {
 	return applies
 }
 
-// calicoTiers are the tiers that need no object, and that none changes. Calico 3.32 renames the two of Kubernetes' administrators.
+// calicoTiers are the tiers that need no object, and that none changes. Calico 3.32 renames the two of Kubernetes'
+// administrators.
 var calicoTiers = map[string]Tier{
 	names.TierDefault:    TierDefault,
 	TierAdmin.Name:       TierAdmin,
@@ -115,14 +119,15 @@ var calicoTiers = map[string]Tier{
 	"adminnetworkpolicy": TierAdmin, "baselineadminnetworkpolicy": TierBaseline,
 }
 
-// tier finds the tier that a policy names. One that does not exist comes last and denies. In that of Kubernetes' administrators a policy of a namespace
-// would precede what they deny for good.
+// tier finds the tier that a policy names. One that does not exist comes last and denies. In that of Kubernetes'
+// administrators a policy of a namespace would precede what they deny for good.
 func (r *calicoReader) tier(field string, tiers map[string]Tier) Tier {
 	name := names.Tier(field)
 	tier := tierOf(name, tiers)
 	switch {
 	case r.namespace != "" && tier == TierAdmin:
-		r.problem("spec.tier", name, "is for policies of the cluster, so that this one counts in tier default: leave the tier out, or write a GlobalNetworkPolicy")
+		r.problem("spec.tier", name,
+			"is for policies of the cluster, so that this one counts in tier default: leave the tier out, or write a GlobalNetworkPolicy")
 		return TierDefault
 	case tier.Missing:
 		r.problem("spec.tier", name, "does not exist, so that the policy comes after those of all tiers: create the Tier, or correct the name")
@@ -177,7 +182,8 @@ func (r *reader) fixedTier(t *api.CalicoTier, own, said Tier) {
 		r.problem("spec.order", said.Order, fmt.Sprintf("is ignored: it is %g for this tier", own.Order))
 	}
 	if said.End != own.End && t.Spec.DefaultAction != "" {
-		r.problem("spec.defaultAction", t.Spec.DefaultAction, fmt.Sprintf("is ignored: it is %s for this tier", map[Action]string{Deny: api.CalicoDeny, Pass: api.CalicoPass}[own.End]))
+		r.problem("spec.defaultAction", t.Spec.DefaultAction,
+			fmt.Sprintf("is ignored: it is %s for this tier", map[Action]string{Deny: api.CalicoDeny, Pass: api.CalicoPass}[own.End]))
 	}
 }
 
@@ -194,8 +200,8 @@ func (r *calicoReader) labels(field, text string) selector.Selector {
 	return s
 }
 
-// narrowAll gives all() the meaning that it has to Calico in a policy with a namespaceSelector, or else with a serviceAccountSelector, in its selector,
-// too: what has a namespace, or a service account.
+// narrowAll gives all() the meaning that it has to Calico in a policy with a namespaceSelector, or else with a
+// serviceAccountSelector, in its selector, too: what has a namespace, or a service account.
 func (r *calicoReader) narrowAll(spec *api.CalicoGlobalNetworkPolicySpec, p *Pods) {
 	const all = "all()"
 	label := labelNamespace
@@ -213,8 +219,8 @@ func (r *calicoReader) narrowAll(spec *api.CalicoGlobalNetworkPolicySpec, p *Pod
 	}
 }
 
-// namespaces reads a selector on namespaces into p: all() is what is in one, global() what is in none. What is in none lacks all labels of namespaces,
-// which may be what a selector asks for.
+// namespaces reads a selector on namespaces into p: all() is what is in one, global() what is in none. What is in none
+// lacks all labels of namespaces, which may be what a selector asks for.
 func (r *calicoReader) namespaces(field, text string, p *Pods) {
 	if text == "" {
 		return

@@ -17,24 +17,29 @@ import (
 
 var someTiers = map[string]Tier{"security": {Name: "security", Order: 5, End: Pass}}
 
-// Policies of namespace x, or of none: tier, order, directions, the selection of pods and the number of rules of each direction; then words of all problems.
+// Policies of namespace x, or of none: tier, order, directions, the selection of pods and the number of rules of each
+// direction; then words of all problems.
 func TestCalicoPolicies(t *testing.T) {
 	for _, c := range []struct{ spec, want, problems string }{
 		{`{"types":["Ingress"]}`, "default +Inf [true false] (in x) 0 0", ""},
 		{`{"types":["egress","INGRESS"],"order":-1.5,"tier":"default"}`, "default -1.5 [true true] (in x) 0 0", ""},
-		{`{"types":["Ingress"],"ingress":[{"action":"Deny"}],"egress":[{"action":"Deny"},{"action":"Deny"}]}`, "default +Inf [true false] (in x) 1 0", ""},
+		{`{"types":["Ingress"],"ingress":[{"action":"Deny"}],"egress":[{"action":"Deny"},{"action":"Deny"}]}`,
+			"default +Inf [true false] (in x) 1 0", ""},
 		{`{"ingress":[{"action":"Deny"}],"egress":[{"action":"Deny"},{"action":"Deny"}]}`, "default +Inf [true true] (in x) 1 2", ""},
 		{`{"ingress":[{"action":"Deny"}]}`, "default +Inf [true true] (in x) 1 0", `spec.types "" Ingress Egress`},
 		{`{}`, "default +Inf [true true] (in x) 0 0", `spec.types "" Ingress Egress`},
 		{`{"types":["Both"]}`, "default +Inf [true true] (in x) 0 0", `spec.types[0] "Both" Ingress Egress`},
-		{`{"types":["Egress"],"selector":"has(a)","serviceAccountSelector":"has(s)"}`, "default +Inf [false true] (in x; with has(a); accounts with has(s)) 0 0", ""},
+		{`{"types":["Egress"],"selector":"has(a)","serviceAccountSelector":"has(s)"}`,
+			"default +Inf [false true] (in x; with has(a); accounts with has(s)) 0 0", ""},
 		{`{"types":["Egress"],"tier":"security","performanceHints":["AssumeNeededOnEveryNode"]}`, "security +Inf [false true] (in x) 0 0", ""},
 		{`{"types":["Egress"],"tier":"kube-admin"}`, "default +Inf [false true] (in x) 0 0", `spec.tier "kube-admin" GlobalNetworkPolicy`},
-		{`{"types":["Egress"],"tier":"adminnetworkpolicy"}`, "default +Inf [false true] (in x) 0 0", `spec.tier "adminnetworkpolicy" GlobalNetworkPolicy`},
+		{`{"types":["Egress"],"tier":"adminnetworkpolicy"}`, "default +Inf [false true] (in x) 0 0",
+			`spec.tier "adminnetworkpolicy" GlobalNetworkPolicy`},
 		{`{"types":["Egress"],"tier":"kube-baseline"}`, "kube-baseline +Inf [false true] (in x) 0 0", ""},
 		{`{"types":["Egress"],"tier":"baselineadminnetworkpolicy"}`, "kube-baseline +Inf [false true] (in x) 0 0", ""},
 		{`{"types":["Egress"],"tier":"gone"}`, "gone missing +Inf [false true] (in x) 0 0", `spec.tier "gone" create`},
-		{`{"types":["Egress"],"selector":"global()"}`, "default +Inf [false true] (in x; with global()) 0 0", `spec.selector "global()" namespaceSelector`},
+		{`{"types":["Egress"],"selector":"global()"}`, "default +Inf [false true] (in x; with global()) 0 0",
+			`spec.selector "global()" namespaceSelector`},
 	} {
 		n := &api.CalicoNetworkPolicy{Meta: api.Meta{Namespace: "x", Name: "default.p"}}
 		decode(t, c.spec, &n.Spec)
@@ -57,9 +62,11 @@ func TestCalicoPolicies(t *testing.T) {
 		{`{"types":["Ingress"],"namespaceSelector":"global()"}`, "default +Inf [true false] (global) 0 0", ""},
 		{`{"types":["Ingress"],"applyOnForward":true}`, "default +Inf [true false] () 0 0", ""},
 		{`{"types":["Ingress"],"applyOnForward":true,"preDNAT":true,"ingress":[{"action":"Deny"}]}`, "default +Inf [true false] () 1 0", ""},
-		{`{"types":["Egress"],"applyOnForward":true,"preDNAT":true,"egress":[{"action":"Deny"}]}`, "default +Inf [false false] () 0 0", `spec.egress "1" preDNAT`},
+		{`{"types":["Egress"],"applyOnForward":true,"preDNAT":true,"egress":[{"action":"Deny"}]}`, "default +Inf [false false] () 0 0",
+			`spec.egress "1" preDNAT`},
 		{`{"types":["Ingress"],"applyOnForward":true,"doNotTrack":true,"ingress":[{"action":"Deny"}]}`, "default +Inf [true false] () 1 0", ""},
-		{`{"types":["Ingress"],"applyOnForward":true,"doNotTrack":true,"preDNAT":true}`, "default +Inf [false false] () 0 0", `spec.doNotTrack "true" leave`},
+		{`{"types":["Ingress"],"applyOnForward":true,"doNotTrack":true,"preDNAT":true}`, "default +Inf [false false] () 0 0",
+			`spec.doNotTrack "true" leave`},
 	} {
 		g := &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: "p"}}
 		decode(t, c.spec, &g.Spec)
@@ -91,7 +98,8 @@ func checkPolicy(t *testing.T, spec string, p Policy, want, problems string) {
 	}
 }
 
-// No condition on requests is dropped, which would open the port: the rule allows nothing, says so, and the pod is closed but for other rules.
+// No condition on requests is dropped, which would open the port: the rule allows nothing, says so, and the pod is
+// closed but for other rules.
 func TestHTTPIsRefused(t *testing.T) {
 	n := &api.CalicoNetworkPolicy{Meta: api.Meta{Namespace: "x", Name: "p"}}
 	decode(t, `{"types":["Ingress"],"ingress":[
@@ -99,12 +107,14 @@ func TestHTTPIsRefused(t *testing.T) {
 		{"action":"Allow","protocol":"TCP","destination":{"ports":[443]}}]}`, &n.Spec)
 	p, err := FromCalicoNetworkPolicy(n, nil)
 	errtest.Must(t, err)
-	if want := `spec.ingress[0].http "GET /a /b*": is not supported, so that Allow matches nothing: leave it out`; len(p.Problems) != 1 || !strings.HasPrefix(p.Problems[0], want) {
+	if want := `spec.ingress[0].http "GET /a /b*": is not supported, so that Allow matches nothing: leave it out`; len(p.Problems) != 1 ||
+		!strings.HasPrefix(p.Problems[0], want) {
 		t.Errorf("problems %q, want %q", p.Problems, want)
 	}
 	pod := &Pod{PodKey: PodKey{"x", "a"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	compiled := Compile(State{
-		Policies: []Policy{p}, Namespaces: map[string]map[string]string{"x": {}}, Local: map[string]PodKey{"cali1": pod.PodKey}, Pods: map[PodKey]*Pod{pod.PodKey: pod},
+		Policies: []Policy{p}, Namespaces: map[string]map[string]string{"x": {}}, Local: map[string]PodKey{"cali1": pod.PodKey},
+		Pods: map[PodKey]*Pod{pod.PodKey: pod},
 	})
 	for port, want := range map[uint16]bool{80: false, 443: true} {
 		if got := compiled.Decide("cali1", Ingress, netip.MustParseAddr("192.0.2.1"), Packet{Protocol: TCP, Port: port}); got.Allow != want {
@@ -115,7 +125,8 @@ func TestHTTPIsRefused(t *testing.T) {
 
 func TestCalicoSubjects(t *testing.T) {
 	for field, spec := range map[string]string{
-		"spec.selector": `{"selector":"a ="}`, "spec.serviceAccountSelector": `{"serviceAccountSelector":"a ="}`, "spec.namespaceSelector": `{"namespaceSelector":"a ="}`,
+		"spec.selector": `{"selector":"a ="}`, "spec.serviceAccountSelector": `{"serviceAccountSelector":"a ="}`,
+		"spec.namespaceSelector": `{"namespaceSelector":"a ="}`,
 	} {
 		g := &api.CalicoGlobalNetworkPolicy{}
 		decode(t, spec, &g.Spec)
@@ -125,7 +136,8 @@ func TestCalicoSubjects(t *testing.T) {
 	}
 }
 
-// Of what cannot be decoded the place and the pods are known: everything is denied there. If the pods are not known it is left out.
+// Of what cannot be decoded the place and the pods are known: everything is denied there. If the pods are not known it
+// is left out.
 func TestCalicoUnreadable(t *testing.T) {
 	data := []byte(`{"spec":{"order":7,"selector":"has(a)","types":["Egress"],"egress":[{"action":1}]}}`)
 	n := &api.CalicoNetworkPolicy{}
@@ -147,8 +159,10 @@ func TestCalicoUnreadable(t *testing.T) {
 func TestCalicoTiers(t *testing.T) {
 	var all []*api.CalicoTier
 	for name, spec := range map[string]string{
-		"none": `{}`, "a": `{"order":-1,"defaultAction":"Pass"}`, "b": `{"order":2.5,"defaultAction":"Deny"}`, "odd": `{"order":3,"defaultAction":"Allow"}`,
-		"default": `{"order":5,"defaultAction":"Pass"}`, "adminnetworkpolicy": `{"order":1000}`, "kube-baseline": `{"order":1e7,"defaultAction":"Pass"}`,
+		"none": `{}`, "a": `{"order":-1,"defaultAction":"Pass"}`, "b": `{"order":2.5,"defaultAction":"Deny"}`,
+		"odd":     `{"order":3,"defaultAction":"Allow"}`,
+		"default": `{"order":5,"defaultAction":"Pass"}`, "adminnetworkpolicy": `{"order":1000}`,
+		"kube-baseline": `{"order":1e7,"defaultAction":"Pass"}`,
 	} {
 		tier := &api.CalicoTier{Meta: api.Meta{Name: name}}
 		decode(t, spec, &tier.Spec)
@@ -161,7 +175,8 @@ func TestCalicoTiers(t *testing.T) {
 	}, tiers); d != "" {
 		t.Errorf("tiers (-want +got):\n%s", d)
 	}
-	for name, want := range map[string]string{"odd": `spec.defaultAction "Allow" Deny Pass`, "default": `spec.order "5" 1e+06 spec.defaultAction "Pass" Deny`} {
+	for name, want := range map[string]string{"odd": `spec.defaultAction "Allow" Deny Pass`,
+		"default": `spec.order "5" 1e+06 spec.defaultAction "Pass" Deny`} {
 		if !errtest.Has(strings.Join(problems[name], "\n"), want) {
 			t.Errorf("%s: %q, want %q", name, problems[name], want)
 		}
@@ -172,32 +187,40 @@ func TestCalicoTiers(t *testing.T) {
 }
 
 func TestCalicoSets(t *testing.T) {
-	meta := api.Meta{Namespace: "x", Name: "s", Labels: map[string]string{"a": "1"}, Annotations: map[string]string{"projectcalico.org/metadata": `{"labels":{"b":"2"}}`}}
+	meta := api.Meta{Namespace: "x", Name: "s", Labels: map[string]string{"a": "1"},
+		Annotations: map[string]string{"projectcalico.org/metadata": `{"labels":{"b":"2"}}`}}
 	labels := map[string]string{"a": "1", "b": "2"}
-	set, problems := FromCalicoNetworkSet(&api.CalicoNetworkSet{Meta: meta, Spec: api.CalicoNetworkSetSpec{Nets: []string{"192.0.2.77/24", "x", "fd00::1"}}})
-	if d := cmp.Diff(labels, set.Labels); d != "" || fmt.Sprint(set.Namespace, set.Name, set.Nets) != "xs[192.0.2.0/24 fd00::1/128]" || !errtest.Has(strings.Join(problems, "\n"), `spec.nets[1] "x"`) {
+	set, problems := FromCalicoNetworkSet(&api.CalicoNetworkSet{Meta: meta,
+		Spec: api.CalicoNetworkSetSpec{Nets: []string{"192.0.2.77/24", "x", "fd00::1"}}})
+	if d := cmp.Diff(labels, set.Labels); d != "" || fmt.Sprint(set.Namespace, set.Name, set.Nets) != "xs[192.0.2.0/24 fd00::1/128]" ||
+		!errtest.Has(strings.Join(problems, "\n"), `spec.nets[1] "x"`) {
 		t.Errorf("%+v, problems %q", set, problems)
 	}
 	meta.Namespace = ""
-	set, problems = FromCalicoGlobalNetworkSet(&api.CalicoGlobalNetworkSet{Meta: meta, Spec: api.CalicoGlobalNetworkSetSpec{Nets: []string{"::/0"}}})
+	set, problems = FromCalicoGlobalNetworkSet(&api.CalicoGlobalNetworkSet{Meta: meta,
+		Spec: api.CalicoGlobalNetworkSetSpec{Nets: []string{"::/0"}}})
 	if fmt.Sprint(set.Namespace, set.Name, set.Nets) != "s[::/0]" || len(problems) > 0 {
 		t.Errorf("%+v, problems %q", set, problems)
 	}
 	host, problems := FromCalicoHostEndpoint(&api.CalicoHostEndpoint{Meta: meta, Spec: api.CalicoHostEndpointSpec{
 		ExpectedIPs: []string{"192.0.2.1", "192.0.2.0/24", "x"},
-		Ports:       []api.CalicoEndpointPort{{Name: "ssh", Protocol: "TCP", Port: 22}, {Name: "dns", Protocol: "17", Port: 53}, {Name: "a", Protocol: "ICMP"}, {Name: "b", Protocol: "TCP", Port: 65536}, {Name: "1", Protocol: "TCP"}},
+		Ports: []api.CalicoEndpointPort{{Name: "ssh", Protocol: "TCP", Port: 22}, {Name: "dns", Protocol: "17", Port: 53},
+			{Name: "a", Protocol: "ICMP"}, {Name: "b", Protocol: "TCP", Port: 65536}, {Name: "1", Protocol: "TCP"}},
 	}})
-	if d := cmp.Diff(labels, host.Labels); d != "" || fmt.Sprint(host.Name, host.Addresses, host.Ports) != "s[192.0.2.1] [{ssh 6 22} {dns 17 53}]" {
+	if d := cmp.Diff(labels, host.Labels); d != "" ||
+		fmt.Sprint(host.Name, host.Addresses, host.Ports) != "s[192.0.2.1] [{ssh 6 22} {dns 17 53}]" {
 		t.Errorf("%+v", host)
 	}
-	const want = `spec.expectedIPs[1] "192.0.2.0/24" spec.expectedIPs[2] "x" spec.ports[2].protocol "ICMP" spec.ports[3].port "65536" spec.ports[4].name "1"`
+	const want = `spec.expectedIPs[1] "192.0.2.0/24" spec.expectedIPs[2] "x" spec.ports[2].protocol "ICMP" spec.ports[3].port ` +
+		`"65536" spec.ports[4].name "1"`
 	if !errtest.Has(strings.Join(problems, "\n"), want) || len(problems) != 5 {
 		t.Errorf("problems %q", problems)
 	}
 }
 
 // problemForm is what each problem has: field, value and remedy.
-var problemForm = regexp.MustCompile(`^spec(\.[a-zA-Z]+(\[\d+\])?)+ "(?s:.*)": \S(?s:.*)[:,] \S|^spec cannot be read, (?s:.*): correct it: `)
+var problemForm = regexp.MustCompile(
+	`^spec(\.[a-zA-Z]+(\[\d+\])?)+ "(?s:.*)": \S(?s:.*)[:,] \S|^spec cannot be read, (?s:.*): correct it: `)
 
 // FuzzCalicoPolicy: any object is read or refused in words, and what cannot be read allows nothing.
 func FuzzCalicoPolicy(f *testing.F) {

@@ -11,8 +11,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// calicoRule reads a rule. Of a condition that cannot be read the rule is closed: Allow and Log match nothing, Deny and Pass deny what the other
-// conditions match. Of nets and ports an entry that cannot be read matches nothing, as it does to Calico.
+// calicoRule reads a rule. Of a condition that cannot be read the rule is closed: Allow and Log match nothing, Deny and
+// Pass deny what the other conditions match. Of nets and ports an entry that cannot be read matches nothing, as it does
+// to Calico.
 type calicoRule struct {
 	*calicoReader
 	d       Direction
@@ -25,7 +26,8 @@ type calicoRule struct {
 
 func (r *calicoReader) rules(d Direction, stored []api.CalicoRule) (all []Rule) {
 	for i := range stored {
-		c := &calicoRule{calicoReader: r, d: d, field: fmt.Sprintf("spec.%s[%d]", d, i), in: &stored[i], out: Rule{AnyPeer: true, AnyPort: true, HostPorts: true}}
+		c := &calicoRule{calicoReader: r, d: d, field: fmt.Sprintf("spec.%s[%d]", d, i), in: &stored[i],
+			out: Rule{AnyPeer: true, AnyPort: true, HostPorts: true}}
 		all = append(all, c.rule())
 	}
 	return all
@@ -163,7 +165,8 @@ func (c *calicoRule) icmp(field string, m *api.CalicoICMP) (Port, bool) {
 	return Port{}, false
 }
 
-// end reads what a rule says of one end of a connection. The source of ingress and the destination of egress are the pod's peer.
+// end reads what a rule says of one end of a connection. The source of ingress and the destination of egress are the
+// pod's peer.
 func (c *calicoRule) end(peerOf Direction, field string, e *api.CalicoEntityRule) {
 	ports, not := c.ports(field, e)
 	if peerOf == Ingress {
@@ -186,7 +189,8 @@ func (c *calicoRule) end(peerOf Direction, field string, e *api.CalicoEntityRule
 	}
 }
 
-// service reads services, which stands alone: other ways to say who is meant exclude it, and as a destination it has its own ports.
+// service reads services, which stands alone: other ways to say who is meant exclude it, and as a destination it has
+// its own ports.
 func (c *calicoRule) service(peerOf Direction, field string, e *api.CalicoEntityRule) *Service {
 	s := e.Services
 	if s == nil {
@@ -197,7 +201,8 @@ func (c *calicoRule) service(peerOf Direction, field string, e *api.CalicoEntity
 	if in == "" {
 		in = c.namespace
 	}
-	others := e.Selector != "" || e.NotSelector != "" || e.NamespaceSelector != "" || e.ServiceAccounts != nil || len(e.Nets)+len(e.NotNets) > 0
+	others := e.Selector != "" || e.NotSelector != "" || e.NamespaceSelector != "" || e.ServiceAccounts != nil ||
+		len(e.Nets)+len(e.NotNets) > 0
 	switch {
 	case c.d != peerOf:
 		c.unreadable(field, s.Name, "is for the source of ingress and the destination of egress: use it there")
@@ -219,8 +224,8 @@ func (c *calicoRule) service(peerOf Direction, field string, e *api.CalicoEntity
 	return nil
 }
 
-// dnsLabel reports whether a Service or a namespace may have the name: agents ask the API server for Services by name, and it refuses a request with
-// another name, together with all other names in it.
+// dnsLabel reports whether a Service or a namespace may have the name: agents ask the API server for Services by name,
+// and it refuses a request with another name, together with all other names in it.
 func dnsLabel(name string) bool {
 	return len(name) <= 63 && dnsPart(name)
 }
@@ -290,8 +295,9 @@ func (r *reader) net(field, text string) (netip.Prefix, bool) {
 	return r.prefix(field, text)
 }
 
-// selection reads who an end is; nil: anyone. A notSelector alone excludes what it selects in a GlobalNetworkPolicy, of all there is, and in a
-// NetworkPolicy selects all else of its namespace, as all other selectors do there without a namespaceSelector.
+// selection reads who an end is; nil: anyone. A notSelector alone excludes what it selects in a GlobalNetworkPolicy, of
+// all there is, and in a NetworkPolicy selects all else of its namespace, as all other selectors do there without a
+// namespaceSelector.
 func (c *calicoRule) selection(field string, e *api.CalicoEntityRule) (p *Pods, not bool) {
 	p = &Pods{Calico: true, Namespace: c.namespace, Owner: c.namespace}
 	given := e.Selector != "" || e.NamespaceSelector != ""
@@ -411,7 +417,8 @@ const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 // calicoName refuses what is no name of a port.
 func (r *reader) calicoName(field, name string) bool {
 	if len(name) > 128 || !strings.ContainsAny(name, letters) || strings.Trim(name, letters+"0123456789_.-") != "" {
-		return r.problem(field, name, "is no port's name, which has up to 128 letters, digits, dots, hyphens and underscores: correct it, or give a number")
+		return r.problem(field, name,
+			"is no port's name, which has up to 128 letters, digits, dots, hyphens and underscores: correct it, or give a number")
 	}
 	return true
 }

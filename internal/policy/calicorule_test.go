@@ -97,8 +97,8 @@ func saidPods(p *Pods) string {
 	return strings.TrimSpace(strings.Join(words, "; "))
 }
 
-// ruleTable is rules of ingress, or of egress, in a NetworkPolicy of namespace x or in a GlobalNetworkPolicy; what is made of them; and words of
-// the one problem that they have: field, value, remedy.
+// ruleTable is rules of ingress, or of egress, in a NetworkPolicy of namespace x or in a GlobalNetworkPolicy; what is
+// made of them; and words of the one problem that they have: field, value, remedy.
 var ruleTable = []struct{ where, rule, want, problem string }{
 	{"in", `{"action":"Allow"}`, "allow", ""},
 	{"in", `{"action":"dENY"}`, "deny", ""},
@@ -130,7 +130,8 @@ var ruleTable = []struct{ where, rule, want, problem string }{
 	{"in", `{"action":"Allow","protocol":"ICMP","icmp":{}}`, "allow to 1", ""},
 	{"in", `{"action":"Allow","protocol":"ICMPv6","notICMP":{"type":128}}`, "allow to 58 not-to 58:32768-33023", ""},
 	{"in", `{"action":"Allow","protocol":"ICMP","notICMP":{}}`, "allow to 1", ""},
-	{"in", `{"action":"Allow","protocol":"ICMP","icmp":{"type":8},"notICMP":{"type":8,"code":1}}`, "allow to 1:2048-2303 not-to 1:2049-2049", ""},
+	{"in", `{"action":"Allow","protocol":"ICMP","icmp":{"type":8},"notICMP":{"type":8,"code":1}}`,
+		"allow to 1:2048-2303 not-to 1:2049-2049", ""},
 	{"in", `{"action":"Allow","icmp":{"type":8}}`, "allow nothing", `spec.ingress[0].icmp protocol ICMP ICMPv6`},
 	{"in", `{"action":"Deny","protocol":"TCP","notICMP":{"type":8}}`, "deny to 6", `spec.ingress[0].notICMP protocol ICMP ICMPv6`},
 	{"in", `{"action":"Allow","protocol":"ICMP","icmp":{"code":1}}`, "allow nothing", `spec.ingress[0].icmp.code "1" type`},
@@ -138,39 +139,55 @@ var ruleTable = []struct{ where, rule, want, problem string }{
 	{"in", `{"action":"Allow","protocol":"ICMP","icmp":{"type":-1}}`, "allow nothing", `spec.ingress[0].icmp.type "-1" 254`},
 	{"in", `{"action":"Allow","protocol":"ICMP","icmp":{"type":3,"code":256}}`, "allow nothing", `spec.ingress[0].icmp.code "256" 255`},
 
-	{"in", `{"action":"Allow","protocol":"TCP","destination":{"ports":[80,"90:95","http",0,"65535"]}}`, "allow to 6:80-80,6:90-95,6:http,6:0-0,6:65535-65535", ""},
+	{"in", `{"action":"Allow","protocol":"TCP","destination":{"ports":[80,"90:95","http",0,"65535"]}}`,
+		"allow to 6:80-80,6:90-95,6:http,6:0-0,6:65535-65535", ""},
 	{"in", `{"action":"Allow","protocol":"UDP","destination":{"notPorts":[53,"x-1"]}}`, "allow to 17 not-to 17:53-53,17:x-1", ""},
-	{"out", `{"action":"Allow","protocol":"TCP","source":{"ports":["1024:65535"],"notPorts":[2000]}}`, "allow to 6 of 6:1024-65535 not-of 6:2000-2000", ""},
+	{"out", `{"action":"Allow","protocol":"TCP","source":{"ports":["1024:65535"],"notPorts":[2000]}}`,
+		"allow to 6 of 6:1024-65535 not-of 6:2000-2000", ""},
 	{"in", `{"action":"Allow","destination":{"ports":["http"]}}`, "allow to 6:http", ""},
 	{"in", `{"action":"Allow","source":{"ports":["http"]}}`, "allow of 6:http", ""},
-	{"in", `{"action":"Allow","destination":{"ports":[80,"http"]}}`, "allow to 6:http", `spec.ingress[0].destination.ports[0] "80" protocol TCP UDP SCTP`},
-	{"in", `{"action":"Deny","destination":{"ports":[80]}}`, "deny nothing", `spec.ingress[0].destination.ports[0] "80" protocol TCP UDP SCTP`},
+	{"in", `{"action":"Allow","destination":{"ports":[80,"http"]}}`, "allow to 6:http",
+		`spec.ingress[0].destination.ports[0] "80" protocol TCP UDP SCTP`},
+	{"in", `{"action":"Deny","destination":{"ports":[80]}}`, "deny nothing",
+		`spec.ingress[0].destination.ports[0] "80" protocol TCP UDP SCTP`},
 	{"in", `{"action":"Allow","destination":{"notPorts":[80]}}`, "allow nothing", `spec.ingress[0].destination.notPorts[0] "80" protocol`},
-	{"in", `{"action":"Deny","protocol":"ICMP","destination":{"notPorts":["http"]}}`, "deny to 1", `spec.ingress[0].destination.notPorts[0] "http" protocol TCP UDP SCTP`},
-	{"in", `{"action":"Allow","protocol":"TCP","destination":{"ports":["90:80",80]}}`, "allow to 6:80-80", `spec.ingress[0].destination.ports[0] "90:80" 65535`},
-	{"in", `{"action":"Allow","protocol":"TCP","destination":{"ports":[65536]}}`, "allow nothing", `spec.ingress[0].destination.ports[0] "65536" 65535`},
-	{"in", `{"action":"Allow","protocol":"TCP","destination":{"ports":[""]}}`, "allow nothing", `spec.ingress[0].destination.ports[0] "" 65535`},
-	{"in", `{"action":"Deny","protocol":"TCP","source":{"notPorts":["a b",80]}}`, "deny to 6 not-of 6:80-80", `spec.ingress[0].source.notPorts[0] "a b"`},
+	{"in", `{"action":"Deny","protocol":"ICMP","destination":{"notPorts":["http"]}}`, "deny to 1",
+		`spec.ingress[0].destination.notPorts[0] "http" protocol TCP UDP SCTP`},
+	{"in", `{"action":"Allow","protocol":"TCP","destination":{"ports":["90:80",80]}}`, "allow to 6:80-80",
+		`spec.ingress[0].destination.ports[0] "90:80" 65535`},
+	{"in", `{"action":"Allow","protocol":"TCP","destination":{"ports":[65536]}}`, "allow nothing",
+		`spec.ingress[0].destination.ports[0] "65536" 65535`},
+	{"in", `{"action":"Allow","protocol":"TCP","destination":{"ports":[""]}}`, "allow nothing",
+		`spec.ingress[0].destination.ports[0] "" 65535`},
+	{"in", `{"action":"Deny","protocol":"TCP","source":{"notPorts":["a b",80]}}`, "deny to 6 not-of 6:80-80",
+		`spec.ingress[0].source.notPorts[0] "a b"`},
 
-	{"in", `{"action":"Allow","source":{"nets":["10.1.2.3/8","192.0.2.1","::ffff:192.0.2.2"]}}`, "allow peer (nets[10.0.0.0/8 192.0.2.1/32 192.0.2.2/32])", ""},
+	{"in", `{"action":"Allow","source":{"nets":["10.1.2.3/8","192.0.2.1","::ffff:192.0.2.2"]}}`,
+		"allow peer (nets[10.0.0.0/8 192.0.2.1/32 192.0.2.2/32])", ""},
 	{"in", `{"action":"Allow","source":{"notNets":["fd00::/8"]}}`, "allow v6 peer (notnets[fd00::/8])", ""},
 	{"out", `{"action":"Deny","destination":{"notNets":["10.0.0.0/8","192.0.2.1"]}}`, "deny v4 peer (notnets[10.0.0.0/8 192.0.2.1/32])", ""},
 	{"in", `{"action":"Allow","source":{"notNets":["fd00::/8","10.0.0.0/8"]}}`, "allow peer (notnets[fd00::/8 10.0.0.0/8])", ""},
 	{"in", `{"action":"Allow","ipVersion":4,"source":{"notNets":["fd00::/8"]}}`, "allow nothing", ""},
 	{"in", `{"action":"Deny","source":{"notNets":["fd00::/8"]},"destination":{"notNets":["10.0.0.0/8"]}}`, "deny nothing", ""},
-	{"out", `{"action":"Allow","source":{"nets":["10.0.0.0/8"]},"destination":{"nets":["::/0"],"notNets":["fd00::/8"]}}`, "allow v6 peer (nets[::/0] notnets[fd00::/8]) own (nets[10.0.0.0/8])", ""},
-	{"in", `{"action":"Allow","source":{"nets":["x","10.0.0.0/8"]}}`, "allow peer (nets[10.0.0.0/8])", `spec.ingress[0].source.nets[0] "x" 10.0.0.0/8`},
-	{"in", `{"action":"Allow","source":{"nets":["010.0.0.0/8","2001:0db8::/32"]}}`, "allow peer (nets[2001:db8::/32])", `spec.ingress[0].source.nets[0] "010.0.0.0/8"`},
+	{"out", `{"action":"Allow","source":{"nets":["10.0.0.0/8"]},"destination":{"nets":["::/0"],"notNets":["fd00::/8"]}}`,
+		"allow v6 peer (nets[::/0] notnets[fd00::/8]) own (nets[10.0.0.0/8])", ""},
+	{"in", `{"action":"Allow","source":{"nets":["x","10.0.0.0/8"]}}`, "allow peer (nets[10.0.0.0/8])",
+		`spec.ingress[0].source.nets[0] "x" 10.0.0.0/8`},
+	{"in", `{"action":"Allow","source":{"nets":["010.0.0.0/8","2001:0db8::/32"]}}`, "allow peer (nets[2001:db8::/32])",
+		`spec.ingress[0].source.nets[0] "010.0.0.0/8"`},
 	{"in", `{"action":"Deny","source":{"nets":["10.0.0.0/33"]}}`, "deny nothing", `spec.ingress[0].source.nets[0] "10.0.0.0/33"`},
 	{"in", `{"action":"Allow","source":{"notNets":["fe80::1%eth0"]}}`, "allow nothing", `spec.ingress[0].source.notNets[0] "fe80::1%eth0"`},
-	{"in", `{"action":"Deny","source":{"notNets":["x","10.0.0.0/8"]}}`, "deny peer (notnets[10.0.0.0/8])", `spec.ingress[0].source.notNets[0] "x"`},
+	{"in", `{"action":"Deny","source":{"notNets":["x","10.0.0.0/8"]}}`, "deny peer (notnets[10.0.0.0/8])",
+		`spec.ingress[0].source.notNets[0] "x"`},
 
 	{"in", `{"action":"Allow","source":{"selector":"a == 'b'"}}`, "allow peer (in x; with a == 'b')", ""},
 	{"global in", `{"action":"Allow","source":{"selector":"a == 'b'"}}`, "allow peer (with a == 'b')", ""},
 	{"in", `{"action":"Allow","source":{"notSelector":"has(a)"}}`, "allow peer (in x; with (all()) && !(has(a)))", ""},
 	{"global in", `{"action":"Allow","source":{"notSelector":"has(a)"}}`, "allow peer (not with has(a))", ""},
-	{"global in", `{"action":"Allow","source":{"selector":"has(b)","notSelector":"has(a) || has(c)"}}`, "allow peer (with (has(b)) && !(has(a) || has(c)))", ""},
-	{"global out", `{"action":"Allow","destination":{"nets":["10.0.0.0/8"],"notSelector":"has(a)"}}`, "allow peer (nets[10.0.0.0/8] not with has(a))", ""},
+	{"global in", `{"action":"Allow","source":{"selector":"has(b)","notSelector":"has(a) || has(c)"}}`,
+		"allow peer (with (has(b)) && !(has(a) || has(c)))", ""},
+	{"global out", `{"action":"Allow","destination":{"nets":["10.0.0.0/8"],"notSelector":"has(a)"}}`,
+		"allow peer (nets[10.0.0.0/8] not with has(a))", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":"has(n)"}}`, "allow peer (of has(n))", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":"all()","selector":"has(a)"}}`, "allow peer (of all(); with has(a))", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":"n != 'a'"}}`, "allow peer (of n != 'a')", ""},
@@ -178,32 +195,46 @@ var ruleTable = []struct{ where, rule, want, problem string }{
 	{"in", `{"action":"Allow","source":{"namespaceSelector":" "}}`, "allow peer (of all())", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":" global( ) ","selector":"has(a)"}}`, "allow peer (with has(a); global)", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":"global() || has(n)"}}`, "allow peer (of global() || has(n))", ""},
-	{"global in", `{"action":"Allow","source":{"namespaceSelector":"has(n)","notSelector":"has(a)"}}`, "allow peer (of has(n); with (all()) && !(has(a)))", ""},
+	{"global in", `{"action":"Allow","source":{"namespaceSelector":"has(n)","notSelector":"has(a)"}}`,
+		"allow peer (of has(n); with (all()) && !(has(a)))", ""},
 	{"in", `{"action":"Allow","source":{"serviceAccounts":{"names":["a","b"]}}}`, "allow peer (in x; accounts a,b)", ""},
 	{"global in", `{"action":"Allow","source":{"serviceAccounts":{"selector":"has(s)"}}}`, "allow peer (accounts with has(s))", ""},
 	{"global in", `{"action":"Allow","source":{"serviceAccounts":{}}}`, "allow", ""},
 	{"in", `{"action":"Deny","source":{"serviceAccounts":{"names":[],"selector":"has(s)"}}}`, "deny peer (in x; accounts with has(s))", ""},
 	{"in", `{"action":"Deny","source":{"serviceAccounts":{"names":[]}}}`, "deny", ""},
 	{"in", `{"action":"Allow","source":{"serviceAccounts":{"names":["a-1.b"]}}}`, "allow peer (in x; accounts a-1.b)", ""},
-	{"in", `{"action":"Allow","source":{"serviceAccounts":{"names":["a","a,b"]}}}`, "allow nothing", `spec.ingress[0].source.serviceAccounts.names[1] "a,b" correct`},
-	{"in", `{"action":"Deny","source":{"serviceAccounts":{"names":["A"],"selector":"has(s)"}}}`, "deny peer (in x; accounts with has(s))", `spec.ingress[0].source.serviceAccounts.names[0] "A" lower-case`},
-	{"global in", `{"action":"Deny","source":{"serviceAccounts":{"names":["a."]}}}`, "deny peer ()", `spec.ingress[0].source.serviceAccounts.names[0] "a." dots`},
+	{"in", `{"action":"Allow","source":{"serviceAccounts":{"names":["a","a,b"]}}}`, "allow nothing",
+		`spec.ingress[0].source.serviceAccounts.names[1] "a,b" correct`},
+	{"in", `{"action":"Deny","source":{"serviceAccounts":{"names":["A"],"selector":"has(s)"}}}`, "deny peer (in x; accounts with has(s))",
+		`spec.ingress[0].source.serviceAccounts.names[0] "A" lower-case`},
+	{"global in", `{"action":"Deny","source":{"serviceAccounts":{"names":["a."]}}}`, "deny peer ()",
+		`spec.ingress[0].source.serviceAccounts.names[0] "a." dots`},
 	{"in", `{"action":"Allow","destination":{"selector":"has(a)"}}`, "allow own (in x; with has(a))", ""},
-	{"in", `{"action":"Allow","source":{"selector":"global()"}}`, "allow peer (in x; with global())", `spec.ingress[0].source.selector "global()" namespaceSelector`},
+	{"in", `{"action":"Allow","source":{"selector":"global()"}}`, "allow peer (in x; with global())",
+		`spec.ingress[0].source.selector "global()" namespaceSelector`},
 
 	{"out", `{"action":"Allow","destination":{"services":{"name":"web"}}}`, "allow service x/web", ""},
 	{"out", `{"action":"Allow","protocol":"TCP","destination":{"services":{"name":"web","namespace":"y"}}}`, "allow to 6 service y/web", ""},
-	{"global in", `{"action":"Allow","protocol":"TCP","source":{"services":{"name":"web","namespace":"y"},"ports":[1]}}`, "allow to 6 of 6:1-1 service y/web", ""},
-	{"global out", `{"action":"Allow","destination":{"services":{"name":"web"}}}`, "allow nothing", `spec.egress[0].destination.services.namespace ""`},
+	{"global in", `{"action":"Allow","protocol":"TCP","source":{"services":{"name":"web","namespace":"y"},"ports":[1]}}`,
+		"allow to 6 of 6:1-1 service y/web", ""},
+	{"global out", `{"action":"Allow","destination":{"services":{"name":"web"}}}`, "allow nothing",
+		`spec.egress[0].destination.services.namespace ""`},
 	{"out", `{"action":"Allow","destination":{"services":{}}}`, "allow nothing", `spec.egress[0].destination.services.name ""`},
-	{"out", `{"action":"Allow","destination":{"services":{"name":"web,dns"}}}`, "allow nothing", `spec.egress[0].destination.services.name "web,dns" correct`},
-	{"out", `{"action":"Deny","destination":{"services":{"name":"Web"}}}`, "deny", `spec.egress[0].destination.services.name "Web" lower-case`},
-	{"out", `{"action":"Allow","destination":{"services":{"name":"web","namespace":"-y"}}}`, "allow nothing", `spec.egress[0].destination.services.namespace "-y" correct`},
-	{"in", `{"action":"Allow","destination":{"services":{"name":"web"}}}`, "allow nothing", `spec.ingress[0].destination.services "web" source`},
+	{"out", `{"action":"Allow","destination":{"services":{"name":"web,dns"}}}`, "allow nothing",
+		`spec.egress[0].destination.services.name "web,dns" correct`},
+	{"out", `{"action":"Deny","destination":{"services":{"name":"Web"}}}`, "deny",
+		`spec.egress[0].destination.services.name "Web" lower-case`},
+	{"out", `{"action":"Allow","destination":{"services":{"name":"web","namespace":"-y"}}}`, "allow nothing",
+		`spec.egress[0].destination.services.namespace "-y" correct`},
+	{"in", `{"action":"Allow","destination":{"services":{"name":"web"}}}`, "allow nothing",
+		`spec.ingress[0].destination.services "web" source`},
 	{"out", `{"action":"Allow","source":{"services":{"name":"web"}}}`, "allow nothing", `spec.egress[0].source.services "web" destination`},
-	{"out", `{"action":"Deny","destination":{"services":{"name":"web"},"selector":"has(a)"}}`, "deny peer (in x; with has(a))", `spec.egress[0].destination.services "web" selectors`},
-	{"out", `{"action":"Allow","destination":{"services":{"name":"web"},"serviceAccounts":{}}}`, "allow nothing", `spec.egress[0].destination.services "web" selectors`},
-	{"out", `{"action":"Allow","protocol":"TCP","destination":{"services":{"name":"web"},"ports":[80]}}`, "allow nothing", `spec.egress[0].destination.services "web" ports notPorts`},
+	{"out", `{"action":"Deny","destination":{"services":{"name":"web"},"selector":"has(a)"}}`, "deny peer (in x; with has(a))",
+		`spec.egress[0].destination.services "web" selectors`},
+	{"out", `{"action":"Allow","destination":{"services":{"name":"web"},"serviceAccounts":{}}}`, "allow nothing",
+		`spec.egress[0].destination.services "web" selectors`},
+	{"out", `{"action":"Allow","protocol":"TCP","destination":{"services":{"name":"web"},"ports":[80]}}`, "allow nothing",
+		`spec.egress[0].destination.services "web" ports notPorts`},
 
 	{"in", `{"action":"Allow","http":{"methods":["GET"]}}`, "allow nothing", `spec.ingress[0].http "GET" Allow`},
 	{"in", `{"action":"Pass","protocol":"TCP","http":{"paths":[{"exact":"/"}]}}`, "deny to 6", `spec.ingress[0].http "/" leave`},
@@ -259,14 +290,16 @@ func TestCalicoSelectors(t *testing.T) {
 					rule = fmt.Sprintf(`{"action":"Allow",%q:{%q:{%q:"has (a)"}}}`, end, outer, inner)
 				}
 				direction := map[bool]string{true: "ingress", false: "egress"}[strings.HasSuffix(where, "in")]
-				if p, err := calicoPolicy(t, where, rule); !errtest.Names(err, fmt.Sprintf(`spec.%s[0].%s.%s "has (a)" correct`, direction, end, field)) {
+				if p, err := calicoPolicy(t, where, rule); !errtest.Names(err,
+					fmt.Sprintf(`spec.%s[0].%s.%s "has (a)" correct`, direction, end, field)) {
 					t.Errorf("%s %s: %+v, %v", where, rule, p, err)
 				}
 			}
 		}
 	}
 	deep := strings.Repeat("(", 99) + "has(a)" + strings.Repeat(")", 99)
-	if _, err := calicoPolicy(t, "in", `{"action":"Allow","source":{"selector":"has(a)","notSelector":"`+deep+`"}}`); !errtest.Names(err, "spec.ingress[0].source.notSelector 100") {
+	if _, err := calicoPolicy(t, "in", `{"action":"Allow","source":{"selector":"has(a)","notSelector":"`+deep+`"}}`); !errtest.Names(err,
+		"spec.ingress[0].source.notSelector 100") {
 		t.Errorf("brackets that are too deep only beside another selector: %v", err)
 	}
 }

@@ -24,8 +24,8 @@ func networkSet(m *api.Meta, texts []string) (NetworkSet, []string) {
 	return NetworkSet{Namespace: m.Namespace, Name: m.Name, Labels: names.Labels(m), Nets: nets}, r.problems
 }
 
-// ProfileAllows is the one Profile that is there without an object: what no policy decides is allowed. profileOfNamespace begins the name of that of a
-// namespace, which allows the same.
+// ProfileAllows is the one Profile that is there without an object: what no policy decides is allowed.
+// profileOfNamespace begins the name of that of a namespace, which allows the same.
 const (
 	ProfileAllows      = "projectcalico-default-allow"
 	profileOfNamespace = "kns."
@@ -35,9 +35,10 @@ const (
 // mostInterface is how long a name of an interface may be.
 const mostInterface = 15
 
-// FromCalicoHostEndpoint converts a HostEndpoint, with what is wrong with it: addresses and ports that cannot be read are left out. After a profile that
-// is not known none counts, as to Felix: what no policy decides is denied then, as it is without any. So it is after that of a service account, which
-// decides nothing itself; Felix asks the next one, if there is the account, which need not be known here.
+// FromCalicoHostEndpoint converts a HostEndpoint, with what is wrong with it: addresses and ports that cannot be read
+// are left out. After a profile that is not known none counts, as to Felix: what no policy decides is denied then, as
+// it is without any. So it is after that of a service account, which decides nothing itself; Felix asks the next one,
+// if there is the account, which need not be known here.
 func FromCalicoHostEndpoint(h *api.CalicoHostEndpoint) (HostEndpoint, []string) {
 	r := &reader{}
 	to := HostEndpoint{Name: h.Name, Labels: names.Labels(&h.Meta), Node: h.Spec.Node, Interface: h.Spec.InterfaceName}
@@ -49,7 +50,8 @@ func FromCalicoHostEndpoint(h *api.CalicoHostEndpoint) (HostEndpoint, []string) 
 		case found && namespace != "":
 			to.AllowsWith = namespace
 		default:
-			r.problem("spec.profiles[0]", first, "is not known, so that what no policy decides is denied: use "+ProfileAllows+", or a GlobalNetworkPolicy")
+			r.problem("spec.profiles[0]", first,
+				"is not known, so that what no policy decides is denied: use "+ProfileAllows+", or a GlobalNetworkPolicy")
 		}
 	}
 	for _, profile := range h.Spec.Profiles {
@@ -62,7 +64,8 @@ func FromCalicoHostEndpoint(h *api.CalicoHostEndpoint) (HostEndpoint, []string) 
 		}
 	}
 	if len(to.Interface) > mostInterface {
-		r.problem("spec.interfaceName", to.Interface, "is no name of an interface, so that the endpoint is an address in rules alone: give up to 15 characters, or *")
+		r.problem("spec.interfaceName", to.Interface,
+			"is no name of an interface, so that the endpoint is an address in rules alone: give up to 15 characters, or *")
 		to.Node = ""
 	}
 	for i, text := range h.Spec.ExpectedIPs {

@@ -18,8 +18,9 @@ var (
 	worldICMP       = []uint16{0, 255, 8 << 8, 8<<8 | 1, 8<<8 | 255, 3 << 8, 3<<8 | 4, lastPort}
 	calicoSelectors = []string{
 		"all()", "a == '1'", "b != '2'", "has(a) && b in {'1', '2'}", "!has(b)", "a == '1' || b == '1'", "projectcalico.org/namespace == 'x'",
-		"projectcalico.org/namespace in {'y', 'z'} && a == '2'", "has(projectcalico.org/orchestrator)", "projectcalico.org/serviceaccount == 'one'",
-		"pcns.a == '1'", "!has(pcns.b)", "pcsa.a == '1'", "pcsa.a != '1' && b == '1'", "pcns.projectcalico.org/name == 'z' && !(a == '2')",
+		"projectcalico.org/namespace in {'y', 'z'} && a == '2'", "has(projectcalico.org/orchestrator)",
+		"projectcalico.org/serviceaccount == 'one'", "pcns.a == '1'", "!has(pcns.b)", "pcsa.a == '1'", "pcsa.a != '1' && b == '1'",
+		"pcns.projectcalico.org/name == 'z' && !(a == '2')",
 	}
 	calicoNamespaces = []string{"all()", "a == '1'", "a != '2'", "has(b)", "projectcalico.org/name in {'x', 'y'}"}
 )
@@ -124,9 +125,10 @@ func (w world) calicoRule(d Direction) Rule {
 }
 
 func (w world) calicoPolicy(i int) Policy {
-	p := Policy{ID: ID{KindCalicoNetworkPolicy, pick(w, worldNamespaces...), fmt.Sprint(pick(w, "", "default."), i)}, Order: pick(w, 1, 1000, 1000, math.Inf(1))}
-	p.Tier = pick(w, TierDefault, TierDefault, TierAdmin, Tier{Name: "strict", Order: 1500, End: Deny}, Tier{Name: "late", Order: math.Inf(1), End: pick(w, Deny, Pass)},
-		Tier{Name: "gone", Order: math.Inf(1), End: Deny, Missing: true})
+	p := Policy{ID: ID{KindCalicoNetworkPolicy, pick(w, worldNamespaces...), fmt.Sprint(pick(w, "", "default."), i)},
+		Order: pick(w, 1, 1000, 1000, math.Inf(1))}
+	p.Tier = pick(w, TierDefault, TierDefault, TierAdmin, Tier{Name: "strict", Order: 1500, End: Deny},
+		Tier{Name: "late", Order: math.Inf(1), End: pick(w, Deny, Pass)}, Tier{Name: "gone", Order: math.Inf(1), End: Deny, Missing: true})
 	p.Subject = *w.calicoPods()
 	if p.Subject.Namespace = p.Namespace; w.chance(50) {
 		p.ID, p.Subject = ID{Kind: KindCalicoGlobalNetworkPolicy, Name: p.Name}, *w.calicoPods()
@@ -172,7 +174,8 @@ func (w world) calicoState() State {
 		s.Sets = append(s.Sets, set)
 	}
 	for i := range w.IntN(3) {
-		s.HostEndpoints = append(s.HostEndpoints, HostEndpoint{Name: fmt.Sprint(i), Labels: w.labels(), Addresses: w.someAddresses(), Ports: w.pod(PodKey{}).Ports, Inherits: []Account{{worldNamespaces[i], worldAccounts[i]}}})
+		s.HostEndpoints = append(s.HostEndpoints, HostEndpoint{Name: fmt.Sprint(i), Labels: w.labels(), Addresses: w.someAddresses(),
+			Ports: w.pod(PodKey{}).Ports, Inherits: []Account{{worldNamespaces[i], worldAccounts[i]}}})
 	}
 	for _, service := range worldServices[:2] {
 		for _, a := range w.someAddresses() {

@@ -12,7 +12,8 @@ type clause struct {
 	terms []int32 // ascending
 	nets  int32   // of any address
 	outer int32   // nets, and what counts for addresses of no pod
-	// counted is how many ranges count into the limits of a namespace: those of its policies and of its network sets, and few of others'.
+	// counted is how many ranges count into the limits of a namespace: those of its policies and of its network sets, and
+	// few of others'.
 	counted int
 }
 
@@ -75,7 +76,8 @@ func (c *compiler) rule(k ruleKey) *Rule {
 	return r
 }
 
-// keys are those of the first rules of a policy, with the Deny after each Pass that may match more than is known. alone: each rule has a segment.
+// keys are those of the first rules of a policy, with the Deny after each Pass that may match more than is known.
+// alone: each rule has a segment.
 func (c *compiler) keys(d Direction, policy, rules int, alone bool) iter.Seq[ruleKey] {
 	return func(yield func(ruleKey) bool) {
 		for i := range rules {
@@ -90,8 +92,9 @@ func (c *compiler) keys(d Direction, policy, rules int, alone bool) iter.Seq[rul
 	}
 }
 
-// doubtful reports that it is a Pass which reads labels, or addresses of the pod itself, which may not be known yet. Behind it a Deny of what it may match by
-// these denies that alone, which rules that follow in the tier could allow. alone: likewise one that only some of those match which may have an address.
+// doubtful reports that it is a Pass which reads labels, or addresses of the pod itself, which may not be known yet.
+// Behind it a Deny of what it may match by these denies that alone, which rules that follow in the tier could allow.
+// alone: likewise one that only some of those match which may have an address.
 func (r *Rule) doubtful(alone bool) bool {
 	reads := func(p *Pods) bool {
 		return p != nil && (alone || p.readsNamespaces() || p.readsUnknown(&selectable{}))
@@ -230,7 +233,8 @@ func rangesOfAddresses(addresses []netip.Addr) (nets ranges) {
 	return normal(nets)
 }
 
-// narrow leaves the peers of a family that declare a port and do not declare others. What is no pod may be a host endpoint.
+// narrow leaves the peers of a family that declare a port and do not declare others. What is no pod may be a host
+// endpoint.
 func (c *compiler) narrow(p *peers, k clauseKey) {
 	if p.any && (k.declared != none || k.absent != none || k.family != 0) {
 		p.any, p.nets, p.foreign, p.terms = false, everywhere, nil, nil

@@ -14,10 +14,11 @@ var clusterTiers = map[string]Tier{api.ClusterTierAdmin: TierAdmin, api.ClusterT
 
 var clusterActions = map[string]Action{api.ClusterPolicyAccept: Allow, api.ClusterPolicyDeny: Deny, api.ClusterPolicyPass: Pass}
 
-// FromClusterNetworkPolicy converts a ClusterNetworkPolicy. A rule with a part that cannot be read is closed, as its API says, and named in
-// Problems: Accept matches nothing, and Deny and Pass become a Deny of everything at the rule's place. A policy with an unknown tier, or of which
-// no rules could be read, denies everything: in tier Admin if its own is unknown. An error says that the subject cannot be read: then nobody knows
-// which pods the policy is about, and it must be left out.
+// FromClusterNetworkPolicy converts a ClusterNetworkPolicy. A rule with a part that cannot be read is closed, as its
+// API says, and named in Problems: Accept matches nothing, and Deny and Pass become a Deny of everything at the rule's
+// place. A policy with an unknown tier, or of which no rules could be read, denies everything: in tier Admin if its own
+// is unknown. An error says that the subject cannot be read: then nobody knows which pods the policy is about, and it
+// must be left out.
 func FromClusterNetworkPolicy(c *api.ClusterNetworkPolicy) (Policy, error) {
 	r := &reader{}
 	tier, known := clusterTiers[c.Spec.Tier]
@@ -91,7 +92,8 @@ func (r *reader) clusterRule(d Direction, field string, in clusterRule) Rule {
 // clusterPeer reads a peer. What it returns beside false counts for nothing.
 func (r *reader) clusterPeer(d Direction, field string, peer api.ClusterNetworkPolicyPeer) ([]Peer, bool) {
 	kinds := 0
-	for _, set := range []bool{peer.Namespaces != nil, peer.Pods != nil, peer.Nodes != nil, len(peer.Networks) > 0, len(peer.DomainNames) > 0} {
+	for _, set := range []bool{peer.Namespaces != nil, peer.Pods != nil, peer.Nodes != nil, len(peer.Networks) > 0,
+		len(peer.DomainNames) > 0} {
 		if set {
 			kinds++
 		}

@@ -14,7 +14,8 @@ import (
 // Compiled is a Ruleset with what is needed to follow changes of remote pods. It is for one goroutine.
 type Compiled struct {
 	Ruleset
-	// TooLarge are policies that make the programs of their namespace's pods too large for a node: those over mostElements pass nothing.
+	// TooLarge are policies that make the programs of their namespace's pods too large for a node: those over mostElements
+	// pass nothing.
 	TooLarge []ID
 	closed   map[string][2]*ID // by link, if the program is too large
 	subjects
@@ -39,17 +40,20 @@ type compiler struct {
 	declared    map[string][]declaredAt // by name, of any pod, for the names that rules use of peers' ports
 }
 
-// Compile decides what the kernel of the node has to enforce. Equal states give equal Rulesets, in other processes, too.
-// A local pod gets no endpoint, so that nothing passes, while it is not in Pods or the labels of its namespace, which a policy asks for, are not known.
+// Compile decides what the kernel of the node has to enforce. Equal states give equal Rulesets, in other processes,
+// too. A local pod gets no endpoint, so that nothing passes, while it is not in Pods or the labels of its namespace,
+// which a policy asks for, are not known.
 func Compile(state State) *Compiled { return Select(state).Compile() }
 
 // Compile is that of the State, but for what Counting and Keep have changed.
 func (s *Selection) Compile() *Compiled {
 	state := s.state
 	t := newTerms(state.directory())
-	c := &compiler{directory: state.directory(), state: state, policies: s.policies, terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
-		networkSets: sync.OnceValue(func() *networkSets { return newNetworkSets(state) }), spent: map[string]*spending{}, tooLarge: map[*Program]ID{},
-		ofAll: map[ruleKey][]item{}, telling: map[ruleKey][]int{}, listings: map[string]*listing{}, finished: map[*Step][]Step{}}
+	c := &compiler{directory: state.directory(), state: state, policies: s.policies, terms: t, sets: newSets(t),
+		clauses:     map[clauseKey]*clause{},
+		networkSets: sync.OnceValue(func() *networkSets { return newNetworkSets(state) }), spent: map[string]*spending{},
+		tooLarge: map[*Program]ID{},
+		ofAll:    map[ruleKey][]item{}, telling: map[ruleKey][]int{}, listings: map[string]*listing{}, finished: map[*Step][]Step{}}
 	for namespace, i := range s.crowded {
 		c.spendingOf(namespace).exhaust(s.policies[i].ID)
 	}
@@ -85,7 +89,8 @@ func (s *Selection) Compile() *Compiled {
 	return &Compiled{r, slices.Compact(slices.SortedFunc(maps.Values(c.tooLarge), ID.compare)), closed, subjects, x}
 }
 
-// ClosedBy reports that nothing passes a link in a direction as its pod's program would be too large for a node, and the policy to blame.
+// ClosedBy reports that nothing passes a link in a direction as its pod's program would be too large for a node, and
+// the policy to blame.
 func (c *Compiled) ClosedBy(link string, d Direction) (by ID, closed bool) {
 	if id := c.closed[link][d]; id != nil {
 		return *id, true
@@ -128,7 +133,8 @@ func (t Tier) compare(other Tier) int {
 
 // precedes orders policies of the same Order.
 func (id ID) precedes(other ID) int {
-	return cmp.Or(cmp.Compare(id.bare(), other.bare()), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Kind, other.Kind), cmp.Compare(id.Name, other.Name))
+	return cmp.Or(cmp.Compare(id.bare(), other.bare()), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Kind, other.Kind),
+		cmp.Compare(id.Name, other.Name))
 }
 
 // bare is the name without the prefix with which releases of Calico before 3.32 store names of the default tier.
@@ -139,13 +145,14 @@ func (id ID) bare() string {
 	return strings.TrimPrefix(id.Name, TierDefault.Name+".")
 }
 
-// IsStoredAs reports that both name one policy: releases of Calico store names of the default tier with a prefix, or without.
+// IsStoredAs reports that both name one policy: releases of Calico store names of the default tier with a prefix, or
+// without.
 func (id ID) IsStoredAs(other ID) bool {
 	return id.Kind == other.Kind && id.Namespace == other.Namespace && id.bare() == other.bare()
 }
 
-// peersNames are the names of peers' ports in rules that count for local pods or host endpoints; true: of rules for pods of one namespace, so that it matters where a
-// number is declared.
+// peersNames are the names of peers' ports in rules that count for local pods or host endpoints; true: of rules for
+// pods of one namespace, so that it matters where a number is declared.
 func (c *compiler) peersNames(policies []int) map[string]bool {
 	names := map[string]bool{}
 	for _, i := range policies {
@@ -175,7 +182,8 @@ func (r *Rule) peersPorts(d Direction) (ports, except []Port) {
 	return r.Sources, r.ExceptSources
 }
 
-// AllBut reports that the rule matches the more, the less is known of peers: it excludes what a selector selects, or ports that peers declare.
+// AllBut reports that the rule matches the more, the less is known of peers: it excludes what a selector selects, or
+// ports that peers declare.
 func (r *Rule) AllBut(d Direction) bool {
 	_, except := r.peersPorts(d)
 	excludes := func(m *Match) bool { return m != nil && m.Not }
@@ -488,7 +496,8 @@ func (x *index) of(addr netip.Addr) []SetID {
 	return ids
 }
 
-// ofSeveral is of for an address that is certain for none of its owners, of which one counts where only one can. Pods that no policy tells apart count once.
+// ofSeveral is of for an address that is certain for none of its owners, of which one counts where only one can. Pods
+// that no policy tells apart count once.
 func (x *index) ofSeveral(addr netip.Addr, at int, first *known, owners []PodKey) []SetID {
 	inside, seen := x.insideOf(addr, at), map[*class]bool{first.class: true}
 	matches := []match{x.match(first, inside, true)}

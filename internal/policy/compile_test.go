@@ -12,7 +12,8 @@ import (
 
 var sameAddresses = cmpopts.EquateComparable(netip.Addr{})
 
-// compare asserts that the Ruleset decides every connection as the policies themselves do. Denials by policies that share a verdict name the kind only.
+// compare asserts that the Ruleset decides every connection as the policies themselves do. Denials by policies that
+// share a verdict name the kind only.
 func compare(t *testing.T, s State, r *Ruleset) {
 	t.Helper()
 	var packets []Packet

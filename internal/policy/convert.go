@@ -33,7 +33,8 @@ type reader struct {
 	first    map[string]*Pods // by identity
 }
 
-// mostProblems is how many problems of an object are named: one of 1 MB has room for 300,000, which every agent would hold, compare and log.
+// mostProblems is how many problems of an object are named: one of 1 MB has room for 300,000, which every agent would
+// hold, compare and log.
 const mostProblems = 10
 
 // note adds a problem; behind the last that is named stands how many there are besides.
@@ -58,7 +59,8 @@ func (r *reader) shared(p *Pods) *Pods {
 	return p
 }
 
-// problem names a field, its value and what to do about it. It returns false, for the caller that closes what it could not read.
+// problem names a field, its value and what to do about it. It returns false, for the caller that closes what it could
+// not read.
 func (r *reader) problem(field string, value any, remedy string) bool {
 	r.note(fmt.Sprintf("%s %q: %s", field, fmt.Sprint(value), remedy))
 	return false
@@ -74,7 +76,8 @@ func (r *reader) selector(field string, labels api.LabelSelector) (selector.Sele
 
 const noRange = "is no range of addresses: write one such as 10.0.0.0/8 or 2001:db8::/32"
 
-// prefix reads a CIDR as old API servers did: they took leading zeros for decimal numbers, bits behind the prefix, and IPv4 as IPv6.
+// prefix reads a CIDR as old API servers did: they took leading zeros for decimal numbers, bits behind the prefix, and
+// IPv4 as IPv6.
 func (r *reader) prefix(field, text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(withoutZeros(text))
 	if err != nil {

@@ -52,11 +52,13 @@ func TestDirections(t *testing.T) {
 // cluster is a State with pods a and b in namespaces x and y, local in x; a declares http for 8080, b for 9090.
 func cluster(policies ...Policy) State {
 	s := State{Local: map[string]PodKey{"calia": {"x", "a"}, "calib": {"x", "b"}}, Pods: map[PodKey]*Pod{}, Policies: policies,
-		Namespaces: map[string]map[string]string{"x": {"kubernetes.io/metadata.name": "x"}, "y": {"kubernetes.io/metadata.name": "y", "team": "red"}},
-		Nodes:      map[string]Node{"n": {map[string]string{"role": "edge"}, []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}}
+		Namespaces: map[string]map[string]string{"x": {"kubernetes.io/metadata.name": "x"},
+			"y": {"kubernetes.io/metadata.name": "y", "team": "red"}},
+		Nodes: map[string]Node{"n": {map[string]string{"role": "edge"}, []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}}
 	for i, key := range []PodKey{{"x", "a"}, {"x", "b"}, {"y", "a"}, {"y", "b"}} {
 		port := map[string]uint16{"a": 8080, "b": 9090}[key.Name]
-		s.Pods[key] = &Pod{PodKey: key, UID: key.String(), Labels: map[string]string{"app": key.Name}, Ports: []NamedPort{{"http", TCP, port}, {"dns", UDP, 53}},
+		s.Pods[key] = &Pod{PodKey: key, UID: key.String(), Labels: map[string]string{"app": key.Name},
+			Ports:     []NamedPort{{"http", TCP, port}, {"dns", UDP, 53}},
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)})}}
 	}
 	return s
@@ -103,46 +105,88 @@ func TestNetworkPolicies(t *testing.T) {
 		spec, problem string
 		flows         []flow
 	}{
-		"no policy type selects egress": {`{"podSelector":{}}`, "", []flow{{Ingress, xb, TCP, 80, false}, {Ingress, outside, icmp, 0, false}, {Egress, xb, TCP, 80, true}}},
-		"another pod is selected":       {`{"podSelector":{"matchLabels":{"app":"b"}}}`, "", []flow{{Ingress, xb, TCP, 80, true}}},
-		"an empty rule allows all":      {`{"ingress":[{}]}`, "", []flow{{Ingress, outside, icmp, 0, true}, {Ingress, outside6, SCTP, 9, true}}},
-		"no peers, a port":              {`{"ingress":[{"ports":[{"port":80}]}]}`, "", []flow{{Ingress, outside, TCP, 80, true}, {Ingress, outside, UDP, 80, false}, {Ingress, outside, TCP, 81, false}, {Ingress, outside, icmp, 0, false}}},
-		"no ports: every protocol":      {`{"ingress":[{"from":[{"podSelector":{}}]}]}`, "", []flow{{Ingress, xb, icmp, 0, true}, {Ingress, ya, TCP, 80, false}, {Ingress, outside, TCP, 80, false}}},
-		"a protocol without port":       {`{"ingress":[{"ports":[{"protocol":"UDP"}]}]}`, "", []flow{{Ingress, xb, UDP, 0, true}, {Ingress, xb, UDP, 65535, true}, {Ingress, xb, TCP, 80, false}}},
-		"SCTP is not TCP":               {`{"ingress":[{"ports":[{"protocol":"SCTP","port":80}]}]}`, "", []flow{{Ingress, xb, SCTP, 80, true}, {Ingress, xb, TCP, 80, false}}},
-		"endPort":                       {`{"ingress":[{"ports":[{"port":80,"endPort":82}]}]}`, "", []flow{{Ingress, xb, TCP, 79, false}, {Ingress, xb, TCP, 80, true}, {Ingress, xb, TCP, 82, true}, {Ingress, xb, TCP, 83, false}}},
-		"namespace alone":               {`{"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"team":"red"}}}]}]}`, "", []flow{{Ingress, ya, TCP, 80, true}, {Ingress, xb, TCP, 80, false}}},
-		"namespace and pod":             {`{"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"team":"red"}},"podSelector":{"matchLabels":{"app":"b"}}}]}]}`, "", []flow{{Ingress, yb, TCP, 80, true}, {Ingress, ya, TCP, 80, false}, {Ingress, xb, TCP, 80, false}}},
-		"namespace or pod":              {`{"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"team":"red"}}},{"podSelector":{"matchLabels":{"app":"b"}}}]}]}`, "", []flow{{Ingress, ya, TCP, 80, true}, {Ingress, xb, TCP, 80, true}, {Ingress, xa, TCP, 80, false}}},
-		"a label that is not there":     {`{"ingress":[{"from":[{"namespaceSelector":{"matchExpressions":[{"key":"team","operator":"NotIn","values":["red"]}]}}]}]}`, "", []flow{{Ingress, xb, TCP, 80, true}, {Ingress, ya, TCP, 80, false}}},
-		"both families":                 {`{"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"b"}}}]}]}`, "", []flow{{Ingress, "fd00::2", TCP, 80, true}, {Ingress, "fd00::1", TCP, 80, false}}},
-		"ipBlock has pods, too":         {`{"egress":[{"to":[{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.0.0.2/32"]}}]}]}`, "", []flow{{Egress, xa, TCP, 80, true}, {Egress, xb, TCP, 80, false}, {Egress, ya, TCP, 80, true}, {Egress, outside, TCP, 80, false}}},
-		"allowed by another rule":       {`{"egress":[{"to":[{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.0.0.2/32"]}}]},{"to":[{"ipBlock":{"cidr":"10.0.0.2/31"}}]}]}`, "", []flow{{Egress, xb, TCP, 80, true}, {Egress, ya, TCP, 80, true}}},
-		"leading zeros and host bits":   {`{"egress":[{"to":[{"ipBlock":{"cidr":"010.000.0.7/08","except":["10.0.0.003/32"]}}]}]}`, "", []flow{{Egress, xb, TCP, 80, true}, {Egress, ya, TCP, 80, false}}},
-		"IPv4 written as IPv6":          {`{"egress":[{"to":[{"ipBlock":{"cidr":"::ffff:10.0.0.0/104"}}]}]}`, "", []flow{{Egress, xb, TCP, 80, true}, {Egress, outside, TCP, 80, false}}},
-		"named port of the subject":     {`{"ingress":[{"ports":[{"port":"http"}]}]}`, "", []flow{{Ingress, xb, TCP, 8080, true}, {Ingress, xb, TCP, 9090, false}, {Ingress, xb, UDP, 8080, false}}},
-		"named port of the peer":        {`{"egress":[{"ports":[{"port":"http"}]}]}`, "", []flow{{Egress, xa, TCP, 8080, true}, {Egress, xb, TCP, 8080, false}, {Egress, xb, TCP, 9090, true}, {Egress, outside, TCP, 9090, false}, {Egress, ya, TCP, 8080, true}}},
-		"named port, peers":             {`{"egress":[{"ports":[{"port":"http"}],"to":[{"podSelector":{}}]}]}`, "", []flow{{Egress, xb, TCP, 9090, true}, {Egress, ya, TCP, 8080, false}, {Egress, yb, TCP, 9090, false}}},
-		"named port, network":           {`{"egress":[{"ports":[{"port":"http"}],"to":[{"ipBlock":{"cidr":"0.0.0.0/0"}}]}]}`, "", []flow{{Egress, xb, TCP, 9090, true}, {Egress, xb, TCP, 8080, false}, {Egress, outside, TCP, 8080, false}}},
-		"named port is TCP":             {`{"egress":[{"ports":[{"port":"dns"}]}]}`, "", []flow{{Egress, xb, UDP, 53, false}}},
-		"named UDP port":                {`{"egress":[{"ports":[{"protocol":"UDP","port":"dns"}]}]}`, "", []flow{{Egress, xb, UDP, 53, true}, {Egress, xb, TCP, 53, false}}},
+		"no policy type selects egress": {`{"podSelector":{}}`, "",
+			[]flow{{Ingress, xb, TCP, 80, false}, {Ingress, outside, icmp, 0, false}, {Egress, xb, TCP, 80, true}}},
+		"another pod is selected":  {`{"podSelector":{"matchLabels":{"app":"b"}}}`, "", []flow{{Ingress, xb, TCP, 80, true}}},
+		"an empty rule allows all": {`{"ingress":[{}]}`, "", []flow{{Ingress, outside, icmp, 0, true}, {Ingress, outside6, SCTP, 9, true}}},
+		"no peers, a port": {`{"ingress":[{"ports":[{"port":80}]}]}`, "", []flow{{Ingress, outside, TCP, 80, true},
+			{Ingress, outside, UDP, 80, false}, {Ingress, outside, TCP, 81, false}, {Ingress, outside, icmp, 0, false}}},
+		"no ports: every protocol": {`{"ingress":[{"from":[{"podSelector":{}}]}]}`, "",
+			[]flow{{Ingress, xb, icmp, 0, true}, {Ingress, ya, TCP, 80, false}, {Ingress, outside, TCP, 80, false}}},
+		"a protocol without port": {`{"ingress":[{"ports":[{"protocol":"UDP"}]}]}`, "",
+			[]flow{{Ingress, xb, UDP, 0, true}, {Ingress, xb, UDP, 65535, true}, {Ingress, xb, TCP, 80, false}}},
+		"SCTP is not TCP": {`{"ingress":[{"ports":[{"protocol":"SCTP","port":80}]}]}`, "",
+			[]flow{{Ingress, xb, SCTP, 80, true}, {Ingress, xb, TCP, 80, false}}},
+		"endPort": {`{"ingress":[{"ports":[{"port":80,"endPort":82}]}]}`, "",
+			[]flow{{Ingress, xb, TCP, 79, false}, {Ingress, xb, TCP, 80, true}, {Ingress, xb, TCP, 82, true}, {Ingress, xb, TCP, 83, false}}},
+		"namespace alone": {`{"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"team":"red"}}}]}]}`, "",
+			[]flow{{Ingress, ya, TCP, 80, true}, {Ingress, xb, TCP, 80, false}}},
+		"namespace and pod": {
+			`{"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"team":"red"}},"podSelector":{"matchLabels":{"app":"b"}}}]}]}`, "",
+			[]flow{{Ingress, yb, TCP, 80, true}, {Ingress, ya, TCP, 80, false}, {Ingress, xb, TCP, 80, false}},
+		},
+		"namespace or pod": {
+			`{"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"team":"red"}}},{"podSelector":{"matchLabels":{"app":"b"}}}]}]}`, "",
+			[]flow{{Ingress, ya, TCP, 80, true}, {Ingress, xb, TCP, 80, true}, {Ingress, xa, TCP, 80, false}},
+		},
+		"a label that is not there": {
+			`{"ingress":[{"from":[{"namespaceSelector":{"matchExpressions":[{"key":"team","operator":"NotIn","values":["red"]}]}}]}]}`, "",
+			[]flow{{Ingress, xb, TCP, 80, true}, {Ingress, ya, TCP, 80, false}},
+		},
+		"both families": {`{"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"b"}}}]}]}`, "",
+			[]flow{{Ingress, "fd00::2", TCP, 80, true}, {Ingress, "fd00::1", TCP, 80, false}}},
+		"ipBlock has pods, too": {`{"egress":[{"to":[{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.0.0.2/32"]}}]}]}`, "",
+			[]flow{{Egress, xa, TCP, 80, true}, {Egress, xb, TCP, 80, false}, {Egress, ya, TCP, 80, true}, {Egress, outside, TCP, 80, false}}},
+		"allowed by another rule": {
+			`{"egress":[{"to":[{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.0.0.2/32"]}}]},{"to":[{"ipBlock":{"cidr":"10.0.0.2/31"}}]}]}`, "",
+			[]flow{{Egress, xb, TCP, 80, true}, {Egress, ya, TCP, 80, true}},
+		},
+		"leading zeros and host bits": {`{"egress":[{"to":[{"ipBlock":{"cidr":"010.000.0.7/08","except":["10.0.0.003/32"]}}]}]}`, "",
+			[]flow{{Egress, xb, TCP, 80, true}, {Egress, ya, TCP, 80, false}}},
+		"IPv4 written as IPv6": {`{"egress":[{"to":[{"ipBlock":{"cidr":"::ffff:10.0.0.0/104"}}]}]}`, "",
+			[]flow{{Egress, xb, TCP, 80, true}, {Egress, outside, TCP, 80, false}}},
+		"named port of the subject": {`{"ingress":[{"ports":[{"port":"http"}]}]}`, "",
+			[]flow{{Ingress, xb, TCP, 8080, true}, {Ingress, xb, TCP, 9090, false}, {Ingress, xb, UDP, 8080, false}}},
+		"named port of the peer": {`{"egress":[{"ports":[{"port":"http"}]}]}`, "", []flow{{Egress, xa, TCP, 8080, true},
+			{Egress, xb, TCP, 8080, false}, {Egress, xb, TCP, 9090, true}, {Egress, outside, TCP, 9090, false}, {Egress, ya, TCP, 8080, true}}},
+		"named port, peers": {`{"egress":[{"ports":[{"port":"http"}],"to":[{"podSelector":{}}]}]}`, "",
+			[]flow{{Egress, xb, TCP, 9090, true}, {Egress, ya, TCP, 8080, false}, {Egress, yb, TCP, 9090, false}}},
+		"named port, network": {`{"egress":[{"ports":[{"port":"http"}],"to":[{"ipBlock":{"cidr":"0.0.0.0/0"}}]}]}`, "",
+			[]flow{{Egress, xb, TCP, 9090, true}, {Egress, xb, TCP, 8080, false}, {Egress, outside, TCP, 8080, false}}},
+		"named port is TCP": {`{"egress":[{"ports":[{"port":"dns"}]}]}`, "", []flow{{Egress, xb, UDP, 53, false}}},
+		"named UDP port": {`{"egress":[{"ports":[{"protocol":"UDP","port":"dns"}]}]}`, "",
+			[]flow{{Egress, xb, UDP, 53, true}, {Egress, xb, TCP, 53, false}}},
 
-		"closed: CIDR":               {`{"ingress":[{"from":[{"ipBlock":{"cidr":"10.0.0.0"}}]}]}`, `spec.ingress[0].from[0].ipBlock.cidr "10.0.0.0"`, []flow{{Ingress, xb, TCP, 80, false}}},
-		"closed: except":             {`{"ingress":[{"from":[{"ipBlock":{"cidr":"0.0.0.0/0","except":["x"]}}]}]}`, `from[0].ipBlock.except[0] "x"`, []flow{{Ingress, xb, TCP, 80, false}, {Ingress, outside, TCP, 80, false}}},
-		"closed: empty peer":         {`{"ingress":[{"from":[{}]}]}`, "spec.ingress[0].from[0]", []flow{{Ingress, xb, TCP, 80, false}, {Ingress, outside, TCP, 80, false}}},
-		"closed: two kinds of peer":  {`{"ingress":[{"from":[{"podSelector":{},"ipBlock":{"cidr":"0.0.0.0/0"}}]}]}`, "spec.ingress[0].from[0]", []flow{{Ingress, xb, TCP, 80, false}, {Ingress, outside, TCP, 80, false}}},
-		"closed: peer's pods":        {`{"ingress":[{"from":[{"podSelector":{"matchExpressions":[{"key":"a","operator":"Gt"}]}}]}]}`, "from[0].podSelector.matchExpressions[0]", []flow{{Ingress, xb, TCP, 80, false}}},
-		"closed: peer's namespaces":  {`{"ingress":[{"from":[{"namespaceSelector":{"matchExpressions":[{"key":"a","operator":"Gt"}]}}]}]}`, "from[0].namespaceSelector", []flow{{Ingress, xb, TCP, 80, false}, {Ingress, ya, TCP, 80, false}}},
-		"closed: protocol":           {`{"ingress":[{"ports":[{"protocol":"ICMP"}]}]}`, `ports[0].protocol "ICMP"`, []flow{{Ingress, xb, TCP, 80, false}, {Ingress, xb, icmp, 0, false}}},
-		"closed: port 0":             {`{"ingress":[{"ports":[{"port":0}]}]}`, `ports[0].port "0"`, []flow{{Ingress, xb, TCP, 80, false}, {Ingress, xb, TCP, 0, false}}},
-		"closed: port 65616":         {`{"ingress":[{"ports":[{"port":65616}]}]}`, `ports[0].port "65616"`, []flow{{Ingress, xb, TCP, 80, false}}},
-		"closed: endPort is lower":   {`{"ingress":[{"ports":[{"port":80,"endPort":79}]}]}`, "ends before", []flow{{Ingress, xb, TCP, 80, false}, {Ingress, xb, TCP, 79, false}}},
-		"closed: endPort is no port": {`{"ingress":[{"ports":[{"port":80,"endPort":65537}]}]}`, "65537", []flow{{Ingress, xb, TCP, 80, false}, {Ingress, xb, TCP, 81, false}}},
-		"closed: endPort alone":      {`{"ingress":[{"ports":[{"endPort":80}]}]}`, "endPort", []flow{{Ingress, xb, TCP, 80, false}}},
-		"closed: endPort of a name":  {`{"ingress":[{"ports":[{"port":"http","endPort":9000}]}]}`, "endPort", []flow{{Ingress, xb, TCP, 8080, false}}},
+		"closed: CIDR": {`{"ingress":[{"from":[{"ipBlock":{"cidr":"10.0.0.0"}}]}]}`,
+			`spec.ingress[0].from[0].ipBlock.cidr "10.0.0.0"`, []flow{{Ingress, xb, TCP, 80, false}}},
+		"closed: except": {`{"ingress":[{"from":[{"ipBlock":{"cidr":"0.0.0.0/0","except":["x"]}}]}]}`,
+			`from[0].ipBlock.except[0] "x"`, []flow{{Ingress, xb, TCP, 80, false}, {Ingress, outside, TCP, 80, false}}},
+		"closed: empty peer": {`{"ingress":[{"from":[{}]}]}`, "spec.ingress[0].from[0]",
+			[]flow{{Ingress, xb, TCP, 80, false}, {Ingress, outside, TCP, 80, false}}},
+		"closed: two kinds of peer": {`{"ingress":[{"from":[{"podSelector":{},"ipBlock":{"cidr":"0.0.0.0/0"}}]}]}`, "spec.ingress[0].from[0]",
+			[]flow{{Ingress, xb, TCP, 80, false}, {Ingress, outside, TCP, 80, false}}},
+		"closed: peer's pods": {`{"ingress":[{"from":[{"podSelector":{"matchExpressions":[{"key":"a","operator":"Gt"}]}}]}]}`,
+			"from[0].podSelector.matchExpressions[0]", []flow{{Ingress, xb, TCP, 80, false}}},
+		"closed: peer's namespaces": {`{"ingress":[{"from":[{"namespaceSelector":{"matchExpressions":[{"key":"a","operator":"Gt"}]}}]}]}`,
+			"from[0].namespaceSelector", []flow{{Ingress, xb, TCP, 80, false}, {Ingress, ya, TCP, 80, false}}},
+		"closed: protocol": {`{"ingress":[{"ports":[{"protocol":"ICMP"}]}]}`, `ports[0].protocol "ICMP"`,
+			[]flow{{Ingress, xb, TCP, 80, false}, {Ingress, xb, icmp, 0, false}}},
+		"closed: port 0": {`{"ingress":[{"ports":[{"port":0}]}]}`, `ports[0].port "0"`,
+			[]flow{{Ingress, xb, TCP, 80, false}, {Ingress, xb, TCP, 0, false}}},
+		"closed: port 65616": {`{"ingress":[{"ports":[{"port":65616}]}]}`, `ports[0].port "65616"`,
+			[]flow{{Ingress, xb, TCP, 80, false}}},
+		"closed: endPort is lower": {`{"ingress":[{"ports":[{"port":80,"endPort":79}]}]}`, "ends before",
+			[]flow{{Ingress, xb, TCP, 80, false}, {Ingress, xb, TCP, 79, false}}},
+		"closed: endPort is no port": {`{"ingress":[{"ports":[{"port":80,"endPort":65537}]}]}`, "65537",
+			[]flow{{Ingress, xb, TCP, 80, false}, {Ingress, xb, TCP, 81, false}}},
+		"closed: endPort alone": {`{"ingress":[{"ports":[{"endPort":80}]}]}`, "endPort", []flow{{Ingress, xb, TCP, 80, false}}},
+		"closed: endPort of a name": {`{"ingress":[{"ports":[{"port":"http","endPort":9000}]}]}`, "endPort",
+			[]flow{{Ingress, xb, TCP, 8080, false}}},
 		"closed: a number as a name": {`{"ingress":[{"ports":[{"port":"80"}]}]}`, "without quotes", []flow{{Ingress, xb, TCP, 80, false}}},
-		"closed: subject":            {`{"podSelector":{"matchExpressions":[{"key":"app","operator":"Gt"}]},"ingress":[{}]}`, "spec.podSelector.matchExpressions[0]", []flow{{Ingress, xb, TCP, 80, false}}},
-		"closed: direction":          {`{"policyTypes":["egress"]}`, "spec.policyTypes[0]", []flow{{Egress, xb, TCP, 80, false}, {Ingress, xb, TCP, 80, false}}},
+		"closed: subject": {`{"podSelector":{"matchExpressions":[{"key":"app","operator":"Gt"}]},"ingress":[{}]}`,
+			"spec.podSelector.matchExpressions[0]", []flow{{Ingress, xb, TCP, 80, false}}},
+		"closed: direction": {`{"policyTypes":["egress"]}`, "spec.policyTypes[0]",
+			[]flow{{Egress, xb, TCP, 80, false}, {Ingress, xb, TCP, 80, false}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := networkPolicy(t, c.spec)
@@ -169,7 +213,8 @@ func TestUnion(t *testing.T) {
 
 // A policy of which only the selector could be read isolates its pods.
 func TestUnreadableNetworkPolicyIsClosed(t *testing.T) {
-	n := api.NetworkPolicy{Meta: api.Meta{Namespace: "x", Name: "p"}, Spec: api.NetworkPolicySpec{PolicyTypes: []string{"Egress"}, Unreadable: "a number is missing"}}
+	n := api.NetworkPolicy{Meta: api.Meta{Namespace: "x", Name: "p"},
+		Spec: api.NetworkPolicySpec{PolicyTypes: []string{"Egress"}, Unreadable: "a number is missing"}}
 	p := FromNetworkPolicy(&n)
 	if len(p.Problems) != 1 || !strings.Contains(p.Problems[0], "a number is missing") {
 		t.Errorf("problems %q", p.Problems)

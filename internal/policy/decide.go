@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Decide returns the verdict for the first packet of a connection of the local pod behind the link, as the kernel gives it. A link that is not known passes nothing, or everything while there are no policies.
+// Decide returns the verdict for the first packet of a connection of the local pod behind the link, as the kernel gives
+// it. A link that is not known passes nothing, or everything while there are no policies.
 func (r *Ruleset) Decide(link string, d Direction, peer netip.Addr, p Packet) Verdict {
 	e, known := r.Endpoints[link]
 	if !known || e.Programs[d] == "" {

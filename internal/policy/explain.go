@@ -11,7 +11,8 @@ type Party struct {
 	Address netip.Addr // of a pod it may be missing: then it is the first that fits the other party
 }
 
-// Explanation says what becomes of a connection, and why. What neither party is a pod for is not decided by policies: allowed.
+// Explanation says what becomes of a connection, and why. What neither party is a pod for is not decided by policies:
+// allowed.
 type Explanation struct {
 	Allow   bool
 	Egress  *Judgement // nil: the source is no pod
@@ -23,8 +24,9 @@ type Judgement struct {
 	Pod       PodKey
 	Direction Direction
 	Verdict   Verdict
-	// Tier and Policy decided, by the rule of that index, or, if it is -1, because the tier's policies isolate the pod, of which Policy is the
-	// first. Without a Tier no rule matched and nothing isolates the pod; if it is denied then, the labels of its namespace are not known yet.
+	// Tier and Policy decided, by the rule of that index, or, if it is -1, because the tier's policies isolate the pod, of
+	// which Policy is the first. Without a Tier no rule matched and nothing isolates the pod; if it is denied then, the
+	// labels of its namespace are not known yet.
 	Tier     string
 	Policy   ID
 	Rule     int
@@ -35,7 +37,8 @@ type Judgement struct {
 	Selecting []ID
 }
 
-// Explain judges a connection by the policies themselves: the egress of the source, if it is a pod, and the ingress of the destination.
+// Explain judges a connection by the policies themselves: the egress of the source, if it is a pod, and the ingress of
+// the destination.
 func Explain(state State, from, to Party, packet Packet) Explanation {
 	state.Policies = ordered(state.Policies)
 	from, to = from.known(state), to.known(state)
@@ -160,8 +163,8 @@ func (state State) others(p Party) (found []*Pod) {
 	return append(found, nil)
 }
 
-// tier reports whether the policies of a tier decide. Of several that may have the peer's address those count that are denied, else those that the tier leaves
-// to the next one. one: they decide for one of them at least.
+// tier reports whether the policies of a tier decide. Of several that may have the peer's address those count that are
+// denied, else those that the tier leaves to the next one. one: they decide for one of them at least.
 func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connection) (decided, one bool) {
 	before := *j
 	j.Logs = nil
@@ -220,7 +223,8 @@ func (j *Judgement) tierOf(state State, subject *Pod, policies []*Policy, c conn
 // alone reports that each rule counts by itself.
 func (c connection) alone() bool { return c.host != nil && c.host.peers != nil }
 
-// matches: a rule by itself matches an end that several may be if it does as one of them, or, if it does not deny, as each.
+// matches: a rule by itself matches an end that several may be if it does as one of them, or, if it does not deny, as
+// each.
 func (r *Rule) matches(state State, subject *Pod, c connection) bool {
 	if !c.alone() {
 		return r.matchesOne(state, subject, c)
@@ -295,7 +299,8 @@ func contains(nets []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
-// matches judges an address, which is that of the pod if there is one, or may be. A rule that denies matches what may be meant while labels are not known.
+// matches judges an address, which is that of the pod if there is one, or may be. A rule that denies matches what may
+// be meant while labels are not known.
 func (m *Match) matches(state State, addr netip.Addr, pod *Pod, action Action) bool {
 	if m.Nets != nil && !contains(m.Nets, addr) || contains(m.NotNets, addr) {
 		return false
@@ -327,7 +332,8 @@ func (s *NetworkSet) contains(addr netip.Addr, owner string, unknown bool) bool 
 	return contains(s.Nets, addr) || unknown && s.wide().contains(addr)
 }
 
-// ofOwn judges the addresses that a pod has of a family, or of any family if it is 0. Of a family of which the pod has none, its labels decide.
+// ofOwn judges the addresses that a pod has of a family, or of any family if it is 0. Of a family of which the pod has
+// none, its labels decide.
 func (m *Match) ofOwn(state State, pod *Pod, family uint8, action Action) bool {
 	deny := action == Deny
 	all := pod.addresses()

@@ -12,7 +12,8 @@ import (
 // Whatever is stored can be converted and compiled, and opens nothing that was not left open by whoever wrote it.
 func FuzzNetworkPolicy(f *testing.F) {
 	f.Add(`{"ingress":[{"from":[{"ipBlock":{"cidr":"010.0.0.0/8","except":["10.1.0.0/16"]}},{}],"ports":[{"port":"x","endPort":1}]}]}`)
-	f.Add(`{"egress":[{"to":[{"podSelector":{"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]}}],"ports":[{"protocol":"UDP"},{"port":1}]}]}`)
+	f.Add(`{"egress":[{"to":[{"podSelector":{"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]}}],` +
+		`"ports":[{"protocol":"UDP"},{"port":1}]}]}`)
 	f.Fuzz(func(t *testing.T, spec string) {
 		n := api.NetworkPolicy{Meta: api.Meta{Namespace: "x", Name: "p"}}
 		if json.Unmarshal([]byte(spec), &n.Spec) != nil {
@@ -42,8 +43,10 @@ func checkOpen(t *testing.T, r Rule, anyPeer, anyPort bool) {
 }
 
 func FuzzClusterNetworkPolicy(f *testing.F) {
-	f.Add(`{"tier":"Admin","subject":{"namespaces":{}},"egress":[{"action":"Accept","to":[{"networks":["::/0"]},{"nodes":{}}],"protocols":[{"tcp":{}}]}]}`)
-	f.Add(`{"tier":"Baseline","subject":{"pods":{}},"ingress":[{"action":"Pass","from":[{}]},{"action":"Deny","from":[{"pods":{}}],"protocols":[{"destinationNamedPort":"a"}]}]}`)
+	f.Add(`{"tier":"Admin","subject":{"namespaces":{}},"egress":[{"action":"Accept","to":[{"networks":["::/0"]},{"nodes":{}}],` +
+		`"protocols":[{"tcp":{}}]}]}`)
+	f.Add(`{"tier":"Baseline","subject":{"pods":{}},"ingress":[{"action":"Pass","from":[{}]},{"action":"Deny","from":[{"pods":{}}],` +
+		`"protocols":[{"destinationNamedPort":"a"}]}]}`)
 	f.Fuzz(func(t *testing.T, spec string) {
 		c := api.ClusterNetworkPolicy{Meta: api.Meta{Name: "c"}}
 		if json.Unmarshal([]byte(spec), &c.Spec) != nil {
@@ -66,7 +69,8 @@ func FuzzClusterNetworkPolicy(f *testing.F) {
 
 // What netip reads is read as by netip, with and without zeros in front.
 func FuzzPrefix(f *testing.F) {
-	for _, text := range []string{"10.0.0.1/8", "010.001.0.0/08", "::ffff:1.2.3.4/120", "::ffff:1.2.3.4/90", "2001:0db8::00001/064", "0/0", "00.0.0.0/00", "1.2.3.4", "fe80::1%eth0/64", "/"} {
+	for _, text := range []string{"10.0.0.1/8", "010.001.0.0/08", "::ffff:1.2.3.4/120", "::ffff:1.2.3.4/90", "2001:0db8::00001/064", "0/0",
+		"00.0.0.0/00", "1.2.3.4", "fe80::1%eth0/64", "/"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

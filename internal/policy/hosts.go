@@ -32,12 +32,14 @@ const (
 type HostRules struct {
 	// Inbound and Outbound are what the node's own programs always receive and send.
 	Inbound, Outbound []Failsafe
-	// Nodes send encapsulated packets to each other: by IPIP, and by VXLAN and WireGuard to ports, as far as these are in use.
+	// Nodes send encapsulated packets to each other: by IPIP, and by VXLAN and WireGuard to ports, as far as these are in
+	// use.
 	Nodes          []netip.Addr
 	IPIP           bool
 	VXLANPort      uint16 // 0: none
 	WireGuardPorts []uint16
-	// Open: the node's own programs may connect to these, also where another address is put in their place, but for sockets that ask to be judged.
+	// Open: the node's own programs may connect to these, also where another address is put in their place, but for
+	// sockets that ask to be judged.
 	Open []netip.AddrPort
 	// DropFromPods: pods of the node open no connections to its programs, whatever their policies allow.
 	DropFromPods bool
@@ -50,7 +52,8 @@ type Failsafe struct {
 	Net      netip.Prefix
 }
 
-// DefaultInbound and DefaultOutbound are Calico's failsafes: DHCP, DNS, SSH, BGP, etcd, Typha, the API server, and etcd of older installations.
+// DefaultInbound and DefaultOutbound are Calico's failsafes: DHCP, DNS, SSH, BGP, etcd, Typha, the API server, and etcd
+// of older installations.
 func DefaultInbound() []Failsafe {
 	return failsafes([]uint16{68}, 22, 179, 2379, 2380, 5473, 6443, 6666, 6667)
 }
@@ -70,8 +73,8 @@ func failsafes(udp []uint16, tcp ...uint16) (all []Failsafe) {
 	return all
 }
 
-// hostLinks finds the host endpoint of each link as Felix does: one that names it, or names none and has one of its addresses; of several the first
-// by name.
+// hostLinks finds the host endpoint of each link as Felix does: one that names it, or names none and has one of its
+// addresses; of several the first by name.
 func (state State) hostLinks() map[string]*HostEndpoint {
 	found := map[string]*HostEndpoint{}
 	take := func(link string, h *HostEndpoint) {
@@ -136,7 +139,8 @@ func (state *State) SelectsHost(p *Policy, h *HostEndpoint) bool {
 	return p.selectsHost(&x, true)
 }
 
-// selectsHost: only Calico's policies that are of no namespace select any. unknown is the answer while labels are not known.
+// selectsHost: only Calico's policies that are of no namespace select any. unknown is the answer while labels are not
+// known.
 func (p *Policy) selectsHost(x *selectable, unknown bool) bool {
 	return p.Subject.Calico && p.Namespace == "" && p.Subject.has(x, unknown)
 }
@@ -169,8 +173,8 @@ func (s *Selection) ofHosts() map[string]ofHost {
 	return found
 }
 
-// denying is the policy for a host endpoint that it may not select: it denies what it denies or passes on, and allows nothing. before: if it does not, another
-// host endpoint may judge before translation, so that nothing passes there.
+// denying is the policy for a host endpoint that it may not select: it denies what it denies or passes on, and allows
+// nothing. before: if it does not, another host endpoint may judge before translation, so that nothing passes there.
 func (p Policy) denying(before bool) Policy {
 	for d := range p.Rules {
 		p.Rules[d] = slices.Clone(p.Rules[d])
@@ -199,7 +203,8 @@ func (state State) profiled(h *HostEndpoint) *HostEndpoint {
 	return &allowing
 }
 
-// OfHosts are the policies of the host endpoints of this node, by link, stage and direction, in the order of evaluation.
+// OfHosts are the policies of the host endpoints of this node, by link, stage and direction, in the order of
+// evaluation.
 func (s *Selection) OfHosts() map[string][Stages][2][]ID {
 	found := make(map[string][Stages][2][]ID, len(s.hosts))
 	for link, host := range s.hosts {
@@ -269,7 +274,8 @@ type ending struct {
 // allowed is the verdict on what a rule allows.
 func (e ending) allowed() Verdict { return Verdict{Allow: true, Final: e.final, NoTrack: e.noTrack} }
 
-// ending: profiles decide for a node's own programs alone, and before connections are tracked, or translated, nothing is denied by default.
+// ending: profiles decide for a node's own programs alone, and before connections are tracked, or translated, nothing
+// is denied by default.
 func (h *HostEndpoint) ending(stage Stage) ending {
 	if stage != Terminal || h.Allows {
 		early := stage == Untranslated || stage == Untracked
@@ -326,8 +332,8 @@ func sequential(all []Policy, d Direction, policies []int, end ending) bool {
 	}))
 }
 
-// sequence is the program of rules of which some read the host endpoint's end, or are of an early stage, where what a rule allows is not what nothing
-// forbids. It has a segment for each rule.
+// sequence is the program of rules of which some read the host endpoint's end, or are of an early stage, where what a
+// rule allows is not what nothing forbids. It has a segment for each rule.
 func (c *compiler) sequence(d Direction, policies []int, subject *Pod, end ending) *Program {
 	b := &builder{compiler: c, spent: c.spendingOf(subject.Namespace)}
 	p, all := &Program{}, policies
@@ -391,7 +397,8 @@ func (b *builder) segment(k ruleKey, subject *Pod) Segment {
 	return s
 }
 
-// matching allows what one of the items matches: an address that several may have if they do so for one of these, or else for all.
+// matching allows what one of the items matches: an address that several may have if they do so for one of these, or
+// else for all.
 func (b *builder) matching(items []item, one bool) Program {
 	m := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent, any: one}
 	for i := range items {
@@ -401,8 +408,8 @@ func (b *builder) matching(items []item, one bool) Program {
 	return m.program()
 }
 
-// Governor is the link whose host endpoint judges packets of a link at a stage: AllInterfaces judges before translation where the link's own host
-// endpoint has no policy for it.
+// Governor is the link whose host endpoint judges packets of a link at a stage: AllInterfaces judges before translation
+// where the link's own host endpoint has no policy for it.
 func (r *Ruleset) Governor(link string, stage Stage) string {
 	own, named := r.Hosts[link]
 	_, all := r.Hosts[AllInterfaces]
@@ -412,8 +419,8 @@ func (r *Ruleset) Governor(link string, stage Stage) string {
 	return link
 }
 
-// DecideHost returns the verdict for the first packet of a connection of a link that is no pod's, between its own end and the peer, as the kernel
-// gives it but for HostRules.
+// DecideHost returns the verdict for the first packet of a connection of a link that is no pod's, between its own end
+// and the peer, as the kernel gives it but for HostRules.
 func (r *Ruleset) DecideHost(link string, stage Stage, d Direction, own, peer netip.Addr, p Packet) Verdict {
 	key := r.Hosts[r.Governor(link, stage)].Programs[stage][d]
 	if key == "" {

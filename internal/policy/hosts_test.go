@@ -12,16 +12,19 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// A link has the host endpoint that names it or one of its addresses, of several the first by name; those of other nodes have none.
+// A link has the host endpoint that names it or one of its addresses, of several the first by name; those of other
+// nodes have none.
 func TestLinksOfHostEndpoints(t *testing.T) {
 	at := func(a string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(a)} }
 	state := State{
 		Node:       "n",
 		Interfaces: map[string][]netip.Addr{"eth0": at("192.0.2.1"), "eth1": at("192.0.2.2"), "eth2": at("192.0.2.3")},
 		HostEndpoints: []HostEndpoint{
-			{Name: "e", Node: "n", Interface: "*"}, {Name: "d", Node: "n", Interface: "*"}, {Name: "a", Node: "o", Interface: "*"}, {Name: "b", Addresses: at("192.0.2.3")},
+			{Name: "e", Node: "n", Interface: "*"}, {Name: "d", Node: "n", Interface: "*"}, {Name: "a", Node: "o", Interface: "*"},
+			{Name: "b", Addresses: at("192.0.2.3")},
 			{Name: "f", Node: "n", Interface: "eth0", Addresses: at("192.0.2.2")}, {Name: "g", Node: "n", Addresses: at("192.0.2.1")},
-			{Name: "h", Node: "n", Interface: "eth1"}, {Name: "c", Node: "n", Addresses: at("::ffff:192.0.2.2")}, {Name: "i", Node: "n", Addresses: at("192.0.2.9")},
+			{Name: "h", Node: "n", Interface: "eth1"}, {Name: "c", Node: "n", Addresses: at("::ffff:192.0.2.2")},
+			{Name: "i", Node: "n", Addresses: at("192.0.2.9")},
 		},
 	}
 	got := map[string]string{}
@@ -46,12 +49,15 @@ func TestProfilesOfHostEndpoints(t *testing.T) {
 	}{
 		{api.CalicoHostEndpointSpec{Node: "n", InterfaceName: "*"}, false, "n", nil},
 		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"projectcalico-default-allow", "x"}}, true, "n", nil},
-		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"x", "projectcalico-default-allow"}}, false, "n", []string{`spec.profiles[0] "x"`}},
+		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"x", "projectcalico-default-allow"}}, false, "n",
+			[]string{`spec.profiles[0] "x"`}},
 		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"kns.there"}}, true, "n", nil},
 		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"kns.gone", "projectcalico-default-allow"}}, false, "n", nil},
 		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"kns."}}, false, "n", []string{`spec.profiles[0] "kns."`}},
-		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"ksa.there.default", "kns.there"}}, false, "n", []string{`spec.profiles[0] "ksa.there.default"`}},
-		{api.CalicoHostEndpointSpec{Node: "n", InterfaceName: "abcdefghijklmnop"}, false, "", []string{`spec.interfaceName "abcdefghijklmnop" 15`}},
+		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"ksa.there.default", "kns.there"}}, false, "n",
+			[]string{`spec.profiles[0] "ksa.there.default"`}},
+		{api.CalicoHostEndpointSpec{Node: "n", InterfaceName: "abcdefghijklmnop"}, false, "",
+			[]string{`spec.interfaceName "abcdefghijklmnop" 15`}},
 	} {
 		h, problems := FromCalicoHostEndpoint(&api.CalicoHostEndpoint{Spec: c.spec})
 		node := h.Node
@@ -64,7 +70,8 @@ func TestProfilesOfHostEndpoints(t *testing.T) {
 	}
 }
 
-// A host endpoint has the labels of its profiles' namespaces and service accounts, of several the first one's, but is in no namespace.
+// A host endpoint has the labels of its profiles' namespaces and service accounts, of several the first one's, but is
+// in no namespace.
 func TestInheritedLabelsOfHostEndpoints(t *testing.T) {
 	h, _ := FromCalicoHostEndpoint(&api.CalicoHostEndpoint{Spec: api.CalicoHostEndpointSpec{
 		Node: "n", Profiles: []string{"x", "kns.a", "kns.b", "ksa.a.robot.v2", "ksa.a"},
@@ -100,9 +107,11 @@ func TestInheritedLabelsOfHostEndpoints(t *testing.T) {
 	}
 }
 
-// The host endpoint of all links judges before translation where a link's own has no policy for it, and where there is no other.
+// The host endpoint of all links judges before translation where a link's own has no policy for it, and where there is
+// no other.
 func TestGovernor(t *testing.T) {
-	policies := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "early"}, Tier: TierDefault, PreDNAT: true, Forward: true, Applies: [2]bool{true, false},
+	policies := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "early"}, Tier: TierDefault, PreDNAT: true, Forward: true,
+		Applies: [2]bool{true, false},
 		Subject: Pods{Calico: true, Labels: parsed("has(early)")}, Rules: [2][]Rule{Ingress: {{Action: Deny, AnyPeer: true, AnyPort: true}}}}
 	early := map[string]string{"early": ""}
 	state := State{Node: "n", Policies: []Policy{policies}, HostEndpoints: []HostEndpoint{
@@ -130,14 +139,17 @@ func TestGovernor(t *testing.T) {
 // A host endpoint whose rules are too many is closed where they would be, and the policy named.
 func TestSequencesAreBounded(t *testing.T) {
 	own := &Match{Nets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
-	p := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "large"}, Tier: TierDefault, Applies: [2]bool{true, false}, Subject: Pods{Calico: true}}
+	p := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "large"}, Tier: TierDefault, Applies: [2]bool{true, false},
+		Subject: Pods{Calico: true}}
 	for i := range 720 {
 		labels := parsed(fmt.Sprintf("a not in {'%d'}", i))
-		p.Rules[Ingress] = append(p.Rules[Ingress], Rule{AnyPort: true, Own: own, Peers: []Peer{{Match: &Match{Select: &Pods{Calico: true, Labels: labels}}}}})
+		p.Rules[Ingress] = append(p.Rules[Ingress],
+			Rule{AnyPort: true, Own: own, Peers: []Peer{{Match: &Match{Select: &Pods{Calico: true, Labels: labels}}}}})
 	}
 	c := Compile(State{Node: "n", Policies: []Policy{p}, HostEndpoints: []HostEndpoint{{Name: "h", Node: "n", Interface: "*"}}})
 	a := netip.MustParseAddr("192.0.2.1")
-	if v := c.DecideHost("eth0", Terminal, Ingress, a, a, Packet{Protocol: TCP, Port: 1}); v.By != p.ID || !slices.Equal(c.TooLarge, []ID{p.ID}) {
+	if v := c.DecideHost("eth0", Terminal, Ingress, a, a, Packet{Protocol: TCP, Port: 1}); v.By != p.ID ||
+		!slices.Equal(c.TooLarge, []ID{p.ID}) {
 		t.Errorf("%+v, too large: %v", v, c.TooLarge)
 	}
 	if v := c.DecideHost("eth0", Forwarded, Ingress, a, a, Packet{Protocol: TCP, Port: 1}); !v.Allow {
@@ -148,11 +160,14 @@ func TestSequencesAreBounded(t *testing.T) {
 // Host endpoints keep the policies and failsafe ports of another State, beside pods that have those of theirs.
 func TestKeepHosts(t *testing.T) {
 	state := func(order float64, action Action, endpoint string, failsafes []Failsafe) State {
-		p := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "p"}, Tier: TierDefault, Order: order, Subject: Pods{Calico: true}, Applies: [2]bool{true, true},
-			Rules: [2][]Rule{Egress: {{Action: action, AnyPeer: true, AnyPort: true}}}}
+		p := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "p"}, Tier: TierDefault, Order: order, Subject: Pods{Calico: true},
+			Applies: [2]bool{true, true},
+			Rules:   [2][]Rule{Egress: {{Action: action, AnyPeer: true, AnyPort: true}}}}
 		key := PodKey{"a", "pod"}
-		return State{Node: "n", HostEndpoints: []HostEndpoint{{Name: endpoint, Node: "n", Interface: endpoint}}, Namespaces: map[string]map[string]string{"a": {}},
-			Local: map[string]PodKey{"cali0": key}, Pods: map[PodKey]*Pod{key: {PodKey: key}}, Policies: []Policy{p}, Host: HostRules{Inbound: failsafes, Outbound: failsafes}}
+		return State{Node: "n", HostEndpoints: []HostEndpoint{{Name: endpoint, Node: "n", Interface: endpoint}},
+			Namespaces: map[string]map[string]string{"a": {}},
+			Local:      map[string]PodKey{"cali0": key}, Pods: map[PodKey]*Pod{key: {PodKey: key}}, Policies: []Policy{p},
+			Host: HostRules{Inbound: failsafes, Outbound: failsafes}}
 	}
 	before, after := Select(state(1, Allow, "eth0", DefaultInbound())), Select(state(2, Deny, "eth1", nil))
 	was, is := before.Compile(), after.Compile()
@@ -162,7 +177,8 @@ func TestKeepHosts(t *testing.T) {
 	}
 	after.KeepHosts(kept)
 	got := after.Compile()
-	if !reflect.DeepEqual(got.Hosts, was.Hosts) || !reflect.DeepEqual(got.Endpoints, is.Endpoints) || reflect.DeepEqual(was.Endpoints, is.Endpoints) {
+	if !reflect.DeepEqual(got.Hosts, was.Hosts) || !reflect.DeepEqual(got.Endpoints, is.Endpoints) ||
+		reflect.DeepEqual(was.Endpoints, is.Endpoints) {
 		t.Errorf("%+v and %+v, want %+v and %+v", got.Hosts, got.Endpoints, was.Hosts, is.Endpoints)
 	}
 	if !reflect.DeepEqual(got.HostRules, was.HostRules) {
@@ -175,7 +191,8 @@ func TestKeepHosts(t *testing.T) {
 
 // A host endpoint as a peer has the labels of its profiles, and is explained so.
 func TestPeersHaveProfilesLabels(t *testing.T) {
-	state := cluster(policyIn(t, `{"spec":{"types":["Egress"],"egress":[{"action":"Allow","destination":{"namespaceSelector":"team == 'red'"}}]}}`, ""))
+	state := cluster(policyIn(t,
+		`{"spec":{"types":["Egress"],"egress":[{"action":"Allow","destination":{"namespaceSelector":"team == 'red'"}}]}}`, ""))
 	state.HostEndpoints = []HostEndpoint{
 		{Name: "one", Addresses: []netip.Addr{netip.MustParseAddr(outside)}, Inherits: []Account{{Namespace: "y"}}},
 		{Name: "other", Addresses: []netip.Addr{netip.MustParseAddr(node)}, Inherits: []Account{{Namespace: "x"}}},
@@ -183,8 +200,9 @@ func TestPeersHaveProfilesLabels(t *testing.T) {
 	check(t, state, flow{Egress, outside, TCP, 80, true}, flow{Egress, node, TCP, 80, false})
 }
 
-// While a namespace is missing whose profile a host endpoint has, a policy that may select it, or its address, by the labels closes and opens nothing. Where
-// another host endpoint would judge before translation if it does not select it nothing passes.
+// While a namespace is missing whose profile a host endpoint has, a policy that may select it, or its address, by the
+// labels closes and opens nothing. Where another host endpoint would judge before translation if it does not select it
+// nothing passes.
 func TestUnknownLabelsOfHostEndpoints(t *testing.T) {
 	own, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9")
 	for _, c := range []struct {
@@ -196,7 +214,8 @@ func TestUnknownLabelsOfHostEndpoints(t *testing.T) {
 		{`{"namespaceSelector":"env == 'prod'","ingress":[{"action":"Pass"}]}`, false, true, true},
 		{`{"selector":"pcns.env == 'dev'","ingress":[{"action":"Deny"}]}`, false, true, false},
 		{`{"selector":"!has(pcns.env)","ingress":[{"action":"Deny"}]}`, false, true, true},
-		{`{"selector":"all()","ingress":[{"action":"Deny","source":{"namespaceSelector":"env == 'prod'"}},{"action":"Allow"}]}`, false, false, true},
+		{`{"selector":"all()","ingress":[{"action":"Deny","source":{"namespaceSelector":"env == 'prod'"}},{"action":"Allow"}]}`,
+			false, false, true},
 		{`{"selector":"all()","ingress":[{"action":"Allow","source":{"selector":"pcns.env == 'prod'"}}]}`, false, true, false},
 		{`{"selector":"all()","ingress":[{"action":"Allow","source":{"notSelector":"pcns.env == 'prod'"}}]}`, false, false, true},
 		{`{"namespaceSelector":"env == 'prod'","preDNAT":true,"applyOnForward":true,"ingress":[{"action":"Allow"}]}`, false, true, false},
@@ -208,8 +227,9 @@ func TestUnknownLabelsOfHostEndpoints(t *testing.T) {
 		state := State{Node: "n", HostEndpoints: []HostEndpoint{
 			{Name: "own", Node: "n", Interface: "eth0", Addresses: []netip.Addr{other}, Allows: true, Inherits: []Account{{Namespace: "a"}}},
 			{Name: "all", Node: "n", Interface: AllInterfaces, Labels: map[string]string{"all": ""}},
-		}, Policies: []Policy{p, {ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "q"}, Tier: TierDefault, PreDNAT: true, Forward: true, Applies: [2]bool{true, false},
-			Subject: Pods{Calico: true, Labels: parsed("has(all)")}, Rules: [2][]Rule{Ingress: {{Action: Deny, AnyPeer: true, AnyPort: true}}}}}}
+		}, Policies: []Policy{p,
+			{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "q"}, Tier: TierDefault, PreDNAT: true, Forward: true, Applies: [2]bool{true, false},
+				Subject: Pods{Calico: true, Labels: parsed("has(all)")}, Rules: [2][]Rule{Ingress: {{Action: Deny, AnyPeer: true, AnyPort: true}}}}}}
 		stage := Terminal
 		if p.PreDNAT {
 			stage = Untranslated

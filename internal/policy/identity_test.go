@@ -10,7 +10,8 @@ import (
 )
 
 // hostile are names that would end a part of a text which joins several.
-var hostile = []string{"a", "b", "a,b", "b,a", "a b", "a)", "a: b", "(a", `"a"`, `a", "b`, "'", "a\nb", "a\x00b", "\xff", `\xff`, "", ",", "in a: ", "unknown a", "\x00\x00\x00\x01a"}
+var hostile = []string{"a", "b", "a,b", "b,a", "a b", "a)", "a: b", "(a", `"a"`, `a", "b`, "'", "a\nb", "a\x00b", "\xff", `\xff`, "", ",",
+	"in a: ", "unknown a", "\x00\x00\x00\x01a"}
 
 func (w world) hostileSelector(calico bool) selector.Selector {
 	switch {
@@ -61,7 +62,8 @@ func equalSelections(a, b *Pods) bool {
 		a.AccountLabels.String() == b.AccountLabels.String() && maps.Equal(accounts(a), accounts(b))
 }
 
-// Whatever users have for names: two selections have one identity if, and only if, they are equal, and then they select the same.
+// Whatever users have for names: two selections have one identity if, and only if, they are equal, and then they select
+// the same.
 func TestSelectionsAreToldApart(t *testing.T) {
 	w := newWorld(1)
 	seen := map[string]*Pods{}
@@ -111,9 +113,11 @@ func sameAnswers(t *testing.T, w world, a, b *Pods) {
 
 // Whatever names a tenant's policy has, which is met first: an administrator's decides as it does alone.
 func TestPoliciesDecideAsAlone(t *testing.T) {
-	admin := policyIn(t, `{"spec":{"order":2,"types":["Ingress"],"ingress":[{"action":"Deny","source":{"serviceAccounts":{"names":["a","b"]},"namespaceSelector":"all()"}},{"action":"Allow"}]}}`, "")
+	admin := policyIn(t, `{"spec":{"order":2,"types":["Ingress"],"ingress":[{"action":"Deny","source":{"serviceAccounts":{"names":["a",`+
+		`"b"]},"namespaceSelector":"all()"}},{"action":"Allow"}]}}`, "")
 	for _, name := range hostile {
-		tenant := policyIn(t, `{"spec":{"order":1,"selector":"app == 'a'","types":["Ingress"],"ingress":[{"action":"Deny","source":{"serviceAccounts":{"names":["c"]},"namespaceSelector":"all()"}}]}}`, "x")
+		tenant := policyIn(t, `{"spec":{"order":1,"selector":"app == 'a'","types":["Ingress"],"ingress":[{"action":"Deny",`+
+			`"source":{"serviceAccounts":{"names":["c"]},"namespaceSelector":"all()"}}]}}`, "x")
 		tenant.Rules[Ingress][0].Peers[0].Match.Select.Accounts = []string{name} // also one that is refused
 		state := cluster(admin, tenant)
 		for _, pod := range state.Pods {

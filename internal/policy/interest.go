@@ -81,8 +81,8 @@ func (b *broad) add(rules []Rule, d Direction) {
 	}
 }
 
-// peer adds a peer; named: it matters which ports the pods declare that have its addresses. Any pod may have an address of a network set. A selection of what
-// is excluded is of all namespaces.
+// peer adds a peer; named: it matters which ports the pods declare that have its addresses. Any pod may have an address
+// of a network set. A selection of what is excluded is of all namespaces.
 func (b *broad) peer(peer Peer, named bool) {
 	pods := peer.Pods
 	if peer.Match != nil && peer.Match.Select != nil {

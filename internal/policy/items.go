@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// item is a rule of a subject's policies with ports that are resolved. One rule becomes several if a port's name narrows its peers.
+// item is a rule of a subject's policies with ports that are resolved. One rule becomes several if a port's name
+// narrows its peers.
 type item struct {
 	clause  *clause
 	verdict Verdict
@@ -182,9 +183,10 @@ func (p NamedPort) matches(port Port) bool {
 	return p.Name == port.Name && (port.Protocol == 0 || p.Protocol == port.Protocol)
 }
 
-// variants resolves ports of the peers' end: first those of a name, a set for each number that a peer may declare under it, then the others. What pods
-// declare that are no peers, which may be thousands of numbers, must not make the program any larger. Numbers that peers may declare under
-// a name that is excepted have sets of their own, whose peers do not.
+// variants resolves ports of the peers' end: first those of a name, a set for each number that a peer may declare under
+// it, then the others. What pods declare that are no peers, which may be thousands of numbers, must not make the
+// program any larger. Numbers that peers may declare under a name that is excepted have sets of their own, whose peers
+// do not.
 func (c *compiler) variants(k clauseKey, n named) (found []variant) {
 	r := c.rule(k.ruleKey)
 	excepted := c.declaredAs(r, n.except)
@@ -249,7 +251,8 @@ func (c *compiler) mayBeIn(r *Rule, namespace string) bool {
 	})
 }
 
-// namespace is that of all pods that the peer selects, if it selects by one; network sets may have addresses of other pods.
+// namespace is that of all pods that the peer selects, if it selects by one; network sets may have addresses of other
+// pods.
 func (p *Peer) namespace() string {
 	switch {
 	case p.Pods != nil:

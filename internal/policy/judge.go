@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Judge says of connections of local pods what Explain says, fast enough for each new connection: it has looked up before who selects whom, and who
-// has which address. It is for one goroutine at a time.
+// Judge says of connections of local pods what Explain says, fast enough for each new connection: it has looked up
+// before who selects whom, and who has which address. It is for one goroutine at a time.
 type Judge struct {
 	state     State // with Pods of its own
 	selection *Selection
@@ -85,7 +85,8 @@ func (j *Judge) others(pod *Pod, a netip.Addr) (found []*Pod) {
 	return append(found, nil)
 }
 
-// Set returns the name of the network set with the longest network that has an address; of equal ones the first by namespace and name.
+// Set returns the name of the network set with the longest network that has an address; of equal ones the first by
+// namespace and name.
 func (j *Judge) Set(a netip.Addr) (set PodKey, ok bool) {
 	best := -1
 	for i := range j.state.Sets {
@@ -100,8 +101,8 @@ func (j *Judge) Set(a netip.Addr) (set PodKey, ok bool) {
 	return set, best >= 0
 }
 
-// Judge judges a connection in the direction, as the pod behind the link sees it. known is false if the pod is not, or its policies are not: then
-// nothing is allowed.
+// Judge judges a connection in the direction, as the pod behind the link sees it. known is false if the pod is not, or
+// its policies are not: then nothing is allowed.
 func (j *Judge) Judge(link string, d Direction, peer netip.Addr, packet Packet) (judged *Judgement, known bool) {
 	pod := j.state.Pods[j.state.Local[link]]
 	policies, known := j.selection.Of(link)

@@ -15,7 +15,8 @@ type hostEnd struct {
 	pods, peers []*Pod
 }
 
-// HostLinks are the links with a host endpoint of this node, in ascending order: AllInterfaces stands for those that are not named.
+// HostLinks are the links with a host endpoint of this node, in ascending order: AllInterfaces stands for those that
+// are not named.
 func (j *Judge) HostLinks() []string { return slices.Sorted(maps.Keys(j.selection.hosts)) }
 
 // Governs reports whether there is a host endpoint for what passes a link, which is no pod's.
@@ -31,8 +32,9 @@ func (s *Selection) host(link string) (host ofHost, ok bool) {
 	return host, ok
 }
 
-// JudgeHost is Judge for a link that is no pod's, between the link's end and the peer, as DecideHost decides. known is false if no host endpoint governs
-// it. Without a Tier the profiles decided; Pod is the host endpoint, which has no namespace.
+// JudgeHost is Judge for a link that is no pod's, between the link's end and the peer, as DecideHost decides. known is
+// false if no host endpoint governs it. Without a Tier the profiles decided; Pod is the host endpoint, which has no
+// namespace.
 func (j *Judge) JudgeHost(link string, stage Stage, d Direction, own, peer netip.Addr, packet Packet) (judged *Judgement, known bool) {
 	host, known := j.selection.host(link)
 	if all, there := j.selection.hosts[AllInterfaces]; there && stage == Untranslated && len(host.policies[stage][Ingress]) == 0 {
@@ -69,8 +71,8 @@ func (s *Selection) all(indexes []int) (policies []*Policy) {
 	return policies
 }
 
-// Spares reports whether the node's own programs receive or send what opens a connection whatever policies of host endpoints say, but for Open and
-// neighbours.
+// Spares reports whether the node's own programs receive or send what opens a connection whatever policies of host
+// endpoints say, but for Open and neighbours.
 func (r *HostRules) Spares(d Direction, peer netip.Addr, packet Packet) bool {
 	failsafes := r.Inbound
 	if d == Egress {

@@ -14,8 +14,8 @@ const (
 	orchestrator      = "k8s"
 	ofNamespacePrefix = "pcns."
 	ofAccountPrefix   = "pcsa."
-	// hasAccount and hasNamespace are among the labels of the service account and of the namespace of what has one, whether they are known or not, and
-	// not among those that come by profiles; no object can have it.
+	// hasAccount and hasNamespace are among the labels of the service account and of the namespace of what has one,
+	// whether they are known or not, and not among those that come by profiles; no object can have it.
 	hasAccount   = "\x00"
 	hasNamespace = hasAccount
 )
@@ -28,7 +28,8 @@ type directory struct {
 
 func (state State) directory() directory { return directory{state.Namespaces, state.Accounts} }
 
-// selectable is something that Pods select: a pod, a network set or a host endpoint, with all labels that selectors may read.
+// selectable is something that Pods select: a pod, a network set or a host endpoint, with all labels that selectors may
+// read.
 type selectable struct {
 	namespace                    string
 	pod                          *Pod // nil: it is none
@@ -103,7 +104,8 @@ func (d directory) host(h *HostEndpoint) selectable {
 	return x
 }
 
-// inherit adds what Calico shows. Labels of its own by which something would seem to belong to something else do not count.
+// inherit adds what Calico shows. Labels of its own by which something would seem to belong to something else do not
+// count.
 func (d directory) inherit(x *selectable) {
 	x.calico = make(map[string]string, len(x.labels)+len(x.ofNamespace)+4)
 	for key, value := range x.labels {
@@ -119,7 +121,8 @@ func (d directory) inherit(x *selectable) {
 	}
 }
 
-// Belonging reports whether Calico tells by a label to which namespace, service account or orchestrator something belongs.
+// Belonging reports whether Calico tells by a label to which namespace, service account or orchestrator something
+// belongs.
 func Belonging(key string) bool {
 	switch key {
 	case labelNamespace, labelOrchestrator, labelAccount, labelName:

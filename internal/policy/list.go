@@ -96,13 +96,15 @@ func trim(parts []part, end Verdict) []part {
 	return slices.DeleteFunc(parts, func(p part) bool { return len(p.rules) == 0 })
 }
 
-// lookup is what a part becomes: steps by sets, a step for the pods that are spared from its networks, and steps by networks.
+// lookup is what a part becomes: steps by sets, a step for the pods that are spared from its networks, and steps by
+// networks.
 type lookup struct {
 	sets, spared, nets []Step
 }
 
-// compile makes the steps of a list. A pod that a tier passes on must not be caught by the networks of that tier. If there may be such pods, all
-// sets come first, with all that their rules match, and then these pods, to whom the end applies.
+// compile makes the steps of a list. A pod that a tier passes on must not be caught by the networks of that tier. If
+// there may be such pods, all sets come first, with all that their rules match, and then these pods, to whom the end
+// applies.
 func (b *builder) compile(parts []part, end Verdict) List {
 	whole := false
 	for i, p := range parts[:max(0, len(parts)-1)] {
@@ -176,7 +178,8 @@ func (b *builder) spend(rules []*item, st *stage, nets []Step) {
 	}
 }
 
-// rulesOf numbers the verdicts of an ordered part: 0 is what the rules of the part leave to others, or the final verdict.
+// rulesOf numbers the verdicts of an ordered part: 0 is what the rules of the part leave to others, or the final
+// verdict.
 func (b *builder) rulesOf(p part, final *Verdict, verdicts *[]Verdict) []stageRule {
 	known := []Verdict{{}, {Allow: true}}
 	rules := make([]stageRule, len(p.rules))
@@ -242,7 +245,8 @@ func (b *builder) networksByValue(rules []stageRule, values int) []int32 {
 	return ids
 }
 
-// groups are the steps of rules that all allow: by the ports that they have in common, so that sets are shared by the lists of many ports.
+// groups are the steps of rules that all allow: by the ports that they have in common, so that sets are shared by the
+// lists of many ports.
 func (b *builder) groups(rules []*item, whole bool) (x lookup) {
 	for _, it := range b.grouped(rules) {
 		terms := it.clause.terms
@@ -269,7 +273,8 @@ func (b *builder) countIf(bounded bool, what int32, elements int) {
 	}
 }
 
-// grouped merges rules if there are too many. Those whose size counts are merged apart: others' networks must not be in lists of the ports that they name.
+// grouped merges rules if there are too many. Those whose size counts are merged apart: others' networks must not be in
+// lists of the ports that they name.
 func (b *builder) grouped(rules []*item) []*item {
 	if len(rules) <= mostGroups {
 		return rules

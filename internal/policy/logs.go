@@ -16,7 +16,8 @@ func (b *builder) logs(d Direction, policies []int, subject *Pod) (found []Loggi
 	return found
 }
 
-// logging allows what gets past all that comes before a Log rule and matches it. before are the policies before that of the rule.
+// logging allows what gets past all that comes before a Log rule and matches it. before are the policies before that of
+// the rule.
 func (b *builder) logging(k ruleKey, before []int, subject *Pod) Program {
 	l := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent, end: ending{passes: b.end.passes}}
 	tier := b.policies[k.policy].Tier

@@ -44,8 +44,8 @@ func (d Direction) String() string {
 // Action is what a rule does with the packets that it matches.
 type Action uint8
 
-// The actions. Pass leaves the tier: the next tier that has a policy for the pod decides. Log decides nothing: what it matches is logged, and the
-// next rule is asked.
+// The actions. Pass leaves the tier: the next tier that has a policy for the pod decides. Log decides nothing: what it
+// matches is logged, and the next rule is asked.
 const (
 	Allow Action = iota
 	Deny
@@ -53,11 +53,12 @@ const (
 	Log
 )
 
-// countsUnsure reports that a rule matches addresses which may be a pod's as the pod's. What would allow one because it is the pod's does not.
+// countsUnsure reports that a rule matches addresses which may be a pod's as the pod's. What would allow one because it
+// is the pod's does not.
 func (a Action) countsUnsure() bool { return a == Deny || a == Pass }
 
-// Tier is a list of policies that decide before those of later tiers. A tier counts for a pod and direction only if one of its policies
-// selects the pod in that direction.
+// Tier is a list of policies that decide before those of later tiers. A tier counts for a pod and direction only if one
+// of its policies selects the pod in that direction.
 type Tier struct {
 	Name string
 	// Order: lower ones come first; +Inf is that of a tier without one.
@@ -68,7 +69,8 @@ type Tier struct {
 	Missing bool
 }
 
-// The tiers of Kubernetes, as Calico calls them: no Tier object makes another one of the same name. What no tier decides is allowed.
+// The tiers of Kubernetes, as Calico calls them: no Tier object makes another one of the same name. What no tier
+// decides is allowed.
 var (
 	TierAdmin    = Tier{Name: "kube-admin", Order: 1000, End: Pass}
 	TierDefault  = Tier{Name: "default", Order: 1_000_000, End: Deny} // NetworkPolicy, and Calico's policies without a tier
@@ -79,12 +81,12 @@ var (
 type Policy struct {
 	ID
 	Tier Tier
-	// Order within the tier: lower ones come first; +Inf is that of a policy without one. Equal ones come by name, of Calico's kinds without the
-	// prefix "default.", then by namespace and kind.
+	// Order within the tier: lower ones come first; +Inf is that of a policy without one. Equal ones come by name, of
+	// Calico's kinds without the prefix "default.", then by namespace and kind.
 	Order   float64
 	Subject Pods
-	// Forward: the policy counts for what host endpoints forward, too. PreDNAT: it counts for host endpoints alone, before destinations are translated.
-	// NoTrack: likewise, before connections are tracked, and what it allows is not.
+	// Forward: the policy counts for what host endpoints forward, too. PreDNAT: it counts for host endpoints alone, before
+	// destinations are translated. NoTrack: likewise, before connections are tracked, and what it allows is not.
 	Forward, PreDNAT, NoTrack bool
 	// Applies says for which directions the policy counts at all; without rules it then allows nothing.
 	Applies [2]bool
@@ -99,20 +101,22 @@ type Pods struct {
 	Namespace  string
 	Namespaces selector.Selector // on the labels of the namespace
 	Labels     selector.Selector
-	// Calico: both selectors read labels as Calico shows them. A pod has projectcalico.org/namespace, .../orchestrator and .../serviceaccount
-	// besides its own; a network set of a namespace has the first. Both have the labels of the namespace under pcns., a pod those of its service
-	// account under pcsa. Own labels with these names do not count, see Belonging. Of a namespace, its name is the label projectcalico.org/name, of
-	// a service account likewise.
+	// Calico: both selectors read labels as Calico shows them. A pod has projectcalico.org/namespace, .../orchestrator and
+	// .../serviceaccount besides its own; a network set of a namespace has the first. Both have the labels of the
+	// namespace under pcns., a pod those of its service account under pcsa. Own labels with these names do not count, see
+	// Belonging. Of a namespace, its name is the label projectcalico.org/name, of a service account likewise.
 	Calico bool
-	// Scope narrows the selection to what has a namespace, or has none. Only network sets and host endpoints have none; to Namespaces they have no
-	// labels.
+	// Scope narrows the selection to what has a namespace, or has none. Only network sets and host endpoints have none; to
+	// Namespaces they have no labels.
 	Scope Scope
-	// Accounts are names of service accounts of which a pod has to have one; empty: any. AccountLabels is on the labels of the pod's service account,
-	// of which there are none without one. ByAccount: all() is what has a service account there.
+	// Accounts are names of service accounts of which a pod has to have one; empty: any. AccountLabels is on the labels of
+	// the pod's service account, of which there are none without one. ByAccount: all() is what has a service account
+	// there.
 	Accounts      []string
 	AccountLabels selector.Selector
 	ByAccount     bool
-	// Owner is the namespace of the policy, in a Match, for whose policies alone some networks count. It is no part of the identity.
+	// Owner is the namespace of the policy, in a Match, for whose policies alone some networks count. It is no part of the
+	// identity.
 	Owner string
 }
 
@@ -125,7 +129,8 @@ const (
 	Global
 )
 
-// Rule decides on the packets that match all that it gives: one of its peers, one of its ports, one of its sources' ports, its own end.
+// Rule decides on the packets that match all that it gives: one of its peers, one of its ports, one of its sources'
+// ports, its own end.
 type Rule struct {
 	Name   string // may be empty
 	Action Action
@@ -139,13 +144,14 @@ type Rule struct {
 	Ports   []Port
 	// Except are ports none of which may match.
 	Except []Port
-	// Sources are ports of the source of which one must match; nil: any. Of ExceptSources none may match. A name is that of a port which the source
-	// declares.
+	// Sources are ports of the source of which one must match; nil: any. Of ExceptSources none may match. A name is that
+	// of a port which the source declares.
 	Sources, ExceptSources []Port
 	// HostPorts: names of ports are those that host endpoints declare, too, as in Calico's policies.
 	HostPorts bool
-	// Own is the pod's own end: the destination of ingress, the source of egress; nil: any. All addresses that the pod has of the packet's family have
-	// to match, or of a Deny one of them. If none is known yet, what reads addresses denies, and does nothing else.
+	// Own is the pod's own end: the destination of ingress, the source of egress; nil: any. All addresses that the pod has
+	// of the packet's family have to match, or of a Deny one of them. If none is known yet, what reads addresses denies,
+	// and does nothing else.
 	Own *Match
 }
 
@@ -186,7 +192,8 @@ type Port struct {
 // Packet is what policies read of the first packet of a connection besides its addresses.
 type Packet struct {
 	Protocol uint8
-	// Port is that of the destination; of ICMP and ICMPv6 type<<8 | code; 0 for other protocols without ports, as is SourcePort.
+	// Port is that of the destination; of ICMP and ICMPv6 type<<8 | code; 0 for other protocols without ports, as is
+	// SourcePort.
 	Port, SourcePort uint16
 }
 
@@ -204,7 +211,8 @@ type State struct {
 	Services      map[Service][]ServiceEndpoint
 	// Accounts are labels of service accounts; nil: they are not known. One that is missing has none, as to Calico.
 	Accounts map[Account]map[string]string
-	// Node is this node, whose host endpoints are subjects; Interfaces are its links that are no pod's, and not loopback, with their addresses.
+	// Node is this node, whose host endpoints are subjects; Interfaces are its links that are no pod's, and not loopback,
+	// with their addresses.
 	Node       string
 	Interfaces map[string][]netip.Addr
 	Host       HostRules
@@ -227,8 +235,9 @@ type Pod struct {
 	Labels    map[string]string
 	Account   string // the name of its service account
 	Addresses []netip.Addr
-	// Unsure are addresses that may be the pod's, or nobody's: they count for it in Deny and Pass, and for no pod in Allow and Log. What is denied to nobody's
-	// address, or to one of several pods that may have it, is denied to the address. Of a local pod there are none.
+	// Unsure are addresses that may be the pod's, or nobody's: they count for it in Deny and Pass, and for no pod in Allow
+	// and Log. What is denied to nobody's address, or to one of several pods that may have it, is denied to the address.
+	// Of a local pod there are none.
 	Unsure []netip.Addr
 	Ports  []NamedPort
 
@@ -253,8 +262,9 @@ type NetworkSet struct {
 	Namespace, Name string
 	Labels          map[string]string
 	Nets            []netip.Prefix // masked
-	// Private are networks that count for policies of its namespace alone, see FindSurplus. Where those of others would be open without, they count as
-	// so many ranges, with the addresses between them: for what Deny selects, and what Allow and Pass exclude.
+	// Private are networks that count for policies of its namespace alone, see FindSurplus. Where those of others would be
+	// open without, they count as so many ranges, with the addresses between them: for what Deny selects, and what Allow
+	// and Pass exclude.
 	Private []netip.Prefix
 	Wide    int
 }
@@ -265,16 +275,20 @@ type HostEndpoint struct {
 	Labels    map[string]string
 	Addresses []netip.Addr
 	Ports     []NamedPort
-	// Node is where it is a subject. Interface is a link, AllInterfaces, or empty: then it is that with one of the Addresses.
+	// Node is where it is a subject. Interface is a link, AllInterfaces, or empty: then it is that with one of the
+	// Addresses.
 	Node, Interface string
-	// Allows: its profiles allow what no policy decides. AllowsWith is the namespace whose profile does so as long as there is one; empty: none.
+	// Allows: its profiles allow what no policy decides. AllowsWith is the namespace whose profile does so as long as
+	// there is one; empty: none.
 	Allows     bool
 	AllowsWith string
-	// Inherits are the namespaces, and service accounts, whose labels it has by its profiles; of a label that several have the first counts.
+	// Inherits are the namespaces, and service accounts, whose labels it has by its profiles; of a label that several have
+	// the first counts.
 	Inherits []Account
 }
 
-// ServiceEndpoint is an endpoint of a Service at one of its ports. Without a protocol it has an address only, which counts for ingress.
+// ServiceEndpoint is an endpoint of a Service at one of its ports. Without a protocol it has an address only, which
+// counts for ingress.
 type ServiceEndpoint struct {
 	Address  netip.Addr
 	Protocol uint8

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// networkSets finds the network sets and host endpoints that a selection selects without trying all of them, and shows their labels once.
+// networkSets finds the network sets and host endpoints that a selection selects without trying all of them, and shows
+// their labels once.
 type networkSets struct {
 	all      []setNetworks        // by namespace
 	every    []int32              // all of them
@@ -26,7 +27,8 @@ type setNetworks struct {
 
 type setLabel struct{ key, value string }
 
-// selectedNetworks are addresses of the network sets and host endpoints that are selected, and how many ranges each namespace brings.
+// selectedNetworks are addresses of the network sets and host endpoints that are selected, and how many ranges each
+// namespace brings.
 type selectedNetworks struct {
 	nets ranges
 	by   map[string]int
@@ -50,13 +52,15 @@ func newNetworkSets(state State) *networkSets {
 		x.all = append(x.all, setNetworks{selectable: shown, nets: func() ranges { return rangesOf(s.Nets) }, count: len(s.Nets)})
 		if len(s.Private) > 0 {
 			x.private[s.Namespace] = true
-			x.all = append(x.all, setNetworks{selectable: shown, nets: func() ranges { return rangesOf(s.Private) }, count: len(s.Private), owned: true})
+			x.all = append(x.all,
+				setNetworks{selectable: shown, nets: func() ranges { return rangesOf(s.Private) }, count: len(s.Private), owned: true})
 			x.all = append(x.all, setNetworks{selectable: shown, nets: s.wide, count: s.Wide, wide: true})
 		}
 	}
 	for i := range state.HostEndpoints {
 		h := &state.HostEndpoints[i]
-		x.all = append(x.all, setNetworks{selectable: d.host(h), nets: func() ranges { return rangesOfAddresses(h.Addresses) }, count: len(h.Addresses)})
+		x.all = append(x.all,
+			setNetworks{selectable: d.host(h), nets: func() ranges { return rangesOfAddresses(h.Addresses) }, count: len(h.Addresses)})
 	}
 	slices.SortStableFunc(x.all, func(a, b setNetworks) int { return cmp.Compare(a.namespace, b.namespace) })
 	for i := range x.all {
@@ -76,7 +80,8 @@ func (x *networkSets) index(i int32) {
 	}
 }
 
-// candidates are those to try with a selection, in order: of its namespace, and with the label that it needs and the fewest have.
+// candidates are those to try with a selection, in order: of its namespace, and with the label that it needs and the
+// fewest have.
 func (x *networkSets) candidates(p *Pods) []int32 {
 	best := x.within(x.every, p)
 	if !p.Calico {

@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// selects reports whether the pod is one of p. While the labels of its namespace, or of its service account, are not known, a selector that reads them
-// has the answer unknown.
+// selects reports whether the pod is one of p. While the labels of its namespace, or of its service account, are not
+// known, a selector that reads them has the answer unknown.
 func (p *Pods) selects(d directory, pod *Pod, unknown bool) bool {
 	x := d.pod(pod, p.Calico)
 	return p.has(&x, unknown)
@@ -89,7 +89,8 @@ func (p *Pods) readsAccountLabels() bool {
 	return p.Calico && (len(p.AccountLabels.Keys()) > 0 || p.reads(ofAccountPrefix))
 }
 
-// identity is equal for equal selections and for no others, whatever users have for names: each part has its length before it.
+// identity is equal for equal selections and for no others, whatever users have for names: each part has its length
+// before it.
 func (p *Pods) identity() string {
 	namespaces := p.Namespaces.String()
 	if p.Namespace != "" {
@@ -122,7 +123,8 @@ func (p *Pods) size() int {
 
 // readsAccount reports whether the selection depends on the pod's service account.
 func (p *Pods) readsAccount() bool {
-	return p.readsAccountLabels() || p.Calico && (len(p.Accounts) > 0 || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
+	return p.readsAccountLabels() ||
+		p.Calico && (len(p.Accounts) > 0 || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
 }
 
 // podIndex finds the selections that a pod is in without trying all of them.
@@ -154,7 +156,8 @@ type place struct {
 }
 
 func newPodIndex(d directory) *podIndex {
-	return &podIndex{directory: d, ids: map[selectionKey]int32{}, placed: map[place][]int32{}, keys: map[string]bool{}, ofNames: newSelectors()}
+	return &podIndex{directory: d, ids: map[selectionKey]int32{}, placed: map[place][]int32{},
+		keys: map[string]bool{}, ofNames: newSelectors()}
 }
 
 // add returns the number of the selection.
@@ -183,8 +186,8 @@ func (x *podIndex) add(pods Pods, unknown bool) int32 {
 	return id
 }
 
-// places are where a selection is looked for: by the label that the fewest others need, so that a pod is tried with few. tries grows by one for each
-// that is there already, as a pod may have to be tried with all of them.
+// places are where a selection is looked for: by the label that the fewest others need, so that a pod is tried with
+// few. tries grows by one for each that is there already, as a pod may have to be tried with all of them.
 func (p *Pods) places(filled func(place) int) (best []place, tries int) {
 	consider := func(ofNamespace bool, needs []selector.Need) {
 		for _, need := range needs {
@@ -249,7 +252,8 @@ func (x *podIndex) selects(s *selection, seen *selectable) bool {
 	return s.pods.within(seen, s.unknown, namespace) && s.pods.matches(seen, s.unknown)
 }
 
-// selectors are those on labels of namespaces. Each is evaluated once for a namespace, however many pods and selections there are.
+// selectors are those on labels of namespaces. Each is evaluated once for a namespace, however many pods and selections
+// there are.
 type selectors struct {
 	numbers map[namespaceText]int
 	all     []namespaceSelector
@@ -327,8 +331,9 @@ func (x *podIndex) key(pod *Pod) []byte {
 	return b
 }
 
-// owner is the pod that an address of several counts for: the local one, else the first by name. Whoever makes the State sees to it that there is only one, or
-// that the address is certain for none: then it counts for all, see Pod.Unsure.
+// owner is the pod that an address of several counts for: the local one, else the first by name. Whoever makes the
+// State sees to it that there is only one, or that the address is certain for none: then it counts for all, see
+// Pod.Unsure.
 func owner(keys []PodKey, local func(PodKey) bool) PodKey {
 	best := keys[0]
 	for _, k := range keys[1:] {

@@ -119,7 +119,8 @@ func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
 	for _, p := range policies {
 		items = append(items, b.itemsOf(d, p, len(b.policies[p].Rules[d]), subject)...)
 	}
-	if tier.union = !slices.ContainsFunc(items, func(it item) bool { return !it.verdict.Allow || it.clause.outer != it.clause.nets }); tier.union {
+	if tier.union = !slices.ContainsFunc(items,
+		func(it item) bool { return !it.verdict.Allow || it.clause.outer != it.clause.nets }); tier.union {
 		items = b.bundle(items)
 	}
 	b.add(tier, items)
@@ -260,8 +261,8 @@ func (b *builder) bySource(protocol uint8, active []int32) *listing {
 	return &listing{l, string(appendList(nil, l))}
 }
 
-// sweep cuts the ports that candidates match into ranges with a constant list, and returns those whose list is not that of other ports. Items that are
-// always active are in all lists.
+// sweep cuts the ports that candidates match into ranges with a constant list, and returns those whose list is not that
+// of other ports. Items that are always active are in all lists.
 func (b *builder) sweep(always, candidates []int32, spans func(*item) []span, list func([]int32) *listing) ([]PortRange, *listing) {
 	active := slices.Clone(always)
 	starts, ends := map[int][]int32{}, map[int][]int32{}

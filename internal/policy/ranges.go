@@ -101,7 +101,8 @@ func after(addr, last netip.Addr) netip.Addr {
 	return addr.Next()
 }
 
-// fewer are at most so many ranges, or one of each family, with all of rs: the smallest gaps are closed, of each family in its proportion.
+// fewer are at most so many ranges, or one of each family, with all of rs: the smallest gaps are closed, of each family
+// in its proportion.
 func (rs ranges) fewer(most int) (all ranges) {
 	for _, family := range []ranges{families[4], families[6]} {
 		if part := intersection(rs, family); len(part) > 0 {

@@ -11,9 +11,11 @@ type Ruleset struct {
 	Programs map[string]Program
 	// Nets are address ranges by digest of the content: both families, ascending, disjoint, not adjacent.
 	Nets map[string][]Range
-	// Members are the sets that each address is in: only addresses of pods, in no particular order of addresses; ids ascending.
+	// Members are the sets that each address is in: only addresses of pods, in no particular order of addresses; ids
+	// ascending.
 	Members map[netip.Addr][]SetID
-	// Hosts are the host endpoints of this node by the name of their link. That of AllInterfaces has all that are no pod's and have none of their own.
+	// Hosts are the host endpoints of this node by the name of their link. That of AllInterfaces has all that are no pod's
+	// and have none of their own.
 	Hosts     map[string]Host
 	HostRules HostRules // for Hosts, but for DropFromPods
 	Handling  *Handling // nil: not known, so that it stays as it is
@@ -23,7 +25,8 @@ type Ruleset struct {
 type Handling struct {
 	// Reject: who sends what policies deny is told so.
 	Reject bool
-	// Invalid: packets that connection tracking takes for no part of a connection, and for none that opens one, are judged by policies.
+	// Invalid: packets that connection tracking takes for no part of a connection, and for none that opens one, are judged
+	// by policies.
 	Invalid bool
 	// Logs bounds what each Log rule logs; zero: the kernel's part has a bound of its own.
 	Logs LogRate
@@ -44,11 +47,12 @@ type Endpoint struct {
 	Programs [2]string // by Direction
 }
 
-// SetID is the number of a set of pods' addresses, never 0: a part of the digest of its definition, so that it survives a restart.
+// SetID is the number of a set of pods' addresses, never 0: a part of the digest of its definition, so that it survives
+// a restart.
 type SetID uint32
 
-// Program finds the verdict for the first packet of a connection: by protocol and destination port a List, and in it by the peer's
-// address, which is the source for Ingress and the destination for Egress, the verdict.
+// Program finds the verdict for the first packet of a connection: by protocol and destination port a List, and in it by
+// the peer's address, which is the source for Ingress and the destination for Egress, the verdict.
 type Program struct {
 	// Ports are by protocol: ascending and disjoint.
 	Ports map[uint8][]PortRange
@@ -62,8 +66,9 @@ type Program struct {
 	Sequence []Segment
 }
 
-// Segment is a rule that reads both ends of a connection of a host endpoint, which may have any address: the first that matches decides. An end that is certain
-// to be none of several matches as one of them in a Deny, else as all; where a Pass so does not match some, a Deny follows.
+// Segment is a rule that reads both ends of a connection of a host endpoint, which may have any address: the first that
+// matches decides. An end that is certain to be none of several matches as one of them in a Deny, else as all; where a
+// Pass so does not match some, a Deny follows.
 type Segment struct {
 	// Own allows the end of the host endpoint that matches; nil: any.
 	Own *List
@@ -94,7 +99,8 @@ type PortRange struct {
 	List        List
 }
 
-// List decides by the peer's address: the first step that has it, else Else. For the ports of the source that Sources have, their lists decide instead.
+// List decides by the peer's address: the first step that has it, else Else. For the ports of the source that Sources
+// have, their lists decide instead.
 type List struct {
 	Steps   []Step
 	Else    Verdict
@@ -111,8 +117,8 @@ type Step struct {
 // Verdict lets a packet pass or drops it.
 type Verdict struct {
 	Allow bool
-	// Final is set for what a rule allows at a stage before others: the host endpoint's other policies do not judge it as it comes in, nor as a
-	// program of the node sends it.
+	// Final is set for what a rule allows at a stage before others: the host endpoint's other policies do not judge it as
+	// it comes in, nor as a program of the node sends it.
 	Final bool
 	// NoTrack is set for what is allowed and not tracked; it is Final, too.
 	NoTrack bool

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Selection has the policies of each local pod of a State, from which its Interest and its Ruleset are made: to find them takes a good part of the
-// time of both.
+// Selection has the policies of each local pod of a State, from which its Interest and its Ruleset are made: to find
+// them takes a good part of the time of both.
 type Selection struct {
 	state     State
 	policies  []Policy            // in the order of evaluation, and behind them what Keep has added
@@ -35,7 +35,8 @@ func Select(state State) *Selection {
 	return s
 }
 
-// Of returns the policies of the local pod behind the link, by direction, in the order of evaluation. ok is false while they are not known.
+// Of returns the policies of the local pod behind the link, by direction, in the order of evaluation. ok is false while
+// they are not known.
 func (s *Selection) Of(link string) (policies [2][]*Policy, ok bool) {
 	indexes, ok := s.byLink[link]
 	for d := range indexes {
@@ -44,8 +45,8 @@ func (s *Selection) Of(link string) (policies [2][]*Policy, ok bool) {
 	return policies, ok
 }
 
-// Counting are the policies that select a local pod, or a host endpoint of this node. They may be given other rules, which must not be in the place
-// of the others in memory.
+// Counting are the policies that select a local pod, or a host endpoint of this node. They may be given other rules,
+// which must not be in the place of the others in memory.
 func (s *Selection) Counting() iter.Seq[*Policy] {
 	return func(yield func(*Policy) bool) {
 		for _, i := range s.counting() {
@@ -79,7 +80,8 @@ func (s *Selection) counting() []int {
 	return all
 }
 
-// Keep gives the local pod behind a link other policies than those of the State, which are in the order of evaluation: such as it had in another State.
+// Keep gives the local pod behind a link other policies than those of the State, which are in the order of evaluation:
+// such as it had in another State.
 func (s *Selection) Keep(link string, policies [2][]*Policy) {
 	s.byLink[link] = s.kept(policies)
 }
@@ -122,7 +124,8 @@ func (p *Policy) decidesAs(o *Policy) bool {
 	return same
 }
 
-// selected finds the policies of each local pod. One of a crowded namespace has one policy, for which Compile closes it.
+// selected finds the policies of each local pod. One of a crowded namespace has one policy, for which Compile closes
+// it.
 func (s *Selection) selected() map[string][2][]int {
 	s.indexSubjects()
 	found := map[string][2][]int{}
@@ -176,7 +179,8 @@ func (s *Selection) policiesOf(pod *Pod) (policies [2][]int) {
 	return policies
 }
 
-// undecided reports whether it depends on unknown labels of the pod's namespace, or service account, whether a policy selects it.
+// undecided reports whether it depends on unknown labels of the pod's namespace, or service account, whether a policy
+// selects it.
 func (s *Selection) undecided(pod *Pod) bool {
 	d := s.state.directory()
 	if namespace, account := d.knows(pod); namespace && (account || !s.subjects.accounts) {

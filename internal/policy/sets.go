@@ -62,17 +62,18 @@ func (t *terms) appendDigests(b []byte, ids []int32) []byte {
 	return b
 }
 
-// stage is a list of rules of which the first that matches a pod decides, with the sets of pods by what is decided. Value 0 is what becomes of
-// those that no rule matches.
+// stage is a list of rules of which the first that matches a pod decides, with the sets of pods by what is decided.
+// Value 0 is what becomes of those that no rule matches.
 type stage struct {
 	rules []stageRule
-	// whole: the sets have all pods by their value. If not, they lack those whose addresses lead to the same value by networks alone.
+	// whole: the sets have all pods by their value. If not, they lack those whose addresses lead to the same value by
+	// networks alone.
 	whole bool
 	// any: an address that is certain to be none of several matches as one of them, see Segment.
 	any  bool
 	sets map[uint8]int32
-	// nets are numbers of networks by value, from 1 on; nil: not asked for yet. Lists of many ports share them: a namespace's ranges of ports must not
-	// multiply what an administrator's networks cost.
+	// nets are numbers of networks by value, from 1 on; nil: not asked for yet. Lists of many ports share them: a
+	// namespace's ranges of ports must not multiply what an administrator's networks cost.
 	nets []int32
 }
 
@@ -128,8 +129,8 @@ func (st *stage) values() (values []uint8) {
 	return values
 }
 
-// spares reports whether pods may be spared from what a rule says of networks, by rules of value 0 before it or because its networks do not count for
-// pods, so that these pods must be told apart by a set.
+// spares reports whether pods may be spared from what a rule says of networks, by rules of value 0 before it or because
+// its networks do not count for pods, so that these pods must be told apart by a set.
 func spares(rules []stageRule) bool {
 	spared, foreign := false, false
 	for _, r := range rules {
@@ -142,8 +143,8 @@ func spares(rules []stageRule) bool {
 	return false
 }
 
-// member returns the set that an address belongs to, by the terms that the pods match which have it, and the networks that it is inside of. unsure: it may be
-// of no pod as well.
+// member returns the set that an address belongs to, by the terms that the pods match which have it, and the networks
+// that it is inside of. unsure: it may be of no pod as well.
 func (st *stage) member(inside []bool, unsure bool, matches ...match) (set int32, ok bool) {
 	value, byNets := st.decide(matches[0].has, inside)
 	both := stricter
@@ -164,8 +165,8 @@ func (st *stage) member(inside []bool, unsure bool, matches ...match) (set int32
 	return set, ok
 }
 
-// stricter is what becomes of an address that two may have: what denies to one of them, of two such the first, else what is left to the rules that follow, else what
-// allows, which has value 1.
+// stricter is what becomes of an address that two may have: what denies to one of them, of two such the first, else
+// what is left to the rules that follow, else what allows, which has value 1.
 func stricter(a, b uint8) uint8 {
 	if max(a, b) <= 1 {
 		return min(a, b)
@@ -241,8 +242,8 @@ func (t *terms) match(pod *Pod, byLabels []int32, inside []bool, unsure bool) ma
 	return m
 }
 
-// of returns the ids of the sets that an address inside of networks is in, ascending, by what the pod matches that has it. Of several that may have it, or
-// none if it is unsure, each is denied what one is, and allowed what all are.
+// of returns the ids of the sets that an address inside of networks is in, ascending, by what the pod matches that has
+// it. Of several that may have it, or none if it is unsure, each is denied what one is, and allowed what all are.
 func (s *sets) of(inside []bool, unsure bool, matches ...match) []SetID {
 	var ids []SetID
 	for _, id := range matches[0].ids {

@@ -8,10 +8,11 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// mostShared bounds the networks of a namespace's NetworkSets that count for policies of administrators and of other namespaces: any of these may select
-// them, which takes room on all nodes. What is over the limit is to them as if it were not there; but a Deny must not be open for it. To that, and to
-// exceptions of an Allow, it is as many ranges again, which also have addresses between those listed. A user who lists these networks might list
-// 0.0.0.0/0, so that no user closes more by it than without.
+// mostShared bounds the networks of a namespace's NetworkSets that count for policies of administrators and of other
+// namespaces: any of these may select them, which takes room on all nodes. What is over the limit is to them as if it
+// were not there; but a Deny must not be open for it. To that, and to exceptions of an Allow, it is as many ranges
+// again, which also have addresses between those listed. A user who lists these networks might list 0.0.0.0/0, so that
+// no user closes more by it than without.
 const mostShared = 10_000
 
 // Surplus says of a NetworkSet that it does not count as a whole.
@@ -24,7 +25,8 @@ type Surplus struct {
 	Problems []string
 }
 
-// FindSurplus finds the sets of namespaces that have too many networks: by order of names, what is over the limit is surplus.
+// FindSurplus finds the sets of namespaces that have too many networks: by order of names, what is over the limit is
+// surplus.
 func FindSurplus(sets []*api.CalicoNetworkSet) map[*api.CalicoNetworkSet]Surplus {
 	networks := map[string]int{}
 	for _, s := range sets {
@@ -57,9 +59,10 @@ func FindSurplus(sets []*api.CalicoNetworkSet) map[*api.CalicoNetworkSet]Surplus
 }
 
 func surplusText(first int, namespace string, networks int) string {
-	return fmt.Sprintf("spec.nets[%d] and those after it, also of sets with later names, count for policies of the namespace alone; for GlobalNetworkPolicies and "+
-		"those of other namespaces only where these deny them, or exclude them from what they allow, and there with addresses between them: the NetworkSets of "+
-		"namespace %s have %d networks, of which %d count: name fewer, larger networks, or have a GlobalNetworkSet made", first, namespace, networks, mostShared)
+	return fmt.Sprintf("spec.nets[%d] and those after it, also of sets with later names, count for policies of the namespace alone; for "+
+		"GlobalNetworkPolicies and those of other namespaces only where these deny them, or exclude them from what they allow, and there with "+
+		"addresses between them: the NetworkSets of namespace %s have %d networks, of which %d count: name fewer, larger networks, or have a "+
+		"GlobalNetworkSet made", first, namespace, networks, mostShared)
 }
 
 // Sharing is the set with few networks that count for policies of others.

@@ -10,8 +10,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Of a tenant's networks so many count for policies of others as one namespace may have, by order of names; all of them for its own policies, and where those
-// of others would be open without. Those of other tenants, and of administrators, all count.
+// Of a tenant's networks so many count for policies of others as one namespace may have, by order of names; all of them
+// for its own policies, and where those of others would be open without. Those of other tenants, and of administrators,
+// all count.
 func TestSharedNetworksAreBounded(t *testing.T) {
 	next := 0
 	object := func(namespace, name string, nets int) (*api.CalicoNetworkSet, []netip.Addr) {
@@ -30,7 +31,8 @@ func TestSharedNetworksAreBounded(t *testing.T) {
 	other, ofOther := object("c", "x", mostShared)
 	objects := []*api.CalicoNetworkSet{three, other, two, one}
 	surplus := FindSurplus(objects)
-	if len(surplus) != 2 || surplus[two].Shared != 4000 || len(surplus[two].Problems) != 1 || surplus[three].Shared != 0 || len(surplus[three].Problems) != 0 {
+	if len(surplus) != 2 || surplus[two].Shared != 4000 || len(surplus[two].Problems) != 1 || surplus[three].Shared != 0 ||
+		len(surplus[three].Problems) != 0 {
 		t.Fatalf("%+v", surplus)
 	}
 	for _, want := range []string{"spec.nets[4000]", "namespace b ", " 12001 networks", " 10000 "} {
@@ -63,18 +65,20 @@ func TestSharedNetworksAreBounded(t *testing.T) {
 		counts         []netip.Addr
 		not            []netip.Addr
 	}{
-		"Allow of an administrator":   {"Allow", `"selector":"role == 'mon'"`, "", "a", kept, left},
-		"Deny of an administrator":    {"Deny", `"selector":"role == 'mon'"`, "", "a", slices.Concat(kept, left), nil},
-		"Pass of an administrator":    {"Pass", `"selector":"role == 'mon'"`, "", "a", left, kept},
-		"all others to an Allow":      {"Allow", `"notSelector":"role == 'mon'"`, "", "a", nil, slices.Concat(kept, left)},
-		"all others of one":           {"Deny", `"notSelector":"role == 'mon'"`, "", "a", left, kept},
-		"of another namespace":        {"Allow", `"selector":"role == 'mon'","namespaceSelector":"all()"`, "a", "a", kept, left},
-		"of its own":                  {"Allow", `"selector":"role == 'mon'"`, "b", "b", slices.Concat(ofOne[:1], left), ofOther[:1]},
-		"of its own, with all others": {"Allow", `"selector":"role == 'mon'","namespaceSelector":"all()"`, "b", "b", slices.Concat(kept, left), nil},
+		"Allow of an administrator": {"Allow", `"selector":"role == 'mon'"`, "", "a", kept, left},
+		"Deny of an administrator":  {"Deny", `"selector":"role == 'mon'"`, "", "a", slices.Concat(kept, left), nil},
+		"Pass of an administrator":  {"Pass", `"selector":"role == 'mon'"`, "", "a", left, kept},
+		"all others to an Allow":    {"Allow", `"notSelector":"role == 'mon'"`, "", "a", nil, slices.Concat(kept, left)},
+		"all others of one":         {"Deny", `"notSelector":"role == 'mon'"`, "", "a", left, kept},
+		"of another namespace":      {"Allow", `"selector":"role == 'mon'","namespaceSelector":"all()"`, "a", "a", kept, left},
+		"of its own":                {"Allow", `"selector":"role == 'mon'"`, "b", "b", slices.Concat(ofOne[:1], left), ofOther[:1]},
+		"of its own, with all others": {"Allow", `"selector":"role == 'mon'","namespaceSelector":"all()"`, "b", "b",
+			slices.Concat(kept, left), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rest := map[string]string{"Allow": "Deny", "Deny": "Allow", "Pass": "Allow"}[c.action]
-			p := policyIn(t, fmt.Sprintf(`{"spec":{"types":["Ingress"],"ingress":[{"action":"%s","source":{%s}},{"action":"%s"}]}}`, c.action, c.entity, rest), c.namespace)
+			p := policyIn(t, fmt.Sprintf(`{"spec":{"types":["Ingress"],"ingress":[{"action":"%s","source":{%s}},{"action":"%s"}]}}`, c.action,
+				c.entity, rest), c.namespace)
 			state.Policies = []Policy{p}
 			got := Compile(state)
 			if len(got.TooLarge) > 0 {
@@ -99,7 +103,9 @@ func TestSurplusIsBounded(t *testing.T) {
 	for i := range 3 * mostShared {
 		s.Nets = append(s.Nets, host(12*(i/3)+i%3)) // three near each other, far from the next three
 	}
-	objects := []*api.CalicoNetworkSet{{Meta: api.Meta{Namespace: "a", Name: "one"}, Spec: api.CalicoNetworkSetSpec{Nets: make([]string, len(s.Nets))}}}
+	objects := []*api.CalicoNetworkSet{
+		{Meta: api.Meta{Namespace: "a", Name: "one"}, Spec: api.CalicoNetworkSetSpec{Nets: make([]string, len(s.Nets))}},
+	}
 	s = s.Sharing(FindSurplus(objects)[objects[0]])
 	wide := s.wide()
 	if len(wide) > mostShared || len(minus(rangesOf(s.Private), wide)) > 0 {

@@ -13,7 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// nested is a policy of rules whose ranges of ports are each inside of the one before, with other peers in each: every port has a list of its own.
+// nested is a policy of rules whose ranges of ports are each inside of the one before, with other peers in each: every
+// port has a list of its own.
 func nested(rules int, peer func(i int) api.NetworkPolicyPeer) *api.NetworkPolicy {
 	n := &api.NetworkPolicy{Meta: api.Meta{Namespace: "a", Name: "nested"}}
 	for i := range rules {
@@ -26,16 +27,18 @@ func nested(rules int, peer func(i int) api.NetworkPolicyPeer) *api.NetworkPolic
 	return n
 }
 
-// One object that a user of a namespace may write does not take the memory of agent and kernel, which grew as the square of its rules. It closes what
-// it selects, and nobody else's pods.
+// One object that a user of a namespace may write does not take the memory of agent and kernel, which grew as the
+// square of its rules. It closes what it selects, and nobody else's pods.
 func TestHugePoliciesAreClosed(t *testing.T) {
 	big, other := PodKey{"a", "big"}, PodKey{"b", "other"}
 	peer := netip.MustParseAddr("10.9.0.1")
-	state := State{Local: map[string]PodKey{"cali1": big, "cali2": other}, Namespaces: map[string]map[string]string{"a": nil, "b": nil}, Pods: map[PodKey]*Pod{}}
+	state := State{Local: map[string]PodKey{"cali1": big, "cali2": other},
+		Namespaces: map[string]map[string]string{"a": nil, "b": nil}, Pods: map[PodKey]*Pod{}}
 	for i, k := range []PodKey{big, other} {
 		state.Pods[k] = &Pod{PodKey: k, UID: k.Name, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}}
 	}
-	anybody := FromNetworkPolicy(&api.NetworkPolicy{Meta: api.Meta{Namespace: "b", Name: "any"}, Spec: api.NetworkPolicySpec{Ingress: []api.NetworkPolicyIngressRule{{}}}})
+	anybody := FromNetworkPolicy(&api.NetworkPolicy{Meta: api.Meta{Namespace: "b", Name: "any"},
+		Spec: api.NetworkPolicySpec{Ingress: []api.NetworkPolicyIngressRule{{}}}})
 	for name, c := range map[string]struct {
 		peer  func(int) api.NetworkPolicyPeer
 		rules int
@@ -87,7 +90,8 @@ func TestHugeOrderedPoliciesAreClosed(t *testing.T) {
 	state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil},
 		Pods: map[PodKey]*Pod{key: {PodKey: key, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}}
 	for rules, large := range map[int]bool{100: false, 3000: true} {
-		huge := Policy{ID: ID{KindCalicoNetworkPolicy, "a", "huge"}, Tier: TierDefault, Subject: Pods{Namespace: "a"}, Applies: [2]bool{true, true}}
+		huge := Policy{ID: ID{KindCalicoNetworkPolicy, "a", "huge"}, Tier: TierDefault, Subject: Pods{Namespace: "a"},
+			Applies: [2]bool{true, true}}
 		for i := range rules {
 			net := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1)}), 24)
 			r := Rule{Action: []Action{Allow, Deny, Log}[i%3], Ports: []Port{{Protocol: TCP, First: uint16(i), Last: uint16(lastPort - i)}},
@@ -105,11 +109,14 @@ func TestHugeOrderedPoliciesAreClosed(t *testing.T) {
 	}
 }
 
-// Selectors that no label tells apart have to be tried on every pod, which took 10 s for one namespace's on a node that knows 3,000 pods. Those that
-// are equal are tried once, and those that need different labels are not tried on others' pods.
+// Selectors that no label tells apart have to be tried on every pod, which took 10 s for one namespace's on a node that
+// knows 3,000 pods. Those that are equal are tried once, and those that need different labels are not tried on others'
+// pods.
 func TestManySelectorsAreClosed(t *testing.T) {
 	not := func(i int) *api.LabelSelector {
-		return &api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{{Key: "a", Operator: api.SelectorNotIn, Values: []string{fmt.Sprint(i)}}}}
+		return &api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{
+			{Key: "a", Operator: api.SelectorNotIn, Values: []string{fmt.Sprint(i)}},
+		}}
 	}
 	is := func(key string, i int) *api.LabelSelector {
 		return &api.LabelSelector{MatchLabels: map[string]string{key: fmt.Sprint(i)}}
@@ -150,7 +157,8 @@ func TestManySelectorsAreClosed(t *testing.T) {
 			big, other := PodKey{"a", "big"}, PodKey{"b", "other"}
 			state := State{Local: map[string]PodKey{"cali1": big, "cali2": other}, Namespaces: map[string]map[string]string{"a": nil, "b": nil},
 				Pods: map[PodKey]*Pod{big: {PodKey: big, Labels: map[string]string{"a": "0"}}, other: {PodKey: other}}}
-			object := &api.NetworkPolicy{Meta: api.Meta{Namespace: "a", Name: "many"}, Spec: api.NetworkPolicySpec{Ingress: []api.NetworkPolicyIngressRule{{}}}}
+			object := &api.NetworkPolicy{Meta: api.Meta{Namespace: "a", Name: "many"},
+				Spec: api.NetworkPolicySpec{Ingress: []api.NetworkPolicyIngressRule{{}}}}
 			for i := range c.peers {
 				object.Spec.Ingress[0].From = append(object.Spec.Ingress[0].From, c.peer(i))
 			}
@@ -182,7 +190,8 @@ func TestManySelectorsAreClosed(t *testing.T) {
 	}
 }
 
-// So are the subjects of a namespace's policies that each of its pods has to be tried with. Both directions are closed: what the others select is not known.
+// So are the subjects of a namespace's policies that each of its pods has to be tried with. Both directions are closed:
+// what the others select is not known.
 func TestManySubjectsAreClosed(t *testing.T) {
 	for name, c := range map[string]struct {
 		subject  func(i int) api.LabelSelector
@@ -190,7 +199,9 @@ func TestManySubjectsAreClosed(t *testing.T) {
 		large    bool
 	}{
 		"that differ": {func(i int) api.LabelSelector {
-			return api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{{Key: "a", Operator: api.SelectorNotIn, Values: []string{fmt.Sprint(i)}}}}
+			return api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{
+				{Key: "a", Operator: api.SelectorNotIn, Values: []string{fmt.Sprint(i)}},
+			}}
 		}, 1000, true},
 		"by a label": {func(i int) api.LabelSelector {
 			return api.LabelSelector{MatchLabels: map[string]string{"a": fmt.Sprint(i)}}
@@ -229,8 +240,9 @@ func TestInterestOfManySelectors(t *testing.T) {
 	}
 	rule := func(values int) (r Rule) {
 		for i := range 1000 {
-			p := FromNetworkPolicy(&api.NetworkPolicy{Spec: api.NetworkPolicySpec{Ingress: []api.NetworkPolicyIngressRule{{From: []api.NetworkPolicyPeer{
-				{NamespaceSelector: &api.LabelSelector{MatchLabels: map[string]string{"a": fmt.Sprint(i % values)}}}}}}}})
+			p := FromNetworkPolicy(
+				&api.NetworkPolicy{Spec: api.NetworkPolicySpec{Ingress: []api.NetworkPolicyIngressRule{{From: []api.NetworkPolicyPeer{
+					{NamespaceSelector: &api.LabelSelector{MatchLabels: map[string]string{"a": fmt.Sprint(i % values)}}}}}}}})
 			r.Peers = append(r.Peers, p.Rules[Ingress][0].Peers...)
 		}
 		return r
@@ -243,8 +255,8 @@ func TestInterestOfManySelectors(t *testing.T) {
 	}
 }
 
-// Network sets are tried with selectors of their own namespace alone, and with those that need a label if they have it. What has to be tried all the same
-// is counted; those of other users close nothing.
+// Network sets are tried with selectors of their own namespace alone, and with those that need a label if they have it.
+// What has to be tried all the same is counted; those of other users close nothing.
 func TestSelectorsOfNetworkSets(t *testing.T) {
 	for name, c := range map[string]struct {
 		entity string // of rule i
@@ -255,12 +267,14 @@ func TestSelectorsOfNetworkSets(t *testing.T) {
 		large  bool
 		nets   int
 	}{
-		"that need a label":              {entity: `"selector":"l%d == '1'"`, rules: 2000, of: "a", sets: 500, tried: 1},
-		"in another namespace":           {entity: `"selector":"l%d != '1'"`, rules: 400, of: "b", sets: 500},
-		"by any label":                   {entity: `"selector":"l%d != '1'"`, rules: 400, of: "a", sets: 15_000, large: true},
-		"by any label in all namespaces": {entity: `"selector":"l%d != '1'","namespaceSelector":"all()"`, rules: 400, of: "b", sets: 15_000, tried: 400 * 15_000},
-		"as many as may well be used":    {entity: `"selector":"l%d != '1'"`, rules: 400, of: "a", sets: 100, tried: 400 * 100},
-		"of few that have many networks": {entity: `"selector":"a == '1' && l%d != '1'"`, rules: 100, of: "a", sets: 1, nets: 15_000, large: true},
+		"that need a label":    {entity: `"selector":"l%d == '1'"`, rules: 2000, of: "a", sets: 500, tried: 1},
+		"in another namespace": {entity: `"selector":"l%d != '1'"`, rules: 400, of: "b", sets: 500},
+		"by any label":         {entity: `"selector":"l%d != '1'"`, rules: 400, of: "a", sets: 15_000, large: true},
+		"by any label in all namespaces": {entity: `"selector":"l%d != '1'","namespaceSelector":"all()"`, rules: 400, of: "b",
+			sets: 15_000, tried: 400 * 15_000},
+		"as many as may well be used": {entity: `"selector":"l%d != '1'"`, rules: 400, of: "a", sets: 100, tried: 400 * 100},
+		"of few that have many networks": {entity: `"selector":"a == '1' && l%d != '1'"`, rules: 100, of: "a", sets: 1,
+			nets: 15_000, large: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key := PodKey{"a", "p"}
@@ -310,7 +324,8 @@ func host(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32)
 }
 
-// What others have written closes no pods: network sets of other namespaces, and policies of administrators, whatever their size.
+// What others have written closes no pods: network sets of other namespaces, and policies of administrators, whatever
+// their size.
 func TestOthersNetworksCloseNothing(t *testing.T) {
 	all := make([]netip.Prefix, mostElements+1000)
 	for i := range all {
@@ -337,7 +352,8 @@ func TestOthersNetworksCloseNothing(t *testing.T) {
 			if c.global {
 				namespaces = ""
 			}
-			spec := `{"spec":{"types":["Ingress"],"ingress":[` + c.rules + `{"action":"Allow","source":{"selector":"role == 'mon'"` + namespaces + `}}]}}`
+			spec := `{"spec":{"types":["Ingress"],"ingress":[` + c.rules +
+				`{"action":"Allow","source":{"selector":"role == 'mon'"` + namespaces + `}}]}}`
 			state.Policies = []Policy{policyOf(t, spec, c.global)}
 			got := Compile(state)
 			if (len(got.TooLarge) > 0) != c.large {
@@ -378,7 +394,8 @@ func TestAdministratorsSelectorsCloseNothing(t *testing.T) {
 				state.Policies = append(state.Policies, policyOf(t, rules(c.own, "o"), false))
 			}
 			got := Compile(state)
-			if v := got.Decide("cali1", Ingress, address, Packet{Protocol: TCP, Port: 80}); v.Allow == c.large || (len(got.TooLarge) > 0) != c.large {
+			if v := got.Decide("cali1", Ingress, address, Packet{Protocol: TCP, Port: 80}); v.Allow == c.large ||
+				(len(got.TooLarge) > 0) != c.large {
 				t.Errorf("%+v, too large: %v", v, got.TooLarge)
 			}
 			if slices.Contains(got.TooLarge, global.ID) {
@@ -392,8 +409,10 @@ func TestAdministratorsSelectorsCloseNothing(t *testing.T) {
 func TestPortsDoNotMultiplyOthersNetworks(t *testing.T) {
 	const rules, networks, ports = 40, 500, 250
 	key := PodKey{"a", "p"}
-	state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil}, Pods: map[PodKey]*Pod{key: {PodKey: key}}}
-	admin := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "admin"}, Tier: Tier{Name: "first", Order: 1, End: Pass}, Subject: Pods{Calico: true}, Applies: [2]bool{true, false}}
+	state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil},
+		Pods: map[PodKey]*Pod{key: {PodKey: key}}}
+	admin := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "admin"}, Tier: Tier{Name: "first", Order: 1, End: Pass},
+		Subject: Pods{Calico: true}, Applies: [2]bool{true, false}}
 	for i := range rules {
 		m := &Match{}
 		for j := range networks {
@@ -424,10 +443,12 @@ func TestPortsDoNotMultiplyOthersNetworks(t *testing.T) {
 // A condition without a label costs as any other does.
 func TestConditionsWithoutLabelsCount(t *testing.T) {
 	key := PodKey{"a", "p"}
-	state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil}, Pods: map[PodKey]*Pod{key: {PodKey: key}}}
+	state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil},
+		Pods: map[PodKey]*Pod{key: {PodKey: key}}}
 	for conditions, large := range map[int]bool{100: false, 800: true} {
 		selector := strings.Repeat("!all() || ", conditions) + "x == 'q'"
-		p := policyOf(t, `{"spec":{"types":["Ingress"],"ingress":[{"action":"Allow","source":{"selector":"`+selector+`","namespaceSelector":"all()"}}]}}`, false)
+		p := policyOf(t,
+			`{"spec":{"types":["Ingress"],"ingress":[{"action":"Allow","source":{"selector":"`+selector+`","namespaceSelector":"all()"}}]}}`, false)
 		state.Policies = []Policy{p}
 		if got := Compile(state).TooLarge; slices.Contains(got, p.ID) != large {
 			t.Errorf("%d conditions: too large: %v", conditions, got)

@@ -24,10 +24,12 @@ const (
 	stagedIgnore = "Ignore"
 )
 
-// FromStagedNetworkPolicy converts Calico's StagedNetworkPolicy as FromCalicoNetworkPolicy does; tried is false if there is nothing to try out.
+// FromStagedNetworkPolicy converts Calico's StagedNetworkPolicy as FromCalicoNetworkPolicy does; tried is false if
+// there is nothing to try out.
 func FromStagedNetworkPolicy(o *api.CalicoStagedNetworkPolicy, tiers map[string]Tier) (s Staged, tried bool, err error) {
 	return stagedPolicy(o, o.Spec.StagedAction, ID{KindCalicoNetworkPolicy, o.Namespace, o.Name}, func() (Policy, error) {
-		return FromCalicoNetworkPolicy(&api.CalicoNetworkPolicy{Meta: o.Meta, Spec: api.CalicoNetworkPolicySpec{CalicoPolicySpec: o.Spec.CalicoPolicySpec}}, tiers)
+		return FromCalicoNetworkPolicy(&api.CalicoNetworkPolicy{Meta: o.Meta,
+			Spec: api.CalicoNetworkPolicySpec{CalicoPolicySpec: o.Spec.CalicoPolicySpec}}, tiers)
 	})
 }
 
@@ -60,8 +62,8 @@ func stagedPolicy(o api.Resource, action string, id ID, read func() (Policy, err
 	return s, false, fmt.Errorf("spec.stagedAction %q: the policy is not tried out: use Set, Delete, Learn or Ignore", action)
 }
 
-// WithStaged returns the State in which all that is tried out is in force; and by ID the staged policies by which policies have come, or have been replaced
-// or deleted.
+// WithStaged returns the State in which all that is tried out is in force; and by ID the staged policies by which
+// policies have come, or have been replaced or deleted.
 func WithStaged(state State, all []Staged) (State, map[ID]ID) {
 	by := map[ID]ID{}
 	replaced := map[ID]ID{}
@@ -86,11 +88,12 @@ func WithStaged(state State, all []Staged) (State, map[ID]ID) {
 	return state, by
 }
 
-// Pending says whether staged policies change who decides, or how, on a connection: judged is with them in force, enforced without. by, of WithStaged, is
-// the one because of which; own: it is that one which would decide.
+// Pending says whether staged policies change who decides, or how, on a connection: judged is with them in force,
+// enforced without. by, of WithStaged, is the one because of which; own: it is that one which would decide.
 func (judged *Judgement) Pending(enforced *Judgement, stagedBy map[ID]ID) (by ID, own, changes bool) {
 	by, own = stagedBy[judged.Policy]
-	same := judged.Tier == enforced.Tier && judged.Policy == enforced.Policy && judged.Rule == enforced.Rule && judged.Verdict.Allow == enforced.Verdict.Allow
+	same := judged.Tier == enforced.Tier && judged.Policy == enforced.Policy && judged.Rule == enforced.Rule &&
+		judged.Verdict.Allow == enforced.Verdict.Allow
 	if !own {
 		by = stagedBy[enforced.Policy] // which it deletes
 	}

@@ -14,11 +14,14 @@ func TestStagedAction(t *testing.T) {
 		tried, deletes bool
 		err            string
 	}{
-		"": {tried: true}, "Set": {tried: true}, "Delete": {tried: true, deletes: true}, "Learn": {}, "Ignore": {}, "set": {err: `spec.stagedAction "set"`},
+		"": {tried: true}, "Set": {tried: true}, "Delete": {tried: true, deletes: true}, "Learn": {}, "Ignore": {},
+		"set": {err: `spec.stagedAction "set"`},
 	} {
-		o := &api.CalicoStagedNetworkPolicy{Meta: api.Meta{Namespace: "shop", Name: "default.web"}, Spec: api.CalicoStagedNetworkPolicySpec{StagedAction: action}}
+		o := &api.CalicoStagedNetworkPolicy{Meta: api.Meta{Namespace: "shop", Name: "default.web"},
+			Spec: api.CalicoStagedNetworkPolicySpec{StagedAction: action}}
 		s, tried, err := FromStagedNetworkPolicy(o, nil)
-		if tried != want.tried || s.Delete != want.deletes || (err != nil) != (want.err != "") || err != nil && !strings.Contains(err.Error(), want.err) {
+		if tried != want.tried || s.Delete != want.deletes || (err != nil) != (want.err != "") ||
+			err != nil && !strings.Contains(err.Error(), want.err) {
 			t.Errorf("%q: %v, %+v, %v", action, tried, s, err)
 		}
 		if s.By != (ID{"StagedNetworkPolicy", "shop", "default.web"}) || s.ID != (ID{KindCalicoNetworkPolicy, "shop", "default.web"}) {
@@ -45,7 +48,8 @@ func TestStage(t *testing.T) {
 		want   []ID
 		by     []ID
 	}{
-		"a new one":             {web, set(named(KindCalicoNetworkPolicy, "shop", "db")), []ID{web.ID, {KindCalicoNetworkPolicy, "shop", "db"}}, []ID{{KindCalicoNetworkPolicy, "shop", "db"}}},
+		"a new one": {web, set(named(KindCalicoNetworkPolicy, "shop", "db")), []ID{web.ID, {KindCalicoNetworkPolicy, "shop", "db"}},
+			[]ID{{KindCalicoNetworkPolicy, "shop", "db"}}},
 		"in the place":          {prefixed, set(web), []ID{web.ID}, []ID{web.ID, prefixed.ID}},
 		"deleted":               {web, remove(prefixed), nil, []ID{web.ID}},
 		"nothing to delete":     {web, remove(named(KindCalicoNetworkPolicy, "shop", "db")), []ID{web.ID}, nil},

@@ -13,8 +13,8 @@ type digest = [sha256.Size]byte
 // none is the number of what a term or rule does not have.
 const none int32 = -1
 
-// term matches pods: those of a selection, or all others if it is negated, with an address in nets, that declare a port and declare none of others, as far
-// as these are given.
+// term matches pods: those of a selection, or all others if it is negated, with an address in nets, that declare a port
+// and declare none of others, as far as these are given.
 type term struct {
 	pods, nets, declared, absent int32
 	negated                      bool
@@ -57,7 +57,8 @@ type terms struct {
 }
 
 func newTerms(d directory) *terms {
-	return &terms{pods: newPodIndex(d), netIDs: map[string]int32{}, declIDs: map[declaredPort]int32{}, absIDs: map[string]int32{}, ids: map[term]int32{}}
+	return &terms{pods: newPodIndex(d), netIDs: map[string]int32{}, declIDs: map[declaredPort]int32{},
+		absIDs: map[string]int32{}, ids: map[term]int32{}}
 }
 
 func (t *terms) add(x term) int32 {
@@ -103,7 +104,8 @@ func (t *terms) digest(x term) digest {
 	if x.negated {
 		b = append(b, '!')
 	}
-	if x.unsure != (x.pods != none && t.pods.all[x.pods].unknown != x.negated) { // of selections their answer while labels are not known tells most
+	// of selections their answer while labels are not known tells most
+	if x.unsure != (x.pods != none && t.pods.all[x.pods].unknown != x.negated) {
 		b = append(b, 'D')
 	}
 	return sha256.Sum256(b)
@@ -160,7 +162,8 @@ func (t *terms) addAbsent(ports []declaredPort) int32 {
 	return id
 }
 
-// ofPod returns the terms that the pod matches by its labels and ports, in ascending order. Those with networks also need an address inside.
+// ofPod returns the terms that the pod matches by its labels and ports, in ascending order. Those with networks also
+// need an address inside.
 func (t *terms) ofPod(pod *Pod) (found []int32) {
 	add := func(ids []int32) {
 		for _, id := range ids {
@@ -195,7 +198,8 @@ func (t *terms) unsure(ids []int32) (found []int32) {
 	return found
 }
 
-// ofAddress returns the terms that the pod matches because its address is inside of networks, in ascending order. unsure: it may be another pod's.
+// ofAddress returns the terms that the pod matches because its address is inside of networks, in ascending order.
+// unsure: it may be another pod's.
 func (t *terms) ofAddress(pod *Pod, inside []bool, unsure bool) (found []int32) {
 	for _, id := range t.byNets {
 		if x := &t.all[id]; inside[x.nets] && t.declares(pod, x) && (x.unsure || !unsure) {

@@ -11,7 +11,8 @@ import (
 // tieredState has GlobalNetworkPolicies in three tiers that all select each of the pods.
 func tieredState(b *testing.B, policies, pods, local int) State {
 	b.Helper()
-	s := State{Local: map[string]PodKey{}, Pods: map[PodKey]*Pod{}, Namespaces: map[string]map[string]string{"ns": {"kubernetes.io/metadata.name": "ns"}}}
+	s := State{Local: map[string]PodKey{}, Pods: map[PodKey]*Pod{},
+		Namespaces: map[string]map[string]string{"ns": {"kubernetes.io/metadata.name": "ns"}}}
 	var tiers []*api.CalicoTier
 	names := []string{"first", "second", "third"}
 	for i, name := range names {
@@ -34,7 +35,8 @@ func tieredState(b *testing.B, policies, pods, local int) State {
 		s.Policies = append(s.Policies, p)
 	}
 	for i := range pods {
-		p := &Pod{PodKey: PodKey{"ns", fmt.Sprint("pod-", i)}, UID: fmt.Sprint(i), Labels: map[string]string{"role": []string{"friend", "foe", "server"}[i%3]},
+		p := &Pod{PodKey: PodKey{"ns", fmt.Sprint("pod-", i)}, UID: fmt.Sprint(i),
+			Labels:    map[string]string{"role": []string{"friend", "foe", "server"}[i%3]},
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}}
 		s.Pods[p.PodKey] = p
 		if i < local {

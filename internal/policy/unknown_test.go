@@ -53,7 +53,8 @@ func TestCertainAddresses(t *testing.T) {
 	}
 }
 
-// Surplus networks count as they are for policies of their own namespace, and widened for those of others where these would be open without.
+// Surplus networks count as they are for policies of their own namespace, and widened for those of others where these
+// would be open without.
 func TestWhomNetworksCountFor(t *testing.T) {
 	for _, c := range []struct {
 		set                         setNetworks
@@ -76,7 +77,8 @@ func TestWhomNetworksCountFor(t *testing.T) {
 	}})
 	for owner, at := range map[string]string{"a": "192.0.2.1", "b": "198.51.100.1"} {
 		for _, of := range []string{"a", "b"} {
-			if got := x.selects(&Pods{Calico: true, Labels: parsed("all()"), Owner: of}, false).nets.contains(netip.MustParseAddr(at)); got != (of == owner) {
+			if got := x.selects(&Pods{Calico: true, Labels: parsed("all()"), Owner: of},
+				false).nets.contains(netip.MustParseAddr(at)); got != (of == owner) {
 				t.Errorf("private networks of %s are selected by a policy of %s: %v", owner, of, got)
 			}
 		}
@@ -93,7 +95,8 @@ func TestStagesOfOneAndOfAll(t *testing.T) {
 	}
 }
 
-// Behind a Pass a Deny comes where it reads what may not be known, and in a sequence where it is of those that may have an address.
+// Behind a Pass a Deny comes where it reads what may not be known, and in a sequence where it is of those that may have
+// an address.
 func TestDoubtfulPasses(t *testing.T) {
 	web, nets := []Port{{Name: "web", Protocol: TCP}}, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	of := func(p Pods) []Peer { return []Peer{{Pods: &p}} }
@@ -102,13 +105,19 @@ func TestDoubtfulPasses(t *testing.T) {
 		rule          Rule
 		doubts, alone bool
 	}{
-		"anyone":                   {Rule{AnyPeer: true}, false, false},
-		"networks":                 {Rule{Peers: match(Match{Nets: nets})}, false, false},
-		"pods of a namespace":      {Rule{Peers: of(Pods{Namespace: "a"})}, false, true},
-		"pods of some namespaces":  {Rule{Peers: of(Pods{Namespaces: parsed("env == 'dev'")})}, true, true},
-		"labels in a namespace":    {Rule{Peers: match(Match{Select: &Pods{Calico: true, Namespace: "a", Labels: parsed("role == 'x'")}})}, false, true},
-		"labels of the namespace":  {Rule{Peers: match(Match{Select: &Pods{Calico: true, Namespace: "a", Labels: parsed("pcns.env == 'dev'")}})}, true, true},
-		"labels of the account":    {Rule{Peers: match(Match{Select: &Pods{Calico: true, Namespace: "a", Labels: parsed("pcsa.team == 'red'")}})}, true, true},
+		"anyone":                  {Rule{AnyPeer: true}, false, false},
+		"networks":                {Rule{Peers: match(Match{Nets: nets})}, false, false},
+		"pods of a namespace":     {Rule{Peers: of(Pods{Namespace: "a"})}, false, true},
+		"pods of some namespaces": {Rule{Peers: of(Pods{Namespaces: parsed("env == 'dev'")})}, true, true},
+		"labels in a namespace": {
+			Rule{Peers: match(Match{Select: &Pods{Calico: true, Namespace: "a", Labels: parsed("role == 'x'")}})}, false, true,
+		},
+		"labels of the namespace": {
+			Rule{Peers: match(Match{Select: &Pods{Calico: true, Namespace: "a", Labels: parsed("pcns.env == 'dev'")}})}, true, true,
+		},
+		"labels of the account": {
+			Rule{Peers: match(Match{Select: &Pods{Calico: true, Namespace: "a", Labels: parsed("pcsa.team == 'red'")}})}, true, true,
+		},
 		"sets of all namespaces":   {Rule{Peers: match(Match{Select: &Pods{Calico: true}})}, true, true},
 		"the own end":              {Rule{AnyPeer: true, Own: &Match{}}, true, true},
 		"a named port":             {Rule{AnyPeer: true, Ports: web}, false, true},
@@ -118,7 +127,8 @@ func TestDoubtfulPasses(t *testing.T) {
 	} {
 		for _, action := range []Action{Allow, Deny, Pass, Log} {
 			c.rule.Action = action
-			if got, alone := c.rule.doubtful(false), c.rule.doubtful(true); got != (c.doubts && action == Pass) || alone != (c.alone && action == Pass) {
+			if got, alone := c.rule.doubtful(false), c.rule.doubtful(true); got != (c.doubts && action == Pass) ||
+				alone != (c.alone && action == Pass) {
 				t.Errorf("%s, action %d: %v, in a sequence %v", name, action, got, alone)
 			}
 		}
@@ -144,7 +154,8 @@ func TestTermsAreToldApart(t *testing.T) {
 	}
 }
 
-// Of an address that two may have, what denies to one of them counts, the first of two such, and what is left to the rules that follow before what allows.
+// Of an address that two may have, what denies to one of them counts, the first of two such, and what is left to the
+// rules that follow before what allows.
 func TestStricter(t *testing.T) {
 	for _, c := range [][3]uint8{{0, 0, 0}, {0, 1, 0}, {1, 1, 1}, {0, 2, 2}, {1, 2, 2}, {1, 3, 3}, {2, 3, 2}, {2, 2, 2}} {
 		if stricter(c[0], c[1]) != c[2] || stricter(c[1], c[0]) != c[2] {
@@ -179,7 +190,8 @@ func TestDenyBehindAPassOfTheOwnEnd(t *testing.T) {
 	p := ingress(t, TierDefault, `{"action":"Pass","destination":{"nets":["10.0.0.0/8"]}},`+allowAll)
 	local := map[string]PodKey{"cali1": all, "cali2": half, "cali3": none}
 	state := State{Local: local, Namespaces: map[string]map[string]string{"a": {}}, Policies: []Policy{p}, Pods: map[PodKey]*Pod{
-		all: {PodKey: all, Addresses: []netip.Addr{in}}, half: {PodKey: half, Addresses: []netip.Addr{in, out}}, none: {PodKey: none, Addresses: []netip.Addr{out}},
+		all: {PodKey: all, Addresses: []netip.Addr{in}}, half: {PodKey: half, Addresses: []netip.Addr{in, out}},
+		none: {PodKey: none, Addresses: []netip.Addr{out}},
 	}}
 	c := Compile(state)
 	for link, want := range map[string]bool{"cali1": true, "cali2": false, "cali3": true} {
@@ -189,19 +201,21 @@ func TestDenyBehindAPassOfTheOwnEnd(t *testing.T) {
 	}
 }
 
-// A policy that may select a host endpoint, by labels that are not known, denies there what it denies, logs nothing and leaves all else to other policies. It
-// decides nothing for pods.
+// A policy that may select a host endpoint, by labels that are not known, denies there what it denies, logs nothing and
+// leaves all else to other policies. It decides nothing for pods.
 func TestPoliciesThatMaySelectAHost(t *testing.T) {
 	anyone := Rule{Action: Log, AnyPeer: true, AnyPort: true}
 	port := Rule{Action: Deny, AnyPeer: true, Ports: []Port{{Protocol: TCP, First: 81, Last: 81}}}
 	p := Policy{
 		ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "p"}, Tier: TierDefault, PreDNAT: true,
-		Subject: Pods{Calico: true, Labels: parsed("pcns.env == 'dev'")}, Applies: [2]bool{Ingress: true}, Rules: [2][]Rule{Ingress: {anyone, port}},
+		Subject: Pods{Calico: true, Labels: parsed("pcns.env == 'dev'")}, Applies: [2]bool{Ingress: true},
+		Rules: [2][]Rule{Ingress: {anyone, port}},
 	}
 	h := HostEndpoint{Name: "h", Node: "n", Interface: "eth0", Inherits: []Account{{Namespace: "unknown"}}}
 	pod := PodKey{"unknown", "pod"}
 	state := State{
-		Node: "n", HostEndpoints: []HostEndpoint{h}, Policies: []Policy{p}, Local: map[string]PodKey{"cali1": pod}, Pods: map[PodKey]*Pod{pod: {PodKey: pod}},
+		Node: "n", HostEndpoints: []HostEndpoint{h}, Policies: []Policy{p}, Local: map[string]PodKey{"cali1": pod},
+		Pods: map[PodKey]*Pod{pod: {PodKey: pod}},
 	}
 	if !state.SelectsHost(&p, &h) {
 		t.Error("does not select the host endpoint, though it may")
@@ -220,7 +234,8 @@ func TestPoliciesThatMaySelectAHost(t *testing.T) {
 	}
 }
 
-// A pod that comes while it is not known which policies select it changes more than its own endpoint, and so do labels that become known.
+// A pod that comes while it is not known which policies select it changes more than its own endpoint, and so do labels
+// that become known.
 func TestUpdateOfWhatIsNotKnown(t *testing.T) {
 	old, next := PodKey{"a", "old"}, PodKey{"b", "next"}
 	p := ingress(t, TierDefault, allowAll)
@@ -245,7 +260,8 @@ func TestUpdateOfWhatIsNotKnown(t *testing.T) {
 	}
 }
 
-// What a host endpoint's own end reads is of interest, and so are all pods where a named port may be of a set's addresses.
+// What a host endpoint's own end reads is of interest, and so are all pods where a named port may be of a set's
+// addresses.
 func TestInterestInWhatMayBe(t *testing.T) {
 	own := Rule{Action: Allow, AnyPeer: true, AnyPort: true, Own: &Match{Select: &Pods{Calico: true, Namespace: "a"}}}
 	p := Policy{
@@ -287,12 +303,15 @@ func TestUnsureAddressesAreExplained(t *testing.T) {
 	}
 }
 
-// A named port that is denied to a set with unknown labels is denied to a pod of another namespace at an address of the set.
+// A named port that is denied to a set with unknown labels is denied to a pod of another namespace at an address of the
+// set.
 func TestNamedPortsOfSetsThatMayBeSelected(t *testing.T) {
 	subject, other, at := PodKey{"a", "subject"}, PodKey{"b", "other"}, netip.MustParseAddr("10.0.0.2")
 	p := ingress(t, TierDefault, allowAll)
 	selected := &Pods{Calico: true, Namespace: "unknown", Labels: parsed("pcns.env == 'dev'")}
-	p.Rules[Ingress] = append([]Rule{{Action: Deny, AnyPort: true, Sources: []Port{{Name: "web"}}, Peers: []Peer{{Match: &Match{Select: selected}}}}}, p.Rules[Ingress]...)
+	p.Rules[Ingress] = append([]Rule{
+		{Action: Deny, AnyPort: true, Sources: []Port{{Name: "web"}}, Peers: []Peer{{Match: &Match{Select: selected}}}},
+	}, p.Rules[Ingress]...)
 	state := State{
 		Local: map[string]PodKey{"cali1": subject}, Namespaces: map[string]map[string]string{"a": {}, "b": {}}, Policies: []Policy{p},
 		Sets: []NetworkSet{{Namespace: "unknown", Nets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},

@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// An address that may be a pod's counts as the pod's and as nobody's to rules that deny, and to rules that allow by who the peer is as neither. What it may do
-// by its number alone it does.
+// An address that may be a pod's counts as the pod's and as nobody's to rules that deny, and to rules that allow by who
+// the peer is as neither. What it may do by its number alone it does.
 func TestUnsureAddresses(t *testing.T) {
 	subject, peer, other := PodKey{"a", "subject"}, PodKey{"a", "peer"}, PodKey{"a", "other"}
 	at := netip.MustParseAddr("10.0.0.2")
@@ -18,8 +18,9 @@ func TestUnsureAddresses(t *testing.T) {
 		Local: map[string]PodKey{"cali1": subject}, Namespaces: map[string]map[string]string{"a": {"team": "a"}},
 		Pods: map[PodKey]*Pod{
 			subject: {PodKey: subject, UID: "s", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
-			peer:    {PodKey: peer, UID: "p", Labels: map[string]string{"role": "x"}, Unsure: []netip.Addr{at}, Ports: []NamedPort{{"http", TCP, 80}}},
-			other:   {PodKey: other, UID: "o", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3")}, Ports: []NamedPort{{"web", TCP, 80}}},
+			peer: {PodKey: peer, UID: "p", Labels: map[string]string{"role": "x"}, Unsure: []netip.Addr{at},
+				Ports: []NamedPort{{"http", TCP, 80}}},
+			other: {PodKey: other, UID: "o", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3")}, Ports: []NamedPort{{"web", TCP, 80}}},
 		},
 	}
 	for rules, want := range map[string]bool{
@@ -29,24 +30,42 @@ func TestUnsureAddresses(t *testing.T) {
 		`{"action":"Allow","destination":{"notSelector":"role == 'y'"}}`: false,
 		`{"action":"Allow","destination":{"nets":["10.0.0.0/8"]}}`:       true,
 		`{"action":"Allow"}`: true,
-		`{"action":"Allow","protocol":"TCP","destination":{"ports":[80]}}`:                                                                                            true,
-		`{"action":"Allow","protocol":"TCP","destination":{"ports":["http"]}}`:                                                                                        false,
-		`{"action":"Allow","protocol":"TCP","destination":{"nets":["10.0.0.0/8"],"ports":["http"]}}`:                                                                  false,
-		`{"action":"Allow","protocol":"TCP","destination":{"notPorts":["http"]}}`:                                                                                     false,
-		`{"action":"Allow","protocol":"TCP","destination":{"notPorts":["web"]}}`:                                                                                      false,
-		`{"action":"Pass","destination":{"selector":"role == 'x'"}},{"action":"Allow"}`:                                                                               true,
-		`{"action":"Pass","protocol":"TCP","destination":{"ports":["http"]}},{"action":"Allow"}`:                                                                      true,
-		`{"action":"Pass","destination":{"selector":"role == 'y'"}},{"action":"Allow"}`:                                                                               true,
-		`{"action":"Deny","destination":{"selector":"role == 'x'"}},{"action":"Allow"}`:                                                                               false,
-		`{"action":"Deny","destination":{"selector":"role == 'y'"}},{"action":"Allow"}`:                                                                               true,
-		`{"action":"Pass","destination":{"selector":"role == 'x'"}},{"action":"Deny"}`:                                                                                false,
-		`{"action":"Deny","destination":{"notSelector":"role == 'x'"}},{"action":"Allow"}`:                                                                            true,
-		`{"action":"Deny","destination":{"notSelector":"role == 'y'"}},{"action":"Allow"}`:                                                                            false,
-		`{"action":"Deny","protocol":"TCP","destination":{"ports":["http"]}},{"action":"Allow"}`:                                                                      false,
-		`{"action":"Deny","protocol":"TCP","destination":{"nets":["10.0.0.0/8"],"ports":["http"]}},{"action":"Allow"}`:                                                false,
-		`{"action":"Deny","protocol":"TCP","destination":{"notPorts":["http"]}},{"action":"Allow"}`:                                                                   false,
-		`{"action":"Deny","protocol":"TCP","destination":{"ports":["web"]}},{"action":"Allow"}`:                                                                       true,
-		`{"action":"Allow","protocol":"TCP","destination":{"ports":["http"]}},{"action":"Deny","protocol":"TCP","destination":{"ports":["http"]}},{"action":"Allow"}`: false,
+		`{"action":"Allow","protocol":"TCP",` +
+			`"destination":{"ports":[80]}}`: true,
+		`{"action":"Allow","protocol":"TCP",` +
+			`"destination":{"ports":["http"]}}`: false,
+		`{"action":"Allow","protocol":"TCP","destination":{"nets":["10.0.0.0/8"],` +
+			`"ports":["http"]}}`: false,
+		`{"action":"Allow","protocol":"TCP",` +
+			`"destination":{"notPorts":["http"]}}`: false,
+		`{"action":"Allow","protocol":"TCP",` +
+			`"destination":{"notPorts":["web"]}}`: false,
+		`{"action":"Pass","destination":{"selector":"role == 'x'"}},` +
+			`{"action":"Allow"}`: true,
+		`{"action":"Pass","protocol":"TCP","destination":{"ports":["http"]}},` +
+			`{"action":"Allow"}`: true,
+		`{"action":"Pass","destination":{"selector":"role == 'y'"}},` +
+			`{"action":"Allow"}`: true,
+		`{"action":"Deny","destination":{"selector":"role == 'x'"}},` +
+			`{"action":"Allow"}`: false,
+		`{"action":"Deny","destination":{"selector":"role == 'y'"}},` +
+			`{"action":"Allow"}`: true,
+		`{"action":"Pass","destination":{"selector":"role == 'x'"}},` +
+			`{"action":"Deny"}`: false,
+		`{"action":"Deny","destination":{"notSelector":"role == 'x'"}},` +
+			`{"action":"Allow"}`: true,
+		`{"action":"Deny","destination":{"notSelector":"role == 'y'"}},` +
+			`{"action":"Allow"}`: false,
+		`{"action":"Deny","protocol":"TCP","destination":{"ports":["http"]}},` +
+			`{"action":"Allow"}`: false,
+		`{"action":"Deny","protocol":"TCP","destination":{"nets":["10.0.0.0/8"],"ports":["http"]}},` +
+			`{"action":"Allow"}`: false,
+		`{"action":"Deny","protocol":"TCP","destination":{"notPorts":["http"]}},` +
+			`{"action":"Allow"}`: false,
+		`{"action":"Deny","protocol":"TCP","destination":{"ports":["web"]}},` +
+			`{"action":"Allow"}`: true,
+		`{"action":"Allow","protocol":"TCP","destination":{"ports":["http"]}},{"action":"Deny","protocol":"TCP",` +
+			`"destination":{"ports":["http"]}},{"action":"Allow"}`: false,
 	} {
 		var n api.CalicoNetworkPolicy
 		n.Namespace, n.Name = "a", "egress"
@@ -64,8 +83,8 @@ func TestUnsureAddresses(t *testing.T) {
 	}
 }
 
-// An address that may be a pod's is never allowed what it is denied as the pod's, nor as nobody's, in random worlds: neither emptying an annotation nor naming
-// the address in that of another pod frees it.
+// An address that may be a pod's is never allowed what it is denied as the pod's, nor as nobody's, in random worlds:
+// neither emptying an annotation nor naming the address in that of another pod frees it.
 func TestUnsureAddressesAreAllowedNoMore(t *testing.T) {
 	var pods, hosts tally
 	for seed := range uint64(2000) {
@@ -130,7 +149,8 @@ var hostsOwn = netip.MustParseAddr("192.0.2.1")
 func (w world) hostState() State {
 	s := w.calicoState()
 	s.Node = "n"
-	s.HostEndpoints = append(s.HostEndpoints, HostEndpoint{Name: "own", Labels: w.labels(), Node: "n", Interface: "eth0", Allows: w.chance(50)})
+	s.HostEndpoints = append(s.HostEndpoints,
+		HostEndpoint{Name: "own", Labels: w.labels(), Node: "n", Interface: "eth0", Allows: w.chance(50)})
 	for i := range s.Sets {
 		if s.Sets[i].Namespace == "" { // only others' networks are private
 			s.Sets[i].Private = nil
@@ -179,8 +199,9 @@ func TestHostsAreJudgedAsCompiled(t *testing.T) {
 	}
 }
 
-// Of two pods that may have an address what is denied to one counts, in each tier, and what is allowed by its number to both. A tier that leaves on what
-// its rules do not match is followed by one that denies it. Where rules of a host endpoint are a sequence each counts by itself, and a Pass of one of the two denies.
+// Of two pods that may have an address what is denied to one counts, in each tier, and what is allowed by its number to
+// both. A tier that leaves on what its rules do not match is followed by one that denies it. Where rules of a host
+// endpoint are a sequence each counts by itself, and a Pass of one of the two denies.
 func TestOneOfSeveralIsDenied(t *testing.T) {
 	subject, at := PodKey{"a", "subject"}, netip.MustParseAddr("10.0.0.2")
 	pod := func(name, role string) *Pod {
@@ -212,11 +233,13 @@ func TestOneOfSeveralIsDenied(t *testing.T) {
 			{allowAll, denyOf("x"), true, true},
 			{`{"action":"Allow","source":{"selector":"role in {'x','y'}"}}`, passOf("z"), false, false},
 		} {
-			state.Policies = []Policy{ingress(t, Tier{Name: "first", Order: 1, End: Pass}, c.rules), ingress(t, Tier{Name: "last", Order: 2, End: Deny}, c.next)}
+			state.Policies = []Policy{ingress(t, Tier{Name: "first", Order: 1, End: Pass}, c.rules),
+				ingress(t, Tier{Name: "last", Order: 2, End: Deny}, c.next)}
 			packet := Packet{Protocol: TCP, Port: 80}
 			explained := Explain(state, Party{Address: at}, Party{Pod: subject}, packet).Allow
 			judged, _ := NewJudge(Select(state), state.Pods).Judge("cali1", Ingress, at, packet)
-			if got := Compile(state).Decide("cali1", Ingress, at, packet).Allow; got != c.want || explained != c.want || judged.Verdict.Allow != c.want {
+			if got := Compile(state).Decide("cali1", Ingress, at, packet).Allow; got != c.want || explained != c.want ||
+				judged.Verdict.Allow != c.want {
 				t.Errorf("%s, then %s: allowed %v, explained %v, judged %v, want %v", c.rules, c.next, got, explained, judged.Verdict.Allow, c.want)
 			}
 			for i := range state.Policies {

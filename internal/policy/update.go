@@ -6,10 +6,11 @@ import (
 	"slices"
 )
 
-// Update follows changes of pods: those that came, went, or have other labels, ports or addresses, and those that came to Local or went from it, which
-// need not be named. It changes Members and Endpoints in place and returns the addresses for which Members differ. A program that no pod has any more
-// stays, as pods that come and go mostly have it again: see Unused. If ok is false neither has changed, and more would have to, such as a program that no
-// pod had: Compile again, Update is of no more use. All else of the state must be as it was.
+// Update follows changes of pods: those that came, went, or have other labels, ports or addresses, and those that came
+// to Local or went from it, which need not be named. It changes Members and Endpoints in place and returns the
+// addresses for which Members differ. A program that no pod has any more stays, as pods that come and go mostly have it
+// again: see Unused. If ok is false neither has changed, and more would have to, such as a program that no pod had:
+// Compile again, Update is of no more use. All else of the state must be as it was.
 func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, ok bool) {
 	links, changed := c.moved(state, changed)
 	before := map[declaredAt]bool{}
@@ -89,11 +90,12 @@ type entry struct {
 	Endpoint
 }
 
-// Unused reports that there may be programs which no pod has any more, and sets for them alone: Compile leaves them out.
+// Unused reports that there may be programs which no pod has any more, and sets for them alone: Compile leaves them
+// out.
 func (c *Compiled) Unused() bool { return c.unused }
 
-// follow gives the pods of links the programs that there are for them. ok is false, and nothing is done, if there are none, or if the last pod goes whose
-// program was too large.
+// follow gives the pods of links the programs that there are for them. ok is false, and nothing is done, if there are
+// none, or if the last pod goes whose program was too large.
 func (c *Compiled) follow(state State, links []string) (ok bool) {
 	if len(links) == 0 {
 		return true
@@ -159,7 +161,8 @@ func (c *Compiled) enter(link string, entries map[string]entry) {
 	c.byLink[link], c.Endpoints[link], c.selection.byLink[link] = e.programs, e.Endpoint, e.policies
 }
 
-// noteDeclared remembers whether any pod declared the ports of this one before the change: if not, or none of its namespace does after it, programs change.
+// noteDeclared remembers whether any pod declared the ports of this one before the change: if not, or none of its
+// namespace does after it, programs change.
 func (c *Compiled) noteDeclared(before map[declaredAt]bool, pod *Pod) {
 	for _, port := range c.declares(pod) {
 		d := c.declaredAt(port, pod)

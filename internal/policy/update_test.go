@@ -35,17 +35,19 @@ func TestUpdate(t *testing.T) {
 		touched []string
 		ok      bool
 	}{
-		"gone":                     {allow, PodKey{"y", "b"}, nil, []string{yb, "fd00::4"}, true},
-		"no change that counts":    {allow, PodKey{"y", "a"}, &Pod{PodKey: PodKey{"y", "a"}, Addresses: []netip.Addr{netip.MustParseAddr(ya)}}, nil, true},
-		"other labels":             {allow, PodKey{"y", "b"}, pod(nil, http, yb), []string{yb, "fd00::4"}, true},
-		"other address":            {allow, PodKey{"y", "b"}, pod(b, http, "10.0.0.9"), []string{yb, "10.0.0.9", "fd00::4"}, true},
-		"a local pod":              {allow, PodKey{"x", "b"}, nil, []string{xb, "fd00::2"}, true},
-		"ports that nobody names":  {allow, PodKey{"y", "b"}, pod(b, nil, yb), []string{"fd00::4"}, true},
-		"a new number":             {named, PodKey{"y", "b"}, pod(b, []NamedPort{{"http", TCP, 7070}}, yb), nil, false},
-		"a number of others, too":  {named, PodKey{"y", "b"}, pod(b, []NamedPort{{"http", TCP, 8080}}, yb), []string{yb, "fd00::4"}, true},
-		"a namespace that is new":  {allow, PodKey{"new", "p"}, &Pod{PodKey: PodKey{"new", "p"}, Labels: b}, nil, true},
-		"a pod that is not known":  {allow, PodKey{"y", "none"}, nil, nil, true},
-		"an address that is taken": {allow, PodKey{"y", "z"}, &Pod{PodKey: PodKey{"y", "z"}, Labels: b, Addresses: []netip.Addr{netip.MustParseAddr(xa)}}, nil, true},
+		"gone": {allow, PodKey{"y", "b"}, nil, []string{yb, "fd00::4"}, true},
+		"no change that counts": {allow, PodKey{"y", "a"},
+			&Pod{PodKey: PodKey{"y", "a"}, Addresses: []netip.Addr{netip.MustParseAddr(ya)}}, nil, true},
+		"other labels":            {allow, PodKey{"y", "b"}, pod(nil, http, yb), []string{yb, "fd00::4"}, true},
+		"other address":           {allow, PodKey{"y", "b"}, pod(b, http, "10.0.0.9"), []string{yb, "10.0.0.9", "fd00::4"}, true},
+		"a local pod":             {allow, PodKey{"x", "b"}, nil, []string{xb, "fd00::2"}, true},
+		"ports that nobody names": {allow, PodKey{"y", "b"}, pod(b, nil, yb), []string{"fd00::4"}, true},
+		"a new number":            {named, PodKey{"y", "b"}, pod(b, []NamedPort{{"http", TCP, 7070}}, yb), nil, false},
+		"a number of others, too": {named, PodKey{"y", "b"}, pod(b, []NamedPort{{"http", TCP, 8080}}, yb), []string{yb, "fd00::4"}, true},
+		"a namespace that is new": {allow, PodKey{"new", "p"}, &Pod{PodKey: PodKey{"new", "p"}, Labels: b}, nil, true},
+		"a pod that is not known": {allow, PodKey{"y", "none"}, nil, nil, true},
+		"an address that is taken": {allow, PodKey{"y", "z"},
+			&Pod{PodKey: PodKey{"y", "z"}, Labels: b, Addresses: []netip.Addr{netip.MustParseAddr(xa)}}, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := cluster(c.policy)
@@ -186,7 +188,8 @@ func TestInterestOfBothViewsOfNamespaces(t *testing.T) {
 // While there is no policy at all, links that are not known pass.
 func TestClosed(t *testing.T) {
 	addr := netip.MustParseAddr(outside)
-	if r := Compile(cluster()); r.Closed || !r.Decide("unknown", Ingress, addr, Packet{Protocol: TCP, Port: 1}).Allow || r.Endpoints["calia"].UID != "x/a" || len(r.Programs) > 0 {
+	if r := Compile(cluster()); r.Closed || !r.Decide("unknown", Ingress, addr, Packet{Protocol: TCP, Port: 1}).Allow ||
+		r.Endpoints["calia"].UID != "x/a" || len(r.Programs) > 0 {
 		t.Errorf("without policies: %+v", r.Ruleset)
 	}
 	s := cluster(networkPolicy(t, `{"podSelector":{"matchLabels":{"app":"none"}}}`))

@@ -24,7 +24,8 @@ var (
 	worldNamespaces = []string{"x", "y", "z"}
 	worldNames      = []string{"http", "dns"}
 	worldPorts      = []uint16{53, 80, 81, 443}
-	worldNets       = []string{"10.0.0.0/8", "10.0.0.0/29", "10.0.0.2/32", "10.0.0.4/30", "0.0.0.0/0", "::/0", "fd00::/125", "fd00::3/128", "192.0.2.0/24", "192.0.2.128/25"}
+	worldNets       = []string{"10.0.0.0/8", "10.0.0.0/29", "10.0.0.2/32", "10.0.0.4/30", "0.0.0.0/0", "::/0", "fd00::/125", "fd00::3/128",
+		"192.0.2.0/24", "192.0.2.128/25"}
 )
 
 func (w world) labels() map[string]string {
@@ -168,7 +169,8 @@ func worldAddresses() (all []netip.Addr) {
 	for i := range 10 {
 		all = append(all, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i)}))
 	}
-	for _, a := range []string{"0.0.0.0", "9.255.255.255", "11.0.0.0", "255.255.255.255", "::", "fe80::1", "192.0.2.1", "192.0.2.2", "192.0.2.129", "192.0.2.130"} {
+	for _, a := range []string{"0.0.0.0", "9.255.255.255", "11.0.0.0", "255.255.255.255", "::", "fe80::1", "192.0.2.1", "192.0.2.2",
+		"192.0.2.129", "192.0.2.130"} {
 		all = append(all, netip.MustParseAddr(a))
 	}
 	return all

@@ -1,5 +1,6 @@
-// Package testkit has no code. Its folder holds the helpers that tests share: an API server and etcd from the lab, network namespaces, BGP
-// peers, agents on nodes of their own, clusters with policies and what they mean, and the conformance cases of a datastore.
+// Package testkit has no code. Its folder holds the helpers that tests share: an API server and etcd from the lab,
+// network namespaces, BGP peers, agents on nodes of their own, clusters with policies and what they mean, and the
+// conformance cases of a datastore.
 //
 // Only tests import it; hack/layers checks that.
 package testkit

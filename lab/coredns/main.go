@@ -1,4 +1,5 @@
-// Command coredns is CoreDNS with only the plugins of a lab's Corefile: all of them would link the client libraries of several clouds.
+// Command coredns is CoreDNS with only the plugins of a lab's Corefile: all of them would link the client libraries of
+// several clouds.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package e2e runs the README's first command as a new user would: from a fresh clone, with an empty cache of the lab's programs. It has
-// no other code.
+// Package e2e runs the README's first command as a new user would: from a fresh clone, with an empty cache of the lab's
+// programs. It has no other code.
 package e2e
 
 import (
@@ -27,11 +27,11 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/probe"
 )
 
-// TestDemo interrupts `make demo` at four points, looks for what it left, and runs it through on this machine's own kernel. The demo asserts all that
-// it shows.
+// TestDemo interrupts `make demo` at four points, looks for what it left, and runs it through on this machine's own
+// kernel. The demo asserts all that it shows.
 //
-// The interruptions with IPIP come first. On a kernel that has none it runs in a virtual machine, where nothing can be built: what was not built before
-// it boots is missing there, and only an empty cache shows it.
+// The interruptions with IPIP come first. On a kernel that has none it runs in a virtual machine, where nothing can be
+// built: what was not built before it boots is missing there, and only an empty cache shows it.
 func TestDemo(t *testing.T) {
 	u := newUser(t)
 	for _, point := range []string{
@@ -44,8 +44,8 @@ func TestDemo(t *testing.T) {
 	u.here(t, native(t)...)
 }
 
-// TestDemoIPIP runs the demo through with IPIP, in a virtual machine that counts instructions, which no other program makes slow; the transcript has the
-// shape of docs/demo.md.
+// TestDemoIPIP runs the demo through with IPIP, in a virtual machine that counts instructions, which no other program
+// makes slow; the transcript has the shape of docs/demo.md.
 func TestDemoIPIP(t *testing.T) {
 	u := newUser(t)
 	u.beside = true
@@ -67,8 +67,8 @@ func (u user) here(t *testing.T, args ...string) {
 	u.kept(t, args...)
 }
 
-// native returns what make has to be told so that it shows on this machine's own kernel what it has not shown yet: nothing, as a new user,
-// where that has no IPIP.
+// native returns what make has to be told so that it shows on this machine's own kernel what it has not shown yet:
+// nothing, as a new user, where that has no IPIP.
 func native(t *testing.T) []string {
 	t.Helper()
 	err := probe.IPIP(t.Context())
@@ -81,12 +81,14 @@ func native(t *testing.T) []string {
 	return nil
 }
 
-// kept runs a demo with VXLAN through and leaves the cluster running, looks around there as the demo says at its end, and takes it down.
+// kept runs a demo with VXLAN through and leaves the cluster running, looks around there as the demo says at its end,
+// and takes it down.
 func (u user) kept(t *testing.T, args ...string) {
 	t.Helper()
 	u.demo(t, append(args, "KEEP=1", "RECORD="+u.record)...).wait(t)
 	transcript := read(t, u.record)
-	for _, want := range []string{"\n## 15. VXLAN on the wire\n", "\n    node2# tcpdump -nn -t -c 4 -i eth0 'udp port 4789' ", "\nAll 17 steps showed what they should, in "} {
+	for _, want := range []string{"\n## 15. VXLAN on the wire\n", "\n    node2# tcpdump -nn -t -c 4 -i eth0 'udp port 4789' ",
+		"\nAll 17 steps showed what they should, in "} {
 		if !strings.Contains(transcript, want) {
 			t.Errorf("the transcript has no %q", want)
 		}
@@ -259,7 +261,8 @@ func (u user) interrupt(t *testing.T, at *regexp.Regexp, args ...string) {
 	u.nothingLeft(t)
 }
 
-// nothingLeft fails if anything of a demo that has ended is still there. Its processes have this user's cache in their environment.
+// nothingLeft fails if anything of a demo that has ended is still there. Its processes have this user's cache in their
+// environment.
 func (u user) nothingLeft(t *testing.T) {
 	t.Helper()
 	left := u.traces(t)

@@ -1,6 +1,6 @@
-// Package early answers -v before the rest of a plugin is initialised, which is most of what that answer costs. Go initialises
-// packages in the order of their import paths as far as their imports allow (go.dev/ref/spec#Package_initialization): this one
-// imports next to nothing, and is for its side effect only.
+// Package early answers -v before the rest of a plugin is initialised, which is most of what that answer costs. Go
+// initialises packages in the order of their import paths as far as their imports allow
+// (go.dev/ref/spec#Package_initialization): this one imports next to nothing, and is for its side effect only.
 package early
 
 import (

@@ -1,5 +1,5 @@
-// Package plugin is the two CNI plugins as the runtime and they themselves call them. They are linked from the same packages, so
-// that in the image one file has both names.
+// Package plugin is the two CNI plugins as the runtime and they themselves call them. They are linked from the same
+// packages, so that in the image one file has both names.
 package plugin
 
 import (
@@ -57,8 +57,8 @@ func IPAM() {
 // maxInput is far more than any network configuration with its previous result.
 const maxInput = 16 << 20
 
-// boundInput puts a pipe in the place of standard input, of which the library that the plugins are made with reads all: more than
-// maxInput ends the process with CNI's error.
+// boundInput puts a pipe in the place of standard input, of which the library that the plugins are made with reads all:
+// more than maxInput ends the process with CNI's error.
 func boundInput() {
 	in := os.Stdin
 	r, w, err := os.Pipe()
@@ -68,7 +68,8 @@ func boundInput() {
 	os.Stdin = r
 	go func() {
 		if n, _ := io.CopyN(w, in, maxInput+1); n > maxInput {
-			_ = types.NewError(types.ErrDecodingFailure, fmt.Sprintf("network configuration on standard input has more than %d bytes", maxInput), "").Print()
+			_ = types.NewError(types.ErrDecodingFailure,
+				fmt.Sprintf("network configuration on standard input has more than %d bytes", maxInput), "").Print()
 			os.Exit(1)
 		}
 		_ = w.Close() // the reader has all, or sees that it is cut off

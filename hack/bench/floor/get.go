@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Command get makes one authenticated GET like the plugins' client and reads the response: the floor of a plugin with one request to the API
-// server.
+// Command get makes one authenticated GET like the plugins' client and reads the response: the floor of a plugin with
+// one request to the API server.
 package main
 
 import (

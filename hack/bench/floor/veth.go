@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Command veth configures the kernel for a pod with the netlink library of other plugins and without an API server: a veth pair, an address,
-// the routes on both sides and four sysctls. DEL removes the pair.
+// Command veth configures the kernel for a pod with the netlink library of other plugins and without an API server: a
+// veth pair, an address, the routes on both sides and four sysctls. DEL removes the pair.
 package main
 
 import (

@@ -1,6 +1,7 @@
 //go:build ignore
 
-// Command weigh runs a program on its own standard input, and prints the largest resident set, in kB, of it and all that it starts.
+// Command weigh runs a program on its own standard input, and prints the largest resident set, in kB, of it and all
+// that it starts.
 package main
 
 import (

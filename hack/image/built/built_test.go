@@ -144,8 +144,9 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// The parsers of BMP and MRT have known vulnerabilities, and parsers of configuration files would add attack surface: neither is linked
-// (docs/image.md, hack/vulns/exceptions.yaml). Function names remain in a stripped program, for stack traces.
+// The parsers of BMP and MRT have known vulnerabilities, and parsers of configuration files would add attack surface:
+// neither is linked (docs/image.md, hack/vulns/exceptions.yaml). Function names remain in a stripped program, for stack
+// traces.
 func TestNotLinked(t *testing.T) {
 	_, images := open(t, archive)
 	dir := t.TempDir()
@@ -244,7 +245,8 @@ func copySources(t *testing.T, to string) {
 	}
 }
 
-// The same sources in another directory, with other times and modes, give the same image, and the Dockerfile uses the same files.
+// The same sources in another directory, with other times and modes, give the same image, and the Dockerfile uses the
+// same files.
 func TestAnotherDirectoryGivesTheSame(t *testing.T) {
 	index, images := open(t, archive)
 	labels := config(t, images["amd64"]).Labels
@@ -266,7 +268,8 @@ func TestAnotherDirectoryGivesTheSame(t *testing.T) {
 	want, err := index.Digest()
 	errtest.Must(t, err)
 	if got, err := other.Digest(); err != nil || got != want {
-		t.Fatalf("digest %v, %v; %s has %v, so the build depends on its place (or the sources have changed since: make image-all)", got, err, archive, want)
+		t.Fatalf("digest %v, %v; %s has %v, so the build depends on its place (or the sources have changed since: make image-all)",
+			got, err, archive, want)
 	}
 	for _, suffix := range []string{".amd64.spdx.json", ".arm64.spdx.json"} {
 		name := strings.TrimSuffix(archive, ".tar") + suffix

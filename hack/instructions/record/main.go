@@ -1,4 +1,5 @@
-// Command record writes what runs of internal/tests/perf have counted into testdata/ratios.csv, each output as KERNEL=FILE:
+// Command record writes what runs of internal/tests/perf have counted into testdata/ratios.csv, each output as
+// KERNEL=FILE:
 //
 //	record -root .. stable=FILE newest=FILE
 package main

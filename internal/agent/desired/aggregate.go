@@ -13,11 +13,12 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
-// Aggregate decides what routers are announced in place of blocks, given the paths that BGP has learned. It reports whether that is new, and
-// which prefixes cannot be used: in those the blocks are announced.
+// Aggregate decides what routers are announced in place of blocks, given the paths that BGP has learned. It reports
+// whether that is new, and which prefixes cannot be used: in those the blocks are announced.
 //
-// A node that announces an aggregate drops packets for what has no longer route, so that it must not hold addresses that lead anywhere else:
-// pods' pools must fill it. And it gets packets for the blocks of all nodes, which it must not send back to the router.
+// A node that announces an aggregate drops packets for what has no longer route, so that it must not hold addresses
+// that lead anywhere else: pods' pools must fill it. And it gets packets for the blocks of all nodes, which it must not
+// send back to the router.
 func (j *Judge) Aggregate(learned []bgp.Path) (changed bool, problems []error) {
 	s, before := j.Snapshot, j.Aggregates
 	s.Aggregates = make(map[netip.Addr]policy.Aggregates, len(s.Peering.Aggregations))
@@ -62,7 +63,8 @@ func (s *Snapshot) liveAggregates() (all []netip.Prefix) {
 	return slices.Compact(all)
 }
 
-// candidates are the prefixes that an aggregation is about and that are larger than the blocks in them, the largest first.
+// candidates are the prefixes that an aggregation is about and that are larger than the blocks in them, the largest
+// first.
 func (s *Snapshot) candidates(by peering.Aggregation, peer netip.Addr) (all []netip.Prefix) {
 	var from []netip.Prefix
 	switch by {
@@ -84,7 +86,8 @@ func (s *Snapshot) candidates(by peering.Aggregation, peer netip.Addr) (all []ne
 
 // holdsBlocks reports that there may be blocks that are smaller than a prefix in it.
 func (s *Snapshot) holdsBlocks(p netip.Prefix) bool {
-	return slices.ContainsFunc(s.Pools, func(pool Pool) bool { return pool.CIDR.Overlaps(p) && p.Bits() < pool.BlockBits && s.announced(&pool) })
+	return slices.ContainsFunc(s.Pools,
+		func(pool Pool) bool { return pool.CIDR.Overlaps(p) && p.Bits() < pool.BlockBits && s.announced(&pool) })
 }
 
 // announced reports that blocks of a pool are announced: nodes have some, or may have.
@@ -113,13 +116,15 @@ func (j *Judge) unfit(p netip.Prefix) string {
 		return "holds addresses of no IPPool for pods, or of one with disableBGPExport"
 	}
 	if block := j.beyond(p); block.IsValid() {
-		return fmt.Sprintf("holds block %s of node %s, which is in another subnet, and the pool does not encapsulate", block, j.Owners[block].Node)
+		return fmt.Sprintf("holds block %s of node %s, which is in another subnet, and the pool does not encapsulate",
+			block, j.Owners[block].Node)
 	}
 	return ""
 }
 
-// beyond returns the first block in a prefix that is another node's to which there may be no way but by a router; invalid if there is none. Whether
-// BGP has a path to it does not count: a node that fails would have all others announce their blocks.
+// beyond returns the first block in a prefix that is another node's to which there may be no way but by a router;
+// invalid if there is none. Whether BGP has a path to it does not count: a node that fails would have all others
+// announce their blocks.
 func (j *Judge) beyond(p netip.Prefix) (first netip.Prefix) {
 	for block, owner := range j.Owners {
 		pool, _ := j.poolOf(block)

@@ -13,14 +13,16 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// aggregating is a node that has a router of another AS at 10.0.0.254 and one of its own at 10.0.0.253, which are to have aggregates.
+// aggregating is a node that has a router of another AS at 10.0.0.254 and one of its own at 10.0.0.253, which are to
+// have aggregates.
 func aggregating(t *testing.T, by string, change func(*state.Cluster)) *Snapshot {
 	t.Helper()
 	s := snapshot(t, func(w *state.Cluster) {
 		for name, spec := range map[string]api.BGPPeerSpec{
 			"tor": {PeerIP: "10.0.0.254", ASNumber: 65000}, "inside": {PeerIP: "10.0.0.253", ASNumber: 64512}, "nodes": {PeerSelector: "all()"},
 		} {
-			w.Peers = append(w.Peers, api.BGPPeer{Meta: api.Meta{Name: name, Annotations: map[string]string{api.AnnotationAggregate: by}}, Spec: spec})
+			w.Peers = append(w.Peers,
+				api.BGPPeer{Meta: api.Meta{Name: name, Annotations: map[string]string{api.AnnotationAggregate: by}}, Spec: spec})
 		}
 		if change != nil {
 			change(w)
@@ -99,11 +101,13 @@ func TestAggregate(t *testing.T) {
 			w.Pools[0].Spec.CIDR, w.Affinities = "192.168.1.0/26", w.Affinities[1:2]
 		}},
 		{name: "a pool that is kept out of BGP", by: "pools", change: pool(func(p *api.IPPoolSpec) { p.DisableBGPExport = true })},
-		{name: "a pool for load balancers", by: "pools", change: pool(func(p *api.IPPoolSpec) { p.AllowedUses = []api.AllowedUse{api.UseLoadBalancer} })},
+		{name: "a pool for load balancers", by: "pools",
+			change: pool(func(p *api.IPPoolSpec) { p.AllowedUses = []api.AllowedUse{api.UseLoadBalancer} })},
 		{name: "a disabled pool without blocks", by: "pools", change: add(api.IPPoolSpec{CIDR: "10.64.0.0/16", Disabled: true}), want: live},
 		{name: "a disabled pool with blocks", by: "pools", change: pool(func(p *api.IPPoolSpec) { p.Disabled = true }), want: live},
 		{name: "a pool around the API server", by: "pools", change: pool(func(p *api.IPPoolSpec) { p.CIDR = "192.0.0.0/8" }),
-			problem: "BGPPeer tor: annotation tortie.io/aggregate pools: 192.0.0.0/8 shares addresses with the API server's address 192.0.2.1: it is not announced"},
+			problem: "BGPPeer tor: annotation tortie.io/aggregate pools: 192.0.0.0/8 shares addresses with the API server's address " +
+				"192.0.2.1: it is not announced"},
 		{name: "a node that only routers reach", by: "pools", change: func(w *state.Cluster) {
 			w.Pools[0].Spec.IPIPMode, w.Affinities = api.EncapNever, append(w.Affinities, claim("far", "192.168.3.0/26", "1"))
 		}, problem: "192.168.0.0/16 holds block 192.168.3.0/26 of node far, which is in another subnet, and the pool does not encapsulate"},

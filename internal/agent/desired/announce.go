@@ -17,8 +17,8 @@ func (s *Snapshot) Local() (bgp.Local, error) {
 	return bgp.Local{ASN: s.OwnASN(), RouterID: id, Listen: s.listen(), Port: s.Port, ClusterID: s.Peering.ClusterID}, err
 }
 
-// listen returns the addresses that BGP is spoken at: the node's, unless the cluster's bindMode is None. Calico takes None for the
-// default; Tortie wants it set.
+// listen returns the addresses that BGP is spoken at: the node's, unless the cluster's bindMode is None. Calico takes
+// None for the default; Tortie wants it set.
 func (s *Snapshot) listen() []netip.Addr {
 	addrs := s.Self.addrs()
 	if s.peers.config.BindMode == "None" {
@@ -32,10 +32,11 @@ func (s *Snapshot) listen() []netip.Addr {
 	return addrs
 }
 
-// Policy returns what passes on the sessions. Learned paths are passed on inside of the pools, but for those with disableBGPExport and
-// those for Services alone: who learns an address of a Service with policy Local by a node that has no endpoint loses its packets. A route
-// reflector passes them on inside of the ranges of services, too, but an address of a Service with its next hop only (Served). BGP itself
-// passes them on to other ASes and to reflectors' clients only.
+// Policy returns what passes on the sessions. Learned paths are passed on inside of the pools, but for those with
+// disableBGPExport and those for Services alone: who learns an address of a Service with policy Local by a node that
+// has no endpoint loses its packets. A route reflector passes them on inside of the ranges of services, too, but an
+// address of a Service with its next hop only (Served). BGP itself passes them on to other ASes and to reflectors'
+// clients only.
 func (s *Snapshot) Policy() bgp.Policy {
 	p := bgp.Policy{
 		Tags: s.Peering.Tags, Import: s.imports(), Export: s.Peering.Export, Refuse: s.ownAddresses(), Own: s.Blocks,
@@ -63,9 +64,10 @@ func (s *Snapshot) Policy() bgp.Policy {
 	return p
 }
 
-// imports are the import rules by peer: the operator's, followed, for peers that are nodes of the cluster, by one that rejects all
-// prefixes outside of the pools and of the ranges of services, which reflectors pass on. What nodes of the mesh announce there never becomes a
-// route; it comes in to be shown as refused, unless an export rule could pass it on with this node as next hop.
+// imports are the import rules by peer: the operator's, followed, for peers that are nodes of the cluster, by one that
+// rejects all prefixes outside of the pools and of the ranges of services, which reflectors pass on. What nodes of the
+// mesh announce there never becomes a route; it comes in to be shown as refused, unless an export rule could pass it on
+// with this node as next hop.
 func (s *Snapshot) imports() map[netip.Addr]*policy.Rules {
 	all := maps.Clone(s.Peering.Import)
 	var closed *policy.Rules
@@ -106,8 +108,9 @@ func (s *Snapshot) ownAddresses() []netip.Prefix {
 // OwnASN is the AS number of this node.
 func (s *Snapshot) OwnASN() uint32 { return cmp.Or(s.Self.ASN, s.ASN) }
 
-// Originated returns the paths that this node originates: its own confirmed blocks, each pod's address, own or floating, from another node's
-// block, aggregates, and addresses of services; but nothing of pools that keep out of BGP, nor of a family in which it has no address.
+// Originated returns the paths that this node originates: its own confirmed blocks, each pod's address, own or
+// floating, from another node's block, aggregates, and addresses of services; but nothing of pools that keep out of
+// BGP, nor of a family in which it has no address.
 func (s *Snapshot) Originated() []bgp.Path {
 	var paths []bgp.Path
 	announce := func(p netip.Prefix) {

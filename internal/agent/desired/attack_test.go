@@ -24,8 +24,10 @@ import (
 // evil adds a pool, which has nothing but claims of far and of mate, which is in this node's subnet.
 func evil(cidr string, size int, claims ...string) func(*state.Cluster) {
 	return func(w *state.Cluster) {
-		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "mate", Annotations: map[string]string{api.AnnotationIPv4Address: "10.0.0.77/24"}}})
-		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "evil"}, Spec: api.IPPoolSpec{CIDR: cidr, BlockSize: size, IPIPMode: api.EncapAlways}})
+		w.Nodes = append(w.Nodes,
+			api.Node{Meta: api.Meta{Name: "mate", Annotations: map[string]string{api.AnnotationIPv4Address: "10.0.0.77/24"}}})
+		w.Pools = append(w.Pools,
+			api.IPPool{Meta: api.Meta{Name: "evil"}, Spec: api.IPPoolSpec{CIDR: cidr, BlockSize: size, IPIPMode: api.EncapAlways}})
 		for _, c := range claims {
 			node, block, _ := strings.Cut(c, " ")
 			w.Affinities = append(w.Affinities, claim(node, block, ""))
@@ -33,7 +35,8 @@ func evil(cidr string, size int, claims ...string) func(*state.Cluster) {
 	}
 }
 
-// Whatever pools and claims there are: no route takes the network between the nodes away, by claims and by BGP alike, and the pool is named.
+// Whatever pools and claims there are: no route takes the network between the nodes away, by claims and by BGP alike,
+// and the pool is named.
 func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 	for name, c := range map[string]struct {
 		pool   string
@@ -43,19 +46,26 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 		vouch  bool   // node2's kubelet says its address
 		why    string // empty: it is a route
 	}{
-		"an address of this node's subnet":           {"10.0.0.0/24", 32, "far 10.0.0.53/32", "10.9.0.9", false, "lies in the subnet 10.0.0.0/24"},
-		"another node":                               {"10.0.0.0/24", 32, "far 10.0.0.2/32", "10.9.0.9", false, "lies in the subnet 10.0.0.0/24"},
-		"another node, by one in the subnet":         {"10.0.0.0/24", 32, "mate 10.0.0.2/32", "10.0.0.77", true, "it holds the address 10.0.0.2 of a node"},
-		"several nodes, by one in the subnet":        {"10.0.0.0/24", 30, "mate 10.0.0.0/30", "10.0.0.77", true, "it holds this node's address 10.0.0.1"},
-		"the gateway, by one in the subnet":          {"10.0.0.0/24", 32, "mate 10.0.0.254/32", "10.0.0.77", false, "it holds a gateway of this host 10.0.0.254"},
-		"this node":                                  {"10.0.0.0/24", 32, "far 10.0.0.1/32", "10.9.0.9", false, "10.0.0.1"},
-		"the subnet":                                 {"10.0.0.0/16", 24, "far 10.0.0.0/24", "10.9.0.9", false, "it is the subnet 10.0.0.0/24"},
-		"the subnet of another link":                 {"10.1.0.0/16", 26, "far 10.1.0.64/26", "10.9.0.9", false, "lies in the subnet 10.1.0.0/24 that this node is in, by eth1"},
-		"the API server":                             {"203.0.113.0/24", 26, "far 203.0.113.0/26", "10.9.0.9", false, "it holds the API server's address 203.0.113.10"},
-		"a range of services":                        {"10.96.0.0/12", 26, "far 10.97.0.0/26", "10.9.0.9", false, "addresses of services"},
-		"more than a range of services":              {"10.112.0.0/15", 20, "far 10.112.0.0/20", "10.9.0.9", false, "addresses of services"},
-		"its own next hop":                           {"10.9.0.0/24", 26, "far 10.9.0.0/26", "10.9.0.9", false, "it holds its own next hop"},
-		"a node in another subnet":                   {"10.5.0.0/24", 26, "far 10.5.0.0/26", "10.9.0.9", true, "it holds the address 10.5.0.5 of a node"},
+		"an address of this node's subnet": {"10.0.0.0/24", 32, "far 10.0.0.53/32", "10.9.0.9", false,
+			"lies in the subnet 10.0.0.0/24"},
+		"another node": {"10.0.0.0/24", 32, "far 10.0.0.2/32", "10.9.0.9", false, "lies in the subnet 10.0.0.0/24"},
+		"another node, by one in the subnet": {"10.0.0.0/24", 32, "mate 10.0.0.2/32", "10.0.0.77", true,
+			"it holds the address 10.0.0.2 of a node"},
+		"several nodes, by one in the subnet": {"10.0.0.0/24", 30, "mate 10.0.0.0/30", "10.0.0.77", true,
+			"it holds this node's address 10.0.0.1"},
+		"the gateway, by one in the subnet": {"10.0.0.0/24", 32, "mate 10.0.0.254/32", "10.0.0.77", false,
+			"it holds a gateway of this host 10.0.0.254"},
+		"this node":  {"10.0.0.0/24", 32, "far 10.0.0.1/32", "10.9.0.9", false, "10.0.0.1"},
+		"the subnet": {"10.0.0.0/16", 24, "far 10.0.0.0/24", "10.9.0.9", false, "it is the subnet 10.0.0.0/24"},
+		"the subnet of another link": {"10.1.0.0/16", 26, "far 10.1.0.64/26", "10.9.0.9", false,
+			"lies in the subnet 10.1.0.0/24 that this node is in, by eth1"},
+		"the API server": {"203.0.113.0/24", 26, "far 203.0.113.0/26", "10.9.0.9", false,
+			"it holds the API server's address 203.0.113.10"},
+		"a range of services":           {"10.96.0.0/12", 26, "far 10.97.0.0/26", "10.9.0.9", false, "addresses of services"},
+		"more than a range of services": {"10.112.0.0/15", 20, "far 10.112.0.0/20", "10.9.0.9", false, "addresses of services"},
+		"its own next hop":              {"10.9.0.0/24", 26, "far 10.9.0.0/26", "10.9.0.9", false, "it holds its own next hop"},
+		"a node in another subnet": {"10.5.0.0/24", 26, "far 10.5.0.0/26", "10.9.0.9", true,
+			"it holds the address 10.5.0.5 of a node"},
 		"what a node says, and its kubelet does not": {"10.5.0.0/24", 26, "far 10.5.0.0/26", "10.9.0.9", false, ""},
 		"pods in the nodes' own subnet":              {"10.0.0.128/25", 27, "mate 10.0.0.160/27", "10.0.0.77", true, ""},
 		"elsewhere":                                  {"10.6.0.0/16", 26, "far 10.6.1.0/26", "10.9.0.9", false, ""},
@@ -63,7 +73,8 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := desiredtest.World(evil(c.pool, c.size, c.claims))
-			w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "fifth", Annotations: map[string]string{api.AnnotationIPv4Address: "10.5.0.5/24"}}})
+			w.Nodes = append(w.Nodes,
+				api.Node{Meta: api.Meta{Name: "fifth", Annotations: map[string]string{api.AnnotationIPv4Address: "10.5.0.5/24"}}})
 			ev := Evidence{}
 			if c.vouch {
 				ev.Internal = map[string][]netip.Addr{"node2": {addr("10.0.0.2")}, "fifth": {addr("10.5.0.5")}}
@@ -76,7 +87,8 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 			s.Self.Found = []nodeaddr.Candidate{{Addr: prefix("10.0.0.1/24"), Link: "eth0"}, {Addr: prefix("10.1.0.1/24"), Link: "eth1"}}
 			s.ServiceRanges = rangesOf("10.96.0.0/12", "10.112.7.0/24")
 			_, block, _ := strings.Cut(c.claims, " ")
-			for what, learned := range map[string][]bgp.Path{"claim": nil, "BGP": {{Prefix: prefix(block), NextHop: addr(c.hop), From: addr(c.hop)}}} {
+			for what, learned := range map[string][]bgp.Path{"claim": nil,
+				"BGP": {{Prefix: prefix(block), NextHop: addr(c.hop), From: addr(c.hop)}}} {
 				accepted, refused := s.By(Grounds{}).Accept(learned)
 				is := slices.ContainsFunc(s.By(Grounds{}).Routes(accepted), func(r routes.Route) bool { return r.Dst == prefix(block) })
 				says := slices.ContainsFunc(refused, func(r Refusal) bool {
@@ -86,7 +98,9 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 					t.Errorf("by %s it is a route: %v; refused: %v", what, is, refused)
 				}
 			}
-			if problems := s.CheckPools(); c.why != "" && (len(problems) != 1 || !strings.Contains(problems[0].Error(), "IPPool evil: spec.cidr "+c.pool)) || name == "elsewhere" && len(problems) > 0 {
+			if problems := s.CheckPools(); c.why != "" &&
+				(len(problems) != 1 || !strings.Contains(problems[0].Error(), "IPPool evil: spec.cidr "+c.pool)) ||
+				name == "elsewhere" && len(problems) > 0 {
 				t.Errorf("problems: %v", problems)
 			}
 		})
@@ -108,7 +122,8 @@ func TestPoolsInRangesOfServices(t *testing.T) {
 		}), Evidence{})
 		s.ServiceRanges = rangesOf("203.0.113.0/24")
 		problems := s.CheckPools()
-		if c.problem != (len(problems) == 1 && strings.Contains(problems[0].Error(), "203.0.113.0/24, the addresses of services")) || !c.problem && len(problems) > 0 {
+		if c.problem != (len(problems) == 1 && strings.Contains(problems[0].Error(), "203.0.113.0/24, the addresses of services")) ||
+			!c.problem && len(problems) > 0 {
 			t.Errorf("allowedUses %v: problems %v, want one: %v", c.uses, problems, c.problem)
 		}
 	}
@@ -119,7 +134,8 @@ func TestUnsureAddressesChangeNothing(t *testing.T) {
 	poolAlone := func(w *state.Cluster) { evil("10.5.0.0/24", 26, "far 10.5.0.0/26")(w) }
 	withNode := func(w *state.Cluster) {
 		poolAlone(w)
-		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "fifth", Annotations: map[string]string{api.AnnotationIPv4Address: "10.5.0.5/24"}}})
+		w.Nodes = append(w.Nodes,
+			api.Node{Meta: api.Meta{Name: "fifth", Annotations: map[string]string{api.AnnotationIPv4Address: "10.5.0.5/24"}}})
 	}
 	nodeAlone := func(w *state.Cluster) { withNode(w); w.Affinities = w.Affinities[:len(w.Affinities)-1] }
 	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}
@@ -143,28 +159,35 @@ func TestUnsureAddressesChangeNothing(t *testing.T) {
 	}
 }
 
-// Whatever a Node announces: what is no address of a node reaches neither the kernel's tables nor the guard, and is named.
+// Whatever a Node announces: what is no address of a node reaches neither the kernel's tables nor the guard, and is
+// named.
 func TestAddressesThatAreNone(t *testing.T) {
 	for _, text := range []string{"0.0.0.0/0", "127.0.0.1/8", "224.0.0.1/4", "255.255.255.255/32", "169.254.9.9/16"} {
-		s, problems := Build(Self{Name: "node1"}, contest(func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = text }))
-		if _, ok := s.MemberAt(prefix(text).Addr()); ok || !strings.Contains(strings.Join(texts(problems), "\n"), "Node far: annotation projectcalico.org/IPv4Address "+text+" cannot be") {
+		s, problems := Build(Self{Name: "node1"},
+			contest(func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv4Address] = text }))
+		if _, ok := s.MemberAt(prefix(text).Addr()); ok ||
+			!strings.Contains(strings.Join(texts(problems), "\n"), "Node far: annotation projectcalico.org/IPv4Address "+text+" cannot be") {
 			t.Errorf("%s: a member: %v; problems %q", text, ok, problems)
 		}
 	}
 	for _, text := range []string{"::/0", "::1/128", "ff02::1/64", "fe80::1/64"} {
-		s, problems := Build(Self{Name: "node1"}, contest(func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv6Address] = text }))
-		if _, ok := s.MemberAt(prefix(text).Addr()); ok || !strings.Contains(strings.Join(texts(problems), "\n"), "Node far: annotation projectcalico.org/IPv6Address "+text+" cannot be") {
+		s, problems := Build(Self{Name: "node1"},
+			contest(func(_ *state.Cluster, far map[string]string) { far[api.AnnotationIPv6Address] = text }))
+		if _, ok := s.MemberAt(prefix(text).Addr()); ok ||
+			!strings.Contains(strings.Join(texts(problems), "\n"), "Node far: annotation projectcalico.org/IPv6Address "+text+" cannot be") {
 			t.Errorf("%s: a member: %v; problems %q", text, ok, problems)
 		}
 	}
 }
 
-// A node may announce the broadcast address of a subnet of this node's: the kernel refuses such a next hop, and by that every pass would fail. One
-// that this node has itself, on another link, is no next hop either, and is named.
+// A node may announce the broadcast address of a subnet of this node's: the kernel refuses such a next hop, and by that
+// every pass would fail. One that this node has itself, on another link, is no next hop either, and is named.
 func TestNextHopsThatTheKernelRefuses(t *testing.T) {
 	for address, why := range map[string]string{
-		"10.0.0.255/24": "is the broadcast address of the subnet 10.0.0.0/24", "10.1.0.1/24": "is this node itself", "10.1.0.255/32": "is the broadcast address of the subnet 10.1.0.0/24",
-		"10.2.0.191/32": "is the broadcast address of the subnet 10.2.0.128/26", "10.3.0.3/32": "is the broadcast address of the subnet 10.3.0.0/30",
+		"10.0.0.255/24": "is the broadcast address of the subnet 10.0.0.0/24", "10.1.0.1/24": "is this node itself",
+		"10.1.0.255/32": "is the broadcast address of the subnet 10.1.0.0/24",
+		"10.2.0.191/32": "is the broadcast address of the subnet 10.2.0.128/26",
+		"10.3.0.3/32":   "is the broadcast address of the subnet 10.3.0.0/30",
 	} {
 		w := contest(func(w *state.Cluster, far map[string]string) {
 			w.Pools[0].Spec.VXLANMode, far[api.AnnotationIPv4Address] = api.EncapNever, address
@@ -175,22 +198,26 @@ func TestNextHopsThatTheKernelRefuses(t *testing.T) {
 			{Addr: prefix("10.2.0.129/26"), Link: "eth2"}, {Addr: prefix("10.3.0.1/30"), Link: "eth3"},
 		}})
 		accepted, refused := s.By(Grounds{}).Accept(nil)
-		if got := s.By(Grounds{}).Routes(accepted); slices.ContainsFunc(got, func(r routes.Route) bool { return r.Dst == prefix("192.168.3.0/26") }) || len(got) == 0 {
+		if got := s.By(Grounds{}).Routes(accepted); slices.ContainsFunc(got,
+			func(r routes.Route) bool { return r.Dst == prefix("192.168.3.0/26") }) || len(got) == 0 {
 			t.Errorf("%s: routes %v", address, got)
 		}
-		if text := fmt.Sprint(Refusals(refused)); !strings.Contains(text, "192.168.3.0/26 via "+prefix(address).Addr().String()) || !strings.Contains(text, why) {
+		if text := fmt.Sprint(Refusals(refused)); !strings.Contains(text, "192.168.3.0/26 via "+prefix(address).Addr().String()) ||
+			!strings.Contains(text, why) {
 			t.Errorf("%s: %s", address, text)
 		}
 	}
 }
 
-// A kubelet may say any address of its Node's, one in another node's block among them: the block stays, also for the next agent, and the
-// Node is named. A node that was there before somebody claimed a block around its address stays reached.
+// A kubelet may say any address of its Node's, one in another node's block among them: the block stays, also for the
+// next agent, and the Node is named. A node that was there before somebody claimed a block around its address stays
+// reached.
 func TestAKubeletEndsNoRoutesToBlocks(t *testing.T) {
 	blockAlone := evil("10.5.0.0/24", 26, "far 10.5.0.0/26")
 	withNode := func(w *state.Cluster) {
 		blockAlone(w)
-		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "fifth", Annotations: map[string]string{api.AnnotationIPv4Address: "10.5.0.5/24"}}})
+		w.Nodes = append(w.Nodes,
+			api.Node{Meta: api.Meta{Name: "fifth", Annotations: map[string]string{api.AnnotationIPv4Address: "10.5.0.5/24"}}})
 	}
 	nodeAlone := func(w *state.Cluster) { withNode(w); w.Affinities = w.Affinities[:len(w.Affinities)-1] }
 	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}
@@ -218,15 +245,16 @@ func TestAKubeletEndsNoRoutesToBlocks(t *testing.T) {
 			if _, covered := v.Base.index.covered[prefix("10.5.0.0/26")]; covered != c.covers {
 				t.Errorf("%s: the block is refused: %v", name, covered)
 			}
-			if says := strings.Contains(strings.Join(texts(v.Problems), "\n"), "Node fifth: its address 10.5.0.5 lies in block 10.5.0.0/26 of node far"); says == c.covers {
+			if says := strings.Contains(strings.Join(texts(v.Problems), "\n"),
+				"Node fifth: its address 10.5.0.5 lies in block 10.5.0.0/26 of node far"); says == c.covers {
 				t.Errorf("%s: problems %q", name, v.Problems)
 			}
 		}
 	}
 }
 
-// What is sent to another node's pod is encrypted for that node, and where that is required never goes in the clear, whatever address a node with a
-// key announces of itself: the kernel takes the peer with the longest prefix.
+// What is sent to another node's pod is encrypted for that node, and where that is required never goes in the clear,
+// whatever address a node with a key announces of itself: the kernel takes the peer with the longest prefix.
 func TestANodeTakesNoPodsPacketsByItsAddress(t *testing.T) {
 	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", LinkMTU: 1500}
 	world := func(address string) state.Cluster {
@@ -259,7 +287,8 @@ func TestBlocksWithoutAClaim(t *testing.T) {
 	s.index.addrs = append(s.index.addrs, addr("10.5.0.5"))
 	slices.SortFunc(s.index.addrs, netip.Addr.Compare)
 	for text, want := range map[string]string{
-		"10.5.0.0/26 via 10.9.0.9": "it holds the address 10.5.0.5 of a node", "10.5.0.64/26 via 10.9.0.9": "", "10.5.0.96/27 via 10.9.0.9": "it is no block of IPPool evil (/26)",
+		"10.5.0.0/26 via 10.9.0.9": "it holds the address 10.5.0.5 of a node", "10.5.0.64/26 via 10.9.0.9": "",
+		"10.5.0.96/27 via 10.9.0.9": "it is no block of IPPool evil (/26)",
 	} {
 		if r := s.By(Grounds{}).Objection(learn(text)[0]); r.Why != want {
 			t.Errorf("%s: %q, want %q", text, r.Why, want)
@@ -371,11 +400,13 @@ func TestAnnotationsHarmNobodyElse(t *testing.T) {
 				t.Errorf("node2's block has no route by its own end: %v", got)
 			}
 			tunnel := s.Tunnels().VXLAN
-			if want := (vxlan.Peer{Addr: addr("192.168.2.1"), MAC: vxlan.MACOf("node2", false), Node: addr("10.0.0.2")}); !slices.Contains(tunnel.Peers, want) {
+			if want := (vxlan.Peer{Addr: addr("192.168.2.1"), MAC: vxlan.MACOf("node2", false), Node: addr("10.0.0.2")}); !slices.Contains(
+				tunnel.Peers, want) {
 				t.Errorf("ends %v, want %v among them", tunnel.Peers, want)
 			}
 			peers := sessions(&s)
-			if i := slices.IndexFunc(peers, func(p bgp.Peer) bool { return p.Addr == addr("10.0.0.2") }); i < 0 || peers[i].ASN != 64512 || s.Peering.Sources[peers[i].Addr].Node != "node2" {
+			if i := slices.IndexFunc(peers, func(p bgp.Peer) bool { return p.Addr == addr("10.0.0.2") }); i < 0 || peers[i].ASN != 64512 ||
+				s.Peering.Sources[peers[i].Addr].Node != "node2" {
 				t.Errorf("sessions %+v, %+v", peers, s.Peering.Sources)
 			}
 			if text := strings.Join(texts(problems), "\n"); !strings.Contains(text, c.says) || strings.Contains(text, "Node node2") {
@@ -385,7 +416,8 @@ func TestAnnotationsHarmNobodyElse(t *testing.T) {
 	}
 }
 
-// A kubelet decides about this node's own address too: another node that only says so does not keep this one from joining.
+// A kubelet decides about this node's own address too: another node that only says so does not keep this one from
+// joining.
 func TestThisNodesAddress(t *testing.T) {
 	for name, c := range map[string]struct {
 		internal map[string][]netip.Addr
@@ -398,7 +430,8 @@ func TestThisNodesAddress(t *testing.T) {
 	} {
 		w := contest(func(w *state.Cluster, far map[string]string) {
 			far[api.AnnotationIPv4Address] = "10.0.0.1/24"
-			w.Self = &api.Node{Meta: api.Meta{Name: "node1"}, Status: api.NodeStatus{Addresses: []api.NodeAddress{{Type: "InternalIP", Address: "10.0.0.1"}}}}
+			w.Self = &api.Node{Meta: api.Meta{Name: "node1"},
+				Status: api.NodeStatus{Addresses: []api.NodeAddress{{Type: "InternalIP", Address: "10.0.0.1"}}}}
 		})
 		s, _ := build(Self{Name: "node1"}, w, Evidence{Internal: c.internal})
 		s = s.As(Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"})
@@ -409,7 +442,8 @@ func TestThisNodesAddress(t *testing.T) {
 	}
 }
 
-// What an earlier agent believed counts more than what has come since, and what is announced first by nobody's leave does not.
+// What an earlier agent believed counts more than what has come since, and what is announced first by nobody's leave
+// does not.
 func TestAnnouncementsAreRecalled(t *testing.T) {
 	known := Announcements{}
 	known.Recall(contest(nil).Nodes)
@@ -453,10 +487,11 @@ func TestProblemsAreShort(t *testing.T) {
 	}
 }
 
-// A node that an operator's BGPPeer selects, be it by its own labels, is believed about its own blocks, and beyond them only what a
-// BGPFilter accepts.
+// A node that an operator's BGPPeer selects, be it by its own labels, is believed about its own blocks, and beyond them
+// only what a BGPFilter accepts.
 func TestNodesAreNoRouters(t *testing.T) {
-	reflector := api.BGPPeer{Meta: api.Meta{Name: "to-reflectors"}, Spec: api.BGPPeerSpec{NodeSelector: "all()", PeerSelector: "route-reflector == 'true'"}}
+	reflector := api.BGPPeer{Meta: api.Meta{Name: "to-reflectors"},
+		Spec: api.BGPPeerSpec{NodeSelector: "all()", PeerSelector: "route-reflector == 'true'"}}
 	open := api.BGPFilter{Meta: api.Meta{Name: "open"}, Spec: api.BGPFilterSpec{ImportV4: []api.BGPFilterRule{
 		{CIDR: "172.20.0.0/16", MatchOperator: "In", Action: "Accept"}, {CIDR: "192.168.5.0/26", MatchOperator: "Equal", Action: "Accept"},
 	}}}
@@ -504,18 +539,21 @@ func TestNodesAreNoRouters(t *testing.T) {
 			if r := s.By(Grounds{}).Objection(p); (r.Why == "") != c.accepted {
 				t.Errorf("objection: %q", r.Why)
 			}
-			if r := s.By(Grounds{}).Objection(bgp.Path{Prefix: prefix("172.20.0.0/16"), NextHop: addr("10.0.0.254"), From: addr("10.0.0.254")}); r.Why == "" {
+			if r := s.By(Grounds{}).Objection(bgp.Path{Prefix: prefix("172.20.0.0/16"), NextHop: addr("10.0.0.254"),
+				From: addr("10.0.0.254")}); r.Why == "" {
 				t.Error("a router that is nobody's peer is believed")
 			}
 		})
 	}
 }
 
-// With export rules, which could pass anything on, what a node of the mesh announces outside of the pools and of Services' ranges does not
-// come in: this node would not forward there. Services' ranges are named for what is not to be passed on, and pools for Services alone.
+// With export rules, which could pass anything on, what a node of the mesh announces outside of the pools and of
+// Services' ranges does not come in: this node would not forward there. Services' ranges are named for what is not to
+// be passed on, and pools for Services alone.
 func TestMeshIsNotPassedOn(t *testing.T) {
 	s := racked(t, func(w *state.Cluster) {
-		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "lb"}, Spec: api.IPPoolSpec{CIDR: "203.0.113.0/24", AllowedUses: []api.AllowedUse{api.UseLoadBalancer}}})
+		w.Pools = append(w.Pools,
+			api.IPPool{Meta: api.Meta{Name: "lb"}, Spec: api.IPPoolSpec{CIDR: "203.0.113.0/24", AllowedUses: []api.AllowedUse{api.UseLoadBalancer}}})
 	})
 	from := addr("10.0.0.2")
 	if rules := s.Policy().Import[from]; rules != nil {
@@ -523,8 +561,10 @@ func TestMeshIsNotPassedOn(t *testing.T) {
 	}
 	s.Peering.Export = map[netip.Addr]*policy.Rules{addr("10.0.0.254"): policy.Within(nil, "all")}
 	p := s.Policy()
-	for text, comes := range map[string]bool{"0.0.0.0/0": false, "172.20.1.0/24": false, "192.168.2.0/26": true, "10.96.0.0/12": true, "10.96.3.7/32": true} {
-		if out := p.Import[from].Apply(policy.Route{Prefix: prefix(text), Attributes: &wire.Attributes{}}); (out.Verdict != policy.Reject) != comes {
+	for text, comes := range map[string]bool{"0.0.0.0/0": false, "172.20.1.0/24": false, "192.168.2.0/26": true,
+		"10.96.0.0/12": true, "10.96.3.7/32": true} {
+		if out := p.Import[from].Apply(policy.Route{Prefix: prefix(text),
+			Attributes: &wire.Attributes{}}); (out.Verdict != policy.Reject) != comes {
 			t.Errorf("%s: %+v", text, out)
 		}
 	}

@@ -33,7 +33,8 @@ func largeWorld() (w state.Cluster, learned []bgp.Path) {
 	}
 	for i := range largeNodes {
 		name, at := fmt.Sprintf("node-%04d", i), nth("172.16.0.1", i, 1)
-		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: name, UID: name, Annotations: map[string]string{api.AnnotationIPv4Address: at.String() + "/16"}}})
+		w.Nodes = append(w.Nodes,
+			api.Node{Meta: api.Meta{Name: name, UID: name, Annotations: map[string]string{api.AnnotationIPv4Address: at.String() + "/16"}}})
 		for j := range largeBlocks {
 			block := netip.PrefixFrom(nth("10.0.0.0", largeBlocks*i+j, 64), 26)
 			w.Affinities = append(w.Affinities, api.BlockAffinity{

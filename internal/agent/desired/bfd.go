@@ -11,13 +11,14 @@ import (
 // bfdPatience is for how long BFD may hear nothing from a peer whose BGP session is up before that is a problem.
 const bfdPatience = 30 * time.Second
 
-// FarBFD returns a problem for each object that asks for BFD with peers behind routers, which names one of them, and puts the cause into the BFD
-// status of all. It follows from silence: a peer that answers is near, whatever its address. What passes a router has less than the TTL of 255 that
-// BFD over one hop has.
+// FarBFD returns a problem for each object that asks for BFD with peers behind routers, which names one of them, and
+// puts the cause into the BFD status of all. It follows from silence: a peer that answers is near, whatever its
+// address. What passes a router has less than the TTL of 255 that BFD over one hop has.
 func (s *Snapshot) FarBFD(peers []bgp.PeerStatus, now time.Time) (problems []error) {
 	told := map[string]bool{}
 	for _, p := range peers {
-		if p.BFD == nil || p.BFD.Heard || p.BFD.Fault != "" || p.State != bgp.Established || now.Sub(p.Since) < bfdPatience || now.Sub(p.BFD.Since) < bfdPatience {
+		if p.BFD == nil || p.BFD.Heard || p.BFD.Fault != "" || p.State != bgp.Established || now.Sub(p.Since) < bfdPatience ||
+			now.Sub(p.BFD.Since) < bfdPatience {
 			continue
 		}
 		if _, near := s.connected(p.Addr); near {
@@ -33,7 +34,8 @@ func (s *Snapshot) FarBFD(peers []bgp.PeerStatus, now time.Time) (problems []err
 		p.BFD.Fault = "no packets come: " + why
 		if !told[source.Peer] {
 			told[source.Peer] = true
-			problems = append(problems, s.askedFor(source.Peer, fmt.Errorf("annotation %s: no packets come from peer %s: %s", api.AnnotationBFD, p.Addr, why)))
+			problems = append(problems,
+				s.askedFor(source.Peer, fmt.Errorf("annotation %s: no packets come from peer %s: %s", api.AnnotationBFD, p.Addr, why)))
 		}
 	}
 	return problems

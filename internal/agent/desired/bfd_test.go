@@ -11,15 +11,17 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 )
 
-// An object that asks for BFD with a peer behind a router is named once, with the peer and the remedy, when nothing has come for long.
+// An object that asks for BFD with a peer behind a router is named once, with the peer and the remedy, when nothing has
+// come for long.
 func TestFarBFD(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	long := now.Add(-bfdPatience)
 	near, far, mesh, link, selected := addr("10.0.0.7"), addr("10.77.0.8"), addr("10.77.0.9"), addr("fe80::1%eth0"), addr("10.77.0.12")
 	s := &Snapshot{Self: Self{Name: "n1", Addr: prefix("10.0.0.5/24"), Link: "eth0"}}
 	s.Peering.Sources = map[netip.Addr]peering.Source{
-		near: {Peer: "near"}, link: {Peer: "link"}, far: {Peer: "far"}, addr("10.77.0.10"): {Peer: "far"}, mesh: {Node: "n9"}, addr("10.77.0.11"): {Node: "n11"},
-		selected: {Peer: "selected", Node: "n12"},
+		near: {Peer: "near"}, link: {Peer: "link"}, far: {Peer: "far"}, addr("10.77.0.10"): {Peer: "far"}, mesh: {Node: "n9"},
+		addr("10.77.0.11"): {Node: "n11"},
+		selected:           {Peer: "selected", Node: "n12"},
 	}
 	var silent []bgp.PeerStatus
 	for _, a := range []netip.Addr{near, link, far, addr("10.77.0.10"), mesh, addr("10.77.0.11"), selected} {

@@ -24,7 +24,8 @@ func wraps(e api.Encapsulation, sameSubnet bool) bool {
 const (
 	// followTime is how long the old form is sent to nodes that have not announced the new one.
 	followTime = 30 * time.Second
-	// keepTime is how long it is received: longer, as other nodes may begin later, after a pass without an answer of the API server.
+	// keepTime is how long it is received: longer, as other nodes may begin later, after a pass without an answer of the
+	// API server.
 	keepTime = 4 * followTime
 )
 
@@ -35,8 +36,8 @@ type former struct {
 	fresh bool
 }
 
-// Changes remember how pools were encapsulated before. Nodes change over one by one: what a node has not announced that it can
-// receive is not sent to it as long as there is another way.
+// Changes remember how pools were encapsulated before. Nodes change over one by one: what a node has not announced that
+// it can receive is not sent to it as long as there is another way.
 type Changes struct {
 	current map[netip.Prefix]modes
 	before  map[netip.Prefix]change
@@ -47,9 +48,10 @@ type change struct {
 	at   time.Time
 }
 
-// Follow takes up the pools as they are now, tells each what it was before, and returns when to look again, 0 for never. Pools that
-// are seen for the first time were nothing before. Standing are the tunnels that this node has: what a pool asked for and the kernel
-// could not make received nothing, and is not kept, or the node would go on failing over it.
+// Follow takes up the pools as they are now, tells each what it was before, and returns when to look again, 0 for
+// never. Pools that are seen for the first time were nothing before. Standing are the tunnels that this node has: what
+// a pool asked for and the kernel could not make received nothing, and is not kept, or the node would go on failing
+// over it.
 func (c *Changes) Follow(s *Snapshot, standing Standing, now time.Time) (again time.Duration) {
 	if c.before == nil {
 		c.current, c.before = map[netip.Prefix]modes{}, map[netip.Prefix]change{}
@@ -95,8 +97,8 @@ func (c *Changes) mark(s *Snapshot, now time.Time) {
 	s.Pools = pools
 }
 
-// lags reports that a node which owns a block of a pool has not announced that it can receive what the pool's mode now asks for. As
-// long as its agent does not run, or is an older one, what it can receive is what there was before.
+// lags reports that a node which owns a block of a pool has not announced that it can receive what the pool's mode now
+// asks for. As long as its agent does not run, or is an older one, what it can receive is what there was before.
 func (s *Snapshot) lags(pool netip.Prefix, is modes) bool {
 	if !encapsulates(is.vxlan) {
 		return false

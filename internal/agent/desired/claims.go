@@ -8,7 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
-// Claim is a single address that a node announces although its block is another node's: a pod there has a borrowed address.
+// Claim is a single address that a node announces although its block is another node's: a pod there has a borrowed
+// address.
 type Claim struct {
 	Addr netip.Addr
 	Node string
@@ -26,15 +27,16 @@ type Verdict struct {
 // Claimed is the block that a claimed address lies in, and the peer that announces it.
 type Claimed struct {
 	Block netip.Prefix
-	// By is the peer that announces it, with the next hop's node if the peer is a reflector or a router; the node alone if it was not
-	// learned from BGP.
+	// By is the peer that announces it, with the next hop's node if the peer is a reflector or a router; the node alone if
+	// it was not learned from BGP.
 	By string
 }
 
 // Claims are the claims of paths.
 type Claims map[Claim]Claimed
 
-// Add adds the claim that a path makes, if any. Of several peers with the same claim the next hop itself has precedence.
+// Add adds the claim that a path makes, if any. Of several peers with the same claim the next hop itself has
+// precedence.
 func (s *Snapshot) Add(claims Claims, p bgp.Path) {
 	c, block, ok := s.claimOf(p.Prefix, p.NextHop)
 	if !ok {

@@ -93,8 +93,9 @@ func TestRoutes(t *testing.T) {
 		change func(*state.Cluster)
 		want   []routes.Route
 	}{
-		"always encapsulated":              {nil, []routes.Route{tunnel(near), tunnel(far)}},
-		"encapsulated between subnets":     {pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapCrossSubnet }), []routes.Route{direct, tunnel(far)}},
+		"always encapsulated": {nil, []routes.Route{tunnel(near), tunnel(far)}},
+		"encapsulated between subnets": {pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapCrossSubnet }),
+			[]routes.Route{direct, tunnel(far)}},
 		"never encapsulated":               {pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapNever }), []routes.Route{direct}},
 		"mode not set means never":         {pool(func(p *api.IPPoolSpec) { p.IPIPMode = "" }), []routes.Route{direct}},
 		"a disabled pool keeps its routes": {pool(func(p *api.IPPoolSpec) { p.Disabled = true }), []routes.Route{tunnel(near), tunnel(far)}},
@@ -106,7 +107,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// An operator disables a pool to drain it, or restricts it to other nodes: the pods that it has are still to be reached.
+// An operator disables a pool to drain it, or restricts it to other nodes: the pods that it has are still to be
+// reached.
 func TestTunnelStaysWhileAPoolEncapsulates(t *testing.T) {
 	for name, change := range map[string]func(*api.IPPoolSpec){
 		"disabled":        func(p *api.IPPoolSpec) { p.Disabled = true },
@@ -221,27 +223,45 @@ func TestJudge(t *testing.T) {
 		learned []bgp.Path
 		want    []string
 	}{
-		"BGP knows nothing: the owner's address":           {nil, nil, []string{owned}},
-		"BGP agrees":                                       {nil, []bgp.Path{path("192.168.2.0/26", "10.0.0.2")}, []string{owned}},
-		"another node announces the block":                 {nil, []bgp.Path{path("192.168.2.0/26", "10.9.0.9")}, []string{owned, "- 192.168.2.0/26 via 10.9.0.9"}},
-		"a stranger announces the block":                   {nil, []bgp.Path{path("192.168.2.0/26", "10.66.0.6")}, []string{owned, "- 192.168.2.0/26 via 10.66.0.6"}},
-		"a router on the way to the owner, no tunnel":      {never, []bgp.Path{path("192.168.2.0/26", "10.0.0.254")}, []string{"+ 192.168.2.0/26 via 10.0.0.254"}},
-		"a block whose affinity the API does not show yet": {nil, []bgp.Path{path("192.168.7.0/26", "10.9.0.9")}, []string{owned, "+ 192.168.7.0/26 via 10.9.0.9"}},
-		"a part of another's block":                        {nil, []bgp.Path{path("192.168.2.32/27", "10.9.0.9")}, []string{owned, "- 192.168.2.32/27 via 10.9.0.9"}},
-		"a part of its own block":                          {nil, []bgp.Path{path("192.168.2.32/27", "10.0.0.2")}, []string{owned, "+ 192.168.2.32/27 via 10.0.0.2"}},
-		"a part of our block":                              {nil, []bgp.Path{path("192.168.1.32/27", "10.9.0.9")}, []string{owned, "- 192.168.1.32/27 via 10.9.0.9"}},
-		"an address of its own block":                      {nil, []bgp.Path{path("192.168.2.9/32", "10.0.0.2")}, []string{owned, "+ 192.168.2.9/32 via 10.0.0.2"}},
-		"a borrowed address":                               {nil, []bgp.Path{path("192.168.2.9/32", "10.9.0.9")}, []string{owned, "+ 192.168.2.9/32 via 10.9.0.9"}},
-		"an address borrowed from us":                      {nil, []bgp.Path{path("192.168.1.9/32", "10.9.0.9")}, []string{"+ 192.168.1.9/32 via 10.9.0.9", owned}},
-		"an address of a block that nobody owns":           {nil, []bgp.Path{path("192.168.7.9/32", "10.9.0.9")}, []string{owned, "+ 192.168.7.9/32 via 10.9.0.9"}},
-		"an address that the record gives to another":      {nil, []bgp.Path{path("192.168.2.10/32", "10.9.0.9")}, []string{owned, "- 192.168.2.10/32 via 10.9.0.9"}},
-		"an address whose record was not read":             {nil, []bgp.Path{path("192.168.2.11/32", "10.9.0.9")}, []string{owned, "- 192.168.2.11/32 via 10.9.0.9"}},
-		"an address of a pod here":                         {nil, []bgp.Path{path("192.168.2.12/32", "10.9.0.9")}, []string{owned, "- 192.168.2.12/32 via 10.9.0.9"}},
-		"a node that names a router":                       {never, []bgp.Path{{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.254"), From: addr("10.9.0.9")}}, []string{owned, "- 192.168.2.0/26 via 10.0.0.254"}},
-		"a borrowed address, no session":                   {nil, nil, []string{owned, "+ 192.168.2.13/32 via 10.9.0.9"}},
-		"our own block":                                    {nil, []bgp.Path{path("192.168.1.0/26", "10.9.0.9")}, []string{owned}},
-		"the whole pool":                                   {nil, []bgp.Path{path("192.168.0.0/16", "10.9.0.9")}, []string{owned, "- 192.168.0.0/16 via 10.9.0.9"}},
-		"outside of every pool":                            {nil, []bgp.Path{path("10.96.0.0/26", "10.9.0.9")}, []string{owned, "- 10.96.0.0/26 via 10.9.0.9"}},
+		"BGP knows nothing: the owner's address": {nil, nil, []string{owned}},
+		"BGP agrees":                             {nil, []bgp.Path{path("192.168.2.0/26", "10.0.0.2")}, []string{owned}},
+		"another node announces the block": {nil, []bgp.Path{path("192.168.2.0/26", "10.9.0.9")},
+			[]string{owned, "- 192.168.2.0/26 via 10.9.0.9"}},
+		"a stranger announces the block": {nil, []bgp.Path{path("192.168.2.0/26", "10.66.0.6")},
+			[]string{owned, "- 192.168.2.0/26 via 10.66.0.6"}},
+		"a router on the way to the owner, no tunnel": {never, []bgp.Path{path("192.168.2.0/26", "10.0.0.254")},
+			[]string{"+ 192.168.2.0/26 via 10.0.0.254"}},
+		"a block whose affinity the API does not show yet": {nil, []bgp.Path{path("192.168.7.0/26", "10.9.0.9")},
+			[]string{owned, "+ 192.168.7.0/26 via 10.9.0.9"}},
+		"a part of another's block": {nil, []bgp.Path{path("192.168.2.32/27", "10.9.0.9")},
+			[]string{owned, "- 192.168.2.32/27 via 10.9.0.9"}},
+		"a part of its own block": {nil, []bgp.Path{path("192.168.2.32/27", "10.0.0.2")},
+			[]string{owned, "+ 192.168.2.32/27 via 10.0.0.2"}},
+		"a part of our block": {nil, []bgp.Path{path("192.168.1.32/27", "10.9.0.9")},
+			[]string{owned, "- 192.168.1.32/27 via 10.9.0.9"}},
+		"an address of its own block": {nil, []bgp.Path{path("192.168.2.9/32", "10.0.0.2")},
+			[]string{owned, "+ 192.168.2.9/32 via 10.0.0.2"}},
+		"a borrowed address": {nil, []bgp.Path{path("192.168.2.9/32", "10.9.0.9")},
+			[]string{owned, "+ 192.168.2.9/32 via 10.9.0.9"}},
+		"an address borrowed from us": {nil, []bgp.Path{path("192.168.1.9/32", "10.9.0.9")},
+			[]string{"+ 192.168.1.9/32 via 10.9.0.9", owned}},
+		"an address of a block that nobody owns": {nil, []bgp.Path{path("192.168.7.9/32", "10.9.0.9")},
+			[]string{owned, "+ 192.168.7.9/32 via 10.9.0.9"}},
+		"an address that the record gives to another": {nil, []bgp.Path{path("192.168.2.10/32", "10.9.0.9")},
+			[]string{owned, "- 192.168.2.10/32 via 10.9.0.9"}},
+		"an address whose record was not read": {nil, []bgp.Path{path("192.168.2.11/32", "10.9.0.9")},
+			[]string{owned, "- 192.168.2.11/32 via 10.9.0.9"}},
+		"an address of a pod here": {nil, []bgp.Path{path("192.168.2.12/32", "10.9.0.9")},
+			[]string{owned, "- 192.168.2.12/32 via 10.9.0.9"}},
+		"a node that names a router": {never, []bgp.Path{
+			{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.254"), From: addr("10.9.0.9")},
+		}, []string{owned, "- 192.168.2.0/26 via 10.0.0.254"}},
+		"a borrowed address, no session": {nil, nil, []string{owned, "+ 192.168.2.13/32 via 10.9.0.9"}},
+		"our own block":                  {nil, []bgp.Path{path("192.168.1.0/26", "10.9.0.9")}, []string{owned}},
+		"the whole pool": {nil, []bgp.Path{path("192.168.0.0/16", "10.9.0.9")},
+			[]string{owned, "- 192.168.0.0/16 via 10.9.0.9"}},
+		"outside of every pool": {nil, []bgp.Path{path("10.96.0.0/26", "10.9.0.9")},
+			[]string{owned, "- 10.96.0.0/26 via 10.9.0.9"}},
 		"the owner has not announced its address": {
 			func(w *state.Cluster) { delete(w.Nodes[0].Annotations, api.AnnotationIPv4Address) }, nil, nil,
 		},
@@ -255,7 +275,8 @@ func TestJudge(t *testing.T) {
 			s.Self.Pods = []netip.Addr{addr("192.168.2.12")}
 			confirmed := Verdict{Confirmed: true}
 			g := Grounds{Borrowed: map[Claim]Verdict{
-				{Addr: addr("192.168.2.9"), Node: "far"}: confirmed, {Addr: addr("192.168.1.9"), Node: "far"}: confirmed, {Addr: addr("192.168.7.9"), Node: "far"}: confirmed,
+				{Addr: addr("192.168.2.9"), Node: "far"}: confirmed, {Addr: addr("192.168.1.9"), Node: "far"}: confirmed,
+				{Addr: addr("192.168.7.9"), Node: "far"}:  confirmed,
 				{Addr: addr("192.168.2.13"), Node: "far"}: confirmed, {Addr: addr("192.168.2.10"), Node: "far"}: {Why: "no"},
 			}}
 			if strings.Contains(name, "no session") {
@@ -266,8 +287,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Whoever claims what is another's, or a part of it, gets nothing; who has claimed first keeps it. A claim of another size than a pool's
-// blocks counts if the block is there, and from then on.
+// Whoever claims what is another's, or a part of it, gets nothing; who has claimed first keeps it. A claim of another
+// size than a pool's blocks counts if the block is there, and from then on.
 func TestTheFirstClaimCounts(t *testing.T) {
 	const before, then, later = "2026-11-22T05:00:00Z", "2026-11-22T05:00:01Z", "2026-11-22T05:00:02Z"
 	for name, c := range map[string]struct {
@@ -275,19 +296,27 @@ func TestTheFirstClaimCounts(t *testing.T) {
 		want   string // owners of blocks of 192.168.2.0/24 and around, in order
 		blocks map[netip.Prefix]BlockRecord
 	}{
-		"the same block":        {[]api.BlockAffinity{claim("zz", "192.168.2.64/26", later), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2", nil},
-		"a part of it":          {[]api.BlockAffinity{claim("far", "192.168.2.64/27", later), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2", nil},
-		"a part of this node's": {[]api.BlockAffinity{claim("far", "192.168.2.64/27", later), claim("node1", "192.168.2.64/26", then)}, "192.168.2.64/26 node1", nil},
-		"this node came later":  {[]api.BlockAffinity{claim("node1", "192.168.2.64/26", later), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2", nil},
-		"its own part":          {[]api.BlockAffinity{claim("node2", "192.168.2.64/27", later), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2, 192.168.2.64/27 node2", nil},
-		"its own part, before":  {[]api.BlockAffinity{claim("node2", "192.168.2.64/27", before), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2, 192.168.2.64/27 node2", nil},
-		"at one time":           {[]api.BlockAffinity{claim("zz", "192.168.2.64/26", then), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2", nil},
+		"the same block": {[]api.BlockAffinity{claim("zz", "192.168.2.64/26", later), claim("node2", "192.168.2.64/26", then)},
+			"192.168.2.64/26 node2", nil},
+		"a part of it": {[]api.BlockAffinity{claim("far", "192.168.2.64/27", later), claim("node2", "192.168.2.64/26", then)},
+			"192.168.2.64/26 node2", nil},
+		"a part of this node's": {[]api.BlockAffinity{claim("far", "192.168.2.64/27", later), claim("node1", "192.168.2.64/26", then)},
+			"192.168.2.64/26 node1", nil},
+		"this node came later": {[]api.BlockAffinity{claim("node1", "192.168.2.64/26", later), claim("node2", "192.168.2.64/26", then)},
+			"192.168.2.64/26 node2", nil},
+		"its own part": {[]api.BlockAffinity{claim("node2", "192.168.2.64/27", later), claim("node2", "192.168.2.64/26", then)},
+			"192.168.2.64/26 node2, 192.168.2.64/27 node2", nil},
+		"its own part, before": {[]api.BlockAffinity{claim("node2", "192.168.2.64/27", before), claim("node2", "192.168.2.64/26", then)},
+			"192.168.2.64/26 node2, 192.168.2.64/27 node2", nil},
+		"at one time": {[]api.BlockAffinity{claim("zz", "192.168.2.64/26", then), claim("node2", "192.168.2.64/26", then)},
+			"192.168.2.64/26 node2", nil},
 		"a claim without the block, before": {
 			[]api.BlockAffinity{claim("far", "192.168.2.64/26", before), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2",
 			map[netip.Prefix]BlockRecord{prefix("192.168.2.64/26"): {"node2", then}},
 		},
 		"a claim without the block, of several": {
-			[]api.BlockAffinity{claim("far", "192.168.2.64/26", before), claim("node2", "192.168.2.64/26", then), claim("zz", "192.168.2.64/26", later)}, "192.168.2.64/26 node2",
+			[]api.BlockAffinity{claim("far", "192.168.2.64/26", before), claim("node2", "192.168.2.64/26", then),
+				claim("zz", "192.168.2.64/26", later)}, "192.168.2.64/26 node2",
 			map[netip.Prefix]BlockRecord{prefix("192.168.2.64/26"): {"node2", then}},
 		},
 		"a claim without this node's block, before": {
@@ -302,14 +331,17 @@ func TestTheFirstClaimCounts(t *testing.T) {
 			[]api.BlockAffinity{claim("far", "192.168.2.64/26", then), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2",
 			map[netip.Prefix]BlockRecord{prefix("192.168.2.64/26"): {"node2", then}},
 		},
-		"all of the pool": {[]api.BlockAffinity{claim("far", "192.168.0.0/16", before), claim("node2", "192.168.2.64/26", then)}, "192.168.2.64/26 node2", nil},
+		"all of the pool": {[]api.BlockAffinity{claim("far", "192.168.0.0/16", before), claim("node2", "192.168.2.64/26", then)},
+			"192.168.2.64/26 node2", nil},
 		"a part of what nobody has yet": {
-			[]api.BlockAffinity{claim("far", "192.168.2.70/32", before), claim("far", "192.168.2.96/27", before), claim("node2", "192.168.2.64/26", then)},
+			[]api.BlockAffinity{claim("far", "192.168.2.70/32", before), claim("far", "192.168.2.96/27", before),
+				claim("node2", "192.168.2.64/26", then)},
 			"192.168.2.64/26 node2", nil,
 		},
 		"a part of what nobody has": {[]api.BlockAffinity{claim("far", "192.168.2.96/27", before)}, "", nil},
 		"parts from when blocks were smaller": {
-			[]api.BlockAffinity{claim("far", "192.168.2.96/27", before), claim("zz", "192.168.2.64/26", then)}, "192.168.2.64/26 zz, 192.168.2.96/27 far",
+			[]api.BlockAffinity{claim("far", "192.168.2.96/27", before), claim("zz", "192.168.2.64/26", then)},
+			"192.168.2.64/26 zz, 192.168.2.96/27 far",
 			map[netip.Prefix]BlockRecord{prefix("192.168.2.96/27"): {"far", before}},
 		},
 		"a part whose block was made when the whole was another's": {
@@ -317,10 +349,12 @@ func TestTheFirstClaimCounts(t *testing.T) {
 			map[netip.Prefix]BlockRecord{prefix("192.168.2.96/27"): {"far", later}},
 		},
 		"a part whose block is another's": {
-			[]api.BlockAffinity{claim("far", "192.168.2.96/27", before)}, "", map[netip.Prefix]BlockRecord{prefix("192.168.2.96/27"): {"zz", before}},
+			[]api.BlockAffinity{claim("far", "192.168.2.96/27", before)}, "",
+			map[netip.Prefix]BlockRecord{prefix("192.168.2.96/27"): {"zz", before}},
 		},
 		"from when blocks were larger": {
-			[]api.BlockAffinity{claim("far", "192.168.2.0/24", before)}, "192.168.2.0/24 far", map[netip.Prefix]BlockRecord{prefix("192.168.2.0/24"): {"far", before}},
+			[]api.BlockAffinity{claim("far", "192.168.2.0/24", before)}, "192.168.2.0/24 far",
+			map[netip.Prefix]BlockRecord{prefix("192.168.2.0/24"): {"far", before}},
 		},
 		"outside of the pools": {[]api.BlockAffinity{claim("far", "0.0.0.0/0", before), claim("far", "10.96.0.0/12", before)}, "", nil},
 	} {
@@ -341,8 +375,8 @@ func TestTheFirstClaimCounts(t *testing.T) {
 	}
 }
 
-// Until the IPAMBlock of a block that two nodes claim has been read, whose it was known to be stays, for an agent that has just begun, too:
-// what its kernel has tells.
+// Until the IPAMBlock of a block that two nodes claim has been read, whose it was known to be stays, for an agent that
+// has just begun, too: what its kernel has tells.
 func TestContestedClaimsChangeNothing(t *testing.T) {
 	const before, then = "2026-11-22T05:00:00Z", "2026-11-22T05:00:01Z"
 	block := prefix("192.168.2.64/26")

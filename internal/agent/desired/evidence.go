@@ -13,17 +13,18 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
-// Evidence decides between nodes that contradict each other: every node writes its own annotations and claims, and any may lie.
-// The zero value has no evidence.
+// Evidence decides between nodes that contradict each other: every node writes its own annotations and claims, and any
+// may lie. The zero value has no evidence.
 type Evidence struct {
 	// Known says since when what nodes announce is believed.
 	Known Announcements
 	// Internal are the InternalIPs of Nodes by name, which their kubelets write and agents cannot.
 	Internal map[string][]netip.Addr
-	// Blocks are the IPAMBlocks of claims that do not have their pool's block size, and of blocks that several nodes claim.
+	// Blocks are the IPAMBlocks of claims that do not have their pool's block size, and of blocks that several nodes
+	// claim.
 	Blocks map[netip.Prefix]BlockRecord
-	// Inherited are the destinations that an earlier agent of this node has left routes to, with their next hop, if they have one. It is for
-	// the first decision.
+	// Inherited are the destinations that an earlier agent of this node has left routes to, with their next hop, if they
+	// have one. It is for the first decision.
 	Inherited map[netip.Prefix]netip.Addr
 
 	before *Snapshot // the last decision; nil: none
@@ -82,18 +83,18 @@ func (c claimant) refuted() int {
 	return 0
 }
 
-// before reports whether c has precedence over o: first a claimant that is not refuted, then the one that was believed earlier, then the
-// one with more trust, then the older Node. Nodes are read one by one: that only one of two has been read must not change the belief.
-// The Node's name does not count: its creator has chosen it.
+// before reports whether c has precedence over o: first a claimant that is not refuted, then the one that was believed
+// earlier, then the one with more trust, then the older Node. Nodes are read one by one: that only one of two has been
+// read must not change the belief. The Node's name does not count: its creator has chosen it.
 func (c claimant) before(o claimant) bool {
 	return cmp.Or(
-		cmp.Compare(c.refuted(), o.refuted()), c.since.Compare(o.since), cmp.Compare(c.trust, o.trust), strings.Compare(c.CreationTimestamp, o.CreationTimestamp),
-		strings.Compare(c.UID, o.UID), strings.Compare(c.Name, o.Name),
+		cmp.Compare(c.refuted(), o.refuted()), c.since.Compare(o.since), cmp.Compare(c.trust, o.trust),
+		strings.Compare(c.CreationTimestamp, o.CreationTimestamp), strings.Compare(c.UID, o.UID), strings.Compare(c.Name, o.Name),
 	) < 0
 }
 
-// checkAddresses leaves each address to one node, the first in precedence of those that announce it. This node is one of
-// them.
+// checkAddresses leaves each address to one node, the first in precedence of those that announce it. This node is one
+// of them.
 func (s *Snapshot) checkAddresses(w state.Cluster, ev *Evidence, note func(error)) {
 	holders := make(map[netip.Addr]string, len(s.Others)) // the first that was seen, of nearly all addresses the only one
 	contested := map[netip.Addr][]string{}
@@ -168,7 +169,9 @@ func (s *Snapshot) award(a netip.Addr, names []string, nodes map[string]*api.Nod
 		}
 		if name != first.Name && name != s.Self.Name {
 			s.strip(name, a)
-			note(inNode(name, fmt.Errorf("its address %s is that of node %s too, which counts: give it another, or delete it if its machine is gone (kubectl delete node %s)", a, first.Name, name)))
+			note(inNode(name, fmt.Errorf(
+				"its address %s is that of node %s too, which counts: give it another, or delete it if its machine is gone (kubectl delete node %s)",
+				a, first.Name, name)))
 		}
 	}
 }
@@ -199,8 +202,8 @@ func (m *Member) addrs() []netip.Addr {
 	return both[:]
 }
 
-// checkVTEPs drops VTEPs that are not the node's: an address outside of its own blocks, which no other node can claim, the
-// MAC that is derived from another node's name, and a MAC that another node has by precedence.
+// checkVTEPs drops VTEPs that are not the node's: an address outside of its own blocks, which no other node can claim,
+// the MAC that is derived from another node's name, and a MAC that another node has by precedence.
 func (s *Snapshot) checkVTEPs(nodes []api.Node, ev *Evidence, note func(error)) {
 	for _, v6 := range []bool{false, true} {
 		s.checkMACs(nodes, v6, ev, note)
@@ -215,8 +218,8 @@ func (s *Snapshot) checkVTEPs(nodes []api.Node, ev *Evidence, note func(error)) 
 	}
 }
 
-// checkEnd drops a VTEP whose address is not in a block of the node's. The VTEP may be known before the block's claim is: that alone is no
-// problem to report.
+// checkEnd drops a VTEP whose address is not in a block of the node's. The VTEP may be known before the block's claim
+// is: that alone is no problem to report.
 func (s *Snapshot) checkEnd(node string, v *VTEP, note func(error)) {
 	single := netip.PrefixFrom(v.Addr, v.Addr.BitLen())
 	_, owner, owned := s.blockOf(single)
@@ -224,7 +227,9 @@ func (s *Snapshot) checkEnd(node string, v *VTEP, note func(error)) {
 		return
 	}
 	if _, inPool := s.poolOf(single); owned || !inPool {
-		note(inNode(node, fmt.Errorf("its end of VXLAN tunnels, %s, lies in none of its blocks: its pods are not reached by VXLAN until it has an address of its own", v.Addr)))
+		note(inNode(node, fmt.Errorf(
+			"its end of VXLAN tunnels, %s, lies in none of its blocks: its pods are not reached by VXLAN until it has an address of its own",
+			v.Addr)))
 	}
 	*v = VTEP{}
 }
@@ -249,7 +254,8 @@ func (s *Snapshot) checkMACs(nodes []api.Node, v6 bool, ev *Evidence, note func(
 	}
 	drop := func(name, other string) {
 		v := s.Others[places[name]].vtepOf(v6)
-		note(inNode(name, fmt.Errorf("its end of VXLAN tunnels, %s at %s, has the MAC of node %s: remove the annotation of the wrong one", v.Addr, v.MAC, other)))
+		note(inNode(name,
+			fmt.Errorf("its end of VXLAN tunnels, %s at %s, has the MAC of node %s: remove the annotation of the wrong one", v.Addr, v.MAC, other)))
 		*v = VTEP{}
 	}
 	first[s.Self.mac(v6)] = claimant{Node: &api.Node{Meta: api.Meta{Name: s.Self.Name}}, trust: vouched - 1}

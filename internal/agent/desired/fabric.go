@@ -27,8 +27,8 @@ type Grounds struct {
 	learned prefixes
 }
 
-// HostRoutes are a host's own routes by a gateway, without default routes: those lead anywhere, and what they lead to needs no other
-// route.
+// HostRoutes are a host's own routes by a gateway, without default routes: those lead anywhere, and what they lead to
+// needs no other route.
 type HostRoutes struct{ prefixes }
 
 // Same reports equal routes.
@@ -43,7 +43,8 @@ type Judge struct {
 // By returns the Judge by some grounds.
 func (s *Snapshot) By(g Grounds) *Judge { return &Judge{s, g} }
 
-// Resolve returns the grounds by which next hops are resolved recursively through these paths, and reports whether that is new.
+// Resolve returns the grounds by which next hops are resolved recursively through these paths, and reports whether that
+// is new.
 func (j *Judge) Resolve(paths []bgp.Path) (g Grounds, changed bool) {
 	g = j.Grounds
 	g.learned = j.leading(paths)
@@ -102,8 +103,9 @@ func (p *prefixes) same(other *prefixes) bool {
 	return true
 }
 
-// believed reports that a peer is believed about what is not of its own blocks: a router that an operator has made a peer is, a node of the
-// cluster as far as a rule of the operator's accepts the prefix. A node's own statements, its labels too, make it no router.
+// believed reports that a peer is believed about what is not of its own blocks: a router that an operator has made a
+// peer is, a node of the cluster as far as a rule of the operator's accepts the prefix. A node's own statements, its
+// labels too, make it no router.
 func (s *Snapshot) believed(p bgp.Path) bool {
 	source := s.Peering.Sources[p.From]
 	if source.Peer == "" || source.Node == "" {
@@ -113,7 +115,8 @@ func (s *Snapshot) believed(p bgp.Path) bool {
 	return slices.ContainsFunc(accepts, func(in netip.Prefix) bool { return inside(p.Prefix, in) })
 }
 
-// IsRouter reports that a next hop is a peer that is no node, or link-local. The API knows of no route by it, only BGP does.
+// IsRouter reports that a next hop is a peer that is no node, or link-local. The API knows of no route by it, only BGP
+// does.
 func (s *Snapshot) IsRouter(hop netip.Addr) bool {
 	source := s.Peering.Sources[hop]
 	return wire.LinkLocal(hop) || source.Peer != "" && source.Node == ""
@@ -129,8 +132,8 @@ func (s *Snapshot) Routed() bool {
 	return false
 }
 
-// localNetworks are a node's own addresses and the subnets that it is in, made once for a snapshot: kube-proxy may give a host thousands
-// of addresses.
+// localNetworks are a node's own addresses and the subnets that it is in, made once for a snapshot: kube-proxy may give
+// a host thousands of addresses.
 type localNetworks struct {
 	subnets []Subnet // that of the node's address first in each family
 	own     map[netip.Addr]bool
@@ -163,8 +166,9 @@ func (s *Snapshot) local() *localNetworks {
 	return n
 }
 
-// connected returns the next hop in a subnet of this node's. Of several subnets the smallest counts, as for the kernel. A link-local address
-// with a zone is on that link, whichever subnets there are; whether the link exists is seen when the route is made.
+// connected returns the next hop in a subnet of this node's. Of several subnets the smallest counts, as for the kernel.
+// A link-local address with a zone is on that link, whichever subnets there are; whether the link exists is seen when
+// the route is made.
 func (s *Snapshot) connected(a netip.Addr) (h routes.Hop, ok bool) {
 	if zone := a.Zone(); zone != "" {
 		return routes.Hop{Via: a.WithZone(""), Dev: zone}, wire.LinkLocal(a) && !internal(zone) && !s.isSelf(a)
@@ -180,7 +184,8 @@ func (s *Snapshot) connected(a netip.Addr) (h routes.Hop, ok bool) {
 
 // internal reports that nothing outside of the cluster is behind a link.
 func internal(link string) bool {
-	return link == "lo" || strings.HasPrefix(link, podnet.DefaultVethPrefix) || slices.Contains(ownDevices, link) || ipip.Owns(link) || ofServices(link)
+	return link == "lo" || strings.HasPrefix(link, podnet.DefaultVethPrefix) || slices.Contains(ownDevices, link) ||
+		ipip.Owns(link) || ofServices(link)
 }
 
 // ofServices reports the link that kube-proxy puts addresses of services on in its mode ipvs.
@@ -192,9 +197,10 @@ var ownDevices = []string{vxlan.Device4, vxlan.Device6, wireguard.Device4, wireg
 // isSelf reports that an address is this node's.
 func (s *Snapshot) isSelf(a netip.Addr) bool { return s.local().own[a] }
 
-// resolve returns the kernel's next hops towards a next hop that BGP has told, none if it is not reached: it is in a subnet of this
-// node's, or is a peer that the operator has given a gateway for, or a route of the host or a path outside of pools leads there,
-// whichever is more specific. A path whose own next hop takes another path leads nowhere: there are no loops.
+// resolve returns the kernel's next hops towards a next hop that BGP has told, none if it is not reached: it is in a
+// subnet of this node's, or is a peer that the operator has given a gateway for, or a route of the host or a path
+// outside of pools leads there, whichever is more specific. A path whose own next hop takes another path leads nowhere:
+// there are no loops.
 func (j *Judge) resolve(hop netip.Addr) []routes.Hop {
 	if hops := j.direct(hop); hops != nil || hop.Zone() != "" {
 		return hops
@@ -245,7 +251,8 @@ func HostRoutesOf(host []netlinkx.Route, links []netlinkx.Link) HostRoutes {
 	for _, r := range host {
 		name := names[r.Dev]
 		metric, known := best[r.Dst]
-		if r.Type != netlinkx.Unicast || !r.Via.IsValid() || r.Dst.Bits() == 0 || r.TOS != 0 || name == "" || internal(name) || known && metric <= r.Metric {
+		if r.Type != netlinkx.Unicast || !r.Via.IsValid() || r.Dst.Bits() == 0 || r.TOS != 0 || name == "" || internal(name) ||
+			known && metric <= r.Metric {
 			continue
 		}
 		best[r.Dst] = r.Metric

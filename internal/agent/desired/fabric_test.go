@@ -20,8 +20,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// racked is a node behind two top-of-rack routers, 10.0.0.254 on eth0 and 10.1.0.254 on eth1, with one more, 10.255.0.1, behind a
-// gateway, and a host's route to 10.77.0.0/16. Its pool does not encapsulate.
+// racked is a node behind two top-of-rack routers, 10.0.0.254 on eth0 and 10.1.0.254 on eth1, with one more,
+// 10.255.0.1, behind a gateway, and a host's route to 10.77.0.0/16. Its pool does not encapsulate.
 func racked(t *testing.T, change func(*state.Cluster)) *Snapshot {
 	t.Helper()
 	s := snapshot(t, func(w *state.Cluster) {
@@ -31,7 +31,8 @@ func racked(t *testing.T, change func(*state.Cluster)) *Snapshot {
 		}
 	})
 	for a, link := range map[string]string{
-		"10.0.0.1/24": "eth0", "10.1.0.1/24": "eth1", "10.1.0.33/27": "eth2", "127.0.0.1/8": "lo", "10.200.0.1/16": "tunl0", "10.88.0.1/32": "dummy0", "2001:db8:1::1/64": "eth1",
+		"10.0.0.1/24": "eth0", "10.1.0.1/24": "eth1", "10.1.0.33/27": "eth2", "127.0.0.1/8": "lo", "10.200.0.1/16": "tunl0",
+		"10.88.0.1/32": "dummy0", "2001:db8:1::1/64": "eth1",
 	} {
 		s.Self.Found = append(s.Self.Found, nodeaddr.Candidate{Addr: prefix(a), Link: link})
 	}
@@ -67,7 +68,8 @@ func learn(texts ...string) []bgp.Path {
 	return paths
 }
 
-// outcome shows what becomes of paths, without the routes of blocks of the cluster and of peers: a route, or the reason against it.
+// outcome shows what becomes of paths, without the routes of blocks of the cluster and of peers: a route, or the reason
+// against it.
 func outcome(s *Snapshot, borrowed map[Claim]Verdict, paths []bgp.Path) []string {
 	g := rackGrounds(s, paths)
 	g.Borrowed = borrowed
@@ -99,36 +101,55 @@ func TestRouters(t *testing.T) {
 			[]string{"192.168.5.0/26 via 10.0.0.254", "192.168.5.0/26 via 10.1.0.254", "192.168.6.0/26 via 10.1.0.254"},
 			[]string{"192.168.5.0/26 nexthop", "192.168.6.0/26 via 10.1.0.254 dev eth1"},
 		},
-		"another's block":                                       {[]string{"192.168.2.0/26 via 10.1.0.254"}, []string{"192.168.2.0/26 via 10.1.0.254 dev eth1"}},
-		"all blocks of a rack as one":                           {[]string{"192.168.64.0/20 via 10.0.0.254"}, []string{"192.168.64.0/20 via 10.0.0.254 dev eth0"}},
-		"the whole pool":                                        {[]string{"192.168.0.0/16 via 10.0.0.254"}, []string{"192.168.0.0/16 via 10.0.0.254 dev eth0"}},
-		"a part of our block":                                   {[]string{"192.168.1.32/27 via 10.0.0.254"}, []string{"no: it lies in this node's own block 192.168.1.0/26"}},
-		"an address borrowed from us":                           {[]string{"192.168.1.9/32 via 10.0.0.254"}, []string{"192.168.1.9/32 via 10.0.0.254 dev eth0"}},
-		"an address stolen from us":                             {[]string{"192.168.1.10/32 via 10.0.0.254"}, []string{"no: its block's record is being read"}},
-		"an address of a pod here":                              {[]string{"192.168.1.12/32 via 10.0.0.254"}, []string{"no: a pod on this node"}},
-		"a next hop behind a gateway":                           {[]string{"192.168.5.0/26 via 10.255.0.1"}, []string{"192.168.5.0/26 via 10.0.0.253 dev eth0"}},
-		"a gateway that is nowhere":                             {[]string{"192.168.5.0/26 via 10.255.0.2 from 10.0.0.254"}, []string{"no: its next hop is in no subnet"}},
-		"a router of a mesh node":                               {[]string{"192.168.5.0/26 via 10.0.0.254 from 10.0.0.2"}, []string{"no: the next hop is no node"}},
-		"a next hop in the subnet of this node's end of a link": {[]string{"192.168.5.0/26 via 10.1.0.40 from 10.1.0.254"}, []string{"192.168.5.0/26 via 10.1.0.40 dev eth2"}},
+		"another's block": {[]string{"192.168.2.0/26 via 10.1.0.254"},
+			[]string{"192.168.2.0/26 via 10.1.0.254 dev eth1"}},
+		"all blocks of a rack as one": {[]string{"192.168.64.0/20 via 10.0.0.254"},
+			[]string{"192.168.64.0/20 via 10.0.0.254 dev eth0"}},
+		"the whole pool": {[]string{"192.168.0.0/16 via 10.0.0.254"},
+			[]string{"192.168.0.0/16 via 10.0.0.254 dev eth0"}},
+		"a part of our block": {[]string{"192.168.1.32/27 via 10.0.0.254"},
+			[]string{"no: it lies in this node's own block 192.168.1.0/26"}},
+		"an address borrowed from us": {[]string{"192.168.1.9/32 via 10.0.0.254"},
+			[]string{"192.168.1.9/32 via 10.0.0.254 dev eth0"}},
+		"an address stolen from us": {[]string{"192.168.1.10/32 via 10.0.0.254"},
+			[]string{"no: its block's record is being read"}},
+		"an address of a pod here": {[]string{"192.168.1.12/32 via 10.0.0.254"}, []string{"no: a pod on this node"}},
+		"a next hop behind a gateway": {[]string{"192.168.5.0/26 via 10.255.0.1"},
+			[]string{"192.168.5.0/26 via 10.0.0.253 dev eth0"}},
+		"a gateway that is nowhere": {[]string{"192.168.5.0/26 via 10.255.0.2 from 10.0.0.254"},
+			[]string{"no: its next hop is in no subnet"}},
+		"a router of a mesh node": {[]string{"192.168.5.0/26 via 10.0.0.254 from 10.0.0.2"},
+			[]string{"no: the next hop is no node"}},
+		"a next hop in the subnet of this node's end of a link": {[]string{"192.168.5.0/26 via 10.1.0.40 from 10.1.0.254"},
+			[]string{"192.168.5.0/26 via 10.1.0.40 dev eth2"}},
 
-		"outside":                        {[]string{"172.20.0.0/16 via 10.0.0.254"}, []string{"172.20.0.0/16 via 10.0.0.254 dev eth0 metric 1024"}},
-		"outside by two":                 {[]string{"172.20.0.0/16 via 10.1.0.254", "172.20.0.0/16 via 10.0.0.254"}, []string{"172.20.0.0/16 metric 1024 nexthop via 10.1.0.254 dev eth1 weight 1 nexthop via 10.0.0.254 dev eth0"}},
-		"a default route":                {[]string{"0.0.0.0/0 via 10.0.0.254"}, []string{"0.0.0.0/0 via 10.0.0.254 dev eth0 metric 1024"}},
-		"outside, IPv6":                  {[]string{"2001:db8:9::/48 via 2001:db8:1::fe"}, []string{"2001:db8:9::/48 via 2001:db8:1::fe dev eth1 metric 1024"}},
-		"outside from a mesh node":       {[]string{"172.20.0.0/16 via 10.0.0.254 from 10.0.0.2"}, []string{"no: it lies in no IPPool"}},
-		"services":                       {[]string{"10.96.0.0/12 via 10.0.0.254"}, []string{"no: it lies in 10.96.0.0/12, the addresses of services"}},
-		"a service":                      {[]string{"10.97.0.7/32 via 10.0.0.2"}, []string{"no: it lies in 10.96.0.0/12"}},
-		"more than services":             {[]string{"10.0.0.0/8 via 10.0.0.254"}, []string{"10.0.0.0/8 via 10.0.0.254 dev eth0 metric 1024"}},
-		"our address":                    {[]string{"10.0.0.1/32 via 10.0.0.254"}, []string{"no: it is this node's own address"}},
-		"our loopback's address":         {[]string{"10.88.0.1/32 via 10.0.0.254"}, []string{"no: it is this node's own address"}},
-		"our subnet":                     {[]string{"10.1.0.0/24 via 10.0.0.254"}, []string{"no: this node is in the subnet 10.1.0.0/24 itself, by eth1"}},
-		"a part of our subnet":           {[]string{"10.1.0.64/26 via 10.0.0.254"}, []string{"no: this node is in the subnet 10.1.0.0/24"}},
-		"a martian":                      {[]string{"127.0.0.0/16 via 10.0.0.254"}, []string{"no: no router has a way"}},
-		"multicast":                      {[]string{"224.0.0.0/4 via 10.0.0.254"}, []string{"no: no router has a way"}},
-		"a next hop that is us":          {[]string{"172.20.0.0/16 via 10.1.0.1 from 10.0.0.254"}, []string{"no: its next hop is this node itself"}},
-		"a next hop that is nowhere":     {[]string{"172.20.0.0/16 via 203.0.113.9 from 10.0.0.254"}, []string{"no: its next hop is in no subnet"}},
-		"a next hop in a tunnel":         {[]string{"172.20.0.0/16 via 10.200.0.9 from 10.0.0.254"}, []string{"no: its next hop is in no subnet"}},
-		"a next hop by the host's route": {[]string{"172.20.0.0/16 via 10.77.0.9 from 10.0.0.254"}, []string{"172.20.0.0/16 via 10.0.0.252 dev eth0 metric 1024"}},
+		"outside": {[]string{"172.20.0.0/16 via 10.0.0.254"},
+			[]string{"172.20.0.0/16 via 10.0.0.254 dev eth0 metric 1024"}},
+		"outside by two": {[]string{"172.20.0.0/16 via 10.1.0.254", "172.20.0.0/16 via 10.0.0.254"},
+			[]string{"172.20.0.0/16 metric 1024 nexthop via 10.1.0.254 dev eth1 weight 1 nexthop via 10.0.0.254 dev eth0"}},
+		"a default route": {[]string{"0.0.0.0/0 via 10.0.0.254"}, []string{"0.0.0.0/0 via 10.0.0.254 dev eth0 metric 1024"}},
+		"outside, IPv6": {[]string{"2001:db8:9::/48 via 2001:db8:1::fe"},
+			[]string{"2001:db8:9::/48 via 2001:db8:1::fe dev eth1 metric 1024"}},
+		"outside from a mesh node": {[]string{"172.20.0.0/16 via 10.0.0.254 from 10.0.0.2"}, []string{"no: it lies in no IPPool"}},
+		"services": {[]string{"10.96.0.0/12 via 10.0.0.254"},
+			[]string{"no: it lies in 10.96.0.0/12, the addresses of services"}},
+		"a service":              {[]string{"10.97.0.7/32 via 10.0.0.2"}, []string{"no: it lies in 10.96.0.0/12"}},
+		"more than services":     {[]string{"10.0.0.0/8 via 10.0.0.254"}, []string{"10.0.0.0/8 via 10.0.0.254 dev eth0 metric 1024"}},
+		"our address":            {[]string{"10.0.0.1/32 via 10.0.0.254"}, []string{"no: it is this node's own address"}},
+		"our loopback's address": {[]string{"10.88.0.1/32 via 10.0.0.254"}, []string{"no: it is this node's own address"}},
+		"our subnet": {[]string{"10.1.0.0/24 via 10.0.0.254"},
+			[]string{"no: this node is in the subnet 10.1.0.0/24 itself, by eth1"}},
+		"a part of our subnet": {[]string{"10.1.0.64/26 via 10.0.0.254"}, []string{"no: this node is in the subnet 10.1.0.0/24"}},
+		"a martian":            {[]string{"127.0.0.0/16 via 10.0.0.254"}, []string{"no: no router has a way"}},
+		"multicast":            {[]string{"224.0.0.0/4 via 10.0.0.254"}, []string{"no: no router has a way"}},
+		"a next hop that is us": {[]string{"172.20.0.0/16 via 10.1.0.1 from 10.0.0.254"},
+			[]string{"no: its next hop is this node itself"}},
+		"a next hop that is nowhere": {[]string{"172.20.0.0/16 via 203.0.113.9 from 10.0.0.254"},
+			[]string{"no: its next hop is in no subnet"}},
+		"a next hop in a tunnel": {[]string{"172.20.0.0/16 via 10.200.0.9 from 10.0.0.254"},
+			[]string{"no: its next hop is in no subnet"}},
+		"a next hop by the host's route": {[]string{"172.20.0.0/16 via 10.77.0.9 from 10.0.0.254"},
+			[]string{"172.20.0.0/16 via 10.0.0.252 dev eth0 metric 1024"}},
 		"a next hop by another path": {
 			[]string{"172.16.9.0/24 via 10.0.0.254", "172.16.9.0/24 via 10.1.0.254", "172.20.0.0/16 via 172.16.9.1 from 10.0.0.254"},
 			[]string{
@@ -195,7 +216,8 @@ func TestNormalRoutePriority(t *testing.T) {
 		want   string
 	}{{set(90, 91), "90 91 0"}, {set(0, -1), "1024 1024 0"}, {nil, "1024 1024 0"}} {
 		s := racked(t, tc.change)
-		got := fmt.Sprint(s.metric(prefix("172.20.0.0/16"), nil), s.metric(prefix("2001:db8:9::/48"), nil), s.metric(prefix("192.168.5.0/26"), &s.Pools[0]))
+		got := fmt.Sprint(s.metric(prefix("172.20.0.0/16"), nil), s.metric(prefix("2001:db8:9::/48"), nil),
+			s.metric(prefix("192.168.5.0/26"), &s.Pools[0]))
 		if got != tc.want {
 			t.Errorf("metrics outside, of IPv6, and in a pool: %s, want %s", got, tc.want)
 		}
@@ -215,7 +237,8 @@ func TestEncapsulatedPoolsAreNodesAlone(t *testing.T) {
 // TestWhatIsUsualIsNoComplaint: all nodes of Calico announce the ranges of services.
 func TestWhatIsUsualIsNoComplaint(t *testing.T) {
 	s := racked(t, nil)
-	_, refused := s.By(rackGrounds(s, nil)).Accept(learn("10.96.0.0/12 via 10.0.0.2", "172.20.0.0/16 via 10.0.0.2", "127.0.0.0/16 via 10.0.0.254"))
+	_, refused := s.By(rackGrounds(s, nil)).Accept(learn("10.96.0.0/12 via 10.0.0.2", "172.20.0.0/16 via 10.0.0.2",
+		"127.0.0.0/16 via 10.0.0.254"))
 	if errs := Refusals(refused); len(refused) != 3 || len(errs) != 1 || !strings.Contains(errs[0].Error(), "127.0.0.0/16") {
 		t.Errorf("%d refused, complaints %v", len(refused), errs)
 	}
@@ -233,11 +256,13 @@ func TestHostWays(t *testing.T) {
 	}
 	ways := HostRoutesOf([]netlinkx.Route{
 		route("10.77.0.0/16", "10.0.0.9", 2, 100), route("10.77.0.0/16", "10.0.0.8", 2, 50), route("10.77.0.0/16", "10.0.0.7", 2, 70),
-		route("0.0.0.0/0", "10.0.0.1", 2, 0), route("10.5.0.0/16", "", 2, 0), route("10.6.0.0/16", "10.6.6.6", 3, 0), route("10.7.0.0/16", "10.0.0.1", 9, 0),
+		route("0.0.0.0/0", "10.0.0.1", 2, 0), route("10.5.0.0/16", "", 2, 0), route("10.6.0.0/16", "10.6.6.6", 3, 0),
+		route("10.7.0.0/16", "10.0.0.1", 9, 0),
 		{Dst: prefix("10.8.0.0/16"), Type: netlinkx.Unreachable}, route("10.77.5.0/24", "10.0.0.5", 2, 0),
 	}, links)
 	for a, want := range map[string]string{
-		"10.77.1.1": "[{10.0.0.8 eth0 false 0}] 16", "10.77.5.1": "[{10.0.0.5 eth0 false 0}] 24", "10.5.0.1": "[] -1", "10.6.0.1": "[] -1", "10.7.0.1": "[] -1", "10.8.0.1": "[] -1", "8.8.8.8": "[] -1", "fd00::1": "[] -1",
+		"10.77.1.1": "[{10.0.0.8 eth0 false 0}] 16", "10.77.5.1": "[{10.0.0.5 eth0 false 0}] 24", "10.5.0.1": "[] -1", "10.6.0.1": "[] -1",
+		"10.7.0.1": "[] -1", "10.8.0.1": "[] -1", "8.8.8.8": "[] -1", "fd00::1": "[] -1",
 	} {
 		if got := fmt.Sprint(ways.find(addr(a))); got != want {
 			t.Errorf("%s: %s, want %s", a, got, want)
@@ -245,9 +270,11 @@ func TestHostWays(t *testing.T) {
 	}
 }
 
-// FuzzRouters: whatever a router that is a peer announces, what becomes a route is not this node's, and its next hops are reached.
+// FuzzRouters: whatever a router that is a peer announces, what becomes a route is not this node's, and its next hops
+// are reached.
 func FuzzRouters(f *testing.F) {
-	for _, p := range []string{"0.0.0.0/0", "192.168.1.9/32", "192.168.1.0/25", "10.96.0.0/12", "10.1.0.64/26", "127.0.0.1/32", "172.20.0.0/16", "2001:db8:1::/64", "::1/128"} {
+	for _, p := range []string{"0.0.0.0/0", "192.168.1.9/32", "192.168.1.0/25", "10.96.0.0/12", "10.1.0.64/26", "127.0.0.1/32",
+		"172.20.0.0/16", "2001:db8:1::/64", "::1/128"} {
 		for _, hop := range []string{"10.0.0.254", "10.77.0.9", "10.0.0.1", "2001:db8:1::fe", "10.9.0.9", "127.0.0.1", "fe80::1", "fe80::a"} {
 			for _, zone := range []string{"", "eth0", "eth1", "tunl0"} {
 				f.Add(prefix(p).Addr().AsSlice(), uint8(prefix(p).Bits()), addr(hop).AsSlice(), zone)

@@ -86,12 +86,14 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 	return f, problems
 }
 
-// parseHosts reads what concerns host endpoints. If one of the failsafe ports cannot be read the defaults are added: without it a node might be locked out.
+// parseHosts reads what concerns host endpoints. If one of the failsafe ports cannot be read the defaults are added:
+// without it a node might be locked out.
 func (f *Felix) parseHosts(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
 	read := func(field string, ports *api.FailsafePorts, defaults []policy.Failsafe) []policy.Failsafe {
 		all, wrong := readFailsafes(ports, defaults)
 		if wrong != "" {
-			note(field, wrong, "entries of a protocol TCP, UDP or SCTP, a port from 1 to 65535, and a net that is a CIDR, if there is one: until it is, Calico's default ports are in force besides")
+			note(field, wrong, "entries of a protocol TCP, UDP or SCTP, a port from 1 to 65535, and a net that is a CIDR, if there is one: until "+
+				"it is, Calico's default ports are in force besides")
 		}
 		return all
 	}
@@ -186,7 +188,8 @@ func readFailsafe(p api.FailsafePort) (to policy.Failsafe, ok bool) {
 // HostRules returns what counts for host endpoints whatever their policies say.
 func (s *Snapshot) HostRules() policy.HostRules {
 	g := s.Guard()
-	r := policy.HostRules{Inbound: s.Felix.Inbound, Outbound: s.Felix.Outbound, Nodes: g.Nodes, IPIP: g.IPIP, DropFromPods: s.Felix.DropFromPods}
+	r := policy.HostRules{Inbound: s.Felix.Inbound, Outbound: s.Felix.Outbound, Nodes: g.Nodes, IPIP: g.IPIP,
+		DropFromPods: s.Felix.DropFromPods}
 	if r.Inbound == nil {
 		r.Inbound = policy.DefaultInbound()
 	}
@@ -291,7 +294,8 @@ func choice(word, no, other string, yes *bool) (ok bool) {
 	return true
 }
 
-// NAT returns which pools' packets are masqueraded on their way out of the pools, and which floating addresses are translated.
+// NAT returns which pools' packets are masqueraded on their way out of the pools, and which floating addresses are
+// translated.
 func (s *Snapshot) NAT() nat.Config {
 	c := nat.Config{Source: s.Felix.NATSource, Ports: s.Felix.NATPorts}
 	for _, p := range s.Pools {
@@ -323,7 +327,8 @@ func (s *Snapshot) nodeAddrs() []netip.Addr {
 	return addrs
 }
 
-// Guard returns the sources from which tunnel packets are accepted, the packets that pods may not send, and pods' prefixes. Other fields are left to the caller.
+// Guard returns the sources from which tunnel packets are accepted, the packets that pods may not send, and pods'
+// prefixes. Other fields are left to the caller.
 func (s *Snapshot) Guard() guard.Config {
 	c := guard.Config{
 		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.Needs(IPIPTunnel),
@@ -341,7 +346,8 @@ func (s *Snapshot) Guard() guard.Config {
 
 // Fabric returns how this node reaches pods of others.
 func (s *Snapshot) Fabric() flowtable.Fabric {
-	f := flowtable.Fabric{IPIP: s.Needs(IPIPTunnel), VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), Underlay: s.Self.Link, Kernel: flowtable.Running()}
+	f := flowtable.Fabric{IPIP: s.Needs(IPIPTunnel), VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), Underlay: s.Self.Link,
+		Kernel: flowtable.Running()}
 	if slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.IPIP != api.EncapAlways && p.VXLAN != api.EncapAlways }) {
 		f.Uplinks = []string{s.Self.Link, s.Self.Link6}
 	}
@@ -392,8 +398,8 @@ func (s *Snapshot) Host() hostsysctl.Config {
 	return c
 }
 
-// UsesIPv6 reports that there is something to forward: a pool alone is none, as clusters have one by default, and a host that
-// forwards no longer learns its own default route from its router.
+// UsesIPv6 reports that there is something to forward: a pool alone is none, as clusters have one by default, and a
+// host that forwards no longer learns its own default route from its router.
 func (s *Snapshot) UsesIPv6() bool {
 	six := func(a netip.Addr) bool { return a.Is6() }
 	return s.Self.Addr6.IsValid() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return six(p.CIDR.Addr()) }) ||

@@ -29,20 +29,26 @@ func TestParseFelix(t *testing.T) {
 	full := api.FelixConfigurationSpec{
 		NATOutgoingAddress: "192.0.2.7", NATPortRange: ptr(api.PortRange("32768:65535")), NATOutgoingExclusions: "IPPoolsAndHostIPs",
 		IPForwarding: "Disabled", VXLANPort: ptr(8472), VXLANVNI: ptr(7), VXLANMTU: ptr(1400), VXLANMTUV6: ptr(1380),
-		WireguardEnabled: ptr(true), WireguardEnabledV6: ptr(true), WireguardListeningPort: ptr(7), WireguardListeningPortV6: ptr(8), WireguardMTU: ptr(1400),
+		WireguardEnabled: ptr(true), WireguardEnabledV6: ptr(true), WireguardListeningPort: ptr(7),
+		WireguardListeningPortV6: ptr(8), WireguardMTU: ptr(1400),
 		WireguardMTUV6: ptr(1390), WireguardRoutingRulePriority: ptr(98), WireguardKeepAlive: "1m",
 		WireguardThreadingEnabled: ptr(true),
-		FeatureDetectOverride:     "Other=false, checksumOffloadBroken=true", AllowIPIPPacketsFromWorkloads: ptr(true), AllowVXLANPacketsFromWorkloads: ptr(true),
-		FloatingIPs: "Enabled", WorkloadSourceSpoofing: "Any", FailsafeInboundHostPorts: ptr(api.FailsafePorts{{Protocol: "tcp", Port: 22}, {Protocol: "UDP", Port: 68, Net: "10.1.2.3/8"}, {Protocol: "TCP", Port: 7, Net: "fd00::1"}}),
+		FeatureDetectOverride:     "Other=false, checksumOffloadBroken=true", AllowIPIPPacketsFromWorkloads: ptr(true),
+		AllowVXLANPacketsFromWorkloads: ptr(true),
+		FloatingIPs:                    "Enabled", WorkloadSourceSpoofing: "Any",
+		FailsafeInboundHostPorts: ptr(api.FailsafePorts{{Protocol: "tcp", Port: 22},
+			{Protocol: "UDP", Port: 68, Net: "10.1.2.3/8"}, {Protocol: "TCP", Port: 7, Net: "fd00::1"}}),
 		FailsafeOutboundHostPorts: &api.FailsafePorts{}, DefaultEndpointToHostAction: "DROP",
-		NftablesFilterDenyAction: "REJECT", IptablesFilterDenyAction: "Drop", DisableConntrackInvalidCheck: ptr(true), LogPrefix: "%t", LogActionRateLimit: "10/minute", LogActionRateLimitBurst: ptr(7),
+		NftablesFilterDenyAction: "REJECT", IptablesFilterDenyAction: "Drop", DisableConntrackInvalidCheck: ptr(true), LogPrefix: "%t",
+		LogActionRateLimit: "10/minute", LogActionRateLimitBurst: ptr(7),
 	}
 	parsed := Felix{
 		NATSource: netip.MustParseAddr("192.0.2.7"), NATPorts: nft.Ports{First: 32768, Last: 65535}, ExcludeNodes: true,
 		NoForwarding: true,
 		VXLANPort:    8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
-		WireGuard: WireGuard{On: [2]bool{true, true}, Port: [2]uint16{7, 8}, MTU: [2]int{1400, 1390}, Priority: 98, Keepalive: 60, Threaded: wireguard.Threaded},
-		Floats:    true, OtherSources: true, Outbound: []policy.Failsafe{}, DropFromPods: true,
+		WireGuard: WireGuard{On: [2]bool{true, true}, Port: [2]uint16{7, 8}, MTU: [2]int{1400, 1390}, Priority: 98, Keepalive: 60,
+			Threaded: wireguard.Threaded},
+		Floats: true, OtherSources: true, Outbound: []policy.Failsafe{}, DropFromPods: true,
 		Handling: policy.Handling{Reject: true, Invalid: true, Logs: policy.LogRate{Packets: 10, Seconds: 60, Burst: 7}}, LogPrefix: "%t",
 		Inbound: []policy.Failsafe{{Protocol: policy.TCP, Port: 22}, {Protocol: policy.UDP, Port: 68, Net: netip.MustParsePrefix("10.0.0.0/8")},
 			{Protocol: policy.TCP, Port: 7, Net: netip.MustParsePrefix("fd00::1/128")}},
@@ -54,13 +60,19 @@ func TestParseFelix(t *testing.T) {
 		"nothing":          {api.FelixConfigurationSpec{}, Felix{}, Felix{}},
 		"everything":       {full, Felix{}, parsed},
 		"nothing any more": {api.FelixConfigurationSpec{}, parsed, Felix{}},
-		"derived MTUs":     {api.FelixConfigurationSpec{VXLANMTU: ptr(0), VXLANMTUV6: ptr(0), FeatureDetectOverride: "ChecksumOffloadBroken=false"}, parsed, Felix{Checksums: checksumsByDevice}},
-		"defaults": {api.FelixConfigurationSpec{NATOutgoingExclusions: "IPPoolsOnly", IPForwarding: "Enabled", AllowIPIPPacketsFromWorkloads: ptr(false)},
-			parsed, Felix{}},
-		"rejected by iptables": {api.FelixConfigurationSpec{IptablesFilterDenyAction: "Reject"}, Felix{}, Felix{Handling: policy.Handling{Reject: true}}},
-		"a rate alone":         {api.FelixConfigurationSpec{LogActionRateLimit: "2/day"}, parsed, Felix{Handling: policy.Handling{Logs: policy.LogRate{Packets: 2, Seconds: 86400, Burst: 5}}}},
-		"a burst alone":        {api.FelixConfigurationSpec{LogActionRateLimitBurst: ptr(0)}, parsed, Felix{}},
-		"one port":             {api.FelixConfigurationSpec{NATPortRange: ptr(api.PortRange("7"))}, Felix{}, Felix{NATPorts: nft.Ports{First: 7, Last: 7}}},
+		"derived MTUs": {api.FelixConfigurationSpec{VXLANMTU: ptr(0), VXLANMTUV6: ptr(0),
+			FeatureDetectOverride: "ChecksumOffloadBroken=false"}, parsed, Felix{Checksums: checksumsByDevice}},
+		"defaults": {
+			api.FelixConfigurationSpec{NATOutgoingExclusions: "IPPoolsOnly", IPForwarding: "Enabled", AllowIPIPPacketsFromWorkloads: ptr(false)},
+			parsed, Felix{},
+		},
+		"rejected by iptables": {api.FelixConfigurationSpec{IptablesFilterDenyAction: "Reject"}, Felix{},
+			Felix{Handling: policy.Handling{Reject: true}}},
+		"a rate alone": {api.FelixConfigurationSpec{LogActionRateLimit: "2/day"}, parsed,
+			Felix{Handling: policy.Handling{Logs: policy.LogRate{Packets: 2, Seconds: 86400, Burst: 5}}}},
+		"a burst alone": {api.FelixConfigurationSpec{LogActionRateLimitBurst: ptr(0)}, parsed, Felix{}},
+		"one port": {api.FelixConfigurationSpec{NATPortRange: ptr(api.PortRange("7"))}, Felix{},
+			Felix{NATPorts: nft.Ports{First: 7, Last: 7}}},
 	} {
 		got, problems := ParseFelix(tt.spec, tt.before)
 		if !reflect.DeepEqual(got, tt.want) || len(problems) > 0 {
@@ -107,7 +119,8 @@ func TestParseFelix(t *testing.T) {
 	}
 }
 
-// In the place of failsafe ports that cannot be read there are Calico's, whatever was there before, besides those that can.
+// In the place of failsafe ports that cannot be read there are Calico's, whatever was there before, besides those that
+// can.
 func TestFailsafePorts(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"failsafeInboundHostPorts":[{"protocol":"tcp","port":22},{"protocol":"icmp","port":1}]}`: "icmp",
@@ -140,7 +153,8 @@ func TestFailsafePorts(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]int{
-		`{"failsafeInboundHostPorts":[]}`: 0, `{"failsafeInboundHostPorts":"none"}`: 0, `{"failsafeInboundHostPorts":"tcp:22, udp:[fd00::/8]:53,tcp:10.0.0.1:7"}`: 3,
+		`{"failsafeInboundHostPorts":[]}`: 0, `{"failsafeInboundHostPorts":"none"}`: 0,
+		`{"failsafeInboundHostPorts":"tcp:22, udp:[fd00::/8]:53,tcp:10.0.0.1:7"}`: 3,
 		`{"failsafeInboundHostPorts":"2222, tcp:8443,,[::/0]:22,10.0.0.0/8:23,"}`: 4,
 	} {
 		var spec api.FelixConfigurationSpec
@@ -179,7 +193,8 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	check("guard", guard.Config{Nodes: nodes, PodLinks: "cali", Pools: cidrs}, s.Guard())
 	check("host", hostsysctl.Config{Forward: true, Link: "eth0"}, s.Host())
 
-	// What pods ask to send from counts if an operator says so. BGP's ports are this node's, the mesh's, other nodes' and peers'.
+	// What pods ask to send from counts if an operator says so. BGP's ports are this node's, the mesh's, other nodes' and
+	// peers'.
 	s.Port, s.meshPort, s.Others[0].Port = 1790, 179, 1791
 	s.Peering.Peers = []bgp.Peer{{Port: 1792}, {}}
 	s.Self.Sources = []guard.Source{
@@ -190,18 +205,21 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	check("guard with ports", guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports, Pools: cidrs}, s.Guard())
 	check("host that does not allow sources", hostsysctl.Config{Forward: true, Link: "eth0"}, s.Host())
 	s.Felix.OtherSources = true
-	check("guard with sources", guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports, Sources: s.Self.Sources, Pools: cidrs}, s.Guard())
+	check("guard with sources",
+		guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports, Sources: s.Self.Sources, Pools: cidrs}, s.Guard())
 	check("host with sources", hostsysctl.Config{Forward: true, Link: "eth0", Pods: []string{"cali1"}}, s.Host())
 	s.Port, s.meshPort, s.Others[0].Port, s.Peering.Peers = 0, 0, 0, nil
 
 	s.Felix = Felix{NATSource: nodes[0], NATPorts: nft.Ports{First: 1, Last: 2}, ExcludeNodes: true, NoForwarding: true,
 		VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true}
-	s.Pools = append(s.Pools, aPool("10.4.0.0/16", false, api.EncapCrossSubnet, api.UseWorkload), aPool("fd00::/48", false, api.EncapNever, api.UseWorkload))
+	s.Pools = append(s.Pools, aPool("10.4.0.0/16", false, api.EncapCrossSubnet, api.UseWorkload),
+		aPool("fd00::/48", false, api.EncapNever, api.UseWorkload))
 	cidrs = append(cidrs, netip.MustParsePrefix("10.4.0.0/16"), netip.MustParsePrefix("fd00::/48"))
 	pools = append(pools, nat.Pool{CIDR: cidrs[2]}, nat.Pool{CIDR: cidrs[3]})
 	check("NAT by configuration", nat.Config{Pools: pools, Nodes: nodes, Source: nodes[0], Ports: nft.Ports{First: 1, Last: 2}}, s.NAT())
 	check("guard by configuration",
-		guard.Config{Nodes: nodes, PodLinks: "cali", IPIP: true, VXLANPort: 8472, AllowIPIPFromPods: true, AllowVXLANFromPods: true, Pools: cidrs}, s.Guard())
+		guard.Config{Nodes: nodes, PodLinks: "cali", IPIP: true, VXLANPort: 8472, AllowIPIPFromPods: true, AllowVXLANFromPods: true,
+			Pools: cidrs}, s.Guard())
 	check("host by configuration, with nothing of IPv6 but a pool", hostsysctl.Config{Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
 	check("what the report says of that", false, s.UsesIPv6())
 	s.Blocks = []netip.Prefix{netip.MustParsePrefix("fd00::/122")}
@@ -217,11 +235,14 @@ func TestFabric(t *testing.T) {
 		pools []Pool
 		want  flowtable.Fabric
 	}{
-		"no pool":                {nil, flowtable.Fabric{}},
-		"routes":                 {[]Pool{{IPIP: api.EncapNever, VXLAN: api.EncapNever}}, flowtable.Fabric{Uplinks: uplinks}},
-		"IPIP":                   {[]Pool{{Pool: ipam.Pool{CIDR: netip.MustParsePrefix("10.1.0.0/16")}, IPIP: api.EncapAlways}}, flowtable.Fabric{IPIP: true}},
-		"IPIP between subnets":   {[]Pool{{Pool: ipam.Pool{CIDR: netip.MustParsePrefix("10.1.0.0/16")}, IPIP: api.EncapCrossSubnet}}, flowtable.Fabric{IPIP: true, Uplinks: uplinks}},
-		"VXLAN, and another way": {[]Pool{{Pool: ipam.Pool{CIDR: netip.MustParsePrefix("10.1.0.0/16")}, VXLAN: api.EncapAlways}, {}}, flowtable.Fabric{VXLAN: true, Uplinks: uplinks}},
+		"no pool": {nil, flowtable.Fabric{}},
+		"routes":  {[]Pool{{IPIP: api.EncapNever, VXLAN: api.EncapNever}}, flowtable.Fabric{Uplinks: uplinks}},
+		"IPIP": {[]Pool{{Pool: ipam.Pool{CIDR: netip.MustParsePrefix("10.1.0.0/16")}, IPIP: api.EncapAlways}},
+			flowtable.Fabric{IPIP: true}},
+		"IPIP between subnets": {[]Pool{{Pool: ipam.Pool{CIDR: netip.MustParsePrefix("10.1.0.0/16")}, IPIP: api.EncapCrossSubnet}},
+			flowtable.Fabric{IPIP: true, Uplinks: uplinks}},
+		"VXLAN, and another way": {[]Pool{{Pool: ipam.Pool{CIDR: netip.MustParsePrefix("10.1.0.0/16")}, VXLAN: api.EncapAlways}, {}},
+			flowtable.Fabric{VXLAN: true, Uplinks: uplinks}},
 	} {
 		s := Snapshot{Self: self, Pools: c.pools}
 		got := s.Fabric()

@@ -14,12 +14,13 @@ type Floating struct {
 	Pod  netip.Addr // its own address of that family; invalid if there is none
 }
 
-// Floats returns the floating addresses that are in force, and why others are not. An address of a node or a Service is never one, whatever IPAM
-// has assigned: whoever may annotate a pod would take over that one's connections.
+// Floats returns the floating addresses that are in force, and why others are not. An address of a node or a Service is
+// never one, whatever IPAM has assigned: whoever may annotate a pod would take over that one's connections.
 func (s *Snapshot) Floats() (all []Floating, problems []error) {
 	for _, f := range s.Self.Floating {
 		if why := s.unfloated(f); why != "" {
-			problems = append(problems, InSelf("FloatingAddressUnused", fmt.Errorf("floating address %s of the pod behind link %s is not in force: %s", f.Addr, f.Link, why)))
+			problems = append(problems,
+				InSelf("FloatingAddressUnused", fmt.Errorf("floating address %s of the pod behind link %s is not in force: %s", f.Addr, f.Link, why)))
 			continue
 		}
 		all = append(all, f)

@@ -23,7 +23,8 @@ func floating(t *testing.T, a string, change func(*Snapshot)) *Snapshot {
 	return s
 }
 
-// Whoever may annotate a pod must not get the connections of a node, a Service, another pod, or of addresses that no pool has.
+// Whoever may annotate a pod must not get the connections of a node, a Service, another pod, or of addresses that no
+// pool has.
 func TestFloatingAddressesOfOthers(t *testing.T) {
 	for name, c := range map[string]struct {
 		addr   string
@@ -45,7 +46,8 @@ func TestFloatingAddressesOfOthers(t *testing.T) {
 			s := floating(t, c.addr, c.change)
 			single := netip.PrefixFrom(addr(c.addr), 32)
 			all, problems := s.Floats()
-			if text := strings.Join(texts(problems), "\n"); c.says == "" && text != "" || c.says != "" && (!strings.Contains(text, c.says) || !strings.Contains(text, c.addr)) {
+			if text := strings.Join(texts(problems), "\n"); c.says == "" && text != "" ||
+				c.says != "" && (!strings.Contains(text, c.says) || !strings.Contains(text, c.addr)) {
 				t.Errorf("problems: %q, want %q", text, c.says)
 			}
 			inForce := c.says == ""
@@ -58,7 +60,8 @@ func TestFloatingAddressesOfOthers(t *testing.T) {
 			for _, w := range ways {
 				routed = routed || w.Route.Dst == single && len(w.Route.Hops) == 1 && w.Route.Hops[0].Dev == "cali1"
 			}
-			if (len(all) == 1) != inForce || (len(s.NAT().Floating) == 1) != inForce || routed != inForce || announced != (inForce && c.addr == "192.168.2.9") {
+			if (len(all) == 1) != inForce || (len(s.NAT().Floating) == 1) != inForce || routed != inForce ||
+				announced != (inForce && c.addr == "192.168.2.9") {
 				t.Errorf("in force %v, translated %v, routed %v, announced %v", all, s.NAT().Floating, routed, announced)
 			}
 		})

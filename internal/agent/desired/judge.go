@@ -47,20 +47,22 @@ func Refusals(refused []Refusal) []error {
 
 // Accept decides which paths become routes. Affinities say who owns a block, BGP says the way to it:
 //
-//   - A learned path is refused if its next hop is not the node that owns the block that it is, or lies in. A mistaken or
-//     hostile peer cannot take a block, or a part of one, that way.
-//   - A block whose owner BGP knows no path to is reached by the owner's address: when a session drops, or before the first
-//     one is up, the pods behind it stay reachable. The route goes when the affinity or the Node goes.
-//   - A single address may lead elsewhere than its block, if the block's record says that that node has borrowed it. While BGP
-//     has no session with the node, the route stays.
-//   - A router that an operator has made a peer is believed, in pools without encapsulation and outside of pools, where no node
-//     is: but not about what is this node's own, nor about addresses of services, and not if its next hop is not reached, nor about a
-//     link-local next hop on another link than its own. A node of the cluster is no router, even where a BGPPeer names it: it is believed
-//     there as far as a BGPFilter of the operator's accepts it. By a link-local address no node is known: what is there counts as a router.
-//   - Whatever pool, claim or path says so: nothing in a pool takes an address of a node, of the API server, or of a service away, nor
-//     a subnet that this node is in.
+//   - A learned path is refused if its next hop is not the node that owns the block that it is, or lies in. A mistaken
+//     or hostile peer cannot take a block, or a part of one, that way.
+//   - A block whose owner BGP knows no path to is reached by the owner's address: when a session drops, or before the
+//     first one is up, the pods behind it stay reachable. The route goes when the affinity or the Node goes.
+//   - A single address may lead elsewhere than its block, if the block's record says that that node has borrowed it.
+//     While BGP has no session with the node, the route stays.
+//   - A router that an operator has made a peer is believed, in pools without encapsulation and outside of pools, where
+//     no node is: but not about what is this node's own, nor about addresses of services, and not if its next hop is
+//     not reached, nor about a link-local next hop on another link than its own. A node of the cluster is no router,
+//     even where a BGPPeer names it: it is believed there as far as a BGPFilter of the operator's accepts it. By a
+//     link-local address no node is known: what is there counts as a router.
+//   - Whatever pool, claim or path says so: nothing in a pool takes an address of a node, of the API server, or of a
+//     service away, nor a subnet that this node is in.
 //
-// Several paths of one prefix stay in their order. A block without an affinity is taken as a node announces it, since the API may lag behind BGP.
+// Several paths of one prefix stay in their order. A block without an affinity is taken as a node announces it, since
+// the API may lag behind BGP.
 func (j *Judge) Accept(learned []bgp.Path) (accepted []bgp.Path, refused []Refusal) {
 	return j.accept(learned, j.Objection)
 }
@@ -98,7 +100,8 @@ func (j *Judge) accept(learned []bgp.Path, objection func(bgp.Path) Refusal) (ac
 	return accepted, refused
 }
 
-// known returns the paths that need no BGP: to the blocks of others, and to borrowed addresses that have been confirmed.
+// known returns the paths that need no BGP: to the blocks of others, and to borrowed addresses that have been
+// confirmed.
 func (j *Judge) known() []bgp.Path {
 	paths := make([]bgp.Path, 0, len(j.Owners)+len(j.Held))
 	for block, owner := range j.Owners {
@@ -163,7 +166,8 @@ func (s *Snapshot) ownsOdd(hop *Member, p netip.Prefix) bool {
 // reserved refuses prefixes that BGP must not route.
 func (s *Snapshot) reserved(p bgp.Path) Refusal {
 	if i := slices.IndexFunc(s.ServiceRanges, func(r netip.Prefix) bool { return inside(p.Prefix, r) }); i >= 0 {
-		return Refusal{Path: p, Why: fmt.Sprintf("it lies in %s, the addresses of services, which each node serves itself", s.ServiceRanges[i]), Usual: true}
+		return Refusal{Path: p,
+			Why: fmt.Sprintf("it lies in %s, the addresses of services, which each node serves itself", s.ServiceRanges[i]), Usual: true}
 	}
 	if policy.Martian(p.Prefix) {
 		return Refusal{Path: p, Why: "no router has a way to such addresses"}
@@ -193,8 +197,8 @@ func (j *Judge) outside(p bgp.Path) Refusal {
 	return j.reached(p)
 }
 
-// byRouter judges a path inside a pool with a router as next hop: a peer of a BGPPeer, or learned from one. It does not override this node's
-// own blocks.
+// byRouter judges a path inside a pool with a router as next hop: a peer of a BGPPeer, or learned from one. It does not
+// override this node's own blocks.
 func (j *Judge) byRouter(p bgp.Path) Refusal {
 	block, owner, owned := j.blockOf(p.Prefix)
 	switch {
@@ -209,7 +213,8 @@ func (j *Judge) byRouter(p bgp.Path) Refusal {
 	return j.reached(p)
 }
 
-// leadsTo reports that a next hop can be that of a route to a prefix: one of IPv6 on a link is also that of prefixes of IPv4 (RFC 8950).
+// leadsTo reports that a next hop can be that of a route to a prefix: one of IPv6 on a link is also that of prefixes of
+// IPv4 (RFC 8950).
 func leadsTo(hop netip.Addr, p netip.Prefix) bool {
 	return hop.Is4() == p.Addr().Is4() || hop.Zone() != ""
 }
@@ -222,7 +227,8 @@ func (j *Judge) reached(p bgp.Path) Refusal {
 	case j.isSelf(p.NextHop):
 		return Refusal{Path: p, Why: "its next hop is this node itself"}
 	case len(j.resolve(p.NextHop)) == 0:
-		return Refusal{Path: p, Why: "its next hop is in no subnet of this node, and no route but a default one leads there: a BGPPeer's reachableBy can name a gateway"}
+		return Refusal{Path: p,
+			Why: "its next hop is in no subnet of this node, and no route but a default one leads there: a BGPPeer's reachableBy can name a gateway"}
 	}
 	return Refusal{}
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 )
 
-// FuzzJudge is the import path: whatever peers announce, what becomes a route lies in a pool, and inside a block leads to its owner
-// unless the record says otherwise.
+// FuzzJudge is the import path: whatever peers announce, what becomes a route lies in a pool, and inside a block leads
+// to its owner unless the record says otherwise.
 func FuzzJudge(f *testing.F) {
-	for _, p := range []string{"192.168.2.0/26", "192.168.2.9/32", "192.168.1.7/32", "0.0.0.0/0", "fd00:10::/122", "fd00:10::9/128", "10.66.0.0/26"} {
+	for _, p := range []string{"192.168.2.0/26", "192.168.2.9/32", "192.168.1.7/32", "0.0.0.0/0", "fd00:10::/122",
+		"fd00:10::9/128", "10.66.0.0/26"} {
 		for _, hop := range []string{"10.0.0.2", "10.9.0.9", "10.0.0.1", "10.66.0.6", "fd00::2", "0.0.0.0"} {
 			f.Add(prefix(p).Addr().AsSlice(), uint8(prefix(p).Bits()), addr(hop).AsSlice(), addr("10.0.0.2").AsSlice(), uint16(3))
 		}
@@ -24,7 +25,8 @@ func FuzzJudge(f *testing.F) {
 			api.IPPool{Meta: api.Meta{Name: "v6"}, Spec: api.IPPoolSpec{CIDR: "fd00:10::/64"}},
 			api.IPPool{Meta: api.Meta{Name: "plain"}, Spec: api.IPPoolSpec{CIDR: "10.66.0.0/16"}})
 		w.Nodes[0].Annotations[api.AnnotationIPv6Address] = "fd00::2/64"
-		w.Affinities = append(w.Affinities, api.BlockAffinity{Meta: api.Meta{Name: "six"}, Spec: api.BlockAffinitySpec{Node: "node2", CIDR: "fd00:10::/122", State: api.AffinityConfirmed}})
+		w.Affinities = append(w.Affinities, api.BlockAffinity{Meta: api.Meta{Name: "six"},
+			Spec: api.BlockAffinitySpec{Node: "node2", CIDR: "fd00:10::/122", State: api.AffinityConfirmed}})
 	})
 	f.Fuzz(func(t *testing.T, at []byte, bits uint8, hop, from []byte, flags uint16) {
 		s, problems := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Addr6: prefix("fd00::1/64"), Link: "eth0", Link6: "eth0"}, w)

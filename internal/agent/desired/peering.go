@@ -56,10 +56,11 @@ func (s *Snapshot) peeringInput() peering.Input {
 			Name: s.Self.Name, Addr: s.Self.Addr.Addr(), Addr6: s.Self.Addr6.Addr(), ASN: s.Self.ASN, Port: s.Port,
 			Reflector: s.Self.Reflector, ClusterID: s.Self.ClusterID, Labels: s.Self.Labels,
 		},
-		Others:    make([]peering.Node, len(s.Others)),
-		ASN:       s.ASN,
-		Port:      s.meshPort,
-		Mesh:      peering.Mesh{On: s.Mesh, Password: s.settings.password.text, Restart: s.settings.restart, BFD: s.settings.bfd, Unknown: s.settings.password.unknown},
+		Others: make([]peering.Node, len(s.Others)),
+		ASN:    s.ASN,
+		Port:   s.meshPort,
+		Mesh: peering.Mesh{On: s.Mesh, Password: s.settings.password.text, Restart: s.settings.restart, BFD: s.settings.bfd,
+			Unknown: s.settings.password.unknown},
 		Automatic: s.Automatic,
 		Peers:     s.peers.all, Absent: s.peers.absent, Filters: s.peers.filters, Secrets: s.peers.secrets,
 		Config: s.peers.config, OwnConfig: s.peers.own,
@@ -101,7 +102,8 @@ func (d *Deciding) Decide(s *Snapshot, build uint64) {
 	s.Peering = d.decision
 }
 
-// On puts what is known of the interfaces that peers are named by into the decision of a snapshot, and reports whether that is new.
+// On puts what is known of the interfaces that peers are named by into the decision of a snapshot, and reports whether
+// that is new.
 func (d *Deciding) On(s *Snapshot, links map[string]peering.Link) (changed bool) {
 	changed = !maps.Equal(links, d.links)
 	if d.links = links; d.decision.Interfaces() == nil {
@@ -125,7 +127,8 @@ func (s *Snapshot) problemsWith(problems []error) []error {
 	return named
 }
 
-// labelsOf returns a node's labels with those that only Calico's selectors see; where both have one, Kubernetes' counts.
+// labelsOf returns a node's labels with those that only Calico's selectors see; where both have one, Kubernetes'
+// counts.
 func labelsOf(n api.Node, note func(error)) map[string]string {
 	text := n.Annotations[api.AnnotationLabels]
 	if text == "" {
@@ -143,7 +146,8 @@ func labelsOf(n api.Node, note func(error)) map[string]string {
 	return merged
 }
 
-// clusterID reads under which number a node reflects, invalid if it does not, and whether an operator made it a reflector.
+// clusterID reads under which number a node reflects, invalid if it does not, and whether an operator made it a
+// reflector.
 func clusterID(n api.Node, note func(error)) (id netip.Addr, reflector bool) {
 	text := n.Annotations[api.AnnotationReflector]
 	if text == "" {
@@ -154,7 +158,9 @@ func clusterID(n api.Node, note func(error)) (id netip.Addr, reflector bool) {
 		err = errors.New("not four numbers")
 	}
 	if err != nil {
-		note(inNode(n.Name, fmt.Errorf("annotation %s %q has not the form of an IPv4 address, such as 244.0.0.1: the node is no part of the mesh, and reflects nothing", api.AnnotationReflector, cut(text))))
+		note(inNode(n.Name, fmt.Errorf(
+			"annotation %s %q has not the form of an IPv4 address, such as 244.0.0.1: the node is no part of the mesh, and reflects nothing",
+			api.AnnotationReflector, cut(text))))
 		return netip.Addr{}, true
 	}
 	return id, true

@@ -36,7 +36,8 @@ func TestPeersFromTheWorld(t *testing.T) {
 		w.Nodes[0].Labels = map[string]string{"zone": "kubernetes"}
 		w.Peers = []api.BGPPeer{
 			{Meta: api.Meta{Name: "rr"}, Spec: api.BGPPeerSpec{PeerSelector: "rr == 'true' && zone == 'kubernetes'"}},
-			{Meta: api.Meta{Name: "tor"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000, Password: ref, Filters: []string{"f"}, ReachableBy: "10.0.0.253"}},
+			{Meta: api.Meta{Name: "tor"},
+				Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000, Password: ref, Filters: []string{"f"}, ReachableBy: "10.0.0.253"}},
 		}
 		w.Passwords = map[api.Place]state.Password{place: {Set: true, Text: "secret"}}
 		w.Filters = []api.BGPFilter{{Meta: api.Meta{Name: "f"}, Spec: api.BGPFilterSpec{ImportV4: []api.BGPFilterRule{{Action: "Reject"}}}}}
@@ -46,7 +47,8 @@ func TestPeersFromTheWorld(t *testing.T) {
 	if len(peers) != 2 || peers[0].Addr != addr("10.0.0.2") || peers[1].Addr != tor || peers[1].Password != "secret" {
 		t.Fatalf("peers %v", peers)
 	}
-	if got := fmt.Sprint(s.Peering.Sources[tor], s.Peering.Static); got != "BGPPeer tor [{10.0.0.254 10.0.0.253}]" || s.Policy().Import[tor] == nil {
+	if got := fmt.Sprint(s.Peering.Sources[tor], s.Peering.Static); got != "BGPPeer tor [{10.0.0.254 10.0.0.253}]" ||
+		s.Policy().Import[tor] == nil {
 		t.Errorf("%s, rules %v", got, s.Policy().Import)
 	}
 	if m, _ := s.Member("node2"); !m.Reflector || m.ClusterID != addr("1.0.0.1") {
@@ -90,7 +92,8 @@ func TestPeersOfAbsentNodes(t *testing.T) {
 	s := snapshot(t, func(w *state.Cluster) {
 		w.Self = &api.Node{Meta: api.Meta{Name: "node1"}}
 		for _, node := range []string{"node1", "node2", "nodd2"} {
-			w.Peers = append(w.Peers, api.BGPPeer{Meta: api.Meta{Name: "of-" + node}, Spec: api.BGPPeerSpec{Node: node, PeerIP: "10.0.0.254", ASNumber: 65000}})
+			w.Peers = append(w.Peers,
+				api.BGPPeer{Meta: api.Meta{Name: "of-" + node}, Spec: api.BGPPeerSpec{Node: node, PeerIP: "10.0.0.254", ASNumber: 65000}})
 		}
 	})
 	var d Deciding
@@ -123,13 +126,17 @@ func TestPolicy(t *testing.T) {
 	priority := 900
 	s := snapshot(t, func(w *state.Cluster) {
 		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "hidden"}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16", DisableBGPExport: true}},
-			api.IPPool{Meta: api.Meta{Name: "services"}, Spec: api.IPPoolSpec{CIDR: "172.20.1.0/24", AllowedUses: []api.AllowedUse{api.UseLoadBalancer}}})
+			api.IPPool{Meta: api.Meta{Name: "services"},
+				Spec: api.IPPoolSpec{CIDR: "172.20.1.0/24", AllowedUses: []api.AllowedUse{api.UseLoadBalancer}}})
 		w.BGP.IPv6NormalRoutePriority = &priority
 		w.BGP.PrefixAdvertisements = []api.PrefixAdvertisement{{CIDR: "192.168.0.0/16", Communities: []string{"64512:7"}}}
-		w.BGP.ServiceExternalIPs, w.BGP.ServiceClusterIPs = []api.ServiceRange{{CIDR: "172.20.0.0/16"}}, []api.ServiceRange{{CIDR: "10.96.0.0/12"}}
+		w.BGP.ServiceExternalIPs, w.BGP.ServiceClusterIPs = []api.ServiceRange{{CIDR: "172.20.0.0/16"}}, []api.ServiceRange{
+			{CIDR: "10.96.0.0/12"},
+		}
 	})
 	s.served, _ = serviceConfig(s.served, &s.peers.config, true)
-	s.Self.Found = []nodeaddr.Candidate{{Addr: prefix("10.5.0.1/24"), Link: "eth1"}, {Addr: prefix("fe80::1/64"), Link: "eth0"}, {Addr: prefix("10.0.0.1/24"), Link: "eth0"}, {Addr: prefix("10.96.0.1/32"), Link: "kube-ipvs0"}}
+	s.Self.Found = []nodeaddr.Candidate{{Addr: prefix("10.5.0.1/24"), Link: "eth1"}, {Addr: prefix("fe80::1/64"), Link: "eth0"},
+		{Addr: prefix("10.0.0.1/24"), Link: "eth0"}, {Addr: prefix("10.96.0.1/32"), Link: "kube-ipvs0"}}
 	sessions(s)
 	p := s.Policy()
 	list := func(want string, got []netip.Prefix) {
@@ -145,7 +152,8 @@ func TestPolicy(t *testing.T) {
 	if fmt.Sprint(p.Tags) != "[{192.168.0.0/16 [64512:7]}]" || p.Normal6 != 900 {
 		t.Errorf("tags %v, priority %d", p.Tags, p.Normal6)
 	}
-	if want := []policy.Link{{Prefix: prefix("10.0.0.0/24"), Interface: "eth0"}, {Prefix: prefix("10.5.0.0/24"), Interface: "eth1"}}; !slices.Equal(p.Links, want) {
+	if want := []policy.Link{{Prefix: prefix("10.0.0.0/24"), Interface: "eth0"},
+		{Prefix: prefix("10.5.0.0/24"), Interface: "eth1"}}; !slices.Equal(p.Links, want) {
 		t.Errorf("links %v", p.Links)
 	}
 	if !p.Equal(s.Policy()) {
@@ -172,10 +180,12 @@ func TestWhereBGPListens(t *testing.T) {
 	}
 }
 
-// The router on an interface has its session, its kind and its aggregates, of both families, under the address that was learned.
+// The router on an interface has its session, its kind and its aggregates, of both families, under the address that was
+// learned.
 func TestRouterOnLink(t *testing.T) {
 	s := snapshot(t, func(w *state.Cluster) {
-		rack := api.BGPPeer{Meta: api.Meta{Name: "rack", Annotations: map[string]string{api.AnnotationAggregate: "pools"}}, Spec: api.BGPPeerSpec{PeerIP: "fe80::%eth0", ASNumber: 65000}}
+		rack := api.BGPPeer{Meta: api.Meta{Name: "rack", Annotations: map[string]string{api.AnnotationAggregate: "pools"}},
+			Spec: api.BGPPeerSpec{PeerIP: "fe80::%eth0", ASNumber: 65000}}
 		w.Peers = append(w.Peers, rack)
 	})
 	unknown, router := addr("fe80::%eth0"), addr("fe80::9%eth0")

@@ -7,8 +7,8 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// What an annotation of a pod may name lies in a pool of pods, and is no node's, nor a tunnel's. A node takes nothing out of that by announcing an address in
-// another node's block.
+// What an annotation of a pod may name lies in a pool of pods, and is no node's, nor a tunnel's. A node takes nothing
+// out of that by announcing an address in another node's block.
 func TestPlace(t *testing.T) {
 	ippool := func(name, cidr string, change func(*api.IPPoolSpec)) api.IPPool {
 		p := api.IPPool{Meta: api.Meta{Name: name}, Spec: api.IPPoolSpec{CIDR: cidr, BlockSize: 26}}
@@ -21,7 +21,8 @@ func TestPlace(t *testing.T) {
 		return func(s *api.IPPoolSpec) { s.AllowedUses = []api.AllowedUse{u} }
 	}
 	node := func(name, addr, tunnel, vtep string) api.Node {
-		return api.Node{Meta: api.Meta{Name: name, Annotations: map[string]string{api.AnnotationIPv4Address: addr, api.AnnotationIPv4TunnelAddr: tunnel, api.AnnotationIPv4VXLANAddr: vtep}}}
+		return api.Node{Meta: api.Meta{Name: name, Annotations: map[string]string{api.AnnotationIPv4Address: addr,
+			api.AnnotationIPv4TunnelAddr: tunnel, api.AnnotationIPv4VXLANAddr: vtep}}}
 	}
 	const when = "2026-01-01T00:00:00Z"
 	s, _ := Build(Self{Name: "n"}, state.Cluster{
@@ -30,7 +31,8 @@ func TestPlace(t *testing.T) {
 			ippool("pods", "10.244.0.0/16", nil), ippool("masked", "192.168.0.0/16", func(s *api.IPPoolSpec) { s.Disabled = true }),
 			ippool("tunnels", "10.99.0.0/16", uses("Tunnel")), ippool("services", "10.98.0.0/16", uses(api.UseLoadBalancer)),
 		},
-		Affinities: []api.BlockAffinity{claim("m", "10.244.1.0/26", when), claim("thief", "10.244.3.0/26", when), claim("m", "192.168.8.0/26", when)},
+		Affinities: []api.BlockAffinity{claim("m", "10.244.1.0/26", when), claim("thief", "10.244.3.0/26", when),
+			claim("m", "192.168.8.0/26", when)},
 	})
 	for text, want := range map[string]struct {
 		pooled bool

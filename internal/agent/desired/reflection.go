@@ -31,7 +31,8 @@ func (s *Snapshot) Roll(nodes []api.Node) *reflectors.Roll {
 	for _, n := range nodes {
 		m, ok := s.Member(n.Name)
 		if n.Name == s.Self.Name {
-			m, ok = &Member{Name: n.Name, Addr: announcedAddr(n, api.AnnotationIPv4Address), Addr6: announcedAddr(n, api.AnnotationIPv6Address)}, true
+			m, ok = &Member{Name: n.Name, Addr: announcedAddr(n, api.AnnotationIPv4Address),
+				Addr6: announcedAddr(n, api.AnnotationIPv6Address)}, true
 		}
 		if !ok {
 			continue // its agent has not come up yet
@@ -87,7 +88,8 @@ func (s *Snapshot) announcing() map[string]reflectors.Families {
 }
 
 // ReflectorSessions returns how it stands with reflectors, and the addresses of those that have told all.
-func (s *Snapshot) ReflectorSessions(names []string, peers []bgp.PeerStatus) (sessions map[string]reflectors.Session, complete []netip.Addr) {
+func (s *Snapshot) ReflectorSessions(names []string,
+	peers []bgp.PeerStatus) (sessions map[string]reflectors.Session, complete []netip.Addr) {
 	sessions = map[string]reflectors.Session{}
 	ends := map[netip.Addr]string{}
 	for _, name := range names {
@@ -116,8 +118,8 @@ func (s *Snapshot) ReflectorSessions(names []string, peers []bgp.PeerStatus) (se
 	return sessions, complete
 }
 
-// Unreflected reports whether no reflector that serves an address's family has been heard of for a while: then BGP's silence about
-// a node with which there is no session means nothing.
+// Unreflected reports whether no reflector that serves an address's family has been heard of for a while: then BGP's
+// silence about a node with which there is no session means nothing.
 func (s *Snapshot) Unreflected(of netip.Addr, silent map[netip.Addr]bool) bool {
 	if s.Automatic == nil || s.Automatic.Role != peering.Client {
 		return false

@@ -52,12 +52,14 @@ func TestReflectorSessions(t *testing.T) {
 		want  reflectors.Session
 		whole int
 	}{
-		"nothing":              {nil, reflectors.Session{}, 0},
-		"one family":           {[]bgp.PeerStatus{up("10.0.0.2", true)}, reflectors.Session{}, 1},
-		"the other is down":    {[]bgp.PeerStatus{up("10.0.0.2", true), {Addr: addr("fd00::2"), State: bgp.Active}}, reflectors.Session{}, 1},
-		"not all is told yet":  {[]bgp.PeerStatus{up("10.0.0.2", true), up("fd00::2", false)}, reflectors.Session{Established: true}, 1},
-		"all, and a stranger":  {[]bgp.PeerStatus{up("10.0.0.2", true), up("fd00::2", true), {Addr: addr("10.9.9.9")}}, reflectors.Session{Established: true, Complete: true}, 2},
-		"another node is down": {[]bgp.PeerStatus{up("10.0.0.2", true), up("fd00::2", true), {Addr: addr("10.0.0.3")}}, reflectors.Session{Established: true, Complete: true}, 2},
+		"nothing":             {nil, reflectors.Session{}, 0},
+		"one family":          {[]bgp.PeerStatus{up("10.0.0.2", true)}, reflectors.Session{}, 1},
+		"the other is down":   {[]bgp.PeerStatus{up("10.0.0.2", true), {Addr: addr("fd00::2"), State: bgp.Active}}, reflectors.Session{}, 1},
+		"not all is told yet": {[]bgp.PeerStatus{up("10.0.0.2", true), up("fd00::2", false)}, reflectors.Session{Established: true}, 1},
+		"all, and a stranger": {[]bgp.PeerStatus{up("10.0.0.2", true), up("fd00::2", true), {Addr: addr("10.9.9.9")}},
+			reflectors.Session{Established: true, Complete: true}, 2},
+		"another node is down": {[]bgp.PeerStatus{up("10.0.0.2", true), up("fd00::2", true), {Addr: addr("10.0.0.3")}},
+			reflectors.Session{Established: true, Complete: true}, 2},
 	} {
 		sessions, whole := s.ReflectorSessions([]string{"n2"}, c.peers)
 		if diff := cmp.Diff(map[string]reflectors.Session{"n2": c.want}, sessions); diff != "" || len(whole) != c.whole {

@@ -11,18 +11,20 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// A node changes its key without the loss of a packet by a second device, which has the new key and receives beside the first one, as long as there
-// are both keys. What must be known of a change is in the kernel and in annotations, so an agent can end and start anew at any time:
+// A node changes its key without the loss of a packet by a second device, which has the new key and receives beside the
+// first one, as long as there are both keys. What must be known of a change is in the kernel and in annotations, so an
+// agent can end and start anew at any time:
 //
 //  1. The node makes its second device and announces that key as its next one.
-//  2. Other nodes make second devices too, with the keys they have. Who has completed a handshake with a peer by that device sends there by it.
-//  3. When that is so of all nodes that take part and can be reached, and has been for followTime, the first device gets the new key, and the node
-//     announces that as its key, too: it differs from the next one no more.
-//  4. Who has completed a handshake by the first device sends there by it again. A node that sends nothing by its second device keeps it for
-//     retireTime: the agent of another one may have ended before it could do the same.
+//  2. Other nodes make second devices too, with the keys they have. Who has completed a handshake with a peer by that
+//     device sends there by it.
+//  3. When that is so of all nodes that take part and can be reached, and has been for followTime, the first device
+//     gets the new key, and the node announces that as its key, too: it differs from the next one no more.
+//  4. Who has completed a handshake by the first device sends there by it again. A node that sends nothing by its
+//     second device keeps it for retireTime: the agent of another one may have ended before it could do the same.
 //
-// Two nodes that begin at one time have a second device with a new key each, and know each other there by these. A node does not begin while it sees
-// another one's change.
+// Two nodes that begin at one time have a second device with a new key each, and know each other there by these. A node
+// does not begin while it sees another one's change.
 type rotation struct {
 	began   time.Time // since when this agent knows of the change
 	settled time.Time // since when the node waits for no other one; zero: it does
@@ -49,8 +51,8 @@ type turn struct {
 const (
 	// turnKeepalive keeps sessions of second devices alive, in seconds, and shows who can be reached by the first ones.
 	turnKeepalive = 10
-	// turnTime bounds how long, in each countTime, a node is believed to change its key that does not answer, and longTurn, one that does: no node
-	// begins meanwhile, and whoever has a node's token can have it change without end.
+	// turnTime bounds how long, in each countTime, a node is believed to change its key that does not answer, and
+	// longTurn, one that does: no node begins meanwhile, and whoever has a node's token can have it change without end.
 	turnTime, longTurn = time.Hour, 4 * time.Hour
 	countTime          = 24 * time.Hour
 	retireTime         = 10 * time.Minute
@@ -90,7 +92,8 @@ func (p *knownPeer) count(now time.Time) {
 func alive(handshake, now time.Time) bool { return now.Sub(handshake) < wireguard.SessionTime }
 
 // follow decides about the second device.
-func (r *rotation) follow(s *Snapshot, peers map[string]knownPeer, state *wireguard.State, now time.Time, i int) (t turn, again time.Duration) {
+func (r *rotation) follow(s *Snapshot, peers map[string]knownPeer, state *wireguard.State, now time.Time,
+	i int) (t turn, again time.Duration) {
 	for name, p := range peers {
 		t.second = t.second || p.second
 		if p.changes {
@@ -163,8 +166,8 @@ func (s *Snapshot) SecondWireGuard(v6 bool) *wireguard.Device {
 // BeginsRotation reports that the device is to be made anew, with a new key.
 func (s *Snapshot) BeginsRotation(v6 bool) bool { return s.crypt[place(v6)].begin }
 
-// KeyDue reports that a key is to be changed: that was asked for after the device got it, or it has come of age. Nodes that began at one time
-// differ by up to a tenth.
+// KeyDue reports that a key is to be changed: that was asked for after the device got it, or it has come of age. Nodes
+// that began at one time differ by up to a tenth.
 func KeyDue(public wireguard.Key, since, asked time.Time, age time.Duration, now time.Time) bool {
 	if public == (wireguard.Key{}) || since.IsZero() {
 		return false
@@ -173,8 +176,8 @@ func KeyDue(public wireguard.Key, since, asked time.Time, age time.Duration, now
 	return asked.After(since) || age > 0 && now.Sub(since) >= age+later
 }
 
-// rotationPatience is how long a change of the key may wait for other nodes before that is a problem to show. Before it begins, each node may have taken
-// a turn of rotationTurn.
+// rotationPatience is how long a change of the key may wait for other nodes before that is a problem to show. Before it
+// begins, each node may have taken a turn of rotationTurn.
 const (
 	rotationPatience = 5 * time.Minute
 	rotationTurn     = time.Minute
@@ -185,20 +188,21 @@ func (s *Snapshot) Unrotated(now time.Time) (problems []error) {
 	for i := range s.crypt {
 		t := &s.crypt[i].turn
 		if len(t.waiting) > 0 && now.Sub(t.since) >= rotationPatience {
-			problems = append(problems, fmt.Errorf("%s: the new key waits for nodes (%d), such as %s: see that their agents run and that UDP port %d is open "+
-				"between nodes, or remove annotation %s of a node that has no such agent",
-				wireguard.Name(i == 1), len(t.waiting), t.waiting[0], s.Felix.WireGuard.secondPort(i), NextKeyAnnotations[i]))
+			problems = append(problems, fmt.Errorf("%s: the new key waits for nodes (%d), such as %s: see that their agents run and that "+
+				"UDP port %d is open between nodes, or remove annotation %s of a node that has no such agent", wireguard.Name(i == 1), len(t.waiting),
+				t.waiting[0], s.Felix.WireGuard.secondPort(i), NextKeyAnnotations[i]))
 		}
 		if len(t.ahead) > 0 && !t.due.IsZero() && now.Sub(t.due) >= rotationPatience+time.Duration(len(s.Others))*rotationTurn {
-			problems = append(problems, fmt.Errorf("%s: a new key is due since %s, and nodes (%d), such as %s, have begun before and do not end: see what "+
-				"theirs wait for in the status of their agents, or remove annotation %s of a node whose agent does not run",
+			problems = append(problems, fmt.Errorf("%s: a new key is due since %s, and nodes (%d), such as %s, have begun before and "+
+				"do not end: see what theirs wait for in the status of their agents, or remove annotation %s of a node whose agent does not run",
 				wireguard.Name(i == 1), t.due.UTC().Format(time.RFC3339), len(t.ahead), t.ahead[0], NextKeyAnnotations[i]))
 		}
 	}
 	return problems
 }
 
-// TakesKey reports whether a family's device is to get the key of the second one, and the peers that no handshake of its former key is to count of.
+// TakesKey reports whether a family's device is to get the key of the second one, and the peers that no handshake of
+// its former key is to count of.
 func (s *Snapshot) TakesKey(v6 bool) (peers []wireguard.Key, takes bool) {
 	c := &s.crypt[place(v6)]
 	for _, p := range c.peers {

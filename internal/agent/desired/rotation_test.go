@@ -147,14 +147,16 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A node whose key is due and that does not come to its turn says who is ahead; while its turn can still come it says nothing.
+// A node whose key is due and that does not come to its turn says who is ahead; while its turn can still come it says
+// nothing.
 func TestUnrotated(t *testing.T) {
 	began := time.Unix(10000, 0)
 	var c Crypts
 	for i, step := range []struct {
 		after time.Duration
 		want  string
-	}{{0, ""}, {rotationPatience, ""}, {rotationPatience + 3*rotationTurn, "wireguard.cali: a new key is due since 1970-01-01T02:46:40Z, and nodes (1), such as node2, "}} {
+	}{{0, ""}, {rotationPatience, ""},
+		{rotationPatience + 3*rotationTurn, "wireguard.cali: a new key is due since 1970-01-01T02:46:40Z, and nodes (1), such as node2, "}} {
 		now := began.Add(step.after)
 		s := crypted(t, func(w *state.Cluster) { w.Nodes[0].Annotations[api.AnnotationWireGuardNextKey] = key(20).String() })
 		s.Felix.WireGuard.On[1], s.Self.RotateKeys[0] = false, true
@@ -193,7 +195,8 @@ func TestSecondDevice(t *testing.T) {
 			t.Errorf("%s: peers %v, of the second device %v", name, peers, second)
 		}
 		d := s.SecondWireGuard(false)
-		if d == nil || !d.Second || !d.SameKey || d.Port != 51822 || s.SecondWireGuard(true) != nil || !slices.Contains(s.Host().Tunnels, wireguard.Second4) {
+		if d == nil || !d.Second || !d.SameKey || d.Port != 51822 || s.SecondWireGuard(true) != nil ||
+			!slices.Contains(s.Host().Tunnels, wireguard.Second4) {
 			t.Errorf("%s: device %+v, tunnels %v", name, d, s.Host().Tunnels)
 		}
 	}

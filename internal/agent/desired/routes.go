@@ -38,10 +38,11 @@ func RoutesOf(ways []DesiredRoute) []routes.Route {
 	return routes
 }
 
-// DesiredRoutes returns the routes that this node should have: the accepted paths by way of their next hops, those of one prefix as one
-// route; each own block and each announced aggregate as unreachable, so that a packet to an address without a pod fails at once instead of
-// leaving by the default route, to the router that it may have come from (the pods' own routes and those to blocks are longer and win); and
-// the ways to peers that are reached by others. left are the paths that need a route in the network between the nodes, not here.
+// DesiredRoutes returns the routes that this node should have: the accepted paths by way of their next hops, those of
+// one prefix as one route; each own block and each announced aggregate as unreachable, so that a packet to an address
+// without a pod fails at once instead of leaving by the default route, to the router that it may have come from (the
+// pods' own routes and those to blocks are longer and win); and the ways to peers that are reached by others. left are
+// the paths that need a route in the network between the nodes, not here.
 func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []Refusal) {
 	ways = make([]DesiredRoute, 0, len(accepted)+len(j.Blocks))
 	for _, b := range j.Blocks {
@@ -57,7 +58,8 @@ func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []
 	floating, _ := j.Floats()
 	for _, f := range floating {
 		// For what the node itself sends: it looks for a route before the address is translated.
-		ways = append(ways, DesiredRoute{Route: routes.To(netip.PrefixFrom(f.Addr, f.Addr.BitLen()), routes.Hop{Dev: f.Link}), About: "floating address"})
+		ways = append(ways,
+			DesiredRoute{Route: routes.To(netip.PrefixFrom(f.Addr, f.Addr.BitLen()), routes.Hop{Dev: f.Link}), About: "floating address"})
 	}
 	statics, _ := j.StaticRoutes()
 	for _, r := range statics {
@@ -81,7 +83,8 @@ func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []
 	return append(ways, j.tunnelEndRoutes(ways)...), left
 }
 
-// AggregateRoutes return what is announced as aggregates to where it came from, as unreachable, but for what has a longer route.
+// AggregateRoutes return what is announced as aggregates to where it came from, as unreachable, but for what has a
+// longer route.
 func (s *Snapshot) AggregateRoutes() (all []routes.Route) {
 	for _, p := range s.liveAggregates() {
 		all = append(all, routes.Route{Dst: p, Type: netlinkx.Unreachable})
@@ -127,7 +130,8 @@ func (s *hopStore) add(from int, h routes.Hop) {
 // way returns the route of one prefix. A path without next hops here is left to the network.
 func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w DesiredRoute, left []Refusal) {
 	pool, _ := j.poolOf(paths[0].Prefix)
-	w = DesiredRoute{Route: routes.Route{Dst: paths[0].Prefix, Metric: j.metric(paths[0].Prefix, pool)}, Paths: paths, Encrypted: j.encryptedTo(paths)}
+	w = DesiredRoute{Route: routes.Route{Dst: paths[0].Prefix, Metric: j.metric(paths[0].Prefix, pool)}, Paths: paths,
+		Encrypted: j.encryptedTo(paths)}
 	from := len(*hops)
 	for _, p := range paths {
 		if !j.hops(p, pool, from, hops) && !w.Encrypted {
@@ -165,8 +169,8 @@ func prioritiesOf(b api.BGPConfigurationSpec) priorities {
 	return priorities{number(b.IPv4NormalRoutePriority), number(b.IPv6NormalRoutePriority)}
 }
 
-// metric returns that of a learned route. In pools it is 0, as only the nodes have routes there; outside it lets the host's own
-// routes win, a default route above all.
+// metric returns that of a learned route. In pools it is 0, as only the nodes have routes there; outside it lets the
+// host's own routes win, a default route above all.
 func (s *Snapshot) metric(p netip.Prefix, pool *Pool) uint32 {
 	switch {
 	case pool != nil:
@@ -201,8 +205,8 @@ func (j *Judge) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
 	return len(resolved) > 0
 }
 
-// StaticRoutes are the ways to peers that are not in a subnet of this node's: by the gateway that the operator has named. The errors
-// are about gateways that are not there either.
+// StaticRoutes are the ways to peers that are not in a subnet of this node's: by the gateway that the operator has
+// named. The errors are about gateways that are not there either.
 func (s *Snapshot) StaticRoutes() (static []routes.Route, problems []error) {
 	for _, st := range s.Peering.Static {
 		h, ok := s.connected(st.Via)

@@ -27,8 +27,8 @@ type ServiceView struct {
 	guard      shrinkGuard // in newer ones
 }
 
-// serviceConfig reads what BGPConfiguration says. If something is wrong with it, what was in force stays; at the first time, what
-// can be read counts.
+// serviceConfig reads what BGPConfiguration says. If something is wrong with it, what was in force stays; at the first
+// time, what can be read counts.
 func serviceConfig(before services.Config, spec *api.BGPConfigurationSpec, first bool) (services.Config, []error) {
 	c, problems := services.Parse(spec)
 	for i, err := range problems {
@@ -49,7 +49,8 @@ func (s *Snapshot) Excluded() bool { return s.Self.Labels[api.LabelExcludeNode] 
 // ServicesOn reports that addresses of services are announced.
 func (s *Snapshot) ServicesOn() bool { return s.served.On() }
 
-// Follow puts into a snapshot what is announced for services, and returns what is wrong with them. found is called if they may have changed.
+// Follow puts into a snapshot what is announced for services, and returns what is wrong with them. found is called if
+// they may have changed.
 func (v *ServiceView) Follow(now time.Time, s *Snapshot, revision uint64, found func() state.Services) []error {
 	if !v.known || v.guard.on() || v.revision != revision || v.excluded != s.Excluded() || !v.config.Equal(s.served) {
 		v.update(now, s, found(), revision)
@@ -74,15 +75,16 @@ func (v *ServiceView) update(at time.Time, s *Snapshot, found state.Services, re
 	}
 	v.problems = ProblemsOf(doubt)
 	if now.Err != nil && !now.Known {
-		v.problems = append(v.problems, InSelf("ServicesUnknown", fmt.Errorf("services cannot be read, so that their addresses are not announced one by one: %w", now.Err)))
+		v.problems = append(v.problems,
+			InSelf("ServicesUnknown", fmt.Errorf("services cannot be read, so that their addresses are not announced one by one: %w", now.Err)))
 	}
 	for _, p := range now.Problems {
 		v.problems = append(v.problems, InObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err)))
 	}
 }
 
-// believe returns what is to be gone by: what was found, or for a while what was known before, if most of that is missing at once. An
-// API server that comes back with an old or an empty datastore shows that.
+// believe returns what is to be gone by: what was found, or for a while what was known before, if most of that is
+// missing at once. An API server that comes back with an old or an empty datastore shows that.
 func (v *ServiceView) believe(at time.Time, found state.Services) (state.Services, error) {
 	var why error
 	if found.Known {
@@ -95,6 +97,6 @@ func (v *ServiceView) believe(at time.Time, found state.Services) (state.Service
 	return found, nil
 }
 
-// PassedServices are the ranges of services inside of which a route reflector passes on what it learns, as it does inside of the
-// pools: a service whose endpoints are all on other nodes is announced by them alone.
+// PassedServices are the ranges of services inside of which a route reflector passes on what it learns, as it does
+// inside of the pools: a service whose endpoints are all on other nodes is announced by them alone.
 func (s *Snapshot) PassedServices() []netip.Prefix { return s.served.Passed() }

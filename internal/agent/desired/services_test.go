@@ -19,7 +19,8 @@ import (
 // A slip in the object leaves in force what was announced.
 func TestServiceSettings(t *testing.T) {
 	first, problems := serviceConfig(services.Config{}, servedBy("10.96.0.0/12", "nonsense"), true)
-	if len(first.ClusterIPs) != 1 || len(problems) != 1 || !errtest.Names(problems[0], `BGPConfiguration default spec.serviceClusterIPs "nonsense"`) {
+	if len(first.ClusterIPs) != 1 || len(problems) != 1 ||
+		!errtest.Names(problems[0], `BGPConfiguration default spec.serviceClusterIPs "nonsense"`) {
 		t.Errorf("%+v, %v", first, problems)
 	}
 	next, problems := serviceConfig(first, servedBy("10.112.0.0/122"), false)
@@ -35,8 +36,9 @@ func TestServiceView(t *testing.T) {
 	c, _ := services.Parse(servedBy("10.96.0.0/12"))
 	s := &Snapshot{served: c}
 	known := state.Services{
-		Known:     true,
-		Services:  []api.Service{{Meta: api.Meta{Namespace: "a", Name: "b"}, Spec: api.ServiceSpec{Type: api.ServiceNodePort, ClusterIP: "10.96.0.9", ExternalTrafficPolicy: api.TrafficLocal}}},
+		Known: true,
+		Services: []api.Service{{Meta: api.Meta{Namespace: "a", Name: "b"},
+			Spec: api.ServiceSpec{Type: api.ServiceNodePort, ClusterIP: "10.96.0.9", ExternalTrafficPolicy: api.TrafficLocal}}},
 		Endpoints: []services.Endpoints{{Namespace: "a", Service: "b", Here: true, Anywhere: true}},
 	}
 	v, now := ServiceView{Remembered: rangesOf("10.96.0.8/32")}, time.Now()
@@ -74,7 +76,8 @@ func TestServicesThatVanish(t *testing.T) {
 	full := state.Services{Known: true}
 	for i := range 2 * muchLost {
 		name := fmt.Sprint("s", i)
-		full.Services = append(full.Services, api.Service{Meta: api.Meta{Namespace: "a", Name: name}, Spec: api.ServiceSpec{Type: api.ServiceNodePort, ClusterIP: fmt.Sprintf("10.96.0.%d", i), ExternalTrafficPolicy: api.TrafficLocal}})
+		full.Services = append(full.Services, api.Service{Meta: api.Meta{Namespace: "a", Name: name},
+			Spec: api.ServiceSpec{Type: api.ServiceNodePort, ClusterIP: fmt.Sprintf("10.96.0.%d", i), ExternalTrafficPolicy: api.TrafficLocal}})
 		full.Endpoints = append(full.Endpoints, services.Endpoints{Namespace: "a", Service: name, Here: true, Anywhere: true})
 	}
 	few := full
@@ -111,7 +114,8 @@ func TestServicesThatVanish(t *testing.T) {
 
 // Services are announced in the families that the node has addresses in, and not from a pool that keeps out of BGP.
 func TestServicesAreOriginated(t *testing.T) {
-	s := Snapshot{Self: Self{Addr: netip.MustParsePrefix("10.0.0.5/24")}, Services: rangesOf("10.96.0.0/12", "198.51.100.7/32", "203.0.113.1/32", "fd00::/108")}
+	s := Snapshot{Self: Self{Addr: netip.MustParsePrefix("10.0.0.5/24")},
+		Services: rangesOf("10.96.0.0/12", "198.51.100.7/32", "203.0.113.1/32", "fd00::/108")}
 	s.Pools = []Pool{{Pool: ipam.Pool{CIDR: prefix("198.51.100.0/24")}, NoExport: true}, {Pool: ipam.Pool{CIDR: prefix("203.0.113.0/24")}}}
 	var got []string
 	for _, p := range s.Originated() {

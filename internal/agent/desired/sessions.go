@@ -54,7 +54,8 @@ func (s *Snapshot) kind(source peering.Source) string {
 	return KindMesh
 }
 
-// reflects reports that a session with a node is one between a reflector and another that takes part in automatic reflection.
+// reflects reports that a session with a node is one between a reflector and another that takes part in automatic
+// reflection.
 func (s *Snapshot) reflects(node string) bool {
 	a := s.Automatic
 	if a == nil {

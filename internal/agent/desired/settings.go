@@ -21,8 +21,8 @@ type settings struct {
 	tunnelMTU int
 }
 
-// passwordSetting is the mesh's password. While one is configured and not known yet there can be no sessions: without a password
-// peers would refuse them, or worse, accept them.
+// passwordSetting is the mesh's password. While one is configured and not known yet there can be no sessions: without a
+// password peers would refuse them, or worse, accept them.
 type passwordSetting struct {
 	text    string
 	unknown bool
@@ -52,7 +52,8 @@ func (in settings) next(w state.Cluster, first bool) (settings, []error) {
 		out.restart = restart
 	}
 	if detection, err := parseBFD(w.MeshBFD, out.password); err != nil {
-		problems = append(problems, inBGP(fmt.Errorf("annotation %s %q: %w; the last good value stays in force", api.AnnotationBFD, cut(w.MeshBFD), err)))
+		problems = append(problems,
+			inBGP(fmt.Errorf("annotation %s %q: %w; the last good value stays in force", api.AnnotationBFD, cut(w.MeshBFD), err)))
 	} else {
 		out.bfd = detection
 	}
@@ -60,7 +61,8 @@ func (in settings) next(w state.Cluster, first bool) (settings, []error) {
 	case m == nil:
 		out.tunnelMTU = 0
 	case *m != 0 && (*m < minTunnelMTU || *m > maxTunnelMTU):
-		err := fmt.Errorf("spec.ipipMTU %d: use %d to %d, or 0 to derive it from the link; the last good value stays in force", *m, minTunnelMTU, maxTunnelMTU)
+		err := fmt.Errorf("spec.ipipMTU %d: use %d to %d, or 0 to derive it from the link; the last good value stays in force", *m,
+			minTunnelMTU, maxTunnelMTU)
 		problems = append(problems, InObject((*api.FelixConfiguration)(nil).ResourceType(), api.Meta{Name: api.DefaultName}, err))
 	default:
 		out.tunnelMTU = *m

@@ -37,7 +37,8 @@ func TestSettingsThatCannotBeUsedLeaveTheLastOnes(t *testing.T) {
 		t.Errorf("at first: %+v, %v", out, problems)
 	}
 	text := strings.Join(texts(problems), "\n")
-	difftest.Contains(t, text, "BGPConfiguration default: spec.nodeMeshPassword: Secret bgp has no key password: without it", `"soon"`, "spec.ipipMTU 3")
+	difftest.Contains(t, text, "BGPConfiguration default: spec.nodeMeshPassword: Secret bgp has no key password: without it",
+		`"soon"`, "spec.ipipMTU 3")
 	s := snapshot(t, nil)
 	s.settings = out
 	if peers := sessions(s); len(peers) > 0 {
@@ -56,7 +57,8 @@ func TestMeshSettingsReachEverySession(t *testing.T) {
 			api.AnnotationIPv4Address: "10.0.0.9/24", api.AnnotationReflector: "1.0.0.1",
 		}}})
 	})
-	s.settings = settings{password: passwordSetting{text: "secret"}, restart: 90 * time.Second, bfd: bfd.Config{Interval: time.Second, Multiplier: 3}}
+	s.settings = settings{password: passwordSetting{text: "secret"}, restart: 90 * time.Second,
+		bfd: bfd.Config{Interval: time.Second, Multiplier: 3}}
 	s.Self.MaxPrefixes = 7
 	peers := sessions(s)
 	if len(peers) != 2 {

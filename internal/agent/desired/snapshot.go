@@ -94,15 +94,15 @@ type Self struct {
 	LinkMTU6    int
 	// Found are all addresses of the host, with the reasons for and against each.
 	Found []nodeaddr.Candidate
-	// Internal are the addresses that the Node's status calls InternalIP, APIServer those at which the API server is reached, Gateways
-	// the next hops of the host's own routes.
+	// Internal are the addresses that the Node's status calls InternalIP, APIServer those at which the API server is
+	// reached, Gateways the next hops of the host's own routes.
 	Internal, APIServer, Gateways []netip.Addr
 	// ASN overrides the cluster's AS number if not 0.
 	ASN uint32
 	// Labels are matched by selectors of nodes.
 	Labels map[string]string
-	// Reflector: an operator made this node a route reflector, which is no part of the mesh; for the cluster ClusterID, which is
-	// invalid if what the operator wrote is.
+	// Reflector: an operator made this node a route reflector, which is no part of the mesh; for the cluster ClusterID,
+	// which is invalid if what the operator wrote is.
 	Reflector bool
 	ClusterID netip.Addr
 	// Pods are the addresses that the kernel has routes to pods for, in ascending order.
@@ -113,8 +113,8 @@ type Self struct {
 	Sources []guard.Source
 	// TunnelAddr is the address of tunl0; invalid if none is assigned.
 	TunnelAddr netip.Addr
-	// VTEP and VTEP6 are the addresses of vxlan.calico and vxlan-v6.calico, invalid as TunnelAddr; MAC and MAC6 are what the Node says
-	// of their MACs, zero if it leaves them to its name.
+	// VTEP and VTEP6 are the addresses of vxlan.calico and vxlan-v6.calico, invalid as TunnelAddr; MAC and MAC6 are what
+	// the Node says of their MACs, zero if it leaves them to its name.
 	VTEP, VTEP6 netip.Addr
 	MAC, MAC6   vxlan.MAC
 	// WireGuard and WireGuard6 are the addresses of wireguard.cali and wg-v6.cali, invalid as TunnelAddr.
@@ -217,8 +217,8 @@ type index struct {
 	lengths6 []int
 }
 
-// Build turns the state of the cluster into a Snapshot. Unreadable objects are left out and returned as problems, each of
-// which names the object: one broken object must not stop a node.
+// Build turns the state of the cluster into a Snapshot. Unreadable objects are left out and returned as problems, each
+// of which names the object: one broken object must not stop a node.
 func Build(self Self, w state.Cluster) (Snapshot, []error) { return build(self, w, Evidence{}) }
 
 // build is Build with the evidence that decides between contradicting nodes.
@@ -244,7 +244,8 @@ func build(self Self, w state.Cluster, ev Evidence) (Snapshot, []error) {
 
 // As returns the snapshot with other facts of this node; those from the cluster stay.
 func (s Snapshot) As(self Self) Snapshot {
-	self.Labels, self.Reflector, self.ClusterID, self.MAC, self.MAC6 = s.Self.Labels, s.Self.Reflector, s.Self.ClusterID, s.Self.MAC, s.Self.MAC6
+	self.Labels, self.Reflector, self.ClusterID, self.MAC, self.MAC6 = s.Self.Labels, s.Self.Reflector,
+		s.Self.ClusterID, s.Self.MAC, s.Self.MAC6
 	self.Internal = s.Self.Internal
 	if self.ASN == 0 {
 		self.ASN = s.Self.ASN
@@ -376,10 +377,11 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 	}
 }
 
-// blocks needs the members and the pools. The API server lets every node write claims in its own name, so that a faulty node, or one whose
-// token was stolen, may claim blocks of others or free ones. A claim counts as soon as it has the size of its pool's blocks, and
-// of two the one whose node has the block, else the one that was there first. One of another size is left from a time in which the pool had
-// that blockSize, if the block is there; its age is the block's. Only this node can write its own claims.
+// blocks needs the members and the pools. The API server lets every node write claims in its own name, so that a faulty
+// node, or one whose token was stolen, may claim blocks of others or free ones. A claim counts as soon as it has the
+// size of its pool's blocks, and of two the one whose node has the block, else the one that was there first. One of
+// another size is left from a time in which the pool had that blockSize, if the block is there; its age is the block's.
+// Only this node can write its own claims.
 func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note func(error)) {
 	s.Owners = make(map[netip.Prefix]Owner, len(affinities))
 	claimed := make(map[netip.Prefix]string, len(affinities)) // the node
@@ -393,8 +395,8 @@ func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note fun
 		case node == c.Spec.Node: // a part of its own block
 			s.claim(claimed, c, ev, note)
 		case in:
-			note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("spec.cidr %s of node %s is no block of IPPool %s (/%d), and there is no IPAMBlock of that size for the node: nothing is sent there: remove the claim",
-				c.cidr, c.Spec.Node, pool.Name, pool.BlockBits)))
+			note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("spec.cidr %s of node %s is no block of IPPool %s (/%d), and there is no IPAMBlock "+
+				"of that size for the node: nothing is sent there: remove the claim", c.cidr, c.Spec.Node, pool.Name, pool.BlockBits)))
 		}
 	}
 	slices.SortFunc(s.Blocks, netip.Prefix.Compare)
@@ -404,10 +406,12 @@ func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note fun
 func (s *Snapshot) claim(claimed map[netip.Prefix]string, c claimOfBlock, ev *Evidence, note func(error)) {
 	if first, node := s.firstClaim(claimed, c.cidr); node != "" && node != c.Spec.Node {
 		if first != c.cidr || !s.contest(c, node, ev) {
-			note(InObject(c.ResourceType(), c.Meta, fmt.Errorf("block %s of node %s is, or lies in, %s, which node %s claimed before: remove the wrong one", c.cidr, c.Spec.Node, first, node)))
+			note(InObject(c.ResourceType(), c.Meta, fmt.Errorf(
+				"block %s of node %s is, or lies in, %s, which node %s claimed before: remove the wrong one", c.cidr, c.Spec.Node, first, node)))
 			return
 		}
-		note(InObject(c.ResourceType(), api.Meta{Name: names.Affinity(node, c.cidr)}, fmt.Errorf("block %s of node %s is node %s's, by its IPAMBlock or by what was known before: remove the wrong one", c.cidr, node, c.Spec.Node)))
+		note(InObject(c.ResourceType(), api.Meta{Name: names.Affinity(node, c.cidr)}, fmt.Errorf(
+			"block %s of node %s is node %s's, by its IPAMBlock or by what was known before: remove the wrong one", c.cidr, node, c.Spec.Node)))
 	}
 	claimed[c.cidr] = c.Spec.Node
 	s.indexLength(c.cidr)
@@ -422,8 +426,8 @@ func (s *Snapshot) claim(claimed map[netip.Prefix]string, c claimOfBlock, ev *Ev
 	s.Owners[c.cidr] = owner
 }
 
-// contest reports whether a claim replaces the earlier claim of another node to the same block: the IPAMBlock decides who owns it. A claim
-// without a block may have been made before the block was.
+// contest reports whether a claim replaces the earlier claim of another node to the same block: the IPAMBlock decides
+// who owns it. A claim without a block may have been made before the block was.
 func (s *Snapshot) contest(c claimOfBlock, before string, ev *Evidence) bool {
 	s.Unsure.Blocks = append(s.Unsure.Blocks, BlockClaim{c.cidr, before}, BlockClaim{c.cidr, c.Spec.Node})
 	if record, known := ev.Blocks[c.cidr]; known {
@@ -498,8 +502,8 @@ func (s *Snapshot) isBlock(cidr netip.Prefix) bool {
 	return slices.ContainsFunc(s.Pools, func(p Pool) bool { return inside(cidr, p.CIDR) && p.BlockBits == cidr.Bits() })
 }
 
-// firstClaim returns the claim that a block is, or lies in, and whose it is. One that is larger than the blocks of its pool takes
-// nothing from others: it would be all of the pool.
+// firstClaim returns the claim that a block is, or lies in, and whose it is. One that is larger than the blocks of its
+// pool takes nothing from others: it would be all of the pool.
 func (s *Snapshot) firstClaim(claimed map[netip.Prefix]string, cidr netip.Prefix) (first netip.Prefix, node string) {
 	for _, bits := range *s.index.lengths(cidr.Addr()) {
 		if bits > cidr.Bits() {
@@ -588,7 +592,8 @@ func (s *Snapshot) Place(a netip.Addr) (pooled bool, node string) {
 	return pooled && !s.isNodes(a, node), node
 }
 
-// isNodes reports that an address is a node's, or its tunnel's. One that lies in another node's block is not for a node to announce.
+// isNodes reports that an address is a node's, or its tunnel's. One that lies in another node's block is not for a node
+// to announce.
 func (s *Snapshot) isNodes(a netip.Addr, owner string) bool {
 	if m, is := s.MemberAt(a); is && (owner == "" || owner == m.Name) {
 		return true
@@ -596,7 +601,8 @@ func (s *Snapshot) isNodes(a netip.Addr, owner string) bool {
 	return s.index.tunnels[a] == owner && owner != "" || slices.Contains(s.Self.Internal, a)
 }
 
-// tunnelAddresses are those that nodes announce for their tunnel devices, with the nodes, as far as these have the blocks.
+// tunnelAddresses are those that nodes announce for their tunnel devices, with the nodes, as far as these have the
+// blocks.
 func (s *Snapshot) tunnelAddresses(nodes []api.Node) {
 	s.index.tunnels = map[netip.Addr]string{}
 	for _, n := range nodes {

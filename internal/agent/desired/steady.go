@@ -7,9 +7,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// changeGrace is how long another node's address must have changed before that is believed. An annotation that was edited
-// or removed by mistake is put right by that node's own agent in a fraction of this, and no packet has gone astray
-// meanwhile. A node that really has got another address has to start its agent anew, which takes as long.
+// changeGrace is how long another node's address must have changed before that is believed. An annotation that was
+// edited or removed by mistake is put right by that node's own agent in a fraction of this, and no packet has gone
+// astray meanwhile. A node that really has got another address has to start its agent anew, which takes as long.
 const changeGrace = 3 * time.Second
 
 // addressKeys are the annotations by which a node is reached.
@@ -39,7 +39,8 @@ type announcement struct {
 	since  [len(addressKeys)]time.Time // since when a text is believed; zero: an earlier agent did
 }
 
-// since returns since when what a node announces is believed; zero: for longer than this agent runs, or that is not known.
+// since returns since when what a node announces is believed; zero: for longer than this agent runs, or that is not
+// known.
 func (known Announcements) since(node string, key int) time.Time { return known[node].since[key] }
 
 // Recall takes up what an earlier agent believed of nodes.
@@ -51,8 +52,9 @@ func (known Announcements) Recall(nodes []api.Node) {
 	}
 }
 
-// Believe returns the nodes with the addresses to go by. again is when a change that is not believed yet will be, 0 if there is
-// none. A node's first announcement is believed at once, as are this node's own annotations and those of a Node made anew.
+// Believe returns the nodes with the addresses to go by. again is when a change that is not believed yet will be, 0 if
+// there is none. A node's first announcement is believed at once, as are this node's own annotations and those of a
+// Node made anew.
 func (known Announcements) Believe(nodes []api.Node, self string, now time.Time) (believed []api.Node, again time.Duration) {
 	believed = make([]api.Node, 0, len(nodes))
 	seen := make(map[string]bool, len(nodes))

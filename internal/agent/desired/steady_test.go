@@ -21,9 +21,11 @@ func TestBelieve(t *testing.T) {
 		"an edit that is put right": {
 			{0, "a", right, right, 0}, {100, "a", wrong, right, changeGrace}, {200, "a", right, right, 0}, {9000, "a", wrong, right, changeGrace},
 		},
-		"an edit that is edited":    {{0, "a", right, right, 0}, {100, "a", wrong, right, changeGrace}, {1100, "a", "nonsense", right, changeGrace - time.Second}},
-		"a removal":                 {{0, "a", right, right, 0}, {100, "a", "", right, changeGrace}, {3100, "a", "", "", 0}},
-		"a new address":             {{0, "a", right, right, 0}, {100, "a", wrong, right, changeGrace}, {3100, "a", wrong, wrong, 0}, {3200, "a", right, wrong, changeGrace}},
+		"an edit that is edited": {{0, "a", right, right, 0}, {100, "a", wrong, right, changeGrace},
+			{1100, "a", "nonsense", right, changeGrace - time.Second}},
+		"a removal": {{0, "a", right, right, 0}, {100, "a", "", right, changeGrace}, {3100, "a", "", "", 0}},
+		"a new address": {{0, "a", right, right, 0}, {100, "a", wrong, right, changeGrace}, {3100, "a", wrong, wrong, 0},
+			{3200, "a", right, wrong, changeGrace}},
 		"the first address":         {{0, "a", "", "", 0}, {100, "a", right, right, 0}},
 		"another Node of this name": {{0, "a", right, right, 0}, {100, "b", wrong, wrong, 0}},
 	} {

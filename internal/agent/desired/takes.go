@@ -9,8 +9,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// takes says what of the network between the nodes a route to a prefix of a pool would take away, whatever pool, block or claim it
-// follows from; empty if nothing. A route that is shorter than the subnet that leads to an address takes nothing from it.
+// takes says what of the network between the nodes a route to a prefix of a pool would take away, whatever pool, block
+// or claim it follows from; empty if nothing. A route that is shorter than the subnet that leads to an address takes
+// nothing from it.
 func (s *Snapshot) takes(p netip.Prefix, hop netip.Addr) string {
 	if s.isSelf(hop) {
 		return fmt.Sprintf("its next hop %s is this node itself", hop)
@@ -55,16 +56,16 @@ func broadcast(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// leadsAway reports that a route to a prefix would be one to an address: that it is inside, and in no subnet of this node's that is more
-// specific.
+// leadsAway reports that a route to a prefix would be one to an address: that it is inside, and in no subnet of this
+// node's that is more specific.
 func (s *Snapshot) leadsAway(p netip.Prefix, a netip.Addr) bool {
 	return p.Contains(a) && !slices.ContainsFunc(s.local().subnets, func(at Subnet) bool {
 		return at.prefix.Bits() > p.Bits() && at.prefix.Contains(a) && !at.prefix.IsSingleIP()
 	})
 }
 
-// takesMember is takes for other nodes' addresses. What a node announces of itself does not stop a route to a block that another has
-// claimed, unless it is certain.
+// takesMember is takes for other nodes' addresses. What a node announces of itself does not stop a route to a block
+// that another has claimed, unless it is certain.
 func (s *Snapshot) takesMember(p netip.Prefix) string {
 	block, _, owned := s.blockOf(p)
 	if a, ok := s.index.covered[block]; owned && ok && s.leadsAway(p, a) {
@@ -73,7 +74,8 @@ func (s *Snapshot) takesMember(p netip.Prefix) string {
 	if owned {
 		return ""
 	}
-	for i, _ := slices.BinarySearchFunc(s.index.addrs, p.Addr(), netip.Addr.Compare); i < len(s.index.addrs) && p.Contains(s.index.addrs[i]); i++ {
+	for i, _ := slices.BinarySearchFunc(s.index.addrs, p.Addr(), netip.Addr.Compare); i < len(s.index.addrs) &&
+		p.Contains(s.index.addrs[i]); i++ {
 		if s.leadsAway(p, s.index.addrs[i]) {
 			return fmt.Sprintf("it holds the address %s of a node", s.index.addrs[i])
 		}
@@ -81,8 +83,8 @@ func (s *Snapshot) takesMember(p netip.Prefix) string {
 	return ""
 }
 
-// coverMembers finds blocks that hold an address of another node than their own. Which of the two was there first counts: a kubelet may
-// say any address of its node's, and must not end routes to others' blocks by that.
+// coverMembers finds blocks that hold an address of another node than their own. Which of the two was there first
+// counts: a kubelet may say any address of its node's, and must not end routes to others' blocks by that.
 func (s *Snapshot) coverMembers(ev *Evidence, note func(error)) {
 	s.index.covered = map[netip.Prefix]netip.Addr{}
 	for i := range s.Others {
@@ -101,7 +103,8 @@ func (s *Snapshot) coverMembers(ev *Evidence, note func(error)) {
 				s.index.covered[block] = a
 				continue
 			}
-			note(inNode(m.Name, fmt.Errorf("its address %s lies in block %s of node %s, which counts: give it an address outside of all pools", a, block, owner.Node)))
+			note(inNode(m.Name,
+				fmt.Errorf("its address %s lies in block %s of node %s, which counts: give it an address outside of all pools", a, block, owner.Node)))
 		}
 	}
 }
@@ -145,13 +148,15 @@ func (s *Snapshot) CheckPools() (problems []error) {
 		}
 		if what := s.shares(p.CIDR, ranges); what != "" {
 			problems = append(problems, InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: p.Name, UID: p.UID},
-				fmt.Errorf("spec.cidr %s shares addresses with %s: nothing that would take these away becomes a route: use a range that is not in use", p.CIDR, what)))
+				fmt.Errorf("spec.cidr %s shares addresses with %s: nothing that would take these away becomes a route: use a range that is not in use",
+					p.CIDR, what)))
 		}
 	}
 	return problems
 }
 
-// shares names something that a pool shares addresses with: a network or address that is not for pods, or one of the ranges of Services.
+// shares names something that a pool shares addresses with: a network or address that is not for pods, or one of the
+// ranges of Services.
 func (s *Snapshot) shares(pool netip.Prefix, ranges []netip.Prefix) string {
 	for _, at := range s.local().subnets {
 		if pool.Overlaps(at.prefix) {
@@ -164,7 +169,8 @@ func (s *Snapshot) shares(pool netip.Prefix, ranges []netip.Prefix) string {
 	if i := slices.IndexFunc(s.Self.APIServer, pool.Contains); i >= 0 {
 		return fmt.Sprintf("the API server's address %s", s.Self.APIServer[i])
 	}
-	if i, _ := slices.BinarySearchFunc(s.index.addrs, pool.Addr(), netip.Addr.Compare); i < len(s.index.addrs) && pool.Contains(s.index.addrs[i]) {
+	if i, _ := slices.BinarySearchFunc(s.index.addrs, pool.Addr(), netip.Addr.Compare); i < len(s.index.addrs) &&
+		pool.Contains(s.index.addrs[i]) {
 		return fmt.Sprintf("the address %s of a node", s.index.addrs[i])
 	}
 	return ""

@@ -57,7 +57,8 @@ func (s Standing) has(p Pool, m modes) bool {
 	return false
 }
 
-// NameRemedy adds to what IPIP failed by, if the kernel has none, the command that has the pools which ask for it do without.
+// NameRemedy adds to what IPIP failed by, if the kernel has none, the command that has the pools which ask for it do
+// without.
 func (s *Snapshot) NameRemedy(err error) error {
 	var names []string
 	for _, p := range s.Pools {
@@ -78,9 +79,9 @@ type Tunnels struct {
 	VXLAN, VXLANv6 *vxlan.Tunnel
 }
 
-// Tunnels returns the devices that this node should have: those of pools that encapsulate, and of those that did a moment ago, as
-// other nodes may still send so. A pool that is disabled, or that other nodes use, counts: its pods are still to be reached. Then a
-// device may have no address, which only this node's own packets need.
+// Tunnels returns the devices that this node should have: those of pools that encapsulate, and of those that did a
+// moment ago, as other nodes may still send so. A pool that is disabled, or that other nodes use, counts: its pods are
+// still to be reached. Then a device may have no address, which only this node's own packets need.
 func (s *Snapshot) Tunnels() (t Tunnels) {
 	if ipip, ok := s.Tunnel(); ok {
 		t.IPIP = &ipip
@@ -174,10 +175,10 @@ func (p Pool) in(m modes, k TunnelKind) bool {
 	return false // WireGuard is no mode of a pool
 }
 
-// over returns the way to a node's address in a pool: directly within a subnet if the pool lets it, else through a tunnel. ok is
-// false if there is none: in another subnet and no tunnel, in a family in which this node has no address, or as long as the node
-// has not announced its end of the tunnel. If the pool's encapsulation was changed and the node does not say yet that it can receive
-// the new form, the way is the old one; for a moment also if there is no other.
+// over returns the way to a node's address in a pool: directly within a subnet if the pool lets it, else through a
+// tunnel. ok is false if there is none: in another subnet and no tunnel, in a family in which this node has no address,
+// or as long as the node has not announced its end of the tunnel. If the pool's encapsulation was changed and the node
+// does not say yet that it can receive the new form, the way is the old one; for a moment also if there is no other.
 func (s *Snapshot) over(pool *Pool, hop netip.Addr) (h routes.Hop, ok bool) {
 	h, ok = s.through(pool.modes(), hop)
 	if pool.Former == (former{}) || ok && s.ready(pool, h, hop) || !ok && !pool.Former.fresh && !s.awaited(pool, hop) {
@@ -189,8 +190,8 @@ func (s *Snapshot) over(pool *Pool, hop netip.Addr) (h routes.Hop, ok bool) {
 	return h, ok
 }
 
-// ready reports that a node can receive what is sent to it by a way. An end of VXLAN is announced by an agent once it is there. So is
-// an address of IPIP, but not every node has one.
+// ready reports that a node can receive what is sent to it by a way. An end of VXLAN is announced by an agent once it
+// is there. So is an address of IPIP, but not every node has one.
 func (s *Snapshot) ready(pool *Pool, way routes.Hop, hop netip.Addr) bool {
 	if way.Dev != ipip.Device || !pool.Former.fresh {
 		return true
@@ -222,7 +223,8 @@ func (s *Snapshot) through(m modes, hop netip.Addr) (h routes.Hop, ok bool) {
 	return routes.Hop{Via: hop, Dev: link}, sameSubnet
 }
 
-// IPIPWays returns where packets to IPv4 destinations are sent to in a tunnel: a route with several next hops counts as another way, as do this node's pods.
+// IPIPWays returns where packets to IPv4 destinations are sent to in a tunnel: a route with several next hops counts as
+// another way, as do this node's pods.
 func (s *Snapshot) IPIPWays(ways []DesiredRoute) []ipip.Way {
 	var all []ipip.Way
 	for _, w := range ways {
@@ -242,9 +244,10 @@ func (s *Snapshot) IPIPWays(ways []DesiredRoute) []ipip.Way {
 	return all
 }
 
-// tunnelEndRoutes are ways to the ends of IPv6 tunnels that other ways lead through. The kernel looks a next hop of IPv6 up although it is
-// told that it is on the link, and refuses one that a route leads to elsewhere: the route of the block that the end's address is from
-// does so as long as a pool is being changed. An address outside of the blocks of whom the way is to is not its node's to say.
+// tunnelEndRoutes are ways to the ends of IPv6 tunnels that other ways lead through. The kernel looks a next hop of
+// IPv6 up although it is told that it is on the link, and refuses one that a route leads to elsewhere: the route of the
+// block that the end's address is from does so as long as a pool is being changed. An address outside of the blocks of
+// whom the way is to is not its node's to say.
 func (s *Snapshot) tunnelEndRoutes(ways []DesiredRoute) (ends []DesiredRoute) {
 	taken := map[netip.Prefix]bool{}
 	for _, w := range ways {
@@ -277,7 +280,8 @@ func (s *Snapshot) awaited(pool *Pool, hop netip.Addr) bool {
 	return isNode && self.IsValid() && wraps(pool.VXLAN, self.Masked().Contains(hop)) && !m.vtepIn(hop).Addr.IsValid()
 }
 
-// Behind returns the address of the node that a next hop leads to, which for one through VXLAN is the node's end of the tunnel.
+// Behind returns the address of the node that a next hop leads to, which for one through VXLAN is the node's end of the
+// tunnel.
 func (s *Snapshot) Behind(via netip.Addr) netip.Addr {
 	for _, m := range s.Others {
 		if m.vtepIn(via).Addr == via && m.In(via).IsValid() {
@@ -293,8 +297,8 @@ const (
 	maxTunnelMTU = 65535
 )
 
-// tunnelMTU is that of the environment, else of the FelixConfiguration, else what fits the link. The kernel gives a VXLAN device none
-// that does not fit.
+// tunnelMTU is that of the environment, else of the FelixConfiguration, else what fits the link. The kernel gives a
+// VXLAN device none that does not fit.
 func (s *Snapshot) tunnelMTU(k TunnelKind) int {
 	switch k {
 	case IPIPTunnel:
@@ -317,7 +321,8 @@ func fitting(wanted, fits int, v6 bool) int {
 
 // PodMTU returns the MTU of pods' interfaces: what fits through every way that a pod's packets can take.
 func (s *Snapshot) PodMTU() int {
-	v4, v6 := s.familyMTU(s.Self.LinkMTU, IPIPTunnel, VXLANTunnel, WireGuardTunnel), s.familyMTU(s.Self.LinkMTU6, VXLANTunnel6, WireGuardTunnel6)
+	v4, v6 := s.familyMTU(s.Self.LinkMTU, IPIPTunnel, VXLANTunnel,
+		WireGuardTunnel), s.familyMTU(s.Self.LinkMTU6, VXLANTunnel6, WireGuardTunnel6)
 	if v4 == 0 || v6 != 0 && v6 < v4 {
 		return v6
 	}
@@ -336,8 +341,8 @@ func (s *Snapshot) familyMTU(link int, kinds ...TunnelKind) (mtu int) {
 	return cmp.Or(mtu, link)
 }
 
-// TunnelRanges are the pools' CIDRs from which the address of a tunnel's device is assigned, and those in which an address may stay:
-// while a pool's change is fresh, other nodes may still use the old address.
+// TunnelRanges are the pools' CIDRs from which the address of a tunnel's device is assigned, and those in which an
+// address may stay: while a pool's change is fresh, other nodes may still use the old address.
 func (s *Snapshot) TunnelRanges(k TunnelKind) (assign, keep []netip.Prefix) {
 	if local, _ := s.Self.of(k); !local.IsValid() && k != IPIPTunnel {
 		return nil, nil

@@ -37,7 +37,8 @@ func dual(t *testing.T, ipip, vxlan4, vxlan6 api.Encapsulation, change func(*sta
 			change(w)
 		}
 	})
-	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", LinkMTU: 1500, Addr6: prefix("fd00::1/64"), Link6: "eth1", LinkMTU6: 9000}
+	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", LinkMTU: 1500, Addr6: prefix("fd00::1/64"),
+		Link6: "eth1", LinkMTU6: 9000}
 	s, problems := Build(self, w)
 	if len(problems) > 0 {
 		t.Fatalf("problems: %v", problems)
@@ -111,12 +112,14 @@ func TestOver(t *testing.T) {
 func TestAwaitedEnds(t *testing.T) {
 	s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, func(w *state.Cluster) {
 		w.Affinities = append(w.Affinities, api.BlockAffinity{
-			Meta: api.Meta{Name: "far-block"}, Spec: api.BlockAffinitySpec{Node: "far", CIDR: "192.168.7.0/26", State: api.AffinityConfirmed, Type: "host"},
+			Meta: api.Meta{Name: "far-block"},
+			Spec: api.BlockAffinitySpec{Node: "far", CIDR: "192.168.7.0/26", State: api.AffinityConfirmed, Type: "host"},
 		})
 	})
 	accepted, refused := s.By(Grounds{}).Accept(nil)
 	ways, left := s.By(Grounds{}).DesiredRoutes(accepted)
-	if len(refused) > 0 || len(left) != 1 || !left[0].Pending || !strings.Contains(left[0].Why, "not announced its end") || len(Refusals(left)) > 0 {
+	if len(refused) > 0 || len(left) != 1 || !left[0].Pending || !strings.Contains(left[0].Why, "not announced its end") ||
+		len(Refusals(left)) > 0 {
 		t.Errorf("left: %+v, refused: %+v", left, refused)
 	}
 	found := false
@@ -141,7 +144,8 @@ func TestEndWays(t *testing.T) {
 	} {
 		s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, func(w *state.Cluster) {
 			w.Nodes[0].Annotations[api.AnnotationIPv6VXLANAddr] = "fd44::2:1"
-			for cidr, node := range map[string]string{"fd44::2:0/122": "node2", "fd44::2:40/122": "node2", "fd44::9:0/122": "far", "fd44::1:0/122": "node1"} {
+			for cidr, node := range map[string]string{"fd44::2:0/122": "node2", "fd44::2:40/122": "node2", "fd44::9:0/122": "far",
+				"fd44::1:0/122": "node1"} {
 				w.Affinities = append(w.Affinities, claim(node, cidr, ""))
 			}
 		})
@@ -220,7 +224,8 @@ func TestRemedyOfNoIPIP(t *testing.T) {
 		Pool{Pool: ipam.Pool{Name: "plain", CIDR: prefix("10.98.0.0/16")}})
 	err := s.NameRemedy(fmt.Errorf("tunl0: %w", ipip.ErrNoIPIP))
 	_, command, _ := strings.Cut(err.Error(), ", run: ")
-	const want = `kubectl patch ippools.crd.projectcalico.org default-ipv4-ippool second --type=merge -p '{"spec":{"ipipMode":"Never","vxlanMode":"Always"}}'`
+	const want = `kubectl patch ippools.crd.projectcalico.org default-ipv4-ippool second --type=merge -p '{"spec":{"ipipMode":"Never",` +
+		`"vxlanMode":"Always"}}'`
 	if command != want || !errors.Is(err, ipip.ErrNoIPIP) {
 		t.Errorf("%v, want it to end with %s", err, want)
 	}
@@ -241,7 +246,8 @@ func TestBadEnds(t *testing.T) {
 		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: "twin", Annotations: map[string]string{
 			api.AnnotationIPv4Address: "10.0.0.7/24", api.AnnotationIPv4VXLANAddr: "192.168.3.1",
 		}}}, api.Node{Meta: api.Meta{Name: "us", Annotations: map[string]string{
-			api.AnnotationIPv4Address: "10.0.0.8/24", api.AnnotationIPv4VXLANAddr: "192.168.4.1", api.AnnotationVXLANMAC: vxlan.MACOf("node1", false).String(),
+			api.AnnotationIPv4Address: "10.0.0.8/24", api.AnnotationIPv4VXLANAddr: "192.168.4.1",
+			api.AnnotationVXLANMAC: vxlan.MACOf("node1", false).String(),
 		}}})
 	})
 	s, problems := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, w)
@@ -352,7 +358,8 @@ func TestChangeOfEncapsulation(t *testing.T) {
 				again := c.Follow(s, standing, start.Add(st.after))
 				_, ipip := s.Tunnel()
 				got := []any{s.wayTo(t, near), ipip, s.Tunnels().VXLAN != nil, again > 0, s.Guard().IPIP, s.Guard().VXLAN}
-				difftest.Want(t, fmt.Sprintf("step %d: way, tunl0, VXLAN, again, the guard's IPIP and VXLAN", i), []any{st.near, st.ipipDev, st.vxlanDev, st.again, st.ipipDev, st.vxlanDev}, got)
+				difftest.Want(t, fmt.Sprintf("step %d: way, tunl0, VXLAN, again, the guard's IPIP and VXLAN", i),
+					[]any{st.near, st.ipipDev, st.vxlanDev, st.again, st.ipipDev, st.vxlanDev}, got)
 				if assign, keep := s.TunnelRanges(VXLANTunnel); len(keep) > 0 != st.vxlanDev || len(assign) > 0 != (st.vxlan == always) {
 					t.Errorf("step %d: the address of VXLAN is kept in %v, assigned from %v", i, keep, assign)
 				}
@@ -371,16 +378,19 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// What packets are sent to a node for in a tunnel, and what inside of that goes elsewhere: several next hops, no tunnel, pods of this node.
+// What packets are sent to a node for in a tunnel, and what inside of that goes elsewhere: several next hops, no
+// tunnel, pods of this node.
 func TestIPIPWays(t *testing.T) {
 	p, hop := netip.MustParsePrefix, func(via, dev string) routes.Hop { return routes.Hop{Via: netip.MustParseAddr(via), Dev: dev} }
 	two := routes.Route{Dst: p("10.3.0.0/26"), Hops: []routes.Hop{hop("192.0.2.3", "tunl0"), hop("192.0.2.4", "tunl0")}}
 	ways := []DesiredRoute{
-		{Route: routes.Route{Dst: p("10.1.0.0/26"), Type: netlinkx.Unreachable}}, {Route: routes.To(p("10.2.0.0/26"), hop("192.0.2.2", "tunl0"))}, {Route: two},
+		{Route: routes.Route{Dst: p("10.1.0.0/26"), Type: netlinkx.Unreachable}},
+		{Route: routes.To(p("10.2.0.0/26"), hop("192.0.2.2", "tunl0"))}, {Route: two},
 		{Route: routes.To(p("10.2.0.7/32"), hop("192.0.2.5", "eth0"))}, {Route: routes.To(p("fd00::/122"), hop("fd00:1::1", "vxlan-v6.calico"))},
 	}
 	s := Snapshot{Self: Self{Pods: []netip.Addr{netip.MustParseAddr("10.2.0.9"), netip.MustParseAddr("fd00::9")}}}
-	want := []ipip.Way{{Dst: p("10.1.0.0/26")}, {Dst: p("10.2.0.0/26"), Node: netip.MustParseAddr("192.0.2.2")}, {Dst: p("10.3.0.0/26")}, {Dst: p("10.2.0.7/32")}, {Dst: p("10.2.0.9/32")}}
+	want := []ipip.Way{{Dst: p("10.1.0.0/26")}, {Dst: p("10.2.0.0/26"), Node: netip.MustParseAddr("192.0.2.2")}, {Dst: p("10.3.0.0/26")},
+		{Dst: p("10.2.0.7/32")}, {Dst: p("10.2.0.9/32")}}
 	if got := s.IPIPWays(ways); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// shrinkTime is how long a state is held back in which most objects are missing at once: an API server with an empty or old datastore
-	// shows no objects of pods that still run.
+	// shrinkTime is how long a state is held back in which most objects are missing at once: an API server with an empty
+	// or old datastore shows no objects of pods that still run.
 	shrinkTime = time.Minute
 	// muchLost is the least number of missing objects of a kind for that.
 	muchLost = 10
@@ -89,7 +89,8 @@ func (d *shrinkGuard) about(now time.Time, why error) error {
 func lost(before, after state.Cluster) error {
 	err := shrunk(count{"Nodes", len(before.Nodes), len(after.Nodes)}, count{"BlockAffinities", len(before.Affinities), len(after.Affinities)})
 	if err == nil && len(before.Pools) > 0 && len(after.Pools) == 0 && len(after.Affinities) > 0 {
-		err = fmt.Errorf("the API server shows no IPPools where it showed %d, and blocks in them: keeping what was known for %s", len(before.Pools), shrinkTime)
+		err = fmt.Errorf("the API server shows no IPPools where it showed %d, and blocks in them: keeping what was known for %s",
+			len(before.Pools), shrinkTime)
 	}
 	return err
 }
@@ -104,7 +105,8 @@ type count struct {
 func shrunk(counts ...count) error {
 	for _, c := range counts {
 		if gone := c.before - c.after; gone >= muchLost && gone > c.before/2 {
-			return fmt.Errorf("the API server shows %d %s where it showed %d: keeping what was known for %s, in case it came back with an old datastore",
+			return fmt.Errorf(
+				"the API server shows %d %s where it showed %d: keeping what was known for %s, in case it came back with an old datastore",
 				c.after, c.kind, c.before, shrinkTime)
 		}
 	}

@@ -13,16 +13,20 @@ import (
 func worldOf(nodes, affinities, pools int) state.Cluster {
 	var w state.Cluster
 	for i := range nodes {
-		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: fmt.Sprintf("n%d", i), Annotations: map[string]string{api.AnnotationIPv4Address: fmt.Sprintf("10.0.0.%d/24", i+1)}}})
+		w.Nodes = append(w.Nodes, api.Node{
+			Meta: api.Meta{Name: fmt.Sprintf("n%d", i), Annotations: map[string]string{api.AnnotationIPv4Address: fmt.Sprintf("10.0.0.%d/24", i+1)}},
+		})
 	}
 	for i := range affinities {
 		w.Affinities = append(w.Affinities, api.BlockAffinity{
 			Meta: api.Meta{Name: fmt.Sprint(i)},
-			Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: fmt.Sprintf("n%d", i%max(1, nodes)), CIDR: fmt.Sprintf("192.168.%d.0/26", i)},
+			Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: fmt.Sprintf("n%d", i%max(1, nodes)),
+				CIDR: fmt.Sprintf("192.168.%d.0/26", i)},
 		})
 	}
 	for i := range pools {
-		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: fmt.Sprint(i)}, Spec: api.IPPoolSpec{CIDR: fmt.Sprintf("192.%d.0.0/16", 168+i)}})
+		w.Pools = append(w.Pools,
+			api.IPPool{Meta: api.Meta{Name: fmt.Sprint(i)}, Spec: api.IPPoolSpec{CIDR: fmt.Sprintf("192.%d.0.0/16", 168+i)}})
 	}
 	return w
 }

@@ -37,7 +37,8 @@ func vtep(n api.Node, v6 bool, note func(error)) VTEP {
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Is4() == v6 || addr.Is4In6() || addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() {
-		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address: its pods are not reached by VXLAN until its agent has corrected that", key, cut(text), family)))
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address: its pods are not reached by VXLAN until its agent has corrected that",
+			key, cut(text), family)))
 		return VTEP{}
 	}
 	return VTEP{Addr: addr, MAC: vtepMAC(n, macKey, v6, note)}
@@ -61,8 +62,8 @@ func ownMAC(n api.Node, key string, note func(error)) vxlan.MAC {
 	return mac
 }
 
-// encapsulation reads a pool's IPIP and VXLAN modes. Calico's API refuses a pool with both; where one is stored all the same, its
-// nodes use VXLAN.
+// encapsulation reads a pool's IPIP and VXLAN modes. Calico's API refuses a pool with both; where one is stored all the
+// same, its nodes use VXLAN.
 func encapsulation(p api.IPPool, v6 bool, note func(error)) (ipip, vxlan api.Encapsulation) {
 	ipip, vxlan = cmp.Or(p.Spec.IPIPMode, api.EncapNever), cmp.Or(p.Spec.VXLANMode, api.EncapNever)
 	if ipip != api.EncapNever && v6 {
@@ -70,7 +71,8 @@ func encapsulation(p api.IPPool, v6 bool, note func(error)) (ipip, vxlan api.Enc
 		ipip = api.EncapNever
 	}
 	if ipip != api.EncapNever && vxlan != api.EncapNever {
-		note(InObject(p.ResourceType(), p.Meta, fmt.Errorf("spec.ipipMode %s and spec.vxlanMode %s: a pool has one encapsulation, VXLAN is used: set one of them to Never", ipip, vxlan)))
+		note(InObject(p.ResourceType(), p.Meta, fmt.Errorf(
+			"spec.ipipMode %s and spec.vxlanMode %s: a pool has one encapsulation, VXLAN is used: set one of them to Never", ipip, vxlan)))
 		ipip = api.EncapNever
 	}
 	return ipip, vxlan

@@ -16,7 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// WireGuard has the fields of a FelixConfiguration that concern it, for IPv4 and IPv6. The zero value is Calico's default: off.
+// WireGuard has the fields of a FelixConfiguration that concern it, for IPv4 and IPv6. The zero value is Calico's
+// default: off.
 type WireGuard struct {
 	On        [2]bool
 	Port      [2]uint16 // 0: the default
@@ -48,7 +49,8 @@ func (w *WireGuard) parse(spec api.FelixConfigurationSpec, note noter) {
 		note.mtu(field, []*int{spec.WireguardMTU, spec.WireguardMTUV6}[i], least, most, func(n int) { w.MTU[i] = n })
 	}
 	const lastRule = 32765 // before the main table's
-	note.number("wireguardRoutingRulePriority", spec.WireguardRoutingRulePriority, 1, lastRule, "a number from 1 to 32765", func(n int) { w.Priority = n })
+	note.number("wireguardRoutingRulePriority", spec.WireguardRoutingRulePriority, 1, lastRule, "a number from 1 to 32765",
+		func(n int) { w.Priority = n })
 	if d, err := optional(spec.WireguardKeepAlive, time.ParseDuration); err == nil && d >= 0 && d <= math.MaxUint16*time.Second {
 		w.Keepalive = uint16(d / time.Second)
 	} else {
@@ -68,8 +70,8 @@ func (w *WireGuard) port(i int) uint16 {
 	return cmp.Or(w.Port[i], [...]uint16{wireguard.DefaultPort4, wireguard.DefaultPort6}[i])
 }
 
-// secondPort is where they receive by their second devices: behind the greater of both ports; without two ports there, before the lesser one; and
-// without two there either, between both.
+// secondPort is where they receive by their second devices: behind the greater of both ports; without two ports there,
+// before the lesser one; and without two there either, between both.
 func (w *WireGuard) secondPort(i int) uint16 {
 	lesser, greater := min(w.port(0), w.port(1)), max(w.port(0), w.port(1))
 	first := greater + 1
@@ -102,8 +104,8 @@ func (s *Snapshot) encrypts(k TunnelKind) bool {
 // Encrypts reports that packets may be encrypted, in one family at least.
 func (s *Snapshot) Encrypts() bool { return s.Needs(WireGuardTunnel) || s.Needs(WireGuardTunnel6) }
 
-// mustEncrypt reports that nothing is to be sent in the clear to pods of other nodes. With WireGuard off that says nothing: an operator can turn off
-// encryption in one place.
+// mustEncrypt reports that nothing is to be sent in the clear to pods of other nodes. With WireGuard off that says
+// nothing: an operator can turn off encryption in one place.
 func (s *Snapshot) mustEncrypt() bool {
 	return s.Self.RequireEncryption && slices.Contains(s.Felix.WireGuard.On[:], true)
 }
@@ -130,8 +132,9 @@ func keysOf(n api.Node, annotations [2]string, note func(error)) (keys [2]wiregu
 	return keys
 }
 
-// checkKeys leaves each key to one node, the first in precedence of those that announce it. Who has another node's key cannot decrypt by it, but all
-// that is sent to that node would go astray. A node has the key that it has announced as its next one, before others could know of it.
+// checkKeys leaves each key to one node, the first in precedence of those that announce it. Who has another node's key
+// cannot decrypt by it, but all that is sent to that node would go astray. A node has the key that it has announced as
+// its next one, before others could know of it.
 func (s *Snapshot) checkKeys(nodes []api.Node, ev *Evidence, note func(error)) {
 	for i := range KeyAnnotations {
 		first := map[wireguard.Key]claimant{}
@@ -181,14 +184,15 @@ func (s *Snapshot) disown(node string, key wireguard.Key, i int, owner string, n
 		if annotation := annotations[j]; *own == key {
 			*own = wireguard.Key{}
 			s.disowned[node] = append(s.disowned[node], annotation)
-			note(inNode(node, fmt.Errorf("its key for WireGuard is that of node %s: what is sent to its pods is not encrypted: remove annotation %s of the wrong one",
+			note(inNode(node, fmt.Errorf(
+				"its key for WireGuard is that of node %s: what is sent to its pods is not encrypted: remove annotation %s of the wrong one",
 				owner, annotation)))
 		}
 	}
 }
 
-// ToKeep returns the nodes as the next agent of this node is to begin with: without the keys that were other nodes' first, which are then younger
-// there, too.
+// ToKeep returns the nodes as the next agent of this node is to begin with: without the keys that were other nodes'
+// first, which are then younger there, too.
 func (s *Snapshot) ToKeep(nodes []api.Node) []api.Node {
 	if len(s.disowned) == 0 {
 		return nodes
@@ -226,9 +230,9 @@ type cryptPeer struct {
 	second bool
 }
 
-// Crypts remember, for both address families, which nodes can decrypt. Nodes hear of each other's keys at different times: a node is sent encrypted
-// packets once a handshake has shown that it has this node's key, and what it sends encrypted is received for some time after it, or this node, has
-// turned WireGuard off. So no packet is lost.
+// Crypts remember, for both address families, which nodes can decrypt. Nodes hear of each other's keys at different
+// times: a node is sent encrypted packets once a handshake has shown that it has this node's key, and what it sends
+// encrypted is received for some time after it, or this node, has turned WireGuard off. So no packet is lost.
 type Crypts [2]struct {
 	on    bool
 	ended time.Time // when it was turned off
@@ -246,11 +250,12 @@ type knownPeer struct {
 	counted, judged time.Time
 }
 
-// patience is how long a handshake is waited for while packets go in the clear: a node that is silent for longer is no reason to send so for ever.
+// patience is how long a handshake is waited for while packets go in the clear: a node that is silent for longer is no
+// reason to send so for ever.
 const patience = followTime
 
-// Follow takes up the nodes as they are now and tells the snapshot which of them are sent encrypted packets, given what is known of the devices. again
-// is when to look again, 0 for never.
+// Follow takes up the nodes as they are now and tells the snapshot which of them are sent encrypted packets, given what
+// is known of the devices. again is when to look again, 0 for never.
 func (c *Crypts) Follow(s *Snapshot, states [2]wireguard.State, now time.Time) (again time.Duration) {
 	for i := range c {
 		m, k := &c[i], cryptKind(i)
@@ -361,7 +366,8 @@ func (s *Snapshot) WireGuard(v6 bool) *wireguard.Device {
 
 // Rules reports whether a family's table is to be looked up: there is a device, or what must not be sent.
 func (s *Snapshot) Rules(v6 bool) bool {
-	return s.Needs(cryptKind(place(v6))) || s.mustEncrypt() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.CIDR.Addr().Is6() == v6 })
+	return s.Needs(cryptKind(place(v6))) ||
+		s.mustEncrypt() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.CIDR.Addr().Is6() == v6 })
 }
 
 // RulePriority is that of the rules.
@@ -372,8 +378,9 @@ func (s *Snapshot) RulePriority() int {
 // Announces reports whether the node announces a family's key: it is to, unless WireGuard is off or being turned off.
 func (s *Snapshot) Announces(v6 bool) bool { return s.encrypts(cryptKind(place(v6))) }
 
-// Encrypted returns the peers of a family's device, those of the second one, and the routes of the table, by the accepted paths. All paths in pools
-// by way of a node with a key lead there; what else lies in such a path is left to the main table, or refused where encryption is required.
+// Encrypted returns the peers of a family's device, those of the second one, and the routes of the table, by the
+// accepted paths. All paths in pools by way of a node with a key lead there; what else lies in such a path is left to
+// the main table, or refused where encryption is required.
 func (j *Judge) Encrypted(v6 bool, accepted []bgp.Path) (peers, second []wireguard.Peer, ways []routes.Route) {
 	e := encryption{Judge: j, v6: v6, crypt: &j.crypt[place(v6)], allowed: map[string][]netip.Prefix{}}
 	if j.Needs(cryptKind(place(v6))) {
@@ -447,8 +454,9 @@ func (s *Snapshot) encryptedTo(paths []bgp.Path) bool {
 	return in
 }
 
-// peers are the nodes with keys. They may also send from their own address, which what they answer to pods has as its source, unless it may be a pod's:
-// a node announces any address of itself. A key that a node has given up is left to the node that has it now.
+// peers are the nodes with keys. They may also send from their own address, which what they answer to pods has as its
+// source, unless it may be a pod's: a node announces any address of itself. A key that a node has given up is left to
+// the node that has it now.
 func (e *encryption) peers() (peers, second []wireguard.Peer) {
 	i := place(e.v6)
 	live, taken := map[wireguard.Key]bool{}, map[netip.Prefix]bool{}
@@ -541,8 +549,8 @@ func (s *Snapshot) inOthersBlock(m *Member, a netip.Addr) bool {
 	return owned && owner.Node != m.Name
 }
 
-// refused are the routes that keep what is not encrypted from being sent to pools, but not from nodes, from the networks that this node is in, and
-// from what is asked for by the API server.
+// refused are the routes that keep what is not encrypted from being sent to pools, but not from nodes, from the
+// networks that this node is in, and from what is asked for by the API server.
 func (e *encryption) refused() (ways []routes.Route) {
 	leave := slices.Concat(e.Self.addrs(), e.Self.Internal, e.Self.APIServer, e.Self.Gateways)
 	for i := range e.Others {
@@ -573,8 +581,8 @@ func (e *encryption) refused() (ways []routes.Route) {
 // CryptReport is what people are told of WireGuard over one address family.
 type CryptReport struct {
 	wireguard.Device
-	// Encrypted counts the nodes that are sent encrypted packets. Clear are the others: they are reached in the clear, or not at all where encryption
-	// is required.
+	// Encrypted counts the nodes that are sent encrypted packets. Clear are the others: they are reached in the clear, or
+	// not at all where encryption is required.
 	Encrypted int
 	Clear     []string
 	// Since is when the device got its key, Changing that this is being changed, and Waiting which nodes that waits for.

@@ -59,7 +59,8 @@ func encrypted(s *Snapshot, v6 bool, g Grounds) (lines []string) {
 }
 
 func TestEncrypted(t *testing.T) {
-	borrowed := Grounds{Held: []Claim{{Addr: addr("192.168.2.9"), Node: "far"}}, Borrowed: map[Claim]Verdict{{Addr: addr("192.168.2.9"), Node: "far"}: {Confirmed: true}}}
+	borrowed := Grounds{Held: []Claim{{Addr: addr("192.168.2.9"), Node: "far"}},
+		Borrowed: map[Claim]Verdict{{Addr: addr("192.168.2.9"), Node: "far"}: {Confirmed: true}}}
 	peer2, peer9 := "2 10.0.0.2:51820 [10.0.0.2/32 192.168.2.0/26]", "9 10.9.0.9:51820 [10.9.0.9/32 192.168.9.0/26]"
 	way2, way9 := "192.168.2.0/26 dev wireguard.cali", "192.168.9.0/26 dev wireguard.cali"
 	without := func(n int) func(*state.Cluster) {
@@ -77,28 +78,39 @@ func TestEncrypted(t *testing.T) {
 		"one has not answered": {nil, nil, answered(2), false, Grounds{}, []string{peer2, peer9, way2}},
 		"one has no key":       {without(2), nil, answered(2, 9), false, Grounds{}, []string{peer2, way2}},
 		"IPv6": {nil, nil, answered(12, 19), true, Grounds{}, []string{
-			"12 [fd00::2]:51821 [fd00::2/128 fd44::2:0/122]", "19 [fd09::9]:51821 [fd09::9/128 fd44::9:0/122]", "fd44::2:0/122 dev wg-v6.cali", "fd44::9:0/122 dev wg-v6.cali",
+			"12 [fd00::2]:51821 [fd00::2/128 fd44::2:0/122]", "19 [fd09::9]:51821 [fd09::9/128 fd44::9:0/122]", "fd44::2:0/122 dev wg-v6.cali",
+			"fd44::9:0/122 dev wg-v6.cali",
 		}},
-		"off":  {nil, func(s *Snapshot) { s.Felix.WireGuard.On[0] = false }, answered(2, 9), false, Grounds{}, nil},
-		"port": {nil, func(s *Snapshot) { s.Felix.WireGuard.Port[0] = 7 }, answered(), false, Grounds{}, []string{"2 10.0.0.2:7 [10.0.0.2/32 192.168.2.0/26]", "9 10.9.0.9:7 [10.9.0.9/32 192.168.9.0/26]"}},
+		"off": {nil, func(s *Snapshot) { s.Felix.WireGuard.On[0] = false }, answered(2, 9), false, Grounds{}, nil},
+		"port": {nil, func(s *Snapshot) { s.Felix.WireGuard.Port[0] = 7 }, answered(), false, Grounds{},
+			[]string{"2 10.0.0.2:7 [10.0.0.2/32 192.168.2.0/26]", "9 10.9.0.9:7 [10.9.0.9/32 192.168.9.0/26]"}},
 		"a borrowed address is its node's": {nil, nil, answered(2, 9), false, borrowed, []string{
 			peer2, "9 10.9.0.9:51820 [10.9.0.9/32 192.168.2.9/32 192.168.9.0/26]", way2, "192.168.2.9/32 dev wireguard.cali", way9,
 		}},
-		"one borrowed by a node without a key is left to the main table": {without(2), nil, answered(2), false, borrowed, []string{peer2, way2, "throw 192.168.2.9/32"}},
-		"so is an own pod's":            {without(2), func(s *Snapshot) { s.Self.Pods = rangeless("192.168.2.5", "192.168.1.3") }, answered(2), false, Grounds{}, []string{peer2, way2, "throw 192.168.2.5/32"}},
-		"a key that is this node's own": {func(w *state.Cluster) { w.Nodes[2].Annotations[api.AnnotationWireGuardKey] = key(1).String() }, nil, answered(2, 9), false, Grounds{}, []string{peer2, way2}},
-		"required": {without(2), func(s *Snapshot) { s.Self.RequireEncryption, s.Self.Pods = true, rangeless("192.168.2.5") }, answered(), false, borrowed, []string{
-			peer2, way2, "throw 192.168.1.0/26", "throw 192.168.1.64/26", "throw 192.168.2.5/32", "prohibit 192.168.0.0/16", "prohibit 192.168.2.9/32", "prohibit 192.168.9.0/26",
-		}},
-		"required, of the other family too": {nil, func(s *Snapshot) { s.Self.RequireEncryption, s.Felix.WireGuard.On = true, [2]bool{true, false} }, answered(2, 9), true, Grounds{}, []string{
+		"one borrowed by a node without a key is left to the main table": {without(2), nil, answered(2), false, borrowed,
+			[]string{peer2, way2, "throw 192.168.2.9/32"}},
+		"so is an own pod's": {without(2), func(s *Snapshot) { s.Self.Pods = rangeless("192.168.2.5", "192.168.1.3") }, answered(2),
+			false, Grounds{}, []string{peer2, way2, "throw 192.168.2.5/32"}},
+		"a key that is this node's own": {func(w *state.Cluster) { w.Nodes[2].Annotations[api.AnnotationWireGuardKey] = key(1).String() }, nil,
+			answered(2, 9), false, Grounds{}, []string{peer2, way2}},
+		"required": {without(2), func(s *Snapshot) { s.Self.RequireEncryption, s.Self.Pods = true, rangeless("192.168.2.5") }, answered(),
+			false, borrowed, []string{
+				peer2, way2, "throw 192.168.1.0/26", "throw 192.168.1.64/26", "throw 192.168.2.5/32", "prohibit 192.168.0.0/16",
+				"prohibit 192.168.2.9/32", "prohibit 192.168.9.0/26",
+			}},
+		"required, of the other family too": {nil, func(s *Snapshot) {
+			s.Self.RequireEncryption, s.Felix.WireGuard.On = true, [2]bool{true, false}
+		}, answered(2, 9), true, Grounds{}, []string{
 			"prohibit fd44::/48",
 		}},
-		"required, and off": {nil, func(s *Snapshot) { s.Self.RequireEncryption, s.Felix.WireGuard.On = true, [2]bool{} }, answered(2, 9), true, Grounds{}, nil},
+		"required, and off": {nil, func(s *Snapshot) { s.Self.RequireEncryption, s.Felix.WireGuard.On = true, [2]bool{} },
+			answered(2, 9), true, Grounds{}, nil},
 		"required, with nodes in a pool": {without(2), func(s *Snapshot) {
 			s.Self.RequireEncryption, s.Self.APIServer = true, rangeless("192.168.77.1", "10.1.1.1")
 			s.Self.Found = append(s.Self.Found, nodeaddr.Candidate{Addr: prefix("192.168.78.2/24"), Link: "eth7"})
 		}, answered(), false, Grounds{}, []string{
-			peer2, way2, "throw 192.168.1.0/26", "throw 192.168.1.64/26", "prohibit 192.168.0.0/16", "throw 192.168.77.1/32", "throw 192.168.78.0/24", "prohibit 192.168.9.0/26",
+			peer2, way2, "throw 192.168.1.0/26", "throw 192.168.1.64/26", "prohibit 192.168.0.0/16", "throw 192.168.77.1/32",
+			"throw 192.168.78.0/24", "prohibit 192.168.9.0/26",
 		}},
 	} {
 		s := crypted(t, tt.cluster)
@@ -111,7 +123,8 @@ func TestEncrypted(t *testing.T) {
 	}
 }
 
-// Of two nodes that announce one key the first keeps it, also if the other Node is older and the agent starts anew, and a key that is none is named.
+// Of two nodes that announce one key the first keeps it, also if the other Node is older and the agent starts anew, and
+// a key that is none is named.
 func TestKeys(t *testing.T) {
 	now := time.Unix(1000, 0)
 	w := func(first, second string) (s Snapshot, problems string) {
@@ -142,12 +155,14 @@ func TestKeys(t *testing.T) {
 	s, problems := w(key(5).String(), key(5).String())
 	near, _ := s.Member("node2")
 	far, _ := s.Member("far")
-	if far.Keys[0] != key(5) || near.Keys[0] != (wireguard.Key{}) || !strings.Contains(problems, "Node node2: its key for WireGuard is that of node far") {
+	if far.Keys[0] != key(5) || near.Keys[0] != (wireguard.Key{}) ||
+		!strings.Contains(problems, "Node node2: its key for WireGuard is that of node far") {
 		t.Errorf("%v, %v, %s", near.Keys, far.Keys, problems)
 	}
 	s, problems = w("nonsense", key(5).String())
 	near, _ = s.Member("node2")
-	if near.Keys[0] != key(5) || !strings.Contains(problems, `Node far: annotation projectcalico.org/WireguardPublicKey "nonsense" is no key`) {
+	if near.Keys[0] != key(5) ||
+		!strings.Contains(problems, `Node far: annotation projectcalico.org/WireguardPublicKey "nonsense" is no key`) {
 		t.Errorf("%v, %s", near.Keys, problems)
 	}
 }
@@ -202,7 +217,8 @@ func TestKeyMoves(t *testing.T) {
 		w.Nodes[2].Annotations[api.AnnotationWireGuardKey] = key(2).String()
 	})
 	c.Follow(s, answered(2, 9), time.Unix(1001, 0))
-	difftest.Want(t, "moved", []string{"2 10.9.0.9:51820 [10.9.0.9/32 192.168.9.0/26]", "192.168.9.0/26 dev wireguard.cali"}, encrypted(s, false, Grounds{}))
+	difftest.Want(t, "moved", []string{"2 10.9.0.9:51820 [10.9.0.9/32 192.168.9.0/26]", "192.168.9.0/26 dev wireguard.cali"},
+		encrypted(s, false, Grounds{}))
 }
 
 func TestWireGuardDevice(t *testing.T) {
@@ -211,7 +227,8 @@ func TestWireGuardDevice(t *testing.T) {
 	var c Crypts
 	c.Follow(s, answered(2), time.Unix(1000, 0))
 	difftest.Want(t, "device", &wireguard.Device{Port: 51820, MTU: 1440, Addr: addr("192.168.1.9")}, s.WireGuard(false))
-	if ports := s.Guard().WireGuardPorts; !slices.Equal(ports, []uint16{51820, 51821, 51822, 51823}) || !slices.Equal(s.HostRules().WireGuardPorts, ports) {
+	if ports := s.Guard().WireGuardPorts; !slices.Equal(ports, []uint16{51820, 51821, 51822, 51823}) ||
+		!slices.Equal(s.HostRules().WireGuardPorts, ports) {
 		t.Errorf("ports %v", ports)
 	}
 	if got := s.Host().Tunnels; !slices.Contains(got, wireguard.Device4) || s.PodMTU() != 1440 || !s.Announces(false) || !s.Announces(true) {
@@ -238,7 +255,8 @@ func TestWireGuardDevice(t *testing.T) {
 // What would encrypt packets between nodes is refused by name.
 func TestHostEncryption(t *testing.T) {
 	f, problems := ParseFelix(api.FelixConfigurationSpec{WireguardEnabled: ptr(true), WireguardHostEncryptionEnabled: ptr(true)}, Felix{})
-	if len(problems) != 1 || !strings.Contains(problems[0].Error(), `spec.wireguardHostEncryptionEnabled "true": must be false`) || !f.WireGuard.On[0] {
+	if len(problems) != 1 ||
+		!strings.Contains(problems[0].Error(), `spec.wireguardHostEncryptionEnabled "true": must be false`) || !f.WireGuard.On[0] {
 		t.Errorf("%v, %+v", problems, f.WireGuard)
 	}
 }

@@ -17,7 +17,8 @@ func Check(o *Observations) []Finding {
 	findings := o.agent()
 	if !o.Foreign {
 		findings = slices.Concat(findings, o.mesh(), o.paths(), o.service(), o.duplicates(), o.denials(), o.definitions(),
-			o.pools(), o.space(), o.forwarding(), o.forwardHook(), o.reversePath(), o.kernel(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
+			o.pools(), o.space(), o.forwarding(), o.forwardHook(), o.reversePath(), o.kernel(), o.cniConfigs(), o.otherNetworks(),
+			o.foreignRoutes(), o.managers())
 	}
 	for _, p := range o.Peers {
 		findings = append(findings, o.peer(p)...)
@@ -31,8 +32,10 @@ func (o *Observations) agent() []Finding {
 	r := o.Agent
 	if r == nil {
 		return []Finding{{
-			Check: check, Level: Problem, Seen: fmt.Sprint(o.AgentErr), Why: "routes, addresses and rules stay, but nothing follows the cluster any more",
-			Do: "look at its log: kubectl -n kube-system logs -l app.kubernetes.io/name=tortie -c node; peers that are to be probed meanwhile can be named: node diagnose 10.0.0.7",
+			Check: check, Level: Problem, Seen: fmt.Sprint(o.AgentErr),
+			Why: "routes, addresses and rules stay, but nothing follows the cluster any more",
+			Do: "look at its log: kubectl -n kube-system logs -l app.kubernetes.io/name=tortie -c node; peers that are to be probed meanwhile can " +
+				"be named: node diagnose 10.0.0.7",
 		}}
 	}
 	findings := []Finding{{Check: check, Level: OK, Seen: "answers, and is ready"}}
@@ -60,16 +63,19 @@ func (o *Observations) agent() []Finding {
 	return append(findings, o.plugins()...)
 }
 
-// severe are the reasons of problems with which the network is not what the operator asked for: encrypted, policed, as configured, its own. Policies
-// that are left to another engine are its to enforce, and a part that the kernel lacks closes the pods that need it, which is PolicyNotInForce.
+// severe are the reasons of problems with which the network is not what the operator asked for: encrypted, policed, as
+// configured, its own. Policies that are left to another engine are its to enforce, and a part that the kernel lacks
+// closes the pods that need it, which is PolicyNotInForce.
 var severe = []string{
-	"NoWireGuard", "NotEncrypted", "NoIPIP", "NoVXLAN", "NoSourceCheck", "InvalidConfiguration", "InvalidPeer", "InvalidFilter", "DuplicateAddress",
-	"PolicyNotInForce", "PolicyBypassed", "PolicyLocksOut",
+	"NoWireGuard", "NotEncrypted", "NoIPIP", "NoVXLAN", "NoSourceCheck", "InvalidConfiguration", "InvalidPeer", "InvalidFilter",
+	"DuplicateAddress", "PolicyNotInForce", "PolicyBypassed", "PolicyLocksOut",
 }
 
-// problem is what the agent says of an object, or of this node, with the cause and the remedy that the Event of that reason has.
+// problem is what the agent says of an object, or of this node, with the cause and the remedy that the Event of that
+// reason has.
 func problem(text, reason string) Finding {
-	f := Finding{Check: "problem", About: reason, Level: Warning, Seen: text, Why: "what the agent cannot use it leaves out, and everything else goes on", Do: "correct what it names"}
+	f := Finding{Check: "problem", About: reason, Level: Warning, Seen: text,
+		Why: "what the agent cannot use it leaves out, and everything else goes on", Do: "correct what it names"}
 	if slices.Contains(severe, reason) {
 		f.Level = Problem
 	}
@@ -102,7 +108,8 @@ func (o *Observations) plugins() []Finding {
 		told.Level, told.Seen = Warning, fmt.Sprintf("what the plugins were told is %s old", r.Time.Sub(r.Facts.Written).Round(time.Second))
 	}
 	if told.Level != OK {
-		told.Why, told.Do = "they ask the API server for each pod, which takes longer", "see that the API server answers this node; the agent's log and its problems say what hinders it"
+		told.Why, told.Do = "they ask the API server for each pod, which takes longer",
+			"see that the API server answers this node; the agent's log and its problems say what hinders it"
 	}
 	left := Finding{Check: "journal", Level: OK, Seen: "nothing is left to release"}
 	if r.Journal.Entries > 0 {
@@ -118,7 +125,8 @@ func (o *Observations) plugins() []Finding {
 // largeMesh is with how many nodes a full mesh begins to cost more than it is worth.
 const largeMesh = 100
 
-// mesh looks at how many sessions the full mesh takes. A small one is nothing to speak of, and so is one that reflectors are about to end.
+// mesh looks at how many sessions the full mesh takes. A small one is nothing to speak of, and so is one that
+// reflectors are about to end.
 func (o *Observations) mesh() []Finding {
 	r := o.report()
 	nodes := map[string]bool{}

@@ -26,13 +26,15 @@ func (o *Observations) forwardHook() []Finding {
 			continue
 		}
 		f := Finding{
-			Check: check, About: c.Place.String(), Level: Problem, Seen: fmt.Sprintf("its %s drops what this host forwards, and no rule of its table names a pool or a link of this network", c.How),
-			Why: "packets of pods to other nodes and from them pass this chain: they are dropped, while the nodes themselves reach each other",
-			Do:  remedyOf(c, pools),
+			Check: check, About: c.Place.String(), Level: Problem,
+			Seen: fmt.Sprintf("its %s drops what this host forwards, and no rule of its table names a pool or a link of this network", c.How),
+			Why:  "packets of pods to other nodes and from them pass this chain: they are dropped, while the nodes themselves reach each other",
+			Do:   remedyOf(c, pools),
 		}
 		if c.Sets {
 			f.Level = Warning
-			f.Seen = fmt.Sprintf("its %s drops what this host forwards, unless a set that its rules look into has a pool or a link of this network", c.How)
+			f.Seen = fmt.Sprintf(
+				"its %s drops what this host forwards, unless a set that its rules look into has a pool or a link of this network", c.How)
 			f.Do = "look (nft list ruleset); if pods' packets are not among them: " + f.Do
 		}
 		findings = append(findings, f)
@@ -54,7 +56,8 @@ func (o *Observations) poolsBehind(c nft.Closing) []netip.Prefix {
 	return append(o.poolsOf(true), o.poolsOf(false)...)
 }
 
-// lets reports whether a rule of the chain's table is about a pool, or a link of this network: such a rule is an operator's for it.
+// lets reports whether a rule of the chain's table is about a pool, or a link of this network: such a rule is an
+// operator's for it.
 func (o *Observations) lets(c nft.Closing, pools []netip.Prefix) bool {
 	links := []string{podnet.DefaultVethPrefix}
 	for _, t := range o.report().Tunnels {
@@ -71,7 +74,8 @@ func (o *Observations) lets(c nft.Closing, pools []netip.Prefix) bool {
 	})
 }
 
-// comparesWith reports whether a value in a rule is the beginning of a range's addresses: the kernel compares no more bytes than a range has.
+// comparesWith reports whether a value in a rule is the beginning of a range's addresses: the kernel compares no more
+// bytes than a range has.
 func comparesWith(value []byte, p netip.Prefix) bool {
 	addr := p.Addr().AsSlice()
 	return len(value) > 0 && len(value) <= len(addr) && len(value)*8 >= p.Bits() && len(value) > 1 && bytes.Equal(value, addr[:len(value)])
@@ -100,7 +104,8 @@ func remedyOf(c nft.Closing, pools []netip.Prefix) string {
 			do = append(do, fmt.Sprintf("%s -I FORWARD -s %s -j ACCEPT; %s -I FORWARD -d %s -j ACCEPT", program, p, program, p))
 		default:
 			family := map[bool]string{true: "ip", false: "ip6"}[p.Addr().Is4()]
-			do = append(do, fmt.Sprintf("nft insert rule %s %s saddr %s accept; nft insert rule %s %s daddr %s accept", c.Place, family, p, c.Place, family, p))
+			do = append(do,
+				fmt.Sprintf("nft insert rule %s %s saddr %s accept; nft insert rule %s %s daddr %s accept", c.Place, family, p, c.Place, family, p))
 		}
 	}
 	text := strings.Join(do, "; ")

@@ -48,7 +48,8 @@ func (o *Observations) forwarding() []Finding {
 			f.Level, f.Seen = Unknown, "cannot be read"
 		case value == "0" && needed:
 			f.Level, f.Why = Problem, "without it the kernel forwards no "+family+" packet to or from a pod"
-			f.Do = "set it to 1, and find the program or file that sets it to 0, such as one of /etc/sysctl.d or a firewall; the agent sets it at each pass"
+			f.Do = "set it to 1, and find the program or file that sets it to 0, such as one of /etc/sysctl.d or a firewall; the " +
+				"agent sets it at each pass"
 		}
 		return f
 	}
@@ -59,11 +60,12 @@ func (o *Observations) forwarding() []Finding {
 	return findings
 }
 
-// strict is the value of rp_filter with which the kernel drops packets that arrive on another link than the one the answer would leave by.
+// strict is the value of rp_filter with which the kernel drops packets that arrive on another link than the one the
+// answer would leave by.
 const strict = "1"
 
-// reversePath checks rp_filter of the links on which packets from nodes and tunnels arrive. The kernel uses the greater of a
-// link's value and the value of conf/all.
+// reversePath checks rp_filter of the links on which packets from nodes and tunnels arrive. The kernel uses the greater
+// of a link's value and the value of conf/all.
 func (o *Observations) reversePath() []Finding {
 	var findings []Finding
 	all := o.Sysctls["net/ipv4/conf/all/rp_filter"]
@@ -82,15 +84,18 @@ func (o *Observations) reversePath() []Finding {
 
 func (o *Observations) strictly(f Finding, link string) Finding {
 	f.Level, f.Seen = Warning, "is 1 (strict)"
-	f.Why = "the kernel silently drops packets that arrive on " + link + " unless the answer would leave by it: with several links, or asymmetric routes, packets are lost"
-	f.Do = fmt.Sprintf("set net.ipv4.conf.all.rp_filter and net.ipv4.conf.%s.rp_filter to 2 (loose) or 0, in a file of /etc/sysctl.d too", link)
+	f.Why = "the kernel silently drops packets that arrive on " + link +
+		" unless the answer would leave by it: with several links, or asymmetric routes, packets are lost"
+	f.Do = fmt.Sprintf(
+		"set net.ipv4.conf.all.rp_filter and net.ipv4.conf.%s.rp_filter to 2 (loose) or 0, in a file of /etc/sysctl.d too", link)
 	if link != o.report().Interface {
 		return f
 	}
 	for _, p := range o.Peers {
 		if p.Addr.Is4() && p.WayErr == nil && p.Way != "" && p.Way != link {
 			f.Level = Problem
-			f.Seen = fmt.Sprintf("is 1 (strict), and %s is reached by %s: its packets to the node's address on %s are dropped", p.name(), p.Way, link)
+			f.Seen = fmt.Sprintf("is 1 (strict), and %s is reached by %s: its packets to the node's address on %s are dropped",
+				p.name(), p.Way, link)
 			return f
 		}
 	}
@@ -125,7 +130,8 @@ func (o *Observations) kernel() []Finding {
 	return append(findings,
 		feature("nf_tables", o.Kernel.NFTables, true, "masquerading and the guard of the tunnels need it",
 			"modprobe nf_tables", "use a kernel built with CONFIG_NF_TABLES and CONFIG_NF_TABLES_INET"),
-		feature("tcp-md5", o.Kernel.MD5, false, "BGP passwords (BGPConfiguration default, spec.nodeMeshPassword) need it, and the agent authenticates its internal connections with it",
+		feature("tcp-md5", o.Kernel.MD5, false,
+			"BGP passwords (BGPConfiguration default, spec.nodeMeshPassword) need it, and the agent authenticates its internal connections with it",
 			"", "use a kernel built with CONFIG_TCP_MD5SIG if sessions are to have passwords"))
 }
 
@@ -159,8 +165,10 @@ func (o *Observations) cniConfigs() []Finding {
 		return []Finding{f}
 	}
 	if len(c.Files) == 0 {
-		return []Finding{{Check: check, About: c.Dir, Level: Problem, Seen: "is empty", Why: "the container runtime has no network to give to pods",
-			Do: "look at the log of the container install of this node's pod tortie-node: it writes the configuration"}}
+		return []Finding{
+			{Check: check, About: c.Dir, Level: Problem, Seen: "is empty", Why: "the container runtime has no network to give to pods",
+				Do: "look at the log of the container install of this node's pod tortie-node: it writes the configuration"},
+		}
 	}
 	var findings []Finding
 	for i, file := range c.Files {
@@ -172,9 +180,11 @@ func (o *Observations) cniConfigs() []Finding {
 			f.Level, f.Why = Problem, "the runtime uses the first file by name: pods get that network instead of this one"
 			f.Do = "remove the other network, then this file"
 		case !ours:
-			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name: it would use this one if that went away", "remove it if its network is gone"
+			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name: it would use this one if that went away",
+				"remove it if its network is gone"
 		case i > 0:
-			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name, which is "+c.Files[0].Name, "remove that network, then its file"
+			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name, which is "+c.Files[0].Name,
+				"remove that network, then its file"
 		case file.Unread != "":
 			f.Level, f.Seen, f.Do = Warning, file.Unread, "change cni.conflist of the chart, or CNI_NETWORK_CONFIG"
 		}
@@ -243,7 +253,8 @@ func (o *Observations) otherNetworks() []Finding {
 
 // ownTunnel reports that the agent has a device of that name, as Calico's Felix has.
 func (o *Observations) ownTunnel(link string) bool {
-	return strings.HasPrefix(link, ipip.PeerPrefix) || slices.ContainsFunc(o.report().Tunnels, func(t nodestatus.Tunnel) bool { return t.Device == link })
+	return strings.HasPrefix(link, ipip.PeerPrefix) ||
+		slices.ContainsFunc(o.report().Tunnels, func(t nodestatus.Tunnel) bool { return t.Device == link })
 }
 
 func begins(name string, prefixes []string) bool {
@@ -276,8 +287,9 @@ func (o *Observations) foreignRoutes() []Finding {
 	}
 	return []Finding{{
 		Check: check, Level: Problem, Seen: summary(into, 5),
-		Why: "other programs' routes into the pools win over the agent's if they are more specific or have a lower metric, and lead packets elsewhere",
-		Do:  "find the program by the routes' protocol (see /etc/iproute2/rt_protos), stop it, and delete the routes with ip route delete",
+		Why: "other programs' routes into the pools win over the agent's if they are more specific or have a lower metric, and " +
+			"lead packets elsewhere",
+		Do: "find the program by the routes' protocol (see /etc/iproute2/rt_protos), stop it, and delete the routes with ip route delete",
 	}}
 }
 
@@ -305,8 +317,10 @@ func (o *Observations) managers() []Finding {
 	}
 	if errors.Is(o.Managers.Err, errNotTheHost) {
 		return []Finding{{
-			Check: "network-manager", Level: Unknown, Seen: fmt.Sprintf("such a program listens at %s; which links it manages cannot be seen here", summary(o.Managers.Sockets, 3)),
-			Do: "on the host: nmcli device, or networkctl: cali*, tunl0, vxlan.calico must be unmanaged; or run this program there, or mount the host's / and name it by -root",
+			Check: "network-manager", Level: Unknown,
+			Seen: fmt.Sprintf("such a program listens at %s; which links it manages cannot be seen here", summary(o.Managers.Sockets, 3)),
+			Do: "on the host: nmcli device, or networkctl: cali*, tunl0, vxlan.calico must be unmanaged; or run this program there, or mount the " +
+				"host's / and name it by -root",
 		}}
 	}
 	if o.Managers.Err != nil {
@@ -314,15 +328,18 @@ func (o *Observations) managers() []Finding {
 	}
 	nm, nd := o.Managers.NetworkManager, o.Managers.Networkd
 	findings := []Finding{
-		o.managed("NetworkManager", nm, "write /etc/NetworkManager/conf.d/tortie.conf with\n[keyfile]\nunmanaged-devices=interface-name:cali*;interface-name:tunl*\nand run systemctl reload NetworkManager"),
-		o.managed("systemd-networkd", nd, "write /etc/systemd/network/10-tortie.network with\n[Match]\nName=cali* tunl*\n[Link]\nUnmanaged=yes\nand run networkctl reload"),
+		o.managed("NetworkManager", nm, "write /etc/NetworkManager/conf.d/tortie.conf with\n[keyfile]\n"+
+			"unmanaged-devices=interface-name:cali*;interface-name:tunl*\nand run systemctl reload NetworkManager"),
+		o.managed("systemd-networkd", nd,
+			"write /etc/systemd/network/10-tortie.network with\n[Match]\nName=cali* tunl*\n[Link]\nUnmanaged=yes\nand run networkctl reload"),
 	}
 	if nd.Running && !o.Managers.KeepsForeignRoutes && slices.Contains(nd.Manages, o.report().Interface) {
 		findings = append(findings, Finding{
 			Check: "network-manager", About: "systemd-networkd, ManageForeignRoutes", Level: Warning,
 			Seen: "networkd manages " + o.report().Interface + " and may remove routes that it did not make",
 			Why:  "when networkd is restarted, the agent's routes by that link go, and come back a moment later",
-			Do:   "write /etc/systemd/networkd.conf.d/tortie.conf with\n[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\nand restart systemd-networkd",
+			Do: "write /etc/systemd/networkd.conf.d/tortie.conf with\n[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n" +
+				"and restart systemd-networkd",
 		})
 	}
 	return findings

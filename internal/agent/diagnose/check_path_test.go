@@ -15,7 +15,8 @@ func TestPathFindings(t *testing.T) {
 	}
 	missed := []nodestatus.MissedPath{{Node: "n2", Address: "10.0.0.2", Kind: "VXLAN", Since: now.Add(-40 * time.Second)}}
 	both := with(&nodestatus.Paths{Up: 2}, time.Hour)
-	both.Agent.Paths6 = &nodestatus.Paths{Down: 1, Missed: []nodestatus.MissedPath{{Node: "n2", Address: "fd00::2", Kind: "VXLAN", Since: now.Add(-40 * time.Second)}}}
+	both.Agent.Paths6 = &nodestatus.Paths{Down: 1,
+		Missed: []nodestatus.MissedPath{{Node: "n2", Address: "fd00::2", Kind: "VXLAN", Since: now.Add(-40 * time.Second)}}}
 	for name, c := range map[string]struct {
 		o    *Observations
 		want string
@@ -23,9 +24,11 @@ func TestPathFindings(t *testing.T) {
 		"no agent":   {&Observations{}, ""},
 		"not probed": {with(nil, time.Hour), ""},
 		"up":         {with(&nodestatus.Paths{Up: 2}, time.Hour), "ok: 2 nodes forward probes of IPv4 back"},
-		"both":       {both, "ok: 2 nodes forward probes of IPv4 back\nproblem fd00::2 (n2): probes that it should forward back are lost (VXLAN) for 40s; they came back before"},
+		"both": {both, "ok: 2 nodes forward probes of IPv4 back\n" +
+			"problem fd00::2 (n2): probes that it should forward back are lost (VXLAN) for 40s; they came back before"},
 		"down": {with(&nodestatus.Paths{Up: 1, Down: 1, Missed: missed}, time.Hour),
-			"problem 10.0.0.2 (n2): probes that it should forward back are lost (VXLAN) for 40s; they came back before\nok: 1 nodes forward probes of IPv4 back"},
+			"problem 10.0.0.2 (n2): probes that it should forward back are lost (VXLAN) for 40s; they came back before\n" +
+				"ok: 1 nodes forward probes of IPv4 back"},
 		"young": {with(&nodestatus.Paths{Unknown: 2}, time.Second), ""},
 		"never": {with(&nodestatus.Paths{Unknown: 2}, time.Hour), "unknown: 2 nodes have not forwarded a probe of IPv4 back yet"},
 	} {

@@ -23,7 +23,9 @@ func (o *Observations) peer(p Peer) []Finding {
 		return []Finding{{Check: "peer-bgp", About: p.name(), Level: Problem, Seen: seen, Why: noSession, Do: remedy}}
 	}
 	if !p.Probed {
-		return []Finding{{Check: "peer", About: p.name(), Level: Unknown, Seen: "there was no time to probe it", Do: "name it: node diagnose " + p.Addr.String()}}
+		return []Finding{
+			{Check: "peer", About: p.name(), Level: Unknown, Seen: "there was no time to probe it", Do: "name it: node diagnose " + p.Addr.String()},
+		}
 	}
 	var findings []Finding
 	for _, f := range []Finding{o.bgpPort(p), o.protocol4(p), o.vxlan(p), o.pathMTU(p)} {
@@ -64,13 +66,16 @@ func (o *Observations) bgpPort(p Peer) Finding {
 		f.Do = fmt.Sprintf("see that a BGP speaker runs on the peer and listens there, and that its firewall does not reject port %d", p.Port)
 	case Silent:
 		f.Seen = where + ": no answer: filtered"
-		f.Do = fmt.Sprintf("allow TCP port %d between the nodes in firewalls and security groups; a peer that wants a password is silent too", p.Port)
+		f.Do = fmt.Sprintf(
+			"allow TCP port %d between the nodes in firewalls and security groups; a peer that wants a password is silent too", p.Port)
 		switch {
 		case p.Echo.Outcome != Answered:
-			f.Do = "see that the machine is up and the address is its own: it does not answer a ping either; else firewalls and security groups drop this"
+			f.Do = "see that the machine is up and the address is its own: it does not answer a ping either; else firewalls and " +
+				"security groups drop this"
 		case p.Password && o.WrongPasswords > 0:
 			f.Seen += ", and segments with a wrong password have come meanwhile"
-			f.Do = "give both ends the same password: compare the Secret that the BGPConfiguration or BGPPeer names with the peer's own configuration"
+			f.Do = "give both ends the same password: compare the Secret that the BGPConfiguration or BGPPeer names with the " +
+				"peer's own configuration"
 		case p.TCPAO && o.WrongAO > 0:
 			f.Seen += ", and segments without a right TCP-AO key have come meanwhile"
 			f.Do = "give both ends the same keys: compare the Secret that the BGPPeer names with the peer's own configuration"
@@ -110,14 +115,16 @@ func (o *Observations) protocol4(p Peer) Finding {
 			f.Seen, f.Do = where+" does not arrive: "+p.IPIP.Detail, "see that the machine is up, and that this host has a route to it"
 		}
 	case Silent:
-		f.Seen, f.Do = where+" was not answered, a ping of the node was: protocol 4 is dropped", allow+"; or the peer's agent does not run, or does not know this node"
+		f.Seen, f.Do = where+" was not answered, a ping of the node was: protocol 4 is dropped", allow+
+			"; or the peer's agent does not run, or does not know this node"
 		if p.Echo.Outcome != Answered && p.Session != established {
 			f.Level, f.Seen, f.Do = Unknown, where+" was not answered, nor a ping of the node", "see that the machine is up"
 		} else if p.Echo.Outcome != Answered {
 			f.Seen = where + " was not answered, though the BGP session is up: protocol 4 is dropped"
 		}
 	case NotAllowed:
-		f.Seen, f.Do = where+": this host does not let it out: "+p.IPIP.Detail, "allow IP protocol 4 to other nodes in this host's firewall (nft list ruleset)"
+		f.Seen, f.Do = where+": this host does not let it out: "+p.IPIP.Detail,
+			"allow IP protocol 4 to other nodes in this host's firewall (nft list ruleset)"
 	default:
 		f.Level, f.Seen, f.Do = Unknown, where+" could not be tried: "+p.IPIP.Detail, "run it as root, or with the capability NET_RAW"
 	}
@@ -136,7 +143,8 @@ func (o *Observations) vxlan(p Peer) Finding {
 	case Answered:
 		return Finding{Check: f.Check, Level: OK, Seen: where + ", was answered"}
 	case Silent:
-		f.Seen, f.Do = where+", was not answered, a ping of the node was: VXLAN is dropped", allow+"; or the peer's agent does not run, or does not know this node"
+		f.Seen, f.Do = where+", was not answered, a ping of the node was: VXLAN is dropped", allow+
+			"; or the peer's agent does not run, or does not know this node"
 		switch {
 		case p.UDP.Outcome == Refused:
 			f.Seen = fmt.Sprintf("%s, was not answered, and UDP port %d there is closed", where, t.Port)
@@ -148,7 +156,8 @@ func (o *Observations) vxlan(p Peer) Finding {
 			f.Do = "see that the address is one machine's (duplicate-address), and that a firewall does not drop pings; if it does, " + allow
 		}
 	case NoWay:
-		f.Seen, f.Do = where+", found no way: "+p.VXLAN.Detail, fmt.Sprintf("see what this host has for it (ip route get %s; ip neigh show dev %s): the agent repairs both at each pass", p.VTEP, t.Device)
+		f.Seen, f.Do = where+", found no way: "+p.VXLAN.Detail, fmt.Sprintf(
+			"see what this host has for it (ip route get %s; ip neigh show dev %s): the agent repairs both at each pass", p.VTEP, t.Device)
 	case NotAllowed:
 		f.Seen, f.Do = where+", is not let out by this host: "+p.VXLAN.Detail, allow+", in this host's firewall too (nft list ruleset)"
 	default:
@@ -173,8 +182,10 @@ func (o *Observations) pathMTU(p Peer) Finding {
 	default:
 		f.Level = Problem
 		f.Seen = fmt.Sprintf("packets of %d bytes do not arrive; of those that were tried, the largest that did has %d", p.WantSize, p.GotSize)
-		f.Why = "pods send packets that, with the tunnel's header, have this size: connections open and then hang, unless a router sends an ICMP error to the sender"
-		f.Do = fmt.Sprintf("give the network between the nodes an MTU of %d, or the nodes' links, or the tunnel (FelixConfiguration's ipipMTU or vxlanMTU, the chart's mtu), what fits: %d and %d", p.WantSize, p.GotSize, p.GotSize-p.Overhead)
+		f.Why = "pods send packets that, with the tunnel's header, have this size: connections open and then hang, unless a router sends an " +
+			"ICMP error to the sender"
+		f.Do = fmt.Sprintf("give the network between the nodes an MTU of %d, or the nodes' links, or the tunnel (FelixConfiguration's ipipMTU "+
+			"or vxlanMTU, the chart's mtu), what fits: %d and %d", p.WantSize, p.GotSize, p.GotSize-p.Overhead)
 		if p.Overhead == 0 {
 			f.Why = "pods send packets of this size: connections open and then hang, unless a router sends an ICMP error to the sender"
 			f.Do = fmt.Sprintf("give the network between the nodes an MTU of %d, or the nodes' links what fits: %d", p.WantSize, p.GotSize)

@@ -25,15 +25,18 @@ func sound() *Observations {
 		Time: now, Protocol: 84,
 		Agent: &nodestatus.Report{
 			Node: "n1", Time: now, Started: now.Add(-time.Hour), Ready: true, LastPass: now.Add(-5 * time.Second),
-			Address: "10.0.0.5/24", Interface: "eth0", Tunnels: []nodestatus.Tunnel{{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}},
-			ForwardsIPv6: true, Pools: []nodestatus.Pool{{Name: "p", CIDR: "192.168.0.0/16", IPIPMode: "Always"}, {Name: "p6", CIDR: "fd00:10::/48"}},
-			Facts: &nodestatus.Facts{Written: now, Usable: true},
+			Address: "10.0.0.5/24", Interface: "eth0",
+			Tunnels:      []nodestatus.Tunnel{{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}},
+			ForwardsIPv6: true,
+			Pools:        []nodestatus.Pool{{Name: "p", CIDR: "192.168.0.0/16", IPIPMode: "Always"}, {Name: "p6", CIDR: "fd00:10::/48"}},
+			Facts:        &nodestatus.Facts{Written: now, Usable: true},
 		},
 		Peers: []Peer{{
 			Addr: netip.MustParseAddr("10.0.0.7"), Node: "n2", Session: "Established", Port: 179, Tunnelled: true, Probed: true, Way: "eth0",
 			Echo: Probe{Outcome: Answered}, IPIP: Probe{Outcome: Answered}, WantSize: 1500, GotSize: 1500, Overhead: 20,
 		}},
-		Links: []netlinkx.Link{{Index: 1, Name: "lo"}, {Index: 2, Name: "eth0"}, {Index: 3, Name: "tunl0", Kind: "ipip"}, {Index: 4, Name: "cali1"}},
+		Links: []netlinkx.Link{{Index: 1, Name: "lo"}, {Index: 2, Name: "eth0"}, {Index: 3, Name: "tunl0", Kind: "ipip"},
+			{Index: 4, Name: "cali1"}},
 		Routes: []netlinkx.Route{
 			{Dst: netip.MustParsePrefix("0.0.0.0/0"), Protocol: netlinkx.ProtocolBoot, Dev: 2},
 			{Dst: netip.MustParsePrefix("192.168.2.0/26"), Protocol: 84, Dev: 3},
@@ -44,19 +47,23 @@ func sound() *Observations {
 			"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv4/conf/all/rp_filter": "0",
 			"net/ipv4/conf/eth0/rp_filter": "2", "net/ipv4/conf/tunl0/rp_filter": "0",
 		},
-		Kernel:   Kernel{IPIP: Feature{Has: true}, NFTables: Feature{Has: true}, MD5: Feature{Has: true}},
-		Configs:  CNIConfigs{Dir: "/etc/cni/net.d", Files: []cniconf.File{{Name: "10-calico.conflist", Types: []string{"calico", "portmap"}}}},
-		Managers: Managers{NetworkManager: Manager{Running: true}, Networkd: Manager{Running: true, Manages: []string{"eth0"}}, KeepsForeignRoutes: true},
+		Kernel:  Kernel{IPIP: Feature{Has: true}, NFTables: Feature{Has: true}, MD5: Feature{Has: true}},
+		Configs: CNIConfigs{Dir: "/etc/cni/net.d", Files: []cniconf.File{{Name: "10-calico.conflist", Types: []string{"calico", "portmap"}}}},
+		Managers: Managers{NetworkManager: Manager{Running: true}, Networkd: Manager{Running: true, Manages: []string{"eth0"}},
+			KeepsForeignRoutes: true},
 	}
 }
 
 // Fields of Calico's without effect are named, and are no problem.
 func TestFieldsWithoutEffect(t *testing.T) {
 	o := sound()
-	o.Agent.FieldsWithoutEffect = []nodestatus.FieldsWithoutEffect{{Kind: "FelixConfiguration", Name: "default", Fields: []string{"spec.bpfEnabled", "spec.routeSource"}}}
+	o.Agent.FieldsWithoutEffect = []nodestatus.FieldsWithoutEffect{
+		{Kind: "FelixConfiguration", Name: "default", Fields: []string{"spec.bpfEnabled", "spec.routeSource"}},
+	}
 	r := &Result{Findings: Check(o)}
 	i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Check == "fields" })
-	if i < 0 || r.Findings[i].About != "FelixConfiguration default" || !strings.Contains(r.Findings[i].Seen, "spec.bpfEnabled, spec.routeSource") {
+	if i < 0 || r.Findings[i].About != "FelixConfiguration default" ||
+		!strings.Contains(r.Findings[i].Seen, "spec.bpfEnabled, spec.routeSource") {
 		t.Errorf("%+v", r.Findings)
 	}
 	if r.Count(Problem)+r.Count(Warning) > 0 {
@@ -78,7 +85,8 @@ func inVXLAN(o *Observations) {
 func TestNothingIsWrong(t *testing.T) {
 	second, third := sound(), sound()
 	inVXLAN(second)
-	third.Agent.ForwardsIPv6, third.Sysctls["net/ipv6/conf/all/forwarding"] = false, "0" // the pool that every cluster gets, on nodes with IPv4 alone
+	// the pool that every cluster gets, on nodes with IPv4 alone
+	third.Agent.ForwardsIPv6, third.Sysctls["net/ipv6/conf/all/forwarding"] = false, "0"
 	for _, f := range slices.Concat(Check(sound()), Check(second), Check(third)) {
 		if f.Level != OK || f.Seen == "" || f.Check == "" {
 			t.Errorf("%+v", f)
@@ -115,11 +123,14 @@ func TestWaysOfPackets(t *testing.T) {
 	r := &nodestatus.Report{
 		PodMTU: 1410,
 		Tunnels: []nodestatus.Tunnel{
-			{Kind: "IPIP", Device: "tunl0", MTU: 1480}, {Kind: "VXLAN", Device: "vxlan.calico", MTU: 1450}, {Kind: "VXLAN", Device: "vxlan-v6.calico", MTU: 1410},
+			{Kind: "IPIP", Device: "tunl0", MTU: 1480}, {Kind: "VXLAN", Device: "vxlan.calico", MTU: 1450},
+			{Kind: "VXLAN", Device: "vxlan-v6.calico", MTU: 1410},
 		},
 		Routes: nodestatus.Routes{List: []nodestatus.Route{
-			{Destination: "10.1.2.0/26", Via: "10.1.2.1", Device: "vxlan.calico", Encap: "VXLAN", Node: "n2"}, {Destination: "10.1.3.0/26", Via: "10.0.0.8", Device: "tunl0", Encap: "IPIP", Node: "n3"},
-			{Destination: "fd00:1::/122", Via: "fd00:1::1", Device: "vxlan-v6.calico", Encap: "VXLAN", Node: "n2"}, {Destination: "10.1.4.0/26", Via: "10.0.0.9", Device: "eth0", Node: "n4"},
+			{Destination: "10.1.2.0/26", Via: "10.1.2.1", Device: "vxlan.calico", Encap: "VXLAN", Node: "n2"},
+			{Destination: "10.1.3.0/26", Via: "10.0.0.8", Device: "tunl0", Encap: "IPIP", Node: "n3"},
+			{Destination: "fd00:1::/122", Via: "fd00:1::1", Device: "vxlan-v6.calico", Encap: "VXLAN", Node: "n2"},
+			{Destination: "10.1.4.0/26", Via: "10.0.0.9", Device: "eth0", Node: "n4"},
 		}},
 	}
 	for _, c := range []struct {
@@ -127,8 +138,10 @@ func TestWaysOfPackets(t *testing.T) {
 		ipip bool
 		vtep string
 	}{
-		{nodestatus.Peer{Address: "10.0.0.7", Node: "n2"}, false, "10.1.2.1"}, {nodestatus.Peer{Address: "fd00::7", Node: "n2"}, false, "fd00:1::1"},
-		{nodestatus.Peer{Address: "10.0.0.8", Node: "n3"}, true, "invalid IP"}, {nodestatus.Peer{Address: "10.0.0.9", Node: "n4"}, false, "invalid IP"}, {nodestatus.Peer{Address: "10.0.0.1"}, false, "invalid IP"},
+		{nodestatus.Peer{Address: "10.0.0.7", Node: "n2"}, false, "10.1.2.1"},
+		{nodestatus.Peer{Address: "fd00::7", Node: "n2"}, false, "fd00:1::1"},
+		{nodestatus.Peer{Address: "10.0.0.8", Node: "n3"}, true, "invalid IP"},
+		{nodestatus.Peer{Address: "10.0.0.9", Node: "n4"}, false, "invalid IP"}, {nodestatus.Peer{Address: "10.0.0.1"}, false, "invalid IP"},
 	} {
 		if ipip, end := tunnelled(r, c.peer), vtep(r, c.peer); ipip != c.ipip || end.String() != c.vtep {
 			t.Errorf("%+v: IPIP %v, VXLAN to %s", c.peer, ipip, end)
@@ -186,13 +199,20 @@ func TestChecks(t *testing.T) {
 		"a peer with a remedy of its own": {func(o *Observations) {
 			o.Agent.Problems = []string{"BGPPeer p: key \"k\" of Secret n/s: agents may not read it (no: never): helm upgrade with --set x={s}"}
 			o.Agent.Reason(o.Agent.Problems[0], "InvalidPeer")
-		}, Problem, "problem", []string{"agents may not read it (no: never) | the BGPPeer is unusable, its last good form stays | helm upgrade with --set x={s}"}},
-		"no VXLAN":                   {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome = Silent }, Problem, "peer-vxlan", []string{"192.168.2.1", "VXLAN is dropped", "UDP port 4789"}},
-		"no VXLAN device there":      {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome, one(o).UDP.Outcome = Silent, Refused }, Problem, "peer-vxlan", []string{"UDP port 4789 there is closed", "vxlan.calico"}},
-		"no way to the end of VXLAN": {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{NoWay, "no route to host"} }, Problem, "peer-vxlan", []string{"no route to host", "ip neigh show dev vxlan.calico"}},
-		"VXLAN kept in":              {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{NotAllowed, "operation not permitted"} }, Problem, "peer-vxlan", []string{"not let out"}},
-		"no rights to try VXLAN":     {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{Impossible, "odd"} }, Unknown, "peer-vxlan", []string{"NET_RAW"}},
-		"a small MTU for VXLAN":      {func(o *Observations) { inVXLAN(o); one(o).GotSize = 1400 }, Problem, "peer-mtu", []string{"1500 bytes do not arrive", "1400 and 1350", "vxlanMTU"}},
+		}, Problem, "problem",
+			[]string{"agents may not read it (no: never) | the BGPPeer is unusable, its last good form stays | helm upgrade with --set x={s}"}},
+		"no VXLAN": {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome = Silent }, Problem, "peer-vxlan",
+			[]string{"192.168.2.1", "VXLAN is dropped", "UDP port 4789"}},
+		"no VXLAN device there": {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome, one(o).UDP.Outcome = Silent, Refused }, Problem,
+			"peer-vxlan", []string{"UDP port 4789 there is closed", "vxlan.calico"}},
+		"no way to the end of VXLAN": {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{NoWay, "no route to host"} }, Problem,
+			"peer-vxlan", []string{"no route to host", "ip neigh show dev vxlan.calico"}},
+		"VXLAN kept in": {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{NotAllowed, "operation not permitted"} }, Problem,
+			"peer-vxlan", []string{"not let out"}},
+		"no rights to try VXLAN": {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{Impossible, "odd"} }, Unknown,
+			"peer-vxlan", []string{"NET_RAW"}},
+		"a small MTU for VXLAN": {func(o *Observations) { inVXLAN(o); one(o).GotSize = 1400 }, Problem, "peer-mtu",
+			[]string{"1500 bytes do not arrive", "1400 and 1350", "vxlanMTU"}},
 		"wrong passwords": {func(o *Observations) {
 			one(o).Session, one(o).TCP, one(o).Password, o.WrongPasswords = "Active", Probe{Outcome: Silent}, true, 3
 		}, Problem, "peer-bgp", []string{"segments with a wrong password", "compare the Secret"}},
@@ -202,35 +222,50 @@ func TestChecks(t *testing.T) {
 		"too far away": {func(o *Observations) {
 			one(o).Session, one(o).TCP, one(o).TTLHops = "Active", Probe{Outcome: Silent}, 1
 		}, Problem, "peer-bgp", []string{"more than 1 hops away", "ttlSecurity"}},
-		"no agent":            {func(o *Observations) { o.AgentErr = errors.New("no agent answers"); o.Agent = nil }, Problem, "agent", []string{"no agent answers", "kubectl"}},
-		"an agent that hangs": {func(o *Observations) { o.Agent.LastPass = o.Time.Add(-time.Hour) }, Problem, "agent", []string{"1h0m0s ago", "hangs"}},
-		"not ready":           {func(o *Observations) { o.Agent.Ready, o.Agent.LastError = false, "no InternalIP" }, Problem, "agent", []string{"not ready: no InternalIP"}},
-		"a failed pass":       {func(o *Observations) { o.Agent.LastError = "tunl0: odd" }, Problem, "agent", []string{"tunl0: odd"}},
-		"an object":           {func(o *Observations) { o.Agent.Problems = []string{"IPPool x: odd"} }, Warning, "problem", []string{"IPPool x"}},
-		"stale facts":         {func(o *Observations) { o.Agent.Facts.Usable = false; o.Agent.Facts.Written = o.Time.Add(-time.Minute) }, Warning, "facts", []string{"1m0s old"}},
-		"no facts":            {func(o *Observations) { o.Agent.Facts = nil }, Warning, "facts", []string{"not been told"}},
-		"a journal":           {func(o *Observations) { o.Agent.Journal = nodestatus.Journal{Entries: 3, LastError: "away"} }, Warning, "journal", []string{"3 containers", "away"}},
-		"no forwarding":       {func(o *Observations) { o.Sysctls["net/ipv4/ip_forward"] = "0" }, Problem, "forwarding", []string{"net.ipv4.ip_forward", "is 0"}},
-		"no IPv6 forwarding":  {func(o *Observations) { o.Sysctls["net/ipv6/conf/all/forwarding"] = "0" }, Problem, "forwarding", []string{"net.ipv6.conf.all.forwarding"}},
-		"strict rp_filter":    {func(o *Observations) { o.Sysctls["net/ipv4/conf/tunl0/rp_filter"] = "1" }, Warning, "rp-filter", []string{"tunl0", "strict", "net.ipv4.conf.tunl0.rp_filter to 2"}},
-		"strict for all":      {func(o *Observations) { o.Sysctls["net/ipv4/conf/all/rp_filter"] = "1" }, Warning, "rp-filter", []string{"tunl0", "net.ipv4.conf.all.rp_filter"}},
-		"strict, asymmetric":  {func(o *Observations) { o.Sysctls["net/ipv4/conf/eth0/rp_filter"] = "1"; o.Peers[0].Way = "eth1" }, Warning, "rp-filter", nil},
-		"no ipip":             {func(o *Observations) { o.Kernel.IPIP = Feature{} }, Problem, "kernel", []string{"ipip", "CONFIG_NET_IPIP"}},
-		"ipip not loaded":     {func(o *Observations) { o.Kernel.IPIP = Feature{Loadable: true} }, Problem, "kernel", []string{"modprobe ipip"}},
-		"no nf_tables":        {func(o *Observations) { o.Kernel.NFTables = Feature{} }, Problem, "kernel", []string{"nf_tables"}},
-		"no md5":              {func(o *Observations) { o.Kernel.MD5 = Feature{} }, Warning, "kernel", []string{"CONFIG_TCP_MD5SIG"}},
-		"unknown nf_tables":   {func(o *Observations) { o.Kernel.NFTables = Feature{Err: errors.New("no rights")} }, Unknown, "kernel", []string{"no rights"}},
-		"no conflist":         {func(o *Observations) { o.Configs.Files = nil }, Problem, "cni-config", []string{"/etc/cni/net.d", "empty", "install"}},
-		"hidden conflists":    {func(o *Observations) { o.Configs.Err = os.ErrNotExist }, Unknown, "cni-config", []string{"could not look", "on the host"}},
+		"no agent": {func(o *Observations) { o.AgentErr = errors.New("no agent answers"); o.Agent = nil }, Problem, "agent",
+			[]string{"no agent answers", "kubectl"}},
+		"an agent that hangs": {func(o *Observations) { o.Agent.LastPass = o.Time.Add(-time.Hour) }, Problem, "agent",
+			[]string{"1h0m0s ago", "hangs"}},
+		"not ready": {func(o *Observations) { o.Agent.Ready, o.Agent.LastError = false, "no InternalIP" }, Problem, "agent",
+			[]string{"not ready: no InternalIP"}},
+		"a failed pass": {func(o *Observations) { o.Agent.LastError = "tunl0: odd" }, Problem, "agent", []string{"tunl0: odd"}},
+		"an object":     {func(o *Observations) { o.Agent.Problems = []string{"IPPool x: odd"} }, Warning, "problem", []string{"IPPool x"}},
+		"stale facts": {func(o *Observations) { o.Agent.Facts.Usable = false; o.Agent.Facts.Written = o.Time.Add(-time.Minute) }, Warning,
+			"facts", []string{"1m0s old"}},
+		"no facts": {func(o *Observations) { o.Agent.Facts = nil }, Warning, "facts", []string{"not been told"}},
+		"a journal": {func(o *Observations) { o.Agent.Journal = nodestatus.Journal{Entries: 3, LastError: "away"} }, Warning, "journal",
+			[]string{"3 containers", "away"}},
+		"no forwarding": {func(o *Observations) { o.Sysctls["net/ipv4/ip_forward"] = "0" }, Problem, "forwarding",
+			[]string{"net.ipv4.ip_forward", "is 0"}},
+		"no IPv6 forwarding": {func(o *Observations) { o.Sysctls["net/ipv6/conf/all/forwarding"] = "0" }, Problem, "forwarding",
+			[]string{"net.ipv6.conf.all.forwarding"}},
+		"strict rp_filter": {func(o *Observations) { o.Sysctls["net/ipv4/conf/tunl0/rp_filter"] = "1" }, Warning, "rp-filter",
+			[]string{"tunl0", "strict", "net.ipv4.conf.tunl0.rp_filter to 2"}},
+		"strict for all": {func(o *Observations) { o.Sysctls["net/ipv4/conf/all/rp_filter"] = "1" }, Warning, "rp-filter",
+			[]string{"tunl0", "net.ipv4.conf.all.rp_filter"}},
+		"strict, asymmetric": {func(o *Observations) { o.Sysctls["net/ipv4/conf/eth0/rp_filter"] = "1"; o.Peers[0].Way = "eth1" },
+			Warning, "rp-filter", nil},
+		"no ipip":         {func(o *Observations) { o.Kernel.IPIP = Feature{} }, Problem, "kernel", []string{"ipip", "CONFIG_NET_IPIP"}},
+		"ipip not loaded": {func(o *Observations) { o.Kernel.IPIP = Feature{Loadable: true} }, Problem, "kernel", []string{"modprobe ipip"}},
+		"no nf_tables":    {func(o *Observations) { o.Kernel.NFTables = Feature{} }, Problem, "kernel", []string{"nf_tables"}},
+		"no md5":          {func(o *Observations) { o.Kernel.MD5 = Feature{} }, Warning, "kernel", []string{"CONFIG_TCP_MD5SIG"}},
+		"unknown nf_tables": {func(o *Observations) { o.Kernel.NFTables = Feature{Err: errors.New("no rights")} }, Unknown,
+			"kernel", []string{"no rights"}},
+		"no conflist": {func(o *Observations) { o.Configs.Files = nil }, Problem, "cni-config",
+			[]string{"/etc/cni/net.d", "empty", "install"}},
+		"hidden conflists": {func(o *Observations) { o.Configs.Err = os.ErrNotExist }, Unknown, "cni-config",
+			[]string{"could not look", "on the host"}},
 		"another conflist": {func(o *Observations) {
 			o.Configs.Files = append(o.Configs.Files, cniconf.File{Name: "20-x.conf", Types: []string{"flannel"}})
 		}, Warning, "cni-config", []string{"20-x.conf", "flannel"}},
 		"a broken conflist": {func(o *Observations) {
 			o.Configs.Files = append(o.Configs.Files, cniconf.File{Name: "20-x.conf", Err: errors.New("odd")})
 		}, Warning, "cni-config", []string{"20-x.conf", "odd"}},
-		"keys that nothing reads": {func(o *Observations) { o.Configs.Files[0].Unread = "keys of calico without effect: mtuu" }, Warning, "cni-config",
+		"keys that nothing reads": {func(o *Observations) { o.Configs.Files[0].Unread = "keys of calico without effect: mtuu" },
+			Warning, "cni-config",
 			[]string{"mtuu", "cni.conflist"}},
-		"flannel": {func(o *Observations) { o.Links = append(o.Links, netlinkx.Link{Index: 9, Name: "flannel.1"}) }, Warning, "other-network", []string{"flannel", "link flannel.1"}},
+		"flannel": {func(o *Observations) { o.Links = append(o.Links, netlinkx.Link{Index: 9, Name: "flannel.1"}) }, Warning, "other-network",
+			[]string{"flannel", "link flannel.1"}},
 		"Cilium": {func(o *Observations) {
 			o.Chains = append(o.Chains, nft.Place{Table: "raw", Chain: "CILIUM_PRE_raw"})
 		}, Warning, "other-network", []string{"Cilium", "chain CILIUM_PRE_raw of table raw"}},
@@ -238,11 +273,15 @@ func TestChecks(t *testing.T) {
 			o.Routes = append(o.Routes, netlinkx.Route{Dst: netip.MustParsePrefix("172.20.0.0/26"), Protocol: 12, Dev: 2})
 		}, Warning, "other-network", []string{"BIRD", "route to 172.20.0.0/26"}},
 		"a foreign route": {func(o *Observations) {
-			o.Routes = append(o.Routes, netlinkx.Route{Dst: netip.MustParsePrefix("192.168.2.0/28"), Via: netip.MustParseAddr("10.0.0.1"), Protocol: netlinkx.ProtocolBoot, Dev: 2})
+			o.Routes = append(o.Routes, netlinkx.Route{Dst: netip.MustParsePrefix("192.168.2.0/28"), Via: netip.MustParseAddr("10.0.0.1"),
+				Protocol: netlinkx.ProtocolBoot, Dev: 2})
 		}, Problem, "foreign-routes", []string{"192.168.2.0/28 via 10.0.0.1 dev eth0"}},
-		"NetworkManager":   {func(o *Observations) { o.Managers.NetworkManager.Manages = []string{"eth0", "cali1"} }, Problem, "network-manager", []string{"manages cali1", "unmanaged-devices"}},
-		"networkd":         {func(o *Observations) { o.Managers.Networkd.Manages = []string{"tunl0"} }, Problem, "network-manager", []string{"manages tunl0", "Unmanaged=yes"}},
-		"networkd's broom": {func(o *Observations) { o.Managers.KeepsForeignRoutes = false }, Warning, "network-manager", []string{"ManageForeignRoutes=no"}},
+		"NetworkManager": {func(o *Observations) { o.Managers.NetworkManager.Manages = []string{"eth0", "cali1"} }, Problem, "network-manager",
+			[]string{"manages cali1", "unmanaged-devices"}},
+		"networkd": {func(o *Observations) { o.Managers.Networkd.Manages = []string{"tunl0"} }, Problem, "network-manager",
+			[]string{"manages tunl0", "Unmanaged=yes"}},
+		"networkd's broom": {func(o *Observations) { o.Managers.KeepsForeignRoutes = false }, Warning, "network-manager",
+			[]string{"ManageForeignRoutes=no"}},
 		"not the host": {func(o *Observations) {
 			o.Managers = Managers{Err: errNotTheHost, Sockets: []string{"/run/NetworkManager/private"}}
 		}, Unknown, "network-manager", []string{"listens at /run/NetworkManager/private", "nmcli device"}},
@@ -252,20 +291,29 @@ func TestChecks(t *testing.T) {
 			one(o).Addr, one(o).Session = netip.MustParseAddr("fe80::%eth0"), "Idle"
 			one(o).LastError = "no router advertisement was received on eth0: have the router send them"
 		}, Problem, "peer-bgp", []string{"fe80::%eth0", "no router advertisement was received on eth0", "have the router send them"}},
-		"refused":     {func(o *Observations) { one(o).TCP = Probe{Outcome: Refused} }, Problem, "peer-bgp", []string{"10.0.0.7 (n2)", "TCP port 179 from 10.0.0.5: refused"}},
-		"filtered":    {func(o *Observations) { one(o).TCP = Probe{Outcome: Silent} }, Problem, "peer-bgp", []string{"filtered", "security groups"}},
-		"no route":    {func(o *Observations) { one(o).TCP = Probe{NoWay, "no route to host"} }, Problem, "peer-bgp", []string{"no route: no route to host", "ip route get 10.0.0.7"}},
-		"not let out": {func(o *Observations) { one(o).TCP = Probe{NotAllowed, "operation not permitted"} }, Problem, "peer-bgp", []string{"this host's firewall"}},
+		"refused": {func(o *Observations) { one(o).TCP = Probe{Outcome: Refused} }, Problem, "peer-bgp",
+			[]string{"10.0.0.7 (n2)", "TCP port 179 from 10.0.0.5: refused"}},
+		"filtered": {func(o *Observations) { one(o).TCP = Probe{Outcome: Silent} }, Problem, "peer-bgp",
+			[]string{"filtered", "security groups"}},
+		"no route": {func(o *Observations) { one(o).TCP = Probe{NoWay, "no route to host"} }, Problem, "peer-bgp",
+			[]string{"no route: no route to host", "ip route get 10.0.0.7"}},
+		"not let out": {func(o *Observations) { one(o).TCP = Probe{NotAllowed, "operation not permitted"} }, Problem, "peer-bgp",
+			[]string{"this host's firewall"}},
 		"open, no session": {func(o *Observations) {
 			one(o).TCP = Probe{Outcome: Answered}
 			one(o).Session, one(o).LastError = "Active", "wrong AS number"
 		}, Warning, "peer-bgp", []string{"the session is Active: wrong AS number"}},
-		"IPIP dropped":  {func(o *Observations) { one(o).IPIP = Probe{Outcome: Silent} }, Problem, "peer-ipip", []string{"protocol 4 is dropped", "security groups"}},
-		"IPIP unknown":  {func(o *Observations) { one(o).IPIP = Probe{NoProtocol, "protocol not available"} }, Problem, "peer-ipip", []string{"does not know protocol 4", "modprobe ipip"}},
-		"IPIP rejected": {func(o *Observations) { one(o).IPIP = Probe{Refused, "connection refused"} }, Problem, "peer-ipip", []string{"is rejected"}},
-		"no raw socket": {func(o *Observations) { one(o).IPIP = Probe{Impossible, "operation not permitted"} }, Unknown, "peer-ipip", []string{"NET_RAW"}},
-		"a small MTU":   {func(o *Observations) { one(o).GotSize = 1400 }, Problem, "peer-mtu", []string{"1500 bytes do not arrive", "has 1400", "1400 and 1380", "ipipMTU"}},
-		"no ping":       {func(o *Observations) { one(o).Echo = Probe{Outcome: Silent} }, Unknown, "peer-mtu", []string{"answers no ping"}},
+		"IPIP dropped": {func(o *Observations) { one(o).IPIP = Probe{Outcome: Silent} }, Problem, "peer-ipip",
+			[]string{"protocol 4 is dropped", "security groups"}},
+		"IPIP unknown": {func(o *Observations) { one(o).IPIP = Probe{NoProtocol, "protocol not available"} }, Problem, "peer-ipip",
+			[]string{"does not know protocol 4", "modprobe ipip"}},
+		"IPIP rejected": {func(o *Observations) { one(o).IPIP = Probe{Refused, "connection refused"} }, Problem, "peer-ipip",
+			[]string{"is rejected"}},
+		"no raw socket": {func(o *Observations) { one(o).IPIP = Probe{Impossible, "operation not permitted"} }, Unknown,
+			"peer-ipip", []string{"NET_RAW"}},
+		"a small MTU": {func(o *Observations) { one(o).GotSize = 1400 }, Problem, "peer-mtu",
+			[]string{"1500 bytes do not arrive", "has 1400", "1400 and 1380", "ipipMTU"}},
+		"no ping": {func(o *Observations) { one(o).Echo = Probe{Outcome: Silent} }, Unknown, "peer-mtu", []string{"answers no ping"}},
 	} {
 		o := sound()
 		c.change(o)
@@ -329,12 +377,14 @@ func TestOwnDevicesOfASilentAgent(t *testing.T) {
 
 func TestTextAndOrder(t *testing.T) {
 	r := &Result{Node: "n1", Seconds: 1.26, Findings: []Finding{
-		{Check: "b", Level: OK, Seen: "fine"}, {Check: "z", Level: Problem, About: "eth0", Seen: "one\ntwo", Why: "because", Do: "this"}, {Check: "c", Level: Unknown, Seen: "dark"},
+		{Check: "b", Level: OK, Seen: "fine"}, {Check: "z", Level: Problem, About: "eth0", Seen: "one\ntwo", Why: "because", Do: "this"},
+		{Check: "c", Level: Unknown, Seen: "dark"},
 	}}
 	r.Order()
 	var b strings.Builder
 	errtest.Must(t, r.WriteText(&b))
-	want := "Node n1: 3 checks in 1.3 s: 1 problem, 0 warnings, 1 could not be made, 1 ok\n\nPROBLEM  z, eth0: one\n              two\n         why: because\n         do:  this\n\nUNKNOWN  c: dark\n\nok       b: fine\n"
+	want := "Node n1: 3 checks in 1.3 s: 1 problem, 0 warnings, 1 could not be made, 1 ok\n\nPROBLEM  z, eth0: one\n              two\n" +
+		"         why: because\n         do:  this\n\nUNKNOWN  c: dark\n\nok       b: fine\n"
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
@@ -344,12 +394,14 @@ func TestTextAndOrder(t *testing.T) {
 func TestTextOfMany(t *testing.T) {
 	r := &Result{}
 	for range 100 {
-		r.Findings = append(r.Findings, Finding{Check: "peer-bgp", Level: Problem, Seen: "refused"}, Finding{Check: "peer-bgp", Level: OK, Seen: "fine"})
+		r.Findings = append(r.Findings, Finding{Check: "peer-bgp", Level: Problem, Seen: "refused"},
+			Finding{Check: "peer-bgp", Level: OK, Seen: "fine"})
 	}
 	r.Order()
 	var b strings.Builder
 	errtest.Must(t, r.WriteText(&b))
-	if text := b.String(); strings.Count(text, "refused") != 5 || !strings.Contains(text, "\nPROBLEM  peer-bgp: 95 more: -o json has them\n") || strings.Count(text, "fine") != 100 {
+	if text := b.String(); strings.Count(text, "refused") != 5 ||
+		!strings.Contains(text, "\nPROBLEM  peer-bgp: 95 more: -o json has them\n") || strings.Count(text, "fine") != 100 {
 		t.Errorf("got\n%s", text)
 	}
 }
@@ -373,7 +425,8 @@ func TestManagersFiles(t *testing.T) {
 		write(t, filepath.Join(root, path), text)
 	}
 	m := h.managers(links)
-	if m.Err != nil || strings.Join(m.NetworkManager.Manages, " ") != "cali1" || strings.Join(m.Networkd.Manages, " ") != "tunl0" || !m.KeepsForeignRoutes {
+	if m.Err != nil || strings.Join(m.NetworkManager.Manages, " ") != "cali1" ||
+		strings.Join(m.Networkd.Manages, " ") != "tunl0" || !m.KeepsForeignRoutes {
 		t.Errorf("%+v", m)
 	}
 }

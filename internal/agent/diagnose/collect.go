@@ -37,7 +37,8 @@ type Options struct {
 	Progress func(string)
 }
 
-// Run observes this host, probes the peers and checks the results, until ctx ends at the latest: a peer not probed by then has a finding.
+// Run observes this host, probes the peers and checks the results, until ctx ends at the latest: a peer not probed by
+// then has a finding.
 func Run(ctx context.Context, opts Options) (*Result, error) {
 	begun := time.Now()
 	kernel, err := netlinkx.Open()
@@ -113,7 +114,8 @@ func (o *Observations) wayTo(kernel *netlinkx.Conn, p *Peer) {
 	p.Way, p.WayErr = link.Name, err
 }
 
-// peers are those that the agent has sessions with, limited to only, and addresses of only that the agent does not know.
+// peers are those that the agent has sessions with, limited to only, and addresses of only that the agent does not
+// know.
 func peers(r *nodestatus.Report, only []netip.Addr) []Peer {
 	var all []Peer
 	for _, p := range r.Peers {
@@ -122,7 +124,8 @@ func peers(r *nodestatus.Report, only []netip.Addr) []Peer {
 			continue
 		}
 		peer := Peer{
-			Addr: addr, Node: p.Node, Session: p.State, LastError: p.LastError, Port: cmp.Or(p.Port, bgpPort(r)), Password: p.Password, TCPAO: p.TCPAO, TTLHops: p.TTLHops,
+			Addr: addr, Node: p.Node, Session: p.State, LastError: p.LastError, Port: cmp.Or(p.Port, bgpPort(r)), Password: p.Password,
+			TCPAO: p.TCPAO, TTLHops: p.TTLHops,
 			Tunnelled: tunnelled(r, p), VTEP: vtep(r, p),
 		}
 		peer.WantSize, peer.Overhead = packetSize(r, addr.Is4())
@@ -155,7 +158,8 @@ func tunnelOf(r *nodestatus.Report, kind string, is4 bool) (nodestatus.Tunnel, b
 	return nodestatus.Tunnel{}, false
 }
 
-// tunnelled reports whether pods' packets to a peer travel in IPIP: as the routes by that peer say, or as the pools say while there is none.
+// tunnelled reports whether pods' packets to a peer travel in IPIP: as the routes by that peer say, or as the pools say
+// while there is none.
 func tunnelled(r *nodestatus.Report, p nodestatus.Peer) bool {
 	t, ok := tunnelOf(r, kindIPIP, true)
 	if !ok {
@@ -190,8 +194,8 @@ func vtep(r *nodestatus.Report, p nodestatus.Peer) netip.Addr {
 	return netip.Addr{}
 }
 
-// packetSize is the size of the largest packets between the nodes, and how many bytes of it are tunnel headers: of the tunnel whose
-// packets are the largest, or the pods' own.
+// packetSize is the size of the largest packets between the nodes, and how many bytes of it are tunnel headers: of the
+// tunnel whose packets are the largest, or the pods' own.
 func packetSize(r *nodestatus.Report, is4 bool) (size, overhead int) {
 	if t, ok := tunnelOf(r, kindIPIP, true); ok && is4 {
 		size, overhead = t.MTU+ipv4Header, ipv4Header

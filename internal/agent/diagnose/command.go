@@ -26,12 +26,15 @@ func Main(ctx context.Context, args []string, settings config.Diagnose, out node
 	flags := flag.NewFlagSet("node "+Command, flag.ContinueOnError)
 	flags.SetOutput(out.Err)
 	flags.Usage = func() {
-		fmt.Fprintf(out.Err, "usage: node %s [flags] [ADDRESS...]\n\nChecks this node and the paths to its peers, and says what to do. With addresses, only these peers are probed.\nExample: node %s 10.0.0.7\nExit code 1: a problem was found, or no agent runs here.\n\n", Command, Command)
+		fmt.Fprintf(out.Err, "usage: node %s [flags] [ADDRESS...]\n\nChecks this node and the paths to its peers, and says what to do. With "+
+			"addresses, only these peers are probed.\nExample: node %s 10.0.0.7\nExit code 1: a problem was found, or no agent runs here.\n\n",
+			Command, Command)
 		flags.PrintDefaults()
 	}
 	format := flags.String("o", "text", "`format`: text or json")
 	root := flags.String("root", "/", "`directory` where the host's file system is")
-	address := flags.String("address", settings.HealthAddr, "`host:port` on which the agent serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
+	address := flags.String("address", settings.HealthAddr,
+		"`host:port` on which the agent serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
 	if err := nodestatus.Parse(flags, args); err != nil {
 		return err
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
-// podNames asks the API server which pods have the ends of denied connections. Without an answer addresses stay addresses.
+// podNames asks the API server which pods have the ends of denied connections. Without an answer addresses stay
+// addresses.
 func podNames(ctx context.Context, store *kubernetes.Store, r *nodestatus.Report) map[string]string {
 	names := map[string]string{}
 	if r.Policy == nil {
@@ -41,8 +42,8 @@ func podNames(ctx context.Context, store *kubernetes.Store, r *nodestatus.Report
 // dns is the port of name servers.
 const dns = 53
 
-// denials shows which connections policies have denied lately. That is what policies are for, and no fault, except of DNS: without names a pod hardly
-// does anything, and its program's error seldom says why.
+// denials shows which connections policies have denied lately. That is what policies are for, and no fault, except of
+// DNS: without names a pod hardly does anything, and its program's error seldom says why.
 func (o *Observations) denials() (findings []Finding) {
 	const check = "denials"
 	r := o.report()
@@ -59,7 +60,8 @@ func (o *Observations) denials() (findings []Finding) {
 		findings = append(findings, Finding{
 			Check: check, About: "DNS of " + o.named(d.Source), Level: Warning, Seen: "policies deny this pod DNS: " + text,
 			Why: "names do not resolve there: programs report unknown hosts, or hang",
-			Do:  "if it is to resolve names, allow egress to UDP and TCP port 53 of the cluster's DNS pods (namespace kube-system, label k8s-app=kube-dns), or their ingress",
+			Do: "if it is to resolve names, allow egress to UDP and TCP port 53 of the cluster's DNS pods (namespace kube-system, label " +
+				"k8s-app=kube-dns), or their ingress",
 		})
 	}
 	seen := "policies have denied nothing in the last 5 minutes that the kernel has told of"

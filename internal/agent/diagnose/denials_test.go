@@ -28,7 +28,8 @@ func TestDenials(t *testing.T) {
 	_, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "denials"}}, metav1.CreateOptions{})
 	errtest.Must(t, err)
 	for name, addr := range map[string]string{"client": "10.97.0.1", "web": "10.97.0.2"} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: "far", Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PodSpec{NodeName: "far", Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
 		pod, err := core.Pods("denials").Create(t.Context(), pod, metav1.CreateOptions{})
 		errtest.Must(t, err)
 		pod.Status.PodIP, pod.Status.PodIPs = addr, []corev1.PodIP{{IP: addr}}
@@ -42,10 +43,13 @@ func TestDenials(t *testing.T) {
 	}}}}
 	o.PodNames = podNames(t.Context(), asAgent(t), o.Agent)
 	findings := o.denials()
-	expect(t, findings, "denials", "DNS of denials/client (10.97.0.1)", Warning, "policies deny this pod DNS: denials/client (10.97.0.1) -> 10.96.0.10 port 53/UDP by "+by)
+	expect(t, findings, "denials", "DNS of denials/client (10.97.0.1)", Warning,
+		"policies deny this pod DNS: denials/client (10.97.0.1) -> 10.96.0.10 port 53/UDP by "+by)
 	expect(t, findings, "denials", "", Warning, "")
-	expect(t, findings[1:], "denials", "", OK, "denials/client (10.97.0.1) -> denials/web (10.97.0.2) port 8080/TCP by "+by+" (7 packets told of)")
-	if findings := (&Observations{Agent: &nodestatus.Report{Policy: &nodestatus.Policy{}}}).denials(); len(findings) != 1 || findings[0].Level != OK {
+	expect(t, findings[1:], "denials", "", OK,
+		"denials/client (10.97.0.1) -> denials/web (10.97.0.2) port 8080/TCP by "+by+" (7 packets told of)")
+	if findings := (&Observations{Agent: &nodestatus.Report{Policy: &nodestatus.Policy{}}}).denials(); len(findings) != 1 ||
+		findings[0].Level != OK {
 		t.Errorf("without denials: %+v", findings)
 	}
 }

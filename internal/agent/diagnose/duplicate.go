@@ -33,8 +33,8 @@ const (
 	macTries = 2
 )
 
-// lookForDuplicates asks on the node's links who has its addresses, and those of peers in the same subnets. It changes no neighbour entries of
-// others: a probe for the own address names no sender (RFC 5227, RFC 4862).
+// lookForDuplicates asks on the node's links who has its addresses, and those of peers in the same subnets. It changes
+// no neighbour entries of others: a probe for the own address names no sender (RFC 5227, RFC 4862).
 func lookForDuplicates(ctx context.Context, o *Observations) (all []Claims) {
 	r := o.report()
 	var mine []string // a second link of this host in the network answers, too
@@ -97,7 +97,8 @@ func askForMACs(ctx context.Context, name string, link int, self netip.Addr, min
 					sender = netip.IPv6Unspecified()
 				}
 			}
-			if _, err := unix.Write(fd, question(device.HardwareAddr, sender, wanted[i].Addr)); err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.ENOBUFS) {
+			if _, err := unix.Write(fd, question(device.HardwareAddr, sender, wanted[i].Addr)); err != nil && !errors.Is(err, unix.EAGAIN) &&
+				!errors.Is(err, unix.ENOBUFS) {
 				return fail(fmt.Errorf("ask on %s who has %s: %w", name, wanted[i].Addr, err))
 			}
 		}
@@ -174,23 +175,31 @@ func (o *Observations) duplicates() (findings []Finding) {
 		about := fmt.Sprintf("%s on %s", c.Addr, c.Link)
 		switch {
 		case c.Err != nil:
-			findings = append(findings, Finding{Check: check, About: about, Level: Unknown, Seen: "could not ask: " + c.Err.Error(), Do: "run it as root, or with the capability NET_RAW"})
+			findings = append(findings, Finding{Check: check, About: about, Level: Unknown, Seen: "could not ask: " + c.Err.Error(),
+				Do: "run it as root, or with the capability NET_RAW"})
 		case c.Own && len(c.MACs) > 0:
 			findings = append(findings, Finding{
-				Check: check, About: about, Level: Problem, Seen: fmt.Sprintf("another host has this node's address too: MAC %s", strings.Join(c.MACs, ", ")),
-				Why: "other nodes reach now the one, now the other: tunnels, BGP sessions and the API server's connections to this node break at times", Do: do,
+				Check: check, About: about, Level: Problem,
+				Seen: fmt.Sprintf("another host has this node's address too: MAC %s", strings.Join(c.MACs, ", ")),
+				Why: "other nodes reach now the one, now the other: tunnels, BGP sessions and the API server's connections to " +
+					"this node break at times",
+				Do: do,
 			})
 		case len(c.MACs) > 1:
 			findings = append(findings, Finding{
-				Check: check, About: about, Level: Warning, Seen: fmt.Sprintf("%d MACs say that they have the address of %s: %s", len(c.MACs), orNothing(c.Node, "this peer"), strings.Join(c.MACs, ", ")),
-				Why: "if they are of two hosts, this node reaches now the one, now the other, and packets to pods of that node are lost", Do: do + "; a machine with two links in this network answers on both, which does no harm",
+				Check: check, About: about, Level: Warning, Seen: fmt.Sprintf("%d MACs say that they have the address of %s: %s", len(c.MACs),
+					orNothing(c.Node, "this peer"), strings.Join(c.MACs, ", ")),
+				Why: "if they are of two hosts, this node reaches now the one, now the other, and packets to pods of that node are lost",
+				Do:  do + "; a machine with two links in this network answers on both, which does no harm",
 			})
 		default:
 			clean++
 		}
 	}
 	if clean > 0 && len(findings) == 0 {
-		findings = []Finding{{Check: check, Level: OK, Seen: fmt.Sprintf("no address was claimed by two hosts, of %d that were asked for", clean)}}
+		findings = []Finding{
+			{Check: check, Level: OK, Seen: fmt.Sprintf("no address was claimed by two hosts, of %d that were asked for", clean)},
+		}
 	}
 	return findings
 }

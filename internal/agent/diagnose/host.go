@@ -19,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 )
 
-// host looks at this machine below a root directory, which is another than / where the host's file system is mounted elsewhere.
-// The kernel's own files are always those of this process.
+// host looks at this machine below a root directory, which is another than / where the host's file system is mounted
+// elsewhere. The kernel's own files are always those of this process.
 type host struct {
 	root   string
 	kernel *netlinkx.Conn
@@ -51,7 +51,8 @@ func (h host) routes() ([]netlinkx.Route, error) {
 
 // readSysctls reads what the checks look at.
 func readSysctls(links []netlinkx.Link) map[string]string {
-	keys := []sysctl.Key{{"net", "ipv4", "ip_forward"}, {"net", "ipv6", "conf", "all", "forwarding"}, {"net", "ipv4", "conf", "all", "rp_filter"}}
+	keys := []sysctl.Key{{"net", "ipv4", "ip_forward"}, {"net", "ipv6", "conf", "all", "forwarding"},
+		{"net", "ipv4", "conf", "all", "rp_filter"}}
 	for _, l := range links {
 		keys = append(keys, sysctl.Key{"net", "ipv4", "conf", l.Name, "rp_filter"})
 	}

@@ -18,7 +18,8 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Cluster is what the API server says. It is asked for little: the names of blocks, and for what is in them only if those of a pool are all claimed.
+// Cluster is what the API server says. It is asked for little: the names of blocks, and for what is in them only if
+// those of a pool are all claimed.
 type Cluster struct {
 	// Err is why it was not read; ErrNoConfig outside of a pod.
 	Err error
@@ -64,7 +65,8 @@ func fullPools(ctx context.Context, store datastore.Store, r *nodestatus.Report)
 	}
 	var pools api.List[api.IPPool, *api.IPPool]
 	var reserved api.List[api.IPReservation, *api.IPReservation]
-	err = errors.Join(store.List(ctx, &pools, datastore.ListOptions{Stale: true}), store.List(ctx, &reserved, datastore.ListOptions{Stale: true}))
+	err = errors.Join(store.List(ctx, &pools, datastore.ListOptions{Stale: true}),
+		store.List(ctx, &reserved, datastore.ListOptions{Stale: true}))
 	if err != nil {
 		return nil, fmt.Errorf("list pools and reservations: %w", err)
 	}
@@ -80,10 +82,13 @@ func fullPools(ctx context.Context, store datastore.Store, r *nodestatus.Report)
 	return full, nil
 }
 
-// needed are the kinds without which the network does not work; wanted those that the chart installs besides, without which a part of it does not.
+// needed are the kinds without which the network does not work; wanted those that the chart installs besides, without
+// which a part of it does not.
 var (
-	needed = []string{"ippools", "ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs", "ipreservations", "clusterinformations", "felixconfigurations", "bgpconfigurations", "bgppeers", "bgpfilters"}
-	wanted = []string{"caliconodestatuses", "networkpolicies", "globalnetworkpolicies", "networksets", "globalnetworksets", "hostendpoints", "tiers", "kubecontrollersconfigurations"}
+	needed = []string{"ippools", "ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs", "ipreservations", "clusterinformations",
+		"felixconfigurations", "bgpconfigurations", "bgppeers", "bgpfilters"}
+	wanted = []string{"caliconodestatuses", "networkpolicies", "globalnetworkpolicies", "networksets", "globalnetworksets", "hostendpoints",
+		"tiers", "kubecontrollersconfigurations"}
 )
 
 // definitions checks that the API server has the kinds.
@@ -118,7 +123,8 @@ func (o *Observations) definitions() (findings []Finding) {
 		}
 		findings = append(findings, Finding{
 			Check: check, Level: of.level, Seen: "the API server does not have " + strings.Join(of.kinds, ", "), Why: of.why,
-			Do: "kubectl apply --server-side " + strings.Join(files, " ") + "; the objects went with the definition: restore them from a backup, the default pools come back with helm upgrade",
+			Do: "kubectl apply --server-side " + strings.Join(files, " ") +
+				"; the objects went with the definition: restore them from a backup, the default pools come back with helm upgrade",
 		})
 	}
 	if len(findings) == 0 {
@@ -160,15 +166,19 @@ func (o *Observations) pools() (findings []Finding) {
 		}
 		switch {
 		case len(full) > 0 && len(usable) == 0:
-			add(Problem, family, "no free address in pool "+strings.Join(full, ", "), "new pods of this node get no "+family+" address", "add an IPPool, or enlarge one (kube-controllers ipam show lists them); kube-controllers ipam check finds addresses that no pod uses")
+			add(Problem, family, "no free address in pool "+strings.Join(full, ", "), "new pods of this node get no "+family+" address",
+				"add an IPPool, or enlarge one (kube-controllers ipam show lists them); kube-controllers ipam check finds addresses that no pod uses")
 		case len(full) > 0:
-			add(Warning, family, "no free address in pool "+strings.Join(full, ", ")+"; others have some", "pods whose annotations name this pool get none", "enlarge it, or let these pods use another")
+			add(Warning, family, "no free address in pool "+strings.Join(full, ", ")+"; others have some",
+				"pods whose annotations name this pool get none", "enlarge it, or let these pods use another")
 		case len(idle) > 0 && len(usable) == 0:
-			do := "add an IPPool, or remove what is named; kubectl get ippool " + idle[0] + " -o yaml shows the condition Allocatable, and who has set it"
+			do := "add an IPPool, or remove what is named; kubectl get ippool " + idle[0] +
+				" -o yaml shows the condition Allocatable, and who has set it"
 			if enable != "" {
 				do = `enable one: kubectl patch ippool ` + enable + ` --type merge -p '{"spec":{"disabled":false}}'`
 			}
-			add(Problem, family, "no pool that selects this node assigns anything: "+strings.Join(whys, "; "), "new pods of this node get no "+family+" address", do)
+			add(Problem, family, "no pool that selects this node assigns anything: "+strings.Join(whys, "; "),
+				"new pods of this node get no "+family+" address", do)
 		}
 	}
 	switch {

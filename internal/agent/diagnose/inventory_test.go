@@ -16,7 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 )
 
-// TestPoolsAndDefinitions: by the agent's rights a full pool is found among others, and each kind that is asked for is one that the chart installs.
+// TestPoolsAndDefinitions: by the agent's rights a full pool is found among others, and each kind that is asked for is
+// one that the chart installs.
 func TestPoolsAndDefinitions(t *testing.T) {
 	store := labstore.Store(t)
 	taken := 0
@@ -29,7 +30,8 @@ func TestPoolsAndDefinitions(t *testing.T) {
 	for _, obj := range []api.Resource{
 		&api.IPPool{Meta: api.Meta{Name: "full"}, Spec: api.IPPoolSpec{CIDR: "10.98.0.0/30", BlockSize: 30}},
 		&api.IPPool{Meta: api.Meta{Name: "roomy"}, Spec: api.IPPoolSpec{CIDR: "10.98.1.0/30", BlockSize: 30}},
-		block("10.98.0.0/30", []*int{&taken, &taken, &taken, &taken}, []int{}), block("10.98.1.0/30", []*int{&taken, &taken, &taken, nil}, []int{3}),
+		block("10.98.0.0/30", []*int{&taken, &taken, &taken, &taken}, []int{}),
+		block("10.98.1.0/30", []*int{&taken, &taken, &taken, nil}, []int{3}),
 	} {
 		errtest.Must(t, store.Create(t.Context(), obj))
 	}
@@ -76,7 +78,8 @@ func TestPoolsAndDefinitions(t *testing.T) {
 		less.Cluster.Definitions = slices.DeleteFunc(slices.Clone(o.Cluster.Definitions), func(k string) bool { return k == kind })
 		f := less.definitions()
 		expect(t, f, "definitions", "", level, "does not have "+kind+".crd.projectcalico.org")
-		if _, err := os.Stat("../../../charts/tortie/crds/crd.projectcalico.org_" + kind + ".yaml"); err != nil || !strings.Contains(f[0].Do, "crds/crd.projectcalico.org_"+kind+".yaml") {
+		if _, err := os.Stat("../../../charts/tortie/crds/crd.projectcalico.org_" + kind + ".yaml"); err != nil ||
+			!strings.Contains(f[0].Do, "crds/crd.projectcalico.org_"+kind+".yaml") {
 			t.Errorf("%v: %s", err, f[0].Do)
 		}
 	}

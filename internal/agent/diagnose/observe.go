@@ -76,10 +76,11 @@ type Peer struct {
 	TCP    Probe
 	Echo   Probe
 	IPIP   Probe
-	// VXLAN is an echo from this node's end of the tunnel to the other, UDP a packet to VXLAN's port outside of any tunnel.
+	// VXLAN is an echo from this node's end of the tunnel to the other, UDP a packet to VXLAN's port outside of any
+	// tunnel.
 	VXLAN, UDP Probe
-	// WantSize is how many bytes a full packet between the nodes has, of which Overhead are a tunnel's; GotSize is the largest that
-	// was answered, 0 if none was tried.
+	// WantSize is how many bytes a full packet between the nodes has, of which Overhead are a tunnel's; GotSize is the
+	// largest that was answered, 0 if none was tried.
 	WantSize, GotSize, Overhead int
 
 	// Way is the link by which this node reaches the peer.

@@ -31,7 +31,8 @@ func echoRequest(is4 bool, id, seq uint16, size int) []byte {
 	return b
 }
 
-// echoReply returns the sequence number of an echo reply to a request with this identifier; ok is false for other messages.
+// echoReply returns the sequence number of an echo reply to a request with this identifier; ok is false for other
+// messages.
 func echoReply(b []byte, is4 bool, id uint16) (seq uint16, ok bool) {
 	want := byte(echoReply6)
 	if is4 {

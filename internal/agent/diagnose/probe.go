@@ -80,7 +80,8 @@ func (p *prober) probe(ctx context.Context, peer *Peer) {
 	peer.Probed = ctx.Err() == nil
 }
 
-// sourceTo returns the node's address of a peer's family. A peer at a link-local address knows this node by such a one, too.
+// sourceTo returns the node's address of a peer's family. A peer at a link-local address knows this node by such a one,
+// too.
 func (p *prober) sourceTo(to netip.Addr) netip.Addr {
 	if to.IsLinkLocalUnicast() {
 		return netip.Addr{}
@@ -129,8 +130,8 @@ var meaning = map[syscall.Errno]Outcome{
 	syscall.ENOPROTOOPT: NoProtocol, syscall.EPERM: NotAllowed, syscall.EACCES: NotAllowed,
 }
 
-// raw opens a socket of an IP protocol to a peer, on which ICMP errors show, and which never fragments: what is too large for the
-// first link is refused.
+// raw opens a socket of an IP protocol to a peer, on which ICMP errors show, and which never fragments: what is too
+// large for the first link is refused.
 func (p *prober) raw(ctx context.Context, network string, to netip.Addr) (net.Conn, error) {
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -218,8 +219,8 @@ func stripped(b []byte, is4 bool) []byte {
 
 func newID() uint16 { return uint16(rand.N(1 << 16)) }
 
-// largest returns the size of the largest packet that a peer answers, up to a size; 0 if none is. They are sent all at once,
-// each a few times: what counts is which of them come back.
+// largest returns the size of the largest packet that a peer answers, up to a size; 0 if none is. They are sent all at
+// once, each a few times: what counts is which of them come back.
 func (p *prober) largest(ctx context.Context, to netip.Addr, want int) int {
 	conn, err := p.icmp(ctx, to)
 	if err != nil {
@@ -254,9 +255,9 @@ func (p *prober) largest(ctx context.Context, to netip.Addr, want int) int {
 	return got
 }
 
-// askInside asks for an ICMP echo inside of IPIP, as pods' packets travel, from the tunnel's address to the node's own: the peer's
-// kernel takes it out of the tunnel. The answer comes back so, or without a tunnel if the peer reaches this node's tunnel address
-// without one.
+// askInside asks for an ICMP echo inside of IPIP, as pods' packets travel, from the tunnel's address to the node's own:
+// the peer's kernel takes it out of the tunnel. The answer comes back so, or without a tunnel if the peer reaches this
+// node's tunnel address without one.
 func (p *prober) askInside(ctx context.Context, to netip.Addr) Probe {
 	outer, err := p.raw(ctx, "ip4:4", to)
 	if err != nil {
@@ -283,7 +284,8 @@ func (p *prober) askInside(ctx context.Context, to netip.Addr) Probe {
 	return result
 }
 
-// listenPlain listens for the answer without a tunnel. The function that it returns ends that, and reports whether it came.
+// listenPlain listens for the answer without a tunnel. The function that it returns ends that, and reports whether it
+// came.
 func listenPlain(ctx context.Context, on netip.Addr, id uint16) (heard func() bool) {
 	conn, err := new(net.ListenConfig).ListenPacket(ctx, "ip4:1", on.String())
 	if err != nil {

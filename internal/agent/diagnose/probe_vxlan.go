@@ -19,8 +19,8 @@ type vxlanEnd struct {
 	port   uint16
 }
 
-// echoBetween asks for an ICMP echo from this node's end of the tunnel to another, by the tunnel's own device: the kernel packs it as
-// it does pods' packets.
+// echoBetween asks for an ICMP echo from this node's end of the tunnel to another, by the tunnel's own device: the
+// kernel packs it as it does pods' packets.
 func (p *prober) echoBetween(ctx context.Context, to netip.Addr) Probe {
 	end, ok := p.ends[to.Is4()]
 	if !ok {
@@ -49,7 +49,8 @@ func (p *prober) echoBetween(ctx context.Context, to netip.Addr) Probe {
 // strangeVNI is a VNI not in use: the other end receives the packet and drops it.
 var strangeVNI = []byte{0x08, 0, 0, 0, 0xff, 0xff, 0xfe, 0}
 
-// knock sends a packet to VXLAN's port. No answer is the best there is: a kernel without the device says that the port is closed.
+// knock sends a packet to VXLAN's port. No answer is the best there is: a kernel without the device says that the port
+// is closed.
 func (p *prober) knock(ctx context.Context, to netip.Addr) Probe {
 	end, ok := p.ends[to.Is4()]
 	if !ok {

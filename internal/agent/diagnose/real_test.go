@@ -27,8 +27,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// asProgram in the environment makes the test binary the command itself: sockets and /proc are those of the namespace that it
-// is started in.
+// asProgram in the environment makes the test binary the command itself: sockets and /proc are those of the namespace
+// that it is started in.
 const asProgram = "TORTIE_TEST_AS_DIAGNOSE"
 
 func TestMain(m *testing.M) {
@@ -74,7 +74,8 @@ func newNetwork(t *testing.T) *network {
 	set(t, n.here, "0", "net", "ipv4", "conf", "eth0", "rp_filter")
 	n.report = &nodestatus.Report{
 		Node: "here", Ready: true, Address: "10.1.0.5/24", Address6: "fd00:1::5/64", Interface: "eth0", PodMTU: 1480,
-		Tunnels: []nodestatus.Tunnel{{Kind: "IPIP", Device: "tunl0", MTU: 1480}}, ForwardsIPv6: true, Pools: []nodestatus.Pool{{CIDR: "192.168.0.0/16", IPIPMode: "Always"}, {CIDR: "fd00:10::/48"}},
+		Tunnels: []nodestatus.Tunnel{{Kind: "IPIP", Device: "tunl0", MTU: 1480}}, ForwardsIPv6: true,
+		Pools: []nodestatus.Pool{{CIDR: "192.168.0.0/16", IPIPMode: "Always"}, {CIDR: "fd00:10::/48"}},
 		Peers: []nodestatus.Peer{{Address: "10.2.0.5", Node: "there", State: "Active"}, {Address: "fd00:2::5", Node: "there", State: "Active"}},
 	}
 	return n
@@ -214,7 +215,8 @@ func TestObstaclesOnTheWay(t *testing.T) {
 		}},
 		{"a small MTU on the way, and nobody says so", func(t *testing.T, n *network) {
 			errtest.Must(t, n.router.Conn.SetMTU(n.router.Link(t, "side2").Index, 1400))
-			n.router.Run(t, "nft", "table inet t { chain c { type filter hook output priority 0; icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }")
+			n.router.Run(t, "nft", "table inet t { chain c { type filter hook output priority 0; icmp type destination-unreachable drop; icmpv6 "+
+				"type packet-too-big drop; }; }")
 		}, func(t *testing.T, f []Finding) {
 			expect(t, f, "peer-mtu", there, Problem, "packets of 1500 bytes do not arrive; of those that were tried, the largest that did has 1400")
 			expect(t, f, "peer-mtu", there6, Problem, "has 1400")
@@ -238,7 +240,8 @@ func TestObstaclesOnTheWay(t *testing.T) {
 			n.here.Run(t, "nft", "table ip last { chain f { type filter hook forward priority 10; tcp dport 22 accept; counter reject; }; }")
 			n.here.Run(t, "nft", "table ip named { chain f { type filter hook forward priority 0; policy drop; ip saddr 192.168.0.0/16 accept; }; }")
 			n.here.Run(t, "nft", "table ip open { chain f { type filter hook forward priority 0; policy drop; accept; drop; }; }")
-			n.here.Run(t, "nft", "table ip sets { chain f { type filter hook forward priority 0; policy drop; iifname { \"eth8\", \"eth9\" } accept; }; }")
+			n.here.Run(t, "nft",
+				"table ip sets { chain f { type filter hook forward priority 0; policy drop; iifname { \"eth8\", \"eth9\" } accept; }; }")
 			n.here.Run(t, "nft", "table ip tortie { chain f { type filter hook forward priority 0; policy drop; }; }")
 			n.here.Run(t, "iptables-nft", "-P", "FORWARD", "DROP")
 			n.here.Run(t, "iptables-nft", "-N", "DOCKER-USER")
@@ -250,7 +253,8 @@ func TestObstaclesOnTheWay(t *testing.T) {
 			expect(t, f, "forward-hook", "ip filter FORWARD", Problem, "policy drop")
 			expect(t, f, "forward-hook", "ip sets f", Warning, "unless a set")
 			for about, want := range map[string]string{
-				"inet hostfw f":     "nft insert rule inet hostfw f ip saddr 192.168.0.0/16 accept; nft insert rule inet hostfw f ip daddr 192.168.0.0/16 accept; nft insert rule inet hostfw f ip6 saddr fd00:10::/48 accept",
+				"inet hostfw f": "nft insert rule inet hostfw f ip saddr 192.168.0.0/16 accept; nft insert rule inet hostfw f ip daddr " +
+					"192.168.0.0/16 accept; nft insert rule inet hostfw f ip6 saddr fd00:10::/48 accept",
 				"ip filter FORWARD": "iptables -I DOCKER-USER -s 192.168.0.0/16 -j ACCEPT",
 			} {
 				if got := find(t, f, "forward-hook", about); !strings.Contains(got.Do, want) {
@@ -315,9 +319,11 @@ func TestLinkLocalPeer(t *testing.T) {
 		n.listen(t, n.router, fmt.Sprintf("[fe80::%d%%%d]:179", i+1, n.router.Link(t, link).Index))
 	}
 	n.router.Run(t, "nft", "table inet t { chain c { type filter hook input priority 0; meta nfproto ipv6 ip6 saddr != fe80::/10 drop; }; }")
-	n.report.Peers = []nodestatus.Peer{{Address: "fe80::1%eth0", State: "Active"}, {Address: "fe80::2%eth0", State: "Active"}, {Address: "fe80::1%eth9", State: "Active"}}
+	n.report.Peers = []nodestatus.Peer{{Address: "fe80::1%eth0", State: "Active"}, {Address: "fe80::2%eth0", State: "Active"},
+		{Address: "fe80::1%eth9", State: "Active"}}
 	waittest.For(t, 30*time.Second, func() error { // the kernel makes the node's own link-local address in its own time
-		if text := n.here.Run(t, "ip", "-6", "addr", "show", "dev", "eth0", "scope", "link"); !strings.Contains(text, "fe80::") || strings.Contains(text, "tentative") {
+		if text := n.here.Run(t, "ip", "-6", "addr", "show", "dev", "eth0", "scope", "link"); !strings.Contains(text, "fe80::") ||
+			strings.Contains(text, "tentative") {
 			return fmt.Errorf("addresses: %s", text)
 		}
 		return nil
@@ -369,7 +375,8 @@ func TestMachineThatIsNoNode(t *testing.T) {
 		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), asProgram+"=1"), &out, &errs
 		return cmd.Run()
 	})
-	if err == nil || out.Len() > 0 || !strings.Contains(errs.String(), "this machine is not judged. Ask the pod of the node that is meant: kubectl -n kube-system exec") {
+	if err == nil || out.Len() > 0 ||
+		!strings.Contains(errs.String(), "this machine is not judged. Ask the pod of the node that is meant: kubectl -n kube-system exec") {
 		t.Errorf("%v, %q, %q", err, &out, &errs)
 	}
 }
@@ -395,8 +402,10 @@ func TestVXLANOnTheWay(t *testing.T) {
 		inner [2]netip.Addr
 		block [2]string
 	}{
-		{n.here, "here", netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("fd00:1::5"), [2]netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("fd00:a:1::1")}, [2]string{"192.168.1.0/26", "fd00:a:1::/122"}},
-		{n.there, "there", netip.MustParseAddr("10.2.0.5"), netip.MustParseAddr("fd00:2::5"), [2]netip.Addr{netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:a:2::1")}, [2]string{"192.168.2.0/26", "fd00:a:2::/122"}},
+		{n.here, "here", netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("fd00:1::5"),
+			[2]netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("fd00:a:1::1")}, [2]string{"192.168.1.0/26", "fd00:a:1::/122"}},
+		{n.there, "there", netip.MustParseAddr("10.2.0.5"), netip.MustParseAddr("fd00:2::5"),
+			[2]netip.Addr{netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:a:2::1")}, [2]string{"192.168.2.0/26", "fd00:a:2::/122"}},
 	}
 	for i, side := range sides {
 		other := sides[1-i]
@@ -412,11 +421,13 @@ func TestVXLANOnTheWay(t *testing.T) {
 		}
 	}
 	n.report.Tunnels = []nodestatus.Tunnel{
-		{Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1430, Port: 4789}, {Kind: "VXLAN", Device: "vxlan-v6.calico", Address: "fd00:a:1::1", MTU: 1410, Port: 4789},
+		{Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1430, Port: 4789},
+		{Kind: "VXLAN", Device: "vxlan-v6.calico", Address: "fd00:a:1::1", MTU: 1410, Port: 4789},
 	}
 	n.report.Pools = []nodestatus.Pool{{CIDR: "192.168.0.0/16", VXLANMode: "Always"}, {CIDR: "fd00:a::/48", VXLANMode: "Always"}}
 	n.report.Routes.List = []nodestatus.Route{
-		{Destination: "192.168.2.0/26", Via: "192.168.2.1", Device: "vxlan.calico", Encap: "VXLAN", Node: "there"}, {Destination: "fd00:a:2::/122", Via: "fd00:a:2::1", Device: "vxlan-v6.calico", Encap: "VXLAN", Node: "there"},
+		{Destination: "192.168.2.0/26", Via: "192.168.2.1", Device: "vxlan.calico", Encap: "VXLAN", Node: "there"},
+		{Destination: "fd00:a:2::/122", Via: "fd00:a:2::1", Device: "vxlan-v6.calico", Encap: "VXLAN", Node: "there"},
 	}
 	n.agent(t)
 	look := func(what string, level Level, seen string) {
@@ -443,7 +454,8 @@ func TestVXLANOnTheWay(t *testing.T) {
 	look("nobody there", Problem, "UDP port 4789 there is closed")
 }
 
-// TestManagersFromThePod: without the host's file system the check is silent, unless a socket shows that such a program runs.
+// TestManagersFromThePod: without the host's file system the check is silent, unless a socket shows that such a program
+// runs.
 func TestManagersFromThePod(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -472,7 +484,8 @@ func TestServiceOfKubernetes(t *testing.T) {
 	n.agent(t)
 	n.env = []string{"KUBERNETES_PORT=tcp://10.96.0.1:443"}
 	const about = "kubernetes, 10.96.0.1:443"
-	n.here.Run(t, "nft", "table ip kube-proxy { chain out { type nat hook output priority -100; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.2.0.5:6443; }; }")
+	n.here.Run(t, "nft",
+		"table ip kube-proxy { chain out { type nat hook output priority -100; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.2.0.5:6443; }; }")
 	var api net.Listener
 	n.there.Within(t, func() (err error) {
 		api, err = net.Listen("tcp", "10.2.0.5:6443")
@@ -498,7 +511,8 @@ func TestServiceOfKubernetes(t *testing.T) {
 	findings, _ = n.diagnose(t)
 	expect(t, findings, "service", about, Problem, "nor is its endpoint 10.2.0.5:6443 open")
 	n.env = append(n.env, "KUBERNETES_SERVICE_HOST=10.2.0.5", "KUBERNETES_SERVICE_PORT=6443")
-	n.here.Run(t, "nft", "table ip kube-proxy { chain out { type nat hook output priority -100; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.1.0.5:7443; }; }")
+	n.here.Run(t, "nft",
+		"table ip kube-proxy { chain out { type nat hook output priority -100; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.1.0.5:7443; }; }")
 	n.listen(t, n.here, "10.1.0.5:7443")
 	findings, _ = n.diagnose(t)
 	expect(t, findings, "service", about, Warning, "is open, but not its endpoint 10.2.0.5:6443")
@@ -524,7 +538,8 @@ func TestDuplicateAddress(t *testing.T) {
 	addrs(there, "6")
 	addrs(twin, "7")
 	n.report.Address, n.report.Interface, n.report.Address6, n.report.Interface6 = "10.9.0.5/24", "lan", "fd09::5/64", "lan"
-	n.report.Peers = []nodestatus.Peer{{Address: "10.9.0.6", Node: "there", State: "Established"}, {Address: "fd09::6", Node: "there", State: "Established"}}
+	n.report.Peers = []nodestatus.Peer{{Address: "10.9.0.6", Node: "there", State: "Established"},
+		{Address: "fd09::6", Node: "there", State: "Established"}}
 	n.agent(t)
 	findings, _ := n.diagnose(t)
 	expect(t, findings, "duplicate-address", "", OK, "of 4 that were asked for")

@@ -27,8 +27,9 @@ type Endpoint struct {
 	Probe Probe
 }
 
-// lookAtService connects to the Service and to its endpoints. These are known without the API server, which may be unreachable: by the connections
-// that the kernel tracks, and by the configuration, if it names an API server and not the Service.
+// lookAtService connects to the Service and to its endpoints. These are known without the API server, which may be
+// unreachable: by the connections that the kernel tracks, and by the configuration, if it names an API server and not
+// the Service.
 func lookAtService(ctx context.Context, kernel *netlinkx.Conn, settings config.Diagnose) (s Service) {
 	if s.Addr = settings.Service; !s.Addr.IsValid() {
 		return s
@@ -69,12 +70,14 @@ func (o *Observations) service() []Finding {
 	switch {
 	case s.Probe.Outcome == Answered && len(closed) > 0:
 		f.Level, f.Seen = Warning, fmt.Sprintf("is open, but not its endpoint %s", strings.Join(closed, ", "))
-		f.Why, f.Do = "connections that kube-proxy gives to it wait and fail", "see that the API server runs there, and allow its TCP port from this node in firewalls and security groups"
+		f.Why, f.Do = "connections that kube-proxy gives to it wait and fail",
+			"see that the API server runs there, and allow its TCP port from this node in firewalls and security groups"
 	case s.Probe.Outcome == Answered:
 	case len(open) > 0:
 		f.Level, f.Seen = Problem, fmt.Sprintf("%s, and its endpoint %s is open: kube-proxy on this node", s.silence(), strings.Join(open, ", "))
 		f.Why = "this node has no rules for Services, or they lead elsewhere: its pods reach no Service and resolve no names"
-		f.Do = "see that kube-proxy runs on this node (kubectl -n kube-system get pods -o wide | grep kube-proxy), read its log and restart it: it writes its rules anew"
+		f.Do = "see that kube-proxy runs on this node (kubectl -n kube-system get pods -o wide | grep kube-proxy), read its log and restart " +
+			"it: it writes its rules anew"
 	case len(closed) > 0:
 		f.Level, f.Seen = Problem, fmt.Sprintf("%s, nor is its endpoint %s open", s.silence(), strings.Join(closed, ", "))
 		f.Why = "this node reaches no API server: nothing follows the cluster, new pods wait"
@@ -82,7 +85,8 @@ func (o *Observations) service() []Finding {
 	default:
 		f.Level, f.Seen = Problem, s.silence()+", and none of its endpoints is known here"
 		f.Why = "this node reaches no Service, or no API server"
-		f.Do = "ask an API server itself from this node (kubectl get endpointslices -l kubernetes.io/service-name=kubernetes lists them): if it answers, kube-proxy on this node is the cause, else the API server or a firewall"
+		f.Do = "ask an API server itself from this node (kubectl get endpointslices -l kubernetes.io/service-name=kubernetes lists them): if " +
+			"it answers, kube-proxy on this node is the cause, else the API server or a firewall"
 	}
 	return []Finding{f}
 }

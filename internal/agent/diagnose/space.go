@@ -20,7 +20,8 @@ type Space struct {
 // spacious are the directories that runtime, plugins and agent write to.
 var spacious = []string{"/var/lib/cni", "/var/lib/calico", "/run", "/var/run/calico/tortie", "/var/log/calico", "/var/log/calico/cni"}
 
-// space asks for each file system once. A directory that is not there is not looked at: in the agent's pod these are the mounted ones.
+// space asks for each file system once. A directory that is not there is not looked at: in the agent's pod these are
+// the mounted ones.
 func (h host) space() (all []Space) {
 	for _, dir := range spacious {
 		var s unix.Statfs_t
@@ -47,11 +48,13 @@ func FullText(root string) string {
 		return ""
 	}
 	all := strings.Join(dirs, " ")
-	return fmt.Sprintf("the file system of %s is full: pods do not start, nor end, until there is room: on the node df -h %s; df -i %s", all, all, all)
+	return fmt.Sprintf("the file system of %s is full: pods do not start, nor end, until there is room: on the node df -h %s; df -i %s",
+		all, all, all)
 }
 
 const (
-	// leastBytes and leastInodes are what an ADD may need; of a file system with less than a fiftieth left one should know.
+	// leastBytes and leastInodes are what an ADD may need; of a file system with less than a fiftieth left one should
+	// know.
 	leastBytes, leastInodes = 1 << 20, 16
 	littleOf                = 50
 )

@@ -17,7 +17,8 @@ import (
 // inVM in the environment says that this is the virtual machine.
 const inVM = "TORTIE_TEST_IN_VM"
 
-// TestTunnel probes real tunnels: of this kernel or, if it has none, of one in a virtual machine, which runs this very binary.
+// TestTunnel probes real tunnels: of this kernel or, if it has none, of one in a virtual machine, which runs this very
+// binary.
 func TestTunnel(t *testing.T) {
 	t.Parallel()
 	err := netnstest.IPIP()
@@ -28,7 +29,8 @@ func TestTunnel(t *testing.T) {
 	if os.Getenv(inVM) != "" {
 		t.Fatalf("in the virtual machine: %v", err)
 	}
-	cmd := exec.Command(labtest.Binary(t), "vm", "-count", "-timeout", "15m", "-programs", "", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=14m")
+	cmd := exec.Command(labtest.Binary(t), "vm", "-count", "-timeout", "15m", "-programs", "", "--", os.Args[0], "-test.run=^"+t.Name()+"$",
+		"-test.v", "-test.timeout=14m")
 	cmd.Env = append(cmd.Environ(), inVM+"=1")
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Run(); err != nil {

@@ -51,7 +51,8 @@ func newSite(t testing.TB) *site {
 	errtest.Must(t, err)
 	key := policy.PodKey{Namespace: "shop", Name: "web"}
 	s.pods = map[policy.PodKey]*policy.Pod{key: {PodKey: key, Addresses: []netip.Addr{netip.MustParseAddr(podAddr)}}}
-	s.selection = policy.Select(policy.State{Local: map[string]policy.PodKey{"cali1": key}, Pods: s.pods, Namespaces: map[string]map[string]string{"shop": nil}})
+	s.selection = policy.Select(policy.State{Local: map[string]policy.PodKey{"cali1": key}, Pods: s.pods,
+		Namespaces: map[string]map[string]string{"shop": nil}})
 	return s
 }
 
@@ -99,7 +100,8 @@ func (s *site) serve(t testing.TB) (address string) {
 
 const round = 500 * time.Millisecond
 
-// processor is the time that this process has had of one, with its work in the kernel: what others of the machine do does not matter.
+// processor is the time that this process has had of one, with its work in the kernel: what others of the machine do
+// does not matter.
 func processor(t testing.TB) float64 {
 	t.Helper()
 	var u syscall.Rusage
@@ -143,7 +145,8 @@ func (s *site) connect(t testing.TB, address string) (connections float64) {
 		}
 		defer kernel.Close()
 		const deletion = 2 // IPCTNL_MSG_CT_DELETE: without a tuple of all
-		return kernel.Execute(nlmsg.Netfilter(unix.NFNL_SUBSYS_CTNETLINK, deletion, unix.NLM_F_ACK, 0, nil), func(nlmsg.Message) error { return nil })
+		return kernel.Execute(nlmsg.Netfilter(unix.NFNL_SUBSYS_CTNETLINK, deletion, unix.NLM_F_ACK, 0, nil),
+			func(nlmsg.Message) error { return nil })
 	})
 	time.Sleep(4 * pause) // until their ends have been read
 	return connections
@@ -203,8 +206,8 @@ func (s *site) recording(b *testing.B) func() func() {
 	return func() func() { _, stop := s.record(b); return stop }
 }
 
-// compare reports how many times the work, and the processor time for a unit of it, is with something beside as without, in turns: between
-// two rounds without, so that a machine that becomes slower or faster changes neither.
+// compare reports how many times the work, and the processor time for a unit of it, is with something beside as
+// without, in turns: between two rounds without, so that a machine that becomes slower or faster changes neither.
 func (s *site) compare(b *testing.B, work func() float64, beside map[string]func() (stop func())) {
 	type measured struct{ done, each float64 }
 	measure := func() measured {

@@ -23,8 +23,8 @@ const (
 
 const usage = `usage: node flows [flags] [NAMESPACE[/POD]]
 
-The connections of this node's pods in the last minutes, added up by pods of the same owner, port and deciding policy; with an argument those
-from or to a namespace, or pods whose names begin so. TORTIE_FLOWS of the agent must be true.
+The connections of this node's pods in the last minutes, added up by pods of the same owner, port and deciding policy; with an argument
+those from or to a namespace, or pods whose names begin so. TORTIE_FLOWS of the agent must be true.
 Example: node flows -denied shop/web
 
 `
@@ -90,7 +90,8 @@ func (a *asked) parse(args []string, w io.Writer) error {
 	flags.SetOutput(w)
 	flags.Usage = func() { fmt.Fprint(w, usage); flags.PrintDefaults() }
 	flags.StringVar(&a.format, "o", "text", "`format`: text, or json: a line for each record")
-	flags.StringVar(&a.address, "address", a.address, "`host:port` on which the agent serves "+Path+"; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
+	flags.StringVar(&a.address, "address", a.address,
+		"`host:port` on which the agent serves "+Path+"; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
 	flags.BoolVar(&a.follow, "f", false, "go on with the records that come")
 	flags.BoolVar(&a.denied, "denied", false, "only what was denied")
 	flags.BoolVar(&a.staged, "staged", false, "only what staged policies would change")
@@ -130,8 +131,8 @@ func (a *asked) text(w io.Writer) func(*Record) error {
 			}
 			headed = true
 		}
-		_, err := fmt.Fprintf(w, columns, time.Unix(r.End, 0).UTC().Format(time.TimeOnly), r.Action, r.side(), r.Source, r.to(), fmt.Sprint(r.Flows),
-			size(r.OutBytes), size(r.InBytes), r.by())
+		_, err := fmt.Fprintf(w, columns, time.Unix(r.End, 0).UTC().Format(time.TimeOnly), r.Action, r.side(), r.Source, r.to(),
+			fmt.Sprint(r.Flows), size(r.OutBytes), size(r.InBytes), r.by())
 		return err
 	}
 }

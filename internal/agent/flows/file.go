@@ -12,15 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is a file with a line of JSON for each record. When it has grown to Size bytes it becomes PATH.1, and the one before PATH.2; Old of these
-// stay.
+// File is a file with a line of JSON for each record. When it has grown to Size bytes it becomes PATH.1, and the one
+// before PATH.2; Old of these stay.
 type File struct {
 	Path string
 	Size int64
 	Old  int
 }
 
-// Append adds what write encodes. The file is opened each time, so that programs may move or delete it without a signal.
+// Append adds what write encodes. The file is opened each time, so that programs may move or delete it without a
+// signal.
 func (f *File) Append(write func(encode func(any) error) error) error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o700); err != nil {
 		return fmt.Errorf("make the directory of flow records: %w", err)

@@ -29,7 +29,8 @@ var (
 	nodeAddr   = netip.MustParseAddr("172.16.0.1")
 )
 
-// recorder is of a node with a pod, shop/web-1, that is isolated for ingress but at port 80, and knows a client of another node.
+// recorder is of a node with a pod, shop/web-1, that is isolated for ingress but at port 80, and knows a client of
+// another node.
 func recorder(staged ...policy.Staged) *Recorder {
 	key := policy.PodKey{Namespace: "shop", Name: "web-1"}
 	client := policy.PodKey{Namespace: "shop", Name: "client"}
@@ -54,9 +55,12 @@ func recorder(staged ...policy.Staged) *Recorder {
 }
 
 func web() policy.Policy {
-	p := policy.Policy{ID: policy.ID{Kind: policy.KindNetworkPolicy, Namespace: "shop", Name: "web"}, Tier: policy.TierDefault, Subject: policy.Pods{Namespace: "shop"}}
+	p := policy.Policy{ID: policy.ID{Kind: policy.KindNetworkPolicy, Namespace: "shop", Name: "web"}, Tier: policy.TierDefault,
+		Subject: policy.Pods{Namespace: "shop"}}
 	p.Applies[policy.Ingress] = true
-	p.Rules[policy.Ingress] = []policy.Rule{{Action: policy.Allow, AnyPeer: true, Ports: []policy.Port{{Protocol: policy.TCP, First: 80, Last: 80}}}}
+	p.Rules[policy.Ingress] = []policy.Rule{
+		{Action: policy.Allow, AnyPeer: true, Ports: []policy.Port{{Protocol: policy.TCP, First: 80, Last: 80}}},
+	}
 	return p
 }
 
@@ -71,8 +75,9 @@ func event(id uint32, from, to netip.Addr, port uint16, sent uint64, ended bool)
 func lines(r *Recorder) (all []string) {
 	r.finish(time.Unix(100, 0))
 	for _, f := range r.Answer(0).Records {
-		all = append(all, fmt.Sprintf("%s %s %s:%s -> %s:%s:%d/%s %v %s %v flows %d %d %d out %d %d in %d %d", f.Reporter, f.Action, f.Source.Type, f.Source, f.Dest.Type, f.Dest,
-			f.Port, f.Protocol, f.Policies.Enforced, f.Policies.Action, f.Policies.Pending, f.Flows, f.Started, f.Completed, f.OutPkts, f.OutBytes, f.InPkts, f.InBytes))
+		all = append(all, fmt.Sprintf("%s %s %s:%s -> %s:%s:%d/%s %v %s %v flows %d %d %d out %d %d in %d %d", f.Reporter, f.Action,
+			f.Source.Type, f.Source, f.Dest.Type, f.Dest, f.Port, f.Protocol, f.Policies.Enforced, f.Policies.Action, f.Policies.Pending, f.Flows,
+			f.Started, f.Completed, f.OutPkts, f.OutBytes, f.InPkts, f.InBytes))
 	}
 	return all
 }
@@ -111,7 +116,8 @@ func TestAggregation(t *testing.T) {
 		}, []string{"dst allow wep:shop/client -> wep:shop/web-*:80/tcp [" + byWeb + "|allow|0]  [] flows 2 1 0 out 5 500 in 0 0"}},
 		"a denied packet": {func(r *Recorder) {
 			r.Denied(netpol.Drop{Why: "ingress NetworkPolicy shop/web", Src: clientAddr, Dst: webAddr, Protocol: policy.TCP, DstPort: 99, Bytes: 60})
-			r.Denied(netpol.Drop{Why: "ingress NetworkPolicy shop/web rule 1", Logged: true, Src: clientAddr, Dst: webAddr, Protocol: policy.TCP, DstPort: 98})
+			r.Denied(netpol.Drop{Why: "ingress NetworkPolicy shop/web rule 1", Logged: true, Src: clientAddr, Dst: webAddr,
+				Protocol: policy.TCP, DstPort: 98})
 		}, []string{"dst deny wep:shop/client -> wep:shop/web-*:99/tcp [" + byWeb + "|deny|-1]  [] flows 1 0 0 out 1 60 in 0 0"}},
 		"denied by what is no more": {func(r *Recorder) {
 			r.Denied(netpol.Drop{Why: "ingress NetworkPolicy shop/old", Src: clientAddr, Dst: webAddr, Protocol: policy.TCP, DstPort: 80, Bytes: 60})
@@ -125,12 +131,13 @@ func TestAggregation(t *testing.T) {
 	}
 }
 
-// What host endpoints' policies decide on is told with the node as the end that reports: what the node's programs receive and send, and what is denied
-// elsewhere, also to pods whose own policies are not the ones.
+// What host endpoints' policies decide on is told with the node as the end that reports: what the node's programs
+// receive and send, and what is denied elsewhere, also to pods whose own policies are not the ones.
 func TestHostEndpoints(t *testing.T) {
 	outside, service := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("10.96.0.1")
 	gnp := func(name string, rule policy.Rule) policy.Policy {
-		p := policy.Policy{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: name}, Tier: policy.TierDefault, Subject: policy.Pods{Calico: true, Scope: policy.Global}}
+		p := policy.Policy{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: name}, Tier: policy.TierDefault,
+			Subject: policy.Pods{Calico: true, Scope: policy.Global}}
 		p.Applies[policy.Ingress], p.Rules[policy.Ingress] = true, []policy.Rule{rule}
 		return p
 	}
@@ -143,9 +150,11 @@ func TestHostEndpoints(t *testing.T) {
 	other := policy.PodKey{Namespace: "shop", Name: "open"}
 	openAddr := netip.MustParseAddr("10.0.0.2")
 	state := policy.State{
-		Local: map[string]policy.PodKey{"cali1": other}, Namespaces: map[string]map[string]string{"shop": {}}, Pods: map[policy.PodKey]*policy.Pod{other: {PodKey: other, Addresses: []netip.Addr{openAddr}}},
-		Policies: []policy.Policy{own, forward, before}, Node: "node1", HostEndpoints: []policy.HostEndpoint{{Name: "uplink", Node: "node1", Interface: "eth0"}},
-		Host: policy.HostRules{Inbound: policy.DefaultInbound(), Nodes: []netip.Addr{outside}, IPIP: true, VXLANPort: 4789},
+		Local: map[string]policy.PodKey{"cali1": other}, Namespaces: map[string]map[string]string{"shop": {}},
+		Pods:     map[policy.PodKey]*policy.Pod{other: {PodKey: other, Addresses: []netip.Addr{openAddr}}},
+		Policies: []policy.Policy{own, forward, before}, Node: "node1",
+		HostEndpoints: []policy.HostEndpoint{{Name: "uplink", Node: "node1", Interface: "eth0"}},
+		Host:          policy.HostRules{Inbound: policy.DefaultInbound(), Nodes: []netip.Addr{outside}, IPIP: true, VXLANPort: 4789},
 	}
 	const gnps = "CalicoGlobalNetworkPolicy "
 	staged := gnp("own", policy.Rule{Action: policy.Deny, AnyPeer: true, AnyPort: true})
@@ -154,7 +163,8 @@ func TestHostEndpoints(t *testing.T) {
 		want []string
 	}{
 		"received": {func(r *Recorder) { r.take(event(1, outside, nodeAddr, 80, 0, false)) },
-			[]string{"dst allow net:pub -> hep:node1:80/tcp [default|" + gnps + "own|allow|0] deny [default|StagedGlobalNetworkPolicy own|deny|0] flows 1 1 0 out 0 0 in 0 0"}},
+			[]string{"dst allow net:pub -> hep:node1:80/tcp [default|" + gnps +
+				"own|allow|0] deny [default|StagedGlobalNetworkPolicy own|deny|0] flows 1 1 0 out 0 0 in 0 0"}},
 		"by a failsafe port": {func(r *Recorder) { r.take(event(1, outside, nodeAddr, 22, 0, false)) },
 			[]string{"dst allow net:pub -> hep:node1:22/tcp []  [] flows 1 1 0 out 0 0 in 0 0"}},
 		"by the tunnel of another node": {func(r *Recorder) {
@@ -162,11 +172,13 @@ func TestHostEndpoints(t *testing.T) {
 			e.Protocol = policy.UDP
 			r.take(e)
 		}, []string{"dst allow net:pub -> hep:node1:4789/udp []  [] flows 1 1 0 out 0 0 in 0 0"}},
-		"at another link":     {func(r *Recorder) { r.own[nodeAddr] = "eth1"; r.take(event(1, outside, nodeAddr, 80, 0, false)) }, nil},
-		"from the node's pod": {func(r *Recorder) { r.take(event(1, openAddr, nodeAddr, 80, 0, false)) }, []string{"src allow wep:shop/open -> hep:node1:80/tcp []  [] flows 1 1 0 out 0 0 in 0 0"}},
+		"at another link": {func(r *Recorder) { r.own[nodeAddr] = "eth1"; r.take(event(1, outside, nodeAddr, 80, 0, false)) }, nil},
+		"from the node's pod": {func(r *Recorder) { r.take(event(1, openAddr, nodeAddr, 80, 0, false)) },
+			[]string{"src allow wep:shop/open -> hep:node1:80/tcp []  [] flows 1 1 0 out 0 0 in 0 0"}},
 		"denied": {func(r *Recorder) {
 			r.Denied(netpol.Drop{Why: "ingress " + gnps + "own", Src: outside, Dst: nodeAddr, Protocol: policy.TCP, DstPort: 99, Bytes: 60})
-		}, []string{"dst deny net:pub -> hep:node1:99/tcp [default|" + gnps + "forward|deny|-1] deny [default|StagedGlobalNetworkPolicy own|deny|0] flows 1 0 0 out 1 60 in 0 0"}},
+		}, []string{"dst deny net:pub -> hep:node1:99/tcp [default|" + gnps +
+			"forward|deny|-1] deny [default|StagedGlobalNetworkPolicy own|deny|0] flows 1 0 0 out 1 60 in 0 0"}},
 		"sent, which no policy allows": {func(r *Recorder) {
 			r.Denied(netpol.Drop{Why: "egress HostEndpoint uplink", Src: nodeAddr, Dst: outside, Protocol: policy.TCP, DstPort: 443, Bytes: 60})
 		}, []string{"src deny hep:node1 -> net:pub:443/tcp [|HostEndpoint uplink|deny|-1]  [] flows 1 0 0 out 1 60 in 0 0"}},
@@ -215,7 +227,8 @@ func TestIntervals(t *testing.T) {
 
 // A staged policy counts what it would do, and the verdict stays.
 func TestStagedVerdicts(t *testing.T) {
-	deny := policy.Policy{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "closed"}, Tier: policy.TierDefault, Order: -1, Subject: policy.Pods{Namespace: "shop"}}
+	deny := policy.Policy{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "closed"}, Tier: policy.TierDefault,
+		Order: -1, Subject: policy.Pods{Namespace: "shop"}}
 	deny.Applies[policy.Ingress] = true
 	deny.Rules[policy.Ingress] = []policy.Rule{{Action: policy.Deny, AnyPeer: true, AnyPort: true}}
 	by := policy.ID{Kind: "StagedNetworkPolicy", Namespace: "shop", Name: "closed"}
@@ -225,8 +238,10 @@ func TestStagedVerdicts(t *testing.T) {
 		want   string
 		total  Total
 	}{
-		"set":    {policy.Staged{By: by, Policy: deny}, " deny [default|StagedNetworkPolicy shop/closed|deny|0] ", Total{Allow: true, By: by, Staged: true}},
-		"delete": {policy.Staged{By: gone, Policy: policy.Policy{ID: web().ID}, Delete: true}, " allow [] ", Total{Allow: true, By: gone, Staged: true, Pending: true}},
+		"set": {policy.Staged{By: by, Policy: deny}, " deny [default|StagedNetworkPolicy shop/closed|deny|0] ",
+			Total{Allow: true, By: by, Staged: true}},
+		"delete": {policy.Staged{By: gone, Policy: policy.Policy{ID: web().ID}, Delete: true}, " allow [] ",
+			Total{Allow: true, By: gone, Staged: true, Pending: true}},
 	} {
 		r := recorder(c.staged)
 		r.take(event(1, clientAddr, webAddr, 80, 0, false))
@@ -239,14 +254,16 @@ func TestStagedVerdicts(t *testing.T) {
 	}
 }
 
-// Whatever pods do, memory is bounded: half a million connections from as many addresses to as many ports take no more than a few MB.
+// Whatever pods do, memory is bounded: half a million connections from as many addresses to as many ports take no more
+// than a few MB.
 func TestFloodIsBounded(t *testing.T) {
 	r := recorder()
 	flood := func(n uint32) {
 		for i := range n {
 			from := netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)})
 			r.take(event(i, from, webAddr, uint16(i), 0, false))
-			r.Denied(netpol.Drop{Why: "ingress NetworkPolicy shop/web", Src: from, Dst: webAddr, Protocol: policy.TCP, DstPort: uint16(i), Bytes: 60})
+			r.Denied(netpol.Drop{Why: "ingress NetworkPolicy shop/web", Src: from, Dst: webAddr, Protocol: policy.TCP,
+				DstPort: uint16(i), Bytes: 60})
 			if i%20000 == 0 {
 				r.finish(time.Unix(int64(i), 0))
 			}
@@ -263,8 +280,10 @@ func TestFloodIsBounded(t *testing.T) {
 	if used := int64(inUse()) - int64(before); used > 20<<20 {
 		t.Errorf("%d bytes", used)
 	}
-	if len(r.live.of) > mostLive || len(r.labels) > mostLabels || len(r.table.of) > mostKeys+4 || len(r.ring.records) > mostRecords || len(r.totals) > mostTotals+8 {
-		t.Errorf("%d live, %d labels, %d keys, %d records, %d totals", len(r.live.of), len(r.labels), len(r.table.of), len(r.ring.records), len(r.totals))
+	if len(r.live.of) > mostLive || len(r.labels) > mostLabels || len(r.table.of) > mostKeys+4 || len(r.ring.records) > mostRecords ||
+		len(r.totals) > mostTotals+8 {
+		t.Errorf("%d live, %d labels, %d keys, %d records, %d totals", len(r.live.of), len(r.labels), len(r.table.of),
+			len(r.ring.records), len(r.totals))
 	}
 	lost := r.Lost()
 	if lost.Crowded > 400_000 {
@@ -293,7 +312,8 @@ func TestRing(t *testing.T) {
 		}
 		return fmt.Sprint(all, next)
 	}
-	for question, want := range map[[2]int]string{{0, 9}: "[2 3 4] 5", {0, 2}: "[2 3] 4", {4, 9}: "[4] 5", {5, 9}: "[] 5", {99, 9}: "[2 3 4] 5"} {
+	for question, want := range map[[2]int]string{{0, 9}: "[2 3 4] 5", {0, 2}: "[2 3] 4", {4, 9}: "[4] 5",
+		{5, 9}: "[] 5", {99, 9}: "[2 3 4] 5"} {
 		if got := starts(uint64(question[0]), question[1]); got != want {
 			t.Errorf("after %v: %s, want %s", question, got, want)
 		}
@@ -352,7 +372,8 @@ func TestCommand(t *testing.T) {
 	if err != nil || strings.Count(text, "\n") != 3 {
 		t.Errorf("%v:\n%s", err, text)
 	}
-	difftest.Contains(t, text, "01:01:01", "shop/client", "shop/web-*:80/TCP", "12 kB", "NetworkPolicy shop/web[0], tier default", "deny", "node1", "shop/web-*/ICMP")
+	difftest.Contains(t, text, "01:01:01", "shop/client", "shop/web-*:80/TCP", "12 kB", "NetworkPolicy shop/web[0], tier default", "deny",
+		"node1", "shop/web-*/ICMP")
 	for args, want := range map[string]int{"-denied": 2, "shop/client": 2, "shop": 3, "bank": 0, "-staged": 0} {
 		if text, err := run(args); err != nil || strings.Count(text, "\n") != want {
 			t.Errorf("%s: %v:\n%s", args, err, text)
@@ -369,7 +390,8 @@ func TestCommand(t *testing.T) {
 		}
 	}
 	server.Config.Handler = http.NotFoundHandler()
-	if _, err := run(); err == nil || !strings.Contains(err.Error(), "another program") || strings.Contains(err.Error(), "policy.flows.enabled") {
+	if _, err := run(); err == nil || !strings.Contains(err.Error(), "another program") ||
+		strings.Contains(err.Error(), "policy.flows.enabled") {
 		t.Errorf("another program: %v", err)
 	}
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -379,7 +401,8 @@ func TestCommand(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `{"node": "n1"}`)
 	})
-	if _, err := run(); err == nil || !strings.Contains(err.Error(), "policy.flows.enabled") || strings.Contains(err.Error(), "another program") {
+	if _, err := run(); err == nil || !strings.Contains(err.Error(), "policy.flows.enabled") ||
+		strings.Contains(err.Error(), "another program") {
 		t.Errorf("an agent without records: %v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 // asking asks the policies of a pod, or of a host endpoint, about a connection. It is false if these are not known.
 type asking func(*policy.Judge) (*policy.Judgement, bool)
 
-// reports reports whether the end that has policies in the direction is a pod of this node; or the node itself behind a host endpoint, to or from
-// others than its pods. Forwarded connections are reported for the pods.
+// reports reports whether the end that has policies in the direction is a pod of this node; or the node itself behind a
+// host endpoint, to or from others than its pods. Forwarded connections are reported for the pods.
 func (r *Recorder) reports(c *connection, d policy.Direction) bool {
 	if _, link := r.judge.Pod(c.subject(d)); link != "" {
 		return true
@@ -33,8 +33,8 @@ func byHost(by netpol.Denied) bool {
 	return by.By.Kind == policy.KindCalicoGlobalNetworkPolicy || strings.HasPrefix(by.Reason, policy.KindHostEndpoint+" ")
 }
 
-// decides finds who decides on a connection; nil: that is not known. Of a denied packet it is who says so by the policy that has denied it, or else
-// whose policies come first.
+// decides finds who decides on a connection; nil: that is not known. Of a denied packet it is who says so by the policy
+// that has denied it, or else whose policies come first.
 func (r *Recorder) decides(c *connection, d policy.Direction, v verdict) (first *policy.Judgement, by asking) {
 	for _, ask := range r.askings(c, d, v) {
 		judged, known := ask(r.judge)
@@ -54,7 +54,8 @@ func denies(judged *policy.Judgement, by netpol.Denied) bool {
 	return !judged.Verdict.Allow && (id == by.By || id.String() == by.Reason)
 }
 
-// askings are a pod's policies and those of the node's own host endpoint, and of a packet that was denied those of all that it may have passed.
+// askings are a pod's policies and those of the node's own host endpoint, and of a packet that was denied those of all
+// that it may have passed.
 func (r *Recorder) askings(c *connection, d policy.Direction, v verdict) (all []asking) {
 	own, peer := c.subject(d), c.subject(1-d)
 	host := func(link string, stage policy.Stage) {

@@ -69,7 +69,8 @@ type Key struct {
 	Protocol     uint8
 	Port         uint16
 	Enforced     Hit
-	// Pending is the deciding rule with all staged policies in force, if that is another rule, or another verdict: then Staged is set.
+	// Pending is the deciding rule with all staged policies in force, if that is another rule, or another verdict: then
+	// Staged is set.
 	Pending Hit
 	Staged  bool
 }
@@ -118,7 +119,8 @@ type RecordHits struct {
 }
 
 var protocolNames = map[uint8]string{
-	unix.IPPROTO_ICMP: "icmp", unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_ICMPV6: "icmp6", unix.IPPROTO_SCTP: "sctp", unix.IPPROTO_UDPLITE: "udplite",
+	unix.IPPROTO_ICMP: "icmp", unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_ICMPV6: "icmp6", unix.IPPROTO_SCTP: "sctp",
+	unix.IPPROTO_UDPLITE: "udplite",
 }
 
 func protocolName(number uint8) string {
@@ -150,7 +152,8 @@ func (s *stored) size() int {
 
 func (s *stored) record(host string) Record {
 	r := Record{
-		Start: s.start, End: s.end, Host: host, Reporter: reporter(s.Direction), Action: Action(s.Allow), Protocol: protocolName(s.Protocol), Port: s.Port,
+		Start: s.start, End: s.end, Host: host, Reporter: reporter(s.Direction), Action: Action(s.Allow),
+		Protocol: protocolName(s.Protocol), Port: s.Port,
 		Source: RecordEnd(s.Source), Dest: RecordEnd(s.Dest), Policies: RecordHits{Enforced: s.Enforced.texts()},
 		Flows: s.Flows, Started: s.Started, Completed: s.Completed,
 		OutPkts: s.Out.Packets, OutBytes: s.Out.Bytes, InPkts: s.In.Packets, InBytes: s.In.Bytes,
@@ -171,7 +174,8 @@ func reporter(d policy.Direction) string {
 // String is that of an End.
 func (e RecordEnd) String() string { return End(e).String() }
 
-// decider names the deciding rule for people: of "default|NetworkPolicy shop/web|allow|0" it is "NetworkPolicy shop/web[0], tier default".
+// decider names the deciding rule for people: of "default|NetworkPolicy shop/web|allow|0" it is "NetworkPolicy
+// shop/web[0], tier default".
 func decider(hits []string) string {
 	var all []string
 	for _, hit := range hits {

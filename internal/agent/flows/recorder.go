@@ -35,7 +35,8 @@ const (
 	eventPause = 50 * time.Millisecond
 	workTime   = 10 * time.Millisecond
 	restFactor = 9
-	// listTime bounds how long new connections of a list are judged, and listFactor how much of the time lists take: the kernel walks its whole table.
+	// listTime bounds how long new connections of a list are judged, and listFactor how much of the time lists take: the
+	// kernel walks its whole table.
 	listTime   = 200 * time.Millisecond
 	listFactor = 50
 	retryTime  = time.Minute
@@ -79,7 +80,8 @@ type Recorder struct {
 func New(o Options) *Recorder {
 	known := make(chan struct{})
 	return &Recorder{
-		Options: o, ready: sync.OnceFunc(func() { close(known) }), wait: known, labels: map[question]*label{}, table: newTable(mostKeys), live: live{mostLive, map[liveKey]*liveFlow{}},
+		Options: o, ready: sync.OnceFunc(func() { close(known) }), wait: known, labels: map[question]*label{}, table: newTable(mostKeys),
+		live: live{mostLive, map[liveKey]*liveFlow{}},
 		ring: ring{most: mostRecords, mostBytes: mostBytes}, totals: totals{}, begun: time.Now(),
 	}
 }
@@ -92,8 +94,10 @@ func (r *Recorder) NotInForce() {
 	clear(r.live.of)
 }
 
-// InForce takes in the policies by which connections are judged from now on, and what would hold with staged ones; without any pending is nil.
-func (r *Recorder) InForce(selection *policy.Selection, pods map[policy.PodKey]*policy.Pod, pending *policy.Selection, stagedBy map[policy.ID]policy.ID) {
+// InForce takes in the policies by which connections are judged from now on, and what would hold with staged ones;
+// without any pending is nil.
+func (r *Recorder) InForce(selection *policy.Selection, pods map[policy.PodKey]*policy.Pod, pending *policy.Selection,
+	stagedBy map[policy.ID]policy.ID) {
 	judge := policy.NewJudge(selection, pods)
 	sources := judge.ReadsSources()
 	var staged *policy.Judge
@@ -253,7 +257,8 @@ func (r *Recorder) total(l *label) {
 	}
 }
 
-// counts returns a label's counts of this interval. The label keeps them, as to find them by the Key took half of the time of an event.
+// counts returns a label's counts of this interval. The label keeps them, as to find them by the Key took half of the
+// time of an event.
 func (r *Recorder) counts(l *label) *Counts {
 	if l.counts == nil || l.interval != r.interval {
 		l.counts, l.crowded = r.table.counts(&l.Key)

@@ -5,7 +5,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// table aggregates an interval's connections. It has room for most Keys; what comes then is added up by direction, verdict and protocol alone.
+// table aggregates an interval's connections. It has room for most Keys; what comes then is added up by direction,
+// verdict and protocol alone.
 type table struct {
 	most int
 	of   map[Key]*Counts
@@ -23,7 +24,8 @@ func (t *table) counts(k *Key) (c *Counts, crowded bool) {
 		t.of[*k] = c
 		return c, false
 	}
-	rest := Key{Direction: k.Direction, Allow: k.Allow, Protocol: k.Protocol, Source: End{Type: TypeNetwork, Name: other}, Dest: End{Type: TypeNetwork, Name: other}}
+	rest := Key{Direction: k.Direction, Allow: k.Allow, Protocol: k.Protocol, Source: End{Type: TypeNetwork, Name: other},
+		Dest: End{Type: TypeNetwork, Name: other}}
 	if c = t.of[rest]; c == nil {
 		c = &Counts{}
 		t.of[rest] = c // at most 2 · 2 · 256 of these
@@ -70,7 +72,8 @@ func (r *ring) after(number uint64, most int) (found []stored, next uint64) {
 	return found, number + uint64(len(found))
 }
 
-// live are connections that have begun, as they were counted last. Connections beyond its room are counted when they end.
+// live are connections that have begun, as they were counted last. Connections beyond its room are counted when they
+// end.
 type live struct {
 	most int
 	of   map[liveKey]*liveFlow

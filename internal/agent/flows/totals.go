@@ -8,7 +8,8 @@ import (
 type Total struct {
 	policy.Direction
 	Allow bool
-	// By is the policy that has decided, or with Staged the staged one; of more policies than there is room for it is Others.
+	// By is the policy that has decided, or with Staged the staged one; of more policies than there is room for it is
+	// Others.
 	By policy.ID
 	// Staged: Pending is the verdict that there would be with all staged policies in force.
 	Staged, Pending bool
@@ -19,8 +20,8 @@ var Others = policy.ID{Kind: "others"}
 
 // Lost counts what is missing in records.
 type Lost struct {
-	// Overruns is how often the kernel had no room for events, Crowded counts connections that were only added up by direction and verdict, Unwritten
-	// records that could not be written to the file.
+	// Overruns is how often the kernel had no room for events, Crowded counts connections that were only added up by
+	// direction and verdict, Unwritten records that could not be written to the file.
 	Overruns, Crowded, Unwritten uint64
 }
 

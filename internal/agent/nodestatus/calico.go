@@ -11,7 +11,8 @@ import (
 // maxReported bounds the routes of one family in an object of the API: 2,000 are some 400 KB, and etcd takes 1.5 MB.
 const maxReported = 2000
 
-// Calico returns the classes of a CalicoNodeStatus that are asked for, without lastUpdated. Unknown classes are ignored.
+// Calico returns the classes of a CalicoNodeStatus that are asked for, without lastUpdated. Unknown classes are
+// ignored.
 func (r *Report) Calico(classes []string) api.CalicoNodeStatusStatus {
 	var out api.CalicoNodeStatusStatus
 	if slices.Contains(classes, api.ClassAgent) {
@@ -33,7 +34,8 @@ func (r *Report) calicoAgent() *api.NodeAgentStatus {
 			return &api.NodeSpeaker{State: "NotReady"}
 		}
 		s := &api.NodeSpeaker{
-			State: "NotReady", Version: "tortie " + r.Version, RouterID: r.RouterID, LastBootTime: calicoTime(r.Started), LastReconfigurationTime: calicoTime(r.configured()),
+			State: "NotReady", Version: "tortie " + r.Version, RouterID: r.RouterID, LastBootTime: calicoTime(r.Started),
+			LastReconfigurationTime: calicoTime(r.configured()),
 		}
 		if r.Ready {
 			s.State = "Ready"
@@ -78,7 +80,8 @@ func (r *Report) calicoBGP() *api.NodeBGPStatus {
 	return out
 }
 
-// calicoType returns the type of a session. Calico has none for automatic reflectors, whose sessions replace the mesh's.
+// calicoType returns the type of a session. Calico has none for automatic reflectors, whose sessions replace the
+// mesh's.
 func calicoType(kind string) string {
 	switch kind {
 	case "node":
@@ -119,7 +122,8 @@ func (r *Report) calicoRoutes() *api.NodeRouteStatus {
 
 // calico is a route as BIRD shows it.
 func (r Route) calico(kinds map[string]string) api.NodeRoute {
-	out := api.NodeRoute{Type: "FIB", Destination: r.Destination, Gateway: r.Via, Interface: r.Device, LearnedFrom: api.NodeRouteFrom{SourceType: "Static"}}
+	out := api.NodeRoute{Type: "FIB", Destination: r.Destination, Gateway: r.Via, Interface: r.Device,
+		LearnedFrom: api.NodeRouteFrom{SourceType: "Static"}}
 	if r.Via == "" {
 		out.Gateway = "N/A"
 	}

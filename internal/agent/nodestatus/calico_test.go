@@ -18,7 +18,8 @@ func TestCalicosWords(t *testing.T) {
 		errtest.Must(t, err)
 		difftest.Golden(t, "calico-"+name+".json", string(text)+"\n")
 	}
-	if got := routed().Calico([]string{api.ClassBGP}); got.Agent != nil || got.Routes != nil || got.BGP.NumberEstablishedV4 != 3 || got.LastUpdated != nil {
+	if got := routed().Calico([]string{api.ClassBGP}); got.Agent != nil || got.Routes != nil ||
+		got.BGP.NumberEstablishedV4 != 3 || got.LastUpdated != nil {
 		t.Errorf("BGP alone: %+v", got)
 	}
 	if got := routed().Calico(nil); got.Agent != nil || got.Routes != nil || got.BGP != nil {
@@ -30,7 +31,8 @@ func TestCalicosWords(t *testing.T) {
 func TestAnswersAreBounded(t *testing.T) {
 	r := &Report{}
 	for i := range 10000 {
-		r.Routes.List = append(r.Routes.List, Route{Destination: fmt.Sprintf("10.%d.%d.0/26", i/250, i%250), Via: "10.0.0.100, 10.0.0.101", Device: "vxlan.calico", Peer: "10.0.0.100"})
+		r.Routes.List = append(r.Routes.List, Route{Destination: fmt.Sprintf("10.%d.%d.0/26", i/250, i%250), Via: "10.0.0.100, 10.0.0.101",
+			Device: "vxlan.calico", Peer: "10.0.0.100"})
 	}
 	text, err := json.Marshal(r.Calico([]string{api.ClassRoutes}))
 	if err != nil || len(text) > 1<<20 {

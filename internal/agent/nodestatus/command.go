@@ -27,9 +27,12 @@ type view struct {
 }
 
 var views = map[string]view{
-	"status": {"address, tunnels, pools, blocks, peers and what is wrong", (*Report).WriteStatus, func(r *Report) any { return r }, "", "status -o json", nil, nil},
-	"peers":  {"the BGP sessions, or those of one peer, and why one is down", (*Report).WritePeers, func(r *Report) any { return r.Peers }, " [ADDRESS|NODE|BGPPEER]", "peers node2", (*Report).PickPeers, (*Report).WritePicked},
-	"routes": {"the routes, or those for an address, what is announced and what was refused", (*Report).WriteRoutes, func(r *Report) any { return RoutesAnswer{r.Routes, r.Announced} }, " [ADDRESS|RANGE]", "routes 192.168.1.7", (*Report).PickRoutes, nil},
+	"status": {"address, tunnels, pools, blocks, peers and what is wrong", (*Report).WriteStatus, func(r *Report) any { return r }, "",
+		"status -o json", nil, nil},
+	"peers": {"the BGP sessions, or those of one peer, and why one is down", (*Report).WritePeers, func(r *Report) any { return r.Peers },
+		" [ADDRESS|NODE|BGPPEER]", "peers node2", (*Report).PickPeers, (*Report).WritePicked},
+	"routes": {"the routes, or those for an address, what is announced and what was refused", (*Report).WriteRoutes,
+		func(r *Report) any { return RoutesAnswer{r.Routes, r.Announced} }, " [ADDRESS|RANGE]", "routes 192.168.1.7", (*Report).PickRoutes, nil},
 }
 
 // RoutesAnswer is the JSON of `node routes`.
@@ -47,8 +50,8 @@ func Help(command string) string { return views[command].help }
 // Output is where a command writes: what was asked for, and its usage.
 type Output struct{ Out, Err io.Writer }
 
-// Run executes a command, the first of args, which must be one of Commands, against the agent at address unless a flag names
-// another. It writes either the whole answer or nothing.
+// Run executes a command, the first of args, which must be one of Commands, against the agent at address unless a flag
+// names another. It writes either the whole answer or nothing.
 func Run(ctx context.Context, args []string, address string, out Output) error {
 	flags := flag.NewFlagSet("node "+args[0], flag.ContinueOnError)
 	flags.SetOutput(out.Err)
@@ -57,7 +60,8 @@ func Run(ctx context.Context, args []string, address string, out Output) error {
 		return Usagef("unknown command %q: there are %s", args[0], strings.Join(Commands(), ", "))
 	}
 	flags.Usage = func() {
-		fmt.Fprintf(out.Err, "usage: node %s [flags]%s\n\nPrints %s. It asks the agent of this node.\nExample: node %s\nWords and columns: docs/fields.csv, docs/node.md.\n\n", args[0], v.arguments, v.help, v.example)
+		fmt.Fprintf(out.Err, "usage: node %s [flags]%s\n\nPrints %s. It asks the agent of this node.\nExample: node %s\n"+
+			"Words and columns: docs/fields.csv, docs/node.md.\n\n", args[0], v.arguments, v.help, v.example)
 		flags.PrintDefaults()
 	}
 	format := flags.String("o", "text", "`format`: text, json or yaml")

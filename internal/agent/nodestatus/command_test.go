@@ -51,7 +51,8 @@ func execute(t *testing.T, address string, args ...string) (string, error) {
 }
 
 func TestFormatsHoldTheWholeAnswer(t *testing.T) {
-	for name, want := range map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled(), "dual": dual(), "routed": routed()} {
+	for name, want := range map[string]*Report{"starting": starting(), "healthy": healthy(), "troubled": troubled(),
+		"dual": dual(), "routed": routed()} {
 		address := agent(t, want)
 		for format, decode := range map[string]func([]byte, any) error{
 			"json": func(text []byte, v any) error {
@@ -207,7 +208,8 @@ func TestPicking(t *testing.T) {
 
 // Of several routes for an address the longest is the first.
 func TestLongestRouteFirst(t *testing.T) {
-	r := &Report{Routes: Routes{List: []Route{{Destination: "0.0.0.0/0"}, {Destination: "10.1.2.0/26"}, {Destination: "10.1.2.9/32"}, {Destination: "fd00::/64"}, {Destination: "odd"}}}}
+	r := &Report{Routes: Routes{List: []Route{{Destination: "0.0.0.0/0"}, {Destination: "10.1.2.0/26"}, {Destination: "10.1.2.9/32"},
+		{Destination: "fd00::/64"}, {Destination: "odd"}}}}
 	errtest.Must(t, r.PickRoutes("10.1.2.9"))
 	var got []string
 	for _, x := range r.Routes.List {
@@ -218,7 +220,8 @@ func TestLongestRouteFirst(t *testing.T) {
 
 // What is passed on of an address is announced.
 func TestPassedOnIsAnnounced(t *testing.T) {
-	r := &Report{Announced: []Announced{{Prefix: "10.1.0.0/26", Origin: "own block"}}, PassedOn: []Announced{{Prefix: "10.1.2.0/26", Origin: "learned"}, {Prefix: "10.1.3.0/26", Origin: "learned"}}}
+	r := &Report{Announced: []Announced{{Prefix: "10.1.0.0/26", Origin: "own block"}},
+		PassedOn: []Announced{{Prefix: "10.1.2.0/26", Origin: "learned"}, {Prefix: "10.1.3.0/26", Origin: "learned"}}}
 	errtest.Must(t, r.PickRoutes("10.1.2.9"))
 	difftest.Want(t, "", []Announced{{Prefix: "10.1.2.0/26", Origin: "learned"}}, r.Announced)
 }

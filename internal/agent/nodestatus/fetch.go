@@ -75,12 +75,14 @@ func (e *RefusedError) Error() string {
 }
 
 // Felix of a calico-node serves its health on the same port by default.
-const otherProgram = "another program has the port, such as Felix of a calico-node; name the agent's by FELIX_HEALTHHOST and FELIX_HEALTHPORT, or by -address"
+const otherProgram = "another program has the port, such as Felix of a calico-node; name the agent's by FELIX_HEALTHHOST and " +
+	"FELIX_HEALTHPORT, or by -address"
 
 // silent explains an error of the connection.
 func silent(address string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("the agent on %s does not answer within %s: its log says why, and its liveness probe restarts it if it is stuck", address, askTime)
+		return fmt.Errorf("the agent on %s does not answer within %s: its log says why, and its liveness probe restarts it if it is stuck",
+			address, askTime)
 	}
 	return &NoAgentError{address, err}
 }

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// PickPeers leaves the sessions with one peer, named by its address, its node or the BGPPeer that it is there for. The error says
-// that there are none.
+// PickPeers leaves the sessions with one peer, named by its address, its node or the BGPPeer that it is there for. The
+// error says that there are none.
 func (r *Report) PickPeers(named string) error {
 	if a, err := netip.ParseAddr(named); err == nil {
 		named = a.Unmap().String()
@@ -20,8 +20,9 @@ func (r *Report) PickPeers(named string) error {
 	return nil
 }
 
-// PickRoutes leaves what there is about one address, or one range: the routes that it lies in or that lie in it, the longest first
-// as that is the one which counts; and so of what is announced, passed on among it, learned and refused. The counts stay those of all.
+// PickRoutes leaves what there is about one address, or one range: the routes that it lies in or that lie in it, the
+// longest first as that is the one which counts; and so of what is announced, passed on among it, learned and refused.
+// The counts stay those of all.
 func (r *Report) PickRoutes(named string) error {
 	about, err := netip.ParsePrefix(named)
 	if a, single := netip.ParseAddr(named); single == nil {
@@ -37,7 +38,8 @@ func (r *Report) PickRoutes(named string) error {
 	r.Announced = touching(about, append(r.Announced, r.PassedOn...), func(x Announced) string { return x.Prefix })
 	r.Learned = touching(about, r.Learned, func(x Path) string { return x.Prefix })
 	if len(r.Routes.List)+len(r.Routes.Refusals)+len(r.Routes.LeftToNetwork)+len(r.Announced) == 0 {
-		return fmt.Errorf("the agent has no route for %s, announces none and has refused none: its packets go where the host's other routes lead (ip route get %s)", named, about.Addr())
+		return fmt.Errorf("the agent has no route for %s, announces none and has refused none: its packets go where the host's other routes "+
+			"lead (ip route get %s)", named, about.Addr())
 	}
 	return nil
 }

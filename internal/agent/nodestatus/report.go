@@ -2,8 +2,8 @@ package nodestatus
 
 import "time"
 
-// Report is the answer of /status. Its names are stable: a version adds to them and takes none away. The tag help is the
-// documentation of a field.
+// Report is the answer of /status. Its names are stable: a version adds to them and takes none away. The tag help is
+// the documentation of a field.
 type Report struct {
 	Node    string    `json:"node" help:"Name of the node."`
 	Version string    `json:"version" help:"Version of the agent."`

@@ -12,7 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// maxListed bounds a list inside of the overview; the commands for peers and routes, and the other formats, have all of it.
+// maxListed bounds a list inside of the overview; the commands for peers and routes, and the other formats, have all of
+// it.
 const maxListed = 20
 
 // maxRows bounds a table there.
@@ -107,7 +108,8 @@ func (r *Report) WriteRoutes(w io.Writer) error {
 	p.line(r.Routes.count())
 	rows := [][]string{{"DESTINATION", "VIA", "DEVICE", "METRIC", "NODE", "SOURCE"}}
 	for _, route := range r.Routes.List {
-		rows = append(rows, []string{route.Destination, cmp.Or(route.Via, route.Type), route.device(), number(route.Metric), dash(route.Node), route.origin()})
+		rows = append(rows,
+			[]string{route.Destination, cmp.Or(route.Via, route.Type), route.device(), number(route.Metric), dash(route.Node), route.origin()})
 	}
 	p.section("", rows)
 	p.section("Announced", r.announcedTable())
@@ -167,7 +169,8 @@ func (r *Report) policiesText() string {
 	p := r.Policy
 	switch {
 	case r.EnforcesPolicies && p != nil:
-		text := fmt.Sprintf("enforced: %s with a policy, %d without; %s in the cluster", count(p.Policed, "pod"), p.Open, count(p.Policies, "policy", "policies"))
+		text := fmt.Sprintf("enforced: %s with a policy, %d without; %s in the cluster", count(p.Policed, "pod"), p.Open,
+			count(p.Policies, "policy", "policies"))
 		if p.Waiting != nil {
 			text += fmt.Sprintf("; a change has waited for %s", r.ago(*p.Waiting))
 		}
@@ -330,7 +333,8 @@ func (r *Report) journalText() string {
 }
 
 func (r *Report) passText() string {
-	text := fmt.Sprintf("%s ago, took %s", r.ago(r.LastPass), time.Duration(r.LastPassSeconds*float64(time.Second)).Round(100*time.Microsecond))
+	text := fmt.Sprintf("%s ago, took %s", r.ago(r.LastPass),
+		time.Duration(r.LastPassSeconds*float64(time.Second)).Round(100*time.Microsecond))
 	switch {
 	case r.LastError != "":
 		return text + ", failed:\n" + r.LastError
@@ -346,7 +350,8 @@ func (r *Report) poolTable() [][]string {
 	}
 	rows := [][]string{{"NAME", "RANGE", "BLOCKS", "IPIP", "VXLAN", "NAT OUTGOING", "THIS NODE"}}
 	for _, p := range r.Pools {
-		rows = append(rows, []string{p.Name, p.CIDR, fmt.Sprintf("/%d", p.BlockSize), p.IPIPMode, cmp.Or(p.VXLANMode, "Never"), yes(p.NATOutgoing), p.use()})
+		rows = append(rows,
+			[]string{p.Name, p.CIDR, fmt.Sprintf("/%d", p.BlockSize), p.IPIPMode, cmp.Or(p.VXLANMode, "Never"), yes(p.NATOutgoing), p.use()})
 	}
 	return rows
 }
@@ -376,7 +381,8 @@ func (r *Report) peerTable() [][]string {
 	rows := [][]string{{"ADDRESS", "NODE", "AS", "STATE", "SINCE", "IN", "OUT", "REFUSED", "FROM", "SOURCE", "WITH"}}
 	for _, p := range r.Peers {
 		rows = append(rows, []string{
-			p.Address, dash(p.Node), fmt.Sprint(p.ASN), p.stateText(), r.clock(p.Since), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), fmt.Sprint(p.Refused),
+			p.Address, dash(p.Node), fmt.Sprint(p.ASN), p.stateText(), r.clock(p.Since), fmt.Sprint(p.Received),
+			fmt.Sprint(p.Sent), fmt.Sprint(p.Refused),
 			p.from(), p.Source, dash(strings.Join(p.traits(), ", ")),
 		})
 	}
@@ -396,7 +402,8 @@ func (p Peer) traits() []string {
 		so   bool
 		text string
 	}{
-		{p.Client, "client"}, {p.Password, "password"}, {p.TCPAO, "TCP-AO"}, {p.Passive, "passive"}, {p.TTLHops > 0, count(p.TTLHops, "hop") + " at most"}, {p.LocalASN != 0, fmt.Sprintf("local AS %d", p.LocalASN)},
+		{p.Client, "client"}, {p.Password, "password"}, {p.TCPAO, "TCP-AO"}, {p.Passive, "passive"},
+		{p.TTLHops > 0, count(p.TTLHops, "hop") + " at most"}, {p.LocalASN != 0, fmt.Sprintf("local AS %d", p.LocalASN)},
 		{p.State == established && !p.EndOfTable, "its table is not whole yet"},
 	} {
 		if t.so {
@@ -430,13 +437,16 @@ func (r *Report) undetected(p Peer) string {
 	return text
 }
 
-// wrongKeys says which keys of TCP-AO the peer has wrong, or too long. Anybody who can send from its address can have the first said.
+// wrongKeys says which keys of TCP-AO the peer has wrong, or too long. Anybody who can send from its address can have
+// the first said.
 func (p Peer) wrongKeys() (words []string) {
 	if p.WrongKeys != "" {
-		words = append(words, fmt.Sprintf("%s: TCP segments from its address have the ID of TCP-AO key %s, and another secret or algorithm has signed them: compare the line in the Secret of BGPPeer %s with the peer's", p.Address, p.WrongKeys, p.Object))
+		words = append(words, fmt.Sprintf("%s: TCP segments from its address have the ID of TCP-AO key %s, and another secret or algorithm has "+
+			"signed them: compare the line in the Secret of BGPPeer %s with the peer's", p.Address, p.WrongKeys, p.Object))
 	}
 	if p.OldKeys != "" {
-		words = append(words, fmt.Sprintf("%s: uses removed TCP-AO keys %s: give it the new ones within a week of the removal, when the session ends", p.Address, p.OldKeys))
+		words = append(words, fmt.Sprintf(
+			"%s: uses removed TCP-AO keys %s: give it the new ones within a week of the removal, when the session ends", p.Address, p.OldKeys))
 	}
 	return words
 }

@@ -32,10 +32,13 @@ func healthy() *Report {
 		LastPass: now.Add(-12 * time.Second), LastPassSeconds: 0.0042,
 		Address: "10.0.0.5/24", AddressSource: "InternalIP of node node1", Interface: "eth0", ASN: 64512, PodMTU: 1480,
 		Tunnels: []Tunnel{{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}},
-		Pools:   []Pool{{Name: "default-ipv4-ippool", CIDR: "192.168.0.0/16", BlockSize: 26, IPIPMode: "Always", NATOutgoing: true, SelectsNode: true}},
-		Blocks:  []string{"192.168.1.0/26"},
+		Pools: []Pool{
+			{Name: "default-ipv4-ippool", CIDR: "192.168.0.0/16", BlockSize: 26, IPIPMode: "Always", NATOutgoing: true, SelectsNode: true},
+		},
+		Blocks: []string{"192.168.1.0/26"},
 		Peers: []Peer{{
-			Address: "10.0.0.7", Node: "node2", ASN: 64512, From: "10.0.0.5", Source: "node-to-node mesh", Kind: "mesh", EndOfTable: true, State: "Established", Since: now.Add(-26 * time.Hour),
+			Address: "10.0.0.7", Node: "node2", ASN: 64512, From: "10.0.0.5", Source: "node-to-node mesh", Kind: "mesh", EndOfTable: true,
+			State: "Established", Since: now.Add(-26 * time.Hour),
 			Received: 1, Sent: 1,
 		}},
 		Learned: []Path{{Prefix: "192.168.2.0/26", NextHop: "10.0.0.7", Peer: "10.0.0.7"}},
@@ -46,7 +49,8 @@ func healthy() *Report {
 				{Destination: "192.168.2.0/26", Type: "unicast", Via: "10.0.0.7", Device: "tunl0", Node: "node2", Source: "BGP", Peer: "10.0.0.7"},
 			},
 		},
-		Facts: &Facts{Written: now.Add(-4 * time.Second), Usable: true, AgentReady: true, DatastoreReady: true, Bytes: 900, Pools: 1, Affinities: 1, Namespaces: 5},
+		Facts: &Facts{Written: now.Add(-4 * time.Second), Usable: true, AgentReady: true, DatastoreReady: true, Bytes: 900, Pools: 1,
+			Affinities: 1, Namespaces: 5},
 	}
 }
 
@@ -55,22 +59,27 @@ func troubled() *Report {
 	r := healthy()
 	down := r.Peers[0]
 	down.State, down.Since, down.Received, down.Sent, down.EndOfTable = "Active", earlier, 0, 0, false
-	down.LastError, down.ErrorSince, down.ErrorAt = "TCP refused on port 179: no BGP speaker listens there, or a firewall rejects", earlier, now.Add(-2*time.Second)
+	down.LastError, down.ErrorSince, down.ErrorAt = "TCP refused on port 179: no BGP speaker listens there, or a firewall rejects",
+		earlier, now.Add(-2*time.Second)
 	down.NextTry = now.Add(3 * time.Second)
 	r.Peers = []Peer{
 		down,
-		{Address: "10.0.0.8", Node: "node3", ASN: 64513, Source: "node-to-node mesh", Kind: "mesh", State: "Active", Since: earlier, Restarting: true,
+		{Address: "10.0.0.8", Node: "node3", ASN: 64513, Source: "node-to-node mesh", Kind: "mesh", State: "Active",
+			Since: earlier, Restarting: true,
 			Received: 2, LastError: "connection lost; its paths are kept for its restart time", ErrorSince: earlier, ErrorAt: earlier},
-		{Address: "10.0.0.9", Node: "node4", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", Passive: true, State: "Active", Since: earlier, NextTry: now.Add(time.Second)},
+		{Address: "10.0.0.9", Node: "node4", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", Passive: true, State: "Active",
+			Since: earlier, NextTry: now.Add(time.Second)},
 		{Address: "10.0.0.4", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", State: "Idle", Since: now},
-		{Address: "10.0.0.10", Node: "node5", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", EndOfTable: true, State: "Established", Since: now.Add(-time.Minute), Received: 1, Sent: 1,
+		{Address: "10.0.0.10", Node: "node5", ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", EndOfTable: true, State: "Established",
+			Since: now.Add(-time.Minute), Received: 1, Sent: 1,
 			LastError: "connection lost", ErrorSince: now.Add(-24 * time.Hour), ErrorAt: now.Add(-24 * time.Hour)},
 	}
 	r.Pools = append(r.Pools,
-		Pool{Name: "old", CIDR: "10.9.0.0/16", BlockSize: 24, IPIPMode: "Never", Disabled: true, Reason: api.PoolDisabled, DisableBGPExport: true, SelectsNode: true},
-		Pool{Name: "racks", CIDR: "10.10.0.0/16", BlockSize: 26, IPIPMode: "CrossSubnet"})
+		Pool{Name: "old", CIDR: "10.9.0.0/16", BlockSize: 24, IPIPMode: "Never", Disabled: true, Reason: api.PoolDisabled, DisableBGPExport: true,
+			SelectsNode: true}, Pool{Name: "racks", CIDR: "10.10.0.0/16", BlockSize: 26, IPIPMode: "CrossSubnet"})
 	r.Tunnels[0].Address = ""
-	r.LastError = "route 192.168.2.0/26 via 10.0.0.7 dev tunl0 onlink: there is no device tunl0\nannounce this node's address: Node node1: datastore is not available"
+	r.LastError = "route 192.168.2.0/26 via 10.0.0.7 dev tunl0 onlink: there is no device tunl0\n" +
+		"announce this node's address: Node node1: datastore is not available"
 	r.Problems = []string{
 		"IPPool broken: spec.cidr \"10.91.0.1/16\" is no CIDR with its host bits zero, such as 192.168.0.0/16",
 		"BGP peer 10.0.0.8: 192.168.1.64/26 via 10.0.0.8: the block belongs to the node at 10.0.0.7, not to node3",
@@ -80,8 +89,12 @@ func troubled() *Report {
 		{Kind: "FelixConfiguration", Name: "node.node1", Fields: []string{"spec.bpfEnabled", "spec.routeSource"}},
 	}
 	r.Routes.Programmed, r.Routes.Held, r.Routes.Starting, r.Routes.Refused = 1, 2, true, 1
-	r.Routes.Refusals = []Refusal{{Prefix: "192.168.1.64/26", Via: "10.0.0.8", Peer: "10.0.0.8", Reason: "the block belongs to the node at 10.0.0.7, not to node3"}}
-	r.Routes.LeftToNetwork = []Refusal{{Prefix: "10.9.1.0/24", Via: "10.1.0.8", Reason: "the next hop is in another subnet and the pool does not encapsulate"}}
+	r.Routes.Refusals = []Refusal{
+		{Prefix: "192.168.1.64/26", Via: "10.0.0.8", Peer: "10.0.0.8", Reason: "the block belongs to the node at 10.0.0.7, not to node3"},
+	}
+	r.Routes.LeftToNetwork = []Refusal{
+		{Prefix: "10.9.1.0/24", Via: "10.1.0.8", Reason: "the next hop is in another subnet and the pool does not encapsulate"},
+	}
 	r.Facts.Written, r.Facts.Usable, r.Facts.DatastoreReady = now.Add(-90*time.Second), false, false
 	r.Journal = Journal{Entries: 1, LastError: "release k8s-pod-network.1: datastore is not available"}
 	return r
@@ -91,20 +104,27 @@ func troubled() *Report {
 func routed() *Report {
 	r := healthy()
 	r.RouterID = "10.0.0.5"
-	r.Tunnels = []Tunnel{{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}, {Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1450, Port: 4789}, {
-		Kind: "WireGuard", Device: "wireguard.cali", Address: "192.168.1.2", MTU: 1440, KeySince: now.Add(-48 * time.Hour), KeyChanging: true, KeyWaitsFor: []string{"node4", "node7"},
-	}}
+	r.Tunnels = []Tunnel{{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480},
+		{Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1450, Port: 4789}, {
+			Kind: "WireGuard", Device: "wireguard.cali", Address: "192.168.1.2", MTU: 1440, KeySince: now.Add(-48 * time.Hour), KeyChanging: true,
+			KeyWaitsFor: []string{"node4", "node7"},
+		}}
 	r.Reflection = &Reflection{Role: "reflector", ClusterID: "10.0.0.5", Reflectors: []string{"node1", "node4", "node7"}}
 	r.Services = &Services{Known: true, Ranges: []string{"10.96.0.0/12", "198.51.100.0/24"}, Prefixes: 3}
-	r.Pools = append(r.Pools, Pool{Name: "vx", CIDR: "10.20.0.0/16", BlockSize: 26, IPIPMode: "Never", VXLANMode: "CrossSubnet", SelectsNode: true})
+	r.Pools = append(r.Pools,
+		Pool{Name: "vx", CIDR: "10.20.0.0/16", BlockSize: 26, IPIPMode: "Never", VXLANMode: "CrossSubnet", SelectsNode: true})
 	r.Announced = []Announced{
-		{Prefix: "192.168.1.0/26", Origin: "own block", Communities: "64512:100"}, {Prefix: "10.96.0.0/12", Origin: "service range"}, {Prefix: "198.51.100.7/32", Origin: "service"},
+		{Prefix: "192.168.1.0/26", Origin: "own block", Communities: "64512:100"}, {Prefix: "10.96.0.0/12", Origin: "service range"},
+		{Prefix: "198.51.100.7/32", Origin: "service"},
 	}
 	tor := Peer{
-		Address: "10.0.0.1", ASN: 64600, From: "10.0.0.5", Port: 179, Source: "BGPPeer rack-a", Kind: "node", Object: "rack-a", LocalASN: 64700, Password: true,
+		Address: "10.0.0.1", ASN: 64600, From: "10.0.0.5", Port: 179, Source: "BGPPeer rack-a", Kind: "node", Object: "rack-a",
+		LocalASN: 64700, Password: true,
 		State: "Established", Since: now.Add(-time.Hour), Received: 12, Sent: 3, Refused: 2, EndOfTable: true,
-		Sessions: 2, MessagesReceived: 142, MessagesSent: 67, FlawedMessages: 3, LastFlaw: "ORIGIN is missing", Supports: "graceful restart for 120 s",
-		Refusals: []Reason{{Reason: "BGPFilter no-default rejects it", Prefixes: 1, Example: "0.0.0.0/0"}, {Reason: "our own AS number is in its AS path", Prefixes: 1}},
+		Sessions: 2, MessagesReceived: 142, MessagesSent: 67, FlawedMessages: 3, LastFlaw: "ORIGIN is missing",
+		Supports: "graceful restart for 120 s",
+		Refusals: []Reason{{Reason: "BGPFilter no-default rejects it", Prefixes: 1, Example: "0.0.0.0/0"},
+			{Reason: "our own AS number is in its AS path", Prefixes: 1}},
 	}
 	second := tor
 	second.Address, second.Refused, second.Refusals, second.EndOfTable, second.FlawedMessages = "10.0.0.2", 0, nil, false, 0
@@ -112,8 +132,10 @@ func routed() *Report {
 	r.Peers = append(r.Peers, tor, second)
 	r.Routes.Desired, r.Routes.Programmed = 4, 4
 	r.Routes.List = append(r.Routes.List,
-		Route{Destination: "172.20.0.0/16", Type: "unicast", Via: "10.0.0.1, 10.0.0.2", Device: "eth0", Metric: 1024, Source: "BGP", Peer: "10.0.0.1", Peers: []string{"10.0.0.1", "10.0.0.2"}, ASPath: "64600 64601", Communities: "64600:1 1:2:3"},
-		Route{Destination: "10.20.3.0/26", Type: "unicast", Via: "192.168.9.1", Device: "vxlan.calico", Encap: "VXLAN", Node: "node2", Source: "affinity"})
+		Route{Destination: "172.20.0.0/16", Type: "unicast", Via: "10.0.0.1, 10.0.0.2", Device: "eth0", Metric: 1024,
+			Source: "BGP", Peer: "10.0.0.1", Peers: []string{"10.0.0.1", "10.0.0.2"}, ASPath: "64600 64601", Communities: "64600:1 1:2:3"},
+		Route{Destination: "10.20.3.0/26", Type: "unicast", Via: "192.168.9.1", Device: "vxlan.calico", Encap: "VXLAN",
+			Node: "node2", Source: "affinity"})
 	return r
 }
 
@@ -129,7 +151,8 @@ func dual() *Report {
 	r.Blocks = append(r.Blocks, "fd00:10:244::40/122")
 	v6 := r.Peers[0]
 	v6.Address, v6.From, v6.State, v6.Since = "fd00::7", "fd00::5", "Active", earlier
-	v6.LastError, v6.ErrorSince, v6.ErrorAt = "TCP refused on port 179 of [fd00::7]: no BGP speaker listens there, or a firewall rejects", earlier, now
+	v6.LastError, v6.ErrorSince, v6.ErrorAt = "TCP refused on port 179 of [fd00::7]: no BGP speaker listens there, or a firewall rejects",
+		earlier, now
 	held := r.Peers[0]
 	held.Address, held.Node, held.State, held.Since, held.HeldUntil = "10.0.0.9", "node4", "Idle", earlier, now.Add(time.Minute)
 	held.LastError, held.ErrorSince, held.ErrorAt = "it announced more than 20000 prefixes", earlier, earlier
@@ -159,11 +182,16 @@ func TestPickedPeer(t *testing.T) {
 	r := routed()
 	ended := now.Add(-2 * time.Hour)
 	r.Peers[slices.IndexFunc(r.Peers, func(p Peer) bool { return p.Address == "10.0.0.1" })].Ends = []End{
-		{At: ended.Add(time.Minute), Times: 3, First: ended.Add(time.Second), Reason: "TCP refused on port 179: no BGP speaker listens there, or a firewall rejects"},
-		{At: ended, Times: 1, First: ended, By: "this node", Reason: "peer is AS 64601, configured 64600", Sent: "OPEN Message Error/Bad Peer AS"},
-		{At: ended, Since: now.Add(-72 * time.Hour), By: "peer", Reason: "closed by the peer: Cease/Administrative Shutdown: works in rack a", Received: "Cease/Administrative Shutdown: works in rack a"},
-		{At: ended.Add(-71 * time.Hour), Since: ended.Add(-72 * time.Hour), By: "hold timer", Reason: "nothing heard from it for the hold time", Sent: "Hold Timer Expired"},
-		{At: ended.Add(-72 * time.Hour), Since: ended.Add(-73 * time.Hour), By: "connection", Reason: "connection lost", Error: "read tcp 10.0.0.5:179->10.0.0.1:40000: read: connection reset by peer"},
+		{At: ended.Add(time.Minute), Times: 3, First: ended.Add(time.Second),
+			Reason: "TCP refused on port 179: no BGP speaker listens there, or a firewall rejects"},
+		{At: ended, Times: 1, First: ended, By: "this node", Reason: "peer is AS 64601, configured 64600",
+			Sent: "OPEN Message Error/Bad Peer AS"},
+		{At: ended, Since: now.Add(-72 * time.Hour), By: "peer", Reason: "closed by the peer: Cease/Administrative Shutdown: works in rack a",
+			Received: "Cease/Administrative Shutdown: works in rack a"},
+		{At: ended.Add(-71 * time.Hour), Since: ended.Add(-72 * time.Hour), By: "hold timer", Reason: "nothing heard from it for the hold time",
+			Sent: "Hold Timer Expired"},
+		{At: ended.Add(-72 * time.Hour), Since: ended.Add(-73 * time.Hour), By: "connection", Reason: "connection lost",
+			Error: "read tcp 10.0.0.5:179->10.0.0.1:40000: read: connection reset by peer"},
 	}
 	got, err := execute(t, agent(t, r), "peers", "10.0.0.1")
 	errtest.Must(t, err)
@@ -225,7 +253,8 @@ func TestWriteErrorsAreReported(t *testing.T) {
 // TestFrom: a link-local session shows this end's address, and before there is one the link.
 func TestFrom(t *testing.T) {
 	for want, p := range map[string]Peer{
-		"fe80::5%eth0": {Address: "fe80::1%eth0", From: "fe80::5%eth0"}, "eth0": {Address: "fe80::1%eth0"}, "10.0.0.5": {Address: "10.0.0.1", From: "10.0.0.5"}, "-": {Address: "10.0.0.1"},
+		"fe80::5%eth0": {Address: "fe80::1%eth0", From: "fe80::5%eth0"}, "eth0": {Address: "fe80::1%eth0"},
+		"10.0.0.5": {Address: "10.0.0.1", From: "10.0.0.5"}, "-": {Address: "10.0.0.1"},
 	} {
 		table := (&Report{Peers: []Peer{p}}).peerTable()
 		if got := table[1][slices.Index(table[0], "FROM")]; got != want {
@@ -244,7 +273,8 @@ func TestTCPAOKeys(t *testing.T) {
 	errtest.Must(t, r.WritePeers(&out))
 	for _, want := range []string{
 		"10.0.0.1: uses removed TCP-AO keys 1/11 2/12: give it the new ones",
-		"10.0.0.2: TCP segments from its address have the ID of TCP-AO key 3/13, and another secret or algorithm has signed them: compare the line in the Secret of BGPPeer tor",
+		"10.0.0.2: TCP segments from its address have the ID of TCP-AO key 3/13, and another secret or algorithm has signed them: compare the " +
+			"line in the Secret of BGPPeer tor",
 	} {
 		if strings.Count(out.String(), "10.0.0.1: ") != 1 || !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, out.String())
@@ -258,9 +288,12 @@ func TestWhyBFDIsNotUp(t *testing.T) {
 	for want, b := range map[string]*BFD{
 		"":       nil,
 		"BFD Up": {State: "Up", Diag: "Path Down"},
-		"10.0.0.1: BFD is not up since 03:04:05: Control Detection Time Expired: no packets come on UDP port 3784": {State: "Down", Since: at, Diag: "Control Detection Time Expired"},
-		"10.0.0.1: BFD is not up since 03:04:05: its packets are not authenticated":                                {State: "Down", Since: at, Fault: "its packets are not authenticated"},
-		"10.0.0.1: BFD is not up since 03:04:05: it says: Administratively Down":                                   {State: "Down", Since: at, Heard: true, RemoteDiag: "Administratively Down"},
+		"10.0.0.1: BFD is not up since 03:04:05: Control Detection Time Expired: no packets come on UDP port 3784": {State: "Down", Since: at,
+			Diag: "Control Detection Time Expired"},
+		"10.0.0.1: BFD is not up since 03:04:05: its packets are not authenticated": {State: "Down", Since: at,
+			Fault: "its packets are not authenticated"},
+		"10.0.0.1: BFD is not up since 03:04:05: it says: Administratively Down": {State: "Down", Since: at,
+			Heard: true, RemoteDiag: "Administratively Down"},
 	} {
 		r := Report{Time: at, Peers: []Peer{{Address: "10.0.0.1", State: established, BFD: b}}}
 		var out strings.Builder

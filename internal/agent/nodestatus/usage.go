@@ -39,8 +39,9 @@ type NoAgentError struct {
 
 // Error says how to ask the agent that is meant.
 func (e *NoAgentError) Error() string {
-	return fmt.Sprintf("no agent answers on %s: %v: this machine is not judged. Ask the pod of the node that is meant: %s. If an agent does run here, its pod may be "+
-		"starting, or it serves on another address (FELIX_HEALTHHOST, FELIX_HEALTHPORT): name that by -address", e.address, e.err, Elsewhere("NODE", "COMMAND"))
+	return fmt.Sprintf("no agent answers on %s: %v: this machine is not judged. Ask the pod of the node that is meant: %s. If an agent "+
+		"does run here, its pod may be starting, or it serves on another address (FELIX_HEALTHHOST, FELIX_HEALTHPORT): name that by -address",
+		e.address, e.err, Elsewhere("NODE", "COMMAND"))
 }
 
 // Unwrap returns the error of the connection.
@@ -48,5 +49,6 @@ func (e *NoAgentError) Unwrap() error { return e.err }
 
 // Elsewhere is the command line that asks a node's own agent.
 func Elsewhere(node, command string) string {
-	return fmt.Sprintf("kubectl -n kube-system exec -c node $(kubectl -n kube-system get pods -l app.kubernetes.io/name=tortie,app.kubernetes.io/component=node --field-selector spec.nodeName=%s -o name) -- node %s", node, command)
+	return fmt.Sprintf("kubectl -n kube-system exec -c node $(kubectl -n kube-system get pods -l "+
+		"app.kubernetes.io/name=tortie,app.kubernetes.io/component=node --field-selector spec.nodeName=%s -o name) -- node %s", node, command)
 }

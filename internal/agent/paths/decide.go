@@ -53,11 +53,13 @@ func (p Peer) path() path { return path{p.Node, p.family()} }
 const (
 	// atOnce is how many nodes are probed in a round.
 	atOnce = 3
-	// fixed of them are always the same, those that follow this node in the order of names: so each node has two that probe it in each round.
+	// fixed of them are always the same, those that follow this node in the order of names: so each node has two that
+	// probe it in each round.
 	fixed = 2
 	// enough probes lost in a row make a node that answered before down.
 	enough = 6
-	// aliveTime is how long a node must be missed that answers nothing else while its kubelet says that it is ready, or that may have started meanwhile.
+	// aliveTime is how long a node must be missed that answers nothing else while its kubelet says that it is ready, or
+	// that may have started meanwhile.
 	aliveTime = time.Minute
 	// strangeTime is how long a ready node must answer all but probes for a remark, if it has never answered one.
 	strangeTime = 3 * time.Minute
@@ -65,8 +67,8 @@ const (
 	recent = period + period/2
 )
 
-// pick returns the nodes to probe in a round, at most atOnce of them; they are in the order of names. The third place goes round among the rest, in
-// each other round among those of them that lose probes.
+// pick returns the nodes to probe in a round, at most atOnce of them; they are in the order of names. The third place
+// goes round among the rest, in each other round among those of them that lose probes.
 func pick(self string, nodes []string, round int, loses func(string) bool) []string {
 	first, _ := slices.BinarySearch(nodes, self)
 	ring := slices.Concat(nodes[first:], nodes[:first])
@@ -117,8 +119,8 @@ type state struct {
 // losing reports that a peer that answered before loses probes.
 func (s state) losing() bool { return s.answered && s.lost > 0 }
 
-// strange reports that a node that has never answered a probe should be asked for whatever else it answers. Without encapsulation the network may drop the
-// source of probes.
+// strange reports that a node that has never answered a probe should be asked for whatever else it answers. Without
+// encapsulation the network may drop the source of probes.
 func (s state) strange(r result) bool {
 	return r.near && !s.answered && !s.noted && (r.Kind == VXLAN || r.Kind == IPIP)
 }
@@ -191,7 +193,8 @@ func (w *Worker) conclude(now time.Time, results []result) (said []saying) {
 	return said
 }
 
-// concludeOf is conclude for one family. If a node misses all that it probes, two at least, the cause is most likely its own.
+// concludeOf is conclude for one family. If a node misses all that it probes, two at least, the cause is most likely
+// its own.
 func (w *Worker) concludeOf(family int, now time.Time, results []result) (said []saying) {
 	missed := 0
 	var judged, again []result
@@ -282,6 +285,8 @@ func remedy(r result, node string) string {
 	case IPIP:
 		what = "that firewalls let IP protocol 4 pass"
 	}
-	forward := [...]string{"iptables -S FORWARD, sysctl net.ipv4.ip_forward", "ip6tables -S FORWARD, sysctl net.ipv6.conf.all.forwarding"}[r.family()]
-	return fmt.Sprintf("see on %s %s, and that no chain drops what is forwarded (nft list ruleset, %s); node diagnose there names more", node, what, forward)
+	forward := [...]string{"iptables -S FORWARD, sysctl net.ipv4.ip_forward",
+		"ip6tables -S FORWARD, sysctl net.ipv6.conf.all.forwarding"}[r.family()]
+	return fmt.Sprintf("see on %s %s, and that no chain drops what is forwarded (nft list ruleset, %s); node diagnose there names more",
+		node, what, forward)
 }

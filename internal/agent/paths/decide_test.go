@@ -22,8 +22,8 @@ func without(nodes []string, self string) []string {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == self })
 }
 
-// TestPick: of any number of nodes each probes three at most, each is probed by two at least in each round, each probes each in turn, and a node
-// that is down is probed again in the next rounds.
+// TestPick: of any number of nodes each probes three at most, each is probed by two at least in each round, each probes
+// each in turn, and a node that is down is probed again in the next rounds.
 func TestPick(t *testing.T) {
 	none := func(string) bool { return false }
 	for n := 1; n < 30; n++ {
@@ -143,9 +143,10 @@ func TestConclude(t *testing.T) {
 		}
 		near := alive("n01")
 		near.near, near.ready = true, true // for minutes
-		s.want(s.round(near, up("n02")), "n01 PathUnknown n01 has sent back no probe of n00 (VXLAN, since 07:35:10 UTC), though it answers other packets: "+
-			"if pods of both do not reach each other, see on n01 that firewalls let VXLAN pass, UDP port 4789 or FelixConfiguration's vxlanPort, and "+
-			"that no chain drops what is forwarded (nft list ruleset, iptables -S FORWARD, sysctl net.ipv4.ip_forward); node diagnose there names more")
+		s.want(s.round(near, up("n02")),
+			"n01 PathUnknown n01 has sent back no probe of n00 (VXLAN, since 07:35:10 UTC), though it answers other packets: if pods of both do "+
+				"not reach each other, see on n01 that firewalls let VXLAN pass, UDP port 4789 or FelixConfiguration's vxlanPort, and that no chain "+
+				"drops what is forwarded (nft list ruleset, iptables -S FORWARD, sysctl net.ipv4.ip_forward); node diagnose there names more")
 		s.want(s.round(near, up("n02")), "") // once
 	})
 	t.Run("never answered, without encapsulation", func(t *testing.T) { // the network may drop probes for their source
@@ -168,7 +169,8 @@ func TestConclude(t *testing.T) {
 		again.keep(nil) // routes are not complete yet
 		again.keep([]Peer{up("n01").Peer, by6(up("n01")).Peer, up("n02").Peer, up("n03").Peer})
 		s.quiet(aliveTime, alive("n01"), by6(up("n01")), alive("n02"), up("n03"))
-		s.want(s.round(alive("n01"), by6(up("n01")), alive("n02"), up("n03")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, IPv4, since 07:35:20 UTC)")
+		s.want(s.round(alive("n01"), by6(up("n01")), alive("n02"), up("n03")),
+			"n01 PathDown n01 is not reached by pods of n00 (VXLAN, IPv4, since 07:35:20 UTC)")
 	})
 	t.Run("another way", func(t *testing.T) {
 		s := newStory(t)
@@ -231,14 +233,16 @@ func TestConclude(t *testing.T) {
 		s.round(up("n01"), up("n02"), up("n07"))
 		s.round(up("n01"), up("n02"))
 		s.round(up("n01"), up("n02"))
-		s.want(s.round(alive("n01"), alive("n02"), alive("n07")), "n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:40 UTC), neither n01 nor n02")
+		s.want(s.round(alive("n01"), alive("n02"), alive("n07")),
+			"n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:40 UTC), neither n01 nor n02")
 	})
 	t.Run("this node, and one that never answered", func(t *testing.T) {
 		s := newStory(t)
 		never := alive("n01")
 		never.Kind = Plain
 		s.round(never, up("n02"), up("n03"))
-		s.want(s.round(never, alive("n02"), alive("n03")), "n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:20 UTC), neither n02 nor n03")
+		s.want(s.round(never, alive("n02"), alive("n03")),
+			"n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:20 UTC), neither n02 nor n03")
 	})
 	t.Run("another way while it is down", func(t *testing.T) {
 		s := newStory(t)
@@ -255,26 +259,35 @@ func TestConclude(t *testing.T) {
 	t.Run("this node", func(t *testing.T) {
 		s := newStory(t)
 		s.round(up("n01"), up("n02"))
-		s.want(s.round(alive("n01"), alive("n02")), "n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:20 UTC), neither n01 nor n02")
-		s.want(s.round(alive("n01"), alive("n02")), "n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:20 UTC), neither n01 nor n02")
-		s.want(s.round(up("n01"), alive("n02")), "n00 PathUp pods of n00 reach other nodes again (VXLAN, after 20s)\nn02 PathDown n02 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
+		s.want(s.round(alive("n01"), alive("n02")),
+			"n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:20 UTC), neither n01 nor n02")
+		s.want(s.round(alive("n01"), alive("n02")),
+			"n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:20 UTC), neither n01 nor n02")
+		s.want(s.round(up("n01"), alive("n02")), "n00 PathUp pods of n00 reach other nodes again (VXLAN, after 20s)\n"+
+			"n02 PathDown n02 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
 		s.want(s.round(up("n01"), up("n02")), "n02 PathUp n02 is reached by pods of n00 again (VXLAN, after 30s)")
 	})
 	t.Run("one family of a node, then both", func(t *testing.T) {
 		s := newStory(t)
 		s.w.peers = []Peer{up("n01").Peer, by6(up("n01")).Peer}
 		s.round(up("n01"), by6(up("n01")), up("n02"), by6(up("n02")))
-		s.want(s.round(up("n01"), by6(alive("n01")), up("n02"), by6(up("n02"))), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, IPv6, since 07:35:20 UTC)")
-		s.want(s.round(alive("n01"), by6(lost("n01")), up("n02"), by6(up("n02"))), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, IPv4, since 07:35:30 UTC; VXLAN, IPv6, since 07:35:20 UTC)")
-		s.want(s.round(up("n01"), by6(lost("n01")), up("n02"), by6(up("n02"))), "n01 PathUp n01 is reached by pods of n00 again (VXLAN, IPv4, after 10s)\nn01 PathDown n01 is not reached by pods of n00 (VXLAN, IPv6, since 07:35:20 UTC)")
-		s.want(s.round(up("n01"), by6(up("n01")), up("n02"), by6(up("n02"))), "n01 PathUp n01 is reached by pods of n00 again (VXLAN, IPv6, after 30s)")
+		s.want(s.round(up("n01"), by6(alive("n01")), up("n02"), by6(up("n02"))),
+			"n01 PathDown n01 is not reached by pods of n00 (VXLAN, IPv6, since 07:35:20 UTC)")
+		s.want(s.round(alive("n01"), by6(lost("n01")), up("n02"), by6(up("n02"))),
+			"n01 PathDown n01 is not reached by pods of n00 (VXLAN, IPv4, since 07:35:30 UTC; VXLAN, IPv6, since 07:35:20 UTC)")
+		s.want(s.round(up("n01"), by6(lost("n01")), up("n02"), by6(up("n02"))), "n01 PathUp n01 is reached by pods of n00 again (VXLAN, IPv4, "+
+			"after 10s)\nn01 PathDown n01 is not reached by pods of n00 (VXLAN, IPv6, since 07:35:20 UTC)")
+		s.want(s.round(up("n01"), by6(up("n01")), up("n02"), by6(up("n02"))),
+			"n01 PathUp n01 is reached by pods of n00 again (VXLAN, IPv6, after 30s)")
 	})
 	t.Run("one family of this node", func(t *testing.T) {
 		s := newStory(t)
 		s.w.peers = []Peer{up("n01").Peer, by6(up("n01")).Peer}
 		s.round(up("n01"), by6(up("n01")), up("n02"), by6(up("n02")))
-		s.want(s.round(up("n01"), by6(alive("n01")), up("n02"), by6(alive("n02"))), "n00 PathDown pods of n00 reach no other node (VXLAN, IPv6, since 07:35:20 UTC), neither n01 nor n02")
-		s.want(s.round(up("n01"), by6(up("n01")), up("n02"), by6(up("n02"))), "n00 PathUp pods of n00 reach other nodes again (VXLAN, IPv6, after 10s)")
+		s.want(s.round(up("n01"), by6(alive("n01")), up("n02"), by6(alive("n02"))),
+			"n00 PathDown pods of n00 reach no other node (VXLAN, IPv6, since 07:35:20 UTC), neither n01 nor n02")
+		s.want(s.round(up("n01"), by6(up("n01")), up("n02"), by6(up("n02"))),
+			"n00 PathUp pods of n00 reach other nodes again (VXLAN, IPv6, after 10s)")
 	})
 	t.Run("IPv6 alone", func(t *testing.T) {
 		s := newStory(t)
@@ -303,7 +316,8 @@ func TestReport(t *testing.T) {
 	s.round(alive("n20"), by6(up("n20")))
 	both := s.w.Report()
 	r := both[0]
-	if r.Up != 20 || r.Down != 1 || r.Unknown != 2 || r.Unprobed != 1 || r.Why != "it is far" || len(r.Paths) != mostShown || r.Paths[0].Node != "n20" || r.Paths[0].Up || r.Paths[0].Since.IsZero() || r.Paths[1].Node != "n04" || !r.Paths[1].Up {
+	if r.Up != 20 || r.Down != 1 || r.Unknown != 2 || r.Unprobed != 1 || r.Why != "it is far" || len(r.Paths) != mostShown ||
+		r.Paths[0].Node != "n20" || r.Paths[0].Up || r.Paths[0].Since.IsZero() || r.Paths[1].Node != "n04" || !r.Paths[1].Up {
 		t.Errorf("%+v", r)
 	}
 	if r := both[1]; r.Up != 1 || r.Unknown != 23 || r.Down+r.Unprobed != 0 || len(r.Paths) != 1 {

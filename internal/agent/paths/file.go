@@ -13,7 +13,8 @@ type answer struct {
 	Kind   Kind   `json:"kind"`
 }
 
-// Recall takes nodes that an earlier agent had answers of, by the text that it was given to keep, for such that have answered. It is for before Run.
+// Recall takes nodes that an earlier agent had answers of, by the text that it was given to keep, for such that have
+// answered. It is for before Run.
 func (w *Worker) Recall(text []byte) error {
 	var all []answer
 	if err := json.Unmarshal(text, &all); err != nil {

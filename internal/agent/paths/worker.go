@@ -31,15 +31,16 @@ const (
 // Worker probes.
 type Worker struct {
 	Node string
-	// Peers returns the nodes that there are routes to, in the order of their names, one with both families twice; none while routes are not
-	// complete.
+	// Peers returns the nodes that there are routes to, in the order of their names, one with both families twice; none
+	// while routes are not complete.
 	Peers  func() []Peer
 	Kernel *netlinkx.Conn
 	// Ready asks the API server whether a Node is ready, which is seldom needed.
 	Ready func(ctx context.Context, node string) bool
 	// Down and Up tell operators, of a Node; Unknown that it has answered no probe yet.
 	Down, Up, Unknown func(node, message string)
-	// Keep is given which nodes have answered, for Recall of the next agent: that concludes nothing from the silence of others.
+	// Keep is given which nodes have answered, for Recall of the next agent: that concludes nothing from the silence of
+	// others.
 	Keep func(text string) error
 	Log  *slog.Logger
 

@@ -14,8 +14,9 @@ type nowhere struct{}
 
 func (nowhere) Place(netip.Addr) (pooled bool, node string) { return false, "" }
 
-// Whoever may write a pod's annotation can name any address. What is denied to his pod is not denied to an address outside of pools, and what his pod may do
-// no address may that is not his node's, until the kubelet says that it is the pod's.
+// Whoever may write a pod's annotation can name any address. What is denied to his pod is not denied to an address
+// outside of pools, and what his pod may do no address may that is not his node's, until the kubelet says that it is
+// the pod's.
 func TestAnAnnotationIsNoProof(t *testing.T) {
 	n := newNode(t)
 	server := n.start(t, "server", "10.90.9.1")
@@ -26,7 +27,8 @@ func TestAnAnnotationIsNoProof(t *testing.T) {
 	w, _ := n.work(t)
 	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing && reaches(t, peer, at) })
 	write := func(name, rules string) {
-		n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", n.name+name, fmt.Sprintf(`"spec":{"namespaceSelector":"projectcalico.org/name == '%s'","types":["Ingress"],"order":%d,
+		n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", n.name+name,
+			fmt.Sprintf(`"spec":{"namespaceSelector":"projectcalico.org/name == '%s'","types":["Ingress"],"order":%d,
 			"ingress":[%s]}`, n.name, len(name), rules))
 		eventually(t, soon, "the policy is in force", func() bool { s := w.Seen(); return s.Policies == 1 && s.Policed == 1 })
 	}
@@ -46,9 +48,11 @@ func TestAnAnnotationIsNoProof(t *testing.T) {
 
 	write("-allow", `{"action":"Allow",`+from+`}`)
 	eventually(t, soon, "in another node's block it is not allowed", func() bool { return !reaches(t, peer, at) })
-	errtest.Must(t, n.request(t, http.MethodPatch, "/api/v1/namespaces/"+n.name+"-elsewhere/pods/peer/status", `{"status":{"phase":"Running","podIP":"10.91.0.9","podIPs":[{"ip":"10.91.0.9"}]}}`))
+	errtest.Must(t, n.request(t, http.MethodPatch, "/api/v1/namespaces/"+n.name+"-elsewhere/pods/peer/status",
+		`{"status":{"phase":"Running","podIP":"10.91.0.9","podIPs":[{"ip":"10.91.0.9"}]}}`))
 	eventually(t, soon, "the kubelet's word allows it", func() bool { return reaches(t, peer, at) })
-	errtest.Must(t, n.request(t, http.MethodPatch, "/api/v1/namespaces/"+n.name+"-elsewhere/pods/peer", `{"metadata":{"annotations":{"cni.projectcalico.org/podIPs":"10.91.0.8/32"}}}`))
+	errtest.Must(t, n.request(t, http.MethodPatch, "/api/v1/namespaces/"+n.name+"-elsewhere/pods/peer",
+		`{"metadata":{"annotations":{"cni.projectcalico.org/podIPs":"10.91.0.8/32"}}}`))
 	eventually(t, soon, "nothing is allowed while annotation and status differ", func() bool { return !reaches(t, peer, at) })
 }
 

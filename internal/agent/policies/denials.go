@@ -78,7 +78,8 @@ func (d *denials) top(now time.Time) []Denied {
 		all = append(all, Denied{key, n})
 	}
 	slices.SortFunc(all, func(a, b Denied) int {
-		return cmp.Or(b.Packets-a.Packets, cmp.Compare(a.Why, b.Why), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), int(a.Protocol)-int(b.Protocol), int(a.Port)-int(b.Port))
+		return cmp.Or(b.Packets-a.Packets, cmp.Compare(a.Why, b.Why), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst),
+			int(a.Protocol)-int(b.Protocol), int(a.Port)-int(b.Port))
 	})
 	return all[:min(len(all), mostReported)]
 }

@@ -17,7 +17,8 @@ const (
 	// sameDrop is how often a line is logged for one policy and direction, anyDrop for any.
 	sameDrop = 10 * time.Second
 	anyDrop  = time.Second
-	// mostLogs is how many lines there may be in a second of what Log rules match, if FelixConfiguration has a rate for each.
+	// mostLogs is how many lines there may be in a second of what Log rules match, if FelixConfiguration has a rate for
+	// each.
 	mostLogs = 100
 	// defaultLogPrefix is Calico's.
 	defaultLogPrefix = "calico-packet"

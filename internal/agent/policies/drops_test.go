@@ -11,7 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// What Log rules match is a sample that begins as FelixConfiguration says; with a rate for each rule all is logged, up to a bound.
+// What Log rules match is a sample that begins as FelixConfiguration says; with a rate for each rule all is logged, up
+// to a bound.
 func TestLogRules(t *testing.T) {
 	id := policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "audit"}
 	const several = 20

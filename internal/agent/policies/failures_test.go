@@ -103,8 +103,8 @@ func guarded(t *testing.T, n *node, net4 string) (client, other *pod, at string)
 	return client, other, at
 }
 
-// probes sends a packet each 5 ms until the returned function is called, which returns how many were answered of how many, each within a time. Each is the
-// first of a connection.
+// probes sends a packet each 5 ms until the returned function is called, which returns how many were answered of how
+// many, each within a time. Each is the first of a connection.
 func probes(t *testing.T, from *pod, at string, within time.Duration) (stop func() (answered, sent int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -133,7 +133,8 @@ func probes(t *testing.T, from *pod, at string, within time.Duration) (stop func
 	return func() (int, int) { cancel(); <-done; return answered, sent }
 }
 
-// While agents end and start, and while the API server is away, nothing that is allowed is lost and nothing that is denied passes.
+// While agents end and start, and while the API server is away, nothing that is allowed is lost and nothing that is
+// denied passes.
 func TestRestartsLoseAndOpenNothing(t *testing.T) {
 	n := newNode(t)
 	client, other, at := guarded(t, n, "10.90.3")
@@ -188,7 +189,8 @@ func TestForeignChangesAreUndone(t *testing.T) {
 		return strings.Join(kept, "")
 	}
 	want := rules()
-	for _, script := range []string{"delete table inet tortie-policy", "flush ruleset", "flush chain inet tortie-policy ingress", "flush map inet tortie-policy to"} {
+	for _, script := range []string{"delete table inet tortie-policy", "flush ruleset", "flush chain inet tortie-policy ingress",
+		"flush map inet tortie-policy to"} {
 		begun, before := time.Now(), told.Load()
 		n.ns.Run(t, "nft", script)
 		eventually(t, soon, "repair of "+script, func() bool { return rules() == want })
@@ -213,7 +215,8 @@ func TestOtherEngines(t *testing.T) {
 	w, stop := n.work(t)
 	eventually(t, soon, "stays out", func() bool { s := w.Seen(); return s.Reason == "felix" && w.InPlace() })
 	out, _ := told.Load("out")
-	if s := w.Seen(); s.Enforcing || out != true || len(s.Problems()) != 1 || !strings.Contains(s.Problems()[0], "chain ip calico filter-cali-from-wl-dispatch") {
+	if s := w.Seen(); s.Enforcing || out != true || len(s.Problems()) != 1 ||
+		!strings.Contains(s.Problems()[0], "chain ip calico filter-cali-from-wl-dispatch") {
 		t.Errorf("told %v, problems %q", out, s.Problems())
 	} else if reason := s.EventReasons()[s.Problems()[0]]; reason != "PolicyLeftToOther" || s.LeftTo() != s.Problems()[0] {
 		t.Errorf("reason %q of an Event %q", reason, s.LeftTo())
@@ -253,14 +256,16 @@ func TestOtherEngines(t *testing.T) {
 
 	n.ns.Run(t, "nft", "delete table ip calico")
 	n.configure = nil
-	for link, engine := range map[string]struct{ reason, plugin string }{"cilium_host": {"cilium", "cilium-cni"}, "antrea-gw0": {"antrea", "antrea"}} {
+	for link, engine := range map[string]struct{ reason, plugin string }{"cilium_host": {"cilium", "cilium-cni"},
+		"antrea-gw0": {"antrea", "antrea"}} {
 		dir := t.TempDir()
 		file := filepath.Join(dir, "05-its.conflist")
 		errtest.Must(t, os.WriteFile(file, []byte(`{"plugins":[{"type":"portmap"},{"type":"`+engine.plugin+`"}]}`), 0o600))
 		n.configure = func(o *policies.Options) { o.ConfDir = dir }
 		n.ns.Run(t, "ip", "link", "add", link, "type", "veth", "peer", "name", "its-peer2")
 		w, stop = n.work(t)
-		eventually(t, soon, "stays out of the way of "+link, func() bool { return w.Seen().Reason == engine.reason && w.InPlace() && n.table(t) == "" })
+		eventually(t, soon, "stays out of the way of "+link,
+			func() bool { return w.Seen().Reason == engine.reason && w.InPlace() && n.table(t) == "" })
 		if s := w.Seen(); s.Enforcing || len(s.Problems()) != 1 || !strings.Contains(s.Problems()[0], file) {
 			t.Errorf("%s: problems %q", link, s.Problems())
 		}
@@ -279,7 +284,8 @@ func TestOtherEngines(t *testing.T) {
 	}
 }
 
-// A pod with CAP_NET_ADMIN makes links in its node's namespace. By none of them policies go, neither of an agent that enforces nor of one that starts.
+// A pod with CAP_NET_ADMIN makes links in its node's namespace. By none of them policies go, neither of an agent that
+// enforces nor of one that starts.
 func TestLinksOfPods(t *testing.T) {
 	n := newNode(t)
 	_, other, at := guarded(t, n, "10.90.7")
@@ -301,7 +307,8 @@ func TestLinksOfPods(t *testing.T) {
 			}
 		}
 		eventually(t, tellsOfLinks, when+": tells of the links", func() bool { return len(w.Seen().Unproven) == 2 })
-		if s := w.Seen(); !s.Enforcing || s.IPVS || !w.InPlace() || len(s.Problems()) != 2 || !strings.Contains(strings.Join(s.Problems(), "\n"), "ip link delete cilium_host") {
+		if s := w.Seen(); !s.Enforcing || s.IPVS || !w.InPlace() || len(s.Problems()) != 2 ||
+			!strings.Contains(strings.Join(s.Problems(), "\n"), "ip link delete cilium_host") {
 			t.Errorf("%s: %+v, problems %q", when, s, s.Problems())
 		}
 		if reaches(t, other, at) {

@@ -58,9 +58,9 @@ func (w *Worker) sweep(ctx context.Context) (ended int, err error) {
 	return ended, err
 }
 
-// denied judges a connection as its first packet would be: by the egress program of the pod that began it, and by the ingress program of the
-// one that was reached. Packets of this node itself to its pods are never filtered. Connections expected by a conntrack helper have no policy
-// of their own.
+// denied judges a connection as its first packet would be: by the egress program of the pod that began it, and by the
+// ingress program of the one that was reached. Packets of this node itself to its pods are never filtered. Connections
+// expected by a conntrack helper have no policy of their own.
 func (w *Worker) denied(f netlinkx.Flow, own map[netip.Addr]bool) bool {
 	if w.inForce.rules == nil || f.Expected {
 		return false
@@ -75,7 +75,8 @@ func (w *Worker) denied(f netlinkx.Flow, own map[netip.Addr]bool) bool {
 	return denies(f.Client, policy.Egress, f.Server) || !own[f.Client] && denies(f.Server, policy.Ingress, f.Client)
 }
 
-// permitFlowtable says whether there may be a flowtable. That there is none where there may be one the agent's next pass finds.
+// permitFlowtable says whether there may be a flowtable. That there is none where there may be one the agent's next
+// pass finds.
 func (w *Worker) permitFlowtable(ctx context.Context, may bool) error {
 	if w.Flowtable == nil {
 		return nil
@@ -86,7 +87,8 @@ func (w *Worker) permitFlowtable(ctx context.Context, may bool) error {
 	return nil
 }
 
-// judgesEachPacket reports that policies of host endpoints judge packets without connection tracking, of which each counts.
+// judgesEachPacket reports that policies of host endpoints judge packets without connection tracking, of which each
+// counts.
 func judgesEachPacket(rs *policy.Ruleset) bool {
 	for _, host := range rs.Hosts {
 		if host.Programs[policy.Untracked] != [2]string{} {

@@ -125,8 +125,11 @@ func TestConnectionsBeforeAPodIsKnownEnd(t *testing.T) {
 	server := n.start(t, "server", "10.90.14.1")
 	w, _ := n.work(t)
 	const policies = "/apis/crd.projectcalico.org/v1/globalnetworkpolicies"
-	n.put(t, policies, n.name, fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"GlobalNetworkPolicy","metadata":{"name":%q},"spec":{"types":["Ingress"],
-		"namespaceSelector":"projectcalico.org/name == '%s'","ingress":[{"action":"Deny","source":{"selector":"app == 'evil'"}},{"action":"Allow"}]}}`, n.name, n.name))
+	n.put(t, policies, n.name,
+		fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"GlobalNetworkPolicy","metadata":{"name":%q},"spec":{"types":["Ingress"],
+		"namespaceSelector":"projectcalico.org/name == '%s'",
+			"ingress":[{"action":"Deny","source":{"selector":"app == 'evil'"}},{"action":"Allow"}]}}`,
+			n.name, n.name))
 	eventually(t, soon, "in force", func() bool { return w.Seen().Policed == 1 })
 	s := connect(t, &pod{NS: far, addr: netip.MustParseAddr("172.30.0.2")}, server, "7001", true, true)
 	eventually(t, soon, "a stranger's stream", func() bool { return s.total() > 10 })
@@ -167,7 +170,8 @@ func talk(t *testing.T, client, server *pod, port string) *stream {
 	return s
 }
 
-// The next answer of a connection of UDP that has ended would begin one that the policy allows, with the packets that it denies for answers.
+// The next answer of a connection of UDP that has ended would begin one that the policy allows, with the packets that
+// it denies for answers.
 func TestAnswersDoNotBeginEndedConnections(t *testing.T) {
 	n := newNode(t)
 	server := n.start(t, "server", "10.90.15.1")

@@ -13,8 +13,9 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// SetHostRules says what counts for host endpoints whatever their policies say, and whether pods reach their node. Until it is called no policies are
-// programmed, for a while: what an earlier agent left may allow other ports, and deny what the defaults allow. Nothing comes of a nil Worker.
+// SetHostRules says what counts for host endpoints whatever their policies say, and whether pods reach their node.
+// Until it is called no policies are programmed, for a while: what an earlier agent left may allow other ports, and
+// deny what the defaults allow. Nothing comes of a nil Worker.
 func (w *Worker) SetHostRules(r policy.HostRules) {
 	if w == nil {
 		return
@@ -28,15 +29,16 @@ func (w *Worker) SetHostRules(r policy.HostRules) {
 	}
 }
 
-// SetGround says whose the addresses of pools are; see cluster.PolicyFeed. It is to be called before SetHostRules. Nothing comes of a nil Worker.
+// SetGround says whose the addresses of pools are; see cluster.PolicyFeed. It is to be called before SetHostRules.
+// Nothing comes of a nil Worker.
 func (w *Worker) SetGround(g cluster.Ground) {
 	if w != nil {
 		w.Feed.SetGround(g)
 	}
 }
 
-// SetHandling says how packets are treated whatever policies say, and what the log of what Log rules match is told by. Until it is called packets are treated
-// as an earlier agent did. Nothing comes of a nil Worker.
+// SetHandling says how packets are treated whatever policies say, and what the log of what Log rules match is told by.
+// Until it is called packets are treated as an earlier agent did. Nothing comes of a nil Worker.
 func (w *Worker) SetHandling(m policy.Handling, logPrefix string) {
 	if w == nil {
 		return
@@ -73,8 +75,8 @@ func (w *Worker) hostRules() policy.HostRules {
 	return policy.HostRules{Inbound: policy.DefaultInbound(), Outbound: policy.DefaultOutbound()}
 }
 
-// hostsMoved reports that host endpoints have other links, or other rules before their policies: without host endpoints only what becomes of packets
-// from pods matters.
+// hostsMoved reports that host endpoints have other links, or other rules before their policies: without host endpoints
+// only what becomes of packets from pods matters.
 func (w *Worker) hostsMoved() (bool, error) {
 	if !w.todo.host && !w.todo.routes || w.compiled.rules == nil {
 		return false, nil
@@ -83,7 +85,8 @@ func (w *Worker) hostsMoved() (bool, error) {
 		return true, nil
 	}
 	now, before := w.hostRules(), w.model.Host
-	if !reflect.DeepEqual(w.handlingKnown(), w.model.Handling) || now.DropFromPods != before.DropFromPods || w.model.HasHosts() && !reflect.DeepEqual(now, before) {
+	if !reflect.DeepEqual(w.handlingKnown(), w.model.Handling) || now.DropFromPods != before.DropFromPods ||
+		w.model.HasHosts() && !reflect.DeepEqual(now, before) {
 		return true, nil
 	}
 	links, err := w.interfaces()

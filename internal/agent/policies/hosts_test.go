@@ -18,7 +18,8 @@ const calicoPath = "/apis/crd.projectcalico.org/v1/"
 
 func (n *node) calico(t *testing.T, kind, plural, name, rest string) {
 	t.Helper()
-	n.put(t, calicoPath+plural, name, fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":%q,"metadata":{"name":%q,"labels":{"host":%q}},%s}`, kind, name, n.name, rest))
+	n.put(t, calicoPath+plural, name, fmt.Sprintf(
+		`{"apiVersion":"crd.projectcalico.org/v1","kind":%q,"metadata":{"name":%q,"labels":{"host":%q}},%s}`, kind, name, n.name, rest))
 }
 
 // dial opens a connection of TCP, and closes it.
@@ -40,8 +41,8 @@ func opens(t *testing.T, from *netnstest.NS, to string) bool {
 	return dial(t, from, to) == nil
 }
 
-// A HostEndpoint of this node is in force, with the failsafe ports that the agent is told; those of other nodes, and objects that
-// go, do nothing. An interface is found by its address, also by one that comes later.
+// A HostEndpoint of this node is in force, with the failsafe ports that the agent is told; those of other nodes, and
+// objects that go, do nothing. An interface is found by its address, also by one that comes later.
 func TestHostEndpoint(t *testing.T) {
 	n := newNode(t)
 	outside := netnstest.New(t)
@@ -59,7 +60,8 @@ func TestHostEndpoint(t *testing.T) {
 	}
 	state := func(ssh, web, other bool) func() bool {
 		return func() bool {
-			return opens(t, outside, "172.30.0.1:22") == ssh && opens(t, outside, "172.30.0.1:80") == web && opens(t, outside, "172.30.0.1:81") == other
+			return opens(t, outside, "172.30.0.1:22") == ssh && opens(t, outside, "172.30.0.1:80") == web &&
+				opens(t, outside, "172.30.0.1:81") == other
 		}
 	}
 	n.calico(t, "HostEndpoint", "hostendpoints", n.name+"-other", `"spec":{"node":"another","interfaceName":"*"}`)

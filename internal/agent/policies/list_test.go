@@ -12,7 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// heldFeed does not pass on what is wanted until it is released, so that a list of pods takes as long as the test likes.
+// heldFeed does not pass on what is wanted until it is released, so that a list of pods takes as long as the test
+// likes.
 type heldFeed struct {
 	policies.Feed
 	mu     sync.Mutex
@@ -52,7 +53,9 @@ func TestPolicyAwaitsTheFirstListOfItsPeers(t *testing.T) {
 	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing && reaches(t, peer, at) })
 
 	feed.hold(true)
-	n.policy(t, "allow", fmt.Sprintf(`{"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":%q}}}]}]}`, n.name+"-elsewhere"))
+	n.policy(t, "allow",
+		fmt.Sprintf(`{"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":%q}}}]}]}`,
+			n.name+"-elsewhere"))
 	for begun := time.Now(); time.Since(begun) < time.Second; {
 		if !reaches(t, peer, at) {
 			t.Fatalf("denied %v after the policy, without a list of the pods that it allows", time.Since(begun))
@@ -75,7 +78,8 @@ func TestPolicyAwaitsTheFirstListOfItsPeers(t *testing.T) {
 	}
 }
 
-// A policy that allows all but some pods allows nothing until there is a list of these: not to new pods, nor, after a while, to those that run.
+// A policy that allows all but some pods allows nothing until there is a list of these: not to new pods, nor, after a
+// while, to those that run.
 func TestAllowOfAllButAwaitsTheList(t *testing.T) {
 	n := newNode(t)
 	server := n.start(t, "server", "10.90.8.1")
@@ -91,7 +95,8 @@ func TestAllowOfAllButAwaitsTheList(t *testing.T) {
 	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing && reaches(t, peer, "10.90.8.1:53") })
 
 	feed.hold(true)
-	n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", n.name, fmt.Sprintf(`"spec":{"namespaceSelector":"projectcalico.org/name == '%[1]s'","types":["Ingress"],
+	n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", n.name,
+		fmt.Sprintf(`"spec":{"namespaceSelector":"projectcalico.org/name == '%[1]s'","types":["Ingress"],
 		"ingress":[{"action":"Allow","source":{"notSelector":"projectcalico.org/namespace == '%[1]s-elsewhere'"}}]}`, n.name))
 	eventually(t, soon, "the policy is known", func() bool { return w.Seen().Policies == 1 })
 	fresh := n.start(t, "fresh", "10.90.8.2")

@@ -12,8 +12,9 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Links are the links of a node's pods, by name. A link that several pods have is left out, so that it is closed, and named with them in same: its
-// name has 44 bits of a digest, for which a user who may make pods can find a name that gives another pod's link his own pod's policies.
+// Links are the links of a node's pods, by name. A link that several pods have is left out, so that it is closed, and
+// named with them in same: its name has 44 bits of a digest, for which a user who may make pods can find a name that
+// gives another pod's link his own pod's policies.
 func Links(local []policy.PodKey) (links map[string]policy.PodKey, same []string) {
 	return linksBy(local, LinkOf)
 }
@@ -37,7 +38,8 @@ func linksBy(local []policy.PodKey, name func(policy.PodKey) string) (links map[
 	}
 	for _, link := range slices.Sorted(maps.Keys(several)) {
 		delete(links, link)
-		same = append(same, fmt.Sprintf("pods %s are closed: their names give the same link, %s: give one of them another name", strings.Join(several[link], " and "), link))
+		same = append(same, fmt.Sprintf("pods %s are closed: their names give the same link, %s: give one of them another name",
+			strings.Join(several[link], " and "), link))
 	}
 	return links, same
 }
@@ -45,7 +47,8 @@ func linksBy(local []policy.PodKey, name func(policy.PodKey) string) (links map[
 // podProtocols are the protocols of routes to pods: the plugins', and Felix's if it is configured to use its own.
 var podProtocols = []netlinkx.Protocol{netlinkx.ProtocolBoot, netlinkx.ProtocolFelix}
 
-// routed are the addresses that the kernel has routes to by links of pods: it knows a pod's addresses before the API server does.
+// routed are the addresses that the kernel has routes to by links of pods: it knows a pod's addresses before the API
+// server does.
 type routed struct {
 	byLink map[string][]netip.Addr
 	links  map[netip.Addr]string
@@ -98,8 +101,8 @@ func (l *localRoutes) readNames() error {
 	return nil
 }
 
-// localPod returns a pod of this node, whose link it is, with the addresses that the kernel routes to it. Before there are routes, what the
-// API says counts, as far as no other pod of the node has it.
+// localPod returns a pod of this node, whose link it is, with the addresses that the kernel routes to it. Before there
+// are routes, what the API says counts, as far as no other pod of the node has it.
 func (r routed) localPod(p *policy.Pod, link string) *policy.Pod {
 	addrs, known := r.byLink[link]
 	if !known {
@@ -113,7 +116,8 @@ func (r routed) localPod(p *policy.Pod, link string) *policy.Pod {
 	return &own
 }
 
-// unroutedPod returns a pod that the kernel has no route to, such as one of another node, without the addresses that are routed to a pod of this one.
+// unroutedPod returns a pod that the kernel has no route to, such as one of another node, without the addresses that
+// are routed to a pod of this one.
 func (r routed) unroutedPod(p *policy.Pod) *policy.Pod {
 	isOthers := func(a netip.Addr) bool { return r.links[a] != "" }
 	if !slices.ContainsFunc(p.Addresses, isOthers) && !slices.ContainsFunc(p.Unsure, isOthers) {

@@ -22,14 +22,16 @@ const (
 type APIServer struct {
 	// Addresses are where programs of the node reach it.
 	Addresses []netip.AddrPort
-	// Answers opens a connection. Policies of host endpoints judge it if it is to be judged, else it passes while the way is open.
+	// Answers opens a connection. Policies of host endpoints judge it if it is to be judged, else it passes while the way
+	// is open.
 	Answers func(ctx context.Context, judged bool) bool
-	// Patience is how long only connections that are not judged must be answered until the node counts as locked out, and what host endpoints had before
-	// comes back.
+	// Patience is how long only connections that are not judged must be answered until the node counts as locked out, and
+	// what host endpoints had before comes back.
 	Patience time.Duration
 }
 
-// trial is of programs of host endpoints that have changed. The way to the API server is open until it has answered a connection that they judge.
+// trial is of programs of host endpoints that have changed. The way to the API server is open until it has answered a
+// connection that they judge.
 type trial struct {
 	hosts    map[string]policy.Host // keys of programs are digests
 	rules    policy.HostRules
@@ -45,7 +47,8 @@ type answers struct {
 	passed    bool
 }
 
-// after are the answers with another one. If neither connection is answered the API server itself is away, which proves nothing.
+// after are the answers with another one. If neither connection is answered the API server itself is away, which proves
+// nothing.
 func (a answers) after(now time.Time, judged, open bool, patience time.Duration) answers {
 	switch {
 	case judged:
@@ -60,8 +63,8 @@ func (a answers) after(now time.Time, judged, open bool, patience time.Duration)
 	return a
 }
 
-// guard opens the way to the API server in a Ruleset whose host endpoints are on trial. policies are theirs; back: not these are in the Ruleset, but
-// those of before.
+// guard opens the way to the API server in a Ruleset whose host endpoints are on trial. policies are theirs; back: not
+// these are in the Ruleset, but those of before.
 func (w *Worker) guard(rules *policy.Ruleset, policies *policy.HostPolicies, back bool) *trial {
 	if w.APIServer == nil || len(rules.Hosts) == 0 && !back {
 		return nil
@@ -107,8 +110,8 @@ func (w *Worker) closesWay() bool {
 	return w.compiled.trial != nil && len(w.compiled.rules.HostRules.Open) > 0 && w.passed(w.compiled.trial)
 }
 
-// failed reports that what is on trial has locked the node out, so that what host endpoints had before comes back. Nothing is asked any more then: the
-// answer may be to either.
+// failed reports that what is on trial has locked the node out, so that what host endpoints had before comes back.
+// Nothing is asked any more then: the answer may be to either.
 func (t *trial) failed() bool { return t != nil && t.lockedOut && t.former != nil }
 
 func (w *Worker) failed() bool {
@@ -140,7 +143,8 @@ func (w *Worker) tries(ctx context.Context) {
 	}
 }
 
-// ask tries out what is in force, and reports whether that is to be done again. Rules that come into force meanwhile have another trial.
+// ask tries out what is in force, and reports whether that is to be done again. Rules that come into force meanwhile
+// have another trial.
 func (w *Worker) ask(ctx context.Context) (again bool) {
 	w.mu.RLock()
 	t := w.inForce.trial

@@ -121,7 +121,8 @@ func (n *distant) hostEndpoint(t *testing.T) {
 // hosts makes a GlobalNetworkPolicy for the host endpoint, of rules of egress.
 func (n *distant) hosts(t *testing.T, name string, order int, rules string) {
 	t.Helper()
-	n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", name, fmt.Sprintf(`"spec":{"order":%d,"selector":"host == '%s'","types":["Egress"],"egress":[%s]}`, order, n.name, rules))
+	n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", name,
+		fmt.Sprintf(`"spec":{"order":%d,"selector":"host == '%s'","types":["Egress"],"egress":[%s]}`, order, n.name, rules))
 }
 
 // isJudged reports that there are host endpoints, by which the API server has answered.
@@ -131,7 +132,8 @@ func (n *distant) isJudged(t *testing.T) bool {
 	return strings.Contains(table, "host-output-") && !strings.Contains(table, "original")
 }
 
-// lockOut makes a host endpoint without a policy, cuts the node's connections to the API server, and then allows new ones.
+// lockOut makes a host endpoint without a policy, cuts the node's connections to the API server, and then allows new
+// ones.
 func (n *distant) lockOut(t *testing.T, found func(*policies.Worker) bool, wayOpen bool) *policies.Worker {
 	t.Helper()
 	w, _ := n.work(t)
@@ -153,8 +155,9 @@ func allows(ports string) string {
 	return `{"action":"Allow","protocol":"TCP","destination":{"ports":[` + ports + `]}}`
 }
 
-// Policies of host endpoints that deny a node the API server leave it the way there, and nothing else, if that is guarded: it is told, and a correction
-// reaches the node and closes the way. An agent that starts with them knows none that were there before.
+// Policies of host endpoints that deny a node the API server leave it the way there, and nothing else, if that is
+// guarded: it is told, and a correction reaches the node and closes the way. An agent that starts with them knows none
+// that were there before.
 func TestLockoutGuard(t *testing.T) {
 	n := newDistant(t)
 	n.guarded(0)
@@ -165,8 +168,8 @@ func TestLockoutGuard(t *testing.T) {
 	})
 }
 
-// Policies that deny the API server for as long as the guard is patient are rolled back, until they change: what the node reached before it reaches
-// again, and no more.
+// Policies that deny the API server for as long as the guard is patient are rolled back, until they change: what the
+// node reached before it reaches again, and no more.
 func TestLockoutIsRolledBack(t *testing.T) {
 	n := newDistant(t)
 	n.guarded(5 * time.Second)
@@ -180,10 +183,12 @@ func TestLockoutIsRolledBack(t *testing.T) {
 	n.hosts(t, n.name+"-denies", 1, `{"action":"Deny"}`)
 	eventually(t, soon, "a policy denies everything", func() bool { return !opens(t, n.ns, otherAt) })
 	n.cut()
-	eventually(t, soon, "the way to the API server is open meanwhile", func() bool { return !w.Seen().RolledBack && opens(t, n.ns, apiServerAt) })
+	eventually(t, soon, "the way to the API server is open meanwhile",
+		func() bool { return !w.Seen().RolledBack && opens(t, n.ns, apiServerAt) })
 	isBack := func() bool {
 		s := w.Seen()
-		return s.LockedOut && s.RolledBack && len(s.Problems()) == 1 && opens(t, n.ns, otherAt) && opens(t, n.ns, apiServerAt) && !opens(t, n.ns, deniedAt)
+		return s.LockedOut && s.RolledBack && len(s.Problems()) == 1 && opens(t, n.ns, otherAt) && opens(t, n.ns, apiServerAt) &&
+			!opens(t, n.ns, deniedAt)
 	}
 	eventually(t, time.Minute, "the policy before it is back", isBack)
 

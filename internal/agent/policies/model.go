@@ -56,8 +56,9 @@ func (m *model) routed(p *policy.Pod, r routed) *policy.Pod {
 	return r.unroutedPod(p)
 }
 
-// follow takes in changes of pods, and of routes, and returns all pods that may be others by them. known: one of these had an address before, so that it
-// may have connections. ok is false, and nothing is done, if other pods have the same link now.
+// follow takes in changes of pods, and of routes, and returns all pods that may be others by them. known: one of these
+// had an address before, so that it may have connections. ok is false, and nothing is done, if other pods have the same
+// link now.
 func (m *model) follow(n news, before, after routed) (changed []policy.PodKey, known, ok bool) {
 	if n.own {
 		local, same := Links(m.view.Local)

@@ -21,8 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Of a policy whose subject has become unreadable the last version in which it was not stays in force; one that never was readable, or that only has
-// the name of another, is left out. One with an unknown tier is closed. Each is named.
+// Of a policy whose subject has become unreadable the last version in which it was not stays in force; one that never
+// was readable, or that only has the name of another, is left out. One with an unknown tier is closed. Each is named.
 func TestUnreadablePolicies(t *testing.T) {
 	of := func(uid, tier string) *api.ClusterNetworkPolicy {
 		p := &api.ClusterNetworkPolicy{Meta: api.Meta{Name: "deny", UID: uid}, Spec: api.ClusterNetworkPolicySpec{
@@ -40,12 +40,14 @@ func TestUnreadablePolicies(t *testing.T) {
 		order            float64 // of what is in force; -1: nothing
 		leftOut, invalid int
 	}{
-		{"first", "", -1, 1, 0}, {"first", "Admin", 7, 0, 0}, {"first", "", 7, 1, 0}, {"first", "", 7, 1, 0}, {"second", "", -1, 1, 0}, {"second", "Baseline", 7, 0, 0},
+		{"first", "", -1, 1, 0}, {"first", "Admin", 7, 0, 0}, {"first", "", 7, 1, 0}, {"first", "", 7, 1, 0}, {"second", "", -1, 1, 0},
+		{"second", "Baseline", 7, 0, 0},
 		{"second", "Nowhere", 7, 0, 1},
 	} {
 		m.take(cluster.PolicyView{ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{of(step.uid, step.tier)}})
 		m.build(routed{})
-		if len(m.LeftOut[id]) != step.leftOut || len(m.Invalid[id]) != step.invalid || len(m.Policies) == 0 != (step.order < 0) || len(m.Policies) > 0 && m.Policies[0].Order != step.order {
+		if len(m.LeftOut[id]) != step.leftOut || len(m.Invalid[id]) != step.invalid || len(m.Policies) == 0 != (step.order < 0) ||
+			len(m.Policies) > 0 && m.Policies[0].Order != step.order {
 			t.Errorf("%+v: %d policies, left out %v, invalid %v", step, len(m.Policies), m.LeftOut, m.Invalid)
 		}
 	}
@@ -57,7 +59,8 @@ type noFeed struct{ Feed }
 func (noFeed) Want(policy.Interest)     {}
 func (noFeed) SetGround(cluster.Ground) {}
 
-// A Deny or Pass of what has not been listed yet denies everything at its ports, so that it does not open what it is to close.
+// A Deny or Pass of what has not been listed yet denies everything at its ports, so that it does not open what it is to
+// close.
 func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 	key := policy.PodKey{Namespace: "a", Name: "web"}
 	links, _ := Links([]policy.PodKey{key})
@@ -83,8 +86,9 @@ func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 		"deny networks":       {"Deny", []api.ClusterNetworkPolicyPeer{{Networks: []string{"10.0.0.0/8"}}}, nil, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := &api.ClusterNetworkPolicy{Meta: api.Meta{Name: "rule"}, Spec: api.ClusterNetworkPolicySpec{Tier: "Admin", Subject: api.ClusterNetworkPolicySubject{Namespaces: &api.LabelSelector{}},
-				Egress: []api.ClusterNetworkPolicyEgressRule{{Action: c.action, To: c.to, Protocols: c.ports}}}}
+			o := &api.ClusterNetworkPolicy{Meta: api.Meta{Name: "rule"},
+				Spec: api.ClusterNetworkPolicySpec{Tier: "Admin", Subject: api.ClusterNetworkPolicySubject{Namespaces: &api.LabelSelector{}},
+					Egress: []api.ClusterNetworkPolicyEgressRule{{Action: c.action, To: c.to, Protocols: c.ports}}}}
 			w := &Worker{Options: Options{Feed: noFeed{}}}
 			w.model.view = cluster.PolicyView{ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{o}, Local: []policy.PodKey{key},
 				Pods: map[policy.PodKey]*policy.Pod{key: {PodKey: key}}, Namespaces: map[string]map[string]string{"a": {}, "b": {"b": "c"}}}
@@ -94,7 +98,8 @@ func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 			if err := w.compile(routed{}, time.Now()); err != nil {
 				t.Fatal(err)
 			}
-			if passes(node, 80) == c.closed || passes(other, 80) == c.closed || passes(node, 81) == c.otherPorts || (len(w.model.closed) > 0) != c.closed {
+			if passes(node, 80) == c.closed || passes(other, 80) == c.closed || passes(node, 81) == c.otherPorts ||
+				(len(w.model.closed) > 0) != c.closed {
 				t.Errorf("not listed: passes %v, %v, at other ports %v", passes(node, 80), passes(other, 80), passes(node, 81))
 			}
 			if got, want := w.interest, w.model.Interest(); got.All != want.All || !slices.Equal(got.Namespaces, want.Namespaces) {
@@ -114,13 +119,15 @@ func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 	}
 }
 
-// A label of a namespace, or of a pod of this node, may bring an address that was in no set into one that is denied: its connections have to end.
+// A label of a namespace, or of a pod of this node, may bring an address that was in no set into one that is denied:
+// its connections have to end.
 func TestAddressesThatComeIntoDeniedSetsForbid(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	of := func(allow bool, members map[netip.Addr][]policy.SetID) *policy.Ruleset {
 		list := policy.List{Steps: []policy.Step{{Set: 7, Verdict: policy.Verdict{Allow: allow}}}}
 		return &policy.Ruleset{Closed: true, Endpoints: map[string]policy.Endpoint{"cali1": {UID: "u", Programs: [2]string{"p", ""}}},
-			Programs: map[string]policy.Program{"p": {Ports: map[uint8][]policy.PortRange{6: {{First: 80, Last: 80, List: list}}}}}, Members: members}
+			Programs: map[string]policy.Program{"p": {Ports: map[uint8][]policy.PortRange{6: {{First: 80, Last: 80, List: list}}}}},
+			Members:  members}
 	}
 	for _, allow := range []bool{false, true} {
 		if got := mayForbid(of(allow, nil), of(allow, map[netip.Addr][]policy.SetID{addr: {7}})); got == allow {
@@ -129,10 +136,12 @@ func TestAddressesThatComeIntoDeniedSetsForbid(t *testing.T) {
 	}
 }
 
-// A pod that comes to be known may have had connections while nothing was closed, and one that may have had an address under it.
+// A pod that comes to be known may have had connections while nothing was closed, and one that may have had an address
+// under it.
 func TestWhatWasNotKnownMayForbid(t *testing.T) {
 	for _, closed := range []bool{false, true} {
-		if got := mayForbid(&policy.Ruleset{Closed: closed}, &policy.Ruleset{Closed: true, Endpoints: map[string]policy.Endpoint{"cali1": {UID: "u"}}}); got == closed {
+		if got := mayForbid(&policy.Ruleset{Closed: closed},
+			&policy.Ruleset{Closed: true, Endpoints: map[string]policy.Endpoint{"cali1": {UID: "u"}}}); got == closed {
 			t.Errorf("a new endpoint, nothing passed before (%v): may forbid %v", closed, got)
 		}
 	}
@@ -152,7 +161,8 @@ func TestWhatWasNotKnownMayForbid(t *testing.T) {
 
 // Of pods whose names give the same link none has its policies in force there, and all are named.
 func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
-	keys := []policy.PodKey{{Namespace: "a", Name: "victim"}, {Namespace: "b", Name: "twin"}, {Namespace: "b", Name: "web"}, {Namespace: "c", Name: "third"}}
+	keys := []policy.PodKey{{Namespace: "a", Name: "victim"}, {Namespace: "b", Name: "twin"}, {Namespace: "b", Name: "web"},
+		{Namespace: "c", Name: "third"}}
 	got, same := linksBy(keys, func(k policy.PodKey) string {
 		if k.Name == "web" {
 			return "cali2"
@@ -170,7 +180,8 @@ func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
 	}
 }
 
-// lacking is the engine of a kernel that answers so when it is asked what it lacks, and with the last answer from then on.
+// lacking is the engine of a kernel that answers so when it is asked what it lacks, and with the last answer from then
+// on.
 type lacking struct {
 	Engine
 	answers []error
@@ -182,7 +193,8 @@ func (l *lacking) Probe(context.Context) error {
 	return l.answers[min(l.asked, len(l.answers))-1]
 }
 
-// What the kernel lacks is told at the start, before there is a policy that needs it, and once. Without an answer it is asked again, after a pause.
+// What the kernel lacks is told at the start, before there is a policy that needs it, and once. Without an answer it is
+// asked again, after a pause.
 func TestLackingKernelIsNamedAtTheStart(t *testing.T) {
 	var text strings.Builder
 	lacks := errors.Join(errors.New("no log"), errors.New("no ct"))
@@ -239,8 +251,8 @@ func TestKernelThatCannotReject(t *testing.T) {
 	}
 }
 
-// A node waits a while for what its configuration says: the defaults could close a failsafe port that an earlier agent has left open, and open the node
-// to its pods.
+// A node waits a while for what its configuration says: the defaults could close a failsafe port that an earlier agent
+// has left open, and open the node to its pods.
 func TestBeginsWithHostRules(t *testing.T) {
 	w, now := New(Options{}), time.Now()
 	w.model.view.Complete, w.model.Node = true, "n"
@@ -265,7 +277,8 @@ func TestPoliciesAwaitTheirOwnServices(t *testing.T) {
 	}
 }
 
-// An address that is routed to a pod of this node is that pod's for certain and nobody else's. Until a pod has a route, what the API says of it counts.
+// An address that is routed to a pod of this node is that pod's for certain and nobody else's. Until a pod has a route,
+// what the API says of it counts.
 func TestRoutesDecideWhoseAddressesAre(t *testing.T) {
 	at := func(numbers ...byte) (all []netip.Addr) {
 		for _, n := range numbers {

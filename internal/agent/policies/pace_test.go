@@ -38,7 +38,8 @@ func (*slowEngine) Probe(context.Context) error { return nil }
 
 func (e *slowEngine) Events(context.Context) (<-chan struct{}, error) { return e.events, nil }
 
-// Whoever may change pods does not keep a processor busy: passes that take long have pauses of the same length, those that do not are made at once.
+// Whoever may change pods does not keep a processor busy: passes that take long have pauses of the same length, those
+// that do not are made at once.
 func TestPassesHavePauses(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes       time.Duration

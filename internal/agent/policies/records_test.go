@@ -17,7 +17,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// record makes the node's Worker record flows, with the rights of an administrator: the chart grants those for staged policies on request.
+// record makes the node's Worker record flows, with the rights of an administrator: the chart grants those for staged
+// policies on request.
 func (n *node) record(t *testing.T, file *flows.File) *flows.Recorder {
 	t.Helper()
 	n.api = n.admin
@@ -48,7 +49,8 @@ func summed(r *flows.Recorder) map[string]flows.Record {
 		}
 		sum := sums[key]
 		sum.Started, sum.Completed, sum.Flows = sum.Started+f.Started, sum.Completed+f.Completed, sum.Flows+f.Flows
-		sum.OutPkts, sum.OutBytes, sum.InPkts, sum.InBytes = sum.OutPkts+f.OutPkts, sum.OutBytes+f.OutBytes, sum.InPkts+f.InPkts, sum.InBytes+f.InBytes
+		sum.OutPkts, sum.OutBytes, sum.InPkts, sum.InBytes = sum.OutPkts+f.OutPkts, sum.OutBytes+f.OutBytes, sum.InPkts+
+			f.InPkts, sum.InBytes+f.InBytes
 		sums[key] = sum
 	}
 	return sums
@@ -79,7 +81,8 @@ func TestConnectionsAreRecorded(t *testing.T) {
 	n := newNode(t)
 	server, client := n.start(t, "server", "10.90.6.1"), n.start(t, "client", "10.90.6.2")
 	server6, client6 := n.start(t, "server6", "fd00:90:6::1"), n.start(t, "client6", "fd00:90:6::2")
-	n.policy(t, "web", `{"podSelector":{"matchLabels":{"app":"server"}},"ingress":[{"ports":[{"port":7001}]},{"ports":[{"port":53,"protocol":"UDP"}]}]}`)
+	n.policy(t, "web",
+		`{"podSelector":{"matchLabels":{"app":"server"}},"ingress":[{"ports":[{"port":7001}]},{"ports":[{"port":53,"protocol":"UDP"}]}]}`)
 	path := filepath.Join(t.TempDir(), "logs", "flows.log")
 	n.bind(t, "far", "elsewhere") // no policy names it
 	n.note(t, "far", "10.90.7.9/32")
@@ -116,10 +119,12 @@ func TestConnectionsAreRecorded(t *testing.T) {
 	awaitFlow(t, r, name("dst", "allow", "client", "server:7001/tcp", byWeb+"|allow|0"), func(f flows.Record) bool {
 		return f.Started == 1 && f.Completed == 0 && f.Flows > 2 && f.OutBytes > 1000 && f.InBytes > 1000 // of several lists
 	})
-	awaitFlow(t, r, name("dst", "deny", "client", "server:99/udp", byWeb+"|deny|-1"), func(f flows.Record) bool { return f.OutPkts > 0 && f.OutBytes >= 33 })
+	awaitFlow(t, r, name("dst", "deny", "client", "server:99/udp", byWeb+"|deny|-1"),
+		func(f flows.Record) bool { return f.OutPkts > 0 && f.OutBytes >= 33 })
 	eventually(t, soon, "among the denials", func() bool {
 		for _, d := range w.Denials() {
-			if d.Why == "ingress NetworkPolicy "+n.name+"/web" && d.Src.String() == "10.90.6.2" && d.Dst.String() == "10.90.6.1" && d.Port == 99 && d.Packets > 0 {
+			if d.Why == "ingress NetworkPolicy "+n.name+"/web" && d.Src.String() == "10.90.6.2" && d.Dst.String() == "10.90.6.1" &&
+				d.Port == 99 && d.Packets > 0 {
 				return true
 			}
 		}
@@ -147,7 +152,8 @@ func (n *node) stage(t *testing.T, r *flows.Recorder, w *policies.Worker, _, cli
 	n.put(t, in+"stagednetworkpolicies", "default.tried", fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"StagedNetworkPolicy",
 		"metadata":{"name":"default.tried","namespace":%q},"spec":{"order":1,"selector":"app == 'server'","types":["Ingress"],
 		"ingress":[{"action":"Deny","protocol":"UDP","destination":{"ports":[53]}}]}}`, n.name))
-	n.put(t, in+"stagedkubernetesnetworkpolicies", "web", fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"StagedKubernetesNetworkPolicy",
+	n.put(t, in+"stagedkubernetesnetworkpolicies", "web",
+		fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"StagedKubernetesNetworkPolicy",
 		"metadata":{"name":"web","namespace":%q},"spec":{"stagedAction":"Delete"}}`, n.name))
 	staged := "StagedNetworkPolicy " + n.name + "/default.tried"
 	applies := w.Seen().Applies
@@ -158,8 +164,9 @@ func (n *node) stage(t *testing.T, r *flows.Recorder, w *policies.Worker, _, cli
 		}
 		would := 0
 		for key := range summed(r) {
-			if strings.Contains(key, "staged deny [default|"+staged+"|deny|0]") && strings.HasPrefix(key, "dst allow") && strings.Contains(key, byWeb+"|allow|1") ||
-				strings.Contains(key, ":99/udp") && strings.HasPrefix(key, "dst deny") && strings.Contains(key, "staged deny [default|"+staged+"|deny|-1]") {
+			if strings.Contains(key, "staged deny [default|"+staged+"|deny|0]") && strings.HasPrefix(key, "dst allow") &&
+				strings.Contains(key, byWeb+"|allow|1") || strings.Contains(key, ":99/udp") && strings.HasPrefix(key, "dst deny") &&
+				strings.Contains(key, "staged deny [default|"+staged+"|deny|-1]") {
 				would++
 			}
 		}

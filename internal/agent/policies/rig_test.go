@@ -109,7 +109,8 @@ func (n *node) podPath() string { return "/api/v1/namespaces/" + n.name + "/pods
 // policy creates a NetworkPolicy with a spec.
 func (n *node) policy(t *testing.T, name, spec string) {
 	t.Helper()
-	n.put(t, n.policyPath(), name, fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":%q},"spec":%s}`, name, spec))
+	n.put(t, n.policyPath(), name,
+		fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":%q},"spec":%s}`, name, spec))
 }
 
 // bind creates a pod on a node, by its name for a label app.
@@ -131,7 +132,8 @@ func (n *node) note(t *testing.T, name, addr string) {
 // wire gives a pod its link, as ADD does.
 func (n *node) wire(t *testing.T, name, addr string) *pod {
 	t.Helper()
-	p := &pod{NS: netnstest.New(t), name: name, link: podnet.HostVethName(podnet.DefaultVethPrefix, n.name, name), addr: netip.MustParseAddr(addr)}
+	p := &pod{NS: netnstest.New(t), name: name, link: podnet.HostVethName(podnet.DefaultVethPrefix, n.name, name),
+		addr: netip.MustParseAddr(addr)}
 	n.ns.Within(t, func() error {
 		_, err := podnet.Setup(t.Context(), podnet.Config{Netns: p.Path(), IfName: "eth0", HostVeth: p.link, Addresses: []netip.Addr{p.addr}})
 		return err

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// lookPause is how often it is looked whether another engine enforces on the node; yieldTime is for how long it must, without a break,
-	// before an agent that enforces leaves the node to it: rules that come and go must not open the node.
+	// lookPause is how often it is looked whether another engine enforces on the node; yieldTime is for how long it must,
+	// without a break, before an agent that enforces leaves the node to it: rules that come and go must not open the node.
 	lookPause = 10 * time.Second
 	yieldTime = 25 * time.Second
 	// idlePause is lookPause while another engine enforces: when it goes, pods are without policy for that long.
@@ -43,9 +43,10 @@ var Reasons = []string{reasonFelix, reasonCilium, reasonAntrea, reasonStarting, 
 // rival is another engine that enforces on the node. The zero value is none.
 type rival struct{ reason, text string }
 
-// engines are other engines: the link that each has, and the type of its plugin. The configuration of the plugin is what an operator has installed. A link
-// alone says nothing: a pod with CAP_NET_ADMIN can make one of any name in the node's namespace (RTM_NEWLINK with IFLA_TARGET_NETNSID, as the node is
-// the other end of its eth0). A configuration that is not the first, or is alone, may be left from earlier.
+// engines are other engines: the link that each has, and the type of its plugin. The configuration of the plugin is
+// what an operator has installed. A link alone says nothing: a pod with CAP_NET_ADMIN can make one of any name in the
+// node's namespace (RTM_NEWLINK with IFLA_TARGET_NETNSID, as the node is the other end of its eth0). A configuration
+// that is not the first, or is alone, may be left from earlier.
 var engines = []struct{ link, plugin, reason, name string }{
 	{"cilium_host", "cilium-cni", reasonCilium, "Cilium"},
 	{"antrea-gw0", "antrea", reasonAntrea, "Antrea"},
@@ -66,7 +67,8 @@ func (w *Worker) findRival(ctx context.Context, links map[string]bool) (rival, e
 	}
 	for _, e := range engines {
 		if links[e.link] && slices.Contains(config.Types, e.plugin) {
-			return rival{e.reason, fmt.Sprintf("%s enforces on this node, as its link %s and its configuration %s are there: if it does not run here any more, remove them",
+			return rival{e.reason, fmt.Sprintf(
+				"%s enforces on this node, as its link %s and its configuration %s are there: if it does not run here any more, remove them",
 				e.name, e.link, filepath.Join(w.ConfDir, config.Name))}, nil
 		}
 	}
@@ -78,11 +80,12 @@ func (w *Worker) findRival(ctx context.Context, links map[string]bool) (rival, e
 	if err != nil || rules == "" {
 		return rival{}, err
 	}
-	return rival{reasonFelix, fmt.Sprintf("Calico's Felix enforces on this node, as its rules are there (%s): if it does not run here any more, "+
-		"set TORTIE_REMOVE_CALICO_RULES=true, and they go once the agent's own are in force", rules)}, nil
+	return rival{reasonFelix, fmt.Sprintf("Calico's Felix enforces on this node, as its rules are there (%s): if it does not run here any "+
+		"more, set TORTIE_REMOVE_CALICO_RULES=true, and they go once the agent's own are in force", rules)}, nil
 }
 
-// configured returns the network configuration that the runtime uses, the first one: others may be left from earlier. The zero File is none.
+// configured returns the network configuration that the runtime uses, the first one: others may be left from earlier.
+// The zero File is none.
 func (w *Worker) configured() (cniconf.File, error) {
 	files, err := cniconf.Read(w.ConfDir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0 {
@@ -94,8 +97,9 @@ func (w *Worker) configured() (cniconf.File, error) {
 	return files[0], nil
 }
 
-// usesIPVS reports whether kube-proxy uses IPVS: it keeps the addresses of Services on its link. A pod can make a link of this name in the node's
-// namespace, and have it take an address from a router advertisement, but give it none without an end.
+// usesIPVS reports whether kube-proxy uses IPVS: it keeps the addresses of Services on its link. A pod can make a link
+// of this name in the node's namespace, and have it take an address from a router advertisement, but give it none
+// without an end.
 func (w *Worker) usesIPVS() (bool, error) {
 	link, err := w.Kernel.LinkByName("kube-ipvs0")
 	if netlinkx.IsNotExist(err) {

@@ -33,8 +33,8 @@ type Seen struct {
 	Policies      int
 	Programs      int
 	Members       int // addresses of pods in sets
-	// Invalid and LeftOut have the problems of policies: of those that are in force as far as they can be read, and of those of which an
-	// earlier version is in force, or none.
+	// Invalid and LeftOut have the problems of policies: of those that are in force as far as they can be read, and of
+	// those of which an earlier version is in force, or none.
 	Invalid, LeftOut map[policy.ID][]string
 	// NotTried has the problems of staged policies.
 	NotTried map[policy.ID][]string
@@ -45,8 +45,8 @@ type Seen struct {
 	LockedOut bool
 	// RolledBack: what host endpoints had before is in force in their place.
 	RolledBack bool
-	// SameLink names pods that are closed because they have the same link, TooLarge the policies because of which all of a namespace are. Closed is how
-	// many pods of this node are, by either.
+	// SameLink names pods that are closed because they have the same link, TooLarge the policies because of which all of a
+	// namespace are. Closed is how many pods of this node are, by either.
 	SameLink []string
 	TooLarge []policy.ID
 	Closed   int
@@ -78,10 +78,12 @@ func (w *Worker) Seen() Seen {
 	return w.seen
 }
 
-// InPlace reports that nothing of another engine's is needed any more: policies are in force, or this agent is not to enforce any.
+// InPlace reports that nothing of another engine's is needed any more: policies are in force, or this agent is not to
+// enforce any.
 func (w *Worker) InPlace() bool { return w.NotInPlace() == nil }
 
-// NotInPlace is why that is not so; nil: it is. Policies that IPVS bypasses are not in force unless the operator says that these will do.
+// NotInPlace is why that is not so; nil: it is. Policies that IPVS bypasses are not in force unless the operator says
+// that these will do.
 func (w *Worker) NotInPlace() error {
 	s := w.Seen()
 	switch {
@@ -132,7 +134,8 @@ func (w *Worker) report(err error) {
 		wait.Signal(w.placed)
 	}
 	if now.Enforcing && !before.Enforcing {
-		w.Log.Info("policies are in force", "pods", now.Policed, "pods without policy", now.Open, "policies", now.Policies, "programs", now.Programs)
+		w.Log.Info("policies are in force", "pods", now.Policed, "pods without policy", now.Open, "policies", now.Policies,
+			"programs", now.Programs)
 	}
 	w.logProblems(now.Problems())
 }
@@ -158,11 +161,13 @@ func (s *Seen) hear(err error, now time.Time) {
 		s.DeafSince = now
 	}
 	if now.Sub(s.DeafSince) >= deafTime {
-		s.Deaf = fmt.Errorf("changes of policies and pods since %s are not in force, as watches of the API server fail: %w", s.DeafSince.UTC().Format(time.RFC3339), err)
+		s.Deaf = fmt.Errorf("changes of policies and pods since %s are not in force, as watches of the API server fail: %w",
+			s.DeafSince.UTC().Format(time.RFC3339), err)
 	}
 }
 
-// Unmet is what keeps policies from being in force, or closes pods that they do not; nil: nothing. What is wrong with a policy by itself is left out.
+// Unmet is what keeps policies from being in force, or closes pods that they do not; nil: nothing. What is wrong with a
+// policy by itself is left out.
 func (s *Seen) Unmet() error {
 	errs := []error{s.Err, s.Refused, s.Deaf}
 	for _, text := range s.SameLink {
@@ -184,7 +189,8 @@ func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
 	case err != nil:
 		return false, reasonFailing, err.Error()
 	case w.model.view.Err != nil:
-		return false, reasonStarting, "the API server has not told everything yet, what an earlier agent left is in force: " + w.model.view.Err.Error()
+		return false, reasonStarting, "the API server has not told everything yet, what an earlier agent left is in force: " +
+			w.model.view.Err.Error()
 	}
 	return false, reasonStarting, "the API server has not told everything yet, what an earlier agent left is in force"
 }
@@ -268,7 +274,8 @@ func (s *Seen) Problems() (texts []string) {
 	for _, part := range []struct {
 		what string
 		of   map[policy.ID][]string
-	}{{"is in force as far as it can be read", s.Invalid}, {"cannot be read: its last version that could is in force, if there was one", s.LeftOut},
+	}{{"is in force as far as it can be read", s.Invalid},
+		{"cannot be read: its last version that could is in force, if there was one", s.LeftOut},
 		{"is tried out as far as it can be read", s.NotTried}} {
 		for _, id := range slices.SortedFunc(maps.Keys(part.of), func(a, b policy.ID) int { return strings.Compare(a.String(), b.String()) }) {
 			if len(texts) >= mostTold {
@@ -280,7 +287,8 @@ func (s *Seen) Problems() (texts []string) {
 		}
 	}
 	for _, id := range s.Unlisted {
-		texts = append(texts, fmt.Sprintf("%s denies everything where it denies or passes on nodes or pods, and allows nothing where it allows all but these, as the API server has not listed them yet", id))
+		texts = append(texts, fmt.Sprintf("%s denies everything where it denies or passes on nodes or pods, and allows nothing where it allows "+
+			"all but these, as the API server has not listed them yet", id))
 	}
 	return texts
 }
@@ -306,7 +314,8 @@ func (s *Seen) Unsupported() (texts []string) {
 	if !errors.Is(s.Lacks, netpol.ErrLacks) && !errors.Is(s.Lacks, netpol.ErrNoLog) {
 		return nil
 	}
-	return slices.DeleteFunc(strings.Split(s.Lacks.Error(), "\n"), func(text string) bool { return strings.HasPrefix(text, netpol.ErrNotProbed.Error()) })
+	return slices.DeleteFunc(strings.Split(s.Lacks.Error(), "\n"),
+		func(text string) bool { return strings.HasPrefix(text, netpol.ErrNotProbed.Error()) })
 }
 
 // EventReasons are the reasons of Events about problems, by their texts.
@@ -341,18 +350,19 @@ func (s *Seen) Lockout() string {
 	if s.RolledBack {
 		follows = "so that those before them are in force"
 	}
-	return "policies of host endpoints deny this node the API server, " + follows + ": change these policies, or add its port to failsafeOutboundHostPorts"
+	return "policies of host endpoints deny this node the API server, " + follows +
+		": change these policies, or add its port to failsafeOutboundHostPorts"
 }
 
-const noRejectText = "packets that policies deny are dropped without an answer, although FelixConfiguration asks for Reject: the kernel lacks it (modules " +
-	"nft_reject, nft_reject_inet)"
+const noRejectText = "packets that policies deny are dropped without an answer, although FelixConfiguration asks for Reject: the kernel " +
+	"lacks it (modules nft_reject, nft_reject_inet)"
 
 // unprovenText is about a link with the name of another engine's.
-const unprovenText = "link %s is there, as where another engine enforces, but no configuration of that engine is in " + cniconf.Dir + ", and a pod with " +
-	"CAP_NET_ADMIN can make such a link: policies stay in force. If the engine enforces here, set TORTIE_POLICY=off (policy.enabled=false), else remove the link " +
-	"(ip link delete %[1]s) and look which pods have CAP_NET_ADMIN"
+const unprovenText = "link %s is there, as where another engine enforces, but no configuration of that engine is in " + cniconf.Dir +
+	", and a pod with CAP_NET_ADMIN can make such a link: policies stay in force. If the engine enforces here, set TORTIE_POLICY=off " +
+	"(policy.enabled=false), else remove the link (ip link delete %[1]s) and look which pods have CAP_NET_ADMIN"
 
 // IPVSText says what IPVS does to policies.
-const IPVSText = "kube-proxy uses IPVS (link kube-ipvs0), where policies judge a packet to a Service by the Service's address and port, and those for ingress " +
-	"of a pod of the same node do not judge it: set kube-proxy's mode to nftables or iptables, and remove the link if it stays (ip link delete kube-ipvs0). " +
-	"Until then the agent is not ready, unless TORTIE_POLICY is on"
+const IPVSText = "kube-proxy uses IPVS (link kube-ipvs0), where policies judge a packet to a Service by the Service's address and port, " +
+	"and those for ingress of a pod of the same node do not judge it: set kube-proxy's mode to nftables or iptables, and remove the link if " +
+	"it stays (ip link delete kube-ipvs0). Until then the agent is not ready, unless TORTIE_POLICY is on"

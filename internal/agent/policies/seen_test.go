@@ -14,7 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Watches that fail for long are told, with the time since when changes may be missing, also by an agent that enforces; those of a moment are not.
+// Watches that fail for long are told, with the time since when changes may be missing, also by an agent that enforces;
+// those of a moment are not.
 func TestFailingWatchesAreTold(t *testing.T) {
 	refused, begin := errors.New("networkpolicies is forbidden"), time.Now()
 	var s Seen
@@ -22,9 +23,11 @@ func TestFailingWatchesAreTold(t *testing.T) {
 		after time.Duration
 		err   error
 		told  bool
-	}{{0, refused, false}, {deafTime / 2, refused, false}, {deafTime - 1, nil, false}, {deafTime, refused, false}, {2*deafTime - 1, refused, false}, {2 * deafTime, refused, true}, {3 * deafTime, nil, false}} {
+	}{{0, refused, false}, {deafTime / 2, refused, false}, {deafTime - 1, nil, false}, {deafTime, refused, false},
+		{2*deafTime - 1, refused, false}, {2 * deafTime, refused, true}, {3 * deafTime, nil, false}} {
 		s.hear(step.err, begin.Add(step.after))
-		if got := s.Problems(); errors.Is(s.Unmet(), refused) != step.told || (len(got) == 1 && strings.Contains(got[0], refused.Error())) != step.told {
+		if got := s.Problems(); errors.Is(s.Unmet(), refused) != step.told ||
+			(len(got) == 1 && strings.Contains(got[0], refused.Error())) != step.told {
 			t.Errorf("after %v: %v, problems %q, want it told: %v", step.after, s.Unmet(), got, step.told)
 		}
 		if s.DeafSince.IsZero() != (step.err == nil) {
@@ -47,13 +50,16 @@ func TestReasonsOfObstacles(t *testing.T) {
 		seen Seen
 		want []string // of the problems, in order
 	}{
-		{Seen{Lacks: errors.Join(fmt.Errorf("%w: %w", netpol.ErrNoLog, odd), fmt.Errorf("%w: %w", netpol.ErrLacks, odd))}, []string{"PolicyUnsupported", "PolicyUnsupported"}},
-		{Seen{Lacks: errors.Join(fmt.Errorf("%w: %w", netpol.ErrNoLog, odd), fmt.Errorf("%w: %w", netpol.ErrNotProbed, odd))}, []string{"PolicyUnsupported", ""}},
+		{Seen{Lacks: errors.Join(fmt.Errorf("%w: %w", netpol.ErrNoLog, odd), fmt.Errorf("%w: %w", netpol.ErrLacks, odd))},
+			[]string{"PolicyUnsupported", "PolicyUnsupported"}},
+		{Seen{Lacks: errors.Join(fmt.Errorf("%w: %w", netpol.ErrNoLog, odd), fmt.Errorf("%w: %w", netpol.ErrNotProbed, odd))},
+			[]string{"PolicyUnsupported", ""}},
 		{Seen{Lacks: fmt.Errorf("%w: %w", netpol.ErrNotProbed, odd)}, []string{""}},
 		{Seen{Reason: reasonFailing, Why: "odd", Err: odd}, []string{"PolicyNotInForce"}},
 		{Seen{Reason: reasonStarting, Why: "odd"}, nil},
 		{Seen{Reason: reasonCilium, Why: "odd"}, []string{"PolicyLeftToOther"}},
-		{Seen{Enforcing: true, Err: odd, Refused: errors.New("refused"), SameLink: []string{"a and b"}}, []string{"PolicyNotInForce", "PolicyNotInForce", "PolicyNotInForce"}},
+		{Seen{Enforcing: true, Err: odd, Refused: errors.New("refused"), SameLink: []string{"a and b"}},
+			[]string{"PolicyNotInForce", "PolicyNotInForce", "PolicyNotInForce"}},
 	} {
 		var got []string
 		for _, text := range c.seen.Problems() {
@@ -65,8 +71,8 @@ func TestReasonsOfObstacles(t *testing.T) {
 	}
 }
 
-// Pods that are closed whatever their policies allow are counted, and say why: those of a namespace whose policies are too large for a node, and those
-// that have the same link.
+// Pods that are closed whatever their policies allow are counted, and say why: those of a namespace whose policies are
+// too large for a node, and those that have the same link.
 func TestClosedPodsAreTold(t *testing.T) {
 	huge := api.NetworkPolicy{Meta: api.Meta{Namespace: "a", Name: "huge"}}
 	for i := range 3000 {
@@ -86,7 +92,8 @@ func TestClosedPodsAreTold(t *testing.T) {
 	w.inForce.rules = policy.Compile(state)
 	w.report(nil)
 	s := w.Seen()
-	if s.Closed != 1 || !slices.Equal(s.TooLarge, []policy.ID{{Kind: policy.KindNetworkPolicy, Namespace: "a", Name: "huge"}}) || s.Unmet() == nil || !strings.Contains(s.Unmet().Error(), "NetworkPolicy a/huge: "+policy.TooLargeText) {
+	if s.Closed != 1 || !slices.Equal(s.TooLarge, []policy.ID{{Kind: policy.KindNetworkPolicy, Namespace: "a", Name: "huge"}}) ||
+		s.Unmet() == nil || !strings.Contains(s.Unmet().Error(), "NetworkPolicy a/huge: "+policy.TooLargeText) {
 		t.Errorf("closed %d, too large %v: %v", s.Closed, s.TooLarge, s.Unmet())
 	}
 	w.inForce.rules = policy.Compile(policy.State{})

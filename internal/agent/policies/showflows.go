@@ -34,7 +34,8 @@ func (t tried) and(i policy.Interest) policy.Interest {
 	return i.And(t.pending.Interest())
 }
 
-// named adds all pods of the cluster if flows are recorded: the other end of a connection has a name even if no policy is about it.
+// named adds all pods of the cluster if flows are recorded: the other end of a connection has a name even if no policy
+// is about it.
 func (w *Worker) named(i policy.Interest) policy.Interest {
 	i.All = i.All || w.Flows != nil
 	return i

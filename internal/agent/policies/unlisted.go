@@ -7,16 +7,17 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// listTime bounds how long running pods keep the policies that they had, while one that selects them now names pods or nodes that have not been listed:
-// a busy API server takes seconds to list 10,000 pods to a thousand agents, and a policy that denies must not be without effect for longer than
-// people wait for it.
+// listTime bounds how long running pods keep the policies that they had, while one that selects them now names pods or
+// nodes that have not been listed: a busy API server takes seconds to list 10,000 pods to a thousand agents, and a
+// policy that denies must not be without effect for longer than people wait for it.
 const listTime = 10 * time.Second
 
-// unlisted is about policies that name pods or nodes which the API server has not listed yet. Without these an Allow denies what it is to allow, so that
-// established connections end, or, if it is of all but these, would allow all, so that it allows nothing. A Deny or Pass would deny nothing, so that it
-// denies everything at its ports. Pods that run keep for a
-// while all policies that they had: these are as they were at one moment, so that nothing passes that was denied then and is denied later. Pods that
-// are new get the new policies at once.
+// unlisted is about policies that name pods or nodes which the API server has not listed yet. Without these an Allow
+// denies what it is to allow, so that established connections end, or, if it is of all but these, would allow all, so
+// that it allows nothing. A Deny or Pass would deny nothing, so that it denies everything at its ports. Pods that run
+// keep for a
+// while all policies that they had: these are as they were at one moment, so that nothing passes that was denied then
+// and is denied later. Pods that are new get the new policies at once.
 type unlisted struct {
 	since  time.Time        // since when there are such policies that count for a pod of this node; zero: there are none
 	closed []policy.ID      // those with rules that deny everything, or allow nothing
@@ -78,7 +79,8 @@ func (c compiled) hold(link string, pod *policy.Pod, now time.Time) hold {
 	return hold{had, now.Add(listTime)}
 }
 
-// due returns when the next pod loses what it keeps, or the state is due to tell of policies that wait for a list; zero: nothing waits.
+// due returns when the next pod loses what it keeps, or the state is due to tell of policies that wait for a list;
+// zero: nothing waits.
 func (u *unlisted) due(now time.Time) (next time.Time) {
 	consider := func(t time.Time) {
 		if t.After(now) && (next.IsZero() || t.Before(next)) {
@@ -99,7 +101,8 @@ func (u *unlisted) late(now time.Time) bool {
 	return !u.since.IsZero() && now.Sub(u.since) >= listTime
 }
 
-// closeUnlisted closes the rules that have to be, and returns the policies that count for pods of this node and name what has not been listed.
+// closeUnlisted closes the rules that have to be, and returns the policies that count for pods of this node and name
+// what has not been listed.
 func (m *model) closeUnlisted(selection *policy.Selection, interest policy.Interest) (awaiting map[policy.ID]bool) {
 	if m.closed = nil; m.view.KnowsAll(interest) {
 		return nil
@@ -128,7 +131,8 @@ func (m *model) closeUnlisted(selection *policy.Selection, interest policy.Inter
 func (m *model) lists(d policy.Direction, rules ...policy.Rule) bool {
 	v := &m.view
 	unlisted := func(p policy.Peer) bool {
-		return p.Nodes != nil && !v.NodesKnown || p.Service != nil && v.MissingServices[p.Service.Name] || p.Match.ReadsAccounts() && v.AccountsMissing
+		return p.Nodes != nil && !v.NodesKnown || p.Service != nil && v.MissingServices[p.Service.Name] ||
+			p.Match.ReadsAccounts() && v.AccountsMissing
 	}
 	for _, r := range rules {
 		if slices.ContainsFunc(r.Peers, unlisted) || r.Own.ReadsAccounts() && v.AccountsMissing {

@@ -34,7 +34,8 @@ func (n nodePods) passes(when, pod, to string, want bool) {
 	links, _ := Links(n.model.view.Local)
 	for link, key := range links {
 		if key.Name == pod {
-			if v := n.compiled.rules.Decide(link, policy.Egress, netip.MustParseAddr(to), policy.Packet{Protocol: policy.TCP, Port: 80}); v.Allow != want {
+			if v := n.compiled.rules.Decide(link, policy.Egress, netip.MustParseAddr(to),
+				policy.Packet{Protocol: policy.TCP, Port: 80}); v.Allow != want {
 				n.t.Errorf("%s: from %s to %s: %+v, want %v", when, pod, to, v, want)
 			}
 			return
@@ -51,22 +52,25 @@ func denying(name, label string, to api.ClusterNetworkPolicyPeer) *api.ClusterNe
 	}}
 }
 
-// While a policy names what has not been listed, pods that it selects and that run keep all policies that they had, for a bounded time: what was
-// denied stays denied. New pods, and pods that it does not select, have the new policies at once.
+// While a policy names what has not been listed, pods that it selects and that run keep all policies that they had, for
+// a bounded time: what was denied stays denied. New pods, and pods that it does not select, have the new policies at
+// once.
 func TestRunningPodsKeepTheirPoliciesUntilTheList(t *testing.T) {
 	const node, other, outside = "192.0.2.1", "192.0.2.2", "198.51.100.1"
 	toOther := api.ClusterNetworkPolicyPeer{Networks: []string{other + "/32"}}
 	toNodes := api.ClusterNetworkPolicyPeer{Nodes: &api.LabelSelector{}}
 	old, apart, next := denying("old", "named", toOther), denying("apart", "apart", toOther), denying("next", "named", toNodes)
 	view := func(policies []*api.ClusterNetworkPolicy, pods ...policy.PodKey) cluster.PolicyView {
-		v := cluster.PolicyView{Complete: true, ClusterNetworkPolicies: policies, Local: pods, NodesKnown: true, Pods: map[policy.PodKey]*policy.Pod{},
+		v := cluster.PolicyView{Complete: true, ClusterNetworkPolicies: policies, Local: pods, NodesKnown: true,
+			Pods:       map[policy.PodKey]*policy.Pod{},
 			Namespaces: map[string]map[string]string{"a": {"named": ""}, "b": {"apart": ""}}}
 		for _, key := range pods {
 			v.Pods[key] = &policy.Pod{PodKey: key, UID: key.Name}
 		}
 		return v
 	}
-	runs, stranger, fresh := policy.PodKey{Namespace: "a", Name: "runs"}, policy.PodKey{Namespace: "b", Name: "stranger"}, policy.PodKey{Namespace: "a", Name: "fresh"}
+	runs, stranger, fresh := policy.PodKey{Namespace: "a", Name: "runs"}, policy.PodKey{Namespace: "b",
+		Name: "stranger"}, policy.PodKey{Namespace: "a", Name: "fresh"}
 	n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
 	start := time.Now()
 	n.learn(start, view([]*api.ClusterNetworkPolicy{old, apart}, runs, stranger))
@@ -122,7 +126,8 @@ func TestRunningPodsKeepTheirPoliciesUntilAccountsAreListed(t *testing.T) {
 			errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"g"},"spec":{"types":["Egress"],"egress":[
 				{"action":"Allow","`+end+`":{"serviceAccounts":{"selector":"team == 'x'"}}}]}}`), gnp))
 			view := func(pods ...policy.PodKey) cluster.PolicyView {
-				v := cluster.PolicyView{Complete: true, NodesKnown: true, Known: []cluster.PodScope{""}, Local: pods, Pods: map[policy.PodKey]*policy.Pod{},
+				v := cluster.PolicyView{Complete: true, NodesKnown: true, Known: []cluster.PodScope{""}, Local: pods,
+					Pods:       map[policy.PodKey]*policy.Pod{},
 					Namespaces: map[string]map[string]string{"a": {}}}
 				for _, key := range pods {
 					v.Pods[key] = &policy.Pod{PodKey: key, UID: key.Name, Account: "robot"}
@@ -144,9 +149,11 @@ func TestRunningPodsKeepTheirPoliciesUntilAccountsAreListed(t *testing.T) {
 func TestRunningPodsKeepTheirPoliciesOfIngress(t *testing.T) {
 	runs, fresh := policy.PodKey{Namespace: "a", Name: "runs"}, policy.PodKey{Namespace: "a", Name: "fresh"}
 	gnp := &api.CalicoGlobalNetworkPolicy{}
-	errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"g"},"spec":{"types":["Ingress"],"ingress":[{"action":"Allow","source":{"selector":"role == 'x'"}}]}}`), gnp))
+	errtest.Must(t, json.Unmarshal([]byte(
+		`{"metadata":{"name":"g"},"spec":{"types":["Ingress"],"ingress":[{"action":"Allow","source":{"selector":"role == 'x'"}}]}}`), gnp))
 	view := func(pods ...policy.PodKey) cluster.PolicyView {
-		v := cluster.PolicyView{Complete: true, NodesKnown: true, Local: pods, Pods: map[policy.PodKey]*policy.Pod{}, Namespaces: map[string]map[string]string{"a": {}}}
+		v := cluster.PolicyView{Complete: true, NodesKnown: true, Local: pods, Pods: map[policy.PodKey]*policy.Pod{},
+			Namespaces: map[string]map[string]string{"a": {}}}
 		for _, key := range pods {
 			v.Pods[key] = &policy.Pod{PodKey: key, UID: key.Name}
 		}
@@ -158,7 +165,8 @@ func TestRunningPodsKeepTheirPoliciesOfIngress(t *testing.T) {
 	unlisted.Calico.GlobalNetworkPolicies = []*api.CalicoGlobalNetworkPolicy{gnp}
 	n.learn(time.Now(), unlisted)
 	for key, want := range map[policy.PodKey]bool{runs: true, fresh: false} {
-		got := n.compiled.rules.Decide(LinkOf(key), policy.Ingress, netip.MustParseAddr("198.51.100.1"), policy.Packet{Protocol: policy.TCP, Port: 80})
+		got := n.compiled.rules.Decide(LinkOf(key), policy.Ingress, netip.MustParseAddr("198.51.100.1"),
+			policy.Packet{Protocol: policy.TCP, Port: 80})
 		if got.Allow != want {
 			t.Errorf("to %s: %+v, want %v", key, got, want)
 		}
@@ -168,8 +176,10 @@ func TestRunningPodsKeepTheirPoliciesOfIngress(t *testing.T) {
 // The last pod that keeps policies loses them on time, also after people have been told that policies wait.
 func TestEachHoldEnds(t *testing.T) {
 	start := time.Now()
-	u := unlisted{since: start, holds: map[podHeld]hold{{uid: "early"}: {until: start.Add(listTime)}, {uid: "late"}: {until: start.Add(listTime + time.Second)}, {uid: "new"}: {}}}
-	for now, want := range map[time.Time]time.Time{start: start.Add(listTime), start.Add(listTime): start.Add(listTime + time.Second), start.Add(listTime + time.Second): {}} {
+	u := unlisted{since: start, holds: map[podHeld]hold{{uid: "early"}: {until: start.Add(listTime)},
+		{uid: "late"}: {until: start.Add(listTime + time.Second)}, {uid: "new"}: {}}}
+	for now, want := range map[time.Time]time.Time{start: start.Add(listTime), start.Add(listTime): start.Add(listTime + time.Second),
+		start.Add(listTime + time.Second): {}} {
 		if got := u.due(now); !got.Equal(want) {
 			t.Errorf("due at %v, want %v", got, want)
 		}
@@ -183,20 +193,24 @@ func TestDenyOfAnUnlistedOwnEnd(t *testing.T) {
 		if m.Node = "n"; hosts {
 			m.HostEndpoints = []policy.HostEndpoint{{Name: "h", Node: "n", Interface: "eth0"}}
 		}
-		r := policy.Rule{Action: policy.Deny, AnyPeer: true, AnyPort: true, Own: &policy.Match{Select: &policy.Pods{Calico: true, Namespace: "b"}}}
+		r := policy.Rule{Action: policy.Deny, AnyPeer: true, AnyPort: true,
+			Own: &policy.Match{Select: &policy.Pods{Calico: true, Namespace: "b"}}}
 		if closed := m.closeRule(policy.Egress, &r); closed != hosts || (r.Own == nil) != hosts {
 			t.Errorf("host endpoints %v: closed %v, the own end %v", hosts, closed, r.Own)
 		}
 	}
 }
 
-// A pod keeps no policies of another one of the same UID, or of the same name, and none at all if a user may have written its UID.
+// A pod keeps no policies of another one of the same UID, or of the same name, and none at all if a user may have
+// written its UID.
 func TestPodsKeepTheirOwnPoliciesAlone(t *testing.T) {
 	const other, outside = "192.0.2.2", "198.51.100.1"
 	old := denying("old", "guarded", api.ClusterNetworkPolicyPeer{Networks: []string{other + "/32"}})
 	next := denying("next", "named", api.ClusterNetworkPolicyPeer{Nodes: &api.LabelSelector{}})
-	victim, lax, stated := policy.PodKey{Namespace: "a", Name: "victim"}, policy.PodKey{Namespace: "b", Name: "lax"}, policy.PodKey{Namespace: "b", Name: "stated"}
-	view := cluster.PolicyView{Complete: true, ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{old}, Local: []policy.PodKey{victim, lax, stated}, NodesKnown: true,
+	victim, lax, stated := policy.PodKey{Namespace: "a", Name: "victim"}, policy.PodKey{Namespace: "b",
+		Name: "lax"}, policy.PodKey{Namespace: "b", Name: "stated"}
+	view := cluster.PolicyView{Complete: true, ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{old},
+		Local: []policy.PodKey{victim, lax, stated}, NodesKnown: true,
 		Namespaces: map[string]map[string]string{"a": {"guarded": "", "named": ""}, "b": {"named": ""}}, Pods: map[policy.PodKey]*policy.Pod{}}
 	for _, key := range view.Local {
 		view.Pods[key] = &policy.Pod{PodKey: key, UID: "one", Stated: key == stated}
@@ -217,7 +231,8 @@ func TestPodsKeepTheirOwnPoliciesAlone(t *testing.T) {
 	n.passes("another pod of the name", "victim", outside, false)
 }
 
-// A rule that allows all but what pods say of themselves allows nothing until these have been listed, in whichever way it says so.
+// A rule that allows all but what pods say of themselves allows nothing until these have been listed, in whichever way
+// it says so.
 func TestAllowOfAllButTheUnlisted(t *testing.T) {
 	runs := policy.PodKey{Namespace: "a", Name: "runs"}
 	for name, rule := range map[string]string{
@@ -230,9 +245,11 @@ func TestAllowOfAllButTheUnlisted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			gnp := &api.CalicoGlobalNetworkPolicy{}
-			errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"g"},"spec":{"selector":"projectcalico.org/namespace == 'a'","types":["Egress"],"egress":[`+rule+`]}}`), gnp))
-			view := cluster.PolicyView{Complete: true, NodesKnown: true, Local: []policy.PodKey{runs}, Namespaces: map[string]map[string]string{"a": {}, "b": {}},
-				Pods: map[policy.PodKey]*policy.Pod{runs: {PodKey: runs, UID: "runs", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}}
+			errtest.Must(t, json.Unmarshal([]byte(
+				`{"metadata":{"name":"g"},"spec":{"selector":"projectcalico.org/namespace == 'a'","types":["Egress"],"egress":[`+rule+`]}}`), gnp))
+			view := cluster.PolicyView{Complete: true, NodesKnown: true, Local: []policy.PodKey{runs},
+				Namespaces: map[string]map[string]string{"a": {}, "b": {}},
+				Pods:       map[policy.PodKey]*policy.Pod{runs: {PodKey: runs, UID: "runs", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}}
 			view.Calico.GlobalNetworkPolicies = []*api.CalicoGlobalNetworkPolicy{gnp}
 			n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
 			n.learn(time.Now(), view)
@@ -244,17 +261,22 @@ func TestAllowOfAllButTheUnlisted(t *testing.T) {
 	}
 }
 
-// A Deny of pods by ports that these declare denies all ports until the pods have been listed, also where it is of the source's.
+// A Deny of pods by ports that these declare denies all ports until the pods have been listed, also where it is of the
+// source's.
 func TestDenyOfUnlistedPorts(t *testing.T) {
 	runs := policy.PodKey{Namespace: "a", Name: "runs"}
 	for d, rules := range []string{
-		policy.Ingress: `"types":["Ingress"],"ingress":[{"action":"Deny","protocol":"TCP","source":{"selector":"all()","ports":["web"]}},{"action":"Allow"}]`,
-		policy.Egress:  `"types":["Egress"],"egress":[{"action":"Deny","protocol":"TCP","destination":{"selector":"all()","ports":["web"]}},{"action":"Allow"}]`,
+		policy.Ingress: `"types":["Ingress"],"ingress":[{"action":"Deny","protocol":"TCP","source":{"selector":"all()",` +
+			`"ports":["web"]}},{"action":"Allow"}]`,
+		policy.Egress: `"types":["Egress"],"egress":[{"action":"Deny","protocol":"TCP","destination":{"selector":"all()",` +
+			`"ports":["web"]}},{"action":"Allow"}]`,
 	} {
 		gnp := &api.CalicoGlobalNetworkPolicy{}
-		errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"g"},"spec":{"selector":"projectcalico.org/namespace == 'a'",`+rules+`}}`), gnp))
-		view := cluster.PolicyView{Complete: true, NodesKnown: true, Local: []policy.PodKey{runs}, Namespaces: map[string]map[string]string{"a": {}, "b": {}},
-			Pods: map[policy.PodKey]*policy.Pod{runs: {PodKey: runs, UID: "runs", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}}
+		errtest.Must(t,
+			json.Unmarshal([]byte(`{"metadata":{"name":"g"},"spec":{"selector":"projectcalico.org/namespace == 'a'",`+rules+`}}`), gnp))
+		view := cluster.PolicyView{Complete: true, NodesKnown: true, Local: []policy.PodKey{runs},
+			Namespaces: map[string]map[string]string{"a": {}, "b": {}},
+			Pods:       map[policy.PodKey]*policy.Pod{runs: {PodKey: runs, UID: "runs", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}}
 		view.Calico.GlobalNetworkPolicies = []*api.CalicoGlobalNetworkPolicy{gnp}
 		n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
 		n.learn(time.Now(), view)
@@ -268,19 +290,24 @@ func TestDenyOfUnlistedPorts(t *testing.T) {
 	}
 }
 
-// What has been compiled but was never in force is not kept: it may be without policies, as before the first list of these.
+// What has been compiled but was never in force is not kept: it may be without policies, as before the first list of
+// these.
 func TestPodsKeepNothingThatWasNotInForce(t *testing.T) {
 	key := policy.PodKey{Namespace: "a", Name: "runs"}
-	view := cluster.PolicyView{Local: []policy.PodKey{key}, Pods: map[policy.PodKey]*policy.Pod{key: {PodKey: key, UID: "u"}}, Namespaces: map[string]map[string]string{"a": {"named": ""}}}
+	view := cluster.PolicyView{Local: []policy.PodKey{key}, Pods: map[policy.PodKey]*policy.Pod{key: {PodKey: key, UID: "u"}},
+		Namespaces: map[string]map[string]string{"a": {"named": ""}}}
 	n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
 	n.learn(time.Now(), view)
 	n.inForce = compiled{}
-	view.ClusterNetworkPolicies = []*api.ClusterNetworkPolicy{denying("next", "named", api.ClusterNetworkPolicyPeer{Nodes: &api.LabelSelector{}})}
+	view.ClusterNetworkPolicies = []*api.ClusterNetworkPolicy{
+		denying("next", "named", api.ClusterNetworkPolicyPeer{Nodes: &api.LabelSelector{}}),
+	}
 	n.learn(time.Now(), view)
 	n.passes("the first in force", "runs", "192.0.2.1", false)
 }
 
-// An agent that starts leaves what the kernel has until all is known, or for a bounded time if a list is missing for a policy that has just come.
+// An agent that starts leaves what the kernel has until all is known, or for a bounded time if a list is missing for a
+// policy that has just come.
 func TestFirstRulesetAwaitsLists(t *testing.T) {
 	now := time.Now()
 	w := &Worker{host: &policy.HostRules{}}

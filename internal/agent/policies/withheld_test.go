@@ -23,11 +23,12 @@ import (
 
 var worlds = flag.Uint64("worlds", 100_000, "how often TestNothingPassesByWhatIsWithheld knows a cluster in part")
 
-// views is how many parts of each cluster are known in turn: to generate it, and to judge packets, takes as long as to compile some.
+// views is how many parts of each cluster are known in turn: to generate it, and to judge packets, takes as long as to
+// compile some.
 const views = 10
 
-// While the API server has listed a part of what policies name, nothing passes that they deny, and nothing is logged that no Log matches, once all is
-// listed: see withhold.
+// While the API server has listed a part of what policies name, nothing passes that they deny, and nothing is logged
+// that no Log matches, once all is listed: see withhold.
 func TestNothingPassesByWhatIsWithheld(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // or the collector takes a quarter of the time
 	enough := *worlds / views
@@ -55,9 +56,10 @@ func TestNothingPassesByWhatIsWithheld(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("of %d packets pass %d, %d are logged, %d policies are closed; of %d pass %d host endpoints", asked.Load(), allowed.Load(), logged.Load(),
-		withheld.Load(), atHosts.Load(), byHosts.Load())
-	if byHosts.Load() == 0 || byHosts.Load() == atHosts.Load() || allowed.Load() == 0 || withheld.Load() == 0 || logged.Load() == 0 || allowed.Load() == asked.Load() {
+	t.Logf("of %d packets pass %d, %d are logged, %d policies are closed; of %d pass %d host endpoints", asked.Load(), allowed.Load(),
+		logged.Load(), withheld.Load(), atHosts.Load(), byHosts.Load())
+	if byHosts.Load() == 0 || byHosts.Load() == atHosts.Load() || allowed.Load() == 0 || withheld.Load() == 0 || logged.Load() == 0 ||
+		allowed.Load() == asked.Load() {
 		t.Error("the test shows nothing")
 	}
 }
@@ -102,9 +104,10 @@ func newWithheld(seed uint64) *withheld {
 			if pod == nil || pod.Spec.NodeName != policytest.Node {
 				continue
 			}
-			w.packets = append(w.packets, judged{p, policy.Direction(d), LinkOf(policy.PodKey{Namespace: pod.Namespace, Name: pod.Name}), at[1], core,
-				sync.OnceValue(func() bool { return c.Judge(pod, ingress, p).Allow }),
-				sync.OnceValue(func() []policytest.Log { return c.Matching(pod, ingress, p) })})
+			w.packets = append(w.packets,
+				judged{p, policy.Direction(d), LinkOf(policy.PodKey{Namespace: pod.Namespace, Name: pod.Name}), at[1], core,
+					sync.OnceValue(func() bool { return c.Judge(pod, ingress, p).Allow }),
+					sync.OnceValue(func() []policytest.Log { return c.Matching(pod, ingress, p) })})
 		}
 	}
 	w.local = map[netip.Addr]policy.PodKey{}
@@ -185,12 +188,14 @@ func (w *withheld) judge(t *testing.T, i uint64) {
 // fullView is what a feed shows of a cluster of which it has listed everything.
 func fullView(c *policytest.Cluster) cluster.PolicyView {
 	state := c.State()
-	v := cluster.PolicyView{Complete: true, Node: policytest.Node, Namespaces: state.Namespaces, Pods: state.Pods, Nodes: state.Nodes, NodesKnown: true,
+	v := cluster.PolicyView{Complete: true, Node: policytest.Node, Namespaces: state.Namespaces, Pods: state.Pods,
+		Nodes: state.Nodes, NodesKnown: true,
 		Local: slices.Collect(maps.Values(state.Local))}
 	slices.SortFunc(v.Local, comparePods)
 	v.NetworkPolicies, v.ClusterNetworkPolicies = pointers(c.NetworkPolicies), pointers(c.ClusterNetworkPolicies)
 	v.Calico = cluster.CalicoView{
-		NetworkPolicies: pointers(c.CalicoNetworkPolicies), GlobalNetworkPolicies: pointers(c.CalicoGlobalNetworkPolicies), Tiers: pointers(c.Tiers),
+		NetworkPolicies: pointers(c.CalicoNetworkPolicies), GlobalNetworkPolicies: pointers(c.CalicoGlobalNetworkPolicies),
+		Tiers:       pointers(c.Tiers),
 		NetworkSets: pointers(c.NetworkSets), GlobalNetworkSets: pointers(c.GlobalNetworkSets), HostEndpoints: pointers(c.HostEndpoints),
 		Services: state.Services, Accounts: state.Accounts,
 	}
@@ -204,8 +209,9 @@ func pointers[T any](all []T) (to []*T) {
 	return to
 }
 
-// withhold is what a feed shows while it has listed a part: pods of some namespaces, and of others some or none; all Namespaces but some whose pods are
-// listed; nodes and service accounts or not, and some Services. Addresses of pods may be unsure. Some may be other pods', or nobody's.
+// withhold is what a feed shows while it has listed a part: pods of some namespaces, and of others some or none; all
+// Namespaces but some whose pods are listed; nodes and service accounts or not, and some Services. Addresses of pods
+// may be unsure. Some may be other pods', or nobody's.
 func withhold(v cluster.PolicyView, r *rand.Rand) cluster.PolicyView {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	listed, namespaces := map[string]bool{}, maps.Clone(v.Namespaces)

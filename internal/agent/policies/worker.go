@@ -23,10 +23,12 @@ import (
 )
 
 const (
-	// coalesce is the least time between two passes: the first event after a silence is served at once, those of a burst together. After a longer
-	// pass it is as long as that was: whoever may change pods or policies of a namespace could else keep a processor busy.
+	// coalesce is the least time between two passes: the first event after a silence is served at once, those of a burst
+	// together. After a longer pass it is as long as that was: whoever may change pods or policies of a namespace could
+	// else keep a processor busy.
 	coalesce = 10 * time.Millisecond
-	// comparePause is how often the kernel's rules are compared with what they should be although nothing is known to have changed.
+	// comparePause is how often the kernel's rules are compared with what they should be although nothing is known to have
+	// changed.
 	comparePause = 180 * time.Second
 	// unusedTime bounds how long programs stay that no pod has any more.
 	unusedTime = time.Minute
@@ -63,9 +65,11 @@ type Options struct {
 	Mode config.PolicyMode
 	// KeepConnections: see config.Node.
 	KeepConnections bool
-	// FelixGoes: the rules of a Felix that does not run any more are removed once ours are in force, so that they do not count for one.
+	// FelixGoes: the rules of a Felix that does not run any more are removed once ours are in force, so that they do not
+	// count for one.
 	FelixGoes bool
-	// ConfDir is the runtime's directory of network configurations, by which other engines are known. A missing one has none.
+	// ConfDir is the runtime's directory of network configurations, by which other engines are known. A missing one has
+	// none.
 	ConfDir string
 	Feed    Feed
 	Engine  Engine
@@ -126,30 +130,33 @@ type Worker struct {
 	interest   policy.Interest // whose pods the policies in the model name
 	todo       todo
 	noAccounts time.Time // see awaitsAccounts
-	expires    time.Time // when what is compiled is to be compiled anew, as policies have waited long enough for a list, or programs for a pod; zero: never
-	waiting    time.Time // since when a change waits to be programmed
-	compared   time.Time // when everything was compared last
-	full       time.Duration
-	ended      time.Time // of the last pass
-	probed     bool      // the kernel has told what it lacks
-	probeDue   time.Time // when it is asked again, if it has not
-	probing    wait.Backoff
-	lasted     time.Duration
-	synced     bool              // a Ruleset of this process is in the kernel
-	removed    bool              // there is nothing of ours in the kernel, as another engine enforces
-	whole      time.Time         // when the model was complete first, while nothing is synced
-	inPlace    bool              // as Placed has told
-	lacks      error             // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
-	refused    error             // why programs are not in force, whose pods are closed
-	noReject   bool              // the kernel cannot tell who sends what is denied
-	shown      *policy.Selection // what Flows was told last
-	logged     map[string]bool   // problems, by the last report
-	forbids    bool              // since the last sweep was wished for something may have been forbidden
+	// when what is compiled is to be compiled anew, as policies have waited long enough for a list, or programs for a pod;
+	// zero: never
+	expires  time.Time
+	waiting  time.Time // since when a change waits to be programmed
+	compared time.Time // when everything was compared last
+	full     time.Duration
+	ended    time.Time // of the last pass
+	probed   bool      // the kernel has told what it lacks
+	probeDue time.Time // when it is asked again, if it has not
+	probing  wait.Backoff
+	lasted   time.Duration
+	synced   bool              // a Ruleset of this process is in the kernel
+	removed  bool              // there is nothing of ours in the kernel, as another engine enforces
+	whole    time.Time         // when the model was complete first, while nothing is synced
+	inPlace  bool              // as Placed has told
+	lacks    error             // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
+	refused  error             // why programs are not in force, whose pods are closed
+	noReject bool              // the kernel cannot tell who sends what is denied
+	shown    *policy.Selection // what Flows was told last
+	logged   map[string]bool   // problems, by the last report
+	forbids  bool              // since the last sweep was wished for something may have been forbidden
 
 	feedEvents, routeEvents, addressEvents, tableEvents <-chan struct{} // nil: not subscribed
 }
 
-// compiled is a Ruleset with the policies and the local addresses that it was made with. rules is nil while there is none.
+// compiled is a Ruleset with the policies and the local addresses that it was made with. rules is nil while there is
+// none.
 type compiled struct {
 	rules     *policy.Compiled
 	selection *policy.Selection
@@ -243,7 +250,8 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 	return w.apply(ctx, touched, all)
 }
 
-// begins reports that the first Ruleset may be programmed: nothing is missing, or it is a list that takes long, or what the agent has to say.
+// begins reports that the first Ruleset may be programmed: nothing is missing, or it is a list that takes long, or what
+// the agent has to say.
 func (w *Worker) begins(now time.Time) bool {
 	if !w.model.complete() {
 		return false
@@ -316,8 +324,8 @@ func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error
 	return nil, true, w.compile(fresh, now)
 }
 
-// awaitsAccounts reports that policies have come to select pods by labels of service accounts, which have not been listed yet: who is selected is not
-// known, so that all stays as it is for a while.
+// awaitsAccounts reports that policies have come to select pods by labels of service accounts, which have not been
+// listed yet: who is selected is not known, so that all stays as it is for a while.
 func (w *Worker) awaitsAccounts(now time.Time) bool {
 	if w.compiled.rules == nil || !w.model.view.AccountsMissing {
 		w.noAccounts = time.Time{}
@@ -330,8 +338,8 @@ func (w *Worker) awaitsAccounts(now time.Time) bool {
 	return now.Before(w.expires)
 }
 
-// update takes in pods and routes. local: endpoints may be others, too. ok is false if that is not enough: pods that run may be about to keep policies,
-// and Flows is told of pods of other nodes alone.
+// update takes in pods and routes. local: endpoints may be others, too. ok is false if that is not enough: pods that
+// run may be about to keep policies, and Flows is told of pods of other nodes alone.
 func (w *Worker) update(n news, fresh routed) (touched []netip.Addr, local, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -424,7 +432,8 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	return nil
 }
 
-// takeRefusals takes in what the kernel has refused though all else is done, and returns any other error. Probe has reported rules that it cannot log.
+// takeRefusals takes in what the kernel has refused though all else is done, and returns any other error. Probe has
+// reported rules that it cannot log.
 func (w *Worker) takeRefusals(err error) error {
 	refused, noReject := errors.Is(err, netpol.ErrRefused), errors.Is(err, netpol.ErrNoReject)
 	if err != nil && !refused && !noReject && !errors.Is(err, netpol.ErrNoLog) {

@@ -55,7 +55,8 @@ func TestPodsLikeOthersCompileNothing(t *testing.T) {
 	n.start(t, "b", "10.90.0.3")
 	server.EchoUDP(t, "10.90.0.1:53")
 	w, _ := n.work(t)
-	n.policy(t, "isolated", `{"podSelector":{"matchExpressions":[{"key":"app","operator":"NotIn","values":["server"]}]},"policyTypes":["Ingress"]}`)
+	n.policy(t, "isolated",
+		`{"podSelector":{"matchExpressions":[{"key":"app","operator":"NotIn","values":["server"]}]},"policyTypes":["Ingress"]}`)
 	eventually(t, soon, "in force", func() bool { s := w.Seen(); return s.Enforcing && s.Policed == 2 && s.Open == 1 })
 	before := w.Seen().Compiles
 	for range 3 {

@@ -26,7 +26,8 @@ const (
 )
 
 // kinds are the words for them.
-var kinds = map[string]string{"svc": ofService, "service": ofService, "services": ofService, "deploy": ofDeployment, "deployment": ofDeployment, "deployments": ofDeployment}
+var kinds = map[string]string{"svc": ofService, "service": ofService, "services": ofService, "deploy": ofDeployment,
+	"deployment": ofDeployment, "deployments": ofDeployment}
 
 // otherKinds have pods, too.
 var otherKinds = []string{"sts", "statefulset", "ds", "daemonset", "job", "rs", "replicaset", "cronjob"}
@@ -131,7 +132,8 @@ func (k *known) ofPod(a netip.Addr) *policy.Pod {
 	return nil
 }
 
-// serviceAt finds the Service with a cluster IP. Without the right to read Services, which the agent has if it announces them, none is found.
+// serviceAt finds the Service with a cluster IP. Without the right to read Services, which the agent has if it
+// announces them, none is found.
 func (l *lookup) serviceAt(ctx context.Context, a netip.Addr) (name policy.PodKey, ok bool) {
 	var found api.List[service, *service]
 	if err := l.store.Select(ctx, "", "", "", &found); err != nil {
@@ -183,7 +185,8 @@ func (l *lookup) behind(ctx context.Context, e end, target *connection) (all []e
 		return nil, fmt.Errorf("read its EndpointSlices: %w: name one of its pods", err)
 	}
 	if len(found.Items) == 0 {
-		return nil, fmt.Errorf("there is no such Service, or it has no EndpointSlice: see kubectl -n %s get services,endpointslices", e.pod.Namespace)
+		return nil, fmt.Errorf("there is no such Service, or it has no EndpointSlice: see kubectl -n %s get services,endpointslices",
+			e.pod.Namespace)
 	}
 	seen := map[policy.PodKey]bool{}
 	var ports []servicePort
@@ -200,7 +203,8 @@ func (l *lookup) behind(ctx context.Context, e end, target *connection) (all []e
 		}
 	}
 	if len(seen) == 0 {
-		return nil, fmt.Errorf("it has no ready endpoint that is a pod with a network of its own: see kubectl -n %s get endpointslices -l %s=%s", e.pod.Namespace, api.LabelServiceName, e.pod.Name)
+		return nil, fmt.Errorf("it has no ready endpoint that is a pod with a network of its own: see kubectl -n %s get endpointslices -l %s=%s",
+			e.pod.Namespace, api.LabelServiceName, e.pod.Name)
 	}
 	for key := range seen {
 		all = append(all, end{pod: key})
@@ -211,7 +215,8 @@ func (l *lookup) behind(ctx context.Context, e end, target *connection) (all []e
 	return all, l.mapPort(ctx, e, ports, target)
 }
 
-// mapPort turns a Service's port into that of the pods. Without the right to read the Service the ports of its EndpointSlices have to do.
+// mapPort turns a Service's port into that of the pods. Without the right to read the Service the ports of its
+// EndpointSlices have to do.
 func (l *lookup) mapPort(ctx context.Context, e end, ports []servicePort, target *connection) error {
 	ports = slices.DeleteFunc(ports, func(p servicePort) bool { return !p.is(target.protocol) })
 	slices.SortFunc(ports, func(a, b servicePort) int { return cmp.Or(int(a.Port)-int(b.Port), cmp.Compare(a.Name, b.Name)) })
@@ -242,7 +247,8 @@ func (l *lookup) mapPort(ctx context.Context, e end, ports []servicePort, target
 			declared = append(declared, fmt.Sprintf("%d/%s at its pods", p.Port, cmp.Or(p.Protocol, "TCP")))
 		}
 	}
-	return nodestatus.Usagef("port %q: the Service has none such for %s, but %s", asked, protocolName(target.protocol), cmp.Or(strings.Join(declared, ", "), "none"))
+	return nodestatus.Usagef("port %q: the Service has none such for %s, but %s", asked, protocolName(target.protocol),
+		cmp.Or(strings.Join(declared, ", "), "none"))
 }
 
 // nodeOf returns the node of a pod, or nothing.
@@ -262,7 +268,8 @@ func (l *lookup) sayNodes(ctx context.Context, x *Explained, args []string) {
 			continue
 		}
 		if node := l.nodeOf(ctx, j.Pod); node != "" {
-			j.Kernel = fmt.Sprintf("the pod is on node %s: ask there: %s", node, nodestatus.Elsewhere(node, Command+" explain "+strings.Join(args, " ")))
+			j.Kernel = fmt.Sprintf("the pod is on node %s: ask there: %s", node,
+				nodestatus.Elsewhere(node, Command+" explain "+strings.Join(args, " ")))
 		}
 	}
 }

@@ -39,8 +39,8 @@ const usage = `usage: node policy [flags] [NAMESPACE/POD...]
 Without explain or diff: the pods of this node, the policies that select them, and whether the kernel has these in force.
 
 explain says whether a connection is allowed, and which policy and rule decide. FROM and TO are NAMESPACE/POD, a pod of namespace default,
-[NAMESPACE/]svc/NAME, [NAMESPACE/]deploy/NAME, or an address, also a Service's; PORT is a number, or the name of a port of the pod or Service
-TO; PROTOCOL is TCP, UDP or SCTP. TO/ICMP and TO/ICMPv6 have no port. Services and Deployments are judged by their pods.
+[NAMESPACE/]svc/NAME, [NAMESPACE/]deploy/NAME, or an address, also a Service's; PORT is a number, or the name of a port of the pod or
+Service TO; PROTOCOL is TCP, UDP or SCTP. TO/ICMP and TO/ICMPv6 have no port. Services and Deployments are judged by their pods.
 
 diff says which connections between existing pods would be allowed or denied if the policies of the file were created or changed, or with
 -delete deleted, and which open connections of this node and its pods would be denied. The file may also have Tiers, NetworkSets,
@@ -94,8 +94,8 @@ func Main(ctx context.Context, args []string, settings config.PolicyView, out no
 	return nil
 }
 
-// agentIsHere makes sure that it is the node's own kernel which is compared with its policies: any machine has one. An agent that hangs is no reason
-// not to look.
+// agentIsHere makes sure that it is the node's own kernel which is compared with its policies: any machine has one. An
+// agent that hangs is no reason not to look.
 func (c *command) agentIsHere(ctx context.Context) error {
 	r, err := nodestatus.Fetch(ctx, c.settings.HealthAddr)
 	var none *nodestatus.NoAgentError
@@ -103,7 +103,8 @@ func (c *command) agentIsHere(ctx context.Context) error {
 	case errors.As(err, &none):
 		return err
 	case err == nil && r.Node != c.settings.Nodename:
-		return fmt.Errorf("the agent on this machine is that of node %s, not of %s: ask the other one: %s", r.Node, c.settings.Nodename, nodestatus.Elsewhere(c.settings.Nodename, Command))
+		return fmt.Errorf("the agent on this machine is that of node %s, not of %s: ask the other one: %s", r.Node, c.settings.Nodename,
+			nodestatus.Elsewhere(c.settings.Nodename, Command))
 	}
 	return nil
 }
@@ -115,10 +116,13 @@ func (c *command) parse(name string, args []string, w io.Writer) (format string,
 	flags.Usage = func() { fmt.Fprint(w, usage); flags.PrintDefaults() }
 	flags.StringVar(&format, "o", "text", "`format`: text or json")
 	flags.StringVar(&c.settings.Nodename, "node", c.settings.Nodename, "`name` of this node; from NODENAME")
-	flags.StringVar(&c.settings.HealthAddr, "address", c.settings.HealthAddr, "`host:port` on which the agent serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
-	flags.StringVar(&c.settings.Kubeconfig, "kubeconfig", c.settings.Kubeconfig, "kubeconfig `file`; empty means the pod's own service account; from KUBECONFIG")
+	flags.StringVar(&c.settings.HealthAddr, "address", c.settings.HealthAddr,
+		"`host:port` on which the agent serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
+	flags.StringVar(&c.settings.Kubeconfig, "kubeconfig", c.settings.Kubeconfig,
+		"kubeconfig `file`; empty means the pod's own service account; from KUBECONFIG")
 	if strings.HasSuffix(name, "diff") {
-		flags.StringVar(&c.file, "f", "", "`file` with policies, also staged ones, which are judged as if they were enforced, and what they are about; - is standard input")
+		flags.StringVar(&c.file, "f", "",
+			"`file` with policies, also staged ones, which are judged as if they were enforced, and what they are about; - is standard input")
 		flags.BoolVar(&c.deletes, "delete", false, "the objects of the file are deleted, not written")
 	}
 	for {
@@ -179,7 +183,8 @@ func (c *command) ground(ctx context.Context) (*desired.Snapshot, error) {
 	if err := c.fetch(ctx, "Nodes", &nodes); err != nil {
 		return nil, err
 	}
-	s, _ := desired.Build(desired.Self{Name: c.settings.Nodename}, state.Cluster{Pools: pools.Items, Affinities: affinities.Items, Nodes: nodes.Items})
+	s, _ := desired.Build(desired.Self{Name: c.settings.Nodename},
+		state.Cluster{Pools: pools.Items, Affinities: affinities.Items, Nodes: nodes.Items})
 	return &s, nil
 }
 
@@ -215,7 +220,8 @@ func (c *command) list(ctx context.Context) (answer, error) {
 	return l, err
 }
 
-const noTable = "there is no table inet " + netpol.TableName + ". The agent's log and node status say why: TORTIE_POLICY is off, another policy engine enforces, or the agent has not begun"
+const noTable = "there is no table inet " + netpol.TableName +
+	". The agent's log and node status say why: TORTIE_POLICY is off, another policy engine enforces, or the agent has not begun"
 
 // diff is the command of that name.
 func (c *command) diff(ctx context.Context) (answer, error) {
@@ -298,7 +304,8 @@ func (c *command) fetch(ctx context.Context, what string, into api.ResourceList)
 	return nil
 }
 
-// addHostRules adds which ports policies of host endpoints do not close, and what a change, if there is one, makes of them.
+// addHostRules adds which ports policies of host endpoints do not close, and what a change, if there is one, makes of
+// them.
 func (c *command) addHostRules(ctx context.Context, k *known, to *change) error {
 	if !k.HasHosts() && (to == nil || !to.concernsHosts()) {
 		return nil

@@ -23,8 +23,9 @@ func TestCommandErrors(t *testing.T) {
 	dir := t.TempDir()
 	kubeconfig, policies := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "policies.yaml")
 	for file, text := range map[string]string{
-		kubeconfig: `{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: u}]}`,
-		policies:   "kind: Pod\napiVersion: v1",
+		kubeconfig: `{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], clusters: [{name: c, cluster: {server: ` +
+			`"http://127.0.0.1:1"}}], users: [{name: u}]}`,
+		policies: "kind: Pod\napiVersion: v1",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -47,7 +48,8 @@ func TestCommandErrors(t *testing.T) {
 		{"n", []string{"explain", "a", "b:80"}, []string{"127.0.0.1:1", "policy.enabled"}},
 	} {
 		var out, diag bytes.Buffer
-		err := Main(t.Context(), c.args, config.PolicyView{Nodename: c.node, Kubeconfig: kubeconfig, HealthAddr: strings.TrimPrefix(agent.URL, "http://")}, nodestatus.Output{Out: &out, Err: &diag})
+		err := Main(t.Context(), c.args, config.PolicyView{Nodename: c.node, Kubeconfig: kubeconfig,
+			HealthAddr: strings.TrimPrefix(agent.URL, "http://")}, nodestatus.Output{Out: &out, Err: &diag})
 		if err == nil || out.Len() > 0 {
 			t.Errorf("%q: %v, wrote %q", c.args, err, out.String())
 			continue

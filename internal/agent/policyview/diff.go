@@ -22,10 +22,12 @@ type Difference struct {
 	// Policies are those of the file, with "new", "changed", "deleted" or "not there".
 	Policies []string `json:"policies"`
 	Problems []string `json:"problems,omitempty"`
-	// TooLarge are the policies that make programs too large afterwards, if all pods of their namespace are on one node: these pods are judged as closed.
+	// TooLarge are the policies that make programs too large afterwards, if all pods of their namespace are on one node:
+	// these pods are judged as closed.
 	TooLarge []string `json:"tooLarge,omitempty"`
-	// Pods have an address and a network of their own. Judged is the number of connections between them that were compared: those of pods
-	// that one of the policies selects, before or after, or that programs which are too large close.
+	// Pods have an address and a network of their own. Judged is the number of connections between them that were
+	// compared: those of pods that one of the policies selects, before or after, or that programs which are too large
+	// close.
 	Pods   int    `json:"pods"`
 	Judged int    `json:"judged"`
 	Flows  []Flow `json:"flows"`
@@ -82,7 +84,8 @@ func parsePolicies(name string, data []byte) (*change, error) {
 	return &c, nil
 }
 
-// documents splits YAML at lines that begin with three dashes, without empty documents. A comment, or a document, may follow the dashes.
+// documents splits YAML at lines that begin with three dashes, without empty documents. A comment, or a document, may
+// follow the dashes.
 func documents(text string) (all []string) {
 	var current strings.Builder
 	for line := range strings.Lines(text + "\n---\n") {
@@ -188,8 +191,9 @@ const (
 	// calicoClients is the apiVersion that Calico's own clients give to the same objects.
 	calicoClients = "projectcalico.org/v3"
 	calicoStored  = "crd.projectcalico.org/v1"
-	kindsText     = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, or crd.projectcalico.org/v1 NetworkPolicy, " +
-		"GlobalNetworkPolicy, StagedNetworkPolicy, StagedGlobalNetworkPolicy, StagedKubernetesNetworkPolicy, Tier, NetworkSet, GlobalNetworkSet, HostEndpoint or FelixConfiguration"
+	kindsText     = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, " +
+		"or crd.projectcalico.org/v1 NetworkPolicy, GlobalNetworkPolicy, StagedNetworkPolicy, StagedGlobalNetworkPolicy, " +
+		"StagedKubernetesNetworkPolicy, Tier, NetworkSet, GlobalNetworkSet, HostEndpoint or FelixConfiguration"
 )
 
 // into reads an object into a list; one of a namespace is in default unless it says another.
@@ -245,7 +249,8 @@ func (c *change) readStaged(tiers map[string]policy.Tier) (err error) {
 		case wrong != nil:
 			err = cmp.Or(err, fmt.Errorf("%s: %w", s.By, wrong))
 		case c.deletes:
-			err = cmp.Or(err, fmt.Errorf("%s: -delete changes nothing, as the policy decides on nothing: name the policy that it is for, or give it stagedAction Delete", s.By))
+			err = cmp.Or(err, fmt.Errorf(
+				"%s: -delete changes nothing, as the policy decides on nothing: name the policy that it is for, or give it stagedAction Delete", s.By))
 		case !tried:
 			c.said = append(c.said, s.By.String()+": nothing is tried out (stagedAction)")
 		default:
@@ -256,7 +261,8 @@ func (c *change) readStaged(tiers map[string]policy.Tier) (err error) {
 	return err
 }
 
-// over returns the state with the file's objects in the place of those of the same name, or added, or without these, and says which they are.
+// over returns the state with the file's objects in the place of those of the same name, or added, or without these,
+// and says which they are.
 func (c *change) over(s policy.State) (after policy.State, said []string) {
 	after, said = c.overThings(s)
 	after.Policies = slices.Clone(s.Policies)
@@ -354,7 +360,8 @@ type flowKey struct {
 	port
 }
 
-// diff compares the states. declared are the ports that pods' containers declare; open are the connections of this node, nil if they are not known.
+// diff compares the states. declared are the ports that pods' containers declare; open are the connections of this
+// node, nil if they are not known.
 func diff(before policy.State, c *change, declared map[policy.PodKey][]port, open *openFlows) *Difference {
 	after, said := c.over(before)
 	x := comparison{flows: map[flowKey]map[string][]string{}}
@@ -408,7 +415,8 @@ func (x *comparison) find(before, after policy.State, c *change) {
 	}
 }
 
-// closes reports that a pod's program becomes too large, or is so no longer: the limit is one of all policies of the namespace.
+// closes reports that a pod's program becomes too large, or is so no longer: the limit is one of all policies of the
+// namespace.
 func (x *comparison) closes(p *policy.Pod, d policy.Direction) bool {
 	_, was := x.before.ClosedBy(policies.LinkOf(p.PodKey), d)
 	_, is := x.after.ClosedBy(policies.LinkOf(p.PodKey), d)
@@ -546,8 +554,9 @@ func (x *comparison) sorted() (all []Flow) {
 	return all
 }
 
-// joined returns flows in which each pod's connections to all others change. Pods that have the same targets are together. One that is a target
-// itself counts as its own, so that pods are together whose connections among each other change.
+// joined returns flows in which each pod's connections to all others change. Pods that have the same targets are
+// together. One that is a target itself counts as its own, so that pods are together whose connections among each other
+// change.
 func joined(key flowKey, targets map[string][]string) (all []Flow) {
 	isTarget := map[string]bool{}
 	for _, pods := range targets {
@@ -595,13 +604,15 @@ func (d *Difference) WriteText(w io.Writer) error {
 	if len(d.Flows) > 0 {
 		rows := [][]string{{"WILL BE", "FROM", "TO", "DENIED BY"}}
 		for _, f := range d.Flows {
-			rows = append(rows, []string{f.Change, several(f.From), strings.TrimSpace(fmt.Sprintf("%s:%d/%s %s", several(f.To), f.Port, f.Protocol, f.Family)), f.By})
+			rows = append(rows,
+				[]string{f.Change, several(f.From), strings.TrimSpace(fmt.Sprintf("%s:%d/%s %s", several(f.To), f.Port, f.Protocol, f.Family)), f.By})
 		}
 		b.WriteString("\n" + tabulate(rows))
 	}
 	d.writeSessions(&b)
 	if len(d.TooLarge) > 0 {
-		b.WriteString("\nToo large where one node has all of these pods, which is how they are judged:\n  " + strings.Join(d.TooLarge, "\n  ") + "\n")
+		b.WriteString("\nToo large where one node has all of these pods, which is how they are judged:\n  " +
+			strings.Join(d.TooLarge, "\n  ") + "\n")
 	}
 	if len(d.Problems) > 0 {
 		b.WriteString("\nInvalid policies:\n  " + strings.Join(d.Problems, "\n  ") + "\n")

@@ -42,8 +42,8 @@ type Judgement struct {
 	Pod       string `json:"pod"`
 	Direction string `json:"direction"`
 	Allowed   bool   `json:"allowed"`
-	// Tier and Policy decided; without them no policy did. Rule is the field of the rule, such as spec.ingress[0]; without one the policy
-	// isolates the pod, and no rule of the tier matched.
+	// Tier and Policy decided; without them no policy did. Rule is the field of the rule, such as spec.ingress[0]; without
+	// one the policy isolates the pod, and no rule of the tier matched.
 	Tier   string `json:"tier,omitempty"`
 	Policy string `json:"policy,omitempty"`
 	Rule   string `json:"rule,omitempty"`
@@ -54,8 +54,8 @@ type Judgement struct {
 	Selecting []string `json:"policies"`
 	// Kernel is "agrees", or says what differs.
 	Kernel string `json:"kernel"`
-	// Denied is how many packets the policy has denied in this direction, of any pod of this node, since its rules were made; missing unless the kernel
-	// agrees that the policy denies this connection.
+	// Denied is how many packets the policy has denied in this direction, of any pod of this node, since its rules were
+	// made; missing unless the kernel agrees that the policy denies this connection.
 	Denied *uint64 `json:"deniedPackets,omitempty"`
 	// Staged is how it would be with staged policies in force, if another verdict would be, or another policy decide.
 	Staged *Staged `json:"staged,omitempty"`
@@ -182,7 +182,8 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	}
 	pairs := k.addresses(from, to, asked.protocol)
 	if len(pairs) == 0 {
-		return nil, fmt.Errorf("FROM %s and TO %s have no addresses of one family by which %s goes", asked.from, asked.to, protocolName(asked.protocol))
+		return nil, fmt.Errorf("FROM %s and TO %s have no addresses of one family by which %s goes", asked.from, asked.to,
+			protocolName(asked.protocol))
 	}
 	source, target := pairs[0].source, pairs[0].target
 	from.Address, to.Address = source, target
@@ -212,14 +213,15 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	}
 	if x.Egress != nil && own[target] && k.Local[policies.LinkOf(e.Egress.Pod)] == e.Egress.Pod && kernel.DropsToHost() {
 		x.Allowed = false
-		x.Notes = append(x.Notes, "FelixConfiguration's defaultEndpointToHostAction is Drop: pods open no connections to their node, whatever their policies allow")
+		x.Notes = append(x.Notes,
+			"FelixConfiguration's defaultEndpointToHostAction is Drop: pods open no connections to their node, whatever their policies allow")
 	}
 	x.Notes = append(x.Notes, k.otherFamily(&e, pairs[1:], packet)...)
 	x.Notes = append(x.Notes, k.unsureNotes(source, target)...)
 	x.Notes = append(x.Notes, k.hostNotes(asked, compiled, own, source, target)...)
 	if x.Ingress == nil && !own[target] {
-		x.Notes = append(x.Notes, fmt.Sprintf("%s is no pod's. Packets to a Service are judged with the address and port of the pod behind it: if it is a Service's, "+
-			"name that, as NAMESPACE/svc/NAME (kubectl get services -A | grep -w %s)", target, target))
+		x.Notes = append(x.Notes, fmt.Sprintf("%s is no pod's. Packets to a Service are judged with the address and port of the pod behind it: "+
+			"if it is a Service's, name that, as NAMESPACE/svc/NAME (kubectl get services -A | grep -w %s)", target, target))
 	}
 	return x, nil
 }
@@ -229,7 +231,8 @@ func (k *known) unsureNotes(addresses ...netip.Addr) (notes []string) {
 	for key, pod := range k.Pods {
 		for _, a := range addresses {
 			if slices.Contains(pod.Unsure, a) {
-				notes = append(notes, fmt.Sprintf("%s may be %s's, which is not certain: it counts as that pod's to rules that deny, and as no pod's to rules that allow", a, key))
+				notes = append(notes, fmt.Sprintf(
+					"%s may be %s's, which is not certain: it counts as that pod's to rules that deny, and as no pod's to rules that allow", a, key))
 			}
 		}
 	}
@@ -273,14 +276,16 @@ func (x *Explained) tryOut(k *known, e *policy.Explanation, from, to policy.Part
 }
 
 // hostNotes say which host endpoints of this node deny the connection, if it passes their interface.
-func (k *known) hostNotes(asked connection, compiled *policy.Compiled, own map[netip.Addr]bool, source, target netip.Addr) (notes []string) {
+func (k *known) hostNotes(asked connection, compiled *policy.Compiled, own map[netip.Addr]bool,
+	source, target netip.Addr) (notes []string) {
 	e := ends{own, localAddresses(&k.State)}
 	for _, link := range slices.Sorted(maps.Keys(compiled.Hosts)) {
 		p, by, denied := e.deniedAt(compiled, link, source, target, asked.packet())
 		if !denied {
 			continue
 		}
-		notes = append(notes, fmt.Sprintf("Host endpoint %s denies it at interface %s, where it is %s: %s", compiled.Hosts[link].Name, link, p.text, by))
+		notes = append(notes,
+			fmt.Sprintf("Host endpoint %s denies it at interface %s, where it is %s: %s", compiled.Hosts[link].Name, link, p.text, by))
 	}
 	return notes
 }
@@ -299,9 +304,11 @@ func localAddresses(s *policy.State) map[netip.Addr]bool {
 	return local
 }
 
-// deniedAt says where a host endpoint denies a connection first, if that passes its interface, but for failsafe ports. What a rule allows early is final
-// for a program of the node, and as it comes in. Interfaces of pods are those of the host endpoint of all.
-func (e ends) deniedAt(c *policy.Compiled, link string, source, target netip.Addr, packet policy.Packet) (at hostPacket, by policy.ID, denied bool) {
+// deniedAt says where a host endpoint denies a connection first, if that passes its interface, but for failsafe ports.
+// What a rule allows early is final for a program of the node, and as it comes in. Interfaces of pods are those of the
+// host endpoint of all.
+func (e ends) deniedAt(c *policy.Compiled, link string, source, target netip.Addr,
+	packet policy.Packet) (at hostPacket, by policy.ID, denied bool) {
 	own, pods, all := e.own, e.pods, link == policy.AllInterfaces
 	forwards := !own[source] && !own[target] && (pods[source] || pods[target])
 	applies := map[string]bool{
@@ -316,7 +323,8 @@ func (e ends) deniedAt(c *policy.Compiled, link string, source, target netip.Add
 		if p.Direction == policy.Egress {
 			ownEnd, peer = peer, ownEnd
 		}
-		if !applies[p.text] || p.Stage != policy.Forwarded && c.HostRules.Spares(p.Direction, peer, packet) || final && p.text != "forwarded out" {
+		if !applies[p.text] || p.Stage != policy.Forwarded && c.HostRules.Spares(p.Direction, peer, packet) ||
+			final && p.text != "forwarded out" {
 			continue
 		}
 		v := c.DecideHost(link, p.Stage, p.Direction, ownEnd, peer, packet)
@@ -336,10 +344,11 @@ func (k *known) party(e end) (policy.Party, error) {
 	pod := k.Pods[e.pod]
 	switch {
 	case pod == nil:
-		return policy.Party{}, fmt.Errorf("%s: there is no such pod with a network of its own that runs and has an address; a pod with hostNetwork is judged by "+
-			"its node's address (kubectl -n %s get pod %s -o wide)", e.pod, e.pod.Namespace, e.pod.Name)
+		return policy.Party{}, fmt.Errorf("%s: there is no such pod with a network of its own that runs and has an address; a pod with "+
+			"hostNetwork is judged by its node's address (kubectl -n %s get pod %s -o wide)", e.pod, e.pod.Namespace, e.pod.Name)
 	case len(pod.Addresses)+len(pod.Unsure) > 0 && len(pod.Addresses) == 0:
-		return policy.Party{}, fmt.Errorf("%s may have %v, but its status and its annotation cni.projectcalico.org/podIPs differ, or no kubelet has reported it yet: explain the address", e.pod, pod.Unsure)
+		return policy.Party{}, fmt.Errorf("%s may have %v, but its status and its annotation cni.projectcalico.org/podIPs differ, or no "+
+			"kubelet has reported it yet: explain the address", e.pod, pod.Unsure)
 	case len(pod.Addresses) == 0:
 		return policy.Party{}, fmt.Errorf("%s has no address yet: ask again when it runs", e.pod)
 	}

@@ -38,7 +38,8 @@ func TestJoined(t *testing.T) {
 
 // Pods whose connections among each other change are one line, with those that only send.
 func TestJoinedAmongEachOther(t *testing.T) {
-	flows := joined(flowKey{}, map[string][]string{"s/a": {"s/b", "s/c"}, "s/b": {"s/a", "s/c"}, "s/c": {"s/a", "s/b"}, "s/x": {"s/a", "s/b", "s/c"}})
+	flows := joined(flowKey{},
+		map[string][]string{"s/a": {"s/b", "s/c"}, "s/b": {"s/a", "s/c"}, "s/c": {"s/a", "s/b"}, "s/x": {"s/a", "s/b", "s/c"}})
 	if len(flows) != 1 || fmt.Sprint(flows[0].From, flows[0].To) != "[s/a s/b s/c s/x] [s/a s/b s/c]" {
 		t.Errorf("%+v", flows)
 	}

@@ -45,7 +45,8 @@ type hostPacket struct {
 var hostPackets = []hostPacket{
 	{"received", policy.Terminal, policy.Ingress}, {"sent", policy.Terminal, policy.Egress},
 	{"forwarded in", policy.Forwarded, policy.Ingress}, {"forwarded out", policy.Forwarded, policy.Egress},
-	{"before DNAT", policy.Untranslated, policy.Ingress}, {"untracked in", policy.Untracked, policy.Ingress}, {"untracked out", policy.Untracked, policy.Egress},
+	{"before DNAT", policy.Untranslated, policy.Ingress}, {"untracked in", policy.Untracked, policy.Ingress},
+	{"untracked out", policy.Untracked, policy.Egress},
 }
 
 // ListedPod is a pod with a network of its own that has not finished.
@@ -85,7 +86,8 @@ func list(node string, k *known, c *policy.Compiled, kernel standing) *Listing {
 		side := func(d policy.Direction) Side {
 			return Side{Policies: selecting[d], Program: c.Endpoints[link].Programs[d], Kernel: kernel.Link(link, d)}
 		}
-		p := ListedPod{Pod: key.String(), UID: pod.UID, Link: link, Addresses: []string{}, Ingress: side(policy.Ingress), Egress: side(policy.Egress)}
+		p := ListedPod{Pod: key.String(), UID: pod.UID, Link: link, Addresses: []string{}, Ingress: side(policy.Ingress),
+			Egress: side(policy.Egress)}
 		for _, a := range pod.Addresses {
 			p.Addresses = append(p.Addresses, a.String())
 		}
@@ -96,12 +98,14 @@ func list(node string, k *known, c *policy.Compiled, kernel standing) *Listing {
 	return l
 }
 
-// hosts describes the host endpoints of this node. Stages without policies allow everything, but for what the node itself receives and sends.
+// hosts describes the host endpoints of this node. Stages without policies allow everything, but for what the node
+// itself receives and sends.
 func hosts(state policy.State, c *policy.Compiled, kernel standing) (all []ListedHost) {
 	selecting := policy.Select(state).OfHosts()
 	for _, link := range slices.Sorted(maps.Keys(c.Hosts)) {
 		for _, p := range hostPackets {
-			side := Side{Policies: []string{}, Program: c.Hosts[link].Programs[p.Stage][p.Direction], Kernel: kernel.Host(link, p.Stage, p.Direction)}
+			side := Side{Policies: []string{}, Program: c.Hosts[link].Programs[p.Stage][p.Direction],
+				Kernel: kernel.Host(link, p.Stage, p.Direction)}
 			for _, id := range selecting[link][p.Stage][p.Direction] {
 				side.Policies = append(side.Policies, id.String())
 			}
@@ -120,7 +124,8 @@ func (l *Listing) only(keys []policy.PodKey) error {
 	for _, key := range keys {
 		at := slices.IndexFunc(all, func(p ListedPod) bool { return p.Pod == key.String() })
 		if at < 0 {
-			return fmt.Errorf("%s is no pod of node %s with a network of its own that runs: kubectl -n %s get pod %s -o wide says where it is", key, l.Node, key.Namespace, key.Name)
+			return fmt.Errorf("%s is no pod of node %s with a network of its own that runs: kubectl -n %s get pod %s -o wide says where it is", key,
+				l.Node, key.Namespace, key.Name)
 		}
 		l.Pods = append(l.Pods, all[at])
 	}
@@ -174,7 +179,8 @@ func (l *Listing) hostRows() [][]string {
 	return rows
 }
 
-// rows are those of a direction, which begin with some cells: one, and one more for each further policy. none is for no policy.
+// rows are those of a direction, which begin with some cells: one, and one more for each further policy. none is for no
+// policy.
 func (s *Side) rows(cells []string, none string) (rows [][]string) {
 	policies, kernel := s.Policies, s.Kernel
 	if len(policies) == 0 {

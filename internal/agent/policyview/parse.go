@@ -122,7 +122,8 @@ func parseEnd(text string) (end, error) {
 		e.pod.Namespace, e.unplaced = words[0], false
 	}
 	if len(words) > 2 || !validName(e.pod.Namespace) || !validName(e.pod.Name) {
-		return end{}, fmt.Errorf("must be NAMESPACE/POD, a pod of namespace default, [NAMESPACE/]svc/NAME, [NAMESPACE/]deploy/NAME, or an address")
+		return end{},
+			fmt.Errorf("must be NAMESPACE/POD, a pod of namespace default, [NAMESPACE/]svc/NAME, [NAMESPACE/]deploy/NAME, or an address")
 	}
 	e.unplaced = e.unplaced && e.kind != ""
 	return e, nil
@@ -139,8 +140,8 @@ func validName(text string) bool {
 	return text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
 }
 
-// parseTarget reads an end with what is asked of it: a port, by default of TCP, or a protocol that has none. A protocol is in capitals, as
-// no pod's name is.
+// parseTarget reads an end with what is asked of it: a port, by default of TCP, or a protocol that has none. A protocol
+// is in capitals, as no pod's name is.
 func parseTarget(text string) (connection, error) {
 	c := connection{protocol: tcp}
 	rest, word := text, ""

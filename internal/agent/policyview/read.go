@@ -38,7 +38,8 @@ func everything(*known) policy.Interest { return policy.Interest{All: true} }
 // ofThisNode is the Interest that the agent has.
 func ofThisNode(k *known) policy.Interest { return k.Interest() }
 
-// read reads what a feed shows, with the pods that want asks for; staged: with staged policies, which the feed watches. It opens the feed's watches and ends them.
+// read reads what a feed shows, with the pods that want asks for; staged: with staged policies, which the feed watches.
+// It opens the feed's watches and ends them.
 func read(ctx context.Context, feed *cluster.PolicyFeed, staged bool, want func(*known) policy.Interest) (*known, error) {
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -78,7 +79,8 @@ func unread(view *cluster.PolicyView) error {
 }
 
 func unreadable(err error) error {
-	return fmt.Errorf("read policies and pods from the API server: %w: ClusterRole tortie-node has the rights if the chart's value policy.enabled is true", err)
+	return fmt.Errorf(
+		"read policies and pods from the API server: %w: ClusterRole tortie-node has the rights if the chart's value policy.enabled is true", err)
 }
 
 // stateOf makes the model of a view.
@@ -102,7 +104,8 @@ func stateOf(view *cluster.PolicyView) *known {
 	return k
 }
 
-// addInterfaces adds the interfaces of this node, of whose host endpoints some may be found by them; more: there will be others.
+// addInterfaces adds the interfaces of this node, of whose host endpoints some may be found by them; more: there will
+// be others.
 func (k *known) addInterfaces(more bool) error {
 	if !more && !k.HasHosts() {
 		return nil

@@ -23,7 +23,8 @@ type Session struct {
 	Use string `json:"use,omitempty"`
 	// By is the policy that will deny it, and in which direction of a pod, or at which interface of this node.
 	By string `json:"by"`
-	// Ends: the agent ends it, unless it keeps connections. Else it goes on, as it passes a host endpoint, and no other can be opened.
+	// Ends: the agent ends it, unless it keeps connections. Else it goes on, as it passes a host endpoint, and no other
+	// can be opened.
 	Ends bool `json:"ends"`
 }
 
@@ -85,7 +86,8 @@ func (x *comparison) sessions(open *openFlows, e ends) []Session {
 		all = append(all, s)
 	}
 	slices.SortFunc(all, func(a, b Session) int {
-		return cmp.Or(cmp.Compare(b.Use, a.Use), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+		return cmp.Or(cmp.Compare(b.Use, a.Use), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Protocol, b.Protocol),
+			cmp.Compare(a.Port, b.Port))
 	})
 	return all
 }
@@ -119,7 +121,8 @@ func (o *openFlows) denied(c *policy.Compiled, f *netlinkx.Flow, e ends, pods ma
 	return s, denied
 }
 
-func deniedByPods(c *policy.Compiled, f *netlinkx.Flow, own map[netip.Addr]bool, pods map[netip.Addr]*policy.Pod, packet policy.Packet) (by string, denied bool) {
+func deniedByPods(c *policy.Compiled, f *netlinkx.Flow, own map[netip.Addr]bool, pods map[netip.Addr]*policy.Pod,
+	packet policy.Packet) (by string, denied bool) {
 	if p := pods[f.Client]; p != nil {
 		if v := c.Decide(policies.LinkOf(p.PodKey), policy.Egress, f.Server, packet); !v.Allow {
 			return "egress " + v.By.String(), true

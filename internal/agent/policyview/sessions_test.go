@@ -97,7 +97,9 @@ func TestSessions(t *testing.T) {
 	seen := opened(t)
 	k := shop(t)
 	k.Node = "node1"
-	k.HostEndpoints = []policy.HostEndpoint{{Name: "node1-eth0", Node: "node1", Interface: "eth0", Allows: true, Labels: map[string]string{"host": "1"}}}
+	k.HostEndpoints = []policy.HostEndpoint{
+		{Name: "node1-eth0", Node: "node1", Interface: "eth0", Allows: true, Labels: map[string]string{"host": "1"}},
+	}
 	c, err := parsePolicies("test", []byte(closing))
 	errtest.Must(t, err)
 	errtest.Must(t, c.read(nil))
@@ -113,24 +115,29 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// A host endpoint alone denies what is no failsafe port, of which the node has fewer: that of SSH for some, and none of BGP. Then FelixConfigurations leave
-// none, and pods no way to their node.
+// A host endpoint alone denies what is no failsafe port, of which the node has fewer: that of SSH for some, and none of
+// BGP. Then FelixConfigurations leave none, and pods no way to their node.
 func TestSessionsOfHostEndpoints(t *testing.T) {
 	seen, k := opened(t), shop(t)
 	k.Node = "node1"
-	settings := config.PolicyView{Nodename: "node1", Felix: api.FelixConfigurationSpec{FailsafeInboundHostPorts: &api.FailsafePorts{{Protocol: "tcp", Port: 22, Net: "192.0.2.0/24"}}}}
+	settings := config.PolicyView{Nodename: "node1",
+		Felix: api.FelixConfigurationSpec{FailsafeInboundHostPorts: &api.FailsafePorts{{Protocol: "tcp", Port: 22, Net: "192.0.2.0/24"}}}}
 	found := []api.FelixConfiguration{
 		{Meta: api.Meta{Name: "node.node2"}, Spec: api.FelixConfigurationSpec{FailsafeOutboundHostPorts: &api.FailsafePorts{}}},
-		{Meta: api.Meta{Name: "default"}, Spec: api.FelixConfigurationSpec{FailsafeInboundHostPorts: &api.FailsafePorts{}, FailsafeOutboundHostPorts: &api.FailsafePorts{{Protocol: "tcp", Port: 6443}}}},
+		{Meta: api.Meta{Name: "default"}, Spec: api.FelixConfigurationSpec{FailsafeInboundHostPorts: &api.FailsafePorts{},
+			FailsafeOutboundHostPorts: &api.FailsafePorts{{Protocol: "tcp", Port: 6443}}}},
 	}
 	k.Host, _ = hostRules(settings, found)
-	c, err := parsePolicies("test", []byte("kind: HostEndpoint\napiVersion: projectcalico.org/v3\nmetadata: {name: new}\nspec: {node: node1, interfaceName: eth0}"))
+	c, err := parsePolicies("test",
+		[]byte("kind: HostEndpoint\napiVersion: projectcalico.org/v3\nmetadata: {name: new}\nspec: {node: node1, interfaceName: eth0}"))
 	errtest.Must(t, err)
 	errtest.Must(t, c.read(nil))
 	golden(t, "diff-new-host", diff(k.State, c, nil, seen))
 
 	k.HostEndpoints, k.Policies = c.hosts, nil
-	c, err = parsePolicies("test", []byte(`{kind: FelixConfiguration, apiVersion: crd.projectcalico.org/v1, metadata: {name: node.node1}, spec: {failsafeOutboundHostPorts: [], defaultEndpointToHostAction: Drop,
+	c, err = parsePolicies("test", []byte(
+		`{kind: FelixConfiguration, apiVersion: crd.projectcalico.org/v1, metadata: {name: node.node1},
+			spec: {failsafeOutboundHostPorts: [], defaultEndpointToHostAction: Drop,
 		failsafeInboundHostPorts: [{port: 0}]}}`))
 	errtest.Must(t, err)
 	errtest.Must(t, c.read(nil))

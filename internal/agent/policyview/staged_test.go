@@ -29,7 +29,8 @@ spec: {stagedAction: Delete}
 // Staged policies of a file are judged as if they were enforced, in the place of the policies that they are for.
 func TestDiffOfStagedPolicies(t *testing.T) {
 	k := shop(t)
-	k.Policies = []policy.Policy{{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "default.web"}, Tier: policy.TierDefault, Applies: [2]bool{true, false},
+	k.Policies = []policy.Policy{{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "default.web"},
+		Tier: policy.TierDefault, Applies: [2]bool{true, false},
 		Subject: policy.Pods{Namespace: "shop"}, Rules: [2][]policy.Rule{{{AnyPeer: true, AnyPort: true}}}}}
 	c, err := parsePolicies("file", []byte(stagedFile))
 	errtest.Must(t, err)
@@ -43,7 +44,8 @@ func TestDiffOfStagedPolicies(t *testing.T) {
 	if !slices.Equal(d.Policies, said) {
 		t.Errorf("said %q", d.Policies)
 	}
-	if len(d.Flows) == 0 || slices.ContainsFunc(d.Flows, func(f Flow) bool { return f.Change != changeDenied || f.By != "ingress CalicoNetworkPolicy shop/web" }) {
+	if len(d.Flows) == 0 ||
+		slices.ContainsFunc(d.Flows, func(f Flow) bool { return f.Change != changeDenied || f.By != "ingress CalicoNetworkPolicy shop/web" }) {
 		t.Errorf("%+v", d.Flows)
 	}
 	c, err = parsePolicies("file", []byte(stagedFile))

@@ -98,7 +98,8 @@ func (c *change) overThings(s policy.State) (after policy.State, said []string) 
 	}
 	after.HostEndpoints = slices.Clone(s.HostEndpoints)
 	for _, h := range c.hosts {
-		said = append(said, policy.KindHostEndpoint+" "+h.Name+": "+put(&after.HostEndpoints, h, c.deletes, func(o policy.HostEndpoint) bool { return o.Name == h.Name }))
+		said = append(said, policy.KindHostEndpoint+" "+h.Name+": "+
+			put(&after.HostEndpoints, h, c.deletes, func(o policy.HostEndpoint) bool { return o.Name == h.Name }))
 	}
 	if c.rules != nil {
 		after.Host = *c.rules
@@ -109,7 +110,8 @@ func (c *change) overThings(s policy.State) (after policy.State, said []string) 
 // concernsHosts reports that the change is about host endpoints, or what their policies leave open.
 func (c *change) concernsHosts() bool { return len(c.hosts)+len(c.felix) > 0 }
 
-// readFelix reads what will hold on a node with the file's FelixConfigurations. found are the cluster's, which it changes.
+// readFelix reads what will hold on a node with the file's FelixConfigurations. found are the cluster's, which it
+// changes.
 func (c *change) readFelix(s config.PolicyView, found []api.FelixConfiguration) {
 	for _, o := range c.felix {
 		what := put(&found, *o, c.deletes, func(f api.FelixConfiguration) bool { return f.Name == o.Name })

@@ -32,7 +32,8 @@ spec: {nets: [10.0.0.2]}
 `
 
 func tierFirst(action string) string {
-	return "\n---\napiVersion: crd.projectcalico.org/v1\nkind: Tier\nmetadata: {name: first}\nspec: {order: 5, defaultAction: " + action + "}\n---\n"
+	return "\n---\napiVersion: crd.projectcalico.org/v1\nkind: Tier\nmetadata: {name: first}\nspec: {order: 5, defaultAction: " +
+		action + "}\n---\n"
 }
 
 // diffOf is what a file changes in a state, or its deletion.
@@ -54,7 +55,8 @@ func TestDiffOfTiersAndSets(t *testing.T) {
 	}
 	const denies = "ingress CalicoNetworkPolicy shop/first.web"
 	d := diffOf(t, passing+tierFirst("Pass"), false, &s, nil)
-	if want := []string{"Tier first: new", "CalicoNetworkPolicy shop/first.web: new"}; !slices.Equal(d.Policies, want) || len(d.Flows)+len(d.Problems) > 0 {
+	if want := []string{"Tier first: new", "CalicoNetworkPolicy shop/first.web: new"}; !slices.Equal(d.Policies, want) ||
+		len(d.Flows)+len(d.Problems) > 0 {
 		t.Errorf("a tier that passes on, and a policy: %+v", d)
 	}
 	first := map[string]policy.Tier{"first": {Name: "first", Order: 5, End: policy.Pass}}
@@ -63,18 +65,22 @@ func TestDiffOfTiersAndSets(t *testing.T) {
 	errtest.Must(t, c.read(first))
 	s.Policies = c.policies
 	d = diffOf(t, tierFirst("Deny"), false, &s, first)
-	if want := []string{"lab/mouse", "shop/client-1", "shop/client-2"}; d.Policies[0] != "Tier first: changed" || flows(d.Flows) != flows(append(only(changeDenied, denies, want[0]), only(changeDenied, denies, want[1:]...)...)) {
+	if want := []string{"lab/mouse", "shop/client-1", "shop/client-2"}; d.Policies[0] != "Tier first: changed" ||
+		flows(d.Flows) != flows(append(only(changeDenied, denies, want[0]), only(changeDenied, denies, want[1:]...)...)) {
 		t.Errorf("the tier denies: %+v", d)
 	}
 	s.Policies[0].Tier.End = policy.Deny
 	first["first"] = s.Policies[0].Tier
 	d = diffOf(t, friends, false, &s, first)
-	if d.Policies[0] != "NetworkSet shop/friends: new" || !reflect.DeepEqual(d.Flows, withFamily(only(changeAllowed, denies, "shop/client-1"), "IPv4")) {
+	if d.Policies[0] != "NetworkSet shop/friends: new" ||
+		!reflect.DeepEqual(d.Flows, withFamily(only(changeAllowed, denies, "shop/client-1"), "IPv4")) {
 		t.Errorf("a set: %+v", d)
 	}
-	s.Sets = []policy.NetworkSet{{Namespace: "shop", Name: "friends", Labels: map[string]string{"kind": "friend"}, Nets: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")}}}
+	s.Sets = []policy.NetworkSet{{Namespace: "shop", Name: "friends", Labels: map[string]string{"kind": "friend"},
+		Nets: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")}}}
 	d = diffOf(t, friends, true, &s, first)
-	if d.Policies[0] != "NetworkSet shop/friends: deleted" || !reflect.DeepEqual(d.Flows, withFamily(only(changeDenied, denies, "shop/client-1"), "IPv4")) {
+	if d.Policies[0] != "NetworkSet shop/friends: deleted" ||
+		!reflect.DeepEqual(d.Flows, withFamily(only(changeDenied, denies, "shop/client-1"), "IPv4")) {
 		t.Errorf("without the set: %+v", d)
 	}
 	if d = diffOf(t, tierFirst("Pass"), true, &s, nil); d.Policies[0] != "Tier first: not there" {
@@ -94,13 +100,17 @@ func flows(all []Flow) (text string) {
 	return text
 }
 
-// A policy as Calico's clients show it is the stored one, whose name may have a prefix; as it is stored it is another one.
+// A policy as Calico's clients show it is the stored one, whose name may have a prefix; as it is stored it is another
+// one.
 func TestDiffByNamesOfClients(t *testing.T) {
 	s := shop(t).State
-	s.Policies = []policy.Policy{{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "default.web"}, Tier: policy.TierDefault, Applies: [2]bool{true, false},
+	s.Policies = []policy.Policy{{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "default.web"},
+		Tier: policy.TierDefault, Applies: [2]bool{true, false},
 		Subject: policy.Pods{Namespace: "shop"}, Rules: [2][]policy.Rule{{{AnyPeer: true, AnyPort: true}}}}}
-	for version, want := range map[string]string{"projectcalico.org/v3": "CalicoNetworkPolicy shop/default.web: changed", "crd.projectcalico.org/v1": "CalicoNetworkPolicy shop/web: new"} {
-		d := diffOf(t, "kind: NetworkPolicy\napiVersion: "+version+"\nmetadata: {name: web, namespace: shop}\nspec: {types: [Ingress], ingress: [{action: Deny}]}", false, &s, nil)
+	for version, want := range map[string]string{"projectcalico.org/v3": "CalicoNetworkPolicy shop/default.web: changed",
+		"crd.projectcalico.org/v1": "CalicoNetworkPolicy shop/web: new"} {
+		d := diffOf(t, "kind: NetworkPolicy\napiVersion: "+version+
+			"\nmetadata: {name: web, namespace: shop}\nspec: {types: [Ingress], ingress: [{action: Deny}]}", false, &s, nil)
 		if d.Policies[0] != want || len(d.Flows) > 0 != (version == "projectcalico.org/v3") {
 			t.Errorf("%s: %+v", version, d)
 		}
@@ -119,8 +129,10 @@ func TestDiffByTypesOfClients(t *testing.T) {
 		{"projectcalico.org/v3", "NetworkPolicy", "types: [Egress], ingress: [{action: Allow}]", "egress"},
 		{"crd.projectcalico.org/v1", "NetworkPolicy", "ingress: [{action: Allow}]", "egress"},
 	} {
-		d := diffOf(t, fmt.Sprintf("{kind: %s, apiVersion: %s, metadata: {name: web, namespace: shop}, spec: {%s}}", c.kind, c.version, c.rules), false, &s, nil)
-		if len(d.Flows) == 0 || slices.ContainsFunc(d.Flows, func(f Flow) bool { return !strings.HasPrefix(f.By, c.want+" ") }) || (len(d.Problems) > 0) != (c.version != calicoClients) {
+		d := diffOf(t, fmt.Sprintf("{kind: %s, apiVersion: %s, metadata: {name: web, namespace: shop}, spec: {%s}}", c.kind, c.version, c.rules),
+			false, &s, nil)
+		if len(d.Flows) == 0 || slices.ContainsFunc(d.Flows, func(f Flow) bool { return !strings.HasPrefix(f.By, c.want+" ") }) ||
+			(len(d.Problems) > 0) != (c.version != calicoClients) {
 			t.Errorf("%+v: %+v", c, d)
 		}
 	}

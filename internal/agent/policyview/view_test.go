@@ -63,9 +63,12 @@ func shop(t *testing.T) *known {
 		Namespaces: map[string]map[string]string{"shop": {}, "lab": {"lab": "true"}},
 	}}
 	for _, p := range []policy.Pod{
-		{PodKey: policy.PodKey{Namespace: "shop", Name: "web-1"}, UID: "u1", Labels: map[string]string{"app": "web"}, Addresses: addresses4("10.0.0.1", "fd00::1"), Ports: []policy.NamedPort{{Name: "http", Protocol: tcp, Port: 8080}}},
-		{PodKey: policy.PodKey{Namespace: "shop", Name: "client-1"}, UID: "u2", Labels: map[string]string{"app": "client"}, Addresses: addresses4("10.0.0.2", "fd00::2")},
-		{PodKey: policy.PodKey{Namespace: "shop", Name: "client-2"}, UID: "u3", Labels: map[string]string{"app": "client"}, Addresses: addresses4("10.0.1.2")},
+		{PodKey: policy.PodKey{Namespace: "shop", Name: "web-1"}, UID: "u1", Labels: map[string]string{"app": "web"},
+			Addresses: addresses4("10.0.0.1", "fd00::1"), Ports: []policy.NamedPort{{Name: "http", Protocol: tcp, Port: 8080}}},
+		{PodKey: policy.PodKey{Namespace: "shop", Name: "client-1"}, UID: "u2", Labels: map[string]string{"app": "client"},
+			Addresses: addresses4("10.0.0.2", "fd00::2")},
+		{PodKey: policy.PodKey{Namespace: "shop", Name: "client-2"}, UID: "u3", Labels: map[string]string{"app": "client"},
+			Addresses: addresses4("10.0.1.2")},
 		{PodKey: policy.PodKey{Namespace: "lab", Name: "mouse"}, UID: "u4", Addresses: addresses4("10.0.1.3")},
 	} {
 		k.Pods[p.PodKey] = &p
@@ -110,14 +113,16 @@ func TestList(t *testing.T) {
 	k.problems = []string{"NetworkPolicy shop/x: spec.ingress[0]: wrong"}
 	k.sameLink = []string{"pods shop/a and lab/b are closed: their names give the same link, cali0"}
 	compiled := policy.Compile(k.State)
-	l := list("node1", k, compiled, kernel{links: map[string]string{policies.LinkOf(policy.PodKey{Namespace: "shop", Name: "web-1"}): "closed: the link has no program yet"}})
+	l := list("node1", k, compiled,
+		kernel{links: map[string]string{policies.LinkOf(policy.PodKey{Namespace: "shop", Name: "web-1"}): "closed: the link has no program yet"}})
 	golden(t, "list", l)
 	for _, p := range l.Pods {
 		if p.Ingress.Program != compiled.Endpoints[p.Link].Programs[policy.Ingress] || p.Ingress.Program == "" {
 			t.Errorf("%s has the program %q", p.Pod, p.Ingress.Program)
 		}
 	}
-	if err := l.only([]policy.PodKey{{Namespace: "shop", Name: "client-1"}}); err != nil || len(l.Pods) != 1 || l.Pods[0].Pod != "shop/client-1" {
+	if err := l.only([]policy.PodKey{{Namespace: "shop", Name: "client-1"}}); err != nil || len(l.Pods) != 1 ||
+		l.Pods[0].Pod != "shop/client-1" {
 		t.Errorf("%v: %+v", err, l.Pods)
 	}
 	if err := l.only([]policy.PodKey{{Namespace: "shop", Name: "x"}}); !errtest.Names(err, "shop/x node1") {
@@ -131,18 +136,21 @@ func TestList(t *testing.T) {
 func TestHostEndpoints(t *testing.T) {
 	k := shop(t)
 	k.Node = "node1"
-	k.HostEndpoints = []policy.HostEndpoint{{Name: "node1-all", Node: "node1", Interface: "*", Labels: map[string]string{"host": "1"}}, {Name: "node1-eth1", Node: "node1", Interface: "eth1", Allows: true}}
+	k.HostEndpoints = []policy.HostEndpoint{{Name: "node1-all", Node: "node1", Interface: "*", Labels: map[string]string{"host": "1"}},
+		{Name: "node1-eth1", Node: "node1", Interface: "eth1", Allows: true}}
 	hosts, err := selector.Parse("has(host)")
 	errtest.Must(t, err)
 	k.Policies = append(k.Policies, policy.Policy{
-		ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "web"}, Tier: policy.TierDefault, Forward: true, Applies: [2]bool{true, false}, Subject: policy.Pods{Calico: true, Labels: hosts},
+		ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "web"}, Tier: policy.TierDefault, Forward: true,
+		Applies: [2]bool{true, false}, Subject: policy.Pods{Calico: true, Labels: hosts},
 		Rules: [2][]policy.Rule{{{AnyPeer: true, Ports: []policy.Port{{Protocol: tcp, First: 80, Last: 80}}}}},
 	})
 	compiled := policy.Compile(k.State)
 	golden(t, "list-hosts", list("node1", k, compiled, kernel{links: map[string]string{"eth1": "open: the program is not there"}}))
 	own := map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}
 	for name, args := range map[string][]string{
-		"received": {"198.51.100.1", "192.0.2.1:22"}, "allowed": {"198.51.100.1", "192.0.2.1:80"}, "forwarded": {"198.51.100.1", "shop/web-1:8080"}, "sent": {"192.0.2.1", "198.51.100.1:80"},
+		"received": {"198.51.100.1", "192.0.2.1:22"}, "allowed": {"198.51.100.1", "192.0.2.1:80"},
+		"forwarded": {"198.51.100.1", "shop/web-1:8080"}, "sent": {"192.0.2.1", "198.51.100.1:80"},
 	} {
 		asked, err := parseConnection(args)
 		errtest.Must(t, err)
@@ -152,7 +160,8 @@ func TestHostEndpoints(t *testing.T) {
 	}
 }
 
-// What a policy before DNAT allows, no other judges as it comes in; as it goes out, others do, at pods' interfaces those of all.
+// What a policy before DNAT allows, no other judges as it comes in; as it goes out, others do, at pods' interfaces
+// those of all.
 func TestHostEndpointsAfterDNAT(t *testing.T) {
 	k := shop(t)
 	k.Node = "node1"
@@ -160,9 +169,11 @@ func TestHostEndpointsAfterDNAT(t *testing.T) {
 	early := policy.Rule{AnyPeer: true, Ports: []policy.Port{{Protocol: tcp, First: 80, Last: 80}}}
 	all := policy.Pods{Calico: true}
 	k.Policies = []policy.Policy{
-		{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "early"}, Tier: policy.TierDefault, Forward: true, PreDNAT: true, Applies: [2]bool{true, false}, Subject: all,
+		{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "early"}, Tier: policy.TierDefault, Forward: true, PreDNAT: true,
+			Applies: [2]bool{true, false}, Subject: all,
 			Rules: [2][]policy.Rule{{early}}},
-		{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "late"}, Tier: policy.TierDefault, Forward: true, Applies: [2]bool{true, true}, Subject: all},
+		{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "late"}, Tier: policy.TierDefault, Forward: true,
+			Applies: [2]bool{true, true}, Subject: all},
 	}
 	compiled := policy.Compile(k.State)
 	node, outside, pod := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("10.0.0.1")
@@ -203,7 +214,8 @@ func TestExplain(t *testing.T) {
 		{name: "explain-pods-address", question: "10.0.0.2 10.0.0.1:8080"},
 		{name: "explain-ipv6", question: "fd00::2 shop/web-1:8080"},
 		{name: "explain-host", question: "172.16.0.1 shop/web-1:8080", own: "172.16.0.1"},
-		{name: "explain-differs", question: "shop/client-1 shop/web-1:8080", kernel: kernel{links: map[string]string{web: "there is no table inet tortie-policy"}}},
+		{name: "explain-differs", question: "shop/client-1 shop/web-1:8080",
+			kernel: kernel{links: map[string]string{web: "there is no table inet tortie-policy"}}},
 		{name: "explain-behind", question: "shop/client-1 shop/web-1:8080", kernel: kernel{strange: netip.MustParseAddr("10.0.0.2")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -241,7 +253,8 @@ func asks(t *testing.T, policies, question string, kernel kernel, own map[netip.
 }
 
 // fromIPv6 allows what comes by IPv6 alone.
-const fromIPv6 = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web, namespace: shop}, spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{ipBlock: {cidr: 'fd00::/64'}}]}]}}`
+const fromIPv6 = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web, namespace: shop}, spec: {podSelector: ` +
+	`{matchLabels: {app: web}}, ingress: [{from: [{ipBlock: {cidr: 'fd00::/64'}}]}]}}`
 
 // Pods with addresses of both families have a verdict in each.
 func TestFamilies(t *testing.T) {
@@ -251,14 +264,17 @@ func TestFamilies(t *testing.T) {
 	}
 	k := shop(t)
 	k.Policies = nil
-	c, err := parsePolicies("file", []byte("--- # a comment\n"+fromIPv6+"\n--- # another\n"+strings.ReplaceAll(strings.ReplaceAll(fromIPv6, "web", "client"), "'fd00::/64'", "10.0.0.1/32")))
+	c, err := parsePolicies("file", []byte("--- # a comment\n"+fromIPv6+"\n--- # another\n"+
+		strings.ReplaceAll(strings.ReplaceAll(fromIPv6, "web", "client"), "'fd00::/64'", "10.0.0.1/32")))
 	errtest.Must(t, err)
 	errtest.Must(t, c.read(nil))
 	got := map[string]string{}
-	for _, f := range diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}, {Namespace: "shop", Name: "client-1"}: {{tcp, 80}}}, nil).Flows {
+	for _, f := range diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}},
+		{Namespace: "shop", Name: "client-1"}: {{tcp, 80}}}, nil).Flows {
 		got[strings.Join(f.From, " ")+" "+strings.Join(f.To, " ")] = f.Change + f.Family
 	}
-	for flow, want := range map[string]string{"shop/client-1 shop/web-1": "deniedIPv4", "shop/client-2 shop/web-1": "denied", "shop/web-1 shop/client-1": "deniedIPv6", "shop/client-2 shop/client-1": "denied"} {
+	for flow, want := range map[string]string{"shop/client-1 shop/web-1": "deniedIPv4", "shop/client-2 shop/web-1": "denied",
+		"shop/web-1 shop/client-1": "deniedIPv6", "shop/client-2 shop/client-1": "denied"} {
 		if got[flow] != want {
 			t.Errorf("%s: %q, want %q of %q", flow, got[flow], want, got)
 		}
@@ -267,7 +283,8 @@ func TestFamilies(t *testing.T) {
 
 // Init containers may stay, with ports.
 func TestPortsOfInitContainers(t *testing.T) {
-	spec := api.PodSpec{Containers: []api.Container{{Ports: []api.ContainerPort{{ContainerPort: 80}}}}, InitContainers: []api.Container{{Ports: []api.ContainerPort{{ContainerPort: 53, Protocol: "UDP"}, {ContainerPort: 80}}}}}
+	spec := api.PodSpec{Containers: []api.Container{{Ports: []api.ContainerPort{{ContainerPort: 80}}}},
+		InitContainers: []api.Container{{Ports: []api.ContainerPort{{ContainerPort: 53, Protocol: "UDP"}, {ContainerPort: 80}}}}}
 	if got := containerPorts(&spec); !reflect.DeepEqual(got, []port{{tcp, 80}, {udp, 53}}) {
 		t.Error(got)
 	}
@@ -275,8 +292,10 @@ func TestPortsOfInitContainers(t *testing.T) {
 
 // An ICMP that is asked for is the request of an echo, in its family.
 func TestExplainEcho(t *testing.T) {
-	const pings = `{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: web, namespace: shop}, spec: {selector: app == 'web', types: [Ingress], ingress: [
-		{action: Allow, protocol: ICMP, icmp: {type: 8}}, {action: Allow, protocol: ICMPv6, icmp: {type: 128}, source: {nets: ['fd00::2/128']}}]}}`
+	const pings = `{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: web, namespace: shop},
+		spec: {selector: app == 'web', types: [Ingress], ingress: [
+		{action: Allow, protocol: ICMP, icmp: {type: 8}}, {action: Allow, protocol: ICMPv6, icmp: {type: 128},
+			source: {nets: ['fd00::2/128']}}]}}`
 	for _, question := range []string{"shop/client-1 shop/web-1/ICMP", "shop/client-1 shop/web-1/ICMPv6"} {
 		if x := asks(t, pings, question, kernel{}, nil); !x.Allowed || x.Ingress.Kernel != kernelAgrees || x.Port != 0 {
 			t.Errorf("%s: %+v, %+v", question, x, x.Ingress)
@@ -287,7 +306,8 @@ func TestExplainEcho(t *testing.T) {
 // What FelixConfiguration forbids pods to send to their node is not allowed, whatever policies say.
 func TestExplainToHost(t *testing.T) {
 	node := map[netip.Addr]bool{netip.MustParseAddr("172.16.0.1"): true}
-	for question, want := range map[string]bool{"shop/client-1 172.16.0.1:53/UDP": false, "shop/client-1 172.16.0.2:53/UDP": true, "shop/client-2 172.16.0.1:53/UDP": true} {
+	for question, want := range map[string]bool{"shop/client-1 172.16.0.1:53/UDP": false, "shop/client-1 172.16.0.2:53/UDP": true,
+		"shop/client-2 172.16.0.1:53/UDP": true} {
 		x := asks(t, fromIPv6, question, kernel{closed: true}, node)
 		if x.Allowed != want || want == strings.Contains(strings.Join(x.Notes, " "), "defaultEndpointToHostAction") {
 			t.Errorf("%s: allowed %v, notes %q", question, x.Allowed, x.Notes)
@@ -298,11 +318,14 @@ func TestExplainToHost(t *testing.T) {
 // tooLarge is a policy of namespace shop that is over the limit.
 func tooLarge(t *testing.T, subject selector.Selector) policy.Policy {
 	t.Helper()
-	large := policy.Policy{ID: policy.ID{Kind: "NetworkPolicy", Namespace: "shop", Name: "large"}, Tier: policy.TierDefault, Applies: [2]bool{policy.Ingress: true}}
+	large := policy.Policy{ID: policy.ID{Kind: "NetworkPolicy", Namespace: "shop", Name: "large"}, Tier: policy.TierDefault,
+		Applies: [2]bool{policy.Ingress: true}}
 	large.Subject = policy.Pods{Namespace: "shop", Labels: subject}
 	rule := policy.Rule{AnyPort: true}
 	for i := range 1000 {
-		s, err := selector.FromLabels(api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{{Key: "app", Operator: "NotIn", Values: []string{strconv.Itoa(i)}}}})
+		s, err := selector.FromLabels(api.LabelSelector{
+			MatchExpressions: []api.LabelSelectorRequirement{{Key: "app", Operator: "NotIn", Values: []string{strconv.Itoa(i)}}},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -386,7 +409,8 @@ spec: {podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress:
 	}
 }
 
-// A change that makes programs too large says so, and its pods are closed: also in directions that the policy is not about.
+// A change that makes programs too large says so, and its pods are closed: also in directions that the policy is not
+// about.
 func TestDiffOfTooLargePolicies(t *testing.T) {
 	k := shop(t)
 	clients, err := selector.FromLabels(api.LabelSelector{MatchLabels: map[string]string{"app": "client"}})
@@ -403,7 +427,8 @@ func TestDiffOfTooLargePolicies(t *testing.T) {
 		}
 	}
 	k.Policies = append(k.Policies, large.policies...)
-	if same := diff(k.State, large, declared, nil); len(same.Flows) > 0 || len(same.TooLarge) != 1 || !strings.Contains(same.TooLarge[0], "NetworkPolicy shop/large, as before: ") {
+	if same := diff(k.State, large, declared, nil); len(same.Flows) > 0 || len(same.TooLarge) != 1 ||
+		!strings.Contains(same.TooLarge[0], "NetworkPolicy shop/large, as before: ") {
 		t.Errorf("as before: %+v", same)
 	}
 	large.deletes = true
@@ -434,7 +459,8 @@ spec: {namespaceSelector: has(lab), types: [Egress], egress: [{action: Allow}]}
 	errtest.Must(t, err)
 	errtest.Must(t, c.read(map[string]policy.Tier{"first": {Name: "first", Order: 1, End: policy.Deny}}))
 	d := diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}}, nil)
-	want := []Flow{{Change: changeDenied, From: []string{"shop/client-1", "shop/client-2"}, To: []string{"shop/web-1"}, Protocol: "TCP", Port: 8080, By: "ingress CalicoNetworkPolicy shop/first.web"}}
+	want := []Flow{{Change: changeDenied, From: []string{"shop/client-1", "shop/client-2"}, To: []string{"shop/web-1"}, Protocol: "TCP",
+		Port: 8080, By: "ingress CalicoNetworkPolicy shop/first.web"}}
 	if !reflect.DeepEqual(d.Flows, want) || len(d.Problems) > 0 {
 		t.Errorf("%+v, problems %v", d.Flows, d.Problems)
 	}
@@ -455,7 +481,8 @@ func TestDiffOfDeletion(t *testing.T) {
 	if len(created.Flows) == 0 || !reflect.DeepEqual(deleted.Flows, created.Flows) {
 		t.Errorf("deleted: %+v\ncreated: %+v", deleted.Flows, created.Flows)
 	}
-	if again := diff(without, &change{policies: k.Policies, deletes: true}, nil, nil); len(again.Flows) > 0 || !strings.HasSuffix(again.Policies[0], ": not there") {
+	if again := diff(without, &change{policies: k.Policies, deletes: true}, nil, nil); len(again.Flows) > 0 ||
+		!strings.HasSuffix(again.Policies[0], ": not there") {
 		t.Errorf("policies that are not there: %+v", again)
 	}
 }

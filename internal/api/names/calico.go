@@ -19,8 +19,8 @@ func Tier(field string) string {
 	return field
 }
 
-// Labels returns an object's labels as Calico sees them: those of its own API version, in an annotation, precede Kubernetes'. An annotation that
-// cannot be read has none.
+// Labels returns an object's labels as Calico sees them: those of its own API version, in an annotation, precede
+// Kubernetes'. An annotation that cannot be read has none.
 func Labels(m *api.Meta) map[string]string {
 	var own struct{ Labels map[string]string }
 	if text := m.Annotations[AnnotationMetadata]; text == "" || json.Unmarshal([]byte(text), &own) != nil || len(own.Labels) == 0 {
@@ -58,8 +58,8 @@ func Secrets(p *api.BGPPeer) []api.Place {
 	return places
 }
 
-// SetMetadata writes labels and annotations of Calico's own API version into an object, beside what else Calico keeps there. encoding/json sorts the
-// keys, as Calico's encoder does.
+// SetMetadata writes labels and annotations of Calico's own API version into an object, beside what else Calico keeps
+// there. encoding/json sorts the keys, as Calico's encoder does.
 func SetMetadata(m *api.Meta, labels, annotations map[string]string) {
 	all := map[string]any{}
 	if json.Unmarshal([]byte(m.Annotations[AnnotationMetadata]), &all) != nil || all == nil {

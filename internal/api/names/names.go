@@ -23,11 +23,12 @@ const (
 // AnnotationMetadata is where Calico keeps the metadata of its own API version of an object, as JSON.
 const AnnotationMetadata = "projectcalico.org/metadata"
 
-// AnnotationNode is the node of a handle. Calico has no such field; the chart's admission policies keep other nodes from the handle.
+// AnnotationNode is the node of a handle. Calico has no such field; the chart's admission policies keep other nodes
+// from the handle.
 const AnnotationNode = "tortie.io/node"
 
-// AttributeInterface is the interface of a container that an address was assigned for, where a plugin other than calico created the interface.
-// Calico has no such attribute: its containers have one interface per network.
+// AttributeInterface is the interface of a container that an address was assigned for, where a plugin other than calico
+// created the interface. Calico has no such attribute: its containers have one interface per network.
 const AttributeInterface = "tortie.io/interface"
 
 // FloatingInterface is what AttributeInterface is for a floating address of a pod: no interface can have this name.
@@ -59,8 +60,8 @@ func ParseBlock(name string) (netip.Prefix, bool) {
 
 // Affinity returns the name of the BlockAffinity of a node and a block.
 //
-// A name that Kubernetes would reject is shortened: the start of the node name, the block, and eleven digits of a hash of
-// both keep it unique (Calico's rule).
+// A name that Kubernetes would reject is shortened: the start of the node name, the block, and eleven digits of a hash
+// of both keep it unique (Calico's rule).
 func Affinity(node string, cidr netip.Prefix) string {
 	block := Block(cidr)
 	if full := node + "-" + block; len(full) < maxName {
@@ -133,13 +134,15 @@ func TunnelNode(handle string) (node string, ok bool) {
 	return node, ok
 }
 
-// OfTunnel reports that a handle ID is that of a tunnel's address. Such an ID has no capitals, as the names of nodes have none.
+// OfTunnel reports that a handle ID is that of a tunnel's address. Such an ID has no capitals, as the names of nodes
+// have none.
 func OfTunnel(id string) bool {
 	_, ok := TunnelNode(id)
 	return ok && id == Handle(id)
 }
 
-// LoadBalancer is the owner of the blocks that Services get addresses from. It stands in the place of a node: no node's name has a colon.
+// LoadBalancer is the owner of the blocks that Services get addresses from. It stands in the place of a node: no node's
+// name has a colon.
 const LoadBalancer = api.AffinityVirtual + ":load-balancer"
 
 // SplitOwner returns the type of an owner's affinities and the name in them.
@@ -162,8 +165,8 @@ func ServiceHandle(namespace, name, uid string) string {
 	return "lb-" + strings.NewReplacer("-", "", "_", "").Replace(base64.RawURLEncoding.EncodeToString(sum[:]))
 }
 
-// WorkloadEndpoint returns the name of a WorkloadEndpoint on etcd: its parts with dashes between them, and theirs doubled. With
-// an empty interface it is what the names of all endpoints of the workload begin with.
+// WorkloadEndpoint returns the name of a WorkloadEndpoint on etcd: its parts with dashes between them, and theirs
+// doubled. With an empty interface it is what the names of all endpoints of the workload begin with.
 func WorkloadEndpoint(node, orchestrator, workload, ifName string) string {
 	parts := []string{node, orchestrator, workload, ifName}
 	for i, p := range parts {

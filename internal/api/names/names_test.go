@@ -31,8 +31,8 @@ func TestParseBlock(t *testing.T) {
 			t.Errorf("ParseBlock(%s) = %s, %v, want %s", Block(want), got, ok, want)
 		}
 	}
-	for _, name := range []string{"", "-", "10-0-0-0", "10-0-0-1-26", "10-0-0-0-33", "10-0-0-0-026", "010-0-0-0-26", "10-0-0-0-26-1", "fd00---129",
-		"FD00---122", "fd00-0---122", "node-10-0-0-0-26", "10.0.0.0/26"} {
+	for _, name := range []string{"", "-", "10-0-0-0", "10-0-0-1-26", "10-0-0-0-33", "10-0-0-0-026", "010-0-0-0-26", "10-0-0-0-26-1",
+		"fd00---129", "FD00---122", "fd00-0---122", "node-10-0-0-0-26", "10.0.0.0/26"} {
 		if got, ok := ParseBlock(name); ok {
 			t.Errorf("ParseBlock(%q) = %s, want none", name, got)
 		}
@@ -131,7 +131,8 @@ func TestIPVersion(t *testing.T) {
 	}
 }
 
-// Every name is one that Kubernetes accepts, however long the node's is: at most 253 characters, and the same each time.
+// Every name is one that Kubernetes accepts, however long the node's is: at most 253 characters, and the same each
+// time.
 func TestAffinityNamesFit(t *testing.T) {
 	longest := netip.MustParsePrefix("1111:2222:3333:4444:5555:6666:7777:8880/122")
 	for n := range 253 {

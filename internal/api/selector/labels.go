@@ -10,9 +10,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// FromLabels makes a Selector of a Kubernetes label selector. An empty one matches everything. Equal ones have equal texts, whatever the order
-// in which they were written, and different ones have different texts. The text is for reading and comparing: not each can be parsed again.
-// An error names the condition and what it must be.
+// FromLabels makes a Selector of a Kubernetes label selector. An empty one matches everything. Equal ones have equal
+// texts, whatever the order in which they were written, and different ones have different texts. The text is for
+// reading and comparing: not each can be parsed again. An error names the condition and what it must be.
 func FromLabels(labels api.LabelSelector) (Selector, error) {
 	var all []condition
 	for _, key := range slices.Sorted(maps.Keys(labels.MatchLabels)) {
@@ -67,8 +67,8 @@ func newCondition(r api.LabelSelectorRequirement) (condition, error) {
 	return c, nil
 }
 
-// String is written as Parse takes it, if the values can be quoted so and the key is a name. Other keys, which the API server accepts in custom
-// resources, are quoted, so that none looks like a condition.
+// String is written as Parse takes it, if the values can be quoted so and the key is a name. Other keys, which the API
+// server accepts in custom resources, are quoted, so that none looks like a condition.
 func (c condition) String() string {
 	key := c.key
 	if strings.ContainsFunc(key, func(r rune) bool { return !inName(r) }) {

@@ -2,8 +2,9 @@
 //
 //	has(rack) && zone in {'a', "b"} && !(kind == 'edge')
 //
-// It is pure. The grammar, loosest first: a || b, a && b, !a, then a comparison, has(k), all(), global() or a bracket. A comparison
-// with != or not in is true when the label is absent. White space is blanks and tabs; operators of two words do without, too.
+// It is pure. The grammar, loosest first: a || b, a && b, !a, then a comparison, has(k), all(), global() or a bracket.
+// A comparison with != or not in is true when the label is absent. White space is blanks and tabs; operators of two
+// words do without, too.
 package selector
 
 import (
@@ -40,8 +41,8 @@ func (s Selector) Global() bool { return s.global }
 // Parse reads a selector. Empty text matches everything. An error names the text and where it went wrong.
 func Parse(text string) (Selector, error) { return parse(text, "") }
 
-// ParseScoped reads a selector of namespaces that also says what it means of things in none: all() matches what has the label, global()
-// what does not.
+// ParseScoped reads a selector of namespaces that also says what it means of things in none: all() matches what has the
+// label, global() what does not.
 func ParseScoped(text, label string) (Selector, error) { return parse(text, label) }
 
 func parse(text, scope string) (Selector, error) {

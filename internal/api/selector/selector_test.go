@@ -104,7 +104,8 @@ func TestNeeds(t *testing.T) {
 func TestScoped(t *testing.T) {
 	in, inNone := map[string]string{"name": "x", "env": "dev"}, map[string]string(nil)
 	for text, want := range map[string][2]bool{ // of what is in a namespace, and in none
-		"all()": {true, false}, "global()": {false, true}, "!global()": {true, false}, "env == 'dev' || global()": {true, true}, "env != 'dev'": {false, true},
+		"all()": {true, false}, "global()": {false, true}, "!global()": {true, false}, "env == 'dev' || global()": {true, true},
+		"env != 'dev'": {false, true},
 	} {
 		s, err := ParseScoped(text, "name")
 		errtest.Must(t, err)

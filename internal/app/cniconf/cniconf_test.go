@@ -22,7 +22,8 @@ func TestRead(t *testing.T) {
 	}
 	errtest.Must(t, os.Mkdir(filepath.Join(dir, "01-directory.conf"), 0o755))
 	files, err := Read(dir)
-	if err != nil || len(files) != 3 || files[0].Name != "05-bridge.conf" || files[1].Err == nil || strings.Join(files[2].Types, " ") != "calico portmap" {
+	if err != nil || len(files) != 3 || files[0].Name != "05-bridge.conf" || files[1].Err == nil ||
+		strings.Join(files[2].Types, " ") != "calico portmap" {
 		t.Errorf("%+v, %v", files, err)
 	}
 	if _, err := Read(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {

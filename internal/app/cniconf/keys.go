@@ -9,22 +9,21 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Keys are the keys of the plugin calico's object, those of Calico and of Tortie, with a dot for each level. Others are Named too: they are
-// misspelt, or of a later Calico.
+// Keys are the keys of the plugin calico's object, those of Calico and of Tortie, with a dot for each level. Others are
+// Named too: they are misspelt, or of a later Calico.
 var Keys = slices.Concat(
-	keys(api.Acted, "", "datastore_type", "calico_api_group", "nodename", "nodename_file", "nodename_file_optional", "hostname", "mtu", "require_mtu_file",
-		"num_queues", "device_type", "log_level", "log_file_path", "log_file_max_size", "log_file_max_age", "log_file_max_count", "ipam.type",
-		"ipam.assign_ipv4", "ipam.assign_ipv6", "ipam.ipv4_pools", "ipam.ipv6_pools", "ipam.subnet", "ipam.ranges", "ipam.routes", "ipam_lock_file",
-		"qps", "burst", "policy.type", "policy.k8s_api_root", "policy.k8s_auth_token", "policy.k8s_client_certificate", "policy.k8s_client_key",
-		"policy.k8s_certificate_authority", "kubernetes.kubeconfig", "kubernetes.k8s_api_root", "kubernetes.node_name", "feature_control.ip_addrs_no_ipam",
-		"feature_control.floating_ips", "container_settings.allow_ip_forwarding", "include_default_routes", "readiness_gates", "policy_enforced",
-		"policy_setup_timeout_seconds", "endpoint_status_dir", "etcd_endpoints", "etcd_discovery_srv", "etcd_ca_cert_file", "etcd_cert_file",
-		"etcd_key_file", "etcd_authority", "etcd_scheme"),
-	keys(api.Refused, "if not empty: an external agent makes no interfaces", "dataplane_options.type"),
-	keys(api.Named, "it is for Windows", "mode", "vxlan_mac_prefix", "vxlan_vni", "windows_pod_deletion_timestamp_timeout", "windows_use_single_network",
-		"windows_disable_default_deny_all_policy", "windows_loopback_DSR"),
-	keys(api.Named, "it is for Mesos", "args.org.apache.mesos"),
-	keys(api.Named, "Calico does not read it either", "ipam.name", "ipam.ip_pools_label_selector_keys"),
+	keys(api.Acted, "", "datastore_type", "calico_api_group", "nodename", "nodename_file", "nodename_file_optional", "hostname", "mtu",
+		"require_mtu_file", "num_queues", "device_type", "log_level", "log_file_path", "log_file_max_size", "log_file_max_age",
+		"log_file_max_count", "ipam.type", "ipam.assign_ipv4", "ipam.assign_ipv6", "ipam.ipv4_pools", "ipam.ipv6_pools", "ipam.subnet",
+		"ipam.ranges", "ipam.routes", "ipam_lock_file", "qps", "burst", "policy.type", "policy.k8s_api_root", "policy.k8s_auth_token",
+		"policy.k8s_client_certificate", "policy.k8s_client_key", "policy.k8s_certificate_authority", "kubernetes.kubeconfig",
+		"kubernetes.k8s_api_root", "kubernetes.node_name", "feature_control.ip_addrs_no_ipam", "feature_control.floating_ips",
+		"container_settings.allow_ip_forwarding", "include_default_routes", "readiness_gates", "policy_enforced", "policy_setup_timeout_seconds",
+		"endpoint_status_dir", "etcd_endpoints", "etcd_discovery_srv", "etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file",
+		"etcd_authority", "etcd_scheme"), keys(api.Refused, "if not empty: an external agent makes no interfaces", "dataplane_options.type"),
+	keys(api.Named, "it is for Windows", "mode", "vxlan_mac_prefix", "vxlan_vni", "windows_pod_deletion_timestamp_timeout",
+		"windows_use_single_network", "windows_disable_default_deny_all_policy", "windows_loopback_DSR"), keys(api.Named, "it is for Mesos",
+		"args.org.apache.mesos"), keys(api.Named, "Calico does not read it either", "ipam.name", "ipam.ip_pools_label_selector_keys"),
 	keys(api.Written, "by the CNI specification, of which container runtimes make use", specified...),
 )
 

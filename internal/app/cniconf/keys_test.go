@@ -9,7 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestEveryKeyOfCalico: each key of Calico's network configuration is acted on, refused or named, and Unread names what is to be named, and no more.
+// TestEveryKeyOfCalico: each key of Calico's network configuration is acted on, refused or named, and Unread names what
+// is to be named, and no more.
 func TestEveryKeyOfCalico(t *testing.T) {
 	text, err := os.ReadFile("testdata/calico-keys.txt")
 	errtest.Must(t, err)
@@ -60,12 +61,14 @@ func TestEveryKeyOfCalico(t *testing.T) {
 
 func TestUnread(t *testing.T) {
 	for conf, want := range map[string]string{
-		`{"type":"calico","MTU":1400,"ipam":{"type":"calico-ipam"}}`:                                                            "",
-		`{"type":"calico","mtuu":1400,"ipam":{"type":"calico-ipam","ipv4_pool":["a"]}}`:                                         "ipam.ipv4_pool, mtuu",
-		`{"type":"calico","ipam":{"type":"host-local","dataDir":"/x"}}`:                                                         "",
-		`{"plugins":[{"type":"calico","feature_control":{"floating_ip":true}},{"type":"portmap","snat":true}]}`:                 "feature_control.floating_ip",
-		`{"plugins":[{"type":"calico","policy":"k8s"}]}`:                                                                        "policy",
-		`{"plugins":[{"type":"bridge","mtuu":1}]}`:                                                                              "",
+		`{"type":"calico","MTU":1400,"ipam":{"type":"calico-ipam"}}`: "",
+		`{"type":"calico","mtuu":1400,"ipam":{"type":"calico-ipam",` +
+			`"ipv4_pool":["a"]}}`: "ipam.ipv4_pool, mtuu",
+		`{"type":"calico","ipam":{"type":"host-local","dataDir":"/x"}}`: "",
+		`{"plugins":[{"type":"calico","feature_control":{"floating_ip":true}},{"type":"portmap",` +
+			`"snat":true}]}`: "feature_control.floating_ip",
+		`{"plugins":[{"type":"calico","policy":"k8s"}]}`: "policy",
+		`{"plugins":[{"type":"bridge","mtuu":1}]}`:       "",
 		`{"plugins":[{"type":"calico","prevResult":{"x":1},"runtimeConfig":{"y":2},"cni.dev/valid-attachments":[],"args":{}}]}`: "",
 		`{`: "",
 	} {

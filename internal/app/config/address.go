@@ -8,8 +8,9 @@ import (
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 )
 
-// RawAddress is the environment by which a node's addresses are found, as it is written. Names and meanings are Calico's; but the
-// default method is kubernetes-internal-ip, links are told by kind, and an address on the Node that no link has is not believed.
+// RawAddress is the environment by which a node's addresses are found, as it is written. Names and meanings are
+// Calico's; but the default method is kubernetes-internal-ip, links are told by kind, and an address on the Node that
+// no link has is not believed.
 type RawAddress struct {
 	IP      string `env:"IP" default:"" help:"IPv4 address of this node, with or without prefix length; autodetect; none, for IPv6 alone; empty keeps the Node's if a link has it, else detects."`
 	IP6     string `env:"IP6" default:"" help:"IPv6 address of this node, as IP; but empty uses no IPv6 unless the Node has an address."`

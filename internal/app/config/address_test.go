@@ -10,8 +10,9 @@ import (
 // What Calico's own manifest sets is taken as it is.
 func TestLoadNodeTakesCalicosManifest(t *testing.T) {
 	n, err := LoadNode(env(map[string]string{
-		"DATASTORE_TYPE": "kubernetes", "WAIT_FOR_DATASTORE": "true", "NODENAME": "n1", "CALICO_NETWORKING_BACKEND": "bird", "CLUSTER_TYPE": "k8s,bgp",
-		"IP": "autodetect", "CALICO_IPV4POOL_IPIP": "Always", "CALICO_IPV4POOL_VXLAN": "Never", "CALICO_IPV6POOL_VXLAN": "Never",
+		"DATASTORE_TYPE": "kubernetes", "WAIT_FOR_DATASTORE": "true", "NODENAME": "n1", "CALICO_NETWORKING_BACKEND": "bird",
+		"CLUSTER_TYPE": "k8s,bgp",
+		"IP":           "autodetect", "CALICO_IPV4POOL_IPIP": "Always", "CALICO_IPV4POOL_VXLAN": "Never", "CALICO_IPV6POOL_VXLAN": "Never",
 		"FELIX_IPINIPMTU": "0", "FELIX_VXLANMTU": "0", "FELIX_WIREGUARDMTU": "0", "CALICO_DISABLE_FILE_LOGGING": "true",
 		"FELIX_DEFAULTENDPOINTTOHOSTACTION": "ACCEPT", "FELIX_IPV6SUPPORT": "false", "FELIX_HEALTHENABLED": "true",
 	}))
@@ -27,8 +28,8 @@ func TestLoadNodeAddresses(t *testing.T) {
 		"AS": "1.10", "DISABLE_NODE_IP_CHECK": "true", "TORTIE_BGP_MAX_PREFIXES": "7",
 	}))
 	a := n.Addresses
-	if err != nil || a.V4.Setting.Mode != nodeaddr.None || a.V6.Setting.Mode != nodeaddr.Detect || a.V6.Method.String() != "interface=eth.*,ens3" ||
-		a.RouterID != "hash" || a.ASN != 65546 || !a.Shared || a.MaxPrefixes != 7 {
+	if err != nil || a.V4.Setting.Mode != nodeaddr.None || a.V6.Setting.Mode != nodeaddr.Detect ||
+		a.V6.Method.String() != "interface=eth.*,ens3" || a.RouterID != "hash" || a.ASN != 65546 || !a.Shared || a.MaxPrefixes != 7 {
 		t.Errorf("%+v, %v", a, err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Controllers is the configuration of kube-controllers. Variables that are not set are nil. The names of the variables are Calico's
-// where it has one; what is set here wins over the object KubeControllersConfiguration default.
+// Controllers is the configuration of kube-controllers. Variables that are not set are nil. The names of the variables
+// are Calico's where it has one; what is set here wins over the object KubeControllersConfiguration default.
 type Controllers struct {
 	// Ignored are controllers that are not provided.
 	Ignored []string
@@ -51,7 +51,8 @@ type ControllersVariables struct {
 // calicoControllers are Calico's that are not provided here.
 var calicoControllers = []string{"policy", "namespace", "serviceaccount", "workloadendpoint"}
 
-// LoadControllers reads and checks the environment of kube-controllers. The error has one line for each variable that is wrong.
+// LoadControllers reads and checks the environment of kube-controllers. The error has one line for each variable that
+// is wrong.
 func LoadControllers(env Env) (Controllers, error) {
 	var raw ControllersVariables
 	var p problems
@@ -66,7 +67,8 @@ func LoadControllers(env Env) (Controllers, error) {
 	if c.HostEndpoints != "" {
 		c.HostEndpoints = p.oneOf("AUTO_HOST_ENDPOINTS", c.HostEndpoints, "Disabled", "Enabled")
 	}
-	kind := cmp.Or(raw.Datastore, map[bool]string{true: "etcdv3", false: "kubernetes"}[c.Plugin.EtcdEndpoints != "" || c.Plugin.EtcdDiscoverySRV != ""])
+	kind := cmp.Or(raw.Datastore,
+		map[bool]string{true: "etcdv3", false: "kubernetes"}[c.Plugin.EtcdEndpoints != "" || c.Plugin.EtcdDiscoverySRV != ""])
 	c.Etcd = p.oneOf("DATASTORE_TYPE", kind, "kubernetes", "etcdv3") == "etcdv3"
 	return c, p.err()
 }
@@ -90,7 +92,8 @@ func (p *problems) controllers(text string) (loadBalancers bool, ignored []strin
 		case slices.Contains(calicoControllers, name):
 			ignored = append(ignored, name)
 		default:
-			p.add("ENABLED_CONTROLLERS", text, fmt.Sprintf("has %q, which is none: use node and loadbalancer, and no others than %s beside them", name, strings.Join(calicoControllers, ", ")))
+			p.add("ENABLED_CONTROLLERS", text, fmt.Sprintf("has %q, which is none: use node and loadbalancer, and no others than %s beside them",
+				name, strings.Join(calicoControllers, ", ")))
 		}
 	}
 	if !node {

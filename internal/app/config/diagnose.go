@@ -13,8 +13,8 @@ type Diagnose struct {
 	HealthAddr    string // host:port
 	RouteProtocol int
 	Kubeconfig    string
-	// Service is the cluster IP of Service kubernetes, APIServer where the agent finds the API server: the same, unless the chart's apiServer names
-	// another. Both are invalid outside of a pod.
+	// Service is the cluster IP of Service kubernetes, APIServer where the agent finds the API server: the same, unless
+	// the chart's apiServer names another. Both are invalid outside of a pod.
 	Service, APIServer netip.AddrPort
 }
 
@@ -45,10 +45,13 @@ type PolicyView struct {
 	Felix api.FelixConfigurationSpec
 }
 
-// LoadPolicyView reads the node's name, which may be missing, how to reach the API server, and what host endpoints' policies cannot forbid.
+// LoadPolicyView reads the node's name, which may be missing, how to reach the API server, and what host endpoints'
+// policies cannot forbid.
 func LoadPolicyView(env Env) PolicyView {
 	var raw NodeVariables
 	var p problems
-	p.load(env, &raw, "NODENAME", "KUBECONFIG", "TORTIE_FLOWS", "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "FELIX_FAILSAFEINBOUNDHOSTPORTS", "FELIX_FAILSAFEOUTBOUNDHOSTPORTS")
-	return PolicyView{Nodename: raw.Nodename, HealthAddr: raw.healthAddr(), Kubeconfig: raw.Kubeconfig, Flows: raw.Flows.Enabled, Felix: p.felix(raw.RawFelix)}
+	p.load(env, &raw, "NODENAME", "KUBECONFIG", "TORTIE_FLOWS", "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "FELIX_FAILSAFEINBOUNDHOSTPORTS",
+		"FELIX_FAILSAFEOUTBOUNDHOSTPORTS")
+	return PolicyView{Nodename: raw.Nodename, HealthAddr: raw.healthAddr(), Kubeconfig: raw.Kubeconfig, Flows: raw.Flows.Enabled,
+		Felix: p.felix(raw.RawFelix)}
 }

@@ -48,8 +48,9 @@ func describe(t reflect.Type) (vars []Var) {
 	return vars
 }
 
-// load fills settings, a pointer to a struct whose fields have the tags env, default and help, and the structs in it; if `only` is
-// given, with these variables alone. A variable that is set but empty counts as not set: manifests write `value: ""` for "the default".
+// load fills settings, a pointer to a struct whose fields have the tags env, default and help, and the structs in it;
+// if `only` is given, with these variables alone. A variable that is set but empty counts as not set: manifests write
+// `value: ""` for "the default".
 func (p *problems) load(env Env, settings any, only ...string) {
 	p.fill(env, reflect.ValueOf(settings).Elem(), only)
 }
@@ -72,8 +73,8 @@ func (p *problems) fill(env Env, v reflect.Value, only []string) {
 	}
 }
 
-// set parses a value. Its valid forms follow from the type of the field and the tag `is`: see text, integer and duration. An empty value is the
-// zero value.
+// set parses a value. Its valid forms follow from the type of the field and the tag `is`: see text, integer and
+// duration. An empty value is the zero value.
 func (p *problems) set(field any, name, value, is string) {
 	if value == "" {
 		return
@@ -129,7 +130,8 @@ var forms = map[string]func(p *problems, name, value string) string{
 	"listen": (*problems).listenAddr, "link": (*problems).interfacePrefix, "number": (*problems).atLeastZero,
 }
 
-// text parses a text: by one of forms, or as one of several values, which `is` separates by bars; without `is` any text is valid.
+// text parses a text: by one of forms, or as one of several values, which `is` separates by bars; without `is` any text
+// is valid.
 func (p *problems) text(name, value, is string) string {
 	switch form := forms[is]; {
 	case form != nil:

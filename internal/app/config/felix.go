@@ -6,8 +6,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// RawFelix is the part of Calico's FELIX_ environment that overrides FelixConfigurations. Empty leaves a setting to the object node.NAME,
-// and then to default.
+// RawFelix is the part of Calico's FELIX_ environment that overrides FelixConfigurations. Empty leaves a setting to the
+// object node.NAME, and then to default.
 type RawFelix struct {
 	NATOutgoingAddress    string `env:"FELIX_NATOUTGOINGADDRESS" default:"" help:"As natOutgoingAddress of FelixConfiguration (docs/node.md), which these FELIX_ variables override."`
 	NATPortRange          string `env:"FELIX_NATPORTRANGE" default:"" help:"As natPortRange, such as 32768:65535."`
@@ -47,13 +47,17 @@ type RawFelix struct {
 func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	s := api.FelixConfigurationSpec{
 		NATOutgoingAddress: raw.NATOutgoingAddress, NATOutgoingExclusions: raw.NATOutgoingExclusions, IPForwarding: raw.IPForwarding,
-		FeatureDetectOverride: raw.FeatureDetectOverride, WorkloadSourceSpoofing: raw.SourceSpoofing, FloatingIPs: raw.FloatingIPs, VXLANPort: raw.VXLANPort, VXLANVNI: raw.VXLANVNI,
+		FeatureDetectOverride: raw.FeatureDetectOverride, WorkloadSourceSpoofing: raw.SourceSpoofing, FloatingIPs: raw.FloatingIPs,
+		VXLANPort: raw.VXLANPort, VXLANVNI: raw.VXLANVNI,
 		VXLANMTU: positive(raw.VXLANMTU), VXLANMTUV6: positive(raw.VXLANMTUV6),
 		AllowIPIPPacketsFromWorkloads: raw.AllowIPIP, AllowVXLANPacketsFromWorkloads: raw.AllowVXLAN,
 	}
-	s.WireguardEnabled, s.WireguardEnabledV6, s.WireguardListeningPort, s.WireguardListeningPortV6 = raw.WireGuard, raw.WireGuardV6, raw.WireGuardPort, raw.WireGuardPortV6
-	s.WireguardMTU, s.WireguardMTUV6, s.WireguardRoutingRulePriority = positive(raw.WireGuardMTU), positive(raw.WireGuardMTUV6), raw.WireGuardPriority
-	s.WireguardKeepAlive, s.WireguardHostEncryptionEnabled, s.WireguardThreadingEnabled = raw.WireGuardKeepAlive, raw.WireGuardHosts, raw.WireGuardThreads
+	s.WireguardEnabled, s.WireguardEnabledV6, s.WireguardListeningPort, s.WireguardListeningPortV6 = raw.WireGuard, raw.WireGuardV6,
+		raw.WireGuardPort, raw.WireGuardPortV6
+	s.WireguardMTU, s.WireguardMTUV6, s.WireguardRoutingRulePriority = positive(raw.WireGuardMTU),
+		positive(raw.WireGuardMTUV6), raw.WireGuardPriority
+	s.WireguardKeepAlive, s.WireguardHostEncryptionEnabled, s.WireguardThreadingEnabled = raw.WireGuardKeepAlive,
+		raw.WireGuardHosts, raw.WireGuardThreads
 	s.FailsafeInboundHostPorts, s.FailsafeOutboundHostPorts = failsafePorts(raw.FailsafeInbound), failsafePorts(raw.FailsafeOutbound)
 	s.DefaultEndpointToHostAction = raw.EndpointToHost
 	s.NftablesFilterDenyAction, s.IptablesFilterDenyAction, s.DisableConntrackInvalidCheck = raw.NftablesDeny, raw.IptablesDeny, raw.InvalidToo

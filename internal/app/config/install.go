@@ -68,7 +68,8 @@ const (
 	secondaryBinDir = "/host/secondary-bin-dir" // of Calico's manifests
 )
 
-// LoadInstall reads and checks the environment of the installer. The error has one line for each variable that is wrong.
+// LoadInstall reads and checks the environment of the installer. The error has one line for each variable that is
+// wrong.
 func LoadInstall(env Env) (Install, error) {
 	var cfg Install
 	var p problems
@@ -133,7 +134,8 @@ func (p *problems) mode(name, value string) fs.FileMode {
 	return fs.FileMode(mode)
 }
 
-// hostName is the node's name if none is given, as for the plugins. A name that no Node has is found when the token is requested.
+// hostName is the node's name if none is given, as for the plugins. A name that no Node has is found when the token is
+// requested.
 func (p *problems) hostName(name string) string {
 	host, err := os.Hostname()
 	if err != nil {

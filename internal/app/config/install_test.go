@@ -59,7 +59,8 @@ func TestLoadInstallValues(t *testing.T) {
 	if got.APIServer() != "https://[fd00::1]:6443" || got.MTU != 1400 || got.LogLevel != "debug" || got.ConfName != "10-calico.conflist" {
 		t.Errorf("got %+v", got)
 	}
-	if got.UpdateBinaries || got.Stay || got.ConfMode != 0o640 || len(got.SkipBinaries) != 2 || got.AgentReadyURL == "" || got.MetricsAddr != ":9095" {
+	if got.UpdateBinaries || got.Stay || got.ConfMode != 0o640 || len(got.SkipBinaries) != 2 || got.AgentReadyURL == "" ||
+		got.MetricsAddr != ":9095" {
 		t.Errorf("got %+v", got)
 	}
 	difftest.Want(t, "bin dirs", []string{"/host/opt/cni/bin", "/host/secondary"}, got.HostBinDirs)

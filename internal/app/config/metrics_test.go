@@ -13,10 +13,11 @@ func TestMetrics(t *testing.T) {
 	}{
 		"as Felix by default": {nil, Metrics{}, ""},
 		"on all addresses":    {map[string]string{"FELIX_PROMETHEUSMETRICSENABLED": "true"}, Metrics{Addr: ":9091"}, ""},
-		"on one of IPv6":      {map[string]string{"FELIX_PROMETHEUSMETRICSENABLED": "true", "FELIX_PROMETHEUSMETRICSHOST": "fd00::5", "FELIX_PROMETHEUSMETRICSPORT": "99"}, Metrics{Addr: "[fd00::5]:99"}, ""},
-		"for each peer":       {map[string]string{"TORTIE_METRICS_PER_PEER": "true"}, Metrics{PerPeer: true}, ""},
-		"no port":             {map[string]string{"FELIX_PROMETHEUSMETRICSPORT": "0"}, Metrics{}, "FELIX_PROMETHEUSMETRICSPORT"},
-		"neither":             {map[string]string{"FELIX_PROMETHEUSMETRICSENABLED": "perhaps"}, Metrics{}, "FELIX_PROMETHEUSMETRICSENABLED"},
+		"on one of IPv6": {map[string]string{"FELIX_PROMETHEUSMETRICSENABLED": "true", "FELIX_PROMETHEUSMETRICSHOST": "fd00::5",
+			"FELIX_PROMETHEUSMETRICSPORT": "99"}, Metrics{Addr: "[fd00::5]:99"}, ""},
+		"for each peer": {map[string]string{"TORTIE_METRICS_PER_PEER": "true"}, Metrics{PerPeer: true}, ""},
+		"no port":       {map[string]string{"FELIX_PROMETHEUSMETRICSPORT": "0"}, Metrics{}, "FELIX_PROMETHEUSMETRICSPORT"},
+		"neither":       {map[string]string{"FELIX_PROMETHEUSMETRICSENABLED": "perhaps"}, Metrics{}, "FELIX_PROMETHEUSMETRICSENABLED"},
 	} {
 		env := func(name string) (string, bool) {
 			if name == "NODENAME" {

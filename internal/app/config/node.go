@@ -121,7 +121,8 @@ func (v *NodeVariables) healthAddr() string {
 func (p *problems) routeProtocol(number int) {
 	switch number {
 	case 12, 80, 186:
-		p.add("TORTIE_ROUTE_PROTOCOL", strconv.Itoa(number), "belongs to another routing daemon, which would delete the agent's routes: choose a number of its own")
+		p.add("TORTIE_ROUTE_PROTOCOL", strconv.Itoa(number),
+			"belongs to another routing daemon, which would delete the agent's routes: choose a number of its own")
 	}
 }
 

@@ -38,7 +38,8 @@ type PluginVariables struct {
 	UsePodCIDR    bool   `env:"USE_POD_CIDR" default:"" help:"Accepted: plugins take pod CIDRs by ipam.subnet usePodCidr."`
 }
 
-// LoadPlugin reads and checks the environment of the CNI plugins. The error has one line for each variable that is wrong.
+// LoadPlugin reads and checks the environment of the CNI plugins. The error has one line for each variable that is
+// wrong.
 func LoadPlugin(env Env) (Plugin, error) {
 	var all PluginVariables
 	var p problems
@@ -46,7 +47,8 @@ func LoadPlugin(env Env) (Plugin, error) {
 	return all.Plugin, p.err()
 }
 
-// orCalico looks up a variable under Calico's prefix first, as Calico does for those that say how to reach the datastore.
+// orCalico looks up a variable under Calico's prefix first, as Calico does for those that say how to reach the
+// datastore.
 func orCalico(env Env) Env {
 	return func(name string) (string, bool) {
 		if !strings.HasPrefix(name, "CALICO_") && !strings.HasPrefix(name, "FELIX_") {
@@ -102,8 +104,8 @@ type Upgrade struct {
 	LogLevel                     slog.Level
 }
 
-// LoadUpgrade reads and checks the environment of calico-ipam -upgrade. The error has one line for each variable that is
-// wrong.
+// LoadUpgrade reads and checks the environment of calico-ipam -upgrade. The error has one line for each variable that
+// is wrong.
 func LoadUpgrade(env Env) (Upgrade, error) {
 	var raw UpgradeVariables
 	plugin, err := LoadPlugin(env)
@@ -119,7 +121,8 @@ func LoadUpgrade(env Env) (Upgrade, error) {
 		LogLevel: raw.LogLevel,
 	}
 	if plugin.Kubeconfig == "" && plugin.K8sEndpoint == "" {
-		host := p.required("KUBERNETES_SERVICE_HOST", raw.ServiceHost, "must be the address of the API server, unless KUBECONFIG is set; Kubernetes sets it in every pod")
+		host := p.required("KUBERNETES_SERVICE_HOST", raw.ServiceHost,
+			"must be the address of the API server, unless KUBECONFIG is set; Kubernetes sets it in every pod")
 		port := p.integer("KUBERNETES_SERVICE_PORT", raw.ServicePort, "1-65535")
 		u.APIServer = "https://" + net.JoinHostPort(host, strconv.Itoa(port))
 		u.TokenFile, u.CAFile = filepath.Join(raw.AccountDir, "token"), filepath.Join(raw.AccountDir, "ca.crt")

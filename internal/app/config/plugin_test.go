@@ -24,7 +24,8 @@ func TestLoadPlugin(t *testing.T) {
 
 func TestLoadPluginRefuses(t *testing.T) {
 	for name, value := range map[string]string{
-		"K8S_CLIENT_QPS": "-1", "K8S_CLIENT_BURST": "many", "K8S_INSECURE_SKIP_TLS_VERIFY": "2", "USE_POD_CIDR": "x", "K8S_DISABLE_NODE_POLL": "x",
+		"K8S_CLIENT_QPS": "-1", "K8S_CLIENT_BURST": "many", "K8S_INSECURE_SKIP_TLS_VERIFY": "2", "USE_POD_CIDR": "x",
+		"K8S_DISABLE_NODE_POLL": "x",
 		"FELIX_INTERFACEPREFIX": "a/b,cali",
 	} {
 		_, err := LoadPlugin(env(map[string]string{name: value}))
@@ -43,11 +44,14 @@ func TestLoadUpgrade(t *testing.T) {
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("in a pod: %v (-want +got):\n%s", err, diff)
 	}
-	if got, err = LoadUpgrade(env(map[string]string{"KUBERNETES_NODE_NAME": "n1", "KUBECONFIG": "/k"})); err != nil || got.APIServer != "" || got.Kubeconfig != "/k" {
+	if got, err = LoadUpgrade(env(map[string]string{"KUBERNETES_NODE_NAME": "n1", "KUBECONFIG": "/k"})); err != nil ||
+		got.APIServer != "" || got.Kubeconfig != "/k" {
 		t.Errorf("with a kubeconfig: %+v, %v", got, err)
 	}
-	_, err = LoadUpgrade(env(map[string]string{"DATASTORE_TYPE": "etcdv3", "LOG_LEVEL": "loud", "HOST_CNI_BIN_DIR": "bin", "USE_POD_CIDR": "x"}))
-	for _, name := range []string{"KUBERNETES_NODE_NAME", "KUBERNETES_SERVICE_HOST", "DATASTORE_TYPE", "LOG_LEVEL", "HOST_CNI_BIN_DIR", "USE_POD_CIDR"} {
+	_, err = LoadUpgrade(
+		env(map[string]string{"DATASTORE_TYPE": "etcdv3", "LOG_LEVEL": "loud", "HOST_CNI_BIN_DIR": "bin", "USE_POD_CIDR": "x"}))
+	for _, name := range []string{"KUBERNETES_NODE_NAME", "KUBERNETES_SERVICE_HOST", "DATASTORE_TYPE", "LOG_LEVEL",
+		"HOST_CNI_BIN_DIR", "USE_POD_CIDR"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not named in %v", name, err)
 		}

@@ -65,7 +65,8 @@ func (p *problems) pools(raw RawPools) Pools {
 // pool checks one family's pool. The names of its variables begin with prefix.
 func (p *problems) pool(prefix, cidr string, v6 bool, spec api.IPPoolSpec) *Pool {
 	if spec.IPIPMode != api.EncapNever && spec.VXLANMode != api.EncapNever {
-		p.add(prefix+"VXLAN", string(spec.VXLANMode), fmt.Sprintf("must be Never beside %sIPIP=%q: a pool has one encapsulation", prefix, spec.IPIPMode))
+		p.add(prefix+"VXLAN", string(spec.VXLANMode),
+			fmt.Sprintf("must be Never beside %sIPIP=%q: a pool has one encapsulation", prefix, spec.IPIPMode))
 	}
 	switch cidr {
 	case "none":

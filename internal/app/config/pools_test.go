@@ -38,11 +38,13 @@ func TestPools(t *testing.T) {
 			env: []string{
 				"CALICO_IPV4POOL_CIDR=10.0.0.0/16", "CALICO_IPV4POOL_BLOCK_SIZE=24", "CALICO_IPV4POOL_IPIP=cross-subnet", "CALICO_IPV4POOL_VXLAN=OFF",
 				"CALICO_IPV4POOL_NAT_OUTGOING=False", "CALICO_IPV4POOL_NODE_SELECTOR=has(x)", "CALICO_IPV4POOL_DISABLE_BGP_EXPORT=TRUE",
-				"CALICO_IPV6POOL_CIDR=fd00::/64", "CALICO_IPV6POOL_BLOCK_SIZE=120", "CALICO_IPV6POOL_VXLAN=CrossSubnet", "CALICO_IPV6POOL_NAT_OUTGOING=yes",
-				"CALICO_IPV6POOL_NODE_SELECTOR=has(y)", "CALICO_IPV6POOL_DISABLE_BGP_EXPORT=1",
+				"CALICO_IPV6POOL_CIDR=fd00::/64", "CALICO_IPV6POOL_BLOCK_SIZE=120", "CALICO_IPV6POOL_VXLAN=CrossSubnet",
+				"CALICO_IPV6POOL_NAT_OUTGOING=yes", "CALICO_IPV6POOL_NODE_SELECTOR=has(y)", "CALICO_IPV6POOL_DISABLE_BGP_EXPORT=1",
 			},
-			v4:    &api.IPPoolSpec{BlockSize: 24, IPIPMode: "CrossSubnet", VXLANMode: "Never", NodeSelector: "has(x)", DisableBGPExport: true, AllowedUses: uses},
-			v6:    &api.IPPoolSpec{BlockSize: 120, IPIPMode: "Never", VXLANMode: "CrossSubnet", NATOutgoing: true, NodeSelector: "has(y)", DisableBGPExport: true, AllowedUses: uses},
+			v4: &api.IPPoolSpec{BlockSize: 24, IPIPMode: "CrossSubnet", VXLANMode: "Never", NodeSelector: "has(x)",
+				DisableBGPExport: true, AllowedUses: uses},
+			v6: &api.IPPoolSpec{BlockSize: 120, IPIPMode: "Never", VXLANMode: "CrossSubnet", NATOutgoing: true, NodeSelector: "has(y)",
+				DisableBGPExport: true, AllowedUses: uses},
 			cidrs: [2]string{"10.0.0.0/16", "fd00::/64"},
 		},
 		"none of either":      {env: []string{"CALICO_IPV4POOL_CIDR=none", "CALICO_IPV6POOL_CIDR=none"}},
@@ -112,16 +114,21 @@ func TestWrongPools(t *testing.T) {
 
 // What the environment says of Felix's settings goes over what objects say, and leaves the rest to them.
 func TestFelix(t *testing.T) {
-	n, err := LoadNode(of("NODENAME=n", "FELIX_NATPORTRANGE=1000:2000", "FELIX_IPFORWARDING=disabled", "FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=true",
-		"FELIX_VXLANVNI=7", "FELIX_VXLANMTU=0", "FELIX_VXLANMTUV6=1380", "FELIX_WORKLOADSOURCESPOOFING=any", "FELIX_FLOATINGIPS=enabled", "FELIX_NFTABLESFILTERDENYACTION=REJECT",
-		"FELIX_IPTABLESFILTERDENYACTION=DROP", "FELIX_DISABLECONNTRACKINVALIDCHECK=true", "FELIX_LOGPREFIX=%t", "FELIX_LOGACTIONRATELIMIT=7/hour", "FELIX_LOGACTIONRATELIMITBURST=7", "TORTIE_ALLOW_BGP_FROM_PODS=true"))
+	n, err := LoadNode(of("NODENAME=n", "FELIX_NATPORTRANGE=1000:2000",
+		"FELIX_IPFORWARDING=disabled", "FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=true", "FELIX_VXLANVNI=7", "FELIX_VXLANMTU=0",
+		"FELIX_VXLANMTUV6=1380", "FELIX_WORKLOADSOURCESPOOFING=any", "FELIX_FLOATINGIPS=enabled", "FELIX_NFTABLESFILTERDENYACTION=REJECT",
+		"FELIX_IPTABLESFILTERDENYACTION=DROP", "FELIX_DISABLECONNTRACKINVALIDCHECK=true", "FELIX_LOGPREFIX=%t",
+		"FELIX_LOGACTIONRATELIMIT=7/hour", "FELIX_LOGACTIONRATELIMITBURST=7", "TORTIE_ALLOW_BGP_FROM_PODS=true"))
 	errtest.Must(t, err)
 	ports, port, mtu, yes := api.PortRange("1:2"), 4790, 1400, true
-	got := n.Felix.Over(api.FelixConfigurationSpec{NATPortRange: &ports, VXLANPort: &port, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu, IPForwarding: "Enabled"})
+	got := n.Felix.Over(api.FelixConfigurationSpec{NATPortRange: &ports, VXLANPort: &port, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu,
+		IPForwarding: "Enabled"})
 	vni, mtu6 := 7, 1380
 	ours := api.PortRange("1000:2000")
-	want := api.FelixConfigurationSpec{NATPortRange: &ours, VXLANPort: &port, VXLANVNI: &vni, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu6, IPForwarding: "Disabled", AllowVXLANPacketsFromWorkloads: &yes, WorkloadSourceSpoofing: "Any", FloatingIPs: "Enabled",
-		NftablesFilterDenyAction: "REJECT", IptablesFilterDenyAction: "DROP", DisableConntrackInvalidCheck: &yes, LogPrefix: "%t", LogActionRateLimit: "7/hour", LogActionRateLimitBurst: &vni}
+	want := api.FelixConfigurationSpec{NATPortRange: &ours, VXLANPort: &port, VXLANVNI: &vni, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu6,
+		IPForwarding: "Disabled", AllowVXLANPacketsFromWorkloads: &yes, WorkloadSourceSpoofing: "Any", FloatingIPs: "Enabled",
+		NftablesFilterDenyAction: "REJECT", IptablesFilterDenyAction: "DROP", DisableConntrackInvalidCheck: &yes, LogPrefix: "%t",
+		LogActionRateLimit: "7/hour", LogActionRateLimitBurst: &vni}
 	difftest.Want(t, "", want, got)
 	if !n.AllowBGPFromPods {
 		t.Error("TORTIE_ALLOW_BGP_FROM_PODS=true is not taken")

@@ -1,5 +1,6 @@
-// Package hostfile writes files that other processes of the host read while they are being written: the runtime's conflist,
-// the plugins that a kernel executes, the agent's state. It owns atomicity; what is written is the caller's business.
+// Package hostfile writes files that other processes of the host read while they are being written: the runtime's
+// conflist, the plugins that a kernel executes, the agent's state. It owns atomicity; what is written is the caller's
+// business.
 package hostfile
 
 import (
@@ -19,16 +20,17 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// Temporary files lie beside their target, so that the rename stays inside one file system. Their extension keeps container
-// runtimes, which read *.conf, *.conflist and *.json, from taking one for configuration.
+// Temporary files lie beside their target, so that the rename stays inside one file system. Their extension keeps
+// container runtimes, which read *.conf, *.conflist and *.json, from taking one for configuration.
 const (
 	tempPattern = ".tortie-*.tmp"
 	tempFormat  = ".tortie-%016x.tmp"
 	lockRetry   = 50 * time.Millisecond
 )
 
-// Replace makes path a regular file with that content and mode, in one step for every reader: also for a kernel that runs
-// the old file (ETXTBSY is for writing in place). It reports false, and leaves the inode alone, if the file was so already.
+// Replace makes path a regular file with that content and mode, in one step for every reader: also for a kernel that
+// runs the old file (ETXTBSY is for writing in place). It reports false, and leaves the inode alone, if the file was so
+// already.
 func Replace(path string, content []byte, mode fs.FileMode) (written bool, err error) {
 	if Same(path, content, mode) {
 		return false, nil
@@ -126,7 +128,8 @@ func Sweep(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Writable says why no file of a directory can be written, as far as that can be seen: nil if it can. It writes nothing.
+// Writable says why no file of a directory can be written, as far as that can be seen: nil if it can. It writes
+// nothing.
 func Writable(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("%w%s", err, remedy(dir, err))
@@ -148,8 +151,8 @@ func Remove(path string) (removed bool, err error) {
 }
 
 // Lock makes this process the only one that works below dir until unlock. It locks the directory itself, so it leaves
-// no file behind, and the kernel gives the lock back when the process dies. Two installers meet when a DaemonSet's pod is
-// replaced.
+// no file behind, and the kernel gives the lock back when the process dies. Two installers meet when a DaemonSet's pod
+// is replaced.
 func Lock(ctx context.Context, dir string) (unlock func() error, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -167,8 +170,8 @@ func Lock(ctx context.Context, dir string) (unlock func() error, err error) {
 // ErrLocked says that another process holds the lock.
 var ErrLocked = errors.New("in use by another process")
 
-// Flock waits for the exclusive lock on an open file, with a pause between attempts: the kernel's own wait could not be given up when ctx
-// ends. Closing the file, also by dying, gives the lock back.
+// Flock waits for the exclusive lock on an open file, with a pause between attempts: the kernel's own wait could not be
+// given up when ctx ends. Closing the file, also by dying, gives the lock back.
 func Flock(ctx context.Context, f *os.File, pause time.Duration) error {
 	for {
 		err := TryFlock(f)
@@ -206,7 +209,8 @@ func remedy(dir string, err error) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return " (mount the host's directory into this container)"
 	case errors.Is(err, syscall.EPERM):
-		return fmt.Sprintf(" (%s or the file is immutable: see lsattr; or a security module such as SELinux or AppArmor forbids it%s)", dir, label(dir))
+		return fmt.Sprintf(" (%s or the file is immutable: see lsattr; or a security module such as SELinux or AppArmor forbids it%s)",
+			dir, label(dir))
 	case errors.Is(err, fs.ErrPermission):
 		return denied(dir)
 	}
@@ -220,7 +224,8 @@ func denied(dir string) string {
 		return " (run as root)"
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
-		return fmt.Sprintf(" (%s belongs to user %d with mode %04o, and this is user %d: chown it to root, or run as root with the capability DAC_OVERRIDE)",
+		return fmt.Sprintf(
+			" (%s belongs to user %d with mode %04o, and this is user %d: chown it to root, or run as root with the capability DAC_OVERRIDE)",
 			dir, stat.Uid, info.Mode().Perm(), os.Geteuid())
 	}
 	if info.Mode().Perm()&0o300 != 0o300 {
@@ -236,6 +241,6 @@ func label(dir string) string {
 	if err != nil || n <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(": its SELinux label is %s, which must let containers write: give the pod seLinuxOptions type spc_t (value seLinuxOptions of the chart), or relabel it with chcon -t container_file_t",
-		bytes.TrimRight(text[:n], "\x00"))
+	return fmt.Sprintf(": its SELinux label is %s, which must let containers write: give the pod seLinuxOptions type spc_t (value "+
+		"seLinuxOptions of the chart), or relabel it with chcon -t container_file_t", bytes.TrimRight(text[:n], "\x00"))
 }

@@ -13,12 +13,13 @@ import (
 	"time"
 )
 
-// shared are directories of the host in which both the plugins, as root of the host, and the agent's container write. An attacker who has
-// taken over the container may have put symbolic links anywhere below them, but cannot replace them themselves.
+// shared are directories of the host in which both the plugins, as root of the host, and the agent's container write.
+// An attacker who has taken over the container may have put symbolic links anywhere below them, but cannot replace them
+// themselves.
 var shared = []string{"/var/lib/calico", "/var/run/calico"}
 
-// in opens the directory from which a path is to be reached, and calls do with the rest of the path: no link below a shared directory leads
-// out of it. Of other paths the last element alone is the rest.
+// in opens the directory from which a path is to be reached, and calls do with the rest of the path: no link below a
+// shared directory leads out of it. Of other paths the last element alone is the rest.
 func in[T any](path string, do func(root *os.Root, name string) (T, error)) (result T, err error) {
 	dir, name := split(path)
 	root, err := os.OpenRoot(dir)
@@ -60,7 +61,8 @@ func MkdirAll(dir string, mode fs.FileMode) error {
 	return in0(dir, func(root *os.Root, name string) error { return root.MkdirAll(name, mode) })
 }
 
-// OpenFile opens a file. A pipe in its place does not block it. Outside of the shared directories it may be a link to anywhere.
+// OpenFile opens a file. A pipe in its place does not block it. Outside of the shared directories it may be a link to
+// anywhere.
 func OpenFile(path string, flag int, mode fs.FileMode) (*os.File, error) {
 	if dir, _ := split(path); !slices.Contains(shared, dir) {
 		return os.OpenFile(path, flag|syscall.O_NONBLOCK, mode)

@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestLinks plants links that lead out of a shared directory in each place where something is written: at the file, and at each
-// directory on the way. Nothing outside is made, changed or removed.
+// TestLinks plants links that lead out of a shared directory in each place where something is written: at the file, and
+// at each directory on the way. Nothing outside is made, changed or removed.
 func TestLinks(t *testing.T) {
 	const kept = "kept"
 	at := time.Now()
@@ -57,7 +57,8 @@ func TestLinks(t *testing.T) {
 					before := listing(t, outside)
 					path := filepath.Join(share, "outer", "dir", "file")
 					link := map[string]string{"file": path, "dangling": path, "dir": filepath.Dir(path), "outer": filepath.Join(share, "outer")}[place]
-					to := map[string]string{"file": victim, "dangling": filepath.Join(outside, "new"), "dir": filepath.Dir(victim), "outer": outside}[place]
+					to := map[string]string{"file": victim, "dangling": filepath.Join(outside, "new"),
+						"dir": filepath.Dir(victim), "outer": outside}[place]
 					errtest.Must(t, os.MkdirAll(filepath.Dir(link), 0o755))
 					if form == "relative" {
 						var err error
@@ -105,13 +106,15 @@ func listing(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// TestOddFiles reads what is no file of ours: a pipe does not block it, and a file without end does not fill the memory.
+// TestOddFiles reads what is no file of ours: a pipe does not block it, and a file without end does not fill the
+// memory.
 func TestOddFiles(t *testing.T) {
 	dir := t.TempDir()
 	shared = append(shared, dir)
 	defer func() { shared = shared[:len(shared)-1] }()
 	pipe, huge, outside := filepath.Join(dir, "pipe"), filepath.Join(dir, "huge"), filepath.Join(dir, "outside")
-	err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.WriteFile(huge, nil, 0o600), os.Truncate(huge, maxRead+1), os.Symlink("/dev/zero", outside))
+	err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.WriteFile(huge, nil, 0o600), os.Truncate(huge, maxRead+1),
+		os.Symlink("/dev/zero", outside))
 	errtest.Must(t, err)
 	for _, path := range []string{pipe, huge, outside, dir, filepath.Join(dir, "absent")} {
 		if b, err := ReadFile(path); err == nil || !strings.Contains(err.Error(), path) {

@@ -1,5 +1,5 @@
-// Package memlimit keeps a process small: Go's collector works sooner than by default, and harder before the control group's limit is
-// reached and the kernel ends the process; a process that rests returns free memory to the kernel.
+// Package memlimit keeps a process small: Go's collector works sooner than by default, and harder before the control
+// group's limit is reached and the kernel ends the process; a process that rests returns free memory to the kernel.
 package memlimit
 
 import (
@@ -29,16 +29,17 @@ const (
 	share = 0.9
 	// again is how often the limit is read: Kubernetes may change it while the process runs, and nothing tells of it.
 	again = time.Minute
-	// percent of what is in use is how much garbage there is before Go collects: the processes rest most of the time, so that what remains of a
-	// pass over 10,000 pods would stay for minutes, and on each node of a cluster.
+	// percent of what is in use is how much garbage there is before Go collects: the processes rest most of the time, so
+	// that what remains of a pass over 10,000 pods would stay for minutes, and on each node of a cluster.
 	percent = 20
-	// floor is how much garbage there may always be: with a heap of ten MiB Go would else collect twelve times while it learns 10,000 routes, which
-	// takes more processor time than all else. mostPercent keeps Go's least heap, 4 MiB by this percentage, to the same.
+	// floor is how much garbage there may always be: with a heap of ten MiB Go would else collect twelve times while it
+	// learns 10,000 routes, which takes more processor time than all else. mostPercent keeps Go's least heap, 4 MiB by
+	// this percentage, to the same.
 	floor       = 6 << 20
 	mostPercent = 150
-	// quiet is how long after a collection memory that is free is returned to the kernel, if no other collection comes before and it is spare at least:
-	// Go keeps a tenth more than the heap may grow to, which a process that rests does not need. Returning it takes a collection, so that there is
-	// at most one more for each that Go makes by itself.
+	// quiet is how long after a collection memory that is free is returned to the kernel, if no other collection comes
+	// before and it is spare at least: Go keeps a tenth more than the heap may grow to, which a process that rests does
+	// not need. Returning it takes a collection, so that there is at most one more for each that Go makes by itself.
 	quiet = 10 * time.Second
 	spare = 4 << 20
 	// explicit is the variable by which people set Go's limit themselves.
@@ -47,8 +48,9 @@ const (
 	explicitPercent = "GOGC"
 )
 
-// Follow sets how soon Go collects, and Go's memory limit by that of the control group, again when that changes, until ctx ends. It leaves alone
-// what GOGC or GOMEMLIMIT sets. It logs the limits that it sets and the files that it cannot read.
+// Follow sets how soon Go collects, and Go's memory limit by that of the control group, again when that changes, until
+// ctx ends. It leaves alone what GOGC or GOMEMLIMIT sets. It logs the limits that it sets and the files that it cannot
+// read.
 func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 	if _, set := env(explicitPercent); !set {
 		adapt(ctx, time.AfterFunc(quiet, giveBack))
@@ -72,7 +74,8 @@ func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 	}()
 }
 
-// adapt sets how soon Go collects, again after each collection until ctx ends, and has rest expire when no collection follows.
+// adapt sets how soon Go collects, again after each collection until ctx ends, and has rest expire when no collection
+// follows.
 func adapt(ctx context.Context, rest *time.Timer) {
 	if ctx.Err() != nil {
 		rest.Stop()
@@ -125,8 +128,8 @@ func (f *follower) look() {
 	f.log.Info("memory limit", "group", limit, "go", mine)
 }
 
-// Limit returns the memory limit of this process's control group in bytes: the least of the group's and those above it, as far
-// as they can be seen. math.MaxInt64 means none. Root is that of the file system.
+// Limit returns the memory limit of this process's control group in bytes: the least of the group's and those above it,
+// as far as they can be seen. math.MaxInt64 means none. Root is that of the file system.
 func Limit(root string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -150,8 +153,8 @@ func Limit(root string) (int64, error) {
 	return least, nil
 }
 
-// parse reads a line of /proc/self/cgroup: where the hierarchy is mounted, the group in it, and the file with the limit, which
-// is empty for a hierarchy that does not limit memory.
+// parse reads a line of /proc/self/cgroup: where the hierarchy is mounted, the group in it, and the file with the
+// limit, which is empty for a hierarchy that does not limit memory.
 func parse(line string) (dir, group, file string) {
 	fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
 	if len(fields) != 3 {
@@ -166,8 +169,8 @@ func parse(line string) (dir, group, file string) {
 	return "", "", ""
 }
 
-// leastAbove reads the limits of a group and of all above it. A container that sees its own part of the hierarchy only finds
-// its group at the top.
+// leastAbove reads the limits of a group and of all above it. A container that sees its own part of the hierarchy only
+// finds its group at the top.
 func leastAbove(dir, group, file string) (int64, error) {
 	least := int64(math.MaxInt64)
 	for g := path.Clean("/" + group); ; g = path.Dir(g) {

@@ -39,14 +39,16 @@ func TestLimit(t *testing.T) {
 			"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n",
 		}, math.MaxInt64, ""},
 		"a service: the least above it": {map[string]string{
-			"proc/self/cgroup": "0::/a.slice/b.service\n", "sys/fs/cgroup/a.slice/b.service/memory.max": "max\n", "sys/fs/cgroup/a.slice/memory.max": "1000\n",
+			"proc/self/cgroup": "0::/a.slice/b.service\n", "sys/fs/cgroup/a.slice/b.service/memory.max": "max\n",
+			"sys/fs/cgroup/a.slice/memory.max": "1000\n",
 		}, 1000, ""},
 		"a group that is not seen from here": {map[string]string{
 			"proc/self/cgroup": "0::/../../kubepods/pod1/c1\n", "sys/fs/cgroup/memory.max": "5000\n",
 		}, 5000, ""},
 		"version 1": {map[string]string{
-			"proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/x/y\n0::/x\n", "sys/fs/cgroup/memory/x/y/memory.limit_in_bytes": "9223372036854771712\n",
-			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "7000\n",
+			"proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/x/y\n0::/x\n",
+			"sys/fs/cgroup/memory/x/y/memory.limit_in_bytes": "9223372036854771712\n",
+			"sys/fs/cgroup/memory/x/memory.limit_in_bytes":   "7000\n",
 		}, 7000, ""},
 		"nonsense": {map[string]string{
 			"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "a lot\n",
@@ -69,7 +71,8 @@ func TestFollow(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, "proc/self/cgroup", "0::/\n")
 	var got []int64
-	f := follower{root: root, set: func(n int64) { got = append(got, n) }, log: slog.New(slog.NewTextHandler(t.Output(), nil)), was: math.MaxInt64}
+	f := follower{root: root, set: func(n int64) { got = append(got, n) },
+		log: slog.New(slog.NewTextHandler(t.Output(), nil)), was: math.MaxInt64}
 	for _, text := range []string{"max", "1000", "1000", "?", "2000", "max"} {
 		write(t, root, "sys/fs/cgroup/memory.max", text)
 		f.look()

@@ -85,8 +85,8 @@ const (
 
 // Choose picks the address. An error says why there is none, and what to do; the Choice then has the candidates.
 //
-// Of several addresses that would do, the one that the Node has already is kept, so that an address that comes and goes does
-// not make the node move to and fro; else the first counts.
+// Of several addresses that would do, the one that the Node has already is kept, so that an address that comes and goes
+// does not make the node move to and fro; else the first counts.
 func Choose(r Request) (Choice, error) {
 	f := &finder{r: r, found: r.candidates()}
 	switch r.Setting.Mode {
@@ -111,7 +111,8 @@ func Choose(r Request) (Choice, error) {
 	return choice, err
 }
 
-// Awaits reports that an address which the request could take is tentative: the kernel is still finding out whether another host has it.
+// Awaits reports that an address which the request could take is tentative: the kernel is still finding out whether
+// another host has it.
 func (r *Request) Awaits() bool {
 	return slices.ContainsFunc(r.candidates(), func(c candidate) bool {
 		if !c.addr.Tentative || c.bad != "" {

@@ -19,8 +19,8 @@ func (f *finder) detect() (Choice, error) {
 	}
 }
 
-// byKubernetes takes the first InternalIP that a link has. It may be on a link of any kind: on a bridge, as on many a host of
-// virtual machines, or a veth, if the node is a container.
+// byKubernetes takes the first InternalIP that a link has. It may be on a link of any kind: on a bridge, as on many a
+// host of virtual machines, or a veth, if the node is a container.
 func (f *finder) byKubernetes() (Choice, error) {
 	source := "InternalIP of node " + f.r.Node
 	var own []netip.Addr
@@ -30,7 +30,8 @@ func (f *finder) byKubernetes() (Choice, error) {
 		}
 	}
 	if len(own) == 0 {
-		return f.nothing(), fmt.Errorf("node %s has no %s InternalIP in status.addresses: start its kubelet with --node-ip, or set the environment variable %s or %s%s",
+		return f.nothing(), fmt.Errorf(
+			"node %s has no %s InternalIP in status.addresses: start its kubelet with --node-ip, or set the environment variable %s or %s%s",
 			f.r.Node, f.r.Family, f.r.Family.setting(), f.r.Family.method(), f.orNone())
 	}
 	for _, a := range own {
@@ -105,8 +106,9 @@ func (f *finder) ambiguity(good []int, pick int) []Note {
 			others = append(others, fmt.Sprintf("%s on %s", f.found[i].Addr.Addr(), f.found[i].Link))
 		}
 	}
-	return []Note{{EventAmbiguous, fmt.Sprintf("%s=%s fits %d addresses: %s on %s is used, and %s would do as well: set %s to a method that fits one",
-		f.r.Family.method(), f.r.Method, len(good), f.found[pick].Addr.Addr(), f.found[pick].Link, strings.Join(others, ", "), f.r.Family.method())}}
+	return []Note{{EventAmbiguous,
+		fmt.Sprintf("%s=%s fits %d addresses: %s on %s is used, and %s would do as well: set %s to a method that fits one", f.r.Family.method(),
+			f.r.Method, len(good), f.found[pick].Addr.Addr(), f.found[pick].Link, strings.Join(others, ", "), f.r.Family.method())}}
 }
 
 // reasons shows the candidates with what is against each, for errors.
@@ -172,8 +174,8 @@ func (f *finder) againstLink(c *candidate) string {
 	return excluded(c.link)
 }
 
-// excluded says why a link is not one by which other nodes reach this one, unless the operator names it; empty if it may be. The
-// kind tells, not the name: names are anybody's to choose.
+// excluded says why a link is not one by which other nodes reach this one, unless the operator names it; empty if it
+// may be. The kind tells, not the name: names are anybody's to choose.
 func excluded(l Link) string {
 	switch {
 	case l.Loopback:

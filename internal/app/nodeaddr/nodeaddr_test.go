@@ -38,7 +38,8 @@ func host() []Link {
 		on(Link{Name: "kube-ipvs0", Kind: "dummy", MTU: 1500}, "10.96.0.1/32"),
 		on(slave, "10.7.0.5/24"),
 		on(down, "10.9.0.5/24"),
-		on(dev("eth0"), "169.254.7.7/16", "10.0.0.5/24", "10.0.0.100/32", "fe80::5/64", "fd00::7/64 temporary", "fd00::5/64", "fd00::6/64 tentative"),
+		on(dev("eth0"), "169.254.7.7/16", "10.0.0.5/24", "10.0.0.100/32", "fe80::5/64", "fd00::7/64 temporary",
+			"fd00::5/64", "fd00::6/64 tentative"),
 	}
 }
 
@@ -81,53 +82,84 @@ func TestChoose(t *testing.T) {
 		note             string // part of
 		err              string // part of
 	}{
-		"the InternalIP":                              {setting: "autodetect", internal: "fd00::5 10.0.0.5 172.16.0.5", want: "10.0.0.5/24 eth0", source: "InternalIP of node n1"},
-		"the InternalIP of IPv6":                      {family: IPv6, setting: "autodetect", internal: "10.0.0.5 fd00::5", want: "fd00::5/64 eth0", source: "InternalIP"},
-		"the InternalIP on a bridge":                  {setting: "autodetect", internal: "172.17.0.1", want: "172.17.0.1/16 docker0"},
-		"the first InternalIP that is here":           {setting: "autodetect", internal: "10.1.1.1 10.0.0.5", want: "10.0.0.5/24 eth0"},
-		"the InternalIP on a link that is down":       {setting: "autodetect", internal: "10.9.0.5", want: "10.9.0.5/24 eth9", note: "NodeLinkDown: link eth9, which has the node's address 10.9.0.5, is down"},
-		"an InternalIP of another host":               {setting: "autodetect", internal: "10.0.0.6", err: "10.0.0.6 InternalIP n1 10.255.0.1/32 lo 172.17.0.1/16 docker0"},
-		"no InternalIP":                               {setting: "autodetect", err: "n1 IPv4 status.addresses --node-ip IP IP_AUTODETECTION_METHOD IP=none"},
-		"no InternalIP of IPv6":                       {family: IPv6, setting: "autodetect", internal: "10.0.0.5", err: "IP6=none"},
-		"a tentative InternalIP":                      {family: IPv6, setting: "autodetect", internal: "fd00::6", err: "fd00::6 InternalIP n1 eth0"},
-		"a stale annotation":                          {setting: "autodetect", stored: "10.0.0.77/24", err: "n1 IPv4 InternalIP status.addresses"},
-		"a failed detection keeps the stored address": {setting: "autodetect", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0", source: "kept from the Node", note: "NoNodeAddress: node n1 has no IPv4 InternalIP"},
-		"the prefix length is the interface's":        {setting: "", stored: "10.0.0.5/16", want: "10.0.0.5/24 eth0", source: "kept from the Node"},
-		"no setting, a stale annotation":              {setting: "", stored: "10.0.0.77/24", internal: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "InternalIP"},
-		"no setting for IPv6":                         {family: IPv6, internal: "fd00::5"},
-		"no setting for IPv6, a stored address":       {family: IPv6, stored: "fd00::5/64", want: "fd00::5/64 eth0"},
-		"no setting for IPv6, a stale annotation":     {family: IPv6, stored: "fd00::99/64", note: "NoNodeAddress: the Node's annotation says fd00::99/64, which is on no link"},
-		"none":                                           {setting: "none", internal: "10.0.0.5"},
-		"none, and a stored address":                     {setting: "none", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0"},
-		"an address":                                     {setting: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "environment variable IP"},
-		"an address with its own length":                 {setting: "10.0.0.5/20", want: "10.0.0.5/20 eth0"},
-		"an address of IPv6":                             {family: IPv6, setting: "fd00::5", want: "fd00::5/64 eth0", source: "environment variable IP6"},
-		"an address on no interface":                     {setting: "10.0.0.6", err: "10.0.0.6 variable IP"},
-		"first-found":                                    {setting: "autodetect", method: "first-found", want: "10.0.0.5/24 eth0", source: "first-found"},
-		"first-found, IPv6":                              {family: IPv6, setting: "autodetect", method: "first-found", want: "fd00::5/64 eth0"},
-		"first-found, several candidates":                {setting: "autodetect", method: "first-found", links: second(), want: "10.0.0.5/24 eth0", note: "AmbiguousAddress: IP_AUTODETECTION_METHOD=first-found fits 2 addresses: 10.0.0.5 on eth0 is used, and 172.16.0.5 on eth1 would do as well"},
-		"first-found prefers the stored address":         {setting: "autodetect", method: "first-found", links: second(), stored: "172.16.0.5/20", want: "172.16.0.5/20 eth1", note: "AmbiguousAddress: IP_AUTODETECTION_METHOD=first-found fits 2"},
-		"first-found without candidates":                 {setting: "autodetect", method: "first-found", links: host()[:5], err: "172.17.0.1/16 docker0 bridge"},
-		"an interface":                                   {setting: "autodetect", method: "interface=ens.*,eth1", links: second(), want: "172.16.0.5/20 eth1", source: "interface=ens.*,eth1"},
-		"interface matches part of a name, as in Calico": {setting: "autodetect", method: "interface=th1", links: second(), want: "172.16.0.5/20 eth1"},
-		"interface names a bridge":                       {setting: "autodetect", method: "interface=docker.*", want: "172.17.0.1/16 docker0"},
-		"interface matches part of a bridge's name":      {setting: "autodetect", method: "interface=ocker", err: "172.17.0.1/16 docker0 bridge"},
-		"interface names a bond's slave":                 {setting: "autodetect", method: "interface=eth7", want: "10.7.0.5/24 eth7"},
-		"an interface that no host has":                  {setting: "autodetect", method: "interface=foo0", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0", note: "NoNodeAddress: IP_AUTODETECTION_METHOD=interface=foo0 finds no address: "},
-		"an interface that is down":                      {setting: "autodetect", method: "interface=eth9", err: "10.9.0.5/24 eth9 down"},
-		"skip-interface":                                 {setting: "autodetect", method: "skip-interface=eth0", links: second(), want: "172.16.0.5/20 eth1"},
-		"a range":                                        {setting: "autodetect", method: "cidr=172.16.0.0/20, 192.0.2.0/24", links: second(), want: "172.16.0.5/20 eth1"},
-		"a range on loopback":                            {setting: "autodetect", method: "cidr=10.255.0.0/16", want: "10.255.0.1/32 lo"},
-		"a range without an address":                     {setting: "autodetect", method: "cidr=192.0.2.0/24", err: "10.0.0.5/24 eth0 ranges"},
-		"can-reach":                                      {setting: "autodetect", method: "can-reach=8.8.8.8", want: "10.0.0.5/24 eth0", source: "packets to 8.8.8.8 leave from it"},
-		"can-reach, unknown name":                        {setting: "autodetect", method: "can-reach=nowhere.example", err: "IP_AUTODETECTION_METHOD=can-reach=nowhere.example host"},
-		"can-reach, source on no interface":              {setting: "autodetect", method: "can-reach=8.8.8.8", links: host()[:5], err: "IP_AUTODETECTION_METHOD=can-reach=8.8.8.8 10.0.0.5"},
-		"only a virtual address":                         {setting: "autodetect", method: "first-found", links: []Link{on(dev("eth0"), "10.128.0.3/32")}, want: "10.128.0.3/32 eth0"},
-		"a host without IPv6":                            {family: IPv6, setting: "autodetect", method: "first-found", links: []Link{on(dev("eth0"), "10.0.0.5/24")}, err: "IP6_AUTODETECTION_METHOD=first-found IPv6"},
-		"a bond itself":                                  {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "bond0", Kind: "bond"}, "10.0.0.5/24")}, want: "10.0.0.5/24 bond0"},
-		"a VLAN":                                         {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "eth0.5", Kind: "vlan"}, "10.0.0.5/24")}, want: "10.0.0.5/24 eth0.5"},
-		"a slave of a VRF":                               {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "eth0", Kind: "device", Master: "vrf"}, "10.0.0.5/24")}, want: "10.0.0.5/24 eth0"},
-		"one address on two links, one of them down":     {setting: "10.9.0.5", links: append(host(), on(dev("eth8"), "10.9.0.5/24")), want: "10.9.0.5/24 eth8"},
+		"the InternalIP": {setting: "autodetect", internal: "fd00::5 10.0.0.5 172.16.0.5", want: "10.0.0.5/24 eth0",
+			source: "InternalIP of node n1"},
+		"the InternalIP of IPv6": {family: IPv6, setting: "autodetect", internal: "10.0.0.5 fd00::5",
+			want: "fd00::5/64 eth0", source: "InternalIP"},
+		"the InternalIP on a bridge":        {setting: "autodetect", internal: "172.17.0.1", want: "172.17.0.1/16 docker0"},
+		"the first InternalIP that is here": {setting: "autodetect", internal: "10.1.1.1 10.0.0.5", want: "10.0.0.5/24 eth0"},
+		"the InternalIP on a link that is down": {setting: "autodetect", internal: "10.9.0.5", want: "10.9.0.5/24 eth9",
+			note: "NodeLinkDown: link eth9, which has the node's address 10.9.0.5, is down"},
+		"an InternalIP of another host": {setting: "autodetect", internal: "10.0.0.6",
+			err: "10.0.0.6 InternalIP n1 10.255.0.1/32 lo 172.17.0.1/16 docker0"},
+		"no InternalIP": {setting: "autodetect",
+			err: "n1 IPv4 status.addresses --node-ip IP IP_AUTODETECTION_METHOD IP=none"},
+		"no InternalIP of IPv6": {family: IPv6, setting: "autodetect", internal: "10.0.0.5", err: "IP6=none"},
+		"a tentative InternalIP": {family: IPv6, setting: "autodetect", internal: "fd00::6",
+			err: "fd00::6 InternalIP n1 eth0"},
+		"a stale annotation": {setting: "autodetect", stored: "10.0.0.77/24",
+			err: "n1 IPv4 InternalIP status.addresses"},
+		"a failed detection keeps the stored address": {setting: "autodetect", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0",
+			source: "kept from the Node", note: "NoNodeAddress: node n1 has no IPv4 InternalIP"},
+		"the prefix length is the interface's": {setting: "", stored: "10.0.0.5/16", want: "10.0.0.5/24 eth0",
+			source: "kept from the Node"},
+		"no setting, a stale annotation": {setting: "", stored: "10.0.0.77/24", internal: "10.0.0.5",
+			want: "10.0.0.5/24 eth0", source: "InternalIP"},
+		"no setting for IPv6":                   {family: IPv6, internal: "fd00::5"},
+		"no setting for IPv6, a stored address": {family: IPv6, stored: "fd00::5/64", want: "fd00::5/64 eth0"},
+		"no setting for IPv6, a stale annotation": {family: IPv6, stored: "fd00::99/64",
+			note: "NoNodeAddress: the Node's annotation says fd00::99/64, which is on no link"},
+		"none":                           {setting: "none", internal: "10.0.0.5"},
+		"none, and a stored address":     {setting: "none", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0"},
+		"an address":                     {setting: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "environment variable IP"},
+		"an address with its own length": {setting: "10.0.0.5/20", want: "10.0.0.5/20 eth0"},
+		"an address of IPv6": {family: IPv6, setting: "fd00::5", want: "fd00::5/64 eth0",
+			source: "environment variable IP6"},
+		"an address on no interface": {setting: "10.0.0.6", err: "10.0.0.6 variable IP"},
+		"first-found": {setting: "autodetect", method: "first-found",
+			want: "10.0.0.5/24 eth0", source: "first-found"},
+		"first-found, IPv6": {family: IPv6, setting: "autodetect", method: "first-found", want: "fd00::5/64 eth0"},
+		"first-found, several candidates": {setting: "autodetect", method: "first-found", links: second(),
+			want: "10.0.0.5/24 eth0", note: "AmbiguousAddress: IP_AUTODETECTION_METHOD=first-found fits 2 addresses: 10.0.0.5 on eth0 is used, " +
+				"and 172.16.0.5 on eth1 would do as well"},
+		"first-found prefers the stored address": {setting: "autodetect", method: "first-found", links: second(), stored: "172.16.0.5/20",
+			want: "172.16.0.5/20 eth1", note: "AmbiguousAddress: IP_AUTODETECTION_METHOD=first-found fits 2"},
+		"first-found without candidates": {setting: "autodetect", method: "first-found", links: host()[:5],
+			err: "172.17.0.1/16 docker0 bridge"},
+		"an interface": {setting: "autodetect", method: "interface=ens.*,eth1", links: second(),
+			want: "172.16.0.5/20 eth1", source: "interface=ens.*,eth1"},
+		"interface matches part of a name, as in Calico": {setting: "autodetect", method: "interface=th1", links: second(),
+			want: "172.16.0.5/20 eth1"},
+		"interface names a bridge":                  {setting: "autodetect", method: "interface=docker.*", want: "172.17.0.1/16 docker0"},
+		"interface matches part of a bridge's name": {setting: "autodetect", method: "interface=ocker", err: "172.17.0.1/16 docker0 bridge"},
+		"interface names a bond's slave":            {setting: "autodetect", method: "interface=eth7", want: "10.7.0.5/24 eth7"},
+		"an interface that no host has": {setting: "autodetect", method: "interface=foo0", stored: "10.0.0.5/24",
+			want: "10.0.0.5/24 eth0", note: "NoNodeAddress: IP_AUTODETECTION_METHOD=interface=foo0 finds no address: "},
+		"an interface that is down": {setting: "autodetect", method: "interface=eth9", err: "10.9.0.5/24 eth9 down"},
+		"skip-interface": {setting: "autodetect", method: "skip-interface=eth0", links: second(),
+			want: "172.16.0.5/20 eth1"},
+		"a range": {setting: "autodetect", method: "cidr=172.16.0.0/20, 192.0.2.0/24", links: second(),
+			want: "172.16.0.5/20 eth1"},
+		"a range on loopback":        {setting: "autodetect", method: "cidr=10.255.0.0/16", want: "10.255.0.1/32 lo"},
+		"a range without an address": {setting: "autodetect", method: "cidr=192.0.2.0/24", err: "10.0.0.5/24 eth0 ranges"},
+		"can-reach": {setting: "autodetect", method: "can-reach=8.8.8.8", want: "10.0.0.5/24 eth0",
+			source: "packets to 8.8.8.8 leave from it"},
+		"can-reach, unknown name": {setting: "autodetect", method: "can-reach=nowhere.example",
+			err: "IP_AUTODETECTION_METHOD=can-reach=nowhere.example host"},
+		"can-reach, source on no interface": {setting: "autodetect", method: "can-reach=8.8.8.8", links: host()[:5],
+			err: "IP_AUTODETECTION_METHOD=can-reach=8.8.8.8 10.0.0.5"},
+		"only a virtual address": {setting: "autodetect", method: "first-found",
+			links: []Link{on(dev("eth0"), "10.128.0.3/32")}, want: "10.128.0.3/32 eth0"},
+		"a host without IPv6": {family: IPv6, setting: "autodetect", method: "first-found",
+			links: []Link{on(dev("eth0"), "10.0.0.5/24")}, err: "IP6_AUTODETECTION_METHOD=first-found IPv6"},
+		"a bond itself": {setting: "autodetect", method: "first-found",
+			links: []Link{on(Link{Name: "bond0", Kind: "bond"}, "10.0.0.5/24")}, want: "10.0.0.5/24 bond0"},
+		"a VLAN": {setting: "autodetect", method: "first-found",
+			links: []Link{on(Link{Name: "eth0.5", Kind: "vlan"}, "10.0.0.5/24")}, want: "10.0.0.5/24 eth0.5"},
+		"a slave of a VRF": {setting: "autodetect", method: "first-found",
+			links: []Link{on(Link{Name: "eth0", Kind: "device", Master: "vrf"}, "10.0.0.5/24")}, want: "10.0.0.5/24 eth0"},
+		"one address on two links, one of them down": {setting: "10.9.0.5", links: append(host(), on(dev("eth8"), "10.9.0.5/24")),
+			want: "10.9.0.5/24 eth8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tc.family
@@ -161,7 +193,8 @@ func TestChoose(t *testing.T) {
 			if got.Addr.IsValid() {
 				text = got.Addr.String() + " " + got.Link
 			}
-			if err != nil || text != tc.want || !strings.Contains(got.Source, tc.source) || !strings.HasPrefix(notes, tc.note) || (tc.note == "" && notes != "") {
+			if err != nil || text != tc.want || !strings.Contains(got.Source, tc.source) || !strings.HasPrefix(notes, tc.note) ||
+				(tc.note == "" && notes != "") {
 				t.Errorf("got %q from %q, note %q, error %v; want %q, source %q, note %q", text, got.Source, notes, err, tc.want, tc.source, tc.note)
 			}
 		})
@@ -193,7 +226,8 @@ func TestEveryCandidateHasItsReason(t *testing.T) {
 	got, err := Choose(Request{Family: IPv4, Setting: Setting{Mode: Detect}, Method: method(t, "first-found", IPv4), Links: second()})
 	errtest.Must(t, err)
 	want := map[string]string{
-		"127.0.0.1/8": "a loopback address", "10.255.0.1/32": "on loopback", "172.17.0.1/16": "on a bridge", "169.254.1.1/32": "a link-local address",
+		"127.0.0.1/8": "a loopback address", "10.255.0.1/32": "on loopback", "172.17.0.1/16": "on a bridge",
+		"169.254.1.1/32": "a link-local address",
 		"192.168.1.1/32": "on a tunnel (ipip)", "10.244.0.0/32": "on a tunnel (vxlan)", "10.96.0.1/32": "on a link that leads nowhere (dummy)",
 		"10.7.0.5/24": "its link is part of a bond", "10.9.0.5/24": "the link is down", "169.254.7.7/16": "a link-local address",
 		"10.0.0.5/24": "chosen: first-found", "10.0.0.100/32": "a single address beside the link's own: a virtual one, which moves",
@@ -231,8 +265,9 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"kubernetes": "kubernetes-internal-ip", "interface=": "interface=", "interface=(": `"("`, "interface=,": "interface",
-		"can-reach=a b": `can-reach "a b"`, "can-reach=fd00::1": "can-reach IPv4 fd00::1", "cidr=10.0.0.0": `"10.0.0.0" IPv4`, "cidr=fd00::/8": `"fd00::/8" IPv4`,
-		"guess=x": "kubernetes-internal-ip",
+		"can-reach=a b": `can-reach "a b"`, "can-reach=fd00::1": "can-reach IPv4 fd00::1", "cidr=10.0.0.0": `"10.0.0.0" IPv4`,
+		"cidr=fd00::/8": `"fd00::/8" IPv4`,
+		"guess=x":       "kubernetes-internal-ip",
 	} {
 		if _, err := ParseMethod(text, IPv4); !errtest.Names(err, want) {
 			t.Errorf("method %q: %v; want an error with %q", text, err, want)
@@ -266,7 +301,8 @@ func TestRouterID(t *testing.T) {
 }
 
 func FuzzChoose(f *testing.F) {
-	for _, m := range []string{"", "first-found", "interface=eth.*", "skip-interface=eth0", "cidr=10.0.0.0/8", "can-reach=10.0.0.1", "kubernetes-internal-ip", "interface=("} {
+	for _, m := range []string{"", "first-found", "interface=eth.*", "skip-interface=eth0", "cidr=10.0.0.0/8", "can-reach=10.0.0.1",
+		"kubernetes-internal-ip", "interface=("} {
 		for _, s := range []string{"", "autodetect", "none", "10.0.0.5", "fd00::5/64"} {
 			f.Add(s, m, "10.0.0.5", "eth0", "device", false)
 		}
@@ -292,8 +328,8 @@ func FuzzChoose(f *testing.F) {
 	})
 }
 
-// An agent that starts waits for duplicate address detection only of an address that it may come to use: every new interface has a
-// link-local address that is tentative for a second or two.
+// An agent that starts waits for duplicate address detection only of an address that it may come to use: every new
+// interface has a link-local address that is tentative for a second or two.
 func TestAwaits(t *testing.T) {
 	links := []Link{on(dev("eth0"), "10.0.0.5/24", "fe80::5/64 tentative"), on(Link{Name: "lo", Loopback: true}, "::1/128 tentative")}
 	global := append(slices.Clone(links), on(dev("eth1"), "fd00::6/64 tentative", "fd00::7/64"))

@@ -36,8 +36,8 @@ func (f Family) method() string { return f.setting() + "_AUTODETECTION_METHOD" }
 type Mode int
 
 const (
-	// Keep uses the address that the Node has already, if a link still has it. Without one, IPv4 is detected and IPv6 is not
-	// used.
+	// Keep uses the address that the Node has already, if a link still has it. Without one, IPv4 is detected and IPv6 is
+	// not used.
 	Keep Mode = iota
 	// Detect uses the method, and the address that the Node has already if the method finds none.
 	Detect
@@ -117,7 +117,8 @@ func (m Method) String() string {
 // Host is the argument of can-reach, empty for other methods.
 func (m Method) Host() string { return m.host }
 
-// ParseMethod reads the value of IP_AUTODETECTION_METHOD or IP6_AUTODETECTION_METHOD; nothing is kubernetes-internal-ip.
+// ParseMethod reads the value of IP_AUTODETECTION_METHOD or IP6_AUTODETECTION_METHOD; nothing is
+// kubernetes-internal-ip.
 func ParseMethod(text string, f Family) (Method, error) {
 	kind, argument, given := strings.Cut(text, "=")
 	m := Method{kind: kind, text: text}
@@ -130,7 +131,8 @@ func ParseMethod(text string, f Family) (Method, error) {
 	case given && argument == "":
 		return Method{}, fmt.Errorf("nothing stands after %s=", kind)
 	case !given:
-		return Method{}, errors.New("must be kubernetes-internal-ip, first-found, can-reach=HOST, interface=REGEX, skip-interface=REGEX or cidr=CIDR")
+		return Method{},
+			errors.New("must be kubernetes-internal-ip, first-found, can-reach=HOST, interface=REGEX, skip-interface=REGEX or cidr=CIDR")
 	}
 	switch kind {
 	case canReach:

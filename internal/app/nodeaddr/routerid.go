@@ -30,7 +30,8 @@ func RouterID(set, node string, v4 netip.Addr) (netip.Addr, error) {
 	case v4.IsValid():
 		return v4, nil
 	}
-	return netip.Addr{}, fmt.Errorf("node %s has no IPv4 address, which BGP would use as its router ID: set the environment variable CALICO_ROUTER_ID=%s, which makes one of its name", node, HashedID)
+	return netip.Addr{}, fmt.Errorf("node %s has no IPv4 address, which BGP would use as its router ID: set the environment variable "+
+		"CALICO_ROUTER_ID=%s, which makes one of its name", node, HashedID)
 }
 
 // hashedID is Calico's: the first bytes of the name's SHA-256, kept below the multicast range.

@@ -8,10 +8,12 @@ import (
 	"time"
 )
 
-// Limits of a server. A kubelet, a Prometheus and a person need a handful of connections, and a request takes milliseconds.
+// Limits of a server. A kubelet, a Prometheus and a person need a handful of connections, and a request takes
+// milliseconds.
 const (
 	maxConnections = 100
-	// maxAtOnce is for how many requests at once a status, or all metrics, are put together. Probes have no limit: they cost nothing.
+	// maxAtOnce is for how many requests at once a status, or all metrics, are put together. Probes have no limit: they
+	// cost nothing.
 	maxAtOnce   = 4
 	headerTime  = 5 * time.Second
 	readTime    = 10 * time.Second
@@ -28,15 +30,15 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
-// connections bounds how many there are by closing the one that has waited longest. To wait for a free one instead would let a client that
-// holds all of them keep the kubelet's probes out.
+// connections bounds how many there are by closing the one that has waited longest. To wait for a free one instead
+// would let a client that holds all of them keep the kubelet's probes out.
 type connections struct {
 	mu   sync.Mutex
 	open map[net.Conn]*connection
 }
 
-// connection is one with a client. While a request of it is served it is not closed: it ends by itself, at the latest when writing
-// takes too long.
+// connection is one with a client. While a request of it is served it is not closed: it ends by itself, at the latest
+// when writing takes too long.
 type connection struct {
 	serving bool
 	since   time.Time // it is not

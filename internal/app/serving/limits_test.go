@@ -59,8 +59,9 @@ func healthy() Program {
 	return Program{Alive: well, Ready: well, Metrics: prometheus.NewRegistry(), Status: func() any { return nil }}
 }
 
-// TestFlood holds 4,000 connections of each kind that a client can hold: silent ones, some with half a request, and some that have been
-// served and are kept. The kubelet is served meanwhile, and the memory is that of a hundred connections.
+// TestFlood holds 4,000 connections of each kind that a client can hold: silent ones, some with half a request, and
+// some that have been served and are kept. The kubelet is served meanwhile, and the memory is that of a hundred
+// connections.
 func TestFlood(t *testing.T) {
 	for name, begin := range map[string]string{
 		"silent": "", "half a request": "GET /metrics HTTP/1.1\r\nHost: x\r\n", "kept": "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -94,7 +95,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestFloodEndsOldConnections: of idle connections the one goes that has waited longest, and not that of a client which has just asked.
+// TestFloodEndsOldConnections: of idle connections the one goes that has waited longest, and not that of a client which
+// has just asked.
 func TestFloodEndsOldConnections(t *testing.T) {
 	addr, open := served(t, healthy())
 	var held []net.Conn
@@ -175,7 +177,8 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	s := newServer(http.NotFoundHandler())
-	for name, d := range map[string]time.Duration{"header": s.ReadHeaderTimeout, "read": s.ReadTimeout, "write": s.WriteTimeout, "idle": s.IdleTimeout} {
+	for name, d := range map[string]time.Duration{"header": s.ReadHeaderTimeout, "read": s.ReadTimeout,
+		"write": s.WriteTimeout, "idle": s.IdleTimeout} {
 		if d <= 0 || d > time.Minute {
 			t.Errorf("%s timeout is %v", name, d)
 		}

@@ -28,7 +28,8 @@ func TestHandler(t *testing.T) {
 	}.Handler())
 	defer server.Close()
 	for path, want := range map[string]string{
-		"/livez": "200 ok\n", "/readyz": "503 not yet\n", "/metrics": "\nthings_total 1\n", "/status": "200 {\n  \"passes\": 3\n}\n", "/else": "404 ",
+		"/livez": "200 ok\n", "/readyz": "503 not yet\n", "/metrics": "\nthings_total 1\n",
+		"/status": "200 {\n  \"passes\": 3\n}\n", "/else": "404 ",
 	} {
 		if got := get(t, server.URL+path); !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", path, got, want)
@@ -75,10 +76,13 @@ func TestRun(t *testing.T) {
 
 // Pages for this host answer no other one.
 func TestLocalPages(t *testing.T) {
-	handler := Program{Local: map[string]http.HandlerFunc{"/own": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }}}.Handler()
+	handler := Program{
+		Local: map[string]http.HandlerFunc{"/own": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }},
+	}.Handler()
 	for remote, want := range map[string]int{
-		"127.0.0.1:1": http.StatusNoContent, "[::1]:1": http.StatusNoContent, "192.0.2.1:1": http.StatusNoContent, "[::ffff:192.0.2.1]:1": http.StatusNoContent,
-		"192.0.2.2:1": http.StatusForbidden, "nonsense": http.StatusForbidden,
+		"127.0.0.1:1": http.StatusNoContent, "[::1]:1": http.StatusNoContent, "192.0.2.1:1": http.StatusNoContent,
+		"[::ffff:192.0.2.1]:1": http.StatusNoContent,
+		"192.0.2.2:1":          http.StatusForbidden, "nonsense": http.StatusForbidden,
 	} {
 		at := context.WithValue(t.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.ParseIP("192.0.2.1"), Port: 9099})
 		q := httptest.NewRequest(http.MethodGet, "/own", nil).WithContext(at)

@@ -1,4 +1,5 @@
-// Package wait has the pauses of loops: signals that coalesce, sleeps that end with a context, and exponential backoff with jitter.
+// Package wait has the pauses of loops: signals that coalesce, sleeps that end with a context, and exponential backoff
+// with jitter.
 package wait
 
 import (
@@ -27,7 +28,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Jitter returns a random duration from half of d to one and a half times d: what begins at the same time on many nodes is spread.
+// Jitter returns a random duration from half of d to one and a half times d: what begins at the same time on many nodes
+// is spread.
 func Jitter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0

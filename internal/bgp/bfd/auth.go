@@ -52,7 +52,8 @@ func (t AuthType) meticulous() bool { return t == MeticulousMD5 || t == Meticulo
 // sectionLen is the length of an authentication section before the digest.
 const sectionLen = 8
 
-// section is an authentication section of a packet (RFC 5880 sections 4.3 and 4.4). Its digest stays in the packet's bytes.
+// section is an authentication section of a packet (RFC 5880 sections 4.3 and 4.4). Its digest stays in the packet's
+// bytes.
 type section struct {
 	kind  AuthType
 	keyID uint8
@@ -83,7 +84,8 @@ func parseSection(b []byte) (section, error) {
 	s := section{kind: AuthType(b[0])}
 	switch {
 	case s.kind.digestLen() == 0:
-		return section{}, fmt.Errorf("authentication of %s is not supported: use keyed-md5, meticulous-md5, keyed-sha1 or meticulous-sha1", s.kind)
+		return section{},
+			fmt.Errorf("authentication of %s is not supported: use keyed-md5, meticulous-md5, keyed-sha1 or meticulous-sha1", s.kind)
 	case s.len() != len(b):
 		return section{}, errors.New("length of the authentication section")
 	}
@@ -147,7 +149,8 @@ func (s *session) verify(b []byte, p *packet, silent bool) error {
 	case got.kind == NoAuth:
 		return errUnsigned
 	case got.kind != a.Type || got.keyID != a.KeyID:
-		return fmt.Errorf("its packets are authenticated by %s with key ID %d, ours by %s with key ID %d: use the same at both ends", got.kind, got.keyID, a.Type, a.KeyID)
+		return fmt.Errorf("its packets are authenticated by %s with key ID %d, ours by %s with key ID %d: use the same at both ends", got.kind,
+			got.keyID, a.Type, a.KeyID)
 	}
 	step, least := got.seq-s.seq.received, uint32(0)
 	if a.Type.meticulous() {
@@ -163,5 +166,6 @@ func (s *session) verify(b []byte, p *packet, silent bool) error {
 	return nil
 }
 
-// unheard reports whether nothing good has come for twice the detection time, after which sequence numbers may begin anew.
+// unheard reports whether nothing good has come for twice the detection time, after which sequence numbers may begin
+// anew.
 func (s *session) unheard(now time.Time) bool { return now.Sub(s.heard) > 2*s.detection() }

@@ -53,8 +53,8 @@ func TestAlteredPacket(t *testing.T) {
 	}
 }
 
-// TestReplay: a packet that was recorded is not taken by meticulous sessions, nor an old one by any, before nothing was heard for
-// twice the detection time.
+// TestReplay: a packet that was recorded is not taken by meticulous sessions, nor an old one by any, before nothing was
+// heard for twice the detection time.
 func TestReplay(t *testing.T) {
 	for _, kind := range kinds {
 		from, to := newSession(signed(kind, "key"), 2, start), newSession(signed(kind, "key"), 1, start)

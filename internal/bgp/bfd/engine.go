@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// ticksInInterval is how often the engine wakes in the shortest interval at least, mostTick how long it sleeps at most. Few sessions have twice as
-	// many ticks: with many, what is read and sent in one tick costs less for each packet than what is spread over two.
+	// ticksInInterval is how often the engine wakes in the shortest interval at least, mostTick how long it sleeps at
+	// most. Few sessions have twice as many ticks: with many, what is read and sent in one tick costs less for each packet
+	// than what is spread over two.
 	ticksInInterval = 10
 	mostTick        = 30 * time.Millisecond
 	few             = 50
@@ -72,8 +73,9 @@ func NewEngine(log *slog.Logger, w Watcher) *Engine {
 	}
 }
 
-// Set makes want, by neighbour, the whole set of sessions; a link-local neighbour has the name of its link as its zone. A neighbour whose
-// session is removed is told (AdminDown), so that it does not take the end for a failure; sessions whose intervals change stay up.
+// Set makes want, by neighbour, the whole set of sessions; a link-local neighbour has the name of its link as its zone.
+// A neighbour whose session is removed is told (AdminDown), so that it does not take the end for a failure; sessions
+// whose intervals change stay up.
 func (e *Engine) Set(want map[netip.Addr]Config) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,8 +115,9 @@ func (e *Engine) Set(want map[netip.Addr]Config) {
 	}
 }
 
-// Listened returns when each session goes on with that of a former process, or has none to go on with. A neighbour whose session with a former process
-// is about to end might else take its end for that of the BGP session which has just begun, and drop what it had kept for the restart.
+// Listened returns when each session goes on with that of a former process, or has none to go on with. A neighbour
+// whose session with a former process is about to end might else take its end for that of the BGP session which has
+// just begun, and drop what it had kept for the restart.
 func (e *Engine) Listened(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, mostListening)
 	defer cancel()
@@ -251,7 +254,8 @@ func (e *Engine) settle(s *session) {
 	e.turns.place(s, s.wake())
 }
 
-// grant gives all neighbours the time that this process was stopped for, or had no CPU: more may have come meanwhile than the kernel keeps.
+// grant gives all neighbours the time that this process was stopped for, or had no CPU: more may have come meanwhile
+// than the kernel keeps.
 func (e *Engine) grant(late time.Duration) {
 	if late <= mostTick {
 		return

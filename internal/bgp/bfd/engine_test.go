@@ -41,7 +41,8 @@ func (w *watched) loss(addr netip.Addr) (Loss, bool) {
 	return loss, ok
 }
 
-// ways are two engines in network namespaces that a cable joins, with sessions between n pairs of addresses of each family.
+// ways are two engines in network namespaces that a cable joins, with sessions between n pairs of addresses of each
+// family.
 type ways struct {
 	ns      [2]*netnstest.NS
 	engines [2]*Engine
@@ -92,7 +93,8 @@ func (w *ways) waitUp(t testing.TB) {
 	})
 }
 
-// TestEngine: sessions of both families come up; one whose end is removed ends without being a failure, a cut cable is one.
+// TestEngine: sessions of both families come up; one whose end is removed ends without being a failure, a cut cable is
+// one.
 func TestEngine(t *testing.T) {
 	w := newWays(t, 2, Config{Interval: 100 * time.Millisecond, Multiplier: 3})
 	w.set(t)
@@ -165,7 +167,8 @@ func TestBusyPort(t *testing.T) {
 	})
 	w.set(t)
 	s := w.engines[0].Status(netip.MustParseAddr("10.2.0.1"))
-	if want := "open UDP port 3784 for BFD: address already in use: another program has it (BIRD, FRR's bfdd): stop its BFD, or ask for none here"; s.Fault != want {
+	if want := "open UDP port 3784 for BFD: address already in use: another program has it (BIRD, FRR's bfdd): stop its BFD, or ask " +
+		"for none here"; s.Fault != want {
 		t.Errorf("fault is %q, want %q", s.Fault, want)
 	}
 }
@@ -173,9 +176,9 @@ func TestBusyPort(t *testing.T) {
 // span is how long an end's CPU time is measured for.
 const span = 5 * time.Second
 
-// BenchmarkSessions is the load of 500 sessions at 3 x 300 ms: the CPU time of a second, and Go's memory, of one end of both. The sender's thread
-// also delivers its packets to the other end, in softirq, which is about a quarter of the CPU time; between hosts, the receiver's interrupts do. The
-// kernel's memory, a socket for each session, is not counted.
+// BenchmarkSessions is the load of 500 sessions at 3 x 300 ms: the CPU time of a second, and Go's memory, of one end of
+// both. The sender's thread also delivers its packets to the other end, in softirq, which is about a quarter of the CPU
+// time; between hosts, the receiver's interrupts do. The kernel's memory, a socket for each session, is not counted.
 func BenchmarkSessions(b *testing.B) {
 	heap := func() uint64 {
 		runtime.GC()
@@ -192,7 +195,8 @@ func BenchmarkSessions(b *testing.B) {
 	b.ReportMetric(float64(heap()-before)/2/1024, "KiB/end")
 }
 
-// BenchmarkPackets is what of BenchmarkSessions is the kernel's: as many packets, sent and read as often, by nobody who looks at them.
+// BenchmarkPackets is what of BenchmarkSessions is the kernel's: as many packets, sent and read as often, by nobody who
+// looks at them.
 func BenchmarkPackets(b *testing.B) {
 	w := newWays(b, 250, fast)
 	var doors [2][2]int // by end and family
@@ -243,7 +247,8 @@ func perEnd(b *testing.B, work func()) {
 	b.ReportMetric(100*(cpu()-spent).Seconds()/2/span.Seconds()/float64(b.N), "%cpu/end")
 }
 
-// A process that follows another knows by Listened whether sessions go on: before a neighbour could end them by silence, and soon if there is none.
+// A process that follows another knows by Listened whether sessions go on: before a neighbour could end them by
+// silence, and soon if there is none.
 func TestListened(t *testing.T) {
 	c := Config{Interval: 200 * time.Millisecond, Multiplier: 10}
 	w := newWays(t, 2, c)

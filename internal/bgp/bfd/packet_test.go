@@ -62,7 +62,8 @@ func TestPacketThatIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is parsed is written as it was read, but for the interval of Echo, and for what is behind a packet without authentication.
+// FuzzParse: what is parsed is written as it was read, but for the interval of Echo, and for what is behind a packet
+// without authentication.
 func FuzzParse(f *testing.F) {
 	f.Add(sample.append(nil))
 	for _, kind := range []AuthType{KeyedMD5, MeticulousMD5, KeyedSHA1, MeticulousSHA1} {

@@ -14,7 +14,8 @@ const (
 	readLen = 256
 )
 
-// The system calls here do not wait, and are made without telling Go's scheduler, which would else wake its monitor, a thread, in each tick.
+// The system calls here do not wait, and are made without telling Go's scheduler, which would else wake its monitor, a
+// thread, in each tick.
 
 // mmsghdr is the struct of recvmmsg(2).
 type mmsghdr struct {
@@ -42,8 +43,8 @@ func newBatch() *batch {
 	return b
 }
 
-// read reads the packets that have come, batchLen at most, and returns how many they are. An error is EAGAIN; what else there may be passes,
-// or there is nothing to read again.
+// read reads the packets that have come, batchLen at most, and returns how many they are. An error is EAGAIN; what else
+// there may be passes, or there is nothing to read again.
 func (b *batch) read(fd int) int {
 	for i := range b.headers {
 		b.headers[i].Namelen = unix.SizeofSockaddrInet6

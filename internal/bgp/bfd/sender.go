@@ -19,8 +19,9 @@ const (
 	internetControl = 0xc0
 )
 
-// sender sends the packets of one session, from a port of its own (RFC 5881 section 4). Its socket is connected: the kernel keeps the route
-// to the neighbour, instead of looking it up for each packet, and an error is always of this neighbour.
+// sender sends the packets of one session, from a port of its own (RFC 5881 section 4). Its socket is connected: the
+// kernel keeps the route to the neighbour, instead of looking it up for each packet, and an error is always of this
+// neighbour.
 type sender struct {
 	from, to  netip.Addr // from is the zero Addr if the kernel chooses; to has the name of a link as its zone if it is link-local
 	fd        int        // valid if open
@@ -28,8 +29,8 @@ type sender struct {
 	connected bool
 }
 
-// set gives the sender its addresses. Its socket is opened in the network namespace of the caller's thread; if that fails, it is tried again,
-// and told, when a packet is due.
+// set gives the sender its addresses. Its socket is opened in the network namespace of the caller's thread; if that
+// fails, it is tried again, and told, when a packet is due.
 func (s *sender) set(from, to netip.Addr) {
 	if s.from != from || s.to != to {
 		s.close()
@@ -100,8 +101,8 @@ func (s *sender) connect() error {
 	return err
 }
 
-// send sends a packet. Only while the session is up is the connection kept: what is wrong with it, such as a source address that the node has
-// no more, ends the session first.
+// send sends a packet. Only while the session is up is the connection kept: what is wrong with it, such as a source
+// address that the node has no more, ends the session first.
 func (s *sender) send(b []byte, up bool) error {
 	err := s.prepare()
 	if err == nil && !(up && s.connected) {
@@ -111,8 +112,8 @@ func (s *sender) send(b []byte, up bool) error {
 		return err
 	}
 	if err = write(s.fd, b); err != nil {
-		// That may have been the ICMP error that a former packet, or an attacker, has caused, or the connection is of an address or link that is gone:
-		// this packet has not been sent.
+		// That may have been the ICMP error that a former packet, or an attacker, has caused, or the connection is of an
+		// address or link that is gone: this packet has not been sent.
 		if err = s.connect(); err == nil {
 			err = write(s.fd, b)
 		}

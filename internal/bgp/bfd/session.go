@@ -63,7 +63,8 @@ type Loss struct {
 	Alive time.Time
 	// Independent: BFD would have survived a restart of the neighbour's control plane (its C bit).
 	Independent bool
-	// Admin: the neighbour's operator has ended the session, which says nothing of its ability to forward (RFC 5882 section 3.2).
+	// Admin: the neighbour's operator has ended the session, which says nothing of its ability to forward (RFC 5882
+	// section 3.2).
 	Admin bool
 }
 
@@ -86,8 +87,8 @@ func (s *session) listens(now time.Time) bool {
 // reset forgets the neighbour.
 func (s *session) reset() { s.remote = packet{minRx: time.Microsecond, mult: 1} }
 
-// say sets the intervals of the present state. While the session is Up, the new ones are in force when the neighbour has confirmed them, as
-// far as it might not send often enough for them, or expects more.
+// say sets the intervals of the present state. While the session is Up, the new ones are in force when the neighbour
+// has confirmed them, as far as it might not send often enough for them, or expects more.
 func (s *session) say(now time.Time) {
 	want := intervals{s.config.Interval, s.config.Interval}
 	if s.state != Up {
@@ -122,9 +123,9 @@ func (s *session) change(c Config, now time.Time) {
 	s.say(now)
 }
 
-// receive takes a packet of the neighbour. One that comes first and is of a session that is Up is of a former process of this node, which has
-// just ended: that session goes on. If it went down, by this or by silence, the neighbour might end the BGP session that has followed on
-// the restart, which graceful restart does not cover.
+// receive takes a packet of the neighbour. One that comes first and is of a session that is Up is of a former process
+// of this node, which has just ended: that session goes on. If it went down, by this or by silence, the neighbour might
+// end the BGP session that has followed on the restart, which graceful restart does not cover.
 func (s *session) receive(b []byte, p *packet, now time.Time) error {
 	inherited := p.your != 0 && p.your != s.disc
 	switch {
@@ -214,8 +215,9 @@ func (s *session) wake() time.Time {
 	return silent // without a neighbour that has been heard, packets are sent
 }
 
-// send appends the packet that is due, and decides when the next one is: after three quarters of the interval at least, and the whole at
-// most, or a tenth less if none may be lost (RFC 5880 section 6.8.7). The engine's tick may come that much later.
+// send appends the packet that is due, and decides when the next one is: after three quarters of the interval at least,
+// and the whole at most, or a tenth less if none may be lost (RFC 5880 section 6.8.7). The engine's tick may come that
+// much later.
 func (s *session) send(b []byte, now time.Time) []byte {
 	s.seq.sent++
 	p := packet{

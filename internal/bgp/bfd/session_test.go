@@ -90,8 +90,8 @@ func (e *ends) restart(at int) { e.s[at] = *newSession(fast, 3+uint32(at), start
 
 func (e *ends) expire(at int) { e.s[at].expire(start.Add(time.Hour)) }
 
-// next returns all that can happen to two ends: a packet is sent, arrives or is lost, an end hears nothing for the detection time, or its
-// process begins anew.
+// next returns all that can happen to two ends: a packet is sent, arrives or is lost, an end hears nothing for the
+// detection time, or its process begins anew.
 func (e ends) next() []ends {
 	var all []ends
 	for i := range e.s {
@@ -110,8 +110,9 @@ func (e ends) next() []ends {
 	return all
 }
 
-// TestModel goes through all states that two ends can be in, with loss, silence and restarts, and checks in each one that an end knows whom it
-// is Up with, that both come Up when packets pass, and that neither stays Up when they pass in one direction only.
+// TestModel goes through all states that two ends can be in, with loss, silence and restarts, and checks in each one
+// that an end knows whom it is Up with, that both come Up when packets pass, and that neither stays Up when they pass
+// in one direction only.
 func TestModel(t *testing.T) {
 	first := newEnds()
 	seen, queue := map[string]bool{first.key(): true}, []ends{first}
@@ -158,8 +159,8 @@ func (e ends) check(t *testing.T) {
 	}
 }
 
-// exchange has packets pass to the ends as told. An end that hears nothing finds out, which one that packets reach does only where they
-// are of a session that it does not know.
+// exchange has packets pass to the ends as told. An end that hears nothing finds out, which one that packets reach does
+// only where they are of a session that it does not know.
 func (e *ends) exchange(rounds int, toFirst, toSecond bool) {
 	for range rounds {
 		for i, passes := range []bool{toFirst, toSecond} {
@@ -212,7 +213,8 @@ func TestDetection(t *testing.T) {
 	slow := Config{Interval: time.Second, Multiplier: 5}
 	l := newLine(fast, slow)
 	l.run(t, 5*time.Second)
-	if !l.up() || l.a.interval() != time.Second || l.b.interval() != time.Second || l.a.detection() != 5*time.Second || l.b.detection() != 3*time.Second {
+	if !l.up() || l.a.interval() != time.Second || l.b.interval() != time.Second || l.a.detection() != 5*time.Second ||
+		l.b.detection() != 3*time.Second {
 		t.Fatalf("a %+v, b %+v", l.a.status(), l.b.status())
 	}
 	cut := l.now
@@ -232,7 +234,8 @@ func TestDetection(t *testing.T) {
 	}
 }
 
-// TestJitter: intervals are between three quarters and the whole, and below nine tenths if no packet may be lost, less a tick of the engine.
+// TestJitter: intervals are between three quarters and the whole, and below nine tenths if no packet may be lost, less
+// a tick of the engine.
 func TestJitter(t *testing.T) {
 	for mult, most := range map[uint8]float64{1: 0.8, 3: 0.9} {
 		s := newSession(Config{Interval: time.Second, Multiplier: mult}, 1, start)
@@ -262,7 +265,8 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestChangedIntervals: sessions stay up when an end wants other intervals, in both directions (RFC 5880 section 6.8.3).
+// TestChangedIntervals: sessions stay up when an end wants other intervals, in both directions (RFC 5880 section
+// 6.8.3).
 func TestChangedIntervals(t *testing.T) {
 	l := newLine(fast, fast)
 	l.run(t, 5*time.Second)
@@ -303,7 +307,8 @@ func TestSilentWish(t *testing.T) {
 	}
 }
 
-// TestRestart: a process that begins anew within the detection time goes on with the session of the one before, but with no other.
+// TestRestart: a process that begins anew within the detection time goes on with the session of the one before, but
+// with no other.
 func TestRestart(t *testing.T) {
 	for _, auth := range []Auth{{}, {Type: MeticulousSHA1, Key: "key"}} {
 		c := Config{Interval: fast.Interval, Multiplier: 3, Auth: auth}

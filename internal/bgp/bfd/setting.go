@@ -15,8 +15,8 @@ const (
 	maxMultiplier = 50
 )
 
-var errForm = errors.New("use how many packets may be lost and their interval, such as 3x300ms, and behind them, if packets are to be authenticated, " +
-	"keyed-md5, meticulous-md5, keyed-sha1 or meticulous-sha1 with a key ID from 0 to 255, such as 3x300ms meticulous-sha1 1")
+var errForm = errors.New("use how many packets may be lost and their interval, such as 3x300ms, and behind them, if packets are to be " +
+	"authenticated, keyed-md5, meticulous-md5, keyed-sha1 or meticulous-sha1 with a key ID from 0 to 255, such as 3x300ms meticulous-sha1 1")
 
 // Parse reads a setting: 3x300ms, or 3x300ms meticulous-sha1 1. Its key is still to be set.
 func Parse(text string) (Config, error) {
@@ -69,7 +69,8 @@ func (c Config) WithKey(password string) (Config, error) {
 	case password == "":
 		return c, fmt.Errorf("%s needs a key, which is the password of the BGP session: set one", c.Auth.Type)
 	case len(password) > most:
-		return c, fmt.Errorf("its key, the password of the BGP session, has %d bytes, and %s takes %d: use a shorter password", len(password), c.Auth.Type, most)
+		return c, fmt.Errorf("its key, the password of the BGP session, has %d bytes, and %s takes %d: use a shorter password",
+			len(password), c.Auth.Type, most)
 	}
 	c.Auth.Key = password
 	return c, nil

@@ -23,7 +23,8 @@ func TestSetting(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"": "such as 3x300ms", "300ms": "such as 3x300ms", "3x300": "such as 3x300ms", "256x1s": "such as 3x300ms", "-1x1s": "such as 3x300ms",
-		"3x300ms keyed-sha1": "key ID", "3x300ms keyed-sha1 256": "key ID", "3x300ms sha256 1": "keyed-sha1", "0x1s": "1 to 50 packets, not 0", "51x1s": "not 51",
+		"3x300ms keyed-sha1": "key ID", "3x300ms keyed-sha1 256": "key ID", "3x300ms sha256 1": "keyed-sha1",
+		"0x1s": "1 to 50 packets, not 0", "51x1s": "not 51",
 		"3x49ms": "50ms to 1m0s, not 49ms", "3x61s": "not 1m1s", "3x300ms simple 1": "in the clear",
 	} {
 		if got, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {

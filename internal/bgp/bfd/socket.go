@@ -15,7 +15,8 @@ const (
 	ttl = 255
 )
 
-// listen opens the socket that the packets of all neighbours of a family come to, in the network namespace of the caller's thread.
+// listen opens the socket that the packets of all neighbours of a family come to, in the network namespace of the
+// caller's thread.
 func listen(v4 bool) (int, error) {
 	fd, err := newUDP(v4)
 	if err == nil {
@@ -75,7 +76,8 @@ func onlyNear(fd int, v4 bool) error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
 // linkName returns the name that a link has now, empty if it is gone.

@@ -3,13 +3,15 @@ package bfd
 import "time"
 
 const (
-	// slot is the width of a wheel's slots: how much later than asked for a session's turn may come, beside the engine's tick.
+	// slot is the width of a wheel's slots: how much later than asked for a session's turn may come, beside the engine's
+	// tick.
 	slot = time.Millisecond
 	// slots is how far ahead a wheel reaches; what is due later has an early turn there, in which there is nothing to do.
 	slots = 1024
 )
 
-// wheel has sessions by when there is something to do for them. A tick of a wheel costs as much as there is to do, however many sessions wait.
+// wheel has sessions by when there is something to do for them. A tick of a wheel costs as much as there is to do,
+// however many sessions wait.
 type wheel struct {
 	origin time.Time
 	passed int64 // the slot that was last taken, counted from origin

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestWheel: each session has its turn in the first tick at or after the time it was last placed at, within a slot, and only one; one that was
-// removed has none. What lies beyond the wheel's reach may come early, and is placed again.
+// TestWheel: each session has its turn in the first tick at or after the time it was last placed at, within a slot, and
+// only one; one that was removed has none. What lies beyond the wheel's reach may come early, and is placed again.
 func TestWheel(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	w := &wheel{origin: start}

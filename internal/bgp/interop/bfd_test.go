@@ -28,8 +28,9 @@ func withBFD(interval time.Duration) func(*bgptest.Session) {
 	return func(s *bgptest.Session) { s.BFD = interval }
 }
 
-// waitBFD waits until the BFD sessions with a host, in both families, are in a state. A router that stops before it has said that it now
-// sends more often than once a second is found that much later (RFC 5880 section 6.8.3): Up is waited for until it has.
+// waitBFD waits until the BFD sessions with a host, in both families, are in a state. A router that stops before it has
+// said that it now sends more often than once a second is found that much later (RFC 5880 section 6.8.3): Up is waited
+// for until it has.
 func waitBFD(t *testing.T, node *bgptest.Speaker, host *bgptest.Host, want bfd.State) {
 	t.Helper()
 	bgptest.Eventually(t, func() error {
@@ -43,17 +44,18 @@ func waitBFD(t *testing.T, node *bgptest.Speaker, host *bgptest.Host, want bfd.S
 	})
 }
 
-// newerKinds are all but BIRD 1.6: on a busy machine it loses BFD sessions that are not lost, it takes none's end for a restart, and it has no IPv4
-// prefixes by IPv6 next hops.
+// newerKinds are all but BIRD 1.6: on a busy machine it loses BFD sessions that are not lost, it takes none's end for a
+// restart, and it has no IPv4 prefixes by IPv6 next hops.
 func newerKinds() []bgptest.Kind {
 	return slices.DeleteFunc(bgptest.Kinds(), func(k bgptest.Kind) bool { return k == bgptest.BIRD1 })
 }
 
-// A router that is stopped silently is found in the detection time, by whatever it runs: its paths, which graceful restart keeps, yield to
-// those of the other router, and count again when it is back.
+// A router that is stopped silently is found in the detection time, by whatever it runs: its paths, which graceful
+// restart keeps, yield to those of the other router, and count again when it is back.
 func TestSilentRouter(t *testing.T) {
 	t.Parallel()
-	for interval, most := range map[time.Duration]time.Duration{300 * time.Millisecond: time.Second, 50 * time.Millisecond: 200 * time.Millisecond} {
+	for interval, most := range map[time.Duration]time.Duration{300 * time.Millisecond: time.Second,
+		50 * time.Millisecond: 200 * time.Millisecond} {
 		for _, kind := range newerKinds() {
 			t.Run(fmt.Sprintf("%s %s", kind, interval), func(t *testing.T) {
 				t.Parallel()
@@ -66,7 +68,8 @@ func TestSilentRouter(t *testing.T) {
 				waitBFD(t, node, one, bfd.Up)
 				waitHops(t, node, one, other)
 
-				// A busy machine delays what this measures, and hastens nothing: the speaker and the router have processes of their own.
+				// A busy machine delays what this measures, and hastens nothing: the speaker and the router have processes of their
+				// own.
 				for try := 1; !silenced(t, node, one, stopped, most); try++ {
 					if try == 3 {
 						t.Fatal("a stopped router's paths were used for too long three times")
@@ -170,11 +173,12 @@ func TestPeerWithoutBFD(t *testing.T) {
 // silence has the host send no BFD any more.
 func silence(t *testing.T, host *bgptest.Host) {
 	t.Helper()
-	host.Run(t, "nft", "add table inet cut; add chain inet cut out { type filter hook output priority 0; }; add rule inet cut out udp dport 3784 drop")
+	host.Run(t, "nft",
+		"add table inet cut; add chain inet cut out { type filter hook output priority 0; }; add rule inet cut out udp dport 3784 drop")
 }
 
-// What only this end does not hear any more ends the session, by whichever end is first, and not again: the next one stays up although BFD is
-// down.
+// What only this end does not hear any more ends the session, by whichever end is first, and not again: the next one
+// stays up although BFD is down.
 func TestOneWayLoss(t *testing.T) {
 	const interval = 300 * time.Millisecond
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
@@ -218,7 +222,8 @@ func TestBFDNotification(t *testing.T) {
 	engine := bfd.NewEngine(slog.New(slog.DiscardHandler), quiet{})
 	set := func(on bool) {
 		config := bfd.Config{From: host.V4, Interval: interval, Multiplier: 10}
-		want := map[netip.Addr]bfd.Config{netip.MustParseAddr("10.0.0.99"): config} // keeps the socket, which a process that another test starts might keep, too
+		// keeps the socket, which a process that another test starts might keep, too
+		want := map[netip.Addr]bfd.Config{netip.MustParseAddr("10.0.0.99"): config}
 		if on {
 			want[node.V4] = config
 		}
@@ -248,7 +253,8 @@ func TestBFDNotification(t *testing.T) {
 	}
 }
 
-// A node whose agent is killed loses no route at routers that are told to take BFD's end for a restart (its C bit is not set).
+// A node whose agent is killed loses no route at routers that are told to take BFD's end for a restart (its C bit is
+// not set).
 func TestNodeRestartsUnderBFD(t *testing.T) {
 	t.Parallel()
 	for _, kind := range newerKinds() {
@@ -285,13 +291,15 @@ func TestNodeRestartsUnderBFD(t *testing.T) {
 func TestBFDAuthentication(t *testing.T) {
 	t.Parallel()
 	for kind, words := range map[bfd.AuthType]string{
-		bfd.KeyedMD5: "keyed md5", bfd.MeticulousMD5: "meticulous keyed md5", bfd.KeyedSHA1: "keyed sha1", bfd.MeticulousSHA1: "meticulous keyed sha1",
+		bfd.KeyedMD5: "keyed md5", bfd.MeticulousMD5: "meticulous keyed md5", bfd.KeyedSHA1: "keyed sha1",
+		bfd.MeticulousSHA1: "meticulous keyed sha1",
 	} {
 		t.Run(words, func(t *testing.T) {
 			t.Parallel()
 			lan, node := node(t)
 			host := lan.Host(10)
-			host.Daemon(bgptest.BIRD(), partner(10, node.Host, withBFD(300*time.Millisecond), func(s *bgptest.Session) { s.BFDAuth, s.BFDKey = words, "of-both-ends" }))
+			host.Daemon(bgptest.BIRD(),
+				partner(10, node.Host, withBFD(300*time.Millisecond), func(s *bgptest.Session) { s.BFDAuth, s.BFDKey = words, "of-both-ends" }))
 			sessions := func(key string) []bgp.Peer {
 				return peers(node.Host, host, bfdOf(300*time.Millisecond, bfd.Auth{Type: kind, KeyID: 7, Key: key}))
 			}

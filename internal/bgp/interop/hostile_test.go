@@ -48,7 +48,8 @@ func (g *guarded) add(peers ...bgp.Peer) {
 	g.node.SetPeers(g.all...)
 }
 
-// hostile adds peers that take turns in what they do: a peer that loses one session after another has to wait longer and longer.
+// hostile adds peers that take turns in what they do: a peer that loses one session after another has to wait longer
+// and longer.
 func (g *guarded) hostile() (hosts []*bgptest.Host) {
 	g.t.Helper()
 	for n := range 6 {
@@ -59,7 +60,8 @@ func (g *guarded) hostile() (hosts []*bgptest.Host) {
 	return hosts
 }
 
-// check fails the test unless the node is well, its honest peer's sessions are untouched, and it has not grown by more than 64 MB.
+// check fails the test unless the node is well, its honest peer's sessions are untouched, and it has not grown by more
+// than 64 MB.
 func (g *guarded) check(after string) {
 	g.t.Helper()
 	g.node.Healthy()
@@ -118,7 +120,8 @@ func attacks() []attack {
 		{"a KEEPALIVE instead of an OPEN", false, raw(bgptest.Message(bgptest.Keepalive))},
 		{"an OPEN of version 3", false, raw(bgptest.Message(bgptest.Open, append([]byte{3}, open[20:]...)...))},
 		{"an OPEN with parameters beyond its end", false, raw(bgptest.Message(bgptest.Open, 4, 0xfc, 0, 0, 90, 10, 0, 0, 77, 200, 2, 4))},
-		{"an OPEN with a capability beyond its end", false, raw(bgptest.Message(bgptest.Open, 4, 0xfc, 0, 0, 90, 10, 0, 0, 77, 4, 2, 2, 65, 200))},
+		{"an OPEN with a capability beyond its end", false,
+			raw(bgptest.Message(bgptest.Open, 4, 0xfc, 0, 0, 90, 10, 0, 0, 77, 4, 2, 2, 65, 200))},
 		{"an OPEN with a short capability", false, raw(bgptest.Message(bgptest.Open, 4, 0xfc, 0, 0, 90, 10, 0, 0, 77, 5, 2, 3, 64, 1, 0))},
 		{"an OPEN with hold time 1", false, raw(bgptest.OpenMessage(ourASN, hop, true, 1, 120))},
 		{"an OPEN with our router ID", false, raw(bgptest.OpenMessage(ourASN, netip.MustParseAddr("10.0.0.5"), true, 90, 120))},
@@ -150,11 +153,14 @@ func attacks() []attack {
 		{"a prefix of 255 bits", true, update(nil, basic, []byte{255})},
 		{"a prefix without its bytes", true, update(nil, basic, []byte{26, 10})},
 		{"a withdrawal of 200 bits", true, update([]byte{200, 10}, nil, nil)},
-		{"AS_PATH of odd length", true, update(nil, []byte{0x40, 1, 1, 0, 0x40, 2, 3, 2, 1, 0, 0x40, 3, 4, 10, 0, 0, 77}, []byte{26, 10, 66, 0, 0})},
-		{"AS_PATH with a segment beyond its end", true, update(nil, []byte{0x40, 1, 1, 0, 0x40, 2, 2, 2, 255, 0x40, 3, 4, 10, 0, 0, 77}, []byte{26, 10, 66, 0, 0})},
+		{"AS_PATH of odd length", true,
+			update(nil, []byte{0x40, 1, 1, 0, 0x40, 2, 3, 2, 1, 0, 0x40, 3, 4, 10, 0, 0, 77}, []byte{26, 10, 66, 0, 0})},
+		{"AS_PATH with a segment beyond its end", true,
+			update(nil, []byte{0x40, 1, 1, 0, 0x40, 2, 2, 2, 255, 0x40, 3, 4, 10, 0, 0, 77}, []byte{26, 10, 66, 0, 0})},
 		{"NEXT_HOP of three bytes", true, update(nil, []byte{0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 3, 3, 10, 0, 0}, []byte{26, 10, 66, 0, 0})},
 		{"ORIGIN twice, with a value nobody knows", true, update(nil, with(0x40, 1, 1, 77), []byte{26, 10, 66, 0, 0})},
-		{"LOCAL_PREF of one byte", true, update(nil, []byte{0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 3, 4, 10, 0, 0, 77, 0x40, 5, 1, 0}, []byte{26, 10, 66, 0, 0})},
+		{"LOCAL_PREF of one byte", true,
+			update(nil, []byte{0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 3, 4, 10, 0, 0, 77, 0x40, 5, 1, 0}, []byte{26, 10, 66, 0, 0})},
 		{"AGGREGATOR of one byte", true, update(nil, with(0xc0, 7, 1, 0), []byte{26, 10, 66, 0, 0})},
 		{"communities of three bytes", true, update(nil, with(0xc0, 8, 3, 0, 0, 0), []byte{26, 10, 66, 0, 0})},
 		{"extended communities of one byte", true, update(nil, with(0xc0, 16, 1, 0), []byte{26, 10, 66, 0, 0})},
@@ -166,15 +172,16 @@ func attacks() []attack {
 		{"PMSI tunnel that is cut", true, update(nil, with(0xc0, 22, 1, 0), []byte{26, 10, 66, 0, 0})},
 		{"an attribute nobody knows", true, update(nil, with(0xc0, 200, 2, 1, 2), []byte{26, 10, 66, 0, 0})},
 		{"well-known attributes missing", true, update(nil, []byte{0x40, 1, 1, 0}, []byte{26, 10, 66, 0, 0})},
-		{"our own address as next hop", true, raw(bgptest.UpdateMessage(netip.MustParseAddr("10.0.0.5"), 100, netip.MustParsePrefix("10.66.0.0/26")))},
+		{"our own address as next hop", true,
+			raw(bgptest.UpdateMessage(netip.MustParseAddr("10.0.0.5"), 100, netip.MustParsePrefix("10.66.0.0/26")))},
 		{"a multicast next hop", true, raw(bgptest.UpdateMessage(netip.MustParseAddr("224.0.0.5"), 100, netip.MustParsePrefix("10.66.0.0/26")))},
 		{"half an UPDATE", true, raw(good[:30])},
 		{"a good UPDATE and noise", true, raw(good, noise)},
 	}
 }
 
-// What is not BGP, or not quite, ends the session that it came on or does nothing at all. It ends no process and no other session,
-// and leaves the peer free to come back and behave.
+// What is not BGP, or not quite, ends the session that it came on or does nothing at all. It ends no process and no
+// other session, and leaves the peer free to come back and behave.
 func TestHostilePeer(t *testing.T) {
 	t.Parallel()
 	g := guardedNode(t)

@@ -20,7 +20,8 @@ import (
 // rackASN is that of a router which is no node.
 const rackASN = 64513
 
-// rack is a router on host 10 that has a session by link-local addresses with a node, and announces blocks of both families.
+// rack is a router on host 10 that has a session by link-local addresses with a node, and announces blocks of both
+// families.
 func rack(kind bgptest.Kind, node netip.Addr) bgptest.Config {
 	text := fmt.Sprintf(`
 log stdout informational
@@ -66,7 +67,8 @@ protocol bgp Rack {
 	return bgptest.Config{ASN: rackASN, Text: text}
 }
 
-// A session between link-local addresses carries the prefixes of both families by link-local next hops, and restarts gracefully at both ends.
+// A session between link-local addresses carries the prefixes of both families by link-local next hops, and restarts
+// gracefully at both ends.
 func TestLinkLocal(t *testing.T) {
 	t.Parallel()
 	for _, kind := range newerKinds() {
@@ -107,7 +109,8 @@ func waitGone(t *testing.T, h *bgptest.Host, prefixes ...string) {
 	})
 }
 
-// restartBoth kills the router's process and the node's, and has both come again: no route is lost. It returns the node's new speaker.
+// restartBoth kills the router's process and the node's, and has both come again: no route is lost. It returns the
+// node's new speaker.
 func restartBoth(t *testing.T, node *bgptest.Speaker, daemon bgptest.Daemon, watched []bgp.Peer, ours netip.Addr) *bgptest.Speaker {
 	t.Helper()
 	host, theirs := daemon.On(), watched[0].Addr
@@ -135,8 +138,8 @@ func restartBoth(t *testing.T, node *bgptest.Speaker, daemon bgptest.Daemon, wat
 	return node
 }
 
-// waitVia waits until the kernel of a host has routes by a link-local next hop. Of IPv4 routes busybox' ip does not show it, and a dump does not where
-// they name a next hop object, as FRR's do.
+// waitVia waits until the kernel of a host has routes by a link-local next hop. Of IPv4 routes busybox' ip does not
+// show it, and a dump does not where they name a next hop object, as FRR's do.
 func waitVia(t *testing.T, h *bgptest.Host, via netip.Addr, prefixes ...string) {
 	t.Helper()
 	bgptest.Eventually(t, func() error {
@@ -163,7 +166,8 @@ func TestLinkLocalNodes(t *testing.T) {
 			another := lan.Host(6).Speaker()
 			another.Start(ourASN, false)
 			another.Originate("10.1.6.0/26", "fd01:6::/122")
-			ends := map[*bgptest.Speaker]netip.Addr{one: another.Host.LinkLocal(t, "eth0").WithZone("eth0"), another: one.Host.LinkLocal(t, "eth0").WithZone("eth0")}
+			ends := map[*bgptest.Speaker]netip.Addr{one: another.Host.LinkLocal(t, "eth0").WithZone("eth0"),
+				another: one.Host.LinkLocal(t, "eth0").WithZone("eth0")}
 			for _, passive := range []*bgptest.Speaker{one, another} {
 				for s, peer := range ends {
 					s.SetPeers(bgp.Peer{Addr: peer, ASN: ourASN, Passive: s == passive, Password: password})
@@ -190,8 +194,8 @@ func TestLinkLocalNodes(t *testing.T) {
 	}
 }
 
-// A link-local address that another host on the link has costs no other address, and a link that is made anew is listened and connected on
-// again.
+// A link-local address that another host on the link has costs no other address, and a link that is made anew is
+// listened and connected on again.
 func TestLinkLocalListener(t *testing.T) {
 	t.Parallel()
 	lan, one := node(t)
@@ -231,8 +235,8 @@ func TestLinkLocalListener(t *testing.T) {
 	session()
 }
 
-// A listener on all addresses cannot tell peers with one link-local address apart: of two with different passwords one is refused, for else the last one
-// told would take the password of the other.
+// A listener on all addresses cannot tell peers with one link-local address apart: of two with different passwords one
+// is refused, for else the last one told would take the password of the other.
 func TestPasswordsOnTwoLinks(t *testing.T) {
 	t.Parallel()
 	_, s := node(t)
@@ -240,7 +244,8 @@ func TestPasswordsOnTwoLinks(t *testing.T) {
 	first, second := netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("fe80::1%eth1")
 	set := func(one, two string) {
 		t.Helper()
-		s.SetPeers(bgp.Peer{Addr: first, ASN: ourASN, Passive: true, Password: one}, bgp.Peer{Addr: second, ASN: ourASN, Passive: true, Password: two})
+		s.SetPeers(bgp.Peer{Addr: first, ASN: ourASN, Passive: true, Password: one},
+			bgp.Peer{Addr: second, ASN: ourASN, Passive: true, Password: two})
 	}
 	active := func(addr netip.Addr) {
 		t.Helper()
@@ -266,7 +271,8 @@ func TestPasswordsOnTwoLinks(t *testing.T) {
 	}
 }
 
-// What came by a link-local next hop is passed on with this node's own address, by whatever session, unless a filter names the link that it is on.
+// What came by a link-local next hop is passed on with this node's own address, by whatever session, unless a filter
+// names the link that it is on.
 func TestLinkLocalPassedOn(t *testing.T) {
 	t.Parallel()
 	lan, node := node(t)

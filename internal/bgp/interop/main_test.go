@@ -1,8 +1,9 @@
 //go:debug multipathtcp=0
 
-// Package interop_test has this project's BGP speaker in a mesh with Debian's BIRD 1.6, BIRD 2, FRR and, in a virtual machine, BIRD 3, over
-// real TCP between real kernels, and with peers that do not keep to the protocol. It drives the speaker by its interface, bgp.Speaker, alone. What
-// the speakers of others are configured to do is in bgptest; docs/lab.md tells how to run one by hand.
+// Package interop_test has this project's BGP speaker in a mesh with Debian's BIRD 1.6, BIRD 2, FRR and, in a virtual
+// machine, BIRD 3, over real TCP between real kernels, and with peers that do not keep to the protocol. It drives the
+// speaker by its interface, bgp.Speaker, alone. What the speakers of others are configured to do is in bgptest;
+// docs/lab.md tells how to run one by hand.
 package interop_test
 
 import (
@@ -75,7 +76,8 @@ func blocksOf(n int) []netip.Prefix {
 	}
 }
 
-// partner configures a daemon in the node's AS that announces the blocks of host n, with sessions in both families, changed by edits.
+// partner configures a daemon in the node's AS that announces the blocks of host n, with sessions in both families,
+// changed by edits.
 func partner(n int, s *bgptest.Host, edits ...func(*bgptest.Session)) bgptest.Config {
 	c := bgptest.Config{ASN: ourASN, Announce: blocksOf(n)}
 	for _, addr := range s.Addrs() {

@@ -47,8 +47,8 @@ func sides() []side {
 	return list
 }
 
-// Sessions come up whoever opens them, in one AS and between two, for both families; what is announced arrives with the right
-// attributes and gets into the other's kernel; and nothing that is learned is passed on.
+// Sessions come up whoever opens them, in one AS and between two, for both families; what is announced arrives with the
+// right attributes and gets into the other's kernel; and nothing that is learned is passed on.
 func TestMesh(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
@@ -164,7 +164,8 @@ func connections(h *bgptest.Host, other netip.Addr) (in, out int) {
 	return in, out
 }
 
-// checkSteady proves that no session is lost while nothing happens: two connections that meet may not end each other for ever.
+// checkSteady proves that no session is lost while nothing happens: two connections that meet may not end each other
+// for ever.
 func checkSteady(t *testing.T, node *bgptest.Speaker, all []bgp.Peer) {
 	t.Helper()
 	since := map[netip.Addr]time.Time{}

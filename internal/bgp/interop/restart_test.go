@@ -14,7 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
-// A node whose process is killed, told to end or killed again before it has spoken to anybody loses no route in its peers' kernels.
+// A node whose process is killed, told to end or killed again before it has spoken to anybody loses no route in its
+// peers' kernels.
 func TestNodeRestarts(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
@@ -28,7 +29,8 @@ func TestNodeRestarts(t *testing.T) {
 		waitConfirmed(t, node, daemon, 1)
 		node = again(node, host, syscall.SIGTERM)
 		if kind == bgptest.FRR {
-			// When a connection closes, FRR forgets what it has read from it and not worked in yet, but not that the session was up.
+			// When a connection closes, FRR forgets what it has read from it and not worked in yet, but not that the session was
+			// up.
 			waitConfirmed(t, node, daemon, 3)
 			node = again(node, host, syscall.SIGKILL)
 		} else {
@@ -57,14 +59,16 @@ func TestNodeRestarts(t *testing.T) {
 	})
 }
 
-// secret is the password of these sessions: connections that a killed process leaves behind, and their ends, are signed as well.
+// secret is the password of these sessions: connections that a killed process leaves behind, and their ends, are signed
+// as well.
 const secret = "between-restarts"
 
 func signed(s, other *bgptest.Host) []bgp.Peer {
 	return peers(s, other, func(p *bgp.Peer) { p.Password = secret })
 }
 
-// hurry kills the node's process again and again, within the first one's restart time and at any moment of a session's beginning.
+// hurry kills the node's process again and again, within the first one's restart time and at any moment of a session's
+// beginning.
 func hurry(node *bgptest.Speaker, host *bgptest.Host) *bgptest.Speaker {
 	for range 20 {
 		node = again(node, host, syscall.SIGKILL)
@@ -113,8 +117,8 @@ func again(node *bgptest.Speaker, host *bgptest.Host, signal syscall.Signal) *bg
 	return next
 }
 
-// waitConfirmed waits until the daemon has all that the node announces: it has worked in a prefix that came after all else. Round
-// makes that prefix a new one.
+// waitConfirmed waits until the daemon has all that the node announces: it has worked in a prefix that came after all
+// else. Round makes that prefix a new one.
 func waitConfirmed(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, round int) {
 	t.Helper()
 	node.WaitEstablished(d.On().Addrs()...)
@@ -178,8 +182,8 @@ func TestPeerRestarts(t *testing.T) {
 	})
 }
 
-// A peer that restarts may begin a session that does not come up: its process is not ready, or both ends connect and it keeps the
-// other connection. Its paths stay, until its restart time is over.
+// A peer that restarts may begin a session that does not come up: its process is not ready, or both ends connect and it
+// keeps the other connection. Its paths stay, until its restart time is over.
 func TestHandshakesThatFail(t *testing.T) {
 	lan, node := node(t)
 	host := lan.Host(10)

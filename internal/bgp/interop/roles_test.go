@@ -20,7 +20,8 @@ type role struct {
 	otherASN  uint32 // of the other node
 	passesOn  bool
 	reflector bool
-	// nodeASPath is in what the daemon learns from the node, ownASPath in what it announces itself, passedASPath in what it passes on.
+	// nodeASPath is in what the daemon learns from the node, ownASPath in what it announces itself, passedASPath in what
+	// it passes on.
 	nodeASPath, ownASPath, passedASPath string
 }
 
@@ -53,8 +54,8 @@ func (r role) towards(s, daemon *bgptest.Host) []bgp.Peer {
 	return peers(s, daemon, func(p *bgp.Peer) { p.ASN, p.Password, p.TTLSecurity = r.asn, secret, 1 })
 }
 
-// Each kind of daemon in each role, in both families, with passwords, TTL security and communities in both directions: what it
-// announces and passes on is learned as it should be, and stays over its restart.
+// Each kind of daemon in each role, in both families, with passwords, TTL security and communities in both directions:
+// what it announces and passes on is learned as it should be, and stays over its restart.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	for _, kind := range bgptest.Kinds() {
@@ -96,7 +97,8 @@ func inRole(t *testing.T, kind bgptest.Kind, r role) {
 
 // tagged gives what the node announces two communities.
 func tagged() bgp.Policy {
-	return bgp.Policy{Tags: []policy.Tag{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Communities: ourCommunities}, {Prefix: netip.MustParsePrefix("fd00::/8"), Communities: ourCommunities}}}
+	return bgp.Policy{Tags: []policy.Tag{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Communities: ourCommunities},
+		{Prefix: netip.MustParsePrefix("fd00::/8"), Communities: ourCommunities}}}
 }
 
 var ourCommunities = []policy.Community{{A: 64512, B: 7}, {Large: true, A: 64512, B: 1, C: 2}}
@@ -146,7 +148,8 @@ func waitLearned(t *testing.T, node *bgptest.Speaker, r role, daemon netip.Addr,
 	})
 }
 
-// A peer that may be one hop away is not heard from further away, be it with a session that is up, and is when it comes closer.
+// A peer that may be one hop away is not heard from further away, be it with a session that is up, and is when it comes
+// closer.
 func TestTTLSecurity(t *testing.T) {
 	t.Parallel()
 	for _, kind := range bgptest.Kinds() {

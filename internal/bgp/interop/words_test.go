@@ -64,7 +64,8 @@ func TestReasonsInWords(t *testing.T) {
 	})
 }
 
-// Sessions are signed with a password, a wrong one is told from a dead peer, and both ends can change it while they run.
+// Sessions are signed with a password, a wrong one is told from a dead peer, and both ends can change it while they
+// run.
 func TestPassword(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
@@ -122,8 +123,8 @@ func TestPassword(t *testing.T) {
 	})
 }
 
-// The restart and forwarding bits of RFC 4724 are what keeps routes in the peers' kernels: they are in the OPEN itself after a
-// restart, for the session's family, and not before.
+// The restart and forwarding bits of RFC 4724 are what keeps routes in the peers' kernels: they are in the OPEN itself
+// after a restart, for the session's family, and not before.
 func TestRestartBitsOnTheWire(t *testing.T) {
 	t.Parallel()
 	lan, node := node(t)

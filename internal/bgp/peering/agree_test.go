@@ -49,8 +49,8 @@ func (d dice) nodes(n int) []Node {
 
 var selectors = []string{"all()", "has(rr)", "!has(rr)", "rack == 'a'", "rack in {'b','c'}", "rack == 'z'"}
 
-// peer is about nodes or strangers. A fair one leaves out what cannot agree: an AS number that is not the node's, a port that is not, and
-// what keeps the other end from knowing.
+// peer is about nodes or strangers. A fair one leaves out what cannot agree: an AS number that is not the node's, a
+// port that is not, and what keeps the other end from knowing.
 func (d dice) peer(i int, nodes []Node, fair bool) api.BGPPeer {
 	var s api.BGPPeerSpec
 	switch d.IntN(3) {
@@ -110,8 +110,8 @@ func (d Decision) peer(a netip.Addr) (bgp.Peer, bool) {
 	return bgp.Peer{}, false
 }
 
-// Whatever the cluster says, both ends of a session between nodes decide alike: both have it or none, one of them at least
-// connects, each is in the AS that the other expects, and knows the other's port.
+// Whatever the cluster says, both ends of a session between nodes decide alike: both have it or none, one of them at
+// least connects, each is in the AS that the other expects, and knows the other's port.
 func TestBothEndsAgree(t *testing.T) {
 	for seed := range uint64(3000) {
 		d := dice{rand.New(rand.NewPCG(seed, 1))}
@@ -209,7 +209,9 @@ func FuzzDecide(f *testing.F) {
 			}
 			in.Peers = append(in.Peers, p)
 		}
-		in.Filters = []api.BGPFilter{{Meta: api.Meta{Name: "f"}, Spec: api.BGPFilterSpec{ExportV4: []api.BGPFilterRule{{Action: mode, CIDR: peerIP, MatchOperator: "In"}}}}}
+		in.Filters = []api.BGPFilter{
+			{Meta: api.Meta{Name: "f"}, Spec: api.BGPFilterSpec{ExportV4: []api.BGPFilterRule{{Action: mode, CIDR: peerIP, MatchOperator: "In"}}}},
+		}
 		in.Config.PrefixAdvertisements = []api.PrefixAdvertisement{{CIDR: via + "/32", Communities: []string{community}}}
 		first, state := Decide(in, State{})
 		again, _ := Decide(in, state)
@@ -245,7 +247,8 @@ func usable(p bgp.Peer, self Node) error {
 		return fmt.Errorf("own address %s", p.From)
 	case p.ASN == 0 || p.Port == 0:
 		return fmt.Errorf("AS %d, port %d", p.ASN, p.Port)
-	case !within(p.RestartTime, time.Second, maxRestart) || !within(p.Keepalive, time.Second, hold-1) || !within(p.HoldTime, 3*time.Second, 65535*time.Second):
+	case !within(p.RestartTime, time.Second, maxRestart) || !within(p.Keepalive, time.Second, hold-1) ||
+		!within(p.HoldTime, 3*time.Second, 65535*time.Second):
 		return fmt.Errorf("restart %s, keepalive %s, hold %s", p.RestartTime, p.Keepalive, p.HoldTime)
 	case p.AllowOwnASN < 0 || p.AllowOwnASN > bgp.MaxOwnASN || p.TTLSecurity < 0 || p.TTLSecurity > maxHops:
 		return fmt.Errorf("own AS %d times, %d hops", p.AllowOwnASN, p.TTLSecurity)
@@ -259,12 +262,14 @@ func BenchmarkDecide(b *testing.B) {
 	in := Input{Self: nodeN(1), ASN: 64512, Port: 179, Mesh: Mesh{On: false}}
 	for i := range 5000 {
 		a := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
-		in.Others = append(in.Others, Node{Name: fmt.Sprintf("n%04d", i), Addr: a, Labels: map[string]string{"rack": fmt.Sprint(i % 100), "zone": "z"}})
+		in.Others = append(in.Others,
+			Node{Name: fmt.Sprintf("n%04d", i), Addr: a, Labels: map[string]string{"rack": fmt.Sprint(i % 100), "zone": "z"}})
 	}
 	in.Self.Addr6 = netip.Addr{}
 	in.Self.Labels = map[string]string{"rack": "7", "zone": "z"}
 	for i := range 10 {
-		in.Peers = append(in.Peers, bgpPeer(fmt.Sprintf("p%d", i), api.BGPPeerSpec{NodeSelector: fmt.Sprintf("rack == '%d'", i), PeerSelector: "rack in {'7', '8'} && zone == 'z'"}))
+		in.Peers = append(in.Peers, bgpPeer(fmt.Sprintf("p%d", i),
+			api.BGPPeerSpec{NodeSelector: fmt.Sprintf("rack == '%d'", i), PeerSelector: "rack in {'7', '8'} && zone == 'z'"}))
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
-// State is what a decision hands on to the next one: the forms in which BGPPeers could last be used, and the communities that
-// could. The zero State has none.
+// State is what a decision hands on to the next one: the forms in which BGPPeers could last be used, and the
+// communities that could. The zero State has none.
 type State struct {
 	forms map[string]*form
 	past  map[string]Past // of those that have no form yet
@@ -138,7 +138,8 @@ func (out *Decision) take(d *decider) {
 	out.Problems = append(out.Problems, d.says.problems()...)
 }
 
-// add takes the first of the sessions that there might be with one peer, if there is none yet, and says which others it excludes.
+// add takes the first of the sessions that there might be with one peer, if there is none yet, and says which others it
+// excludes.
 func (out *Decision) add(d *decider, sessions []found) {
 	for _, s := range sessions {
 		if chosen, taken := d.taken[s.peer.Addr]; taken {
@@ -170,12 +171,14 @@ func (out *Decision) filter(s found) {
 	}
 }
 
-// aggregate notes what a session's peer is announced in place of blocks. Nodes need the blocks: a packet for one leads from node to node.
+// aggregate notes what a session's peer is announced in place of blocks. Nodes need the blocks: a packet for one leads
+// from node to node.
 func (out *Decision) aggregate(d *decider, s found) {
 	switch {
 	case s.form == nil || s.form.aggregation == "" || s.source.Reverse:
 	case s.source.Node != "":
-		d.says.about(s.form.name, fmt.Sprintf("annotation %s has no effect on nodes, which need the blocks", api.AnnotationAggregate), s.peer.Addr)
+		d.says.about(s.form.name,
+			fmt.Sprintf("annotation %s has no effect on nodes, which need the blocks", api.AnnotationAggregate), s.peer.Addr)
 	default:
 		out.Aggregations[s.peer.Addr] = s.form.aggregation
 	}
@@ -194,10 +197,12 @@ func (d *decider) excluded(s, chosen found) {
 	switch {
 	case s.same(chosen):
 	case s.peer.Port != chosen.peer.Port:
-		d.says.about(s.form.name, fmt.Sprintf("BGPPeer %s gives the same peer with port %d, and counts: there is one session with an address: remove one of them",
-			chosen.form.name, chosen.peer.Port), s.peer.Addr)
+		d.says.about(s.form.name,
+			fmt.Sprintf("BGPPeer %s gives the same peer with port %d, and counts: there is one session with an address: remove one of them",
+				chosen.form.name, chosen.peer.Port), s.peer.Addr)
 	default:
-		d.says.about(s.form.name, fmt.Sprintf("BGPPeer %s gives the same peer with other settings, and counts: remove one of them", chosen.form.name), s.peer.Addr)
+		d.says.about(s.form.name,
+			fmt.Sprintf("BGPPeer %s gives the same peer with other settings, and counts: remove one of them", chosen.form.name), s.peer.Addr)
 	}
 }
 

@@ -26,7 +26,8 @@ func ptr[T any](v T) *T { return &v }
 
 // nodeN is node number n of both families.
 func nodeN(n int, labels ...string) Node {
-	node := Node{Name: fmt.Sprintf("node%d", n), Addr: addr(fmt.Sprintf("10.0.0.%d", n)), Addr6: addr(fmt.Sprintf("fd00::%d", n)), Labels: map[string]string{}}
+	node := Node{Name: fmt.Sprintf("node%d", n), Addr: addr(fmt.Sprintf("10.0.0.%d", n)), Addr6: addr(fmt.Sprintf("fd00::%d", n)),
+		Labels: map[string]string{}}
 	for _, l := range labels {
 		k, v, _ := strings.Cut(l, "=")
 		node.Labels[k] = v
@@ -115,7 +116,8 @@ func TestMesh(t *testing.T) {
 		{"no password yet", func(in *Input) { in.Mesh.Unknown = true }, nil},
 		{"password and restart time", func(in *Input) { in.Mesh.Password, in.Mesh.Restart, in.Self.Addr6 = "x", time.Minute, netip.Addr{} },
 			[]string{"10.0.0.2 as64512 passive password=x restart1m0s", "10.0.0.3 as64512 passive password=x restart1m0s"}},
-		{"a reflector is no part of it", func(in *Input) { in.Others[1].Reflector, in.Self.Addr6 = true, netip.Addr{} }, []string{"10.0.0.2 as64512 passive"}},
+		{"a reflector is no part of it", func(in *Input) { in.Others[1].Reflector, in.Self.Addr6 = true, netip.Addr{} },
+			[]string{"10.0.0.2 as64512 passive"}},
 		{"nor is this node if it is one", func(in *Input) { in.Self.Reflector = true }, nil},
 		{"AS numbers and ports of nodes", func(in *Input) {
 			in.ASN, in.Port, in.Others[0].ASN, in.Others[1].Port, in.Self.Addr6 = 65000, 180, 65002, 181, netip.Addr{}
@@ -162,15 +164,19 @@ func TestPeers(t *testing.T) {
 		{"next hop self", with(func(s *api.BGPPeerSpec) { s.NextHopMode = "Self" }), []string{"172.16.0.1 as65000 Self by:tor"}},
 		{"next hop keep", with(func(s *api.BGPPeerSpec) { s.NextHopMode = "Keep" }), []string{"172.16.0.1 as65000 Keep by:tor"}},
 		{"next hop auto", with(func(s *api.BGPPeerSpec) { s.NextHopMode = "Auto" }), []string{"172.16.0.1 as65000 by:tor"}},
-		{"next hop kept, the old way", with(func(s *api.BGPPeerSpec) { s.KeepOriginalNextHop = true }), []string{"172.16.0.1 as65000 Keep by:tor"}},
-		{"which has no effect in one AS", with(func(s *api.BGPPeerSpec) { s.KeepOriginalNextHop, s.ASNumber = true, 64512 }), []string{"172.16.0.1 as64512 by:tor"}},
+		{"next hop kept, the old way", with(func(s *api.BGPPeerSpec) { s.KeepOriginalNextHop = true }),
+			[]string{"172.16.0.1 as65000 Keep by:tor"}},
+		{"which has no effect in one AS", with(func(s *api.BGPPeerSpec) { s.KeepOriginalNextHop, s.ASNumber = true, 64512 }),
+			[]string{"172.16.0.1 as64512 by:tor"}},
 		{"but does if the AS is another for this peer", with(func(s *api.BGPPeerSpec) {
 			s.KeepOriginalNextHop, s.ASNumber, s.LocalASNumber = true, 64512, ptr(uint32(65111))
 		}), []string{"172.16.0.1 as64512 local65111 Keep by:tor"}},
 		{"any source address", with(func(s *api.BGPPeerSpec) { s.SourceAddress = "None" }), []string{"172.16.0.1 as65000 unbound by:tor"}},
 		{"TTL security", with(func(s *api.BGPPeerSpec) { s.TTLSecurity = ptr(1) }), []string{"172.16.0.1 as65000 ttl1 by:tor"}},
-		{"timers", with(func(s *api.BGPPeerSpec) { s.MaxRestartTime, s.KeepaliveTime = "300s", "10s" }), []string{"172.16.0.1 as65000 restart5m0s keepalive10s by:tor"}},
-		{"a long keepalive needs a longer hold time", with(func(s *api.BGPPeerSpec) { s.KeepaliveTime = "1m" }), []string{"172.16.0.1 as65000 keepalive1m0s hold3m0s by:tor"}},
+		{"timers", with(func(s *api.BGPPeerSpec) { s.MaxRestartTime, s.KeepaliveTime = "300s", "10s" }),
+			[]string{"172.16.0.1 as65000 restart5m0s keepalive10s by:tor"}},
+		{"a long keepalive needs a longer hold time", with(func(s *api.BGPPeerSpec) { s.KeepaliveTime = "1m" }),
+			[]string{"172.16.0.1 as65000 keepalive1m0s hold3m0s by:tor"}},
 		{"password", with(func(s *api.BGPPeerSpec) {
 			s.Password = &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}
 		}),
@@ -188,7 +194,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// BFD is asked for by an annotation, which calicoctl writes into another one; what is wrong with it leaves what was before.
+// BFD is asked for by an annotation, which calicoctl writes into another one; what is wrong with it leaves what was
+// before.
 func TestBFD(t *testing.T) {
 	peer := bgpPeer("tor", api.BGPPeerSpec{
 		PeerIP: "172.16.0.1", ASNumber: 65000, Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}},
@@ -251,7 +258,8 @@ func TestTCPAO(t *testing.T) {
 		in.Peers = []api.BGPPeer{peer}
 		var d Decision
 		d, state = Decide(in, Recall(state.Past()))
-		if got := strings.Join(texts(d), "; "); got != c.want || !errtest.Has(said(d), c.say) || (c.say == "") != (said(d) == "") || strings.Contains(said(d), "hidden") {
+		if got := strings.Join(texts(d), "; "); got != c.want || !errtest.Has(said(d), c.say) || (c.say == "") != (said(d) == "") ||
+			strings.Contains(said(d), "hidden") {
 			t.Errorf("%s: %s, want %s; said %q", c.text, got, c.want, said(d))
 		}
 	}
@@ -306,12 +314,15 @@ func TestPeersThatAreNodes(t *testing.T) {
 		peers []api.BGPPeer
 		want  []string
 	}{
-		{"all have one with those selected", []api.BGPPeer{bgpPeer("rr", reflectors)}, []string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive by:rr"}},
-		{"those of one rack have, and both ends connect", []api.BGPPeer{bgpPeer("rr", with(reflectors, func(s *api.BGPPeerSpec) { s.NodeSelector = "rack == 'a'" }))},
+		{"all have one with those selected", []api.BGPPeer{bgpPeer("rr", reflectors)},
+			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive by:rr"}},
+		{"those of one rack have, and both ends connect",
+			[]api.BGPPeer{bgpPeer("rr", with(reflectors, func(s *api.BGPPeerSpec) { s.NodeSelector = "rack == 'a'" }))},
 			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 by:rr"}},
 		{"back from those selected", []api.BGPPeer{bgpPeer("rr", api.BGPPeerSpec{NodeSelector: "has(rr)", PeerSelector: "rack == 'a'"})},
 			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 by:rr reverse"}},
-		{"not if that is left to others", []api.BGPPeer{bgpPeer("rr", api.BGPPeerSpec{NodeSelector: "has(rr)", PeerSelector: "rack == 'a'", ReversePeering: "Manual"})},
+		{"not if that is left to others",
+			[]api.BGPPeer{bgpPeer("rr", api.BGPPeerSpec{NodeSelector: "has(rr)", PeerSelector: "rack == 'a'", ReversePeering: "Manual"})},
 			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive"}},
 		{"back from a node by its address", []api.BGPPeer{bgpPeer("one", api.BGPPeerSpec{Node: "node3", PeerIP: "10.0.0.1", ASNumber: 64512})},
 			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 by:one reverse"}},
@@ -366,10 +377,12 @@ func TestAutomaticReflectors(t *testing.T) {
 		id   string
 		want []string
 	}{
-		{"a client keeps its reflectors, and of the mesh what it is told", Automatic{Role: Client, Reflectors: map[string]bool{"node3": true}, Clients: map[string]bool{"node2": true}, KeepMesh: node4}, "",
+		{"a client keeps its reflectors, and of the mesh what it is told",
+			Automatic{Role: Client, Reflectors: map[string]bool{"node3": true}, Clients: map[string]bool{"node2": true}, KeepMesh: node4}, "",
 			[]string{"10.0.0.3 as64512 passive", "10.0.0.4 as64512 passive"}},
 		{"a reflector has all that take part for clients but the other reflectors", Automatic{
-			Role: Reflector, ClusterID: addr("10.0.0.1"), Reflectors: map[string]bool{"node3": true}, Clients: map[string]bool{"node2": true}, KeepMesh: node4,
+			Role: Reflector, ClusterID: addr("10.0.0.1"), Reflectors: map[string]bool{"node3": true},
+			Clients: map[string]bool{"node2": true}, KeepMesh: node4,
 		}, "10.0.0.1", []string{"10.0.0.2 as64512 passive client", "10.0.0.3 as64512 passive", "10.0.0.4 as64512 passive"}},
 		{"no role, no matter", Automatic{KeepMesh: func(string) bool { return false }}, "",
 			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive", "10.0.0.4 as64512 passive"}},
@@ -404,40 +417,50 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		say  string
 		up   bool // there is a session nevertheless
 	}{
-		"no peer":           {api.BGPPeerSpec{}, "spec.peerIP spec.peerSelector", false},
-		"no AS":             {api.BGPPeerSpec{PeerIP: "172.16.0.1"}, "spec.asNumber 172.16.0.1", false},
-		"no address":        {api.BGPPeerSpec{PeerIP: "tor.example", ASNumber: 1}, `spec.peerIP "tor.example"`, false},
-		"port 0":            {api.BGPPeerSpec{PeerIP: "172.16.0.1:0", ASNumber: 1}, `spec.peerIP "172.16.0.1:0" 1 65535`, false},
-		"link-local":        {api.BGPPeerSpec{PeerIP: "fe80::1", ASNumber: 1}, `spec.peerIP "fe80::1" fe80::1%eth0`, false},
-		"any router":        {api.BGPPeerSpec{PeerIP: "[fe80::]:179", ASNumber: 1}, `spec.peerIP "[fe80::]:179" fe80::%eth0`, false},
-		"long zone":         {api.BGPPeerSpec{PeerIP: "fe80::1%eth0123456789abc", ASNumber: 1}, `spec.peerIP "fe80::1%eth0123456789abc" interface 15`, false},
+		"no peer":    {api.BGPPeerSpec{}, "spec.peerIP spec.peerSelector", false},
+		"no AS":      {api.BGPPeerSpec{PeerIP: "172.16.0.1"}, "spec.asNumber 172.16.0.1", false},
+		"no address": {api.BGPPeerSpec{PeerIP: "tor.example", ASNumber: 1}, `spec.peerIP "tor.example"`, false},
+		"port 0":     {api.BGPPeerSpec{PeerIP: "172.16.0.1:0", ASNumber: 1}, `spec.peerIP "172.16.0.1:0" 1 65535`, false},
+		"link-local": {api.BGPPeerSpec{PeerIP: "fe80::1", ASNumber: 1}, `spec.peerIP "fe80::1" fe80::1%eth0`, false},
+		"any router": {api.BGPPeerSpec{PeerIP: "[fe80::]:179", ASNumber: 1}, `spec.peerIP "[fe80::]:179" fe80::%eth0`, false},
+		"long zone": {api.BGPPeerSpec{PeerIP: "fe80::1%eth0123456789abc", ASNumber: 1},
+			`spec.peerIP "fe80::1%eth0123456789abc" interface 15`, false},
 		"zone with a slash": {api.BGPPeerSpec{PeerIP: "fe80::1%../eth0", ASNumber: 1}, `spec.peerIP "fe80::1%../eth0" interface '/'`, false},
-		"zone with a space": {api.BGPPeerSpec{PeerIP: "[fe80::1%eth 0]:179", ASNumber: 1}, `spec.peerIP "[fe80::1%eth 0]:179" interface ' '`, false},
-		"no zone":           {api.BGPPeerSpec{PeerIP: "fe80::1%", ASNumber: 1}, `spec.peerIP "fe80::1%" address`, false},
-		"useless zone":      {api.BGPPeerSpec{PeerIP: "fd01::1%eth0", ASNumber: 1}, `spec.peerIP "fd01::1%eth0" remove %eth0`, false},
-		"group's zone":      {api.BGPPeerSpec{PeerIP: "ff02::1%eth0", ASNumber: 1}, `spec.peerIP "ff02::1%eth0" remove %eth0`, false},
-		"IPv4 link-local":   {api.BGPPeerSpec{PeerIP: "169.254.0.1", ASNumber: 1}, `spec.peerIP "169.254.0.1" link-local`, false},
-		"way to the link":   {api.BGPPeerSpec{PeerIP: "fe80::1%eth0", ASNumber: 1, ReachableBy: "10.0.0.254"}, `spec.reachableBy "10.0.0.254" fe80::1%eth0 remove`, true},
-		"source on a link":  {api.BGPPeerSpec{PeerIP: "fe80::%eth0", ASNumber: 1, SourceAddress: "UseNodeIP"}, "spec.sourceAddress UseNodeIP eth0 remove", true},
-		"hops on a link":    {api.BGPPeerSpec{PeerIP: "fe80::%eth0", ASNumber: 1, TTLSecurity: ptr(2)}, "spec.ttlSecurity 2 fe80::%eth0 1", true},
-		"workloads":         {api.BGPPeerSpec{LocalWorkloadSelector: "all()", ASNumber: 1}, "spec.localWorkloadSelector", false},
-		"peer selector":     {api.BGPPeerSpec{PeerSelector: "has("}, `spec.peerSelector "has("`, false},
-		"node selector":     {api.BGPPeerSpec{NodeSelector: "(", PeerIP: "172.16.0.1", ASNumber: 1}, "spec.nodeSelector", false},
-		"hops":              {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, TTLSecurity: ptr(256)}, "spec.ttlSecurity 256", false},
-		"restart":           {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, MaxRestartTime: "2h"}, `spec.maxRestartTime "2h" 1s 1h8m15s`, false},
-		"keepalive":         {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, KeepaliveTime: "soon"}, `spec.keepaliveTime "soon"`, false},
-		"mode":              {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, NextHopMode: "Me"}, `spec.nextHopMode "Me" Auto Self Keep`, false},
-		"source":            {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, SourceAddress: "eth0"}, `spec.sourceAddress "eth0"`, false},
-		"reverse":           {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, ReversePeering: "No"}, `spec.reversePeering "No"`, false},
-		"gateway":           {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, ReachableBy: "eth0"}, `spec.reachableBy "eth0"`, false},
-		"gateway's family":  {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, ReachableBy: "fd00::5"}, "spec.reachableBy family", false},
-		"filter":            {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, Filters: []string{"f"}}, "spec.filters BGPFilter f", false},
-		"Secret":            {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "gone"}}}, "spec.password gone", false},
-		"own AS":            {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, NumAllowedLocalASNumbers: ptr(11)}, "spec.numAllowedLocalASNumbers 11 0 10", true},
-		"two kinds of node": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, Node: "node9", NodeSelector: "all()"}, `spec.node "node9"`, true},
+		"zone with a space": {api.BGPPeerSpec{PeerIP: "[fe80::1%eth 0]:179", ASNumber: 1},
+			`spec.peerIP "[fe80::1%eth 0]:179" interface ' '`, false},
+		"no zone":         {api.BGPPeerSpec{PeerIP: "fe80::1%", ASNumber: 1}, `spec.peerIP "fe80::1%" address`, false},
+		"useless zone":    {api.BGPPeerSpec{PeerIP: "fd01::1%eth0", ASNumber: 1}, `spec.peerIP "fd01::1%eth0" remove %eth0`, false},
+		"group's zone":    {api.BGPPeerSpec{PeerIP: "ff02::1%eth0", ASNumber: 1}, `spec.peerIP "ff02::1%eth0" remove %eth0`, false},
+		"IPv4 link-local": {api.BGPPeerSpec{PeerIP: "169.254.0.1", ASNumber: 1}, `spec.peerIP "169.254.0.1" link-local`, false},
+		"way to the link": {api.BGPPeerSpec{PeerIP: "fe80::1%eth0", ASNumber: 1, ReachableBy: "10.0.0.254"},
+			`spec.reachableBy "10.0.0.254" fe80::1%eth0 remove`, true},
+		"source on a link": {api.BGPPeerSpec{PeerIP: "fe80::%eth0", ASNumber: 1, SourceAddress: "UseNodeIP"},
+			"spec.sourceAddress UseNodeIP eth0 remove", true},
+		"hops on a link": {api.BGPPeerSpec{PeerIP: "fe80::%eth0", ASNumber: 1, TTLSecurity: ptr(2)}, "spec.ttlSecurity 2 fe80::%eth0 1", true},
+		"workloads":      {api.BGPPeerSpec{LocalWorkloadSelector: "all()", ASNumber: 1}, "spec.localWorkloadSelector", false},
+		"peer selector":  {api.BGPPeerSpec{PeerSelector: "has("}, `spec.peerSelector "has("`, false},
+		"node selector":  {api.BGPPeerSpec{NodeSelector: "(", PeerIP: "172.16.0.1", ASNumber: 1}, "spec.nodeSelector", false},
+		"hops":           {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, TTLSecurity: ptr(256)}, "spec.ttlSecurity 256", false},
+		"restart": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, MaxRestartTime: "2h"},
+			`spec.maxRestartTime "2h" 1s 1h8m15s`, false},
+		"keepalive": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, KeepaliveTime: "soon"}, `spec.keepaliveTime "soon"`, false},
+		"mode": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, NextHopMode: "Me"},
+			`spec.nextHopMode "Me" Auto Self Keep`, false},
+		"source":           {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, SourceAddress: "eth0"}, `spec.sourceAddress "eth0"`, false},
+		"reverse":          {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, ReversePeering: "No"}, `spec.reversePeering "No"`, false},
+		"gateway":          {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, ReachableBy: "eth0"}, `spec.reachableBy "eth0"`, false},
+		"gateway's family": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, ReachableBy: "fd00::5"}, "spec.reachableBy family", false},
+		"filter":           {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, Filters: []string{"f"}}, "spec.filters BGPFilter f", false},
+		"Secret": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1,
+			Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "gone"}}}, "spec.password gone", false},
+		"own AS": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, NumAllowedLocalASNumbers: ptr(11)},
+			"spec.numAllowedLocalASNumbers 11 0 10", true},
+		"two kinds of node": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, Node: "node9", NodeSelector: "all()"},
+			`spec.node "node9"`, true},
 		"two kinds of peer": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, PeerSelector: "has(rr)"}, `spec.peerIP "172.16.0.1"`, true},
 		"family":            {api.BGPPeerSpec{PeerIP: "fd01::1", ASNumber: 1, Node: "node1"}, "peer fd01::1 family", false},
-		"a node's AS":       {api.BGPPeerSpec{PeerIP: "10.0.0.2", ASNumber: 65000}, "10.0.0.2 spec.asNumber 65000 node2 64512 kubectl {\"spec\":{\"asNumber\":64512}}", true},
+		"a node's AS": {api.BGPPeerSpec{PeerIP: "10.0.0.2", ASNumber: 65000},
+			"10.0.0.2 spec.asNumber 65000 node2 64512 kubectl {\"spec\":{\"asNumber\":64512}}", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := three(bgpPeer("x", c.spec))
@@ -484,7 +507,8 @@ func TestOneSessionWithAnAddress(t *testing.T) {
 // What cannot be resolved any more stays what it was, and follows the nodes.
 func TestLastGoodFormStays(t *testing.T) {
 	place := api.Place{Name: "tor", Key: "rr"}
-	good := bgpPeer("tor", api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000, Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}})
+	good := bgpPeer("tor", api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000,
+		Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}})
 	in := three(good, bgpPeer("rr", api.BGPPeerSpec{PeerSelector: "has(rr)"}))
 	in.Mesh.On, in.Self.Addr6 = false, netip.Addr{}
 	in.Secrets = map[api.Place]Secret{place: {Text: "one"}}
@@ -550,7 +574,8 @@ func TestFilters(t *testing.T) {
 func TestRecalledFormsStay(t *testing.T) {
 	place := api.Place{Name: "tor", Key: "rr"}
 	good := bgpPeer("tor", api.BGPPeerSpec{
-		PeerIP: "172.16.0.1", ASNumber: 65000, Filters: []string{"f"}, Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}},
+		PeerIP: "172.16.0.1", ASNumber: 65000, Filters: []string{"f"},
+		Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}},
 	})
 	in := three(good)
 	in.Mesh.On = false
@@ -593,7 +618,8 @@ func TestTags(t *testing.T) {
 	if show(d) != want || len(d.Problems) > 0 {
 		t.Errorf("tags %s, want %s; %s", show(d), want, said(d))
 	}
-	in.Config.PrefixAdvertisements = append(in.Config.PrefixAdvertisements, api.PrefixAdvertisement{CIDR: "10.2.0.0/16", Communities: []string{"unknown"}})
+	in.Config.PrefixAdvertisements = append(in.Config.PrefixAdvertisements,
+		api.PrefixAdvertisement{CIDR: "10.2.0.0/16", Communities: []string{"unknown"}})
 	d, state = Decide(in, state)
 	if show(d) != want || !errtest.Has(said(d), `BGPConfiguration default spec.prefixAdvertisements[1] communities "unknown"`) {
 		t.Errorf("with a mistake: tags %s, want %s; %s", show(d), want, said(d))

@@ -14,7 +14,8 @@ import (
 // Input is all that decides on a node's sessions.
 type Input struct {
 	Self Node
-	// Others are the other nodes that have announced an address, ordered by name: of several with one address the first counts.
+	// Others are the other nodes that have announced an address, ordered by name: of several with one address the first
+	// counts.
 	Others []Node
 	// ASN and Port are those of nodes that have none of their own; not 0.
 	ASN  uint32
@@ -40,8 +41,8 @@ type Node struct {
 	Addr, Addr6 netip.Addr
 	ASN         uint32 // 0 means the cluster's
 	Port        uint16 // 0 means the cluster's
-	// Reflector: an operator made it a route reflector, which is no part of the mesh. ClusterID is whose; it is invalid if what
-	// the operator wrote is none.
+	// Reflector: an operator made it a route reflector, which is no part of the mesh. ClusterID is whose; it is invalid if
+	// what the operator wrote is none.
 	Reflector bool
 	ClusterID netip.Addr
 	Labels    map[string]string
@@ -87,16 +88,16 @@ const (
 	Reflector Role = "reflector"
 )
 
-// Automatic is what the nodes have agreed on who reflects. Where the mesh is off, or this node was made a reflector by an
-// operator, it means nothing.
+// Automatic is what the nodes have agreed on who reflects. Where the mesh is off, or this node was made a reflector by
+// an operator, it means nothing.
 type Automatic struct {
 	// Role is this node's, ClusterID its own while that is Reflector.
 	Role      Role
 	ClusterID netip.Addr
 	// Reflectors and Clients are the other nodes that take part, by name.
 	Reflectors, Clients map[string]bool
-	// KeepMesh reports whether the mesh's session with a node stays although reflectors could stand in for it; nil: all stay. A
-	// session between a reflector and any other that takes part stays without it.
+	// KeepMesh reports whether the mesh's session with a node stays although reflectors could stand in for it; nil: all
+	// stay. A session between a reflector and any other that takes part stays without it.
 	KeepMesh func(node string) bool
 }
 
@@ -118,7 +119,8 @@ type Decision struct {
 	Static []Static
 	// Import and Export are the rules of the BGPFilters for each peer that has some, by its address.
 	Import, Export map[netip.Addr]*policy.Rules
-	// Aggregations has each peer, by its address, that is to be announced larger prefixes in place of blocks. No node of the cluster is among them.
+	// Aggregations has each peer, by its address, that is to be announced larger prefixes in place of blocks. No node of
+	// the cluster is among them.
 	Aggregations map[netip.Addr]Aggregation
 	// Tags are added to what is announced.
 	Tags []policy.Tag

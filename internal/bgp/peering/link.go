@@ -15,7 +15,8 @@ import (
 // Learns reports that a peer's address stands for the router on its link, whose own address is learned.
 func Learns(peer netip.Addr) bool { return peer.Zone() != "" && peer.WithZone("") == wire.AnyRouter }
 
-// checkPeer refuses what cannot be a peer's address: a link-local one means something on an interface only, another one means the same on all.
+// checkPeer refuses what cannot be a peer's address: a link-local one means something on an interface only, another one
+// means the same on all.
 func checkPeer(a netip.Addr) error {
 	zone := a.Zone()
 	switch near := wire.LinkLocal(a); {
@@ -32,7 +33,8 @@ func checkPeer(a netip.Addr) error {
 	return nil
 }
 
-// onLink reads the fields that mean something else for a peer on a link: it is one hop away, and the session is between link-local addresses.
+// onLink reads the fields that mean something else for a peer on a link: it is one hop away, and the session is between
+// link-local addresses.
 func (r *resolver) onLink() {
 	if r.form.addr.Zone() == "" {
 		return
@@ -49,8 +51,8 @@ func (r *resolver) onLink() {
 
 // Link is an interface of this node.
 type Link struct {
-	// Router is the address, with its zone, of the router on it. It need not be valid where no peer is to be learned; else Why tells why it is not, or
-	// what is wrong although it is.
+	// Router is the address, with its zone, of the router on it. It need not be valid where no peer is to be learned; else
+	// Why tells why it is not, or what is wrong although it is.
 	Router netip.Addr
 	Why    string
 }
@@ -77,15 +79,17 @@ func (d *Decision) Interfaces() map[string]bool {
 	return all
 }
 
-// On returns the decision for a node that has, of Interfaces, those of links. A peer that stands for a router gets its address. Peers without
-// are unresolved, and so are those on other interfaces, unless their BGPPeer is for all nodes, which need not have the same interfaces.
+// On returns the decision for a node that has, of Interfaces, those of links. A peer that stands for a router gets its
+// address. Peers without are unresolved, and so are those on other interfaces, unless their BGPPeer is for all nodes,
+// which need not have the same interfaces.
 func (d Decision) On(links map[string]Link) Decision {
 	if d.Interfaces() == nil {
 		return d
 	}
 	out := d
 	out.Peers = make([]bgp.Peer, 0, len(d.Peers))
-	out.Sources, out.Import, out.Export, out.Aggregations = maps.Clone(d.Sources), maps.Clone(d.Import), maps.Clone(d.Export), maps.Clone(d.Aggregations)
+	out.Sources, out.Import, out.Export, out.Aggregations = maps.Clone(d.Sources), maps.Clone(d.Import), maps.Clone(d.Export),
+		maps.Clone(d.Aggregations)
 	for _, p := range d.Peers {
 		zone := p.Addr.Zone()
 		link, there := links[zone]
@@ -97,7 +101,8 @@ func (d Decision) On(links map[string]Link) Decision {
 			delete(out.Sources, p.Addr)
 		case !there:
 			out.drop(p.Addr)
-			out.Unresolved = append(out.Unresolved, Unresolved{p, fmt.Sprintf("this node has no interface %s: make it, or leave the node out of the BGPPeer's nodes", zone)})
+			out.Unresolved = append(out.Unresolved,
+				Unresolved{p, fmt.Sprintf("this node has no interface %s: make it, or leave the node out of the BGPPeer's nodes", zone)})
 		case !link.Router.IsValid():
 			out.drop(p.Addr)
 			out.Unresolved = append(out.Unresolved, Unresolved{p, link.Why})

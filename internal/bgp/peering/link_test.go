@@ -53,16 +53,23 @@ func TestOn(t *testing.T) {
 		unresolved string
 		say        string
 	}{
-		"learned":              {[]api.BGPPeer{learned}, map[string]Link{"eth0": router}, []string{"fe80::9%eth0 as65000 unbound by:learned"}, "", ""},
-		"one of two":           {[]api.BGPPeer{learned}, map[string]Link{"eth0": {router.Router, "fe80::2, too"}}, []string{"fe80::9%eth0 as65000 unbound by:learned"}, "", "BGPPeer learned fe80::2, too"},
-		"not learned yet":      {[]api.BGPPeer{learned}, map[string]Link{"eth0": {Why: "nothing came"}}, nil, "fe80::%eth0 nothing came", ""},
-		"no such interface":    {[]api.BGPPeer{own}, nil, nil, "fe80::%eth0 no interface eth0", ""},
-		"not on all nodes":     {[]api.BGPPeer{learned, fixed("fe80::1%eth1", "")}, nil, nil, "", ""},
-		"fixed":                {[]api.BGPPeer{fixed("fe80::1%eth0", "")}, map[string]Link{"eth0": {}}, []string{"fe80::1%eth0 as65001 unbound by:fixed"}, "", ""},
-		"fixed on no link":     {[]api.BGPPeer{fixed("fe80::1%eth1", "node1")}, map[string]Link{"eth0": {}}, nil, "fe80::1%eth1 no interface eth1", ""},
-		"both, the same":       {[]api.BGPPeer{learned, fixed("fe80::9%eth0", "node1")}, map[string]Link{"eth0": router}, []string{"fe80::9%eth0 as65001 unbound by:fixed"}, "", "BGPPeer learned fe80::%eth0 fe80::9%eth0 fixed remove"},
-		"both, of one link":    {[]api.BGPPeer{learned, fixed("fe80::1%eth0", "")}, map[string]Link{"eth0": router}, []string{"fe80::1%eth0 as65001 unbound by:fixed", "fe80::9%eth0 as65000 unbound by:learned"}, "", ""},
-		"beside one elsewhere": {[]api.BGPPeer{learned, fixed("172.16.0.1", "")}, map[string]Link{"eth0": router}, []string{"172.16.0.1 as65001 by:fixed", "fe80::9%eth0 as65000 unbound by:learned"}, "", ""},
+		"learned": {[]api.BGPPeer{learned}, map[string]Link{"eth0": router},
+			[]string{"fe80::9%eth0 as65000 unbound by:learned"}, "", ""},
+		"one of two": {[]api.BGPPeer{learned}, map[string]Link{"eth0": {router.Router, "fe80::2, too"}},
+			[]string{"fe80::9%eth0 as65000 unbound by:learned"}, "", "BGPPeer learned fe80::2, too"},
+		"not learned yet":   {[]api.BGPPeer{learned}, map[string]Link{"eth0": {Why: "nothing came"}}, nil, "fe80::%eth0 nothing came", ""},
+		"no such interface": {[]api.BGPPeer{own}, nil, nil, "fe80::%eth0 no interface eth0", ""},
+		"not on all nodes":  {[]api.BGPPeer{learned, fixed("fe80::1%eth1", "")}, nil, nil, "", ""},
+		"fixed": {[]api.BGPPeer{fixed("fe80::1%eth0", "")}, map[string]Link{"eth0": {}},
+			[]string{"fe80::1%eth0 as65001 unbound by:fixed"}, "", ""},
+		"fixed on no link": {[]api.BGPPeer{fixed("fe80::1%eth1", "node1")}, map[string]Link{"eth0": {}}, nil,
+			"fe80::1%eth1 no interface eth1", ""},
+		"both, the same": {[]api.BGPPeer{learned, fixed("fe80::9%eth0", "node1")}, map[string]Link{"eth0": router},
+			[]string{"fe80::9%eth0 as65001 unbound by:fixed"}, "", "BGPPeer learned fe80::%eth0 fe80::9%eth0 fixed remove"},
+		"both, of one link": {[]api.BGPPeer{learned, fixed("fe80::1%eth0", "")}, map[string]Link{"eth0": router},
+			[]string{"fe80::1%eth0 as65001 unbound by:fixed", "fe80::9%eth0 as65000 unbound by:learned"}, "", ""},
+		"beside one elsewhere": {[]api.BGPPeer{learned, fixed("172.16.0.1", "")}, map[string]Link{"eth0": router},
+			[]string{"172.16.0.1 as65001 by:fixed", "fe80::9%eth0 as65000 unbound by:learned"}, "", ""},
 	} {
 		in := three(c.peers...)
 		in.Mesh.On = false
@@ -94,7 +101,8 @@ func TestOn(t *testing.T) {
 
 // FuzzParsePeer reads peers' addresses: those that are taken have their zones where they mean something.
 func FuzzParsePeer(f *testing.F) {
-	for _, text := range []string{"10.0.0.1", "[fd00::1]:179", "fe80::%eth0", "[fe80::1%eth0]:1790", "fe80::1%../..", "::ffff:10.0.0.1%x", "fe80::1%\x00"} {
+	for _, text := range []string{"10.0.0.1", "[fd00::1]:179", "fe80::%eth0", "[fe80::1%eth0]:1790", "fe80::1%../..",
+		"::ffff:10.0.0.1%x", "fe80::1%\x00"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -102,7 +110,8 @@ func FuzzParsePeer(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if zone := a.Zone(); (zone != "") != a.IsLinkLocalUnicast() || len(zone) > 15 || strings.ContainsAny(zone, "/: \x00\n") || a.Is4In6() || a.IsLoopback() || a.IsMulticast() {
+		if zone := a.Zone(); (zone != "") != a.IsLinkLocalUnicast() || len(zone) > 15 || strings.ContainsAny(zone, "/: \x00\n") || a.Is4In6() ||
+			a.IsLoopback() || a.IsMulticast() {
 			t.Errorf("%q is taken for %s", text, a)
 		}
 	})

@@ -97,8 +97,9 @@ func (r *resolver) filters() {
 	r.form.rules = joined(all)
 }
 
-// tags reads which communities are added to what is announced: what the node's own object says, else what the cluster's does. A
-// name that the node's own object does not know may be one of the cluster's. The problems are about the object that says it.
+// tags reads which communities are added to what is announced: what the node's own object says, else what the cluster's
+// does. A name that the node's own object does not know may be one of the cluster's. The problems are about the object
+// that says it.
 func tags(in *Input) ([]policy.Tag, []*Problem) {
 	from, name := in.Config.PrefixAdvertisements, api.DefaultName
 	known := in.Config.Communities

@@ -34,8 +34,8 @@ type end struct {
 	addr netip.Addr
 }
 
-// between are the forms by which one end has a session with the other, the first of which counts. forms has those of all nodes
-// first, then those of some, as Calico has it.
+// between are the forms by which one end has a session with the other, the first of which counts. forms has those of
+// all nodes first, then those of some, as Calico has it.
 func between(forms []*form, from, to end) []*form {
 	var found []*form
 	for _, f := range forms {
@@ -69,8 +69,8 @@ func (d *decider) shows(n *Node, by []*form) uint32 {
 	return d.asn(n)
 }
 
-// back returns the form by which a node has a session because another has one with it; nil if there is none. A peer that is given
-// by its address is a node's only if AS number and port are that node's, too.
+// back returns the form by which a node has a session because another has one with it; nil if there is none. A peer
+// that is given by its address is a node's only if AS number and port are that node's, too.
 func (d *decider) back(n *Node, theirs []*form) *form {
 	for _, f := range theirs {
 		if f.manual {
@@ -90,12 +90,13 @@ type found struct {
 	form   *form // nil: the mesh's
 }
 
-// meets finds the sessions of this node with another in one family, the one that counts first. There are several only where
-// several BGPPeers give one. None: there is to be none.
+// meets finds the sessions of this node with another in one family, the one that counts first. There are several only
+// where several BGPPeers give one. None: there is to be none.
 func (d *decider) meets(self, other end) []found {
 	ours, theirs := between(d.own, self, other), between(d.forms, other, self)
 	source := Source{Node: other.node.Name}
-	peer := bgp.Peer{Addr: other.addr, ASN: d.shows(other.node, theirs), Port: d.port(other.node), From: self.addr, MaxPrefixes: d.in.MaxPrefixes}
+	peer := bgp.Peer{Addr: other.addr, ASN: d.shows(other.node, theirs), Port: d.port(other.node), From: self.addr,
+		MaxPrefixes: d.in.MaxPrefixes}
 	var sessions []found
 	for _, f := range ours {
 		p, s := peer, source
@@ -126,18 +127,19 @@ func (d *decider) meets(self, other end) []found {
 	return []found{{peer, source, nil}}
 }
 
-// reflectedPrefixes is how many times as much as others a reflector may announce that the nodes have agreed on: it passes on what all of
-// them announce.
+// reflectedPrefixes is how many times as much as others a reflector may announce that the nodes have agreed on: it
+// passes on what all of them announce.
 const reflectedPrefixes = 20
 
-// asnOf returns the AS number of a node that a form gives by its address: what the node shows this one, unless the form says another
-// than the node's. Then the form counts, and the session will not come up.
+// asnOf returns the AS number of a node that a form gives by its address: what the node shows this one, unless the form
+// says another than the node's. Then the form counts, and the session will not come up.
 func (d *decider) asnOf(f *form, other *Node, shown uint32) uint32 {
 	if f.asn == d.asn(other) || f.asn == shown {
 		return shown
 	}
-	d.says.about(f.name, fmt.Sprintf("spec.asNumber is %d, and node %s is in AS %d: kubectl patch bgppeer %s --type merge -p '{\"spec\":{\"asNumber\":%d}}'",
-		f.asn, other.Name, shown, f.name, shown), f.addr)
+	d.says.about(f.name,
+		fmt.Sprintf("spec.asNumber is %d, and node %s is in AS %d: kubectl patch bgppeer %s --type merge -p '{\"spec\":{\"asNumber\":%d}}'",
+			f.asn, other.Name, shown, f.name, shown), f.addr)
 	return f.asn
 }
 
@@ -159,8 +161,8 @@ func (d *decider) with(p bgp.Peer, f *form, other *Node) bgp.Peer {
 	return p
 }
 
-// client reports that a peer inside of this node's AS is a client of this node's. Where an operator made the reflectors it is, if it
-// does not reflect for the same cluster.
+// client reports that a peer inside of this node's AS is a client of this node's. Where an operator made the reflectors
+// it is, if it does not reflect for the same cluster.
 func (d *decider) client(other *Node) bool {
 	self := &d.in.Self
 	if self.Reflector {
@@ -193,8 +195,8 @@ func (d *decider) inMesh(other *Node) bool {
 	return a == nil || a.Reflectors[other.Name] || a.Role == Reflector && a.Clients[other.Name] || a.KeepMesh == nil || a.KeepMesh(other.Name)
 }
 
-// externalPeers finds the sessions of this node with peers that are no nodes, the one that counts first where there are several. isNode
-// tells which addresses are nodes', this one's among them.
+// externalPeers finds the sessions of this node with peers that are no nodes, the one that counts first where there are
+// several. isNode tells which addresses are nodes', this one's among them.
 func (d *decider) externalPeers(isNode func(netip.Addr) bool) []found {
 	var sessions []found
 	for _, f := range d.own {
@@ -208,7 +210,8 @@ func (d *decider) externalPeers(isNode func(netip.Addr) bool) []found {
 			}
 			continue
 		}
-		p := bgp.Peer{Addr: f.addr, ASN: f.asn, LocalASN: f.local, Port: cmp.Or(f.port, bgp.DefaultPort), From: from, MaxPrefixes: d.in.MaxPrefixes}
+		p := bgp.Peer{Addr: f.addr, ASN: f.asn, LocalASN: f.local, Port: cmp.Or(f.port, bgp.DefaultPort), From: from,
+			MaxPrefixes: d.in.MaxPrefixes}
 		sessions = append(sessions, found{d.with(p, f, nil), Source{Peer: f.name, Global: f.global}, f})
 	}
 	return sessions

@@ -10,15 +10,17 @@ import (
 
 // Base are the rules that hold for every peer, around those that the operator has made for it. It does not change.
 type Base struct {
-	// Transit are the prefixes inside of which learned paths are passed on, but for those inside of Hidden. This node's own
-	// paths inside of Hidden are not announced either.
+	// Transit are the prefixes inside of which learned paths are passed on, but for those inside of Hidden. This node's
+	// own paths inside of Hidden are not announced either.
 	Transit, Hidden []netip.Prefix
-	// Served are the ranges of Services: a node serves their addresses itself, and forwards nothing to the node that announces one.
+	// Served are the ranges of Services: a node serves their addresses itself, and forwards nothing to the node that
+	// announces one.
 	Served []netip.Prefix
-	// Refuse are prefixes that no peer may announce, in whole or in part: this node's own addresses. Nor may they be next hops.
+	// Refuse are prefixes that no peer may announce, in whole or in part: this node's own addresses. Nor may they be next
+	// hops.
 	Refuse []netip.Prefix
-	// Own are prefixes that this node alone may announce: its blocks. Parts of one may come in: an address that another node has
-	// borrowed.
+	// Own are prefixes that this node alone may announce: its blocks. Parts of one may come in: an address that another
+	// node has borrowed.
 	Own []netip.Prefix
 	// Tags are added to what is announced, all that match, unless a rule of the peer has accepted it.
 	Tags []Tag
@@ -66,8 +68,8 @@ const (
 	reasonTransit   = "not in transit pools"
 )
 
-// Martian reports whether a prefix is inside of one that no host outside of this one has an address in: a route to it can only do harm.
-// The default route, and other prefixes around those, are none.
+// Martian reports whether a prefix is inside of one that no host outside of this one has an address in: a route to it
+// can only do harm. The default route, and other prefixes around those, are none.
 func Martian(p netip.Prefix) bool { return containsAny(martians, p) }
 
 var martians = []netip.Prefix{
@@ -81,8 +83,8 @@ var martians = []netip.Prefix{
 	netip.MustParsePrefix("ff00::/8"),
 }
 
-// Import decides about a path that the peer announces. The outcome's Change is what an Editor is to do. No rule of the peer can have
-// in what the built-in ones refuse.
+// Import decides about a path that the peer announces. The outcome's Change is what an Editor is to do. No rule of the
+// peer can have in what the built-in ones refuse.
 func (b *Base) Import(s Session, rules *Rules, prefix netip.Prefix, a *wire.Attributes) Outcome {
 	if reason := b.refuse(s, prefix, a); reason != "" {
 		return reject(reason)
@@ -101,9 +103,9 @@ func (b *Base) Import(s Session, rules *Rules, prefix netip.Prefix, a *wire.Attr
 	return out
 }
 
-// level is the LOCAL_PREF that a priority has among the paths that this node knows. The default is 100.
-// What is better than normal has what Calico's nodes say, which is far more. What is worse has less than 100, where there is not room for
-// every number: the order stays, but two that differ by less than a third may come to be equal.
+// level is the LOCAL_PREF that a priority has among the paths that this node knows. The default is 100. What is better
+// than normal has what Calico's nodes say, which is far more. What is worse has less than 100, where there is not room
+// for every number: the order stays, but two that differ by less than a third may come to be equal.
 func level(priority, normal uint32) uint32 {
 	switch {
 	case priority < normal:
@@ -141,12 +143,13 @@ type Offer struct {
 	Prefix netip.Prefix
 	*wire.Attributes
 	Own bool // this node originates it
-	// Attracts: the peer would send the packets to this node, as the path goes out with another next hop than it was learned with.
+	// Attracts: the peer would send the packets to this node, as the path goes out with another next hop than it was
+	// learned with.
 	Attracts bool
 }
 
-// Export decides about an offer. No rule of the peer can have out what withhold keeps in. A priority that a rule sets is not told to
-// another AS, which has no place for it.
+// Export decides about an offer. No rule of the peer can have out what withhold keeps in. A priority that a rule sets
+// is not told to another AS, which has no place for it.
 func (b *Base) Export(s Session, rules *Rules, o Offer) Outcome {
 	if reason := b.withhold(s, &o); reason != "" {
 		return reject(reason)
@@ -247,13 +250,14 @@ func (b *Base) normal(prefix netip.Prefix) uint32 {
 
 // EqualImport reports whether both take the same: no peer has to announce its paths again.
 func (b *Base) EqualImport(o *Base) bool {
-	return slices.Equal(b.Refuse, o.Refuse) && slices.Equal(b.Own, o.Own) && slices.Equal(b.Links, o.Links) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
+	return slices.Equal(b.Refuse, o.Refuse) && slices.Equal(b.Own, o.Own) && slices.Equal(b.Links, o.Links) &&
+		b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
 }
 
 // EqualExport reports whether both pass on the same: nothing has to be announced again.
 func (b *Base) EqualExport(o *Base) bool {
-	return slices.Equal(b.Transit, o.Transit) && slices.Equal(b.Hidden, o.Hidden) && slices.Equal(b.Served, o.Served) && slices.Equal(b.Links, o.Links) &&
-		slices.EqualFunc(b.Tags, o.Tags, Tag.Equal) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
+	return slices.Equal(b.Transit, o.Transit) && slices.Equal(b.Hidden, o.Hidden) && slices.Equal(b.Served, o.Served) &&
+		slices.Equal(b.Links, o.Links) && slices.EqualFunc(b.Tags, o.Tags, Tag.Equal) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
 }
 
 // Equal reports whether both add the same to the same.

@@ -66,9 +66,10 @@ func TestImport(t *testing.T) {
 		"half of all":                {session: router, prefix: "0.0.0.0/1", a: said("192.0.2.254", "", 65001)},
 		"default route of IPv6":      {session: router, prefix: "::/0", a: said("2001:db8::2", "", 65001)},
 
-		"this network":     {session: mesh, prefix: "0.1.0.0/16", a: said("192.0.2.2", ""), reason: "martian"},
-		"loopback":         {session: mesh, prefix: "127.0.0.0/8", a: said("192.0.2.2", ""), reason: "martian"},
-		"a loopback":       {session: router, rules: []string{accept}, prefix: "127.1.2.3/32", a: said("192.0.2.2", "", 65001), reason: "martian"},
+		"this network": {session: mesh, prefix: "0.1.0.0/16", a: said("192.0.2.2", ""), reason: "martian"},
+		"loopback":     {session: mesh, prefix: "127.0.0.0/8", a: said("192.0.2.2", ""), reason: "martian"},
+		"a loopback": {session: router, rules: []string{accept}, prefix: "127.1.2.3/32",
+			a: said("192.0.2.2", "", 65001), reason: "martian"},
 		"metadata service": {session: mesh, prefix: "169.254.169.254/32", a: said("192.0.2.2", ""), reason: "martian"},
 		"multicast":        {session: mesh, prefix: "239.0.0.0/8", a: said("192.0.2.2", ""), reason: "martian"},
 		"class E":          {session: mesh, prefix: "240.0.0.0/4", a: said("192.0.2.2", ""), reason: "martian"},
@@ -80,33 +81,51 @@ func TestImport(t *testing.T) {
 
 		"our address":       {session: mesh, rules: []string{accept}, prefix: "192.0.2.1/32", a: said("192.0.2.2", ""), reason: "own address"},
 		"our address, IPv6": {session: mesh, prefix: "2001:db8::1/128", a: said("2001:db8::2", ""), reason: "own address"},
-		"our block":         {session: router, rules: []string{accept}, prefix: "10.244.5.0/26", a: said("192.0.2.2", "", 65001), reason: "own block"},
-		"borrowed of us":    {session: mesh, prefix: "10.244.5.7/32", a: said("192.0.2.2", "")},
-		"around our block":  {session: mesh, prefix: "10.244.0.0/16", a: said("192.0.2.2", "")},
-		"our network":       {session: router, prefix: "192.0.2.0/24", a: said("192.0.2.2", "", 65001)},
-		"we are the hop":    {session: mesh, prefix: "10.244.0.0/26", a: said("192.0.2.1", ""), reason: "next hop is this node"},
+		"our block": {session: router, rules: []string{accept}, prefix: "10.244.5.0/26",
+			a: said("192.0.2.2", "", 65001), reason: "own block"},
+		"borrowed of us":   {session: mesh, prefix: "10.244.5.7/32", a: said("192.0.2.2", "")},
+		"around our block": {session: mesh, prefix: "10.244.0.0/16", a: said("192.0.2.2", "")},
+		"our network":      {session: router, prefix: "192.0.2.0/24", a: said("192.0.2.2", "", 65001)},
+		"we are the hop":   {session: mesh, prefix: "10.244.0.0/26", a: said("192.0.2.1", ""), reason: "next hop is this node"},
 
-		"path of another AS": {session: router, rules: []string{accept}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65002, 65001), reason: reasonForeign},
-		"empty path":         {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", ""), reason: reasonForeign},
-		"loop":               {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 64512), reason: "own AS in its path"},
-		"loop in our AS":     {session: mesh, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 64512), reason: "own AS in its path"},
-		"one is allowed":     {session: Session{LocalASN: 64512, PeerASN: 65001, AllowOwnASN: 1}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 64512)},
-		"two are not":        {session: Session{LocalASN: 64512, PeerASN: 65001, AllowOwnASN: 1}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 64512, 64512), reason: "own AS in its path"},
+		"path of another AS": {session: router, rules: []string{accept}, prefix: "198.51.100.0/24",
+			a: said("192.0.2.254", "", 65002, 65001), reason: reasonForeign},
+		"empty path": {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", ""), reason: reasonForeign},
+		"loop": {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 64512),
+			reason: "own AS in its path"},
+		"loop in our AS": {session: mesh, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 64512), reason: "own AS in its path"},
+		"one is allowed": {session: Session{LocalASN: 64512, PeerASN: 65001, AllowOwnASN: 1}, prefix: "198.51.100.0/24",
+			a: said("192.0.2.254", "", 65001, 64512)},
+		"two are not": {session: Session{LocalASN: 64512, PeerASN: 65001, AllowOwnASN: 1}, prefix: "198.51.100.0/24",
+			a: said("192.0.2.254", "", 65001, 64512, 64512), reason: "own AS in its path"},
 
-		"rejected by a rule":    {session: mesh, rules: []string{accept[:1] + `"priority":1024,` + accept[1:], `{"action":"Reject"}`}, prefix: "10.244.0.0/26", a: withPref(said("192.0.2.2", ""), 7), reason: "filter f rule 2"},
-		"the default is normal": {session: mesh, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26", a: withPref(said("192.0.2.2", ""), 100), reason: "filter f rule 1"},
-		"worse than normal":     {session: router, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":1027}}]}`}, prefix: "10.9.0.0/16", a: said("192.0.2.2", "", 65001), pref: 95},
-		"set to normal":         {session: mesh, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":1024}}]}`}, prefix: "10.9.0.0/16", a: withPref(said("192.0.2.2", ""), 7), pref: 100},
-		"normal of IPv6":        {session: router, rules: []string{`{"priority":500,"action":"Accept","operations":[{"setPriority":{"value":500}}]}`}, prefix: "fd09::/64", a: said("2001:db8::2", "", 65001), pref: 100},
-		"normal priority":       {session: mesh, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26", a: withPref(said("192.0.2.2", ""), normalPref), reason: "filter f rule 1"},
-		"no priority is normal": {session: router, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26", a: said("192.0.2.2", "", 65001), reason: "filter f rule 1"},
-		"a priority is set":     {session: router, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":512}}]}`}, prefix: "10.9.0.0/16", a: said("192.0.2.2", "", 65001), pref: 2147483647 - 512},
-		"by its interface":      {session: router, rules: []string{`{"interface":"eth1","action":"Reject"}`}, prefix: "10.9.0.0/16", a: said("192.0.2.2", "", 65001), reason: "filter f rule 1"},
-		"by another interface":  {session: router, rules: []string{`{"interface":"eth1","action":"Reject"}`}, prefix: "10.9.0.0/16", a: said("198.51.100.1", "", 65001)},
-		"source is redundant":   {session: mesh, rules: []string{`{"source":"RemotePeers","action":"Reject"}`}, prefix: "10.9.0.0/16", a: said("192.0.2.2", ""), reason: "filter f rule 1"},
+		"rejected by a rule": {session: mesh, rules: []string{accept[:1] + `"priority":1024,` + accept[1:], `{"action":"Reject"}`},
+			prefix: "10.244.0.0/26", a: withPref(said("192.0.2.2", ""), 7), reason: "filter f rule 2"},
+		"the default is normal": {session: mesh, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26",
+			a: withPref(said("192.0.2.2", ""), 100), reason: "filter f rule 1"},
+		"worse than normal": {session: router, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":1027}}]}`},
+			prefix: "10.9.0.0/16", a: said("192.0.2.2", "", 65001), pref: 95},
+		"set to normal": {session: mesh, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":1024}}]}`},
+			prefix: "10.9.0.0/16", a: withPref(said("192.0.2.2", ""), 7), pref: 100},
+		"normal of IPv6": {session: router,
+			rules: []string{`{"priority":500,"action":"Accept","operations":[{"setPriority":{"value":500}}]}`}, prefix: "fd09::/64",
+			a: said("2001:db8::2", "", 65001), pref: 100},
+		"normal priority": {session: mesh, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26",
+			a: withPref(said("192.0.2.2", ""), normalPref), reason: "filter f rule 1"},
+		"no priority is normal": {session: router, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26",
+			a: said("192.0.2.2", "", 65001), reason: "filter f rule 1"},
+		"a priority is set": {session: router, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":512}}]}`},
+			prefix: "10.9.0.0/16", a: said("192.0.2.2", "", 65001), pref: 2147483647 - 512},
+		"by its interface": {session: router, rules: []string{`{"interface":"eth1","action":"Reject"}`}, prefix: "10.9.0.0/16",
+			a: said("192.0.2.2", "", 65001), reason: "filter f rule 1"},
+		"by another interface": {session: router, rules: []string{`{"interface":"eth1","action":"Reject"}`}, prefix: "10.9.0.0/16",
+			a: said("198.51.100.1", "", 65001)},
+		"source is redundant": {session: mesh, rules: []string{`{"source":"RemotePeers","action":"Reject"}`}, prefix: "10.9.0.0/16",
+			a: said("192.0.2.2", ""), reason: "filter f rule 1"},
 
-		"graceful shutdown":            {session: router, prefix: "10.9.0.0/16", a: said("192.0.2.2", "65535:0", 65001), pref: zero},
-		"graceful shutdown, but":       {session: router, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":512}}]}`}, prefix: "10.9.0.0/16", a: said("192.0.2.2", "65535:0", 65001), pref: 2147483647 - 512},
+		"graceful shutdown": {session: router, prefix: "10.9.0.0/16", a: said("192.0.2.2", "65535:0", 65001), pref: zero},
+		"graceful shutdown, but": {session: router, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":512}}]}`},
+			prefix: "10.9.0.0/16", a: said("192.0.2.2", "65535:0", 65001), pref: 2147483647 - 512},
 		"graceful shutdown in our AS":  {session: mesh, prefix: "10.9.0.0/16", a: withPref(said("192.0.2.2", "65535:0"), 5)},
 		"blackhole is nothing special": {session: mesh, prefix: "10.9.0.0/32", a: said("192.0.2.2", "65535:666")},
 		"what is not to be passed on":  {session: mesh, prefix: "10.9.0.0/16", a: said("192.0.2.2", "65535:65282")},
@@ -139,41 +158,62 @@ func TestExport(t *testing.T) {
 		reason  string
 		want    wire.Change
 	}{
-		"own block":               {session: mesh, own: true, prefix: "10.244.0.0/26", a: said("192.0.2.1", ""), want: wire.Change{Add: []Community{tag1}}},
-		"own block to a router":   {session: router, own: true, prefix: "10.244.1.0/26", a: said("192.0.2.1", ""), want: wire.Change{Add: []Community{tag1, tag2, tag3}}},
-		"own, in no pool":         {session: router, own: true, prefix: "198.51.100.7/32", a: said("192.0.2.1", "")},
-		"own, hidden":             {session: router, own: true, prefix: "10.244.128.0/26", a: said("192.0.2.1", ""), reason: "in a pool with disableBGPExport"},
-		"own, hidden, accepted":   {session: router, own: true, rules: []string{accept}, prefix: "10.244.128.0/26", a: said("192.0.2.1", "")},
-		"accepted has no tags":    {session: router, own: true, rules: []string{accept}, prefix: "10.244.1.0/26", a: said("192.0.2.1", "")},
-		"own, no export":          {session: router, own: true, prefix: "10.9.0.0/26", a: said("192.0.2.1", "65535:65281")},
-		"learned, in a pool":      {session: router, prefix: "10.244.0.0/26", a: said("192.0.2.2", ""), want: wire.Change{Add: []Community{tag1}}},
-		"learned, hidden":         {session: router, prefix: "10.244.200.0/26", a: said("192.0.2.2", ""), reason: "in a pool with disableBGPExport"},
-		"learned, elsewhere":      {session: mesh, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001), reason: "not in transit pools"},
-		"learned, around a pool":  {session: mesh, prefix: "10.0.0.0/8", a: said("192.0.2.254", "", 65001), reason: "not in transit pools"},
-		"learned, accepted":       {session: mesh, rules: []string{accept}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001)},
-		"own Service":             {session: router, own: true, rules: []string{accept}, prefix: "203.0.113.8/32", a: said("192.0.2.1", "")},
-		"range of Services":       {session: router, rules: []string{accept}, prefix: "203.0.113.0/24", a: said("192.0.2.2", "")},
-		"another's Service":       {session: router, rules: []string{accept}, prefix: "203.0.113.8/32", a: said("192.0.2.2", ""), reason: reasonServed},
-		"its next hop stays":      {session: router, keeps: true, rules: []string{accept}, prefix: "203.0.113.8/32", a: said("192.0.2.2", "")},
-		"to our AS":               {session: mesh, rules: []string{accept}, prefix: "203.0.113.8/32", a: said("192.0.2.2", ""), reason: reasonServed},
-		"Service in a pool":       {session: router, prefix: "10.244.64.8/32", a: said("192.0.2.2", ""), reason: reasonServed},
-		"pod, in no range":        {session: router, rules: []string{accept}, prefix: "203.0.114.8/32", a: said("192.0.2.2", "")},
-		"no advertise":            {session: mesh, rules: []string{accept}, prefix: "10.244.0.0/26", a: said("192.0.2.2", "65535:65282"), reason: "community forbids to pass it on"},
-		"no export, our AS":       {session: mesh, prefix: "10.244.0.0/26", a: said("192.0.2.2", "65535:65281"), want: wire.Change{Add: []Community{tag1}}},
-		"no export":               {session: router, rules: []string{accept}, prefix: "10.244.0.0/26", a: said("192.0.2.2", "1:1 65535:65281"), reason: "community forbids to pass it on"},
-		"no export subconfed":     {session: router, prefix: "10.244.0.0/26", a: said("192.0.2.2", "65535:65283"), reason: "community forbids to pass it on"},
-		"no peer is nothing":      {session: router, prefix: "10.244.0.0/26", a: said("192.0.2.2", "65535:65284"), want: wire.Change{Add: []Community{tag1}}},
-		"rejected":                {session: router, own: true, rules: []string{accept[:1] + `"source":"RemotePeers",` + accept[1:], `{"action":"Reject"}`}, prefix: "10.244.0.0/26", a: said("192.0.2.1", ""), reason: "filter f rule 2"},
-		"own is of no peer":       {session: router, own: true, rules: []string{`{"source":"RemotePeers","action":"Reject"}`}, prefix: "198.51.100.7/32", a: said("192.0.2.1", "")},
-		"own has normal priority": {session: mesh, own: true, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26", a: withPref(said("192.0.2.1", ""), 100), reason: "filter f rule 1"},
-		"own has no interface":    {session: mesh, own: true, rules: []string{`{"interface":"eth*","action":"Reject"}`}, prefix: "198.51.100.7/32", a: said("192.0.2.9", "")},
-		"its interface":           {session: mesh, rules: []string{`{"interface":"eth1","action":"Reject"}`}, prefix: "10.244.0.0/26", a: said("192.0.2.9", ""), reason: "filter f rule 1"},
-		"priority in our AS": {session: mesh, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":512}}]}`}, prefix: "10.244.0.0/26", a: said("192.0.2.9", ""),
+		"own block": {session: mesh, own: true, prefix: "10.244.0.0/26", a: said("192.0.2.1", ""),
+			want: wire.Change{Add: []Community{tag1}}},
+		"own block to a router": {session: router, own: true, prefix: "10.244.1.0/26", a: said("192.0.2.1", ""),
+			want: wire.Change{Add: []Community{tag1, tag2, tag3}}},
+		"own, in no pool": {session: router, own: true, prefix: "198.51.100.7/32", a: said("192.0.2.1", "")},
+		"own, hidden": {session: router, own: true, prefix: "10.244.128.0/26", a: said("192.0.2.1", ""),
+			reason: "in a pool with disableBGPExport"},
+		"own, hidden, accepted": {session: router, own: true, rules: []string{accept}, prefix: "10.244.128.0/26", a: said("192.0.2.1", "")},
+		"accepted has no tags":  {session: router, own: true, rules: []string{accept}, prefix: "10.244.1.0/26", a: said("192.0.2.1", "")},
+		"own, no export":        {session: router, own: true, prefix: "10.9.0.0/26", a: said("192.0.2.1", "65535:65281")},
+		"learned, in a pool": {session: router, prefix: "10.244.0.0/26", a: said("192.0.2.2", ""),
+			want: wire.Change{Add: []Community{tag1}}},
+		"learned, hidden": {session: router, prefix: "10.244.200.0/26", a: said("192.0.2.2", ""),
+			reason: "in a pool with disableBGPExport"},
+		"learned, elsewhere":     {session: mesh, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001), reason: "not in transit pools"},
+		"learned, around a pool": {session: mesh, prefix: "10.0.0.0/8", a: said("192.0.2.254", "", 65001), reason: "not in transit pools"},
+		"learned, accepted":      {session: mesh, rules: []string{accept}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001)},
+		"own Service":            {session: router, own: true, rules: []string{accept}, prefix: "203.0.113.8/32", a: said("192.0.2.1", "")},
+		"range of Services":      {session: router, rules: []string{accept}, prefix: "203.0.113.0/24", a: said("192.0.2.2", "")},
+		"another's Service": {session: router, rules: []string{accept}, prefix: "203.0.113.8/32",
+			a: said("192.0.2.2", ""), reason: reasonServed},
+		"its next hop stays": {session: router, keeps: true, rules: []string{accept}, prefix: "203.0.113.8/32", a: said("192.0.2.2", "")},
+		"to our AS": {session: mesh, rules: []string{accept}, prefix: "203.0.113.8/32",
+			a: said("192.0.2.2", ""), reason: reasonServed},
+		"Service in a pool": {session: router, prefix: "10.244.64.8/32", a: said("192.0.2.2", ""), reason: reasonServed},
+		"pod, in no range":  {session: router, rules: []string{accept}, prefix: "203.0.114.8/32", a: said("192.0.2.2", "")},
+		"no advertise": {session: mesh, rules: []string{accept}, prefix: "10.244.0.0/26", a: said("192.0.2.2", "65535:65282"),
+			reason: "community forbids to pass it on"},
+		"no export, our AS": {session: mesh, prefix: "10.244.0.0/26", a: said("192.0.2.2", "65535:65281"),
+			want: wire.Change{Add: []Community{tag1}}},
+		"no export": {session: router, rules: []string{accept}, prefix: "10.244.0.0/26", a: said("192.0.2.2", "1:1 65535:65281"),
+			reason: "community forbids to pass it on"},
+		"no export subconfed": {session: router, prefix: "10.244.0.0/26", a: said("192.0.2.2", "65535:65283"),
+			reason: "community forbids to pass it on"},
+		"no peer is nothing": {session: router, prefix: "10.244.0.0/26", a: said("192.0.2.2", "65535:65284"),
+			want: wire.Change{Add: []Community{tag1}}},
+		"rejected": {session: router, own: true, rules: []string{accept[:1] + `"source":"RemotePeers",` + accept[1:],
+			`{"action":"Reject"}`}, prefix: "10.244.0.0/26", a: said("192.0.2.1", ""), reason: "filter f rule 2"},
+		"own is of no peer": {session: router, own: true, rules: []string{`{"source":"RemotePeers","action":"Reject"}`},
+			prefix: "198.51.100.7/32", a: said("192.0.2.1", "")},
+		"own has normal priority": {session: mesh, own: true, rules: []string{`{"priority":1024,"action":"Reject"}`}, prefix: "10.244.0.0/26",
+			a: withPref(said("192.0.2.1", ""), 100), reason: "filter f rule 1"},
+		"own has no interface": {session: mesh, own: true, rules: []string{`{"interface":"eth*","action":"Reject"}`},
+			prefix: "198.51.100.7/32", a: said("192.0.2.9", "")},
+		"its interface": {session: mesh, rules: []string{`{"interface":"eth1","action":"Reject"}`}, prefix: "10.244.0.0/26",
+			a: said("192.0.2.9", ""), reason: "filter f rule 1"},
+		"priority in our AS": {session: mesh, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":512}}]}`},
+			prefix: "10.244.0.0/26", a: said("192.0.2.9", ""),
 			want: wire.Change{SetLocalPref: true, LocalPref: 2147483647 - 512}},
-		"priority is not told to another AS": {session: router, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":512}},{"prependASPath":{"prefix":[64512]}}]}`}, prefix: "10.244.0.0/26", a: said("192.0.2.9", ""),
+		"priority is not told to another AS": {session: router,
+			rules:  []string{`{"action":"Accept","operations":[{"setPriority":{"value":512}},{"prependASPath":{"prefix":[64512]}}]}`},
+			prefix: "10.244.0.0/26", a: said("192.0.2.9", ""),
 			want: wire.Change{Prepend: []uint32{64512}}},
 	} {
-		out := base.Export(c.session, rulesOf(t, wire.IPv4, c.rules...), Offer{Prefix: p(c.prefix), Attributes: c.a, Own: c.own, Attracts: !c.own && !c.keeps})
+		out := base.Export(c.session, rulesOf(t, wire.IPv4, c.rules...),
+			Offer{Prefix: p(c.prefix), Attributes: c.a, Own: c.own, Attracts: !c.own && !c.keeps})
 		if c.reason != "" {
 			c.want.Withdraw = true
 		}
@@ -181,7 +221,8 @@ func TestExport(t *testing.T) {
 			t.Errorf("%s: %+v, want %q, %+v", name, out, c.reason, c.want)
 		}
 	}
-	if out := (&Base{}).Export(mesh, nil, Offer{Prefix: p("10.244.0.0/26"), Attributes: said("192.0.2.2", "")}); out.Reason != "not in transit pools" {
+	if out := (&Base{}).Export(mesh, nil,
+		Offer{Prefix: p("10.244.0.0/26"), Attributes: said("192.0.2.2", "")}); out.Reason != "not in transit pools" {
 		t.Errorf("without pools nothing is passed on: %+v", out)
 	}
 }
@@ -206,14 +247,16 @@ func TestBaseEqual(t *testing.T) {
 	} {
 		other := *base
 		c.change(&other)
-		if base.EqualImport(&other) != c.imports || base.EqualExport(&other) != c.exports || other.EqualImport(base) != c.imports || other.EqualExport(base) != c.exports {
+		if base.EqualImport(&other) != c.imports || base.EqualExport(&other) != c.exports || other.EqualImport(base) != c.imports ||
+			other.EqualExport(base) != c.exports {
 			t.Errorf("%s: %t, %t", name, base.EqualImport(&other), base.EqualExport(&other))
 		}
 	}
 }
 
 func TestPriority(t *testing.T) {
-	for pref, want := range map[uint32]uint32{2147482623: 1024, 2147483135: 512, 100: 2147483547, 2147483647: 0, 4294967295: 0, 0: 2147483647} {
+	for pref, want := range map[uint32]uint32{2147482623: 1024, 2147483135: 512, 100: 2147483547, 2147483647: 0,
+		4294967295: 0, 0: 2147483647} {
 		if got := Priority(pref); got != want {
 			t.Errorf("LOCAL_PREF %d has the priority %d, not %d", pref, got, want)
 		}
@@ -228,10 +271,12 @@ func TestPriority(t *testing.T) {
 // A lower priority is never less preferred, whatever is normal, and what nobody has set lies between.
 func TestLevel(t *testing.T) {
 	for _, normal := range []uint32{1, 500, 1024, maxPriority - 1} {
-		list := []uint32{1, 2, 3, 499, 500, 501, 1023, 1024, 1025, 1026, 1027, 1028, 1030, 1040, 1100, 2000, 3000, 65535, 1 << 20, 1 << 30, maxPriority - 2, maxPriority - 1}
+		list := []uint32{1, 2, 3, 499, 500, 501, 1023, 1024, 1025, 1026, 1027, 1028, 1030, 1040, 1100, 2000, 3000, 65535, 1 << 20, 1 << 30,
+			maxPriority - 2, maxPriority - 1}
 		for i, n := range list {
 			got := level(n, normal)
-			if n < normal && got <= defaultLocalPref || n == normal && got != defaultLocalPref || n > normal && (got >= defaultLocalPref || got == 0) {
+			if n < normal && got <= defaultLocalPref || n == normal && got != defaultLocalPref ||
+				n > normal && (got >= defaultLocalPref || got == 0) {
 				t.Errorf("%d, when %d is normal: %d", n, normal, got)
 			}
 			if i > 0 && got > level(list[i-1], normal) {
@@ -247,7 +292,8 @@ func TestLevel(t *testing.T) {
 // An agent decides so about every path of every peer.
 func BenchmarkImport(b *testing.B) {
 	a := said("192.0.2.2", "64512:100")
-	rules := rulesOf(b, wire.IPv4, `{"cidr":"172.16.0.0/12","matchOperator":"In","action":"Reject"}`, `{"communities":{"values":["1:1"]},"action":"Reject"}`, `{"asPathPrefix":[65001],"action":"Reject"}`)
+	rules := rulesOf(b, wire.IPv4, `{"cidr":"172.16.0.0/12","matchOperator":"In","action":"Reject"}`,
+		`{"communities":{"values":["1:1"]},"action":"Reject"}`, `{"asPathPrefix":[65001],"action":"Reject"}`)
 	prefix := p("10.244.0.0/26")
 	b.ReportAllocs()
 	for range b.N {

@@ -25,8 +25,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// BIRD 1.6 is what Calico's nodes run their BGPFilters in. Random filters decide there as here: about the same routes, with the
-// same attributes afterwards.
+// BIRD 1.6 is what Calico's nodes run their BGPFilters in. Random filters decide there as here: about the same routes,
+// with the same attributes afterwards.
 func TestRulesAreBIRDs(t *testing.T) {
 	for _, family := range []wire.Family{wire.IPv4, wire.IPv6} {
 		t.Run(family.String(), func(t *testing.T) {
@@ -300,8 +300,8 @@ func runBIRD(t *testing.T, family wire.Family, config string, tables int) []stri
 	return all
 }
 
-// askBIRD asks one thing by a connection of its own: commands that follow each other closely fill BIRD 1.6's buffer of 1 KiB, which it
-// only empties in a pause, and it takes a full one for the end of the connection.
+// askBIRD asks one thing by a connection of its own: commands that follow each other closely fill BIRD 1.6's buffer of
+// 1 KiB, which it only empties in a pause, and it takes a full one for the end of the connection.
 func askBIRD(t *testing.T, path, command string) string {
 	t.Helper()
 	conn, err := net.Dial("unix", path)
@@ -316,8 +316,8 @@ func askBIRD(t *testing.T, path, command string) string {
 	return answer(t, lines)
 }
 
-// answer reads what BIRD says to one command: lines with a number before them, or a space if it is the one before. The last one has a
-// space behind its number, the others a hyphen.
+// answer reads what BIRD says to one command: lines with a number before them, or a space if it is the one before. The
+// last one has a space behind its number, the others a hyphen.
 func answer(t *testing.T, lines *bufio.Scanner) string {
 	t.Helper()
 	var text strings.Builder

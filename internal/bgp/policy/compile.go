@@ -11,9 +11,9 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Compile checks one of a BGPFilter's four lists. Each error names a rule that can't be used, its field, the value and a remedy; the
-// rules are nil then. Nor are the other lists of the filter to be used: half of it may let pass what the other half was to
-// stop.
+// Compile checks one of a BGPFilter's four lists. Each error names a rule that can't be used, its field, the value and
+// a remedy; the rules are nil then. Nor are the other lists of the filter to be used: half of it may let pass what the
+// other half was to stop.
 func Compile(name string, spec *api.BGPFilterSpec, d Direction, family wire.Family) (*Rules, []error) {
 	list, from := listOf(spec, d, family)
 	var rules []Rule

@@ -58,29 +58,52 @@ func TestRule(t *testing.T) {
 		not     []Route
 	}{
 		{rule: `{}`, matches: []Route{route("0.0.0.0/0")}, not: []Route{route("fd00::/8")}},
-		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"Equal"`, matches: []Route{route("10.0.0.0/8")}, not: []Route{route("10.0.0.0/9"), route("0.0.0.0/0"), route("11.0.0.0/8")}},
-		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"NotEqual"`, not: []Route{route("10.0.0.0/8")}, matches: []Route{route("10.0.0.0/9"), route("0.0.0.0/0")}},
-		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In"`, matches: []Route{route("10.0.0.0/8"), route("10.2.3.4/32")}, not: []Route{route("0.0.0.0/0"), route("11.0.0.0/16")}},
-		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"NotIn"`, not: []Route{route("10.0.0.0/8"), route("10.2.3.4/32")}, matches: []Route{route("0.0.0.0/0"), route("11.0.0.0/16")}},
+		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"Equal"`, matches: []Route{route("10.0.0.0/8")},
+			not: []Route{route("10.0.0.0/9"), route("0.0.0.0/0"), route("11.0.0.0/8")}},
+		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"NotEqual"`, not: []Route{route("10.0.0.0/8")},
+			matches: []Route{route("10.0.0.0/9"), route("0.0.0.0/0")}},
+		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In"`, matches: []Route{route("10.0.0.0/8"), route("10.2.3.4/32")},
+			not: []Route{route("0.0.0.0/0"), route("11.0.0.0/16")}},
+		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"NotIn"`, not: []Route{route("10.0.0.0/8"), route("10.2.3.4/32")},
+			matches: []Route{route("0.0.0.0/0"), route("11.0.0.0/16")}},
 		{rule: `{"cidr":"0.0.0.0/0","matchOperator":"In"`, matches: []Route{route("0.0.0.0/0"), route("10.2.3.4/32")}},
 		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":16,"max":24}`,
-			matches: []Route{route("10.1.0.0/16"), route("10.1.1.0/24")}, not: []Route{route("10.0.0.0/8"), route("10.0.0.0/15"), route("10.1.1.0/25"), route("11.1.0.0/16")}},
+			matches: []Route{route("10.1.0.0/16"), route("10.1.1.0/24")},
+			not:     []Route{route("10.0.0.0/8"), route("10.0.0.0/15"), route("10.1.1.0/25"), route("11.1.0.0/16")}},
 		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"NotIn","prefixLength":{"min":16,"max":24}`,
-			not: []Route{route("10.1.0.0/16"), route("10.1.1.0/24")}, matches: []Route{route("10.0.0.0/8"), route("10.1.1.0/25"), route("11.1.0.0/16")}},
-		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":25}`, matches: []Route{route("10.1.1.1/32")}, not: []Route{route("10.1.1.0/24")}},
-		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":4,"max":9}`, matches: []Route{route("10.0.0.0/8")}, not: []Route{route("0.0.0.0/4"), route("10.0.0.0/10")}},
-		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{}`, matches: []Route{route("10.0.0.0/8"), route("10.1.1.1/32")}, not: []Route{route("0.0.0.0/0")}},
-		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"Equal","prefixLength":{"max":16}`, matches: []Route{route("10.0.0.0/8")}, not: []Route{route("10.0.0.0/16")}},
+			not:     []Route{route("10.1.0.0/16"), route("10.1.1.0/24")},
+			matches: []Route{route("10.0.0.0/8"), route("10.1.1.0/25"), route("11.1.0.0/16")}},
+		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":25}`, matches: []Route{route("10.1.1.1/32")},
+			not: []Route{route("10.1.1.0/24")}},
+		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":4,"max":9}`, matches: []Route{route("10.0.0.0/8")},
+			not: []Route{route("0.0.0.0/4"), route("10.0.0.0/10")}},
+		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{}`, matches: []Route{route("10.0.0.0/8"), route("10.1.1.1/32")},
+			not: []Route{route("0.0.0.0/0")}},
+		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"Equal","prefixLength":{"max":16}`, matches: []Route{route("10.0.0.0/8")},
+			not: []Route{route("10.0.0.0/16")}},
 		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"Equal","prefixLength":{"min":16}`, not: []Route{route("10.0.0.0/8"), route("10.0.0.0/16")}},
-		{rule: `{"source":"RemotePeers"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Own: true}}},
-		{rule: `{"peerType":"eBGP"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, External: true}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}}},
-		{rule: `{"peerType":"iBGP"`, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, External: true}}, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}}},
-		{rule: `{"interface":"eth0"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Interface: "eth0"}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: plain, Interface: "eth01"}}},
-		{rule: `{"communities":{"values":["64512:100"]}`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: community("64512:100")}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: community("64512:101")}, {Prefix: p("10.1.0.0/16"), Attributes: community("0:64512:100")}}},
-		{rule: `{"communities":{"values":["1:2:3"]}`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: community("1:2:3")}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: community("1:2")}}},
-		{rule: `{"asPathPrefix":[7,8]`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: &wire.Attributes{Path: wire.NewASPath(7, 8, 9)}}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: &wire.Attributes{Path: wire.NewASPath(8, 7)}}}},
-		{rule: `{"priority":512`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 512}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 1024}}},
-		{rule: `{"priority":512,"peerType":"eBGP"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 512, External: true}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 512}, {Prefix: p("10.1.0.0/16"), Attributes: plain, External: true}}},
+		{rule: `{"source":"RemotePeers"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}},
+			not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Own: true}}},
+		{rule: `{"peerType":"eBGP"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, External: true}},
+			not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}}},
+		{rule: `{"peerType":"iBGP"`, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, External: true}},
+			matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}}},
+		{rule: `{"interface":"eth0"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Interface: "eth0"}},
+			not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: plain, Interface: "eth01"}}},
+		{rule: `{"communities":{"values":["64512:100"]}`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: community("64512:100")}},
+			not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: community("64512:101")},
+				{Prefix: p("10.1.0.0/16"), Attributes: community("0:64512:100")}}},
+		{rule: `{"communities":{"values":["1:2:3"]}`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: community("1:2:3")}},
+			not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: community("1:2")}}},
+		{rule: `{"asPathPrefix":[7,8]`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: &wire.Attributes{Path: wire.NewASPath(7, 8, 9)}}},
+			not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain},
+				{Prefix: p("10.1.0.0/16"), Attributes: &wire.Attributes{Path: wire.NewASPath(8, 7)}}}},
+		{rule: `{"priority":512`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 512}},
+			not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 1024}}},
+		{rule: `{"priority":512,"peerType":"eBGP"`,
+			matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 512, External: true}}, not: []Route{
+				{Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 512}, {Prefix: p("10.1.0.0/16"), Attributes: plain, External: true},
+			}},
 	} {
 		text := strings.TrimSuffix(c.rule, "}") + `,"action":"Accept"}`
 		if c.rule == `{}` {
@@ -104,7 +127,8 @@ func TestRule(t *testing.T) {
 
 func TestRuleOfIPv6(t *testing.T) {
 	rules := rulesOf(t, wire.IPv6, `{"cidr":"fd00::/8","matchOperator":"In","prefixLength":{"min":64,"max":122},"action":"Reject"}`)
-	for text, want := range map[string]Verdict{"fd00::/64": Reject, "fd00::40/122": Reject, "fd00::/48": NoMatch, "fd00::1/128": NoMatch, "fe00::/64": NoMatch, "::/0": NoMatch} {
+	for text, want := range map[string]Verdict{"fd00::/64": Reject, "fd00::40/122": Reject, "fd00::/48": NoMatch, "fd00::1/128": NoMatch,
+		"fe00::/64": NoMatch, "::/0": NoMatch} {
 		if got := rules.Apply(Route{Prefix: p(text), Attributes: &wire.Attributes{}}); got.Verdict != want {
 			t.Errorf("%s: %+v", text, got)
 		}
@@ -113,7 +137,8 @@ func TestRuleOfIPv6(t *testing.T) {
 
 // The first rule that matches decides, filters come in their order, and who is rejected is told by which rule.
 func TestOrder(t *testing.T) {
-	first := rulesOf(t, wire.IPv4, `{"cidr":"10.1.0.0/16","matchOperator":"In","action":"Accept"}`, `{"cidr":"10.0.0.0/8","matchOperator":"In","action":"Reject"}`)
+	first := rulesOf(t, wire.IPv4, `{"cidr":"10.1.0.0/16","matchOperator":"In","action":"Accept"}`,
+		`{"cidr":"10.0.0.0/8","matchOperator":"In","action":"Reject"}`)
 	second := rulesOf(t, wire.IPv4, `{"cidr":"10.0.0.0/8","matchOperator":"In","action":"Accept"}`, `{"action":"Reject"}`)
 	for _, c := range []struct {
 		rules  *Rules
@@ -144,7 +169,8 @@ func TestOrder(t *testing.T) {
 // Operations are done in their order.
 func TestOperations(t *testing.T) {
 	rules := rulesOf(t, wire.IPv4, `{"action":"Accept","operations":[
-		{"prependASPath":{"prefix":[1,2]}}, {"addCommunity":{"value":"64512:100"}}, {"setPriority":{"value":100}}, {"prependASPath":{"prefix":[3]}},
+		{"prependASPath":{"prefix":[1,2]}}, {"addCommunity":{"value":"64512:100"}}, {"setPriority":{"value":100}},
+			{"prependASPath":{"prefix":[3]}},
 		{"addCommunity":{"value":"64512:100"}}, {"addCommunity":{"value":"1:2:3"}}, {"setPriority":{"value":512}}]}`)
 	want := wire.Change{
 		SetLocalPref: true, LocalPref: 2147483647 - 512, Prepend: []uint32{3, 1, 2},
@@ -158,13 +184,15 @@ func TestOperations(t *testing.T) {
 // What can't be used is named with its field, its value and a remedy, and nothing of the list is used.
 func TestCompileErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"action":"Accept","cidr":"10.0.0.0/33","matchOperator":"In"}`:                                   `cidr "10.0.0.0/33" 10.0.0.0/8`,
-		`{"action":"Accept","cidr":"10.0.0.0","matchOperator":"In"}`:                                      `cidr "10.0.0.0"`,
-		`{"action":"Accept","cidr":"fd00::/8","matchOperator":"In"}`:                                      `cidr "fd00::/8" 10.0.0.0/8`,
-		`{"action":"Accept","cidr":"::ffff:10.0.0.0/104","matchOperator":"In"}`:                           `cidr "::ffff:10.0.0.0/104" 10.0.0.0/8`,
-		`{"action":"Accept","cidr":"10.0.0.1/8","matchOperator":"In"}`:                                    `cidr "10.0.0.1/8" 10.0.0.0/8`,
-		`{"action":"Accept","cidr":"10.0.0.0/8"}`:                                                         `matchOperator`,
-		`{"action":"Accept","cidr":"10.0.0.0/8","matchOperator":"in"}`:                                    `matchOperator "in" Equal NotEqual In NotIn`,
+		`{"action":"Accept","cidr":"10.0.0.0/33","matchOperator":"In"}`: `cidr "10.0.0.0/33" 10.0.0.0/8`,
+		`{"action":"Accept","cidr":"10.0.0.0","matchOperator":"In"}`:    `cidr "10.0.0.0"`,
+		`{"action":"Accept","cidr":"fd00::/8","matchOperator":"In"}`:    `cidr "fd00::/8" 10.0.0.0/8`,
+		`{"action":"Accept","cidr":"::ffff:10.0.0.0/104",` +
+			`"matchOperator":"In"}`: `cidr "::ffff:10.0.0.0/104" 10.0.0.0/8`,
+		`{"action":"Accept","cidr":"10.0.0.1/8","matchOperator":"In"}`: `cidr "10.0.0.1/8" 10.0.0.0/8`,
+		`{"action":"Accept","cidr":"10.0.0.0/8"}`:                      `matchOperator`,
+		`{"action":"Accept","cidr":"10.0.0.0/8",` +
+			`"matchOperator":"in"}`: `matchOperator "in" Equal NotEqual In NotIn`,
 		`{"action":"Accept","matchOperator":"In"}`:                                                        `matchOperator "In" cidr`,
 		`{"action":"Accept","prefixLength":{"min":8}}`:                                                    `prefixLength cidr`,
 		`{"action":"Accept","cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":33}}`:          `prefixLength.min 33 0 32`,
@@ -183,24 +211,36 @@ func TestCompileErrors(t *testing.T) {
 		`{"action":"Accept","priority":2147483647}`:                                                       `priority 2147483647`,
 		`{"action":"accept"}`: `action "accept" Accept Reject`,
 		`{"action":""}`:       `action "" Accept Reject`,
-		`{"action":"Reject","operations":[{"setPriority":{"value":1}}]}`:                                                           `operations Accept`,
-		`{"action":"Accept","operations":[{"setPriority":{"value":1}},{}]}`:                                                        `operations[1] 0 addCommunity prependASPath setPriority`,
-		`{"action":"Accept","operations":[{"setPriority":{"value":1},"addCommunity":{"value":"1:1"}}]}`:                            `operations[0] 2`,
-		`{"action":"Accept","operations":[{"setPriority":{"value":0}}]}`:                                                           `operations[0].setPriority.value 0`,
-		`{"action":"Accept","operations":[{"addCommunity":{"value":"1:65536"}}]}`:                                                  `operations[0].addCommunity.value "1:65536" "65536" 0 65535`,
-		`{"action":"Accept","operations":[{"prependASPath":{"prefix":[]}}]}`:                                                       `operations[0].prependASPath.prefix 0 1 10`,
-		`{"action":"Accept","operations":[{"prependASPath":{"prefix":[1,2,3,4,5,6,7,8,9,10,11]}}]}`:                                `operations[0].prependASPath.prefix 11`,
-		`{"action":"Accept","operations":[{"prependASPath":{"prefix":[0]}}]}`:                                                      `operations[0].prependASPath.prefix [0]`,
-		`{"action":"Accept","operations":[` + strings.Repeat(`{"setPriority":{"value":1}},`, 10) + `{"setPriority":{"value":1}}]}`: `operations 11 10`,
+		`{"action":"Reject",` +
+			`"operations":[{"setPriority":{"value":1}}]}`: `operations Accept`,
+		`{"action":"Accept",` +
+			`"operations":[{"setPriority":{"value":1}},{}]}`: `operations[1] 0 addCommunity prependASPath setPriority`,
+		`{"action":"Accept","operations":[{"setPriority":{"value":1},` +
+			`"addCommunity":{"value":"1:1"}}]}`: `operations[0] 2`,
+		`{"action":"Accept",` +
+			`"operations":[{"setPriority":{"value":0}}]}`: `operations[0].setPriority.value 0`,
+		`{"action":"Accept",` +
+			`"operations":[{"addCommunity":{"value":"1:65536"}}]}`: `operations[0].addCommunity.value ` +
+			`"1:65536" "65536" 0 65535`,
+		`{"action":"Accept",` +
+			`"operations":[{"prependASPath":{"prefix":[]}}]}`: `operations[0].prependASPath.prefix 0 1 10`,
+		`{"action":"Accept","operations":[{"prependASPath":{"prefix":[1,2,3,4,5,6,7,8,` +
+			`9,10,11]}}]}`: `operations[0].prependASPath.prefix 11`,
+		`{"action":"Accept",` +
+			`"operations":[{"prependASPath":{"prefix":[0]}}]}`: `operations[0].prependASPath.prefix [0]`,
+		`{"action":"Accept","operations":[` + strings.Repeat(`{"setPriority":{"value":1}},`, 10) +
+			`{"setPriority":{"value":1}}]}`: `operations 11 10`,
 	} {
 		spec := api.BGPFilterSpec{ImportV4: []api.BGPFilterRule{ruleOf(t, `{"action":"Accept"}`), ruleOf(t, text)}}
 		rules, errs := Compile("f", &spec, Import, wire.IPv4)
-		if rules != nil || len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), "spec.importV4[1].") || !errtest.Has(strings.TrimPrefix(errs[0].Error(), "spec.importV4[1]."), want) {
+		if rules != nil || len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), "spec.importV4[1].") ||
+			!errtest.Has(strings.TrimPrefix(errs[0].Error(), "spec.importV4[1]."), want) {
 			t.Errorf("%s: %v, want %q", text, errs, want)
 		}
 	}
 	spec := api.BGPFilterSpec{ExportV6: []api.BGPFilterRule{{}, ruleOf(t, `{"action":"Accept"}`), {Action: "Deny"}}}
-	if _, errs := Compile("f", &spec, Export, wire.IPv6); len(errs) != 2 || !strings.HasPrefix(errs[1].Error(), `spec.exportV6[2].action "Deny"`) {
+	if _, errs := Compile("f", &spec, Export, wire.IPv6); len(errs) != 2 ||
+		!strings.HasPrefix(errs[1].Error(), `spec.exportV6[2].action "Deny"`) {
 		t.Errorf("%v", errs)
 	}
 }
@@ -231,12 +271,14 @@ func TestEqual(t *testing.T) {
 		`{"action":"Accept"}`, `{"action":"Reject"}`,
 		`{"cidr":"10.0.0.0/8","matchOperator":"In","action":"Accept"}`, `{"cidr":"10.0.0.0/8","matchOperator":"NotIn","action":"Accept"}`,
 		`{"cidr":"10.0.0.0/8","matchOperator":"Equal","action":"Accept"}`, `{"cidr":"10.0.0.0/9","matchOperator":"In","action":"Accept"}`,
-		`{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":9},"action":"Accept"}`, `{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"max":9},"action":"Accept"}`,
-		`{"source":"RemotePeers","action":"Accept"}`, `{"interface":"a","action":"Accept"}`, `{"peerType":"eBGP","action":"Accept"}`, `{"peerType":"iBGP","action":"Accept"}`,
+		`{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":9},"action":"Accept"}`,
+		`{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"max":9},"action":"Accept"}`, `{"source":"RemotePeers","action":"Accept"}`,
+		`{"interface":"a","action":"Accept"}`, `{"peerType":"eBGP","action":"Accept"}`, `{"peerType":"iBGP","action":"Accept"}`,
 		`{"communities":{"values":["0:0"]},"action":"Accept"}`, `{"communities":{"values":["0:1"]},"action":"Accept"}`,
 		`{"asPathPrefix":[1],"action":"Accept"}`, `{"asPathPrefix":[2],"action":"Accept"}`, `{"priority":1,"action":"Accept"}`,
 		`{"action":"Accept","operations":[{"setPriority":{"value":1}}]}`, `{"action":"Accept","operations":[{"addCommunity":{"value":"1:1"}}]}`,
-		`{"action":"Accept","operations":[{"prependASPath":{"prefix":[1]}}]}`, `{"action":"Accept","operations":[{"prependASPath":{"prefix":[2]}}]}`,
+		`{"action":"Accept","operations":[{"prependASPath":{"prefix":[1]}}]}`,
+		`{"action":"Accept","operations":[{"prependASPath":{"prefix":[2]}}]}`,
 	}
 	for i, text := range texts {
 		for k, other := range texts {
@@ -287,8 +329,10 @@ func TestMatchName(t *testing.T) {
 		pattern, name string
 		want          bool
 	}{
-		{"eth0", "eth0", true}, {"eth0", "eth", false}, {"eth0", "eth00", false}, {"*", "eth0", true}, {"*", "", true}, {"eth*", "eth", true}, {"eth*", "eth0.100", true},
-		{"eth*", "veth0", false}, {"*.cali", "vxlan.cali", true}, {"*.cali", "vxlan.calico", false}, {"*a*b", "aab", true}, {"*a*b", "aba", false}, {"a*a", "a", false}, {"a*a", "aa", true},
+		{"eth0", "eth0", true}, {"eth0", "eth", false}, {"eth0", "eth00", false}, {"*", "eth0", true}, {"*", "", true}, {"eth*", "eth", true},
+		{"eth*", "eth0.100", true},
+		{"eth*", "veth0", false}, {"*.cali", "vxlan.cali", true}, {"*.cali", "vxlan.calico", false}, {"*a*b", "aab", true},
+		{"*a*b", "aba", false}, {"a*a", "a", false}, {"a*a", "aa", true},
 		{"*ab*ab", "abab", true}, {"*aab", "aaab", true}, {"**", "x", true}, {"eth0", "", false}, {"a**", "ab", true},
 	} {
 		if got := matchName(c.pattern, c.name); got != c.want {
@@ -297,10 +341,13 @@ func TestMatchName(t *testing.T) {
 	}
 }
 
-// FuzzCompile: whatever stands in an object, there are rules or errors, and rules decide about anything without a panic, each time alike.
+// FuzzCompile: whatever stands in an object, there are rules or errors, and rules decide about anything without a
+// panic, each time alike.
 func FuzzCompile(f *testing.F) {
-	f.Add(`[{"action":"Accept","cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":9,"max":20},"operations":[{"prependASPath":{"prefix":[1]}}]}]`, "10.1.0.0/16", "eth0")
-	f.Add(`[{"action":"Reject","cidr":"fd00::/8","matchOperator":"NotIn","communities":{"values":["1:2"]},"asPathPrefix":[1],"interface":"*a*"},{"action":"Accept"}]`, "fd00::/64", "aXa")
+	f.Add(`[{"action":"Accept","cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":9,"max":20},`+
+		`"operations":[{"prependASPath":{"prefix":[1]}}]}]`, "10.1.0.0/16", "eth0")
+	f.Add(`[{"action":"Reject","cidr":"fd00::/8","matchOperator":"NotIn","communities":{"values":["1:2"]},"asPathPrefix":[1],`+
+		`"interface":"*a*"},{"action":"Accept"}]`, "fd00::/64", "aXa")
 	f.Fuzz(func(t *testing.T, text, prefix, link string) {
 		var list []api.BGPFilterRule
 		to, err := netip.ParsePrefix(prefix)

@@ -178,7 +178,8 @@ func containsAny(all []netip.Prefix, inner netip.Prefix) bool {
 	return slices.ContainsFunc(all, func(outer netip.Prefix) bool { return contains(outer, inner) })
 }
 
-// matchName reports whether name is like pattern, in which * stands for any text, no text included. No interface is no text.
+// matchName reports whether name is like pattern, in which * stands for any text, no text included. No interface is no
+// text.
 func matchName(pattern, name string) bool {
 	// Where the last * was, and how much of name it stands for: if what follows does not fit it stands for one more.
 	star, taken := -1, 0
@@ -204,9 +205,9 @@ func matchName(pattern, name string) bool {
 }
 
 func (r Rule) equal(o Rule) bool {
-	return r.family == o.family && r.prefix == o.prefix && r.least == o.least && r.most == o.most && r.not == o.not && r.learned == o.learned &&
-		r.iface == o.iface && r.internal == o.internal && r.external == o.external && r.has == o.has && r.community == o.community &&
-		slices.Equal(r.path, o.path) && r.priority == o.priority && r.outcome.equal(o.outcome)
+	return r.family == o.family && r.prefix == o.prefix && r.least == o.least && r.most == o.most && r.not == o.not &&
+		r.learned == o.learned && r.iface == o.iface && r.internal == o.internal && r.external == o.external && r.has == o.has &&
+		r.community == o.community && slices.Equal(r.path, o.path) && r.priority == o.priority && r.outcome.equal(o.outcome)
 }
 
 func (o Outcome) equal(other Outcome) bool {

@@ -15,7 +15,8 @@ import (
 // Link is an interface as it is now.
 type Link struct {
 	Index int
-	// Addrs are its link-local addresses that can be used, without zone: none while it is down. Advertisements come from the first.
+	// Addrs are its link-local addresses that can be used, without zone: none while it is down. Advertisements come from
+	// the first.
 	Addrs []netip.Addr
 }
 
@@ -38,8 +39,8 @@ func New(log *slog.Logger, ns *netlinkx.Namespace) *Engine {
 // Changed wakes its one reader after Router may have another result. Wake-ups are coalesced.
 func (e *Engine) Changed() <-chan struct{} { return e.dirty }
 
-// Set makes want, by name, the whole set of interfaces. What is known of a router stays until its interface is removed, or replaced by one of
-// another index. An interface whose socket cannot be opened is tried again by the next Set.
+// Set makes want, by name, the whole set of interfaces. What is known of a router stays until its interface is removed,
+// or replaced by one of another index. An interface whose socket cannot be opened is tried again by the next Set.
 func (e *Engine) Set(want map[string]Link) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -83,8 +84,8 @@ func (e *Engine) wake() {
 	}
 }
 
-// Router returns the address, with its zone, of the router that advertises itself on an interface, or why there is none. Where there is another one,
-// too, the error says so.
+// Router returns the address, with its zone, of the router that advertises itself on an interface, or why there is
+// none. Where there is another one, too, the error says so.
 func (e *Engine) Router(name string) (netip.Addr, error) {
 	e.mu.Lock()
 	l, err := e.links[name], e.failed[name]

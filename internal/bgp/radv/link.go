@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// packetRate is how many messages of a link are read in a second, after as many at once: the kernel drops what a flood has more.
+	// packetRate is how many messages of a link are read in a second, after as many at once: the kernel drops what a flood
+	// has more.
 	packetRate = 50
 	// readPause is the pause after an error of the socket.
 	readPause = time.Second
@@ -160,19 +161,22 @@ func (l *link) find(now time.Time) {
 	}
 }
 
-// router returns the router of the link with its zone, or why there is none. Of two it is the one that was heard first, so that a host which begins to
-// send advertisements ends no session; the error names both.
+// router returns the router of the link with its zone, or why there is none. Of two it is the one that was heard first,
+// so that a host which begins to send advertisements ends no session; the error names both.
 func (l *link) router() (netip.Addr, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch f := l.found; {
 	case f.other.IsValid():
-		return f.router.WithZone(l.name), fmt.Errorf("%s sends router advertisements on %s, too, and %s, which was heard first, counts: have two routers only on the link, this node and its peer, or name the peer's address, such as %s%%%s",
-			f.other, l.name, f.router, f.router, l.name)
+		return f.router.WithZone(l.name), fmt.Errorf("%s sends router advertisements on %s, too, and %s, which was heard first, counts: have "+
+			"two routers only on the link, this node and its peer, or name the peer's address, such as %s%%%s", f.other, l.name,
+			f.router, f.router, l.name)
 	case f.router.IsValid():
 		return f.router.WithZone(l.name), nil
 	case len(l.at.Addrs) == 0:
-		return netip.Addr{}, fmt.Errorf("%s has no link-local address: set it up, and do not disable IPv6 on it (sysctl net.ipv6.conf.%s.disable_ipv6)", l.name, l.name)
+		return netip.Addr{}, fmt.Errorf(
+			"%s has no link-local address: set it up, and do not disable IPv6 on it (sysctl net.ipv6.conf.%s.disable_ipv6)", l.name, l.name)
 	}
-	return netip.Addr{}, fmt.Errorf("no router advertisement was received on %s: have the router at the other end send them (FRR: neighbor INTERFACE interface), and no firewall drop ICMPv6 type 134", l.name)
+	return netip.Addr{}, fmt.Errorf("no router advertisement was received on %s: have the router at the other end send them (FRR: neighbor "+
+		"INTERFACE interface), and no firewall drop ICMPv6 type 134", l.name)
 }

@@ -25,8 +25,8 @@ const (
 // maxHops is the hop limit that no router has lowered.
 const maxHops = 255
 
-// advertisement has a router lifetime of 0, so that no host takes this node for its default router, and leaves hop limit and timers of hosts as they
-// are. The kernel fills in the checksum.
+// advertisement has a router lifetime of 0, so that no host takes this node for its default router, and leaves hop
+// limit and timers of hosts as they are. The kernel fills in the checksum.
 var advertisement = append([]byte{byte(advertisementKind)}, make([]byte, advertisementSize-1)...)
 
 // solicitation has routers advertise themselves now.
@@ -42,7 +42,8 @@ var (
 	errSource  = errors.New("source of a router advertisement is no link-local address of one router")
 )
 
-// parse checks a message as RFC 4861 sections 6.1.1 and 6.1.2 ask for, but for the checksum, which the kernel has checked.
+// parse checks a message as RFC 4861 sections 6.1.1 and 6.1.2 ask for, but for the checksum, which the kernel has
+// checked.
 func parse(b []byte, hops int, source netip.Addr) (kind, error) {
 	if len(b) < solicitationSize {
 		return 0, errShort

@@ -81,7 +81,8 @@ func FuzzParse(f *testing.F) {
 		if hops != 255 || message[1] != 0 || kind(message[0]) != k || len(message)%8 != 0 && len(message) < solicitationSize {
 			t.Errorf("took % x with hop limit %d", message, hops)
 		}
-		if k == advertisementKind && (len(message) < advertisementSize || !source.IsLinkLocalUnicast() || source == wire.AnyRouter || source.Is4In6()) {
+		if k == advertisementKind &&
+			(len(message) < advertisementSize || !source.IsLinkLocalUnicast() || source == wire.AnyRouter || source.Is4In6()) {
 			t.Errorf("took an advertisement % x from %s", message, source)
 		}
 	})
@@ -108,17 +109,18 @@ func TestFind(t *testing.T) {
 		at    time.Duration
 		want  finding
 	}{
-		"none":                              {nil, 0, finding{}},
-		"one":                               {[]heard{{0, a}}, s, finding{router: a}},
-		"one, long ago":                     {[]heard{{0, a}}, 24 * 60 * m, finding{router: a}},
-		"two":                               {[]heard{{0, a}, {5 * s, b}}, 5 * s, finding{a, b}},
-		"two, in the other order":           {[]heard{{0, b}, {5 * s, a}, {6 * s, a}}, 6 * s, finding{b, a}},
-		"another, after 39 s of silence":    {slices.Concat(every(10*s, a, 0, m), every(10*s, b, 70*s, 2*m)), m + 39*s, finding{a, b}},
-		"another, after 41 s of silence":    {slices.Concat(every(10*s, a, 0, m), every(10*s, b, 70*s, 2*m)), m + 41*s, finding{router: b}},
-		"the first one again":               {[]heard{{0, a}, {m, b}, {50 * m, a}}, 50*m + s, finding{router: a}},
-		"both silent":                       {[]heard{{0, a}, {s, b}}, 60 * m, finding{router: b}},
-		"seldom ones":                       {slices.Concat(every(10*m, a, 0, 30*m), every(10*m, b, 5*m, 35*m)), 38 * m, finding{a, b}},
-		"interrupted, then swapped":         {slices.Concat(every(10*s, a, 0, m), every(10*s, a, 21*m, 23*m), []heard{{24 * m, b}}), 24 * m, finding{router: b}},
+		"none":                           {nil, 0, finding{}},
+		"one":                            {[]heard{{0, a}}, s, finding{router: a}},
+		"one, long ago":                  {[]heard{{0, a}}, 24 * 60 * m, finding{router: a}},
+		"two":                            {[]heard{{0, a}, {5 * s, b}}, 5 * s, finding{a, b}},
+		"two, in the other order":        {[]heard{{0, b}, {5 * s, a}, {6 * s, a}}, 6 * s, finding{b, a}},
+		"another, after 39 s of silence": {slices.Concat(every(10*s, a, 0, m), every(10*s, b, 70*s, 2*m)), m + 39*s, finding{a, b}},
+		"another, after 41 s of silence": {slices.Concat(every(10*s, a, 0, m), every(10*s, b, 70*s, 2*m)), m + 41*s, finding{router: b}},
+		"the first one again":            {[]heard{{0, a}, {m, b}, {50 * m, a}}, 50*m + s, finding{router: a}},
+		"both silent":                    {[]heard{{0, a}, {s, b}}, 60 * m, finding{router: b}},
+		"seldom ones":                    {slices.Concat(every(10*m, a, 0, 30*m), every(10*m, b, 5*m, 35*m)), 38 * m, finding{a, b}},
+		"interrupted, then swapped": {slices.Concat(every(10*s, a, 0, m), every(10*s, a, 21*m, 23*m), []heard{{24 * m, b}}),
+			24 * m, finding{router: b}},
 		"a third beside two":                {[]heard{{0, a}, {s, b}, {2 * s, third}}, 2 * s, finding{a, b}},
 		"a third in the place of the first": {slices.Concat([]heard{{0, a}}, every(10*s, b, s, m), []heard{{m, third}}), m, finding{b, third}},
 	} {
@@ -162,7 +164,8 @@ func TestSchedule(t *testing.T) {
 		at = append(at, s.due.Sub(begin))
 		s.advertised(s.due, float64(i%2)) // once at the least, once nearly at the most
 	}
-	want := []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 3*time.Second + maxInterval, 3*time.Second + maxInterval + minInterval}
+	want := []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 3*time.Second + maxInterval,
+		3*time.Second + maxInterval + minInterval}
 	if !slices.Equal(at, want) {
 		t.Errorf("advertisements at %s, want %s", at, want)
 	}

@@ -103,8 +103,8 @@ func TestBothEnds(t *testing.T) {
 	one.waitError("no interface")
 }
 
-// A link that is made anew, an address that comes later and an address that changes are found without another start. While the link is down the
-// router stays known.
+// A link that is made anew, an address that comes later and an address that changes are found without another start.
+// While the link is down the router stays known.
 func TestLinkChanges(t *testing.T) {
 	t.Parallel()
 	one, other := connected(t)
@@ -144,7 +144,8 @@ func TestOthersOnTheLink(t *testing.T) {
 	one.look()
 	wrong := advertisement(netip.MustParseAddr("fe80::bad"), 255)
 	wrong[14+40+2]++ // the checksum
-	other.Send(t, eth0, wrong, advertisement(netip.MustParseAddr("fe80::bad"), 254), advertisement(netip.MustParseAddr("fd00::bad"), 255), advertisement(one.LinkLocal(t, eth0), 255))
+	other.Send(t, eth0, wrong, advertisement(netip.MustParseAddr("fe80::bad"), 254), advertisement(netip.MustParseAddr("fd00::bad"), 255),
+		advertisement(one.LinkLocal(t, eth0), 255))
 	router := netip.MustParseAddr("fe80::1")
 	other.Send(t, eth0, advertisement(router, 255))
 	one.waitRouter(router)
@@ -189,7 +190,8 @@ func TestFlood(t *testing.T) {
 	<-one.Changed()
 	changes, end := 0, time.Now().Add(2*time.Second)
 	for i := 0; time.Now().Before(end); i++ {
-		other.Send(t, eth0, slices.Repeat([][]byte{advertisement(netip.AddrFrom16([16]byte{0xfe, 0x80, 14: byte(i >> 8), 15: byte(i)}), 255)}, 100)...)
+		other.Send(t, eth0,
+			slices.Repeat([][]byte{advertisement(netip.AddrFrom16([16]byte{0xfe, 0x80, 14: byte(i >> 8), 15: byte(i)}), 255)}, 100)...)
 		select {
 		case <-one.Changed():
 			changes++
@@ -201,7 +203,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// A node and FRR find each other: FRR's connection to this node's link-local address is proof that it has received an advertisement.
+// A node and FRR find each other: FRR's connection to this node's link-local address is proof that it has received an
+// advertisement.
 func TestFRR(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)

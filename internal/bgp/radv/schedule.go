@@ -3,14 +3,15 @@ package radv
 import "time"
 
 const (
-	// minInterval and maxInterval bound the time between unsolicited advertisements (RFC 4861's MinRtrAdvInterval and MaxRtrAdvInterval).
+	// minInterval and maxInterval bound the time between unsolicited advertisements (RFC 4861's MinRtrAdvInterval and
+	// MaxRtrAdvInterval).
 	maxInterval = usualGap
 	minInterval = maxInterval / 3
 	// The first advertisements follow each other at firstInterval: FRR does the same, so that sessions begin soon.
 	firstInterval = time.Second
 	first         = 4
-	// maxDelay is the longest delay of the answer to a solicitation, minDistance the shortest time between advertisements for solicitations
-	// (MAX_RA_DELAY_TIME and MIN_DELAY_BETWEEN_RAS).
+	// maxDelay is the longest delay of the answer to a solicitation, minDistance the shortest time between advertisements
+	// for solicitations (MAX_RA_DELAY_TIME and MIN_DELAY_BETWEEN_RAS).
 	maxDelay    = 500 * time.Millisecond
 	minDistance = 3 * time.Second
 )

@@ -25,7 +25,8 @@ func (d *decision) stand() {
 	}
 }
 
-// sitting are the reflectors that can be counted on; missed are those whose sessions with this node have been down for long.
+// sitting are the reflectors that can be counted on; missed are those whose sessions with this node have been down for
+// long.
 func (d *decision) sitting() (sitting, missed []int) {
 	for _, i := range d.Roll.reflecting {
 		s := d.State.sessions[d.Roll.nodes[i].Name]
@@ -40,8 +41,8 @@ func (d *decision) sitting() (sitting, missed []int) {
 	return sitting, missed
 }
 
-// step is how many pauses a node lets others have before it fills one of some vacancies. Those before it may not live any more,
-// their whole zone perhaps: so everybody has two places, one of them by order alone.
+// step is how many pauses a node lets others have before it fills one of some vacancies. Those before it may not live
+// any more, their whole zone perhaps: so everybody has two places, one of them by order alone.
 func (d *decision) step(sitting []int) int {
 	p, vacant := d.Roll.place(d.self, sitting), d.Count-len(sitting)
 	return min(2*max(0, p.spread-vacant+1), 2*max(0, p.plain-vacant+1)+1)
@@ -52,8 +53,9 @@ func (d *decision) next(sitting []int) bool {
 	return d.waited("beside "+d.names(sitting), electAfter+stagger*time.Duration(d.step(sitting)))
 }
 
-// agreed reports whether enough of the reflectors without a session are not ready in the API, or have been down long enough,
-// that this node is needed. Otherwise its own network may be at fault. A node that is not next in the order does not ask the API.
+// agreed reports whether enough of the reflectors without a session are not ready in the API, or have been down long
+// enough, that this node is needed. Otherwise its own network may be at fault. A node that is not next in the order
+// does not ask the API.
 func (d *decision) agreed(sitting, missed []int) bool {
 	step := stagger * time.Duration(d.step(sitting))
 	for _, i := range missed {

@@ -17,7 +17,8 @@ type figure struct {
 	ReplacedReads, AllReads int
 }
 
-// Thousands of nodes that start within seconds agree as few do: each writes its Node once, and those that reflect twice.
+// Thousands of nodes that start within seconds agree as few do: each writes its Node once, and those that reflect
+// twice.
 func TestLarge(t *testing.T) {
 	sizes := []int{1000, 5000}
 	if testing.Short() {

@@ -4,8 +4,8 @@ import "time"
 
 // Settings are the same on all nodes.
 type Settings struct {
-	// Above is how many nodes take part before there are reflectors; Count is how many there are to be. A mesh of 100 nodes is cheap, one of
-	// 500 is not; three reflectors bear the loss of one during the upgrade of another.
+	// Above is how many nodes take part before there are reflectors; Count is how many there are to be. A mesh of 100
+	// nodes is cheap, one of 500 is not; three reflectors bear the loss of one during the upgrade of another.
 	Above, Count int
 }
 
@@ -19,7 +19,8 @@ type View struct {
 	Roll *Roll
 	// Refusal says why it can take no part; empty if it can.
 	Refusal string
-	// Manual names a node that an operator made a route reflector; empty if there is none. Then nodes do not begin to agree on others.
+	// Manual names a node that an operator made a route reflector; empty if there is none. Then nodes do not begin to
+	// agree on others.
 	Manual string
 	// Unwilling says why it should not reflect, as it is about to leave; empty if it may.
 	Unwilling string
@@ -83,8 +84,8 @@ type Plan struct {
 	lone Families // families without a reflector
 }
 
-// KeepMesh reports whether the mesh's session with a node is to be, or to stay. Of sessions between a reflector and any other
-// node that takes part it says nothing: these are to be.
+// KeepMesh reports whether the mesh's session with a node is to be, or to stay. Of sessions between a reflector and any
+// other node that takes part it says nothing: these are to be.
 func (p *Plan) KeepMesh(node string) bool {
 	if p.Role == NoRole || p.mesh {
 		return true
@@ -110,6 +111,6 @@ type Shape struct {
 // Shape returns the plan's.
 func (p *Plan) Shape() Shape { return Shape{p.Role, p.mesh, len(p.kept), p.Roll} }
 
-// Kept is how many sessions of the mesh stay until reflectors are known to stand in for them: as long as there are any, what
-// View.Shown tells is needed.
+// Kept is how many sessions of the mesh stay until reflectors are known to stand in for them: as long as there are any,
+// what View.Shown tells is needed.
 func (p *Plan) Kept() int { return len(p.kept) }

@@ -44,8 +44,8 @@ type Node struct {
 	Families, Announces Families
 }
 
-// Roll is all nodes of a cluster in the order in which they are asked to reflect. It is made once of what a watch has shown and
-// not changed.
+// Roll is all nodes of a cluster in the order in which they are asked to reflect. It is made once of what a watch has
+// shown and not changed.
 type Roll struct {
 	nodes      []Node         // that take part, in their order
 	zone       []int          // of each
@@ -172,8 +172,8 @@ func (r *Roll) eligible() (count int) {
 	return count
 }
 
-// seats chooses who of some should go on to reflect, at most count: as many zones as there are, and in each zone those that come
-// first. Given what it has chosen, it chooses the same.
+// seats chooses who of some should go on to reflect, at most count: as many zones as there are, and in each zone those
+// that come first. Given what it has chosen, it chooses the same.
 func (r *Roll) seats(count int, of []int) []int {
 	used := make([]int, r.zones)
 	left := slices.Clone(of)
@@ -202,8 +202,8 @@ func (r *Roll) used(of []int) []int {
 	return used
 }
 
-// successor is a node's place among those that could be asked to reflect beside others, from 0: by zones, those that have fewest
-// reflectors first, and by order alone.
+// successor is a node's place among those that could be asked to reflect beside others, from 0: by zones, those that
+// have fewest reflectors first, and by order alone.
 type successor struct{ spread, plain int }
 
 // place finds it; sitting are those that do reflect.

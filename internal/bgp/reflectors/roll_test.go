@@ -61,7 +61,8 @@ func TestSeats(t *testing.T) {
 	}
 }
 
-// Each that may become a reflector has a place of his own, by zones and by order, and the first is where zones want him.
+// Each that may become a reflector has a place of his own, by zones and by order, and the first is where zones want
+// him.
 func TestPlaces(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 2))

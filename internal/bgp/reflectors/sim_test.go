@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// The simulation is a cluster whose agents decide by the real code and by nothing else. What is between them is modelled: an API
-// whose watches lag, each by its own time and not always the same, sessions that take time to come up and to fill, connections
-// that break or go silent, agents and nodes that end.
+// The simulation is a cluster whose agents decide by the real code and by nothing else. What is between them is
+// modelled: an API whose watches lag, each by its own time and not always the same, sessions that take time to come up
+// and to fill, connections that break or go silent, agents and nodes that end.
 
 // Times of the model.
 const (

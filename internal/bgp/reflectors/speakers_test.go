@@ -196,7 +196,8 @@ func (c *crowd) complete(i, first, count, paths int) error {
 	for _, p := range c.speakers[i].Peers() {
 		for r := first; r < count; r++ {
 			if p.Addr == c.hosts[r].V4 && (p.State != bgp.Established || p.Received != paths) {
-				return fmt.Errorf("%s has %d paths from reflector %s, want %d; the session is %s: %s", c.hosts[i].V4, p.Received, p.Addr, paths, p.State, p.LastError)
+				return fmt.Errorf("%s has %d paths from reflector %s, want %d; the session is %s: %s", c.hosts[i].V4, p.Received, p.Addr,
+					paths, p.State, p.LastError)
 			}
 		}
 	}

@@ -11,9 +11,11 @@ import (
 // How long a node waits before it acts on a change. Other nodes' reactions show within a second, so that in each
 // pause but the first another node may act first.
 const (
-	// electAfter is how long a node must be among the first before it reflects: nodes that start together come one after another.
+	// electAfter is how long a node must be among the first before it reflects: nodes that start together come one after
+	// another.
 	electAfter = 5 * time.Second
-	// downAfter is how long a session with a reflector must be down before it is missed: an agent that restarts is back by then.
+	// downAfter is how long a session with a reflector must be down before it is missed: an agent that restarts is back by
+	// then.
 	downAfter = 15 * time.Second
 	// stagger is how much longer each next successor waits.
 	stagger = 5 * time.Second
@@ -28,14 +30,15 @@ const (
 	// meshAfter is how long too few nodes must take part before there is a mesh again; reflectors stay for lowAfter.
 	meshAfter = 30 * time.Second
 	lowAfter  = 90 * time.Second
-	// coverAfter is how long reflectors must have told all they know before they stand in for the mesh, and then a path must have
-	// been among it for dropAfter, and up to dropSpread more, the same at both ends.
+	// coverAfter is how long reflectors must have told all they know before they stand in for the mesh, and then a path
+	// must have been among it for dropAfter, and up to dropSpread more, the same at both ends.
 	coverAfter = 10 * time.Second
 	dropAfter  = 5 * time.Second
 	dropSpread = 10 * time.Second
 )
 
-// enough is how many reflectors must stand before a session of the mesh is given up for them, if there are to be that many.
+// enough is how many reflectors must stand before a session of the mesh is given up for them, if there are to be that
+// many.
 const enough = 2
 
 // State is carried from one decision of a node to the next. The zero State is that of an agent that has just started.
@@ -52,7 +55,8 @@ type State struct {
 	low     time.Time // since when too few nodes take part
 	covered time.Time // since when reflectors could stand in for the mesh
 	mesh    bool      // there are sessions with all
-	// kept are the nodes with which there still are sessions that reflectors are to stand in for, and since when that is safe.
+	// kept are the nodes with which there still are sessions that reflectors are to stand in for, and since when that is
+	// safe.
 	kept map[string]time.Time
 }
 
@@ -144,7 +148,8 @@ func (d *decision) observe() {
 func (d *decision) on() bool {
 	n, sitting := d.Roll.Len(), len(d.Roll.reflecting) > 0
 	if d.Manual != "" {
-		d.plan.Problem = fmt.Errorf("node %s is a route reflector by its annotation, and automatic reflectors are on: remove the annotation, or switch automatic reflectors off", d.Manual)
+		d.plan.Problem = fmt.Errorf("node %s is a route reflector by its annotation, and automatic reflectors are on: remove the annotation, "+
+			"or switch automatic reflectors off", d.Manual)
 		if !sitting {
 			d.plan.Why = "an operator has chosen route reflectors"
 			return false
@@ -218,7 +223,8 @@ func (d *decision) waited(posture string, after time.Duration) bool {
 	return d.due(d.waiting, after)
 }
 
-// leave ends reflection in a cluster that has become small: the mesh is up by then, and reflectors go one after another.
+// leave ends reflection in a cluster that has become small: the mesh is up by then, and reflectors go one after
+// another.
 func (d *decision) leave() {
 	last := slices.Index(d.Roll.reflecting, d.self)
 	if d.due(d.low, lowAfter+surplusAfter*time.Duration(len(d.Roll.reflecting)-1-last)) {

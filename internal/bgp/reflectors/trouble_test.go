@@ -22,8 +22,8 @@ func (s *sim) standing() []*simAgent {
 	return slices.DeleteFunc(s.reflecting(), func(a *simAgent) bool { return a == nil || !a.running })
 }
 
-// What happens to reflectors, how long until there are three again that all have sessions with, and how many Nodes are written
-// meanwhile.
+// What happens to reflectors, how long until there are three again that all have sessions with, and how many Nodes are
+// written meanwhile.
 func TestTroubles(t *testing.T) {
 	const noFault = 30 * time.Second
 	for name, c := range map[string]struct {
@@ -46,8 +46,9 @@ func TestTroubles(t *testing.T) {
 		}, time.Minute, 3},
 		"an agent ends, its node is ready": {func(s *sim, r []*simAgent) { s.kill(r[0]) }, 7 * time.Minute, 1},
 		"a node is made to leave":          {func(s *sim, r []*simAgent) { r[0].unwill = "cordoned"; s.wake(r[0]) }, 3 * time.Minute, 3},
-		"an operator bars one":             {func(s *sim, r []*simAgent) { s.api[r[0].name].Barred = true; s.changed = true }, 3 * time.Minute, 3},
-		"a word is taken away":             {func(s *sim, r []*simAgent) { s.api[r[0].name].Says = Nothing; s.changed = true }, time.Minute, 2},
+		"an operator bars one": {func(s *sim, r []*simAgent) { s.api[r[0].name].Barred = true; s.changed = true },
+			3 * time.Minute, 3},
+		"a word is taken away": {func(s *sim, r []*simAgent) { s.api[r[0].name].Says = Nothing; s.changed = true }, time.Minute, 2},
 		"a Node comes anew": {func(s *sim, r []*simAgent) {
 			s.api[r[0].name].Says = Nothing
 			s.changed = true
@@ -138,7 +139,8 @@ func TestAnything(t *testing.T) {
 			s.run(5 * time.Minute) // what was begun comes to its end
 			before := s.writes
 			s.quiet(t, 20*time.Minute)
-			t.Logf("seed %d: %d nodes, %d writes and %d reads by the nodes in %v of trouble", seed, len(s.api), before, s.asks, s.now.Sub(s.begun).Round(time.Second))
+			t.Logf("seed %d: %d nodes, %d writes and %d reads by the nodes in %v of trouble", seed, len(s.api), before, s.asks,
+				s.now.Sub(s.begun).Round(time.Second))
 		})
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// adjRIBIn is a session's Adj-RIB-In (RFC 4271 section 3.2), from which paths go to the speaker behind. When the import rules change it
-// is evaluated again from memory: the peer needs no ROUTE-REFRESH, which not every one supports.
+// adjRIBIn is a session's Adj-RIB-In (RFC 4271 section 3.2), from which paths go to the speaker behind. When the import
+// rules change it is evaluated again from memory: the peer needs no ROUTE-REFRESH, which not every one supports.
 type adjRIBIn struct {
 	order  sync.Mutex  // held by who passes something on, so that nothing is overtaken
 	live   bool        // the session has begun and is not over; order's
@@ -40,7 +40,8 @@ type Path struct {
 	// Stale: the session has ended in which the peer has announced it, and it is kept (RFC 4724).
 	Stale  bool
 	untold bool // only kept: the speaker behind has not got it
-	// LastResort: BFD has lost the peer since. It may be that only its control plane restarts, so that the path is kept, but any other is better.
+	// LastResort: BFD has lost the peer since. It may be that only its control plane restarts, so that the path is kept,
+	// but any other is better.
 	LastResort bool
 }
 
@@ -51,7 +52,8 @@ type Refusal struct {
 	Example  netip.Prefix // one of them
 }
 
-// tools are the buffers for rewriting a message. They are lent, since there can be thousands of sessions, and few at work.
+// tools are the buffers for rewriting a message. They are lent, since there can be thousands of sessions, and few at
+// work.
 type tools struct {
 	wire.Editor
 	buf []byte
@@ -59,7 +61,8 @@ type tools struct {
 
 var lent = sync.Pool{New: func() any { return new(tools) }}
 
-// borrow returns tools for messages of the session, to be put back. Messages that they have made are not to be used then.
+// borrow returns tools for messages of the session, to be put back. Messages that they have made are not to be used
+// then.
 func (s *session) borrow(ownAS int) *tools {
 	t := lent.Get().(*tools)
 	t.OwnAS, t.Via = ownAS, netip.Addr{}
@@ -143,7 +146,8 @@ func put[V any](m *map[netip.Prefix]V, p netip.Prefix, v V) {
 	(*m)[p] = v
 }
 
-// pass passes text on to the speaker behind, if that has the session and when it can take it. What it need not know is a sign of life of the peer.
+// pass passes text on to the speaker behind, if that has the session and when it can take it. What it need not know is
+// a sign of life of the peer.
 func (s *session) pass(ctx context.Context, text []byte) bool {
 	if s.in.back == nil {
 		return true
@@ -164,8 +168,9 @@ func (s *session) pass(ctx context.Context, text []byte) bool {
 	return true
 }
 
-// judgeAgain passes on what becomes of the peer's paths by the rules that are in force now, and once more, with an epoch that is
-// new, those that are touched: what is announced of them to others has to be judged again. It reports whether the speaker behind has been told.
+// judgeAgain passes on what becomes of the peer's paths by the rules that are in force now, and once more, with an
+// epoch that is new, those that are touched: what is announced of them to others has to be judged again. It reports
+// whether the speaker behind has been told.
 func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) (told bool) {
 	s.in.order.Lock()
 	defer s.in.order.Unlock()

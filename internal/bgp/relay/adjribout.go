@@ -8,8 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// adjRIBOut is a session's Adj-RIB-Out: what was announced to the peer, of the speaker behind's paths or, if that has not got the session, of those
-// that this node originates.
+// adjRIBOut is a session's Adj-RIB-Out: what was announced to the peer, of the speaker behind's paths or, if that has
+// not got the session, of those that this node originates.
 type adjRIBOut struct {
 	self    netip.Addr  // our end of the connection
 	over    atomic.Bool // the end of our table was sent, of all families that the session has

@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// index numbers the prefixes that are announced to peers, so that what each one of thousands has been told is some bits.
+// index numbers the prefixes that are announced to peers, so that what each one of thousands has been told is some
+// bits.
 type index struct {
 	mu    sync.Mutex // guards the rest
 	ids   map[netip.Prefix]uint32
@@ -63,7 +64,8 @@ func (x *index) drop(id uint32) {
 	}
 }
 
-// advertised is the set of prefixes that one peer has been told in this session. It belongs to one goroutine, but for its count.
+// advertised is the set of prefixes that one peer has been told in this session. It belongs to one goroutine, but for
+// its count.
 type advertised struct {
 	index *index
 	set   []uint64

@@ -45,7 +45,8 @@ func (a *alone) send(messages ...[]byte) {
 	}
 }
 
-// hears fails the test unless the peer is told these next, each a type and a body in hexadecimal digits, apart from KEEPALIVEs.
+// hears fails the test unless the peer is told these next, each a type and a body in hexadecimal digits, apart from
+// KEEPALIVEs.
 func (a *alone) hears(want ...string) {
 	a.t.Helper()
 	for _, w := range want {
@@ -78,7 +79,8 @@ const (
 	endOfRIB   = "2 00000000"
 )
 
-// The peer is told what this node originates, its changes, and all again when it asks for it, when rules change, or when it is touched.
+// The peer is told what this node originates, its changes, and all again when it asks for it, when rules change, or
+// when it is touched.
 func TestAloneAnnounces(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, keeper{mute{t}, nil}, 90, blockA, other6)
@@ -153,8 +155,8 @@ func TestAloneWithADeafPeer(t *testing.T) {
 	_, _ = io.Copy(io.Discard, a.conn)
 }
 
-// When other peers are to be told, the speaker behind takes the session as it is: it is told what the peer has announced, and announces from then on.
-// The peer notices nothing.
+// When other peers are to be told, the speaker behind takes the session as it is: it is told what the peer has
+// announced, and announces from then on. The peer notices nothing.
 func TestSessionIsHandedOver(t *testing.T) {
 	t.Parallel()
 	behind := &taker{mute: mute{t}, conns: make(chan net.Conn, 1), announces: make(chan struct{})}

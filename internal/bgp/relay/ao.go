@@ -10,8 +10,9 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Become makes the link that of a peer from which its own differs in keys of TCP-AO at most, and reports whether it does: the session goes over to
-// other keys without an end, and the next ones begin with them. The time for which the peer keeps paths stays.
+// Become makes the link that of a peer from which its own differs in keys of TCP-AO at most, and reports whether it
+// does: the session goes over to other keys without an end, and the next ones begin with them. The time for which the
+// peer keeps paths stays.
 func (l *Link) Become(p Peer) bool {
 	keys := *l.ao.Load()
 	was := l.peer

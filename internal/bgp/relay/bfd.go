@@ -9,7 +9,8 @@ import (
 
 // Loss is what BFD tells of a peer that it has lost.
 type Loss struct {
-	// Begun is when BFD came Up, zero if a former process of this node had it Up; Alive is when it was last Up at the peer.
+	// Begun is when BFD came Up, zero if a former process of this node had it Up; Alive is when it was last Up at the
+	// peer.
 	Begun, Alive time.Time
 	// Independent: the peer's BFD survives a restart of its control plane, so that its forwarding has failed.
 	Independent bool
@@ -26,14 +27,15 @@ func (r *Relay) Lost(peer netip.Addr, loss Loss) {
 	}
 }
 
-// concerns reports whether the loss is one of a session that is up since a time, where the one before ended at over. Of a peer that ends
-// BFD with each session it is not: the next one would be ended, too, and so for ever.
+// concerns reports whether the loss is one of a session that is up since a time, where the one before ended at over. Of
+// a peer that ends BFD with each session it is not: the next one would be ended, too, and so for ever.
 func (loss Loss) concerns(up, over time.Time) bool {
 	return !loss.Alive.Before(up) || loss.Begun.After(over)
 }
 
-// lost ends the session that is up, if the loss is one of it. What a peer has announced that restarts gracefully is kept (RFC 5882 section 4.3)
-// but for want of other paths only: it cannot be told whether the peer restarts or has failed.
+// lost ends the session that is up, if the loss is one of it. What a peer has announced that restarts gracefully is
+// kept (RFC 5882 section 4.3) but for want of other paths only: it cannot be told whether the peer restarts or has
+// failed.
 func (l *Link) lost(loss Loss) {
 	l.mu.Lock()
 	s := l.current

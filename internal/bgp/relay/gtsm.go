@@ -10,10 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener cannot have a least TTL for each peer, and a connection has its own only after it was accepted, when what came with it
-// from afar may be there already. So the listener has a filter, which the kernel asks about each packet, from the first one on.
+// A listener cannot have a least TTL for each peer, and a connection has its own only after it was accepted, when what
+// came with it from afar may be there already. So the listener has a filter, which the kernel asks about each packet,
+// from the first one on.
 
-// maxTTLPeers is how many peers fit into a filter of a listener (BPF_MAXINSNS); those beyond have their connections' least TTL alone.
+// maxTTLPeers is how many peers fit into a filter of a listener (BPF_MAXINSNS); those beyond have their connections'
+// least TTL alone.
 const maxTTLPeers = 300
 
 // ttlFilter makes the program of a filter that drops what comes from the peers named with a TTL below theirs.
@@ -74,7 +76,8 @@ func (l *listener) setTTLFilter(least map[netip.Addr]uint8) error {
 			return err
 		}
 		program := ttlFilter(l.self, least)
-		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 	})
 }
 

@@ -15,8 +15,9 @@ import (
 // mostHanding is how many sessions are handed over at a time: a thousand at once would make each wait for all others.
 const mostHanding = 16
 
-// hand hands over to the speaker behind what it has to know of the peer once others are to be told: the session, if the relay carries it alone, and
-// what is kept of sessions before. After a failure it tries again, for as long as there is something to hand over.
+// hand hands over to the speaker behind what it has to know of the peer once others are to be told: the session, if the
+// relay carries it alone, and what is kept of sessions before. After a failure it tries again, for as long as there is
+// something to hand over.
 func (l *Link) hand() {
 	pauses := wait.Backoff{First: time.Second, Most: 10 * time.Second}
 	for {
@@ -53,8 +54,8 @@ func (l *Link) handOnce() bool {
 	return l.tellKept(ctx)
 }
 
-// handSession has the speaker behind take a session that goes on. The peer is told once more what this node originates, by the speaker, and notices
-// nothing else: of what changes meanwhile the relay tells it until the speaker does.
+// handSession has the speaker behind take a session that goes on. The peer is told once more what this node originates,
+// by the speaker, and notices nothing else: of what changes meanwhile the relay tells it until the speaker does.
 func (l *Link) handSession(ctx context.Context, s *session) error {
 	back, err := l.behind.Attach(ctx, s.first)
 	if err != nil {
@@ -73,9 +74,9 @@ func (l *Link) handSession(ctx context.Context, s *session) error {
 	return nil
 }
 
-// tellKept tells the speaker behind of what is kept of a peer that restarts, if it was not told while the peer had a session: in one without the
-// peer, which breaks at the end, so that the speaker keeps the paths for what is left of the restart time. A peer that has a session again
-// announces them itself.
+// tellKept tells the speaker behind of what is kept of a peer that restarts, if it was not told while the peer had a
+// session: in one without the peer, which breaks at the end, so that the speaker keeps the paths for what is left of
+// the restart time. A peer that has a session again announces them itself.
 func (l *Link) tellKept(ctx context.Context) bool {
 	s, open := l.restored()
 	if s == nil {
@@ -108,7 +109,8 @@ func (l *Link) noteTold() {
 	}
 }
 
-// restored returns a session in which the peer has announced what is kept and untold, and the peer's OPEN for that; nil: there is nothing to tell.
+// restored returns a session in which the peer has announced what is kept and untold, and the peer's OPEN for that;
+// nil: there is nothing to tell.
 func (l *Link) restored() (s *session, open wire.LocalOpen) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,13 +20,15 @@ import (
 // Timing of connections.
 const (
 	dialTimeout = 4 * time.Second
-	// A peer that restarts is back within seconds, so that the first attempts come in quick succession: each wait is a tenth
-	// longer than the one before, up to ConnectRetry, which at its default of 5 s is reached after 45 s.
+	// A peer that restarts is back within seconds, so that the first attempts come in quick succession: each wait is a
+	// tenth longer than the one before, up to ConnectRetry, which at its default of 5 s is reached after 45 s.
 	firstRetry = 400 * time.Millisecond
-	// afterLoss is the wait after a connection that broke, or a session that was up for as long as stable: the peer's process
-	// may be starting again already. One that a NOTIFICATION ends within moments, repeatedly, is tried less and less often.
+	// afterLoss is the wait after a connection that broke, or a session that was up for as long as stable: the peer's
+	// process may be starting again already. One that a NOTIFICATION ends within moments, repeatedly, is tried less and
+	// less often.
 	afterLoss = 200 * time.Millisecond
-	// standIn is for how many halves of ConnectRetry a passive link waits for the peer: a peer that is there has tried by then, see dial.
+	// standIn is for how many halves of ConnectRetry a passive link waits for the peer: a peer that is there has tried by
+	// then, see dial.
 	standIn = 3
 	stable  = 10 * time.Second
 	// openWait is for the first message on a connection, handshakeWait for all until the session is up.
@@ -36,15 +38,17 @@ const (
 	youngHandshake = time.Second
 	// crossing is for how long after a session is up a connection can come that its peer opened before.
 	crossing = 3 * time.Second
-	// settling is for how long a session to which the peer has agreed may take to be up before another connection can take its place.
+	// settling is for how long a session to which the peer has agreed may take to be up before another connection can take
+	// its place.
 	settling = time.Second
-	// probeWait is for how long an acknowledgement on a session that is up keeps another connection of its peer from taking its place: it
-	// must come within the round trip time, and a retransmission or two.
+	// probeWait is for how long an acknowledgement on a session that is up keeps another connection of its peer from
+	// taking its place: it must come within the round trip time, and a retransmission or two.
 	probeWait     = 2 * time.Second
 	probeInterval = 10 * time.Millisecond
 	// passiveCheck is how often it is looked why passive sessions are not up.
 	passiveCheck = 5 * time.Second
-	// releaseWait bounds how long a retired session may take to send its NOTIFICATION. If the speaker behind is slow it is sent from here.
+	// releaseWait bounds how long a retired session may take to send its NOTIFICATION. If the speaker behind is slow it is
+	// sent from here.
 	releaseWait = 2 * time.Second
 	lastWord    = 500 * time.Millisecond
 	// mostParting is how many sessions of a peer can be sending their NOTIFICATION.
@@ -82,7 +86,8 @@ type Link struct {
 	reached      bool          // the last session that was up is one that this end opened
 	next         time.Time     // when the next connection is tried; past: it is, or none has to be
 	whole        chan struct{} // closed when the peer has sent its table in some session; nil: not awaited
-	// kept is what is kept, by the speaker behind, too, of sessions that are over, until keptUntil, as the peer has asked for; nil: nothing.
+	// kept is what is kept, by the speaker behind, too, of sessions that are over, until keptUntil, as the peer has asked
+	// for; nil: nothing.
 	kept      map[netip.Prefix]Path
 	keptUntil time.Time
 	deaf      bool      // BFD has lost the peer since it had a session that was up
@@ -95,9 +100,9 @@ type hold struct {
 	last  time.Duration
 }
 
-// damping makes the wait after a session that was up for moments longer with each one: a peer whose sessions come and go would else
-// have every path that it announces announced and withdrawn, here and wherever it is passed on. What it has announced is kept, as
-// graceful restart has it, while it waits.
+// damping makes the wait after a session that was up for moments longer with each one: a peer whose sessions come and
+// go would else have every path that it announces announced and withdrawn, here and wherever it is passed on. What it
+// has announced is kept, as graceful restart has it, while it waits.
 type damping struct {
 	short int // sessions in a row that did not last
 	until time.Time
@@ -127,8 +132,8 @@ func (h hold) strike(now time.Time, first, longest time.Duration) hold {
 	return hold{until: now.Add(next), last: next}
 }
 
-// restart is what the next OPEN says of the session before. That one was lost by a restart of this process, or of the connection alone;
-// this node has gone on forwarding in both cases.
+// restart is what the next OPEN says of the session before. That one was lost by a restart of this process, or of the
+// connection alone; this node has gone on forwarding in both cases.
 func (l *Link) restart() wire.Restart {
 	kept := l.relay.now().Before(l.peer.KeptUntil)
 	spoken := l.spoken.Load()
@@ -145,8 +150,8 @@ func (l *Link) HeldUntil() time.Time {
 	return time.Time{}
 }
 
-// SetRules has other rules decide from now on. What the peer has announced already is judged again. What it was told is told again if the relay
-// carries the session alone; else that is for the speaker behind to do.
+// SetRules has other rules decide from now on. What the peer has announced already is judged again. What it was told is
+// told again if the relay carries the session alone; else that is for the speaker behind to do.
 func (l *Link) SetRules(now *Rules) {
 	before := l.rules.Swap(now)
 	s := l.session()
@@ -164,8 +169,8 @@ func (l *Link) SetRules(now *Rules) {
 	}
 }
 
-// Touch has the speaker behind announce those paths of the peer once more that are touched, to all that it announces them to.
-// The epoch is another one each time.
+// Touch has the speaker behind announce those paths of the peer once more that are touched, to all that it announces
+// them to. The epoch is another one each time.
 func (l *Link) Touch(epoch uint8, touched func(netip.Prefix) bool) {
 	if s := l.session(); s != nil {
 		go s.judgeAgain(l.ctx, epoch, touched)
@@ -239,7 +244,8 @@ func (l *Link) Paths(f func(Path)) {
 	}
 }
 
-// begin notes that a session is up, which takes over what was kept for it. A peer that no longer restarts gracefully says nothing of it.
+// begin notes that a session is up, which takes over what was kept for it. A peer that no longer restarts gracefully
+// says nothing of it.
 func (l *Link) begin(s *session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -318,7 +324,8 @@ func (l *Link) tableEnded() {
 	}
 }
 
-// Retire begins no session any more. The one that is stays, for the speaker behind to end; one that is in its handshake ends.
+// Retire begins no session any more. The one that is stays, for the speaker behind to end; one that is in its handshake
+// ends.
 func (l *Link) Retire() {
 	l.relay.forget(l)
 	l.mu.Lock()
@@ -345,7 +352,8 @@ func (l *Link) Release() {
 	context.AfterFunc(l.ctx, l.hangUp)
 }
 
-// dismiss tells the peer that it is none any more: else it would take the end for a lost connection, and keep what it was told.
+// dismiss tells the peer that it is none any more: else it would take the end for a lost connection, and keep what it
+// was told.
 func (l *Link) dismiss() {
 	if s := l.session(); s != nil {
 		n := &wire.Notification{Code: wire.Cease, Subcode: wire.PeerDeconfigured}
@@ -363,7 +371,8 @@ func (l *Link) hangUp() {
 	}
 }
 
-// free returns when a connection is to be tried. Not ok: the link has ended, or a session is up, at whose end dial begins anew.
+// free returns when a connection is to be tried. Not ok: the link has ended, or a session is up, at whose end dial
+// begins anew.
 func (l *Link) free() (ok bool) {
 	for l.ctx.Err() == nil {
 		l.mu.Lock()
@@ -395,8 +404,8 @@ func (l *Link) sleep(wait time.Duration) {
 	}
 }
 
-// dial keeps connecting while no session is up. Like incoming it is at the bottom of the stack of a session that goes on, of which there are
-// thousands, and so leaves to others what takes room there.
+// dial keeps connecting while no session is up. Like incoming it is at the bottom of the stack of a session that goes
+// on, of which there are thousands, and so leaves to others what takes room there.
 func (l *Link) dial() {
 	baseline := l.relay.signing.read()
 	for ; l.free(); l.tries++ {
@@ -433,8 +442,8 @@ func (l *Link) try(baseline refusals) *session {
 	return newSession(l, conn, true)
 }
 
-// await gives the peer of a passive link its time to connect. If it does not, as when a firewall drops its SYNs and not ours, this end does. The
-// mutex is held.
+// await gives the peer of a passive link its time to connect. If it does not, as when a firewall drops its SYNs and not
+// ours, this end does. The mutex is held.
 func (l *Link) await() {
 	if l.peer.Passive {
 		l.turn = l.relay.now().Add(standIn * l.peer.ConnectRetry / 2)
@@ -483,7 +492,8 @@ func (l *Link) incoming(conn *net.TCPConn) {
 	l.unreserve(conn)
 }
 
-// greet reads the OPEN of a peer that has connected. The speaker behind hears of the connection when that is found good.
+// greet reads the OPEN of a peer that has connected. The speaker behind hears of the connection when that is found
+// good.
 func (l *Link) greet(conn *net.TCPConn) *session {
 	if !l.reserve(conn) {
 		reset(conn)
@@ -594,7 +604,8 @@ func (l *Link) leave(s *session) int {
 	return l.parting
 }
 
-// startDialling has dial run: at once, or, if the peer is to connect and the last session came by it, when it had its time. The mutex is held.
+// startDialling has dial run: at once, or, if the peer is to connect and the last session came by it, when it had its
+// time. The mutex is held.
 func (l *Link) startDialling() {
 	if !l.reached {
 		l.await()

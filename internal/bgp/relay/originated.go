@@ -16,7 +16,8 @@ type Originated struct {
 	Aggregate bool
 }
 
-// originated is what this node originates, for peers whose sessions the relay carries alone. It does not change, but for being replaced.
+// originated is what this node originates, for peers whose sessions the relay carries alone. It does not change, but
+// for being replaced.
 type originated struct {
 	version uint64
 	paths   map[netip.Prefix]announced
@@ -30,8 +31,9 @@ type announced struct {
 	since uint64
 }
 
-// SetOriginated makes paths the whole of what this node originates. Peers whose sessions the relay carries alone are told, in their own time. The
-// speaker behind has to be told of it afterwards: then a peer whose session it takes meanwhile misses nothing.
+// SetOriginated makes paths the whole of what this node originates. Peers whose sessions the relay carries alone are
+// told, in their own time. The speaker behind has to be told of it afterwards: then a peer whose session it takes
+// meanwhile misses nothing.
 func (r *Relay) SetOriginated(paths []Originated) {
 	r.originate(func(before map[netip.Prefix]announced, version uint64) map[netip.Prefix]announced {
 		now := make(map[netip.Prefix]announced, len(paths))
@@ -46,7 +48,8 @@ func (r *Relay) SetOriginated(paths []Originated) {
 	})
 }
 
-// TouchOriginated has those paths that are touched announced once more: by rules that hold for every peer something else may become of them.
+// TouchOriginated has those paths that are touched announced once more: by rules that hold for every peer something
+// else may become of them.
 func (r *Relay) TouchOriginated(touched func(netip.Prefix) bool) {
 	r.originate(func(before map[netip.Prefix]announced, version uint64) map[netip.Prefix]announced {
 		now := maps.Clone(before)
@@ -78,7 +81,8 @@ func (r *Relay) originate(next func(before map[netip.Prefix]announced, version u
 	}
 }
 
-// since returns the messages for a peer that has been told of what was originated before; again: all paths are announced once more.
+// since returns the messages for a peer that has been told of what was originated before; again: all paths are
+// announced once more.
 func (o *originated) since(before *originated, again bool) (text []byte) {
 	if !again && before.version+1 == o.version {
 		return o.step
@@ -122,7 +126,8 @@ func (s *session) tellAgain() {
 	s.tellOriginated()
 }
 
-// tellOriginated tells a peer whose session the relay carries alone what this node originates, as far as it has not been told.
+// tellOriginated tells a peer whose session the relay carries alone what this node originates, as far as it has not
+// been told.
 func (s *session) tellOriginated() {
 	if s.out.telling.Swap(true) {
 		return // who waits for the lock tells of this, too

@@ -33,11 +33,14 @@ func TestKeysOf(t *testing.T) {
 		"no passwords":     {"10.0.0.1", map[netip.Addr]string{a: "", b: ""}, map[netip.Prefix]string{}},
 		"one for all":      {"10.0.0.1", map[netip.Addr]string{a: "x", b: "x", six: "y"}, map[netip.Prefix]string{prefix("0.0.0.0/0"): "x"}},
 		"one for all, six": {"fd00::1", map[netip.Addr]string{a: "x", six: "y"}, map[netip.Prefix]string{prefix("::/0"): "y"}},
-		"two":              {"10.0.0.1", map[netip.Addr]string{a: "x", b: "y"}, map[netip.Prefix]string{prefix("10.0.0.2/32"): "x", prefix("10.0.0.3/32"): "y"}},
-		"one without":      {"10.0.0.1", map[netip.Addr]string{a: "x", b: ""}, map[netip.Prefix]string{prefix("10.0.0.2/32"): "x"}},
-		"of two links":     {"fe80::9%eth0", map[netip.Addr]string{addr("fe80::1%eth0"): "", addr("fe80::2%eth0"): "x", addr("fe80::1%eth1"): "y", six: "z"}, map[netip.Prefix]string{prefix("fe80::2/128"): "x"}},
-		"of no link":       {"fd00::9", map[netip.Addr]string{addr("fe80::1%eth0"): "x", six: ""}, map[netip.Prefix]string{}},
-		"of all links":     {"::", map[netip.Addr]string{addr("fe80::1%eth0"): "x", six: ""}, map[netip.Prefix]string{prefix("fe80::1/128"): "x"}},
+		"two": {"10.0.0.1", map[netip.Addr]string{a: "x", b: "y"},
+			map[netip.Prefix]string{prefix("10.0.0.2/32"): "x", prefix("10.0.0.3/32"): "y"}},
+		"one without": {"10.0.0.1", map[netip.Addr]string{a: "x", b: ""}, map[netip.Prefix]string{prefix("10.0.0.2/32"): "x"}},
+		"of two links": {"fe80::9%eth0", map[netip.Addr]string{addr("fe80::1%eth0"): "", addr("fe80::2%eth0"): "x", addr("fe80::1%eth1"): "y",
+			six: "z"}, map[netip.Prefix]string{prefix("fe80::2/128"): "x"}},
+		"of no link": {"fd00::9", map[netip.Addr]string{addr("fe80::1%eth0"): "x", six: ""}, map[netip.Prefix]string{}},
+		"of all links": {"::", map[netip.Addr]string{addr("fe80::1%eth0"): "x", six: ""},
+			map[netip.Prefix]string{prefix("fe80::1/128"): "x"}},
 	} {
 		difftest.Want(t, name, c.want, keysOf(addr(c.listener), peersOf(addr(c.listener), c.passwords)))
 	}
@@ -112,7 +115,8 @@ func heard(t *testing.T, l *Link, id string, restarted bool) *session {
 		flags = 0x80
 	}
 	router := addr(id).As4()
-	open := []byte{4, 0xfc, 0, 0, 90, router[0], router[1], router[2], router[3], 18, 2, 16, 1, 4, 0, 1, 0, 1, 64, 2, flags, 120, 65, 4, 0, 0, 0xfc, 0}
+	open := []byte{4, 0xfc, 0, 0, 90, router[0], router[1], router[2], router[3], 18, 2, 16, 1, 4, 0, 1, 0, 1, 64, 2, flags,
+		120, 65, 4, 0, 0, 0xfc, 0}
 	open[9], open[11] = byte(len(open)-10), byte(len(open)-12)
 	message := append([]byte(strings.Repeat("\xff", 16)), 0, byte(19+len(open)), 1)
 	if v := s.wire.Check(append(message, open...)); v.Reset != nil {
@@ -164,8 +168,10 @@ func TestWords(t *testing.T) {
 		{p, op(syscall.ECONNREFUSED), false, "TCP refused on port 1790: "},
 		{p, op(syscall.ETIMEDOUT), false, "no TCP answer on port 1790: the node is down, a firewall drops, or it expects an MD5 password"},
 		{p, context.DeadlineExceeded, false, "no TCP answer on port 1790: "},
-		{secret, op(syscall.ETIMEDOUT), false, "no TCP answer on port 1790: MD5 password wrong or missing on one side, the node is down, or a firewall drops"},
-		{secret, op(syscall.ETIMEDOUT), true, "no TCP answer on port 1790, and this kernel refuses segments for their MD5 signature: MD5 password wrong or missing on one side"},
+		{secret, op(syscall.ETIMEDOUT), false,
+			"no TCP answer on port 1790: MD5 password wrong or missing on one side, the node is down, or a firewall drops"},
+		{secret, op(syscall.ETIMEDOUT), true,
+			"no TCP answer on port 1790, and this kernel refuses segments for their MD5 signature: MD5 password wrong or missing on one side"},
 		{p, op(syscall.EHOSTUNREACH), false, "host unreachable: "},
 		{p, op(syscall.ENETUNREACH), false, "network unreachable: "},
 		{p, op(syscall.EADDRNOTAVAIL), false, "our own address 10.0.0.1 is not on this node"},
@@ -204,7 +210,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// A loss of BFD that was Up at the time of a session ends it, and one of BFD that ended with the session before does not.
+// A loss of BFD that was Up at the time of a session ends it, and one of BFD that ended with the session before does
+// not.
 func TestLossConcerns(t *testing.T) {
 	var none time.Time
 	over := time.Unix(1000, 0)
@@ -245,7 +252,8 @@ func TestStrangers(t *testing.T) {
 func TestNextHops(t *testing.T) {
 	r := &Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64512}}
 	self := addr("fe80::9")
-	for hop, want := range map[netip.Addr]string{addr("fe80::1"): "", self: policy.ReasonOwnHop, wire.Placeholder4: policy.ReasonNoHop, wire.Placeholder6: policy.ReasonNoHop} {
+	for hop, want := range map[netip.Addr]string{addr("fe80::1"): "", self: policy.ReasonOwnHop, wire.Placeholder4: policy.ReasonNoHop,
+		wire.Placeholder6: policy.ReasonNoHop} {
 		change, reason := r.imports(prefix("10.1.0.0/26"), &wire.Attributes{NextHop: wire.Placeholder4, Via: hop}, self)
 		if reason != want || change.Withdraw != (want != "") {
 			t.Errorf("next hop %s: %+v, %q, want %q", hop, change, reason, want)
@@ -297,10 +305,13 @@ func TestPassesInside(t *testing.T) {
 	}
 }
 
-// A peer is told its own aggregates and no other's, and none of the blocks that they stand for; its rules see what it is told.
+// A peer is told its own aggregates and no other's, and none of the blocks that they stand for; its rules see what it
+// is told.
 func TestAggregates(t *testing.T) {
-	base := &policy.Base{Transit: []netip.Prefix{prefix("10.0.0.0/8")}, Tags: []policy.Tag{{Prefix: prefix("10.1.0.0/16"), Communities: []policy.Community{{A: 1, B: 2}}}}}
-	rules := &Rules{Base: base, Session: policy.Session{LocalASN: 64512, PeerASN: 65000}, Aggregates: policy.Aggregates{{Prefix: prefix("10.1.0.0/16"), Live: true}}}
+	base := &policy.Base{Transit: []netip.Prefix{prefix("10.0.0.0/8")},
+		Tags: []policy.Tag{{Prefix: prefix("10.1.0.0/16"), Communities: []policy.Community{{A: 1, B: 2}}}}}
+	rules := &Rules{Base: base, Session: policy.Session{LocalASN: 64512, PeerASN: 65000},
+		Aggregates: policy.Aggregates{{Prefix: prefix("10.1.0.0/16"), Live: true}}}
 	filtered, none := *rules, *rules
 	filtered.Export, none.Aggregates = policy.Within([]netip.Prefix{prefix("10.1.2.0/24")}, "not in there"), nil
 	if rules.SameExports(&none) {

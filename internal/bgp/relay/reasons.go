@@ -21,12 +21,13 @@ const (
 // Neither is how the reason begins why a passive link, whose peer does not connect, has not connected either.
 const Neither = "it does not connect, and "
 
-// Vague reports that a reason says that there is no session any more, and not what keeps the next one from coming about.
+// Vague reports that a reason says that there is no session any more, and not what keeps the next one from coming
+// about.
 func Vague(reason string) bool { return reason == LostKept || reason == NotBack || reason == silent }
 
-// dialFailure names the cause of a failed connect and where to look. refused says that the kernel has refused segments for
-// their signature since the session was up or configured. The text contains no numbers: the same failure
-// must have the same text, or the time of its first occurrence is lost.
+// dialFailure names the cause of a failed connect and where to look. refused says that the kernel has refused segments
+// for their signature since the session was up or configured. The text contains no numbers: the same failure must have
+// the same text, or the time of its first occurrence is lost.
 func dialFailure(p Peer, err error, refused bool) string {
 	switch {
 	case errors.Is(err, errNoInterface):
@@ -53,7 +54,8 @@ func noAnswer(p Peer, refused bool) string {
 	case !p.signs():
 		return fmt.Sprintf("no TCP answer on port %d: the node is down, a firewall drops, or it expects an MD5 password", p.Port)
 	case refused:
-		return fmt.Sprintf("no TCP answer on port %d, and this kernel refuses segments for their %s signature: %s", p.Port, p.option(), p.mismatch())
+		return fmt.Sprintf("no TCP answer on port %d, and this kernel refuses segments for their %s signature: %s", p.Port,
+			p.option(), p.mismatch())
 	}
 	return fmt.Sprintf("no TCP answer on port %d: %s, the node is down, or a firewall drops", p.Port, p.mismatch())
 }

@@ -16,24 +16,27 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
 
-// Behind is the speaker behind the relay, for one peer. It gets the sessions of peers of which others are told; see Rules.Told.
+// Behind is the speaker behind the relay, for one peer. It gets the sessions of peers of which others are told; see
+// Rules.Told.
 type Behind interface {
 	// Ready returns when the speaker can take a session: it has worked in the end of the one before. It ends with ctx.
 	Ready(ctx context.Context) error
-	// Attach has the speaker take a session that is up for the peer, or has been for long, whose OPEN it is told. It returns the connection, on
-	// which both have said OPEN and KEEPALIVE. It ends with ctx.
+	// Attach has the speaker take a session that is up for the peer, or has been for long, whose OPEN it is told. It
+	// returns the connection, on which both have said OPEN and KEEPALIVE. It ends with ctx.
 	Attach(ctx context.Context, open []byte) (net.Conn, error)
-	// Announces returns when the speaker announces on the session that it took last: what it is told to originate from then on reaches the peer. It
-	// ends with ctx.
+	// Announces returns when the speaker announces on the session that it took last: what it is told to originate from
+	// then on reaches the peer. It ends with ctx.
 	Announces(ctx context.Context) error
 	// Throttle waits until the speaker can take another UPDATE. It ends with ctx.
 	Throttle(ctx context.Context)
-	// Drain waits until the speaker has worked in the UPDATEs that it has been given, for a second at most. It ends with ctx.
+	// Drain waits until the speaker has worked in the UPDATEs that it has been given, for a second at most. It ends with
+	// ctx.
 	Drain(ctx context.Context)
-	// Session is called when a session of the peer comes up, when it has ended, and when the paths that were kept of it are dropped: Link.Paths
-	// has changed. It must not wait.
+	// Session is called when a session of the peer comes up, when it has ended, and when the paths that were kept of it
+	// are dropped: Link.Paths has changed. It must not wait.
 	Session(up bool)
-	// Changed is called when Link.Paths has changed within a session, which the speaker need not have worked in yet. It must not wait.
+	// Changed is called when Link.Paths has changed within a session, which the speaker need not have worked in yet. It
+	// must not wait.
 	Changed()
 	// Failed is called with the reason why the session is not established, or is about to end.
 	Failed(reason string)
@@ -46,7 +49,8 @@ type End struct {
 	At    time.Time
 	Since time.Time // since when it was up; zero: it did not come up
 	By    string    // of the constants below
-	// Reason is why, in one sentence. Failure: Failed was not called for it, and it is one; a newer connection that takes the place of one is none.
+	// Reason is why, in one sentence. Failure: Failed was not called for it, and it is one; a newer connection that takes
+	// the place of one is none.
 	Reason  string
 	Failure bool
 	// Sent and Received are the NOTIFICATIONs of this end and of the peer, Error is that of TCP; empty: there was none.
@@ -86,8 +90,8 @@ type Peer struct {
 	Hops int
 	// ClusterID is under which we reflect paths to it and from it; invalid: we do not.
 	ClusterID netip.Addr
-	// KeptUntil is until when the peer may keep what an earlier process of this node has announced, and the node still forwards for
-	// that; zero: it keeps nothing.
+	// KeptUntil is until when the peer may keep what an earlier process of this node has announced, and the node still
+	// forwards for that; zero: it keeps nothing.
 	KeptUntil time.Time
 }
 
@@ -126,9 +130,9 @@ func New(log *slog.Logger, now func() time.Time, config Config) *Relay {
 	return r
 }
 
-// Listen makes addrs the whole set of addresses that connections of peers are accepted on. Sessions that are stay. After an
-// error, which is a *net.OpError with the address, it is as before. Link-local addresses, whose zones are indices, are left out if they cannot be
-// used, as when another host has them, too; see Listens.
+// Listen makes addrs the whole set of addresses that connections of peers are accepted on. Sessions that are stay.
+// After an error, which is a *net.OpError with the address, it is as before. Link-local addresses, whose zones are
+// indices, are left out if they cannot be used, as when another host has them, too; see Listens.
 func (r *Relay) Listen(ctx context.Context, addrs []netip.AddrPort) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,8 +204,8 @@ func (r *Relay) open(ctx context.Context, addrs []netip.AddrPort) (opened []*lis
 	return opened, nil
 }
 
-// watch checks periodically why passive sessions do not come up. A peer that does not connect is no fault by itself, but a wrong
-// password is seen in the kernel's counters only.
+// watch checks periodically why passive sessions do not come up. A peer that does not connect is no fault by itself,
+// but a wrong password is seen in the kernel's counters only.
 func (r *Relay) watch() {
 	ticker := time.NewTicker(passiveCheck)
 	defer ticker.Stop()
@@ -256,8 +260,9 @@ type Secrets struct {
 	AO        map[netip.Addr]tcpao.Keys
 }
 
-// SetSecrets says by what connections to the addresses listened on must be signed. Connections that exist keep theirs. Peers with a
-// secret must be in here before Add. unsigned are the peers whose secret the kernel cannot take: their connections are refused.
+// SetSecrets says by what connections to the addresses listened on must be signed. Connections that exist keep theirs.
+// Peers with a secret must be in here before Add. unsigned are the peers whose secret the kernel cannot take: their
+// connections are refused.
 func (r *Relay) SetSecrets(secrets Secrets) (unsigned map[netip.Addr]error, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -342,8 +347,8 @@ func (r *Relay) accept(l *listener) {
 // acceptPause keeps a lack of file descriptors from becoming a lack of CPU.
 const acceptPause = 100 * time.Millisecond
 
-// welcome hands a connection to its peer's link or refuses it. A stranger costs a lookup: it is not told a word, and its
-// connection is reset so that no state of it stays in the kernel.
+// welcome hands a connection to its peer's link or refuses it. A stranger costs a lookup: it is not told a word, and
+// its connection is reset so that no state of it stays in the kernel.
 func (r *Relay) welcome(conn *net.TCPConn) {
 	from := addrOf(conn.RemoteAddr())
 	r.mu.Lock()

@@ -51,7 +51,8 @@ func read(conn net.Conn) (kind byte, body []byte) {
 	return header[18], body
 }
 
-// established makes a link whose session is up, which the speaker behind has, and returns the peer's end, and how to replace the link.
+// established makes a link whose session is up, which the speaker behind has, and returns the peer's end, and how to
+// replace the link.
 func established(t *testing.T, now func() time.Time, behind relay.Behind) (link *relay.Link, conn net.Conn, replace func() *relay.Link) {
 	t.Helper()
 	link, conn, replace = agreed(t, now, behind, time.Time{}, true)
@@ -74,13 +75,15 @@ func newRelay(now func() time.Time) *relay.Relay {
 }
 
 // agreed makes a link whose peer has agreed to a session, and has kept what it had of this node until then.
-func agreed(t *testing.T, now func() time.Time, behind relay.Behind, kept time.Time, told bool) (link *relay.Link, conn net.Conn, replace func() *relay.Link) {
+func agreed(t *testing.T, now func() time.Time, behind relay.Behind, kept time.Time,
+	told bool) (link *relay.Link, conn net.Conn, replace func() *relay.Link) {
 	t.Helper()
 	return agreedWith(t, newRelay(now), behind, kept, told, 90)
 }
 
 // agreedWith is agreed with a relay, and the hold time of the peer in seconds.
-func agreedWith(t *testing.T, r *relay.Relay, behind relay.Behind, kept time.Time, told bool, hold uint16) (link *relay.Link, conn net.Conn, replace func() *relay.Link) {
+func agreedWith(t *testing.T, r *relay.Relay, behind relay.Behind, kept time.Time, told bool,
+	hold uint16) (link *relay.Link, conn net.Conn, replace func() *relay.Link) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	errtest.Must(t, err)
@@ -88,7 +91,8 @@ func agreedWith(t *testing.T, r *relay.Relay, behind relay.Behind, kept time.Tim
 	local := netip.MustParseAddr("127.0.0.1")
 	rules := rulesOf(told)
 	peer := relay.Peer{
-		Addr: local, From: local, Port: uint16(l.Addr().(*net.TCPAddr).Port), ASN: 64512, ConnectRetry: time.Second, HoldTime: 90 * time.Second, MaxPrefixes: 10,
+		Addr: local, From: local, Port: uint16(l.Addr().(*net.TCPAddr).Port), ASN: 64512, ConnectRetry: time.Second,
+		HoldTime: 90 * time.Second, MaxPrefixes: 10,
 		KeptUntil: kept,
 	}
 	link = r.Add(peer, rules, behind)
@@ -139,8 +143,9 @@ func (b busy) Attach(context.Context, []byte) (net.Conn, error) {
 	return theirs, nil
 }
 
-// After a restart the peer has our KEEPALIVE together with our table, also if that takes longer than a peer that says nothing is waited for: the session is
-// up for it, so that it drops what it has kept of us if the next restart comes between the two (RFC 4724 section 4.2).
+// After a restart the peer has our KEEPALIVE together with our table, also if that takes longer than a peer that says
+// nothing is waited for: the session is up for it, so that it drops what it has kept of us if the next restart comes
+// between the two (RFC 4724 section 4.2).
 func TestTableComesWithKeepalive(t *testing.T) {
 	link, conn, _ := agreed(t, time.Now, busy{mute{t}}, time.Now().Add(time.Hour), true)
 	defer func() { link.Retire(); link.Release() }()
@@ -156,7 +161,8 @@ func TestTableComesWithKeepalive(t *testing.T) {
 	}
 }
 
-// keeper is a speaker that shows what it is told: the OPEN of each session, all UPDATEs, and nothing at the end of a session.
+// keeper is a speaker that shows what it is told: the OPEN of each session, all UPDATEs, and nothing at the end of a
+// session.
 type keeper struct {
 	mute
 	told chan []byte

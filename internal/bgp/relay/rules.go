@@ -18,8 +18,9 @@ type Rules struct {
 	Client bool
 	// Reflects: this node is a reflector.
 	Reflects bool
-	// Told: other peers may be told of the peer's paths, so that the speaker behind has to have them, and the session. Else the relay carries it
-	// alone, and announces what this node originates. A session for which that was true once stays with the speaker until its end.
+	// Told: other peers may be told of the peer's paths, so that the speaker behind has to have them, and the session.
+	// Else the relay carries it alone, and announces what this node originates. A session for which that was true once
+	// stays with the speaker until its end.
 	Told    bool
 	NextHop NextHop
 	// Aggregates are the peer's.
@@ -70,7 +71,8 @@ func (r *Rules) imports(prefix netip.Prefix, a *wire.Attributes, self netip.Addr
 	return out.Change, ""
 }
 
-// exports decides about a path that the speaker behind announces to the peer. self is our end of the session, of any family.
+// exports decides about a path that the speaker behind announces to the peer. self is our end of the session, of any
+// family.
 func (r *Rules) exports(prefix netip.Prefix, a *wire.Attributes, stamp wire.Stamp, self netip.Addr) wire.Change {
 	if !r.Session.External() && !r.passesInside(stamp.Source) {
 		return wire.Change{Withdraw: true}
@@ -86,7 +88,8 @@ func (r *Rules) exports(prefix netip.Prefix, a *wire.Attributes, stamp wire.Stam
 		self = wire.Placeholder4 // see wire.Extend
 	}
 	hop := r.nextHop(a.NextHop, stamp, self)
-	out := r.Base.Export(r.Session, r.Export, policy.Offer{Prefix: prefix, Attributes: a, Own: stamp.Source == wire.Own, Attracts: hop != stamp.NextHop})
+	out := r.Base.Export(r.Session, r.Export,
+		policy.Offer{Prefix: prefix, Attributes: a, Own: stamp.Source == wire.Own, Attracts: hop != stamp.NextHop})
 	if out.Verdict == policy.Reject {
 		return wire.Change{Withdraw: true}
 	}
@@ -94,8 +97,9 @@ func (r *Rules) exports(prefix netip.Prefix, a *wire.Attributes, stamp wire.Stam
 	return out.Change
 }
 
-// passesInside reports whether a peer in our own AS is told of a path, by RFC 4456 section 6. Who reflects no more still hears from the
-// speaker behind of paths that clients had announced, until these have announced them anew, and is not told when they go.
+// passesInside reports whether a peer in our own AS is told of a path, by RFC 4456 section 6. Who reflects no more
+// still hears from the speaker behind of paths that clients had announced, until these have announced them anew, and is
+// not told when they go.
 func (r *Rules) passesInside(source wire.Source) bool {
 	switch source {
 	case wire.Internal:
@@ -126,7 +130,8 @@ func (r *Rules) sameImports(o *Rules) bool {
 		(r.Base == o.Base || r.Base.EqualImport(o.Base))
 }
 
-// SameExports reports whether the peer is announced the same, but for what the base has changed: that is announced again to all.
+// SameExports reports whether the peer is announced the same, but for what the base has changed: that is announced
+// again to all.
 func (r *Rules) SameExports(o *Rules) bool {
 	return r.Session == o.Session && r.Client == o.Client && r.Reflects == o.Reflects && r.NextHop == o.NextHop && r.Export.Equal(o.Export) &&
 		slices.Equal(r.Aggregates, o.Aggregates)

@@ -67,7 +67,8 @@ func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 	rules := l.rules.Load()
 	families := wire.FamiliesOf(l.peer.Addr)
 	s := &session{
-		link: l, conn: conn, families: families, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}), buf: make([]byte, wire.Room),
+		link: l, conn: conn, families: families, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}),
+		buf: make([]byte, wire.Room),
 		wire: wire.NewSession(wire.Rules{
 			ASN: l.peer.ASN, LocalASN: rules.Session.LocalASN, LocalID: l.relay.config.RouterID, Families: families, Link: l.peer.Addr.Zone(),
 			MaxPrefixes: l.peer.MaxPrefixes, Source: rules.source(), ClusterID: l.peer.ClusterID,
@@ -87,8 +88,8 @@ func (s *session) lasted() time.Duration {
 }
 
 // beats decides a collision: s came in and has the peer's OPEN, rival is the session that the speaker behind has. While
-// that one is in its handshake, RFC 4271 section 6.8 keeps the connection that the higher router ID opened. When it is up,
-// a connection that the peer opened afterwards claims that the peer knows nothing of it: it has restarted (RFC 4724
+// that one is in its handshake, RFC 4271 section 6.8 keeps the connection that the higher router ID opened. When it is
+// up, a connection that the peer opened afterwards claims that the peer knows nothing of it: it has restarted (RFC 4724
 // section 5), and waiting for the hold timer would only take time. Whether that is so says answers.
 func (s *session) beats(rival *session) bool {
 	offer := s.wire.Offer()
@@ -105,9 +106,9 @@ func (s *session) beats(rival *session) bool {
 	return s.link.rules.Load().Session.LocalASN < offer.ASN // RFC 6286
 }
 
-// settles waits for a session that we opened and for which the peer has sent its OPEN, and reports whether it has come up or ended meanwhile. The peer
-// may have had our KEEPALIVE, and the session for established, for a while: it would take the end of that one by a collision for our
-// end, and drop our routes.
+// settles waits for a session that we opened and for which the peer has sent its OPEN, and reports whether it has come
+// up or ended meanwhile. The peer may have had our KEEPALIVE, and the session for established, for a while: it would
+// take the end of that one by a collision for our end, and drop our routes.
 func (s *session) settles() bool {
 	if !s.outgoing || !s.opened.Load() || s.upSince.Load() != 0 {
 		return false
@@ -129,9 +130,10 @@ func (s *session) settles() bool {
 	}
 }
 
-// answers reports that the session is up and its connection alive at the other end: what is sent on it is acknowledged there. An attacker who can
-// send from the peer's address could otherwise replace the peer's session by his own. The kernel of a peer whose process or host
-// has restarted does not know the connection: it resets it, or, behind a firewall, is silent.
+// answers reports that the session is up and its connection alive at the other end: what is sent on it is acknowledged
+// there. An attacker who can send from the peer's address could otherwise replace the peer's session by his own. The
+// kernel of a peer whose process or host has restarted does not know the connection: it resets it, or, behind a
+// firewall, is silent.
 func (s *session) answers() bool {
 	if s.upSince.Load() == 0 {
 		return false
@@ -220,9 +222,10 @@ func (s *session) setReadDeadline(after time.Duration) {
 	}
 }
 
-// run carries the session until it ends for the speaker behind, and returns what remains to be done towards the peer. The speaker has
-// no part in the handshake: of a peer that restarts it keeps the paths, and drops them when a session begins and does not come up, which
-// can happen when both ends connect (RFC 4271 section 6.8), or to a process that starts.
+// run carries the session until it ends for the speaker behind, and returns what remains to be done towards the peer.
+// The speaker has no part in the handshake: of a peer that restarts it keeps the paths, and drops them when a session
+// begins and does not come up, which can happen when both ends connect (RFC 4271 section 6.8), or to a process that
+// starts.
 func (s *session) run(ctx context.Context) parting {
 	if s.link.rules.Load().Told {
 		if err := s.within(ctx, s.link.behind.Ready); err != nil {
@@ -240,7 +243,8 @@ func (s *session) run(ctx context.Context) parting {
 	return s.finish(s.fromPeer(ctx))
 }
 
-// begin has the session up: the speaker behind takes it, if others are to be told of the peer's paths, or the relay carries it alone.
+// begin has the session up: the speaker behind takes it, if others are to be told of the peer's paths, or the relay
+// carries it alone.
 func (s *session) begin(ctx context.Context) error {
 	s.link.attaching.Lock()
 	defer s.link.attaching.Unlock()
@@ -264,8 +268,8 @@ func (s *session) begin(ctx context.Context) error {
 	return nil
 }
 
-// start has messages pass in both directions, between the peer and the speaker behind or, without that, the relay. It reports whether the session
-// is not over. Order is held.
+// start has messages pass in both directions, between the peer and the speaker behind or, without that, the relay. It
+// reports whether the session is not over. Order is held.
 func (s *session) start(back net.Conn) bool {
 	if s.in.closed {
 		return false
@@ -286,7 +290,8 @@ func (s *session) start(back net.Conn) bool {
 	return true
 }
 
-// close has nothing pass any more. It returns the connection with the speaker behind, nil if the relay has carried the session alone.
+// close has nothing pass any more. It returns the connection with the speaker behind, nil if the relay has carried the
+// session alone.
 func (s *session) close() (back net.Conn) {
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
@@ -513,8 +518,8 @@ func (s *session) holdTime() time.Duration {
 	return min(s.link.peer.HoldTime, time.Duration(s.wire.Offer().HoldTime)*time.Second)
 }
 
-// keepalive is how often the relay sends KEEPALIVEs, 0: never. The speaker behind sends them three times in a hold time that is the peer's, whatever
-// it was told.
+// keepalive is how often the relay sends KEEPALIVEs, 0: never. The speaker behind sends them three times in a hold time
+// that is the peer's, whatever it was told.
 func (s *session) keepalive() time.Duration {
 	own, third := s.link.peer.Keepalive, s.holdTime()/3
 	switch {
@@ -526,8 +531,8 @@ func (s *session) keepalive() time.Duration {
 	return 0
 }
 
-// keepAlive has KEEPALIVEs sent until the session is over, or the speaker behind sends them. If that is silent for longer than the hold time it is
-// not alive, and the peer shall know.
+// keepAlive has KEEPALIVEs sent until the session is over, or the speaker behind sends them. If that is silent for
+// longer than the hold time it is not alive, and the peer shall know.
 func (s *session) keepAlive() {
 	every := s.keepalive()
 	if every == 0 {
@@ -586,10 +591,10 @@ func (s *session) forward(message []byte) error {
 	return s.tell(message)
 }
 
-// held is what the peer is told from our KEEPALIVE on, which makes the session up for it. After a
-// restart it is held back until our table is complete and then told at once: a peer whose session comes up and is lost
-// again before we have announced anything drops what it has kept of us (RFC 4724 section 4.2), and a process that starts
-// is one that may be killed again.
+// held is what the peer is told from our KEEPALIVE on, which makes the session up for it. After a restart it is held
+// back until our table is complete and then told at once: a peer whose session comes up and is lost again before we
+// have announced anything drops what it has kept of us (RFC 4724 section 4.2), and a process that starts is one that
+// may be killed again.
 type held struct {
 	mu      sync.Mutex // guards the rest, and the order of what is told
 	holding bool
@@ -599,12 +604,13 @@ type held struct {
 }
 
 const (
-	// heldTime is for how long it is held, heldRoom how much of it. The speaker behind takes the session and tells its table in
-	// milliseconds, once the peer has sent its KEEPALIVE. A peer that has restarted as well, and holds that back, too, must not be waited for.
+	// heldTime is for how long it is held, heldRoom how much of it. The speaker behind takes the session and tells its
+	// table in milliseconds, once the peer has sent its KEEPALIVE. A peer that has restarted as well, and holds that back,
+	// too, must not be waited for.
 	heldTime = 250 * time.Millisecond
 	heldRoom = 1 << 16
-	// heldLonger is how much longer it is held for a peer whose KEEPALIVE has come: on a busy node the speaker takes its time. The least hold time is
-	// 3 s; and answers, whose KEEPALIVE is held, too, waits for probeWait.
+	// heldLonger is how much longer it is held for a peer whose KEEPALIVE has come: on a busy node the speaker takes its
+	// time. The least hold time is 3 s; and answers, whose KEEPALIVE is held, too, waits for probeWait.
 	heldLonger = probeWait / 2
 )
 
@@ -694,8 +700,8 @@ func (s *session) finish(how ending) parting {
 func (s *session) detach(how ending, back net.Conn) {
 	switch how.by {
 	case byLoss, byOthers, byTimer:
-		// The speaker drops UPDATEs that it has read and not worked in when the connection ends. A peer that restarts right after them would
-		// lose paths that are to be kept (RFC 4724).
+		// The speaker drops UPDATEs that it has read and not worked in when the connection ends. A peer that restarts right
+		// after them would lose paths that are to be kept (RFC 4724).
 		s.link.behind.Drain(s.link.ctx)
 	case byPeer:
 		s.await(s.outDone) // the speaker closes when it has read it

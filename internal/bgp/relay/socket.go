@@ -43,8 +43,8 @@ func peersOf[V any](self netip.Addr, peers map[netip.Addr]V) map[netip.Addr]V {
 	return left
 }
 
-// listen opens a listener on one address, whose zone is the index of an interface: names may be given to others. It is not Multipath TCP, as
-// Go's are by default, which has no MD5 keys.
+// listen opens a listener on one address, whose zone is the index of an interface: names may be given to others. It is
+// not Multipath TCP, as Go's are by default, which has no MD5 keys.
 func listen(ctx context.Context, addr netip.AddrPort) (*listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return setHeader(raw, addr.Addr()) }}
 	config.SetMultipathTCP(false)
@@ -112,11 +112,13 @@ func setHeader(raw syscall.RawConn, addr netip.Addr) error {
 		if addr.Is4() {
 			return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, ttl), unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, tos))
 		}
-		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl), unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos))
+		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos))
 	})
 }
 
-// setHops has the kernel drop what has come further than the peer may be away: all that BGP sends begins with the TTL 255.
+// setHops has the kernel drop what has come further than the peer may be away: all that BGP sends begins with the
+// TTL 255.
 func setHops(raw syscall.RawConn, p Peer) error {
 	if p.Hops == 0 {
 		return nil
@@ -167,7 +169,8 @@ func SetKey(raw syscall.RawConn, peers netip.Prefix, password string) error {
 
 // SetKeyOf is SetKey for a file descriptor.
 func SetKeyOf(fd int, peers netip.Prefix, password string) error {
-	sig := unix.TCPMD5Sig{Flags: unix.TCP_MD5SIG_FLAG_PREFIX, Prefixlen: uint8(peers.Bits()), Keylen: uint16(min(len(password), unix.TCP_MD5SIG_MAXKEYLEN))}
+	sig := unix.TCPMD5Sig{Flags: unix.TCP_MD5SIG_FLAG_PREFIX, Prefixlen: uint8(peers.Bits()),
+		Keylen: uint16(min(len(password), unix.TCP_MD5SIG_MAXKEYLEN))}
 	copy(sig.Key[:], password)
 	// The address as in sockaddr_in and sockaddr_in6, behind the family.
 	if peers.Addr().Is4() {
@@ -202,8 +205,9 @@ func CheckMD5() error {
 	return SetKeyOf(fd, netip.MustParsePrefix("127.0.0.1/32"), "x")
 }
 
-// keysOf decides which keys a listener has for the peers that can connect to it: see peersOf. Peers that all have one password share one key: the kernel
-// allows some hundred on a socket only (net.core.optmem_max), and strangers then get no answer at all.
+// keysOf decides which keys a listener has for the peers that can connect to it: see peersOf. Peers that all have one
+// password share one key: the kernel allows some hundred on a socket only (net.core.optmem_max), and strangers then get
+// no answer at all.
 func keysOf(listener netip.Addr, passwords map[netip.Addr]string) map[netip.Prefix]string {
 	keys := make(map[netip.Prefix]string)
 	distinct := make(map[string]bool)
@@ -229,7 +233,8 @@ func anyOf(addr netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// setKeys makes secrets the listener's keys. unsigned are the peers whose secret the kernel cannot take: their connections are refused.
+// setKeys makes secrets the listener's keys. unsigned are the peers whose secret the kernel cannot take: their
+// connections are refused.
 func (l *listener) setKeys(secrets Secrets) (unsigned map[netip.Addr]error, err error) {
 	want, stay := make(map[netip.Addr]tcpao.Keys), make(map[netip.Addr]tcpao.Keys)
 	for addr, keys := range peersOf(l.self, secrets.AO) {
@@ -288,7 +293,8 @@ func (l *listener) setAO(want map[netip.Addr]tcpao.Keys) (failed map[netip.Addr]
 	return failed, nil
 }
 
-// setMD5 makes want the listener's keys of TCP MD5. New ones are there before old ones go, so that no peer connects without.
+// setMD5 makes want the listener's keys of TCP MD5. New ones are there before old ones go, so that no peer connects
+// without.
 func (l *listener) setMD5(want map[netip.Prefix]string) error {
 	raw, err := l.SyscallConn()
 	if err != nil {

@@ -12,11 +12,12 @@ import (
 type Traffic struct {
 	Sessions       uint64 // that were established
 	Received, Sent uint64 // messages
-	// Flawed counts those of the received ones that were not as they must be, and did not end the session (RFC 7606): what they
-	// announce is not taken, or attributes of it are left out.
+	// Flawed counts those of the received ones that were not as they must be, and did not end the session (RFC 7606): what
+	// they announce is not taken, or attributes of it are left out.
 	Flawed   uint64
 	LastFlaw string // of the last of these; empty: there was none
-	// NextTry is when the next connection is tried, or let in where the peer is the one to connect; zero: now, or there is a session.
+	// NextTry is when the next connection is tried, or let in where the peer is the one to connect; zero: now, or there is
+	// a session.
 	NextTry time.Time
 }
 

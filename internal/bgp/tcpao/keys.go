@@ -1,4 +1,5 @@
-// Package tcpao signs TCP connections by the TCP Authentication Option (RFC 5925): the keys as text, and what sets them on sockets.
+// Package tcpao signs TCP connections by the TCP Authentication Option (RFC 5925): the keys as text, and what sets them
+// on sockets.
 package tcpao
 
 import (
@@ -10,8 +11,9 @@ import (
 	"strings"
 )
 
-// Keys are the master key tuples (RFC 5925 section 3.1) that a session with a peer may use, the one that it prefers first, as Parse makes
-// them: equal ones have the same text. Without any it is empty. It is never to be logged or shown.
+// Keys are the master key tuples (RFC 5925 section 3.1) that a session with a peer may use, the one that it prefers
+// first, as Parse makes them: equal ones have the same text. Without any it is empty. It is never to be logged or
+// shown.
 type Keys string
 
 // key is one of them. IDs and secret have to be the same at the other end, its send ID being our receive ID.
@@ -30,7 +32,8 @@ type algorithm struct {
 	mac  uint8 // bytes of the MAC in each segment
 }
 
-// cmac takes secrets of 16 bytes alone here: the kernel makes a key of 16 of any other, and does not tell any more which it was.
+// cmac takes secrets of 16 bytes alone here: the kernel makes a key of 16 of any other, and does not tell any more
+// which it was.
 const (
 	cmac      = "cmac(aes128)"
 	cmacBytes = 16
@@ -44,8 +47,9 @@ var algorithms = map[string]algorithm{
 	"hmac-sha256-128": {"hmac(sha256)", 16},
 }
 
-// Parse reads keys, one in a line: ID ALGORITHM SECRET, the ID being SEND/RECEIVE if the two are not the same. Empty lines and those that
-// begin with # are left out. No error has anything of the text in it, as that may be a secret in the wrong place.
+// Parse reads keys, one in a line: ID ALGORITHM SECRET, the ID being SEND/RECEIVE if the two are not the same. Empty
+// lines and those that begin with # are left out. No error has anything of the text in it, as that may be a secret in
+// the wrong place.
 func Parse(text string) (Keys, error) {
 	all, err := parse(text)
 	if err == nil && len(all) == 0 {
@@ -120,7 +124,8 @@ func (k Keys) Symmetric() bool {
 // String tells nothing of the secrets.
 func (k Keys) String() string { return fmt.Sprintf("%d keys", len(k.all())) }
 
-// Rolls reports whether a connection with these keys can go over to other ones: there are some, and no ID gets another key.
+// Rolls reports whether a connection with these keys can go over to other ones: there are some, and no ID gets another
+// key.
 func (k Keys) Rolls(to Keys) bool {
 	if k == "" || to == "" {
 		return false

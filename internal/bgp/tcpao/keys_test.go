@@ -17,8 +17,10 @@ const sixteen = "0123456789abcdef"
 func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
 		"1 hmac-sha1-96 one": "1/1 hmac-sha1-96 one\n",
-		"# comment\r\n\n 7/8  hmac-sha256-128  two words \r\n0 aes-128-cmac-96 " + sixteen: "7/8 hmac-sha256-128 two words\n0/0 aes-128-cmac-96 " + sixteen + "\n",
-		"255 hmac-sha256-96 " + strings.Repeat("x", 80):                                    "255/255 hmac-sha256-96 " + strings.Repeat("x", 80) + "\n",
+		"# comment\r\n\n 7/8  hmac-sha256-128  two words \r\n0 aes-128-cmac-96 " +
+			sixteen: "7/8 hmac-sha256-128 two words\n0/0 aes-128-cmac-96 " + sixteen + "\n",
+		"255 hmac-sha256-96 " + strings.Repeat("x", 80): "255/255 hmac-sha256-96 " +
+			strings.Repeat("x", 80) + "\n",
 	} {
 		got, err := Parse(text)
 		if again, err := Parse(string(got)); again != got || err != nil {
@@ -35,9 +37,10 @@ func TestParse(t *testing.T) {
 		"\n256 hmac-sha1-96 hidden": "line 2: it does not begin with an ID",
 		"1/hidden hmac-sha1-96 x":   "line 1: it does not begin with an ID",
 		"-1 hmac-sha1-96 hidden":    "line 1: it does not begin with an ID",
-		"1 hidden":                  "line 1: its second word is no algorithm: use aes-128-cmac-96, hmac-sha1-96, hmac-sha256-128, hmac-sha256-96",
-		"1 hmac-sha1-96":            "line 1: its secret has 0 bytes",
-		"1 aes-128-cmac-96 hidden":  "line 1: its secret has 6 bytes: aes-128-cmac-96 takes 16",
+		"1 hidden": "line 1: its second word is no algorithm: use aes-128-cmac-96, hmac-sha1-96, " +
+			"hmac-sha256-128, hmac-sha256-96",
+		"1 hmac-sha1-96":                                  "line 1: its secret has 0 bytes",
+		"1 aes-128-cmac-96 hidden":                        "line 1: its secret has 6 bytes: aes-128-cmac-96 takes 16",
 		"1 hmac-sha1-96 hidden" + strings.Repeat("x", 75): "line 1: its secret has 81 bytes",
 		"1 hmac-sha1-96 a\n1/2 hmac-sha1-96 hidden":       "line 2: an earlier line has its send or receive ID",
 		"1 hmac-sha1-96 a\n\n2/1 hmac-sha1-96 hidden":     "line 3: an earlier line has its send or receive ID",
@@ -63,7 +66,8 @@ func TestRolls(t *testing.T) {
 		want     bool
 	}{
 		{a, a + b, true}, {a + b, b + a, true}, {b + a, b, true}, {a, b + c, true},
-		{a, "1 hmac-sha1-96 b", false}, {a, "1 hmac-sha256-96 a", false}, {a + c, a + "3 hmac-sha256-96 c", false}, {c, "4/3 hmac-sha256-96 c", true},
+		{a, "1 hmac-sha1-96 b", false}, {a, "1 hmac-sha256-96 a", false}, {a + c, a + "3 hmac-sha256-96 c", false},
+		{c, "4/3 hmac-sha256-96 c", true},
 	} {
 		if got := must(t, x.from).Rolls(must(t, x.to)); got != x.want {
 			t.Errorf("from %q to %q: %v", x.from, x.to, got)
@@ -101,18 +105,20 @@ func TestPlan(t *testing.T) {
 		connection bool
 		steps      string
 	}{
-		"new":                             {nil, a + b, true, "+1/1 +2/2 >1/1"},
-		"new on a listener":               {nil, a + b, false, "+1/1 +2/2"},
-		"nothing to do":                   {[]installed{two, one}, a + b, true, ""},
-		"beside":                          {[]installed{one}, a + b, true, "+2/2"},
-		"switched":                        {[]installed{one, two}, b + a, true, ">2/2"},
-		"switched on a listener":          {[]installed{one, two}, b + a, false, ""},
-		"over":                            {[]installed{on(1, 1, "a", false), on(2, 2, "b", true)}, b, true, "~1/1"},
-		"all at once":                     {[]installed{one}, b, true, "+2/2 >2/2 ~1/1"},
-		"no key any more":                 {[]installed{one, two}, "", false, "~1/1 ~2/2"},
-		"another secret under its IDs":    {[]installed{one}, "1 hmac-sha1-96 x", false, "-1/1 +1/1"},
-		"another algorithm":               {[]installed{one}, "1 hmac-sha256-96 a", false, "-1/1 +1/1"},
-		"another MAC":                     {[]installed{{peer: peer, send: 1, receive: 1, is: algorithm{"hmac(sha1)", 16}, secret: "a"}}, a, false, "-1/1 +1/1"},
+		"new":                          {nil, a + b, true, "+1/1 +2/2 >1/1"},
+		"new on a listener":            {nil, a + b, false, "+1/1 +2/2"},
+		"nothing to do":                {[]installed{two, one}, a + b, true, ""},
+		"beside":                       {[]installed{one}, a + b, true, "+2/2"},
+		"switched":                     {[]installed{one, two}, b + a, true, ">2/2"},
+		"switched on a listener":       {[]installed{one, two}, b + a, false, ""},
+		"over":                         {[]installed{on(1, 1, "a", false), on(2, 2, "b", true)}, b, true, "~1/1"},
+		"all at once":                  {[]installed{one}, b, true, "+2/2 >2/2 ~1/1"},
+		"no key any more":              {[]installed{one, two}, "", false, "~1/1 ~2/2"},
+		"another secret under its IDs": {[]installed{one}, "1 hmac-sha1-96 x", false, "-1/1 +1/1"},
+		"another algorithm":            {[]installed{one}, "1 hmac-sha256-96 a", false, "-1/1 +1/1"},
+		"another MAC": {
+			[]installed{{peer: peer, send: 1, receive: 1, is: algorithm{"hmac(sha1)", 16}, secret: "a"}}, a, false, "-1/1 +1/1",
+		},
 		"its receive ID for another key":  {[]installed{one}, "3/1 hmac-sha1-96 a", false, "-1/1 +3/1"},
 		"first of all what is in the way": {[]installed{two, one}, "1 hmac-sha1-96 x", true, "-1/1 +1/1 >1/1 ~2/2"},
 	} {

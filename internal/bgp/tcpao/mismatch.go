@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Mismatches remembers segments that a listener's kernel has refused because they have the ID of a key of their sender's, and another MAC than the
-// key makes. The zero value has none.
+// Mismatches remembers segments that a listener's kernel has refused because they have the ID of a key of their
+// sender's, and another MAC than the key makes. The zero value has none.
 type Mismatches struct {
 	keys map[netip.Addr]map[ids]refused
 }
@@ -55,7 +55,8 @@ func (m *Mismatches) note(have []installed, now time.Time) {
 	m.keys = keys
 }
 
-// Of names the keys whose ID recent segments from a peer's address have, SEND/RECEIVE with spaces between; empty: there are none.
+// Of names the keys whose ID recent segments from a peer's address have, SEND/RECEIVE with spaces between; empty: there
+// are none.
 func (m *Mismatches) Of(peer netip.Addr, now time.Time) string {
 	var all []ids
 	for id, r := range m.keys[peer.WithZone("")] { // the kernel tells no link of a link-local address

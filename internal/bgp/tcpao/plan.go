@@ -37,7 +37,8 @@ type step struct {
 	key key
 }
 
-// plan returns the steps from what a socket has of a peer to what it is to have: what comes is there before anything goes.
+// plan returns the steps from what a socket has of a peer to what it is to have: what comes is there before anything
+// goes.
 func plan(have []installed, want []key, connection bool) []step {
 	var first, last []step
 	for _, h := range have {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Rollover remembers which keys a connection has on top of those that it is to have, and what the peer has signed. The zero value is for a new
-// connection.
+// Rollover remembers which keys a connection has on top of those that it is to have, and what the peer has signed. The
+// zero value is for a new connection.
 type Rollover struct {
 	verified map[uint8]uint64 // the peer's segments by the key that signed them, at the last look; keys are by receive ID, one key has each
 	removed  map[uint8]removedKey
@@ -24,13 +24,14 @@ type removedKey struct {
 const (
 	// reportAfter is how long a peer may use a removed key before that is reported: it may get its new key moments later.
 	reportAfter = time.Minute
-	// longestKept bounds the use of a removed key, which may be known to an attacker, who can keep it in use; within a week an operator can give
-	// the peer its new key.
+	// longestKept bounds the use of a removed key, which may be known to an attacker, who can keep it in use; within a
+	// week an operator can give the peer its new key.
 	longestKept = 7 * 24 * time.Hour
 )
 
-// keep notes what the peer has signed since the last look, and returns the keys of a connection but for those that are not wanted and must stay: this
-// end signs by them, as the peer asks for it, the peer does, or the peer has sent nothing since the last look.
+// keep notes what the peer has signed since the last look, and returns the keys of a connection but for those that are
+// not wanted and must stay: this end signs by them, as the peer asks for it, the peer does, or the peer has sent
+// nothing since the last look.
 func (r *Rollover) keep(have []installed, want []key, now time.Time) (rest []installed, err error) {
 	heard := slices.ContainsFunc(have, r.signed)
 	verified, removed := make(map[uint8]uint64, len(have)), map[uint8]removedKey{}

@@ -9,15 +9,16 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// A removed key stays while the peer signs by it, while this end does, and until the peer has signed by another one; not longer than a week. The
-// keys 1/11 and 2/12 are removed, and 3/13 is to be the only one.
+// A removed key stays while the peer signs by it, while this end does, and until the peer has signed by another one;
+// not longer than a week. The keys 1/11 and 2/12 are removed, and 3/13 is to be the only one.
 func TestKeep(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	all := func(one, two, three uint64, current uint8) []installed {
 		var have []installed
 		for i, verified := range []uint64{one, two, three} {
 			id := uint8(i + 1)
-			have = append(have, installed{send: id, receive: id + 10, is: algorithms["hmac-sha1-96"], secret: "x", current: id == current, verified: verified})
+			have = append(have,
+				installed{send: id, receive: id + 10, is: algorithms["hmac-sha1-96"], secret: "x", current: id == current, verified: verified})
 		}
 		return have
 	}

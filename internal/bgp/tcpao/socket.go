@@ -98,7 +98,8 @@ func Check() error {
 	return addKey(fd, netip.AddrFrom4([4]byte{127, 0, 0, 1}), key{1, 1, "hmac-sha1-96", "x"})
 }
 
-// Sign has a socket that is not connected yet sign what it sends to a peer by the first of the keys, and take nothing that none of them has signed.
+// Sign has a socket that is not connected yet sign what it sends to a peer by the first of the keys, and take nothing
+// that none of them has signed.
 func Sign(conn syscall.RawConn, peer netip.Addr, keys Keys) error {
 	return control(conn, func(fd int) error {
 		all := keys.all()
@@ -111,8 +112,9 @@ func Sign(conn syscall.RawConn, peer netip.Addr, keys Keys) error {
 	})
 }
 
-// Roll gives a connection with a peer other keys, and asks the peer to use the first of them. A removed key stays while one of both ends
-// uses it, for a week at most: call Roll again now and then. The connection cannot go on after an error.
+// Roll gives a connection with a peer other keys, and asks the peer to use the first of them. A removed key stays while
+// one of both ends uses it, for a week at most: call Roll again now and then. The connection cannot go on after an
+// error.
 func (r *Rollover) Roll(conn syscall.RawConn, peer netip.Addr, keys Keys, now time.Time) error {
 	return control(conn, func(fd int) error {
 		have, err := keysOn(fd)
@@ -129,8 +131,8 @@ func (r *Rollover) Roll(conn syscall.RawConn, peer netip.Addr, keys Keys, now ti
 	})
 }
 
-// Expect makes want, by peer, the keys that connections to a listener must have. Other peers' connections are not signed. failed are the peers
-// whose keys the kernel refuses.
+// Expect makes want, by peer, the keys that connections to a listener must have. Other peers' connections are not
+// signed. failed are the peers whose keys the kernel refuses.
 func Expect(listener syscall.RawConn, want map[netip.Addr]Keys) (failed map[netip.Addr]error, err error) {
 	err = control(listener, func(fd int) error {
 		have, err := keysOn(fd)
@@ -156,11 +158,12 @@ func Expect(listener syscall.RawConn, want map[netip.Addr]Keys) (failed map[neti
 	return failed, err
 }
 
-// WithoutLinks returns peers by their addresses as the kernel has them: a key, of TCP-AO or MD5, is of a VRF (TCP_AO_KEYF_IFINDEX,
-// TCP_MD5SIG_FLAG_IFINDEX; EINVAL for any other device), but of no link. Of peers with one address and other keys the first counts whose keys are
-// installed, so that a new one takes nothing from it, else the first: the kernel would take the keys of one from the other. Those with other keys than
-// this one are in failed.
-func WithoutLinks[K comparable](want map[netip.Addr]K, installed func(netip.Addr, K) bool) (named map[netip.Addr]netip.Addr, failed map[netip.Addr]error) {
+// WithoutLinks returns peers by their addresses as the kernel has them: a key, of TCP-AO or MD5, is of a VRF
+// (TCP_AO_KEYF_IFINDEX, TCP_MD5SIG_FLAG_IFINDEX; EINVAL for any other device), but of no link. Of peers with one
+// address and other keys the first counts whose keys are installed, so that a new one takes nothing from it, else the
+// first: the kernel would take the keys of one from the other. Those with other keys than this one are in failed.
+func WithoutLinks[K comparable](want map[netip.Addr]K,
+	installed func(netip.Addr, K) bool) (named map[netip.Addr]netip.Addr, failed map[netip.Addr]error) {
 	named, failed = make(map[netip.Addr]netip.Addr, len(want)), map[netip.Addr]error{}
 	for _, peer := range slices.SortedFunc(maps.Keys(want), netip.Addr.Compare) {
 		at := peer.WithZone("")
@@ -171,7 +174,8 @@ func WithoutLinks[K comparable](want map[netip.Addr]K, installed func(netip.Addr
 	}
 	for peer, keys := range want {
 		if one := named[peer.WithZone("")]; keys != want[one] {
-			failed[peer] = fmt.Errorf("%s has not the same, and a listener on all addresses tells no links apart: give both the same, or bindMode NodeIP", one)
+			failed[peer] = fmt.Errorf(
+				"%s has not the same, and a listener on all addresses tells no links apart: give both the same, or bindMode NodeIP", one)
 		}
 	}
 	return named, failed
@@ -202,7 +206,8 @@ func apply(fd int, peer netip.Addr, steps []step) error {
 
 func addKey(fd int, peer netip.Addr, k key) error {
 	a := algorithms[k.algorithm]
-	r := addRequest{Addr: address(peer), Prefix: uint8(peer.BitLen()), Send: k.send, Receive: k.receive, MAC: a.mac, SecretLen: uint8(len(k.secret))}
+	r := addRequest{Addr: address(peer), Prefix: uint8(peer.BitLen()), Send: k.send, Receive: k.receive, MAC: a.mac,
+		SecretLen: uint8(len(k.secret))}
 	copy(r.Algorithm[:], a.name)
 	copy(r.Secret[:], k.secret)
 	err := set(fd, optAdd, r)
@@ -255,7 +260,8 @@ func known(infos []keyInfo) []installed {
 		if name == "cmac(aes)" { // as which cmac(aes128) is kept
 			name = cmac
 		}
-		all[i] = installed{k.Addr.addr(), k.Send, k.Receive, algorithm{name, k.MAC}, string(k.Secret[:min(k.SecretLen, maxSecret)]), k.Flags&isNext != 0,
+		all[i] = installed{k.Addr.addr(), k.Send, k.Receive, algorithm{name, k.MAC},
+			string(k.Secret[:min(k.SecretLen, maxSecret)]), k.Flags&isNext != 0,
 			k.Flags&isCurrent != 0, k.Verified, k.Bad}
 	}
 	return all

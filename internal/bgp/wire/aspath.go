@@ -10,7 +10,8 @@ import (
 // ASPath is an AS_PATH with AS numbers of four octets. It is a part of the message that it was read from.
 type ASPath struct {
 	segments []byte
-	// own is how many numbers at the head of its first sequence the speaker has put there for this session: they are never sent.
+	// own is how many numbers at the head of its first sequence the speaker has put there for this session: they are never
+	// sent.
 	own int
 }
 

@@ -228,8 +228,8 @@ const (
 	segmentSequence = 2
 )
 
-// readASPath reads AS_PATH and writes it with AS numbers of four octets, whatever the peer has; see widen. Segments of confederations
-// are for members only.
+// readASPath reads AS_PATH and writes it with AS numbers of four octets, whatever the peer has; see widen. Segments of
+// confederations are for members only.
 func (n *parsedUpdate) readASPath(value []byte, fourOctets bool) {
 	size := 2
 	if fourOctets {
@@ -259,8 +259,8 @@ func (n *parsedUpdate) readASPath(value []byte, fourOctets bool) {
 	n.attributes = appendAttribute(n.attributes, attrASPath, widen(path, n.widened.path))
 }
 
-// readAggregator reads AGGREGATOR and writes it with an AS number of four octets. One of a wrong length is left out, RFC 7606
-// section 7.7.
+// readAggregator reads AGGREGATOR and writes it with an AS number of four octets. One of a wrong length is left out,
+// RFC 7606 section 7.7.
 func (n *parsedUpdate) readAggregator(value []byte, fourOctets bool) {
 	switch {
 	case fourOctets && len(value) == 8:

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Community is a community of RFC 1997, two numbers of 16 bits, or a large one of RFC 8092, three of 32 bits. Communities are
-// compared by ==, and their zero value is 0:0.
+// Community is a community of RFC 1997, two numbers of 16 bits, or a large one of RFC 8092, three of 32 bits.
+// Communities are compared by ==, and their zero value is 0:0.
 type Community struct {
 	Large   bool
 	A, B, C uint32 // C is of a large one only
@@ -36,7 +36,8 @@ func ParseCommunity(text string) (Community, error) {
 	if len(parts) == 3 {
 		bits = 32
 	} else if len(parts) != 2 {
-		return Community{}, fmt.Errorf("%q is no community: write two numbers up to 65535, or three up to 4294967295, with colons between them", text)
+		return Community{},
+			fmt.Errorf("%q is no community: write two numbers up to 65535, or three up to 4294967295, with colons between them", text)
 	}
 	c := Community{Large: bits == 32}
 	for i, field := range []*uint32{&c.A, &c.B, &c.C}[:len(parts)] {
@@ -109,7 +110,8 @@ func (l Communities) List() []Community {
 		list = append(list, Community{A: uint32(binary.BigEndian.Uint16(v)), B: uint32(binary.BigEndian.Uint16(v[2:]))})
 	}
 	for v := l.large; len(v) >= largeLen; v = v[largeLen:] {
-		list = append(list, Community{Large: true, A: binary.BigEndian.Uint32(v), B: binary.BigEndian.Uint32(v[4:]), C: binary.BigEndian.Uint32(v[8:])})
+		list = append(list,
+			Community{Large: true, A: binary.BigEndian.Uint32(v), B: binary.BigEndian.Uint32(v[4:]), C: binary.BigEndian.Uint32(v[8:])})
 	}
 	return list
 }
@@ -136,8 +138,8 @@ func (c Community) compare(other Community) int {
 	return slices.Compare([]uint32{c.A, c.B, c.C}, []uint32{other.A, other.B, other.C})
 }
 
-// with returns the communities and those of add. An attribute to which something is added is sorted, and has each once; the
-// other one is as it was.
+// with returns the communities and those of add. An attribute to which something is added is sorted, and has each once;
+// the other one is as it was.
 func (l Communities) with(add []Community) Communities {
 	var fresh [2]bool // standard, large
 	for _, c := range add {

@@ -6,6 +6,6 @@
 // attributes that are on a list here and no others: whatever a peer invents, the speaker behind reads only what this
 // package would write. Unknown attributes are not passed on to other peers, although they may ask for it.
 //
-// On its way through the speaker behind each path has a Stamp, of what that speaker would forget; what that speaker says is taken
-// apart, changed and written again by Editor, Prune and Narrow.
+// On its way through the speaker behind each path has a Stamp, of what that speaker would forget; what that speaker
+// says is taken apart, changed and written again by Editor, Prune and Narrow.
 package wire

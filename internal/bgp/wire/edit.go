@@ -9,10 +9,12 @@ import (
 	"slices"
 )
 
-// Attributes are the path attributes of the prefixes that an UPDATE announces. They are slices of the message and not to be kept.
+// Attributes are the path attributes of the prefixes that an UPDATE announces. They are slices of the message and not
+// to be kept.
 type Attributes struct {
 	NextHop netip.Addr
-	// Via is the next hop that the path came with, as its Stamp has it: NextHop, unless that or the Editor was told another one.
+	// Via is the next hop that the path came with, as its Stamp has it: NextHop, unless that or the Editor was told
+	// another one.
 	Via         netip.Addr
 	Path        ASPath
 	Communities Communities
@@ -42,7 +44,8 @@ type Editor struct {
 	// OwnAS is how many AS numbers at the head of each AS_PATH the speaker has put there for this session, 1 for what it
 	// sends to another AS: Attributes does not show them, and Prepend puts numbers behind them.
 	OwnAS int
-	// Via, if it is valid, is the next hop that the paths of the next message had before the speaker put another one there.
+	// Via, if it is valid, is the next hop that the paths of the next message had before the speaker put another one
+	// there.
 	Via netip.Addr
 	// TooLong counts prefixes that were withdrawn because, with what was added to them, they do not fit into a message.
 	TooLong int
@@ -62,10 +65,10 @@ type group struct {
 var errNotEdited = errors.New("not an UPDATE that can be rewritten")
 
 // Edit returns the messages that take the place of a whole UPDATE that is valid and has AS numbers of four octets, as
-// Session.Check passes it or as the speaker behind sends it; other messages are returned as they came. decide is asked once for
-// each prefix that the message announces; the attributes are the same for all. Withdrawals, and the end of the table, stay. If
-// nothing changes the message is returned as it came. The messages are valid until the next call. An error means that the message
-// is no such UPDATE, or that a next hop is of the other family.
+// Session.Check passes it or as the speaker behind sends it; other messages are returned as they came. decide is asked
+// once for each prefix that the message announces; the attributes are the same for all. Withdrawals, and the end of the
+// table, stay. If nothing changes the message is returned as it came. The messages are valid until the next call. An
+// error means that the message is no such UPDATE, or that a next hop is of the other family.
 func (e *Editor) Edit(message []byte, decide func(netip.Prefix, *Attributes) Change) ([][]byte, error) {
 	if TypeOf(message) != Update {
 		return e.writer.as(message), nil

@@ -56,49 +56,65 @@ func TestEdit(t *testing.T) {
 		decide  func(netip.Prefix) Change
 		want    [][]byte
 	}{
-		"all are refused": {message: updateOf(nil, base, join(own26, pod32)), decide: to(Change{Withdraw: true, SetLocalPref: true, LocalPref: 3}),
-			want: [][]byte{updateOf(join(own26, pod32), nil, nil)}},
-		"one is refused": {message: updateOf(nil, base, join(own26, pod32, other26)), decide: but("10.1.2.7/32", Change{Withdraw: true}, Change{}),
-			want: [][]byte{updateOf(pod32, nil, nil), updateOf(nil, base, join(own26, other26))}},
+		"all are refused": {message: updateOf(nil, base, join(own26, pod32)),
+			decide: to(Change{Withdraw: true, SetLocalPref: true, LocalPref: 3}),
+			want:   [][]byte{updateOf(join(own26, pod32), nil, nil)}},
+		"one is refused": {message: updateOf(nil, base, join(own26, pod32, other26)),
+			decide: but("10.1.2.7/32", Change{Withdraw: true}, Change{}),
+			want:   [][]byte{updateOf(pod32, nil, nil), updateOf(nil, base, join(own26, other26))}},
 		"withdrawals stay": {message: updateOf(pod32, base, own26), decide: to(Change{Withdraw: true}),
 			want: [][]byte{updateOf(join(pod32, own26), nil, nil)}},
 		"withdrawals come first": {message: updateOf(pod32, base, own26), decide: to(Change{SetLocalPref: true, LocalPref: 7}),
 			want: [][]byte{updateOf(pod32, nil, nil), updateOf(nil, join(base, []byte{0x40, 5, 4, 0, 0, 0, 7}), own26)}},
-		"LOCAL_PREF is replaced": {message: updateOf(nil, join(origin, pref, path, hop), own26), decide: to(Change{SetLocalPref: true, LocalPref: 7}),
-			want: [][]byte{updateOf(nil, join(origin, []byte{0x40, 5, 4, 0, 0, 0, 7}, path, hop), own26)}},
-		"a priority for one": {message: updateOf(nil, join(base, pref), join(own26, pod32)), decide: but("10.1.2.7/32", Change{SetLocalPref: true, LocalPref: 7}, Change{}),
-			want: [][]byte{updateOf(nil, join(base, pref), own26), updateOf(nil, join(base, []byte{0x40, 5, 4, 0, 0, 0, 7}), pod32)}},
+		"LOCAL_PREF is replaced": {message: updateOf(nil, join(origin, pref, path, hop), own26),
+			decide: to(Change{SetLocalPref: true, LocalPref: 7}),
+			want:   [][]byte{updateOf(nil, join(origin, []byte{0x40, 5, 4, 0, 0, 0, 7}, path, hop), own26)}},
+		"a priority for one": {message: updateOf(nil, join(base, pref), join(own26, pod32)),
+			decide: but("10.1.2.7/32", Change{SetLocalPref: true, LocalPref: 7}, Change{}),
+			want:   [][]byte{updateOf(nil, join(base, pref), own26), updateOf(nil, join(base, []byte{0x40, 5, 4, 0, 0, 0, 7}), pod32)}},
 		"communities are new": {message: updateOf(nil, base, own26), decide: to(Change{Add: []Community{large, internet}}),
 			want: [][]byte{updateOf(nil, join(base, standard(0xfc, 0, 0, 100), larges(large1...)), own26)}},
-		"communities are sorted": {message: updateOf(nil, join(standard(0xff, 0xff, 0, 0, 0, 1, 0, 1), base), own26), decide: to(Change{Add: []Community{internet}}),
-			want: [][]byte{updateOf(nil, join(standard(0, 1, 0, 1, 0xfc, 0, 0, 100, 0xff, 0xff, 0, 0), base), own26)}},
-		"one of both kinds is new": {message: updateOf(nil, join(standard(0xff, 0xff, 0, 0, 0xfc, 0, 0, 100), base), own26), decide: to(Change{Add: []Community{internet, large}}),
-			want: [][]byte{updateOf(nil, join(standard(0xff, 0xff, 0, 0, 0xfc, 0, 0, 100), base, larges(large1...)), own26)}},
-		"duplicates go when one is added": {message: updateOf(nil, join(standard(0, 9, 0, 9, 0, 9, 0, 9), base), own26), decide: to(Change{Add: []Community{internet}}),
-			want: [][]byte{updateOf(nil, join(standard(0, 9, 0, 9, 0xfc, 0, 0, 100), base), own26)}},
-		"partial stays": {message: updateOf(nil, join(base, []byte{0xe0, 8, 4, 0, 1, 0, 1}), own26), decide: to(Change{Add: []Community{internet}}),
-			want: [][]byte{updateOf(nil, join(base, []byte{0xe0, 8, 8, 0, 1, 0, 1, 0xfc, 0, 0, 100}), own26)}},
+		"communities are sorted": {message: updateOf(nil, join(standard(0xff, 0xff, 0, 0, 0, 1, 0, 1), base), own26),
+			decide: to(Change{Add: []Community{internet}}),
+			want:   [][]byte{updateOf(nil, join(standard(0, 1, 0, 1, 0xfc, 0, 0, 100, 0xff, 0xff, 0, 0), base), own26)}},
+		"one of both kinds is new": {message: updateOf(nil, join(standard(0xff, 0xff, 0, 0, 0xfc, 0, 0, 100), base), own26),
+			decide: to(Change{Add: []Community{internet, large}}),
+			want:   [][]byte{updateOf(nil, join(standard(0xff, 0xff, 0, 0, 0xfc, 0, 0, 100), base, larges(large1...)), own26)}},
+		"duplicates go when one is added": {message: updateOf(nil, join(standard(0, 9, 0, 9, 0, 9, 0, 9), base), own26),
+			decide: to(Change{Add: []Community{internet}}),
+			want:   [][]byte{updateOf(nil, join(standard(0, 9, 0, 9, 0xfc, 0, 0, 100), base), own26)}},
+		"partial stays": {message: updateOf(nil, join(base, []byte{0xe0, 8, 4, 0, 1, 0, 1}), own26),
+			decide: to(Change{Add: []Community{internet}}),
+			want:   [][]byte{updateOf(nil, join(base, []byte{0xe0, 8, 8, 0, 1, 0, 1, 0xfc, 0, 0, 100}), own26)}},
 		"prepended": {message: updateOf(nil, base, own26), decide: to(Change{Prepend: []uint32{7, 8}}),
 			want: [][]byte{updateOf(nil, join(origin, []byte{0x40, 2, 14, 2, 3, 0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0xfc, 1}, hop), own26)}},
 		"prepended behind our own": {own: 1, message: updateOf(nil, base, own26), decide: to(Change{Prepend: []uint32{7}}),
 			want: [][]byte{updateOf(nil, join(origin, []byte{0x40, 2, 10, 2, 2, 0, 0, 0xfc, 1, 0, 0, 0, 7}, hop), own26)}},
 		"prepended to nothing": {message: updateOf(nil, join(origin, noPath, hop), own26), decide: to(Change{Prepend: []uint32{7}}),
 			want: [][]byte{updateOf(nil, join(origin, []byte{0x40, 2, 6, 2, 1, 0, 0, 0, 7}, hop), own26)}},
-		"prepended to a set": {message: updateOf(nil, join(origin, []byte{0x40, 2, 6, 1, 1, 0, 0, 0xfc, 1}, hop), own26), decide: to(Change{Prepend: []uint32{7}}),
-			want: [][]byte{updateOf(nil, join(origin, []byte{0x40, 2, 12, 2, 1, 0, 0, 0, 7, 1, 1, 0, 0, 0xfc, 1}, hop), own26)}},
+		"prepended to a set": {message: updateOf(nil, join(origin, []byte{0x40, 2, 6, 1, 1, 0, 0, 0xfc, 1}, hop), own26),
+			decide: to(Change{Prepend: []uint32{7}}),
+			want:   [][]byte{updateOf(nil, join(origin, []byte{0x40, 2, 12, 2, 1, 0, 0, 0, 7, 1, 1, 0, 0, 0xfc, 1}, hop), own26)}},
 		"next hop": {message: updateOf(nil, base, own26), decide: to(Change{NextHop: far}),
 			want: [][]byte{updateOf(nil, join(origin, path, []byte{0x40, 3, 4, 10, 0, 0, 9}), own26)}},
-		"what is unknown stays": {message: updateOf(nil, join(base, []byte{0xd0, 241, 0, 2, 1, 2}), own26), decide: to(Change{SetLocalPref: true, LocalPref: 7}),
-			want: [][]byte{updateOf(nil, join(base, []byte{0xd0, 241, 0, 2, 1, 2}, []byte{0x40, 5, 4, 0, 0, 0, 7}), own26)}},
+		"what is unknown stays": {message: updateOf(nil, join(base, []byte{0xd0, 241, 0, 2, 1, 2}), own26),
+			decide: to(Change{SetLocalPref: true, LocalPref: 7}),
+			want:   [][]byte{updateOf(nil, join(base, []byte{0xd0, 241, 0, 2, 1, 2}, []byte{0x40, 5, 4, 0, 0, 0, 7}), own26)}},
 
-		"IPv6, all are refused": {family: IPv6, message: updateOf(nil, join(origin, path, reach(2, hop6, block6)), nil), decide: to(Change{Withdraw: true}),
-			want: [][]byte{updateOf(nil, unreach(2, block6), nil)}},
-		"IPv6, one is refused": {family: IPv6, message: updateOf(nil, join(origin, path, reach(2, hop6, join(block6, other64)), unreach(2, []byte{0})), nil), decide: but("fd02::/64", Change{Withdraw: true}, Change{}),
-			want: [][]byte{updateOf(nil, unreach(2, join([]byte{0}, other64)), nil), updateOf(nil, join(origin, path, reach(2, hop6, block6)), nil)}},
-		"IPv6, next hop": {family: IPv6, message: updateOf(nil, join(reach(2, join(hop6, hopLL), block6), origin, path), nil), decide: to(Change{NextHop: far6}),
-			want: [][]byte{updateOf(nil, join(origin, path, reach(2, far6.AsSlice(), block6)), nil)}},
-		"IPv6, a priority": {family: IPv6, message: updateOf(nil, join(origin, path, reach(2, hop6, block6)), nil), decide: to(Change{SetLocalPref: true, LocalPref: 7}),
-			want: [][]byte{updateOf(nil, join(origin, path, []byte{0x40, 5, 4, 0, 0, 0, 7}, reach(2, hop6, block6)), nil)}},
+		"IPv6, all are refused": {family: IPv6, message: updateOf(nil, join(origin, path, reach(2, hop6, block6)), nil),
+			decide: to(Change{Withdraw: true}),
+			want:   [][]byte{updateOf(nil, unreach(2, block6), nil)}},
+		"IPv6, one is refused": {family: IPv6,
+			message: updateOf(nil, join(origin, path, reach(2, hop6, join(block6, other64)), unreach(2, []byte{0})), nil),
+			decide:  but("fd02::/64", Change{Withdraw: true}, Change{}),
+			want: [][]byte{updateOf(nil, unreach(2, join([]byte{0}, other64)), nil),
+				updateOf(nil, join(origin, path, reach(2, hop6, block6)), nil)}},
+		"IPv6, next hop": {family: IPv6, message: updateOf(nil, join(reach(2, join(hop6, hopLL), block6), origin, path), nil),
+			decide: to(Change{NextHop: far6}),
+			want:   [][]byte{updateOf(nil, join(origin, path, reach(2, far6.AsSlice(), block6)), nil)}},
+		"IPv6, a priority": {family: IPv6, message: updateOf(nil, join(origin, path, reach(2, hop6, block6)), nil),
+			decide: to(Change{SetLocalPref: true, LocalPref: 7}),
+			want:   [][]byte{updateOf(nil, join(origin, path, []byte{0x40, 5, 4, 0, 0, 0, 7}, reach(2, hop6, block6)), nil)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := Editor{Family: c.family, OwnAS: c.own}
@@ -120,17 +136,19 @@ func TestEditLeavesAlone(t *testing.T) {
 		message []byte
 		change  Change
 	}{
-		"nothing to do":         {IPv4, tagged, Change{}},
-		"it has all":            {IPv4, tagged, Change{SetLocalPref: true, LocalPref: 100, Add: []Community{internet}, NextHop: netip.MustParseAddr("10.0.0.2")}},
+		"nothing to do": {IPv4, tagged, Change{}},
+		"it has all": {IPv4, tagged,
+			Change{SetLocalPref: true, LocalPref: 100, Add: []Community{internet}, NextHop: netip.MustParseAddr("10.0.0.2")}},
 		"no place for a number": {IPv4, tagged, Change{LocalPref: 7}},
-		"IPv6":                  {IPv6, updateOf(nil, join(origin, path, reach(2, hop6, block6)), nil), Change{NextHop: netip.MustParseAddr("fd00::2")}},
-		"withdrawal":            {IPv4, updateOf(own26, nil, nil), Change{Withdraw: true}},
-		"IPv6 withdrawal":       {IPv6, updateOf(nil, unreach(2, block6), nil), Change{Withdraw: true}},
-		"end of the table":      {IPv4, updateOf(nil, nil, nil), Change{Withdraw: true}},
-		"end of IPv6":           {IPv6, updateOf(nil, unreach(2, nil), nil), Change{Withdraw: true}},
-		"end, in the new form":  {IPv4, updateOf(nil, unreach(1, nil), nil), Change{Withdraw: true}},
-		"keepalive":             {IPv4, raw(Keepalive), Change{Withdraw: true}},
-		"notification":          {IPv4, raw(Notify, 6, 2), Change{Withdraw: true}},
+		"IPv6": {IPv6, updateOf(nil, join(origin, path, reach(2, hop6, block6)), nil),
+			Change{NextHop: netip.MustParseAddr("fd00::2")}},
+		"withdrawal":           {IPv4, updateOf(own26, nil, nil), Change{Withdraw: true}},
+		"IPv6 withdrawal":      {IPv6, updateOf(nil, unreach(2, block6), nil), Change{Withdraw: true}},
+		"end of the table":     {IPv4, updateOf(nil, nil, nil), Change{Withdraw: true}},
+		"end of IPv6":          {IPv6, updateOf(nil, unreach(2, nil), nil), Change{Withdraw: true}},
+		"end, in the new form": {IPv4, updateOf(nil, unreach(1, nil), nil), Change{Withdraw: true}},
+		"keepalive":            {IPv4, raw(Keepalive), Change{Withdraw: true}},
+		"notification":         {IPv4, raw(Notify, 6, 2), Change{Withdraw: true}},
 	} {
 		e := Editor{Family: c.family}
 		got, err := e.Edit(c.message, func(netip.Prefix, *Attributes) Change { return c.change })
@@ -142,13 +160,15 @@ func TestEditLeavesAlone(t *testing.T) {
 
 // The one who decides sees the prefixes and what is said of them.
 func TestEditShows(t *testing.T) {
-	message := updateOf([]byte{8, 10}, join([]byte{0x40, 1, 1, 2}, []byte{0x40, 2, 10, 2, 2, 0, 0, 0, 9, 0, 0, 0xfc, 1}, hop, []byte{0x80, 4, 4, 0, 0, 0, 5}, pref,
-		standard(0xff, 0xff, 0, 0), larges(0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3)), []byte{26, 10, 1, 2, 63, 32, 10, 9, 9, 9})
+	message := updateOf([]byte{8, 10}, join([]byte{0x40, 1, 1, 2}, []byte{0x40, 2, 10, 2, 2, 0, 0, 0, 9, 0, 0, 0xfc, 1}, hop,
+		[]byte{0x80, 4, 4, 0, 0, 0, 5}, pref, standard(0xff, 0xff, 0, 0), larges(0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3)),
+		[]byte{26, 10, 1, 2, 63, 32, 10, 9, 9, 9})
 	var seen []netip.Prefix
 	e := Editor{Family: IPv4, OwnAS: 1, Via: far}
 	_, err := e.Edit(message, func(p netip.Prefix, a *Attributes) Change {
 		seen = append(seen, p)
-		if a.Origin != 2 || a.Path.String() != "64513" || a.NextHop.String() != "10.0.0.2" || a.Via != far || !a.HasMED || a.MED != 5 || !a.HasLocalPref || a.LocalPref != 100 {
+		if a.Origin != 2 || a.Path.String() != "64513" || a.NextHop.String() != "10.0.0.2" || a.Via != far || !a.HasMED || a.MED != 5 ||
+			!a.HasLocalPref || a.LocalPref != 100 {
 			t.Errorf("%s: %+v", p, a)
 		}
 		if a.Communities.String() != "65535:0 1:2:3" || !a.Communities.Has(GracefulShutdown) || a.Communities.Has(NoExport) {
@@ -162,7 +182,8 @@ func TestEditShows(t *testing.T) {
 	}
 	e6 := Editor{Family: IPv6}
 	_, err = e6.Edit(updateOf(nil, join(origin, path, reach(2, join(hop6, hopLL), block6)), nil), func(p netip.Prefix, a *Attributes) Change {
-		if p.String() != "fd01::/64" || a.NextHop.String() != "fd00::2" || a.Via != a.NextHop || a.HasMED || a.HasLocalPref || !a.Communities.Empty() {
+		if p.String() != "fd01::/64" || a.NextHop.String() != "fd00::2" || a.Via != a.NextHop || a.HasMED ||
+			a.HasLocalPref || !a.Communities.Empty() {
 			t.Errorf("%s: %+v", p, a)
 		}
 		return Change{}
@@ -203,7 +224,8 @@ func TestEditRefuses(t *testing.T) {
 		}
 	}
 	e := Editor{Family: IPv4}
-	if _, err := e.Edit(updateOf(nil, base, own26), func(netip.Prefix, *Attributes) Change { return Change{NextHop: far6} }); err == nil || !strings.Contains(err.Error(), "fd00::9") {
+	if _, err := e.Edit(updateOf(nil, base, own26), func(netip.Prefix, *Attributes) Change { return Change{NextHop: far6} }); err == nil ||
+		!strings.Contains(err.Error(), "fd00::9") {
 		t.Errorf("a next hop of IPv6: %v", err)
 	}
 }
@@ -247,7 +269,8 @@ func TestPrependLongPath(t *testing.T) {
 		p := NewASPath(numbers...)
 		p.own = own
 		got := p.prepend([]uint32{7, 8, 9})
-		if !wholeSegments(got.segments) || got.segments[1] != 2 || got.segments[2+2*4+1] != maxSegment || !strings.HasPrefix(got.String(), want) || got.Count(1253) != 1 {
+		if !wholeSegments(got.segments) || got.segments[1] != 2 || got.segments[2+2*4+1] != maxSegment ||
+			!strings.HasPrefix(got.String(), want) || got.Count(1253) != 1 {
 			t.Errorf("%d own: %s", own, got)
 		}
 	}
@@ -360,7 +383,8 @@ func FuzzEditAnything(f *testing.F) {
 		if six {
 			e.Family, again.Family = IPv6, IPv6
 		}
-		changes := []Change{{}, {Withdraw: true}, {SetLocalPref: true, LocalPref: 9}, {Add: []Community{large, internet}, Prepend: []uint32{1, 2}}}
+		changes := []Change{{}, {Withdraw: true}, {SetLocalPref: true, LocalPref: 9},
+			{Add: []Community{large, internet}, Prepend: []uint32{1, 2}}}
 		n := 0
 		edited, err := e.Edit(raw(Update, text...), func(netip.Prefix, *Attributes) Change {
 			n++

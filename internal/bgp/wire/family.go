@@ -54,8 +54,8 @@ func FamiliesOf(peer netip.Addr) Families {
 	return OnlyIPv6
 }
 
-// FamilyIn returns the family that a whole UPDATE is about, which is valid and has one only, as Session.Check passes it and as the speaker behind
-// sends it.
+// FamilyIn returns the family that a whole UPDATE is about, which is valid and has one only, as Session.Check passes it
+// and as the speaker behind sends it.
 func FamilyIn(message []byte) Family {
 	attributes, _ := attributesOf(message)
 	for rest := attributes; len(rest) > 0; {
@@ -71,8 +71,8 @@ func FamilyIn(message []byte) Family {
 	return IPv4
 }
 
-// Placeholders stand for our end of the session where the speaker behind does not know it, and in what it sees for next hops that mean something
-// on one link only.
+// Placeholders stand for our end of the session where the speaker behind does not know it, and in what it sees for next
+// hops that mean something on one link only.
 var (
 	Placeholder4 = netip.MustParseAddr("192.0.2.179") // of a network that is for documents
 	Placeholder6 = netip.MustParseAddr("2001:db8::179")

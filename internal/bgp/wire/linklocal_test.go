@@ -16,7 +16,8 @@ var (
 	extended     = join([]byte{capExtendedNextHop, 6}, ipv4OverIPv6)
 )
 
-// Of a peer with a link-local address those families are of the session that it offers, IPv4 with next hops of IPv6 only.
+// Of a peer with a link-local address those families are of the session that it offers, IPv4 with next hops of IPv6
+// only.
 func TestOpenLinkLocal(t *testing.T) {
 	four, six := usual(IPv4, 64512), usual(IPv6, 64512)
 	restart := func(tuples ...byte) []byte {
@@ -64,7 +65,8 @@ func TestOpenLinkLocal(t *testing.T) {
 
 // Link-local next hops are of both families, and the speaker behind does not see them.
 func TestUpdateLinkLocal(t *testing.T) {
-	anno4, anno6 := updateOf(nil, join(origin, noPath, placeholder4), block), updateOf(nil, join(origin, noPath, reach(2, placeholder6, block6)), nil)
+	anno4, anno6 := updateOf(nil, join(origin, noPath, placeholder4),
+		block), updateOf(nil, join(origin, noPath, reach(2, placeholder6, block6)), nil)
 	gone4, gone6 := updateOf(block, nil, nil), updateOf(nil, unreach(2, block6), nil)
 	for name, c := range map[string]struct {
 		message []byte
@@ -72,22 +74,33 @@ func TestUpdateLinkLocal(t *testing.T) {
 		hop     []byte // of what is announced
 		flaw    string
 	}{
-		"IPv4":                          {message: updateOf(nil, join(origin, noPath, reach(1, hopLL, block)), nil), pass: anno4, hop: hopLL},
-		"IPv4, two":                     {message: updateOf(nil, join(origin, noPath, reach(1, join(hop6, hopLL), block)), nil), pass: anno4, hop: hopLL},
-		"IPv4, twice the same":          {message: updateOf(nil, join(origin, noPath, reach(1, join(hopLL, hopLL), block)), nil), pass: anno4, hop: hopLL},
-		"IPv4 by its own next hop":      {message: updateOf(nil, minimal, block), pass: updateOf(nil, minimal, block), hop: []byte{10, 0, 0, 2}},
-		"IPv4, global":                  {message: updateOf(nil, join(origin, noPath, reach(1, hop6, block)), nil), pass: gone4, flaw: "IPv6 link-local"},
-		"IPv6":                          {message: updateOf(nil, join(origin, noPath, reach(2, hopLL, block6)), nil), pass: anno6, hop: hopLL},
-		"IPv6, two":                     {message: updateOf(nil, join(origin, noPath, reach(2, join(hop6, hopLL), block6)), nil), pass: anno6, hop: hopLL},
-		"IPv6, two global ones":         {message: updateOf(nil, join(origin, noPath, reach(2, join(hop6, hop6), block6)), nil), pass: updateOf(nil, join(origin, noPath, reach(2, hop6, block6)), nil), hop: hop6},
-		"IPv6, beside no IPv4":          {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 4, 0, 0, 0, 0}, reach(2, hopLL, block6)), nil), pass: anno6, hop: hopLL},
-		"both go":                       {message: updateOf(block, unreach(2, block6), nil), pass: join(gone4, gone6)},
-		"IPv4 goes, in the new form":    {message: updateOf(nil, unreach(1, block), nil), pass: gone4},
-		"one comes, the other goes":     {message: updateOf(nil, join(origin, noPath, reach(1, hopLL, block), unreach(2, block6)), nil), pass: join(anno4, gone6), hop: hopLL},
-		"both, by one flawed attribute": {message: updateOf(nil, join([]byte{0x40, 1, 1, 3}, noPath, hop, reach(2, hopLL, block6)), block), pass: join(gone4, gone6), flaw: "ORIGIN"},
-		"an impossible next hop":        {message: updateOf(nil, join(origin, noPath, reach(1, make([]byte, 16), block)), nil), pass: gone4, flaw: "next hop"},
-		"in the form of IPv6":           {message: updateOf(nil, join(origin, noPath, reach(1, netip.MustParseAddr("::ffff:169.254.1.1").AsSlice(), block)), nil), pass: gone4, flaw: "next hop"},
-		"any router's":                  {message: updateOf(nil, join(origin, noPath, reach(1, AnyRouter.AsSlice(), block)), nil), pass: gone4, flaw: "next hop"},
+		"IPv4": {message: updateOf(nil, join(origin, noPath, reach(1, hopLL, block)), nil), pass: anno4, hop: hopLL},
+		"IPv4, two": {message: updateOf(nil, join(origin, noPath, reach(1, join(hop6, hopLL), block)), nil),
+			pass: anno4, hop: hopLL},
+		"IPv4, twice the same": {message: updateOf(nil, join(origin, noPath, reach(1, join(hopLL, hopLL), block)), nil),
+			pass: anno4, hop: hopLL},
+		"IPv4 by its own next hop": {message: updateOf(nil, minimal, block), pass: updateOf(nil, minimal, block), hop: []byte{10, 0, 0, 2}},
+		"IPv4, global": {message: updateOf(nil, join(origin, noPath, reach(1, hop6, block)), nil), pass: gone4,
+			flaw: "IPv6 link-local"},
+		"IPv6": {message: updateOf(nil, join(origin, noPath, reach(2, hopLL, block6)), nil), pass: anno6, hop: hopLL},
+		"IPv6, two": {message: updateOf(nil, join(origin, noPath, reach(2, join(hop6, hopLL), block6)), nil),
+			pass: anno6, hop: hopLL},
+		"IPv6, two global ones": {message: updateOf(nil, join(origin, noPath, reach(2, join(hop6, hop6), block6)), nil),
+			pass: updateOf(nil, join(origin, noPath, reach(2, hop6, block6)), nil), hop: hop6},
+		"IPv6, beside no IPv4": {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 4, 0, 0, 0, 0}, reach(2, hopLL, block6)),
+			nil), pass: anno6, hop: hopLL},
+		"both go":                    {message: updateOf(block, unreach(2, block6), nil), pass: join(gone4, gone6)},
+		"IPv4 goes, in the new form": {message: updateOf(nil, unreach(1, block), nil), pass: gone4},
+		"one comes, the other goes": {message: updateOf(nil, join(origin, noPath, reach(1, hopLL, block), unreach(2, block6)), nil),
+			pass: join(anno4, gone6), hop: hopLL},
+		"both, by one flawed attribute": {message: updateOf(nil, join([]byte{0x40, 1, 1, 3}, noPath, hop, reach(2, hopLL, block6)), block),
+			pass: join(gone4, gone6), flaw: "ORIGIN"},
+		"an impossible next hop": {message: updateOf(nil, join(origin, noPath, reach(1, make([]byte, 16), block)), nil),
+			pass: gone4, flaw: "next hop"},
+		"in the form of IPv6": {message: updateOf(nil,
+			join(origin, noPath, reach(1, netip.MustParseAddr("::ffff:169.254.1.1").AsSlice(), block)), nil), pass: gone4, flaw: "next hop"},
+		"any router's": {message: updateOf(nil, join(origin, noPath, reach(1, AnyRouter.AsSlice(), block)), nil),
+			pass: gone4, flaw: "next hop"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := up(t, near)
@@ -110,7 +123,8 @@ func TestUpdateLinkLocal(t *testing.T) {
 			}
 		})
 	}
-	if v := up(t, inside6).Check(updateOf(nil, join(origin, noPath, reach(2, hopLL, block6)), nil)); !bytes.Equal(v.Pass, gone6) || !errtest.Has(v.Flaw, "link-local") {
+	if v := up(t, inside6).Check(updateOf(nil, join(origin, noPath, reach(2, hopLL, block6)), nil)); !bytes.Equal(v.Pass, gone6) ||
+		!errtest.Has(v.Flaw, "link-local") {
 		t.Errorf("a link-local next hop of another session: %+v", v)
 	}
 	if v := up(t, near).Check(updateOf(nil, join(origin, noPath, reach(2, hopLL[:4], block6)), nil)); v.Reset == nil {
@@ -140,19 +154,22 @@ func TestEndLinkLocal(t *testing.T) {
 	}
 }
 
-// What our own speaker announces goes to the peer with our link-local address for a next hop, and everything else as it is.
+// What our own speaker announces goes to the peer with our link-local address for a next hop, and everything else as it
+// is.
 func TestExtend(t *testing.T) {
 	self := netip.AddrFrom16([16]byte(hopLL))
 	community := []byte{0xc0, 8, 4, 0, 1, 0, 2}
 	inner := updateOf(nil, join(origin, noPath, placeholder4, community), block)
 	outer := updateOf(nil, join(origin, noPath, community, reach(1, hopLL, block)), nil)
 	for name, c := range map[string]struct{ in, want []byte }{
-		"announcement":    {inner, outer},
-		"with another":    {updateOf([]byte{24, 10, 2, 3}, join(origin, noPath, placeholder4, community), block), join(updateOf([]byte{24, 10, 2, 3}, nil, nil), outer)},
-		"its own hop":     {updateOf(nil, minimal, block), updateOf(nil, minimal, block)},
-		"withdrawal":      {updateOf(block, nil, nil), updateOf(block, nil, nil)},
-		"end":             {updateOf(nil, nil, nil), updateOf(nil, nil, nil)},
-		"IPv6":            {updateOf(nil, join(origin, noPath, reach(2, hopLL, block6)), nil), updateOf(nil, join(origin, noPath, reach(2, hopLL, block6)), nil)},
+		"announcement": {inner, outer},
+		"with another": {updateOf([]byte{24, 10, 2, 3}, join(origin, noPath, placeholder4, community), block),
+			join(updateOf([]byte{24, 10, 2, 3}, nil, nil), outer)},
+		"its own hop": {updateOf(nil, minimal, block), updateOf(nil, minimal, block)},
+		"withdrawal":  {updateOf(block, nil, nil), updateOf(block, nil, nil)},
+		"end":         {updateOf(nil, nil, nil), updateOf(nil, nil, nil)},
+		"IPv6": {updateOf(nil, join(origin, noPath, reach(2, hopLL, block6)), nil),
+			updateOf(nil, join(origin, noPath, reach(2, hopLL, block6)), nil)},
 		"another message": {raw(Keepalive), raw(Keepalive)},
 	} {
 		if got := slices.Concat(Extend(c.in, self)...); !bytes.Equal(got, c.want) {
@@ -162,7 +179,8 @@ func TestExtend(t *testing.T) {
 	if got := Plain(outer); !bytes.Equal(got, updateOf(nil, join(origin, noPath, community, placeholder4), block)) {
 		t.Errorf("plain: % x", got)
 	}
-	for _, same := range [][]byte{inner, updateOf(nil, unreach(2, block6), nil), updateOf(nil, nil, nil), raw(Keepalive), updateOf(nil, reach(2, hopLL, block6), nil)} {
+	for _, same := range [][]byte{inner, updateOf(nil, unreach(2, block6), nil), updateOf(nil, nil, nil), raw(Keepalive),
+		updateOf(nil, reach(2, hopLL, block6), nil)} {
 		if got := Plain(same); !bytes.Equal(got, same) {
 			t.Errorf("plain: % x, want % x", got, same)
 		}

@@ -2,11 +2,13 @@ package wire
 
 import "encoding/binary"
 
-// MaskedASN stands for our own AS number in paths while the speaker behind has them: it takes each for a loop, although it may be
-// allowed, or put there by a filter, and would not withdraw what it has announced before. The number is reserved (RFC 7300).
+// MaskedASN stands for our own AS number in paths while the speaker behind has them: it takes each for a loop, although
+// it may be allowed, or put there by a filter, and would not withdraw what it has announced before. The number is
+// reserved (RFC 7300).
 const MaskedASN uint32 = 1<<32 - 1
 
-// ReplaceAS writes one AS number in the place of another, in an UPDATE with numbers of four octets that is the caller's to change.
+// ReplaceAS writes one AS number in the place of another, in an UPDATE with numbers of four octets that is the caller's
+// to change.
 func ReplaceAS(message []byte, old, now uint32) {
 	eachAS(message, func(number []byte) {
 		if binary.BigEndian.Uint32(number) == old {

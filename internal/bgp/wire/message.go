@@ -33,11 +33,12 @@ func TypeOf(message []byte) Type { return Type(message[18]) }
 // body returns what follows the header.
 func body(message []byte) []byte { return message[headerLen:] }
 
-// Room is how large a buffer should be that is kept for reading. Most messages fit: keepalives, and what a node announces.
+// Room is how large a buffer should be that is kept for reading. Most messages fit: keepalives, and what a node
+// announces.
 const Room = 256
 
-// Read reads one message, into buf if it fits there. buf must have room for a header. A header that is not one of BGP is a
-// *Notification; all other errors are the reader's.
+// Read reads one message, into buf if it fits there. buf must have room for a header. A header that is not one of BGP
+// is a *Notification; all other errors are the reader's.
 func Read(r io.Reader, buf []byte) ([]byte, error) {
 	if _, err := io.ReadFull(r, buf[:headerLen]); err != nil { // here thousands wait, which is why the rest is readBody
 		return nil, err

@@ -11,9 +11,9 @@ const (
 	attrAS4Aggregator attribute = 18
 )
 
-// Narrow writes an UPDATE of our own speaker for a peer whose AS numbers have two octets: a longer one becomes AS_TRANS, and is
-// in AS4_PATH for those that come after the peer. What becomes too long by that is several messages, and what does not fit with any
-// prefix is withdrawn.
+// Narrow writes an UPDATE of our own speaker for a peer whose AS numbers have two octets: a longer one becomes
+// AS_TRANS, and is in AS4_PATH for those that come after the peer. What becomes too long by that is several messages,
+// and what does not fit with any prefix is withdrawn.
 func Narrow(message []byte, family Family) [][]byte {
 	if TypeOf(message) != Update {
 		return [][]byte{message}

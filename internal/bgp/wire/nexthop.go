@@ -4,11 +4,11 @@ import (
 	"net/netip"
 )
 
-// The speaker behind has an IPv6 address for its end of a session by link-local addresses, and so sends IPv4 prefixes in MP_REACH_NLRI. Plain and
-// Extend are the way from there to the peer: between them an UPDATE of IPv4 has one form.
+// The speaker behind has an IPv6 address for its end of a session by link-local addresses, and so sends IPv4 prefixes
+// in MP_REACH_NLRI. Plain and Extend are the way from there to the peer: between them an UPDATE of IPv4 has one form.
 
-// Plain writes an UPDATE of our own speaker that announces IPv4 prefixes in MP_REACH_NLRI with NEXT_HOP, which is Placeholder4. Other messages are
-// returned as they came.
+// Plain writes an UPDATE of our own speaker that announces IPv4 prefixes in MP_REACH_NLRI with NEXT_HOP, which is
+// Placeholder4. Other messages are returned as they came.
 func Plain(message []byte) []byte {
 	if TypeOf(message) != Update || FamilyIn(message) != IPv4 {
 		return message
@@ -26,8 +26,8 @@ func Plain(message []byte) []byte {
 	return w.text
 }
 
-// Extend writes the UPDATEs that become of one for a peer with IPv6 next hops: IPv4 prefixes whose next hop is Placeholder4 have self in its place
-// (RFC 8950). Other messages are returned as they came.
+// Extend writes the UPDATEs that become of one for a peer with IPv6 next hops: IPv4 prefixes whose next hop is
+// Placeholder4 have self in its place (RFC 8950). Other messages are returned as they came.
 func Extend(message []byte, self netip.Addr) [][]byte {
 	if TypeOf(message) != Update || FamilyIn(message) != IPv4 {
 		return [][]byte{message}

@@ -54,8 +54,8 @@ type Offer struct {
 // Families are those of the session that the peer has, too.
 func (o *Offer) Families() Families { return o.families }
 
-// EndsTable reports whether the peer says when it has sent the whole of its table: who offers graceful restart at all does
-// (RFC 4724 section 2), also if it keeps nothing itself.
+// EndsTable reports whether the peer says when it has sent the whole of its table: who offers graceful restart at all
+// does (RFC 4724 section 2), also if it keeps nothing itself.
 func (o Offer) EndsTable() bool { return o.graceful }
 
 func openFault(subcode uint8, data []byte, format string, args ...any) *Notification {
@@ -104,11 +104,13 @@ func (o *Offer) check(rules Rules) *Notification {
 	case o.ID.IsUnspecified():
 		return openFault(3, nil, "its router ID is 0.0.0.0")
 	case o.ID == rules.LocalID && o.ASN == rules.LocalASN:
-		return openFault(3, nil, "its router ID %s is our own: is it this node, or a twin with the same address or the same hash of its name?", o.ID)
+		return openFault(3, nil,
+			"its router ID %s is our own: is it this node, or a twin with the same address or the same hash of its name?", o.ID)
 	case o.HoldTime < 3:
 		return openFault(6, nil, "its hold time is %d s: it must be 3 s or more", o.HoldTime)
 	case o.families == 0 && rules.Link != "":
-		return openFault(7, capabilities(rules.Families), "it offers neither IPv6 unicast routes on this session nor IPv4 ones with IPv6 next hops (RFC 8950)")
+		return openFault(7, capabilities(rules.Families),
+			"it offers neither IPv6 unicast routes on this session nor IPv4 ones with IPv6 next hops (RFC 8950)")
 	case o.families == 0:
 		return openFault(7, capabilities(rules.Families), "it does not offer %s unicast routes on this session", rules.Families.All()[0])
 	}
@@ -213,8 +215,8 @@ func capabilities(families Families) (caps []byte) {
 	return caps
 }
 
-// bytes is an OPEN, as the speaker behind gets it, with all families that the session might have: it would wait for one that it does not hear of.
-// AS numbers have four octets in there whatever the peer has: Check and Narrow translate.
+// bytes is an OPEN, as the speaker behind gets it, with all families that the session might have: it would wait for one
+// that it does not hear of. AS numbers have four octets in there whatever the peer has: Check and Narrow translate.
 func (o *Offer) bytes(families Families) []byte {
 	caps := capabilities(families)
 	if o.extended {
@@ -281,8 +283,8 @@ func (o *Offer) KeptAfter(n *Notification) bool {
 	return o.Graceful() && o.restartFlags&flagNotification != 0 && (n.Code != Cease || n.Subcode != HardReset)
 }
 
-// Final returns the NOTIFICATION after which the peer shall keep nothing of us, for one that ends the session: in a Hard Reset, if the peer would else
-// keep our paths (RFC 8538 section 3.1).
+// Final returns the NOTIFICATION after which the peer shall keep nothing of us, for one that ends the session: in a
+// Hard Reset, if the peer would else keep our paths (RFC 8538 section 3.1).
 func (o *Offer) Final(n *Notification) *Notification {
 	if o.restartFlags&flagNotification == 0 {
 		return n
@@ -304,13 +306,14 @@ type LocalOpen struct {
 	ASN      uint32
 	ID       netip.Addr
 	HoldTime uint16 // seconds
-	// RestartTime is for how many seconds the peer is asked to keep what we announced, when the connection is lost; at most 4095.
+	// RestartTime is for how many seconds the peer is asked to keep what we announced, when the connection is lost; at
+	// most 4095.
 	RestartTime uint16
 	Restart
 }
 
-// Bytes returns our OPEN on a session with such rules. It offers route refresh, AS numbers of four octets and graceful restart, also after a
-// hold timer has run out (RFC 8538).
+// Bytes returns our OPEN on a session with such rules. It offers route refresh, AS numbers of four octets and graceful
+// restart, also after a hold timer has run out (RFC 8538).
 func (o LocalOpen) Bytes(families Families, linkLocal bool) []byte {
 	offer := Offer{
 		ASN: o.ASN, ID: o.ID, HoldTime: o.HoldTime, refresh: true,

@@ -5,11 +5,13 @@ import (
 	"net/netip"
 )
 
-// LocalPref is the LOCAL_PREF of what a node originates, towards peers in its own AS: the default of all implementations.
+// LocalPref is the LOCAL_PREF of what a node originates, towards peers in its own AS: the default of all
+// implementations.
 const LocalPref = 100
 
-// Originate returns the UPDATEs by which a node announces prefixes of one family that it originates to peers in its own AS, as the speaker behind
-// writes them: with BIRD's attributes of a static route in Calico. An aggregate has a stamp, which says so.
+// Originate returns the UPDATEs by which a node announces prefixes of one family that it originates to peers in its own
+// AS, as the speaker behind writes them: with BIRD's attributes of a static route in Calico. An aggregate has a stamp,
+// which says so.
 func Originate(hop netip.Addr, aggregate bool, prefixes []netip.Prefix) (text []byte) {
 	family := FamilyOf(hop)
 	var w writer

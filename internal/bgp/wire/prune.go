@@ -2,8 +2,9 @@ package wire
 
 import "net/netip"
 
-// Prune leaves those withdrawals out of an UPDATE of our own speaker that are not wanted, and tells which prefixes it announces. It
-// is asked about each prefix once, withdrawals first. The end of the table stays, and a message of another type.
+// Prune leaves those withdrawals out of an UPDATE of our own speaker that are not wanted, and tells which prefixes it
+// announces. It is asked about each prefix once, withdrawals first. The end of the table stays, and a message of
+// another type.
 func Prune(message []byte, family Family, wanted func(netip.Prefix) bool, announced func(netip.Prefix)) [][]byte {
 	if TypeOf(message) != Update || EndsTable(message) {
 		return [][]byte{message}

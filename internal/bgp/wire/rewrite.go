@@ -44,8 +44,8 @@ func (w *writer) finish() [][]byte {
 	return w.out
 }
 
-// Lengths of what is around prefixes: header and both lengths, and heads of attributes with an extended length, of family and of a
-// next hop with its length and the octet after it.
+// Lengths of what is around prefixes: header and both lengths, and heads of attributes with an extended length, of
+// family and of a next hop with its length and the octet after it.
 const (
 	frameLen     = headerLen + 4
 	attributeLen = 4

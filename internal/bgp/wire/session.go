@@ -48,8 +48,8 @@ type Rules struct {
 	LocalASN uint32     // our own
 	LocalID  netip.Addr // our router ID
 	Families Families
-	// Link is the name of the link if the session is between link-local addresses, which next hops then are, too, those of IPv4 prefixes as well
-	// (RFC 8950).
+	// Link is the name of the link if the session is between link-local addresses, which next hops then are, too, those of
+	// IPv4 prefixes as well (RFC 8950).
 	Link string
 	// MaxPrefixes bounds what the peer announces, of all families.
 	MaxPrefixes int
@@ -61,8 +61,8 @@ type Rules struct {
 
 // Verdict is the decision on a message.
 type Verdict struct {
-	// Pass is the message for the speaker behind, of an UPDATE one or several; nil: there is none. It is valid until the next
-	// message is checked.
+	// Pass is the message for the speaker behind, of an UPDATE one or several; nil: there is none. It is valid until the
+	// next message is checked.
 	Pass []byte
 	// Gone are the prefixes that an UPDATE withdraws, Refused those that it announces in vain, for the reason Refusal.
 	Gone, Refused []netip.Prefix
@@ -86,8 +86,9 @@ type Session struct {
 	ended     Families
 }
 
-// Said is what an UPDATE says of its prefixes: its attributes as they were passed on, and the next hop before them. There are
-// few different ones, so that they are kept once for all sessions. Equal ones are ==. The zero value is of a path that was refused.
+// Said is what an UPDATE says of its prefixes: its attributes as they were passed on, and the next hop before them.
+// There are few different ones, so that they are kept once for all sessions. Equal ones are ==. The zero value is of a
+// path that was refused.
 type Said struct{ unique.Handle[string] }
 
 // Attributes returns the attributes as the peer has sent them, and what the speaker behind sees for a MED; see rank.
@@ -214,8 +215,8 @@ func (s *Session) announce(prefixes []netip.Prefix, what Said) bool {
 // SetSource has paths stamped otherwise from now on, those of Table, too.
 func (s *Session) SetSource(source Source) { s.rules.Source = source }
 
-// Table returns messages that announce once more what the peer announces, of the prefixes that are wanted, with the epoch in
-// their stamps. They are the caller's.
+// Table returns messages that announce once more what the peer announces, of the prefixes that are wanted, with the
+// epoch in their stamps. They are the caller's.
 func (s *Session) Table(epoch uint8, wanted func(netip.Prefix) bool) iter.Seq[[]byte] {
 	type same struct {
 		Said

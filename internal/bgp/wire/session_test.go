@@ -21,7 +21,8 @@ var (
 	inside  = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Families: OnlyIPv4, MaxPrefixes: 4}
 	outside = Rules{ASN: 64513, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Families: OnlyIPv4, MaxPrefixes: 4}
 	inside6 = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Families: OnlyIPv6, MaxPrefixes: 4}
-	near    = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Families: BothFamilies, Link: "eth0", MaxPrefixes: 4}
+	near    = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Families: BothFamilies,
+		Link: "eth0", MaxPrefixes: 4}
 )
 
 // raw builds a message of any type around a body.
@@ -122,7 +123,8 @@ func TestRead(t *testing.T) {
 	} {
 		_, err := Read(bytes.NewReader(c.in), make([]byte, MaxLen))
 		var n *Notification
-		if !errors.As(err, &n) || n.Code != HeaderError || n.Subcode != c.subcode || !bytes.Equal(n.Data, c.data) || !strings.Contains(n.Error(), c.want) {
+		if !errors.As(err, &n) || n.Code != HeaderError || n.Subcode != c.subcode || !bytes.Equal(n.Data, c.data) ||
+			!strings.Contains(n.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -159,7 +161,8 @@ func TestOpen(t *testing.T) {
 	}{
 		"usual": {message: openOf(4, asTrans, 90, "10.0.0.2", usual(IPv4, 64512)), rules: inside,
 			pass: openOf(4, 64512, 90, "10.0.0.2", usual(IPv4, 64512))},
-		"what is not ours is left out": {message: openOf(4, 64512, 90, "10.0.0.2", join(both, []byte{69, 4, 0, 1, 1, 3, 73, 1, 'x', 5, 3, 0, 1, 0})), rules: inside,
+		"what is not ours is left out": {message: openOf(4, 64512, 90, "10.0.0.2",
+			join(both, []byte{69, 4, 0, 1, 1, 3, 73, 1, 'x', 5, 3, 0, 1, 0})), rules: inside,
 			pass: openOf(4, 64512, 90, "10.0.0.2", usual(IPv4, 64512))},
 		"restarted": {message: openOf(4, 64512, 90, "10.0.0.2", restart(0xc0, 0, 2, 1, 0x80, 0, 1, 1, 0x80)), rules: inside,
 			pass: openOf(4, 64512, 90, "10.0.0.2", restart(0xc0, 0, 1, 1, 0x80))},
@@ -171,8 +174,10 @@ func TestOpen(t *testing.T) {
 			pass: openOf(4, 64512, 90, "10.0.0.2", wide)},
 		"IPv6": {message: openOf(4, 64512, 90, "10.0.0.2", both), rules: inside6,
 			pass: openOf(4, 64512, 90, "10.0.0.2", usual(IPv6, 64512))},
-		"extended parameters": {message: raw(Open, join([]byte{4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 255, 255, 0, 9, 2, 0, 6}, capabilities(OnlyIPv4))...), rules: inside,
-			pass: openOf(4, 64512, 90, "10.0.0.2", wide)},
+		"extended parameters": {
+			message: raw(Open, join([]byte{4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 255, 255, 0, 9, 2, 0, 6}, capabilities(OnlyIPv4))...), rules: inside,
+			pass: openOf(4, 64512, 90, "10.0.0.2", wide),
+		},
 		"version":              {message: openOf(3, 64512, 90, "10.0.0.2", nil), rules: inside, subcode: 1, reason: "3"},
 		"AS":                   {message: openOf(4, 64512, 90, "10.0.0.2", usual(IPv4, 64513)), rules: inside, subcode: 2, reason: "64513 64512"},
 		"no ID":                {message: openOf(4, 64512, 90, "0.0.0.0", usual(IPv4, 64512)), rules: inside, subcode: 3, reason: "0.0.0.0"},
@@ -223,7 +228,8 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	s := NewSession(inside)
-	if v := s.Check(raw(Notify, Cease, ConnectionRejected, 'x')); v.Reset != nil || !bytes.Equal(v.Pass, raw(Notify, Cease, ConnectionRejected)) {
+	if v := s.Check(raw(Notify, Cease, ConnectionRejected, 'x')); v.Reset != nil ||
+		!bytes.Equal(v.Pass, raw(Notify, Cease, ConnectionRejected)) {
 		t.Errorf("NOTIFICATION in place of an OPEN: %+v", v)
 	}
 }
@@ -251,54 +257,73 @@ func TestUpdate(t *testing.T) {
 		"withdrawn and announced": {message: updateOf(block, join(origin, noPath, pref, hop), block), pass: anno},
 		"IPv4 in the new form":    {message: updateOf(nil, join(origin, noPath, pref, reach(1, []byte{10, 0, 0, 2}, block)), nil), pass: anno},
 		"IPv6 next hop":           {message: updateOf(nil, join(origin, noPath, reach(1, hop6, block)), nil), pass: gone, flaw: "IPv6 hop"},
-		"communities stay":        {message: updateOf(nil, join(minimal, []byte{0xc0, 8, 4, 0, 1, 0, 2}), block), pass: updateOf(nil, join(origin, noPath, []byte{0xc0, 8, 4, 0, 1, 0, 2}, hop), block)},
-		"unknown ones go":         {message: updateOf(nil, join(minimal, []byte{0xc0, 99, 1, 0}), block), pass: updateOf(nil, minimal, block)},
-		"aggregator stays":        {message: updateOf(nil, join(minimal, aggregator, atomic), block), pass: updateOf(nil, join(origin, noPath, aggregator, atomic, hop), block)},
-		"odd aggregators go": {message: updateOf(nil, join(minimal, []byte{0xc0, 7, 1, 0}, []byte{0x40, 6, 1, 0}), block), pass: updateOf(nil, minimal, block),
+		"communities stay": {message: updateOf(nil, join(minimal, []byte{0xc0, 8, 4, 0, 1, 0, 2}), block),
+			pass: updateOf(nil, join(origin, noPath, []byte{0xc0, 8, 4, 0, 1, 0, 2}, hop), block)},
+		"unknown ones go": {message: updateOf(nil, join(minimal, []byte{0xc0, 99, 1, 0}), block), pass: updateOf(nil, minimal, block)},
+		"aggregator stays": {message: updateOf(nil, join(minimal, aggregator, atomic), block),
+			pass: updateOf(nil, join(origin, noPath, aggregator, atomic, hop), block)},
+		"odd aggregators go": {message: updateOf(nil, join(minimal, []byte{0xc0, 7, 1, 0}, []byte{0x40, 6, 1, 0}), block),
+			pass: updateOf(nil, minimal, block),
 			flaw: "AGGREGATOR 1"},
-		"twice":           {message: updateOf(nil, join(minimal, []byte{0x40, 1, 1, 2}), block), pass: updateOf(nil, minimal, block), flaw: "ORIGIN twice"},
+		"twice": {message: updateOf(nil, join(minimal, []byte{0x40, 1, 1, 2}), block),
+			pass: updateOf(nil, minimal, block), flaw: "ORIGIN twice"},
 		"nothing is left": {message: updateOf(nil, unreach(2, block6), nil), pass: nil},
 		"attributes only": {message: updateOf(nil, minimal, nil), pass: nil},
 
-		"no origin":          {message: updateOf(nil, join(noPath, hop), block), pass: gone, flaw: "ORIGIN missing"},
-		"no path":            {message: updateOf(nil, join(origin, hop), block), pass: gone, flaw: "AS_PATH missing"},
-		"no next hop":        {message: updateOf(nil, join(origin, noPath), block), pass: gone, flaw: "NEXT_HOP missing"},
-		"origin 3":           {message: updateOf(nil, join([]byte{0x40, 1, 1, 3}, noPath, hop), block), pass: gone, flaw: "ORIGIN 1"},
-		"flags":              {message: updateOf(nil, join([]byte{0xc0, 1, 1, 0}, noPath, hop), block), pass: gone, flaw: "0xc0 ORIGIN"},
-		"loopback next hop":  {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 4, 127, 0, 0, 1}), block), pass: gone, flaw: "NEXT_HOP 7f 00 00 01"},
-		"class E next hop":   {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 4, 240, 0, 0, 1}), block), pass: gone, flaw: "NEXT_HOP"},
-		"long next hop":      {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 5, 10, 0, 0, 1, 1}), block), pass: gone, flaw: "NEXT_HOP"},
-		"confederation":      {message: updateOf(nil, join(origin, []byte{0x40, 2, 6, 3, 1, 0, 0, 0, 1}, hop), block), pass: gone, flaw: "AS_PATH malformed"},
-		"empty segment":      {message: updateOf(nil, join(origin, []byte{0x40, 2, 2, 2, 0}, hop), block), pass: gone, flaw: "AS_PATH malformed"},
-		"AS 0":               {message: updateOf(nil, join(origin, []byte{0x40, 2, 6, 2, 1, 0, 0, 0, 0}, hop), block), pass: gone, flaw: "AS 0"},
-		"MED of 3 bytes":     {message: updateOf(nil, join(minimal, []byte{0x80, 4, 3, 0, 0, 0}), block), pass: gone, flaw: "MULTI_EXIT_DISC 3"},
-		"too much":           {message: updateOf(nil, join(minimal, []byte{0xd0, 8, 8, 0}, make([]byte, 2048)), block), pass: gone, refusal: "2048"},
+		"no origin":   {message: updateOf(nil, join(noPath, hop), block), pass: gone, flaw: "ORIGIN missing"},
+		"no path":     {message: updateOf(nil, join(origin, hop), block), pass: gone, flaw: "AS_PATH missing"},
+		"no next hop": {message: updateOf(nil, join(origin, noPath), block), pass: gone, flaw: "NEXT_HOP missing"},
+		"origin 3":    {message: updateOf(nil, join([]byte{0x40, 1, 1, 3}, noPath, hop), block), pass: gone, flaw: "ORIGIN 1"},
+		"flags":       {message: updateOf(nil, join([]byte{0xc0, 1, 1, 0}, noPath, hop), block), pass: gone, flaw: "0xc0 ORIGIN"},
+		"loopback next hop": {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 4, 127, 0, 0, 1}), block), pass: gone,
+			flaw: "NEXT_HOP 7f 00 00 01"},
+		"class E next hop": {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 4, 240, 0, 0, 1}), block),
+			pass: gone, flaw: "NEXT_HOP"},
+		"long next hop": {message: updateOf(nil, join(origin, noPath, []byte{0x40, 3, 5, 10, 0, 0, 1, 1}), block),
+			pass: gone, flaw: "NEXT_HOP"},
+		"confederation": {message: updateOf(nil, join(origin, []byte{0x40, 2, 6, 3, 1, 0, 0, 0, 1}, hop), block), pass: gone,
+			flaw: "AS_PATH malformed"},
+		"empty segment":  {message: updateOf(nil, join(origin, []byte{0x40, 2, 2, 2, 0}, hop), block), pass: gone, flaw: "AS_PATH malformed"},
+		"AS 0":           {message: updateOf(nil, join(origin, []byte{0x40, 2, 6, 2, 1, 0, 0, 0, 0}, hop), block), pass: gone, flaw: "AS 0"},
+		"MED of 3 bytes": {message: updateOf(nil, join(minimal, []byte{0x80, 4, 3, 0, 0, 0}), block), pass: gone, flaw: "MULTI_EXIT_DISC 3"},
+		"too much": {message: updateOf(nil, join(minimal, []byte{0xd0, 8, 8, 0}, make([]byte, 2048)), block),
+			pass: gone, refusal: "2048"},
 		"attribute too long": {message: updateOf(nil, join(minimal, []byte{0x80, 4, 9, 0}), block), pass: gone, flaw: "fit"},
 
-		"LOCAL_PREF from outside": {rules: outside, message: updateOf(nil, join(origin, path, hop, pref), block), pass: updateOf(nil, join(origin, path, hop), block)},
+		"LOCAL_PREF from outside": {rules: outside, message: updateOf(nil, join(origin, path, hop, pref), block),
+			pass: updateOf(nil, join(origin, path, hop), block)},
 
-		"IPv6":                 {rules: inside6, message: anno6, pass: anno6},
-		"IPv6, two next hops":  {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, join(hop6, hopLL), block6)), nil), pass: anno6},
-		"IPv6 withdrawal":      {rules: inside6, message: gone6, pass: gone6},
-		"IPv6 end":             {rules: inside6, message: updateOf(nil, unreach(2, nil), nil), pass: updateOf(nil, unreach(2, nil), nil)},
-		"no end of IPv4's":     {rules: inside6, message: updateOf(nil, nil, nil), pass: nil},
-		"IPv4 on IPv6":         {rules: inside6, message: anno, pass: nil},
-		"IPv6, no origin":      {rules: inside6, message: updateOf(nil, join(noPath, reach(2, hop6, block6)), nil), pass: gone6, flaw: "ORIGIN missing"},
-		"IPv6 loopback":        {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, netip.IPv6Loopback().AsSlice(), block6)), nil), pass: gone6, flaw: "address"},
-		"IPv6, rest too short": {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, hop6, block6), []byte{0x40}), nil), pass: gone6, flaw: "fit"},
+		"IPv6": {rules: inside6, message: anno6, pass: anno6},
+		"IPv6, two next hops": {rules: inside6,
+			message: updateOf(nil, join(origin, noPath, reach(2, join(hop6, hopLL), block6)), nil), pass: anno6},
+		"IPv6 withdrawal":  {rules: inside6, message: gone6, pass: gone6},
+		"IPv6 end":         {rules: inside6, message: updateOf(nil, unreach(2, nil), nil), pass: updateOf(nil, unreach(2, nil), nil)},
+		"no end of IPv4's": {rules: inside6, message: updateOf(nil, nil, nil), pass: nil},
+		"IPv4 on IPv6":     {rules: inside6, message: anno, pass: nil},
+		"IPv6, no origin": {rules: inside6, message: updateOf(nil, join(noPath, reach(2, hop6, block6)), nil),
+			pass: gone6, flaw: "ORIGIN missing"},
+		"IPv6 loopback": {rules: inside6,
+			message: updateOf(nil, join(origin, noPath, reach(2, netip.IPv6Loopback().AsSlice(), block6)), nil), pass: gone6, flaw: "address"},
+		"IPv6, rest too short": {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, hop6, block6), []byte{0x40}), nil),
+			pass: gone6, flaw: "fit"},
 
-		"withdrawn too long":   {message: raw(Update, 0, 9, 0, 0), reset: "withdrawn", subcode: 1},
-		"attributes too long":  {message: raw(Update, 0, 0, 0, 9), reset: "attributes", subcode: 1},
-		"prefix of 33 bits":    {message: updateOf(nil, minimal, []byte{33, 10, 0, 0, 0, 0}), reset: "prefix", subcode: 10},
-		"prefix cut short":     {message: updateOf([]byte{24, 10}, nil, nil), reset: "prefix", subcode: 10},
-		"well-known, unknown":  {message: updateOf(nil, join(minimal, []byte{0x40, 99, 1, 0}), block), reset: "99", subcode: 2},
-		"MP_REACH cut short":   {message: updateOf(nil, join(origin, noPath, []byte{0x80, 14, 4, 0, 1, 1, 4}), nil), reset: "MP_REACH_NLRI", subcode: 9},
-		"MP_REACH of 1 byte":   {rules: inside6, message: updateOf(nil, join(origin, noPath, []byte{0x80, 14, 1, 0}), nil), reset: "MP_REACH_NLRI", subcode: 9},
-		"MP_REACH hop of 5":    {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, []byte{1, 2, 3, 4, 5}, block6)), nil), reset: "hop 5", subcode: 9},
-		"MP_REACH prefix":      {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, hop6, []byte{129})), nil), reset: "prefix", subcode: 9},
+		"withdrawn too long":  {message: raw(Update, 0, 9, 0, 0), reset: "withdrawn", subcode: 1},
+		"attributes too long": {message: raw(Update, 0, 0, 0, 9), reset: "attributes", subcode: 1},
+		"prefix of 33 bits":   {message: updateOf(nil, minimal, []byte{33, 10, 0, 0, 0, 0}), reset: "prefix", subcode: 10},
+		"prefix cut short":    {message: updateOf([]byte{24, 10}, nil, nil), reset: "prefix", subcode: 10},
+		"well-known, unknown": {message: updateOf(nil, join(minimal, []byte{0x40, 99, 1, 0}), block), reset: "99", subcode: 2},
+		"MP_REACH cut short": {message: updateOf(nil, join(origin, noPath, []byte{0x80, 14, 4, 0, 1, 1, 4}), nil),
+			reset: "MP_REACH_NLRI", subcode: 9},
+		"MP_REACH of 1 byte": {rules: inside6, message: updateOf(nil, join(origin, noPath, []byte{0x80, 14, 1, 0}), nil),
+			reset: "MP_REACH_NLRI", subcode: 9},
+		"MP_REACH hop of 5": {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, []byte{1, 2, 3, 4, 5}, block6)), nil),
+			reset: "hop 5", subcode: 9},
+		"MP_REACH prefix": {rules: inside6, message: updateOf(nil, join(origin, noPath, reach(2, hop6, []byte{129})), nil),
+			reset: "prefix", subcode: 9},
 		"MP_UNREACH cut short": {message: updateOf(nil, []byte{0x80, 15, 2, 0, 1}, nil), reset: "MP_UNREACH_NLRI", subcode: 9},
-		"MP_REACH twice":       {rules: inside6, message: updateOf(nil, join(reach(2, hop6, block6), reach(2, hop6, block6)), nil), reset: "twice", subcode: 1},
-		"IPv6 can't be found":  {rules: inside6, message: updateOf(nil, []byte{0x40, 1, 9}, nil), reset: "fit", subcode: 1},
+		"MP_REACH twice": {rules: inside6, message: updateOf(nil, join(reach(2, hop6, block6), reach(2, hop6, block6)), nil),
+			reset: "twice", subcode: 1},
+		"IPv6 can't be found": {rules: inside6, message: updateOf(nil, []byte{0x40, 1, 9}, nil), reset: "fit", subcode: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rules := c.rules
@@ -370,7 +395,8 @@ func TestMaxPrefixes(t *testing.T) {
 		t.Fatalf("one has gone, one came: %d prefixes, %v", s.Prefixes(), v.Reset)
 	}
 	v := s.Check(updateOf(nil, minimal, one(6)))
-	want := &Notification{Code: Cease, Subcode: MaxPrefixesReached, Data: []byte{0, 1, 1, 0, 0, 0, 4}, Reason: "maximum number of prefixes reached: it announces more than 4"}
+	want := &Notification{Code: Cease, Subcode: MaxPrefixesReached, Data: []byte{0, 1, 1, 0, 0, 0, 4},
+		Reason: "maximum number of prefixes reached: it announces more than 4"}
 	if d := cmp.Diff(want, v.Reset); d != "" || s.Prefixes() != 4 {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -435,15 +461,17 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// FuzzSession feeds a session with a stream of bytes. Whatever passes is a message, and passes a second time unchanged; what is announced
-// and not refused is what was passed on.
+// FuzzSession feeds a session with a stream of bytes. Whatever passes is a message, and passes a second time unchanged;
+// what is announced and not refused is what was passed on.
 func FuzzSession(f *testing.F) {
 	for kind, rules := range []Rules{inside, inside6, near} {
 		kind, hello := uint8(kind), join(openOf(4, asTrans, 90, "10.0.0.2", usualOf(rules)), raw(Keepalive))
 		f.Add(kind, hello)
 		f.Add(kind, join(hello, updateOf(nil, join(minimal, pref, path), block), updateOf(block, nil, nil), updateOf(nil, nil, nil)))
-		f.Add(kind, join(hello, updateOf(nil, join(origin, noPath, reach(2, hop6, block6), unreach(2, block6)), nil), raw(RouteRefresh, 0, 2, 0, 1)))
-		f.Add(kind, join(hello, updateOf(block, join(origin, noPath, reach(1, join(hop6, hopLL), block), unreach(2, block6)), nil), updateOf(nil, unreach(1, nil), nil)))
+		f.Add(kind, join(hello, updateOf(nil, join(origin, noPath, reach(2, hop6, block6), unreach(2, block6)), nil),
+			raw(RouteRefresh, 0, 2, 0, 1)))
+		f.Add(kind, join(hello, updateOf(block, join(origin, noPath, reach(1, join(hop6, hopLL), block), unreach(2, block6)), nil),
+			updateOf(nil, unreach(1, nil), nil)))
 		f.Add(kind, join(hello, raw(Notify, Cease, HardReset, 6, 9)))
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, stream []byte) {
@@ -477,8 +505,8 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// samePrefixes finds a prefix that only one of the sessions has of what was passed on. The first has more: it counts those that it refused
-// as announced, since they are announced to it.
+// samePrefixes finds a prefix that only one of the sessions has of what was passed on. The first has more: it counts
+// those that it refused as announced, since they are announced to it.
 func samePrefixes(first, second *Session) error {
 	passed := 0
 	for p, what := range first.announced {

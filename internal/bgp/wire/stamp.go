@@ -17,18 +17,19 @@ const (
 	Aggregate                   // this node originates it, for some peers
 )
 
-// Stamp is an attribute that a path carries only in the speaker behind: it holds what that speaker changes or drops, and
-// what is needed when it passes the path on. Its type is unassigned at IANA; attributes that peers
-// send under that type are dropped, as all unknown ones are.
+// Stamp is an attribute that a path carries only in the speaker behind: it holds what that speaker changes or drops,
+// and what is needed when it passes the path on. Its type is unassigned at IANA; attributes that peers send under that
+// type are dropped, as all unknown ones are.
 type Stamp struct {
 	Source Source
 	// HasMED and MED are as the peer has sent them. The speaker behind sees a rank in their place.
 	HasMED bool
 	MED    uint32
-	// NextHop is the peer's, with the name of its link as its zone if it is link-local: towards another AS the inner speaker puts our own
-	// address in its place.
+	// NextHop is the peer's, with the name of its link as its zone if it is link-local: towards another AS the inner
+	// speaker puts our own address in its place.
 	NextHop netip.Addr
-	// Epoch tells a path from what it was before, so that the speaker behind announces it once more, to whom it announces it.
+	// Epoch tells a path from what it was before, so that the speaker behind announces it once more, to whom it announces
+	// it.
 	Epoch uint8
 }
 
@@ -47,7 +48,8 @@ func (s Stamp) appendValue(b []byte) []byte {
 	return append(b, s.Epoch)
 }
 
-// StampType and StampFlags are the stamp's attribute type and flags: it is optional, and passed on although it is not known.
+// StampType and StampFlags are the stamp's attribute type and flags: it is optional, and passed on although it is not
+// known.
 const (
 	StampType  = uint8(attrStamp)
 	StampFlags = uint8(flagOptional | flagTransitive)
@@ -83,15 +85,16 @@ const (
 	mostRank = 1<<(32-rankBits) - 1
 )
 
-// rank is what the speaker behind sees for a MED. It orders like the MED and, where that is the same, by the number of reflectors
-// that a path has come through (RFC 4456 section 9), of which that speaker knows nothing: two reflectors that each prefer what
-// the other one has reflected to what their client tells them would never come to rest.
+// rank is what the speaker behind sees for a MED. It orders like the MED and, where that is the same, by the number of
+// reflectors that a path has come through (RFC 4456 section 9), of which that speaker knows nothing: two reflectors
+// that each prefer what the other one has reflected to what their client tells them would never come to rest.
 func rank(med uint32, clusters int) uint32 {
 	return min(med, mostRank)<<rankBits | uint32(min(clusters, 1<<rankBits-1))
 }
 
-// TakeStamp removes the stamp from an UPDATE of the speaker behind and gives a learned path its MED back, if keepMED. The
-// message is written into buf, if it has to be written; what has no stamp is returned as it came, as a path of our own.
+// TakeStamp removes the stamp from an UPDATE of the speaker behind and gives a learned path its MED back, if keepMED.
+// The message is written into buf, if it has to be written; what has no stamp is returned as it came, as a path of our
+// own.
 func TakeStamp(buf *[]byte, message []byte, keepMED bool) ([]byte, Stamp) {
 	attributes, from := attributesOf(message)
 	stamp, found := ReadStamp(find(attributes, attrStamp))

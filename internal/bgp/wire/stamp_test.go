@@ -9,7 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// through is what becomes of an UPDATE on its way through this node: stamped on the way in, taken from the stamp on the way out.
+// through is what becomes of an UPDATE on its way through this node: stamped on the way in, taken from the stamp on the
+// way out.
 func through(t *testing.T, rules Rules, message []byte, keepMED bool) (inside, out []byte, stamp Stamp) {
 	t.Helper()
 	v := up(t, rules).Check(message)
@@ -39,7 +40,8 @@ func TestStamp(t *testing.T) {
 		stamp   Stamp
 	}{
 		"from outside": {external, updateOf(nil, join(origin, path, hop, med), block), true,
-			updateOf(nil, join(origin, path, hop, med), block), Stamp{Source: External, HasMED: true, MED: 9, NextHop: netip.MustParseAddr("10.0.0.2")}},
+			updateOf(nil, join(origin, path, hop, med), block),
+			Stamp{Source: External, HasMED: true, MED: 9, NextHop: netip.MustParseAddr("10.0.0.2")}},
 		"towards outside": {external, updateOf(nil, join(origin, path, hop, med), block), false,
 			updateOf(nil, join(origin, path, hop), block), Stamp{Source: External, HasMED: true, MED: 9, NextHop: netip.MustParseAddr("10.0.0.2")}},
 		"no MED": {internal, updateOf(nil, minimal, block), true,
@@ -172,7 +174,8 @@ func TestNarrow(t *testing.T) {
 	for _, c := range []struct{ in, want []byte }{
 		{updateOf(nil, join(origin, wide, hop), block), updateOf(nil, join(origin, narrow, four, hop), block)},
 		{updateOf(nil, join(origin, fits, hop), block), updateOf(nil, join(origin, []byte{0x40, 2, 4, 2, 1, 0xfc, 1}, hop), block)},
-		{updateOf(nil, join(minimal, aggregator), block), updateOf(nil, join(minimal, []byte{0xc0, 7, 6, 0x5b, 0xa0, 10, 0, 0, 2, 0xc0, 18, 8, 0, 1, 0, 0, 10, 0, 0, 2}), block)},
+		{updateOf(nil, join(minimal, aggregator), block),
+			updateOf(nil, join(minimal, []byte{0xc0, 7, 6, 0x5b, 0xa0, 10, 0, 0, 2, 0xc0, 18, 8, 0, 1, 0, 0, 10, 0, 0, 2}), block)},
 		{updateOf(block, nil, nil), updateOf(block, nil, nil)},
 		{raw(Keepalive), raw(Keepalive)},
 	} {

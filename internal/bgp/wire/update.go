@@ -20,7 +20,8 @@ type part struct {
 	end bool
 }
 
-// parsedUpdate has the understood parts of an UPDATE: the prefixes of the session's families, and attributes as they will be passed on.
+// parsedUpdate has the understood parts of an UPDATE: the prefixes of the session's families, and attributes as they
+// will be passed on.
 type parsedUpdate struct {
 	parts      []part
 	room       [2]part // for parts
@@ -38,16 +39,16 @@ type parsedUpdate struct {
 	widened  widened
 }
 
-// Room in bytes for what the attributes of a block, with its next hop, and a few prefixes take, so that most UPDATEs need no memory for them, and for
-// what stamped and write add to the attributes of an UPDATE.
+// Room in bytes for what the attributes of a block, with its next hop, and a few prefixes take, so that most UPDATEs
+// need no memory for them, and for what stamped and write add to the attributes of an UPDATE.
 const (
 	usualAttributes = 128
 	usualPrefixes   = 64
 	roomToStamp     = 48
 )
 
-// maxAttributes bounds what a path costs: each prefix of a peer can have attributes of its own, and MaxPrefixes would else
-// bound nothing. It is room for some 400 AS numbers.
+// maxAttributes bounds what a path costs: each prefix of a peer can have attributes of its own, and MaxPrefixes would
+// else bound nothing. It is room for some 400 AS numbers.
 const maxAttributes = 2048
 
 var tooLong = fmt.Sprintf("path attributes of more than %d bytes", maxAttributes)
@@ -113,7 +114,8 @@ func joined(prefixes, more []netip.Prefix) []netip.Prefix {
 	return append(prefixes, more...)
 }
 
-// end notes the end of the table of a family. With the last one the speaker behind, which waits for all, hears of those that the peer does not have.
+// end notes the end of the table of a family. With the last one the speaker behind, which waits for all, hears of those
+// that the peer does not have.
 func (s *Session) end(family Family, v *Verdict, w *writer) {
 	s.ended, v.Ended = s.ended.With(family), v.Ended.With(family)
 	if v.End = s.ended == s.offer.families; !v.End {
@@ -216,7 +218,8 @@ func (n *parsedUpdate) flawed(withdraw bool, format string, args ...any) {
 	n.withdraw = n.withdraw || withdraw
 }
 
-// malformed is the refusal of what RFC 7606 takes for withdrawn. Which flaw it was is told apart from that: there is no end of them.
+// malformed is the refusal of what RFC 7606 takes for withdrawn. Which flaw it was is told apart from that: there is no
+// end of them.
 const malformed = "its UPDATE is malformed"
 
 // settle has of a prefix that is withdrawn and announced only the announcement count, RFC 4271 section 4.3.
@@ -255,8 +258,9 @@ func (n *parsedUpdate) checkMandatory() {
 	}
 }
 
-// write writes it anew: withdrawals, then announcements, in as many messages as it takes, with attributes, which are the writer's then. If nothing
-// is left that the speaker behind needs to know there is no message: an empty one would be the end of the table.
+// write writes it anew: withdrawals, then announcements, in as many messages as it takes, with attributes, which are
+// the writer's then. If nothing is left that the speaker behind needs to know there is no message: an empty one would
+// be the end of the table.
 func (p *part) write(w *writer, attributes []byte) {
 	w.family = p.family
 	var few [usualPrefixes]byte

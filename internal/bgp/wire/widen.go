@@ -2,14 +2,15 @@ package wire
 
 import "encoding/binary"
 
-// widened is what a peer whose AS numbers have two octets passes on from those before it whose numbers have four, RFC 6793.
+// widened is what a peer whose AS numbers have two octets passes on from those before it whose numbers have four,
+// RFC 6793.
 type widened struct {
 	path       []byte // AS4_PATH; nil: there is none, or none that counts
 	aggregator []byte // AS4_AGGREGATOR
 }
 
-// readWidened looks ahead for the two attributes. They do not count if AGGREGATOR has a number of its own: a speaker that knows
-// nothing of them has made the path anew (section 4.2.3).
+// readWidened looks ahead for the two attributes. They do not count if AGGREGATOR has a number of its own: a speaker
+// that knows nothing of them has made the path anew (section 4.2.3).
 func (n *parsedUpdate) readWidened(attributes []byte) {
 	var found widened
 	anew := false
@@ -59,8 +60,8 @@ func cleanPath(value []byte) (path []byte, ok bool) {
 // confederationSet is the last of the types of segments, those of confederations.
 const confederationSet = 4
 
-// widen returns the path of a peer's AS_PATH, in four octets by now, and its AS4_PATH: what is at the head of the one and not in the
-// other has been added by speakers that know two octets only. An AS4_PATH that is longer does not count.
+// widen returns the path of a peer's AS_PATH, in four octets by now, and its AS4_PATH: what is at the head of the one
+// and not in the other has been added by speakers that know two octets only. An AS4_PATH that is longer does not count.
 func widen(path, wide []byte) []byte {
 	more := pathLength(path) - pathLength(wide)
 	if len(wide) == 0 || more < 0 {

@@ -36,16 +36,17 @@ type Cluster struct {
 	Type []string
 }
 
-// ErrClusterType says that SetUp has done all, but for clusterType, which no program needs: there may be no room for more, which any agent of the cluster
-// can fill. An agent must not stay away for that.
+// ErrClusterType says that SetUp has done all, but for clusterType, which no program needs: there may be no room for
+// more, which any agent of the cluster can fill. An agent must not stay away for that.
 var ErrClusterType = errors.New("clusterType stays as it is")
 
 // SetUp makes the objects that plugins, agents and Calico's tools expect, if they do not exist. In a cluster that is
-// set up it makes no request. Pools are not among them: they say where all nodes' packets go, and no node may make one (see MakePools).
+// set up it makes no request. Pools are not among them: they say where all nodes' packets go, and no node may make one
+// (see MakePools).
 //
-// Two kinds that Calico makes it does not. BGPConfiguration default: its absence means the same as the empty one, and the
-// chart, which owns the object where its values ask for one, could not take over an agent's. Tiers: they belong to network
-// policy, and without it there is not even their definition.
+// Two kinds that Calico makes it does not. BGPConfiguration default: its absence means the same as the empty one, and
+// the chart, which owns the object where its values ask for one, could not take over an agent's. Tiers: they belong to
+// network policy, and without it there is not even their definition.
 func SetUp(ctx context.Context, store datastore.Store, want Cluster, found state.Defaults) error {
 	var kubeadm *kubeadm
 	if known := found.Information != nil && slices.Contains(strings.Split(found.Information.Spec.ClusterType, ","), typeKDD); !known {
@@ -67,7 +68,8 @@ func SetUp(ctx context.Context, store datastore.Store, want Cluster, found state
 		}
 	}
 	if !found.Felix {
-		if err := createIfMissing(ctx, store, defaultFelix()); err != nil && !errors.Is(err, datastore.ErrNotFound) { // its definition is not installed
+		// its definition is not installed
+		if err := createIfMissing(ctx, store, defaultFelix()); err != nil && !errors.Is(err, datastore.ErrNotFound) {
 			return fmt.Errorf("set up FelixConfiguration: %w", err)
 		}
 	}

@@ -59,7 +59,8 @@ func nothingThere(t *testing.T, store *kubernetes.Store) {
 
 func testPools() DefaultPools {
 	return DefaultPools{IPv6: true, Own: func(context.Context) ([]netip.Prefix, error) { return nil, nil }, Pools: config.Pools{
-		V4: &config.Pool{CIDR: netip.MustParsePrefix("10.77.0.0/16"), Spec: api.IPPoolSpec{BlockSize: 26, IPIPMode: api.EncapAlways, NATOutgoing: true}},
+		V4: &config.Pool{CIDR: netip.MustParsePrefix("10.77.0.0/16"),
+			Spec: api.IPPoolSpec{BlockSize: 26, IPIPMode: api.EncapAlways, NATOutgoing: true}},
 		V6: &config.Pool{Spec: api.IPPoolSpec{BlockSize: 122}},
 	}}
 }
@@ -70,7 +71,8 @@ func TestManyAgentsSetUpOneCluster(t *testing.T) {
 	var agents sync.WaitGroup
 	for range 100 {
 		agents.Go(func() {
-			err := errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, state.Defaults{}), MakePools(t.Context(), store, testPools(), nil))
+			err := errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, state.Defaults{}),
+				MakePools(t.Context(), store, testPools(), nil))
 			if err != nil {
 				t.Error(err)
 			}
@@ -119,7 +121,8 @@ func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
 	nothingThere(t, store)
 	no := false
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-	info.Spec = api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,kdd", DatastoreReady: &no}
+	info.Spec = api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32),
+		ClusterType: "typha,kdd", DatastoreReady: &no}
 	own := &api.IPPool{Meta: api.Meta{Name: "own"}}
 	labstore.Forget(t, store, own)
 	own.Meta, own.Spec = api.Meta{Name: "own"}, api.IPPoolSpec{CIDR: "10.78.0.0/16"}
@@ -133,7 +136,8 @@ func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
 	want.V6 = nil
 	errtest.Must(t, errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s"}}, stale), MakePools(t.Context(), store, want, there)))
 	errtest.Must(t, store.Get(t.Context(), info))
-	wanted := api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,kdd,more,k8s", DatastoreReady: &no}
+	wanted := api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32),
+		ClusterType: "typha,kdd,more,k8s", DatastoreReady: &no}
 	difftest.Want(t, "ClusterInformation", wanted, info.Spec)
 	if err := store.Get(t.Context(), &api.IPPool{Meta: api.Meta{Name: "default-ipv4-ippool"}}); !isNotFound(err) {
 		t.Errorf("a default pool beside an operator's: %v", err)
@@ -156,7 +160,8 @@ func (r refusing) Update(ctx context.Context, obj api.Resource) error {
 func TestClusterTypeThatIsFull(t *testing.T) {
 	store := labstore.Store(t)
 	nothingThere(t, store)
-	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{ClusterType: "k8s," + strings.Repeat("x", 250)}}
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName},
+		Spec: api.ClusterInformationSpec{ClusterType: "k8s," + strings.Repeat("x", 250)}}
 	errtest.Must(t, store.Create(t.Context(), info))
 	want := Cluster{Type: []string{"k8s", "bgp"}}
 	if err := SetUp(t.Context(), refusing{store}, want, found(t, store)); err == nil || errors.Is(err, ErrClusterType) {

@@ -32,7 +32,9 @@ func askKubeadm(ctx context.Context, store datastore.Store) (*kubeadm, error) {
 	}
 	pods, err := podSubnets(m.Data["ClusterConfiguration"])
 	if err != nil {
-		return nil, fmt.Errorf("ConfigMap kube-system/kubeadm-config, key ClusterConfiguration: %w: correct it, or set CALICO_IPV4POOL_CIDR and CALICO_IPV6POOL_CIDR", err)
+		return nil, fmt.Errorf(
+			"ConfigMap kube-system/kubeadm-config, key ClusterConfiguration: %w: correct it, or set CALICO_IPV4POOL_CIDR and CALICO_IPV6POOL_CIDR",
+			err)
 	}
 	return &kubeadm{found: true, pods: pods}, nil
 }
@@ -54,7 +56,8 @@ func podSubnets(text string) ([]netip.Prefix, error) {
 		}
 		p, err := netip.ParsePrefix(item)
 		if err != nil {
-			return nil, fmt.Errorf("networking.podSubnet %q is no range such as 10.244.0.0/16, or two with a comma between them", c.Networking.PodSubnet)
+			return nil, fmt.Errorf("networking.podSubnet %q is no range such as 10.244.0.0/16, or two with a comma between them",
+				c.Networking.PodSubnet)
 		}
 		out = append(out, p.Masked())
 	}

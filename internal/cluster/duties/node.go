@@ -32,8 +32,8 @@ func Announce(ctx context.Context, store *kubernetes.Store, have map[string]stri
 }
 
 const (
-	// downAfter is how long a node must have failed to serve pods before it says so: a restart, a lost API server or a link that
-	// goes down and up are over by then.
+	// downAfter is how long a node must have failed to serve pods before it says so: a restart, a lost API server or a
+	// link that goes down and up are over by then.
 	downAfter = 5 * time.Minute
 	// sayAgain is the least time between two writes of the condition, so that two who disagree do not write all the time.
 	sayAgain = 10 * time.Second
@@ -47,12 +47,13 @@ const (
 
 // Availability keeps the Node's condition NetworkUnavailable true: new pods are kept off a node as long as it is True.
 //
-// It becomes False when the node serves pods. It becomes True only when the node has not been able to for downAfter, while
-// its agent runs and sees why. The end of an agent is no reason: routes carry on, and on a cluster of one node pods that the
-// network itself needs could then start nowhere (rancher/rke2#10494). So a restart never touches it, and a condition that
-// was False stays so for the first minutes of an agent that does not succeed at once.
+// It becomes False when the node serves pods. It becomes True only when the node has not been able to for downAfter,
+// while its agent runs and sees why. The end of an agent is no reason: routes carry on, and on a cluster of one node
+// pods that the network itself needs could then start nowhere (rancher/rke2#10494). So a restart never touches it, and
+// a condition that was False stays so for the first minutes of an agent that does not succeed at once.
 //
-// Others write the condition too: Calico's agent when it ends, clouds' controllers of routes. A wrong value is corrected.
+// Others write the condition too: Calico's agent when it ends, clouds' controllers of routes. A wrong value is
+// corrected.
 type Availability struct {
 	store *kubernetes.Store
 	node  string
@@ -67,8 +68,8 @@ func NewAvailability(store *kubernetes.Store, node string, now func() time.Time)
 	return &Availability{store: store, node: node, now: now}
 }
 
-// Sync writes the condition if it is not as it should be. Seen are the Node's conditions; broken is what keeps pods from being
-// served, nil if nothing does.
+// Sync writes the condition if it is not as it should be. Seen are the Node's conditions; broken is what keeps pods
+// from being served, nil if nothing does.
 func (a *Availability) Sync(ctx context.Context, seen []api.NodeCondition, broken error) error {
 	now := a.now()
 	switch {

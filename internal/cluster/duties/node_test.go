@@ -53,7 +53,9 @@ func TestAvailability(t *testing.T) {
 	broken := errors.New("nftables: no such device\nand more")
 	away := fmt.Errorf("list: %w", datastore.ErrUnavailable)
 	flip := func(status string) {
-		patch := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{Type: api.NetworkUnavailable, Status: status, Reason: "SomebodyElse"}}}}
+		patch := kubernetes.Patch{
+			Status: map[string]any{"conditions": []api.NodeCondition{{Type: api.NetworkUnavailable, Status: status, Reason: "SomebodyElse"}}},
+		}
 		errtest.Must(t, store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: node.Name}}, patch, false))
 	}
 	for _, step := range []struct {
@@ -67,14 +69,17 @@ func TestAvailability(t *testing.T) {
 		{what: "a new node whose first pass fails", broken: broken},
 		{what: "its first pass that succeeds", after: time.Second, want: "False CalicoIsUp", written: true},
 		{what: "steady state", after: time.Minute, want: "False CalicoIsUp"},
-		{what: "a cloud's controller says otherwise", before: func() { flip("True") }, after: time.Minute, want: "False CalicoIsUp", written: true},
+		{what: "a cloud's controller says otherwise", before: func() { flip("True") }, after: time.Minute,
+			want: "False CalicoIsUp", written: true},
 		{what: "and at once again", before: func() { flip("True") }, after: time.Second, want: "True SomebodyElse"},
 		{what: "a little later", after: time.Minute, want: "False CalicoIsUp", written: true},
-		{what: "a restart that does not succeed", before: func() { agent = NewAvailability(store, node.Name, clock) }, after: time.Hour, broken: broken, want: "False CalicoIsUp"},
+		{what: "a restart that does not succeed", before: func() { agent = NewAvailability(store, node.Name, clock) }, after: time.Hour,
+			broken: broken, want: "False CalicoIsUp"},
 		{what: "still", after: 4 * time.Minute, broken: broken, want: "False CalicoIsUp"},
 		{what: "for long", after: time.Minute, broken: broken, want: "True CalicoIsDown", written: true},
 		{what: "and longer", after: time.Hour, broken: broken, want: "True CalicoIsDown"},
-		{what: "somebody says that it is fine", before: func() { flip("False") }, after: time.Minute, broken: broken, want: "True CalicoIsDown", written: true},
+		{what: "somebody says that it is fine", before: func() { flip("False") }, after: time.Minute, broken: broken,
+			want: "True CalicoIsDown", written: true},
 		{what: "it serves again", after: time.Minute, want: "False CalicoIsUp", written: true},
 		{what: "the API server is away", after: time.Hour, broken: away, want: "False CalicoIsUp"},
 		{what: "for hours", after: 5 * time.Hour, broken: errors.Join(broken, away), want: "False CalicoIsUp"},
@@ -115,7 +120,8 @@ func TestLabelAffinities(t *testing.T) {
 	}
 	virtual := &api.BlockAffinity{
 		Meta: api.Meta{Name: "label-virtual"},
-		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "label-node", CIDR: "10.84.0.64/26", Type: api.AffinityVirtual, Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "label-node", CIDR: "10.84.0.64/26",
+			Type: api.AffinityVirtual, Deleted: "false"},
 	}
 	for _, a := range []*api.BlockAffinity{old, virtual} {
 		labstore.Make(t, store, a)

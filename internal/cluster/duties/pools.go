@@ -15,8 +15,8 @@ import (
 // DefaultPools are the pools that are made in a cluster that has none of their family.
 type DefaultPools struct {
 	config.Pools
-	// Own returns the networks of the nodes' addresses: the range of a pool is chosen to be none of theirs. It is asked if a range is to be
-	// chosen.
+	// Own returns the networks of the nodes' addresses: the range of a pool is chosen to be none of theirs. It is asked if
+	// a range is to be chosen.
 	Own func(context.Context) ([]netip.Prefix, error)
 	// IPv6 is false where the kernel has none: then there is no use for a default IPv6 pool.
 	IPv6 bool
@@ -48,8 +48,9 @@ func hasFamily(pools []api.IPPool, v6 bool) bool {
 	})
 }
 
-// MakePools makes the default pools of families that the cluster has no pool of. Two who do so at the same time may choose different
-// ranges: the first to write has chosen, as both use the same name. In a cluster with pools it makes no request.
+// MakePools makes the default pools of families that the cluster has no pool of. Two who do so at the same time may
+// choose different ranges: the first to write has chosen, as both use the same name. In a cluster with pools it makes
+// no request.
 func MakePools(ctx context.Context, store datastore.Store, want DefaultPools, pools []api.IPPool) error {
 	missing := want.missing(pools)
 	var k *kubeadm

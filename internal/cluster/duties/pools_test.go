@@ -114,11 +114,13 @@ func TestSetUpAfterKubeadm(t *testing.T) {
 	store := labstore.Store(t)
 	nothingThere(t, store)
 	labstore.Make(t, store, &api.ConfigMap{Meta: api.Meta{Namespace: "kube-system", Name: "kubeadm-config"}, Data: map[string]string{
-		"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking:\n  podSubnet: 10.99.0.0/16,fd00:99::/56\n",
+		"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking:\n" +
+			"  podSubnet: 10.99.0.0/16,fd00:99::/56\n",
 	}})
 	want := testPools()
 	want.V4.CIDR = netip.Prefix{}
-	errtest.Must(t, errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, found(t, store)), MakePools(t.Context(), store, want, nil)))
+	errtest.Must(t,
+		errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, found(t, store)), MakePools(t.Context(), store, want, nil)))
 	f := found(t, store)
 	var cidrs []string
 	for _, p := range pools(t, store) {

@@ -35,8 +35,9 @@ var (
 )
 
 const (
-	// doubtTime is for how long after its Node was replaced the address is looked at again: who collects garbage may have begun
-	// to when there was no Node, and remove the handle at any moment. It leaves an address without a handle, which is adopted.
+	// doubtTime is for how long after its Node was replaced the address is looked at again: who collects garbage may have
+	// begun to when there was no Node, and remove the handle at any moment. It leaves an address without a handle, which
+	// is adopted.
 	doubtTime = 5 * time.Minute
 	// doubtPause is how long a look is good for meanwhile.
 	doubtPause = 20 * time.Second
@@ -48,8 +49,8 @@ const (
 type Ranges struct {
 	// Assign: a new one comes from here. These are the encapsulating pools that select the node.
 	Assign []netip.Prefix
-	// Keep: the one there is may stay here as long as there is nothing to assign from. These are all encapsulating pools: while
-	// one is disabled its pods are still to be reached, also by this node's own packets, which need the address.
+	// Keep: the one there is may stay here as long as there is nothing to assign from. These are all encapsulating pools:
+	// while one is disabled its pods are still to be reached, also by this node's own packets, which need the address.
 	Keep []netip.Prefix
 }
 
@@ -68,8 +69,9 @@ func (r Ranges) allows(a netip.Addr) bool {
 
 // Tunnel keeps the address of one of this node's tunnels.
 //
-// IPAM is the authority, by the handle of its kind and the node, such as ipip-tunnel-addr-NODE, and the Node's annotation a copy. So an
-// agent that dies between any two writes leaves nothing that the next one does not find, and no two nodes can have one address.
+// IPAM is the authority, by the handle of its kind and the node, such as ipip-tunnel-addr-NODE, and the Node's
+// annotation a copy. So an agent that dies between any two writes leaves nothing that the next one does not find, and
+// no two nodes can have one address.
 type Tunnel struct {
 	ipam *ipam.Client
 	kind TunnelKind
@@ -89,7 +91,8 @@ type Tunnel struct {
 	fresh bool
 }
 
-// TunnelInput is the input of the choice of the tunnel's address. A change of any of it may mean that the address is another's now.
+// TunnelInput is the input of the choice of the tunnel's address. A change of any of it may mean that the address is
+// another's now.
 type TunnelInput struct {
 	Ranges Ranges
 	// UID is the Node's: what belonged to one that was deleted may have been collected, or be about to.
@@ -137,18 +140,19 @@ func (t *Tunnel) reclaim(ctx context.Context, why error) error {
 	if err := t.ipam.RemoveForeign(ctx, t.owner().Handle); err != nil {
 		return fmt.Errorf("%w: %w: delete it", why, err)
 	}
-	return fmt.Errorf("%w: another program has made an object with the name of this node's handle; it was removed, and the address will be looked for again", why)
+	return fmt.Errorf("%w: another program has made an object with the name of this node's handle; it was removed, and the address will be "+
+		"looked for again", why)
 }
 
 // holds reports that nothing has happened since the last look that could have changed its result.
 func (t *Tunnel) holds(in TunnelInput) bool {
 	doubtful := t.now().Before(t.doubt) && t.now().Sub(t.looked) >= doubtPause
-	return t.done && !doubtful && t.in.UID == in.UID && t.in.Unsure == in.Unsure && t.in.Ranges.equal(in.Ranges) && slices.Equal(t.in.Blocks, in.Blocks) &&
-		(in.Noted == t.in.Noted || in.Noted == text(t.addr))
+	return t.done && !doubtful && t.in.UID == in.UID && t.in.Unsure == in.Unsure && t.in.Ranges.equal(in.Ranges) &&
+		slices.Equal(t.in.Blocks, in.Blocks) && (in.Noted == t.in.Noted || in.Noted == text(t.addr))
 }
 
-// Abandon releases an address that this agent has assigned and could not write on its Node, because that is gone: nothing
-// would ever release it.
+// Abandon releases an address that this agent has assigned and could not write on its Node, because that is gone:
+// nothing would ever release it.
 func (t *Tunnel) Abandon(ctx context.Context) error {
 	if !t.fresh {
 		return nil
@@ -168,9 +172,10 @@ func text(a netip.Addr) string {
 	return a.String()
 }
 
-// takeOver is find for the present Node. A garbage collector may have found that what was assigned for an earlier Node of this name
-// has no owner, and be about to free it; it becomes a new assignment, which the collector leaves. So does one that is new: where the handle
-// was lost, IPAM returns what it finds. What others free each time is left to the next look, which comes after a pause.
+// takeOver is find for the present Node. A garbage collector may have found that what was assigned for an earlier Node
+// of this name has no owner, and be about to free it; it becomes a new assignment, which the collector leaves. So does
+// one that is new: where the handle was lost, IPAM returns what it finds. What others free each time is left to the
+// next look, which comes after a pause.
 func (t *Tunnel) takeOver(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	for range takeOverTries {
 		a, err := t.find(ctx, in)
@@ -181,11 +186,12 @@ func (t *Tunnel) takeOver(ctx context.Context, in TunnelInput) (netip.Addr, erro
 			return a, err
 		} // else it was freed since it was found
 	}
-	return netip.Addr{}, fmt.Errorf("what handle %s holds was freed %d times while it was looked at: it will be tried again", t.owner().Handle, takeOverTries)
+	return netip.Addr{}, fmt.Errorf("what handle %s holds was freed %d times while it was looked at: it will be tried again",
+		t.owner().Handle, takeOverTries)
 }
 
-// find returns the address that IPAM has for this node, if it may stay, else a new one. If there is nothing to assign from it
-// releases what there is and returns the invalid address.
+// find returns the address that IPAM has for this node, if it may stay, else a new one. If there is nothing to assign
+// from it releases what there is and returns the invalid address.
 func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	owner := t.owner()
 	held, err := t.ipam.Addresses(ctx, owner.Handle)
@@ -228,8 +234,8 @@ func keepable(held []netip.Addr, noted netip.Addr, in TunnelInput) netip.Addr {
 	return netip.Addr{}
 }
 
-// adopt takes the address that the Node says under the node's handle, if it was assigned in a way that leaves no handle, or
-// the handle was lost. What must not stay is released with it: no other part would.
+// adopt takes the address that the Node says under the node's handle, if it was assigned in a way that leaves no
+// handle, or the handle was lost. What must not stay is released with it: no other part would.
 func (t *Tunnel) adopt(ctx context.Context, noted netip.Addr, ranges Ranges) (netip.Addr, error) {
 	if !noted.IsValid() {
 		return netip.Addr{}, nil

@@ -36,7 +36,8 @@ func prefixes(texts ...string) []netip.Prefix {
 // pool makes an IPPool that goes with the test, with all that was made in it.
 func pool(t *testing.T, store *kubernetes.Store, name, cidr string, blockSize int) {
 	t.Helper()
-	labstore.Make(t, store, &api.IPPool{Meta: api.Meta{Name: name}, Spec: api.IPPoolSpec{CIDR: cidr, BlockSize: blockSize, IPIPMode: api.EncapAlways}})
+	labstore.Make(t, store,
+		&api.IPPool{Meta: api.Meta{Name: name}, Spec: api.IPPoolSpec{CIDR: cidr, BlockSize: blockSize, IPIPMode: api.EncapAlways}})
 	emptied(t, store)
 }
 
@@ -136,23 +137,28 @@ func TestTunnelAddressAgainstIPAM(t *testing.T) {
 		unsure bool   // a pool cannot be read
 		holder string // who holds the noted address afterwards; "nobody", or "" for: it is free
 	}{
-		"held":                                  {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: inPool, want: noted, holder: ours},
-		"held, and its handle object is lost":   {at: &allocation{handle: ours, attrs: attrs}, from: inPool, want: noted, holder: ours},
-		"ours by its attributes":                {at: &allocation{attrs: attrs}, from: inPool, want: noted, holder: ours},
-		"ours, by another handle":               {at: &allocation{handle: "other", attrs: attrs}, from: inPool, want: noted, holder: ours},
-		"before there were handles":             {at: &allocation{}, from: inPool, want: noted, holder: ours},
-		"not allocated":                         {from: inPool, want: "*"},
-		"cooling down":                          {at: &allocation{cools: true}, from: inPool, want: "*", holder: "nobody"},
-		"a pod's":                               {at: &allocation{handle: "pod", attrs: map[string]string{"pod": "p", "node": node}}, from: inPool, want: "*", holder: "pod"},
-		"a handle without attributes":           {at: &allocation{handle: "pod"}, from: inPool, want: "*", holder: "pod"},
-		"another node's tunnel":                 {at: &allocation{handle: names.TunnelHandle("n2"), attrs: map[string]string{"node": "n2", "type": IPIP.mark}}, from: inPool, want: "*", holder: names.TunnelHandle("n2")},
-		"in the wrong pool":                     {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: elsewhere, want: "*"},
-		"before handles, in the wrong pool":     {at: &allocation{}, from: elsewhere, want: "*"},
-		"of a pool that cannot be read":         {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: none, unsure: true, want: noted, holder: ours},
+		"held": {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: inPool,
+			want: noted, holder: ours},
+		"held, and its handle object is lost": {at: &allocation{handle: ours, attrs: attrs}, from: inPool, want: noted, holder: ours},
+		"ours by its attributes":              {at: &allocation{attrs: attrs}, from: inPool, want: noted, holder: ours},
+		"ours, by another handle":             {at: &allocation{handle: "other", attrs: attrs}, from: inPool, want: noted, holder: ours},
+		"before there were handles":           {at: &allocation{}, from: inPool, want: noted, holder: ours},
+		"not allocated":                       {from: inPool, want: "*"},
+		"cooling down":                        {at: &allocation{cools: true}, from: inPool, want: "*", holder: "nobody"},
+		"a pod's": {at: &allocation{handle: "pod", attrs: map[string]string{"pod": "p", "node": node}},
+			from: inPool, want: "*", holder: "pod"},
+		"a handle without attributes": {at: &allocation{handle: "pod"}, from: inPool, want: "*", holder: "pod"},
+		"another node's tunnel": {at: &allocation{handle: names.TunnelHandle("n2"),
+			attrs: map[string]string{"node": "n2", "type": IPIP.mark}}, from: inPool, want: "*", holder: names.TunnelHandle("n2")},
+		"in the wrong pool":                 {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: elsewhere, want: "*"},
+		"before handles, in the wrong pool": {at: &allocation{}, from: elsewhere, want: "*"},
+		"of a pool that cannot be read": {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: none, unsure: true,
+			want: noted, holder: ours},
 		"not needed any more":                   {at: &allocation{handle: ours, attrs: attrs}, handle: true, from: none},
 		"not needed, its handle object is lost": {at: &allocation{handle: ours, attrs: attrs}, from: none},
 		"not needed, before handles":            {at: &allocation{}, from: none},
-		"not needed, a pod's":                   {at: &allocation{handle: "pod", attrs: map[string]string{"pod": "p"}}, from: none, holder: "pod"},
+		"not needed, a pod's": {at: &allocation{handle: "pod", attrs: map[string]string{"pod": "p"}},
+			from: none, holder: "pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := labstore.Store(t)
@@ -215,7 +221,8 @@ func prepare(t *testing.T, store *kubernetes.Store, node string, at *allocation,
 		},
 	}
 	if handle {
-		objects = append(objects, &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(at.handle)}, Spec: api.IPAMHandleSpec{HandleID: at.handle, Block: map[string]int{cidr.String(): 1}}})
+		objects = append(objects, &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(at.handle)},
+			Spec: api.IPAMHandleSpec{HandleID: at.handle, Block: map[string]int{cidr.String(): 1}}})
 	}
 	for _, obj := range objects {
 		errtest.Must(t, store.Create(t.Context(), obj))
@@ -317,8 +324,8 @@ func TestTunnelAddressIsLookedUpAgain(t *testing.T) {
 	step("the doubt is over", false)
 }
 
-// Who found that a Node was gone cannot free the address of its tunnel any more once an agent has made sure of it for the Node that came
-// after; and an agent that has done so writes nothing when it starts again.
+// Who found that a Node was gone cannot free the address of its tunnel any more once an agent has made sure of it for
+// the Node that came after; and an agent that has done so writes nothing when it starts again.
 func TestTunnelAddressIsTakenOver(t *testing.T) {
 	store := labstore.Store(t)
 	aNode(t, store, "over-node", nil)
@@ -436,8 +443,8 @@ func (m *mortal) Delete(ctx context.Context, obj api.Resource) error {
 	return m.write(func() error { return m.Store.Delete(ctx, obj) })
 }
 
-// Twenty agents that are killed at any write, whose pools change and whose Nodes are replaced: no two ever have one address,
-// and in the end each handle holds one, and nobody holds anything else.
+// Twenty agents that are killed at any write, whose pools change and whose Nodes are replaced: no two ever have one
+// address, and in the end each handle holds one, and nobody holds anything else.
 func TestTunnelAddressesOfManyNodes(t *testing.T) {
 	store := labstore.Store(t)
 	pool(t, store, "many-a", "10.89.0.0/24", 28)
@@ -509,7 +516,8 @@ func checkAddresses(t *testing.T, store *kubernetes.Store, final []netip.Addr) {
 	difftest.Want(t, "who holds what", want, got)
 }
 
-// All that a restarted agent asks for its duties, when everything is as it should be: its handle and the block that it names.
+// All that a restarted agent asks for its duties, when everything is as it should be: its handle and the block that it
+// names.
 func TestRequestsOfASteadyStart(t *testing.T) {
 	proxy := labtest.NewProxy(t)
 	store := labstore.At(t, proxy.Kubeconfig())
@@ -526,7 +534,8 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 		proxy.Reset()
 		agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, seen.Name, time.Now)
 		ranges := Ranges{Assign: prefixes("10.91.0.0/24"), Keep: prefixes("10.91.0.0/24")}
-		addr, err := agent.Address(t.Context(), TunnelInput{Ranges: ranges, UID: seen.UID, Known: again, Noted: seen.Annotations[api.AnnotationIPv4TunnelAddr]})
+		addr, err := agent.Address(t.Context(),
+			TunnelInput{Ranges: ranges, UID: seen.UID, Known: again, Noted: seen.Annotations[api.AnnotationIPv4TunnelAddr]})
 		errtest.Must(t, errors.Join(err,
 			SetUp(t.Context(), store, want, there),
 			LabelAffinities(t.Context(), store, own.Items),
@@ -539,17 +548,21 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 	difftest.Want(t, "requests", map[string]int{"get ipamhandles": 1, "get ipamblocks": 1}, proxy.Requests())
 }
 
-// Each kind of tunnel has an address, a handle and a mark of its own, as Calico writes them; one that is released leaves the others.
+// Each kind of tunnel has an address, a handle and a mark of its own, as Calico writes them; one that is released
+// leaves the others.
 func TestTunnelKinds(t *testing.T) {
 	store := labstore.Store(t)
 	aNode(t, store, "kinds-node", nil)
 	pool(t, store, "kinds-4", "10.78.0.0/24", 26)
-	labstore.Make(t, store, &api.IPPool{Meta: api.Meta{Name: "kinds-6"}, Spec: api.IPPoolSpec{CIDR: "fd78::/112", BlockSize: 122, VXLANMode: api.EncapAlways}})
+	labstore.Make(t, store,
+		&api.IPPool{Meta: api.Meta{Name: "kinds-6"}, Spec: api.IPPoolSpec{CIDR: "fd78::/112", BlockSize: 122, VXLANMode: api.EncapAlways}})
 	client := ipam.NewClient(store, time.Now)
 	ranges := map[bool][]netip.Prefix{false: prefixes("10.78.0.0/24"), true: prefixes("fd78::/112")}
-	handles := map[string]TunnelKind{"ipip-tunnel-addr-kinds-node": IPIP, "vxlan-tunnel-addr-kinds-node": VXLAN, "vxlan-v6-tunnel-addr-kinds-node": VXLANv6}
+	handles := map[string]TunnelKind{"ipip-tunnel-addr-kinds-node": IPIP, "vxlan-tunnel-addr-kinds-node": VXLAN,
+		"vxlan-v6-tunnel-addr-kinds-node": VXLANv6}
 	for handle, kind := range handles {
-		addr, err := NewTunnel(client, kind, "kinds-node", time.Now).Address(t.Context(), TunnelInput{Ranges: Ranges{Assign: ranges[kind.v6], Keep: ranges[kind.v6]}})
+		addr, err := NewTunnel(client, kind, "kinds-node", time.Now).Address(t.Context(),
+			TunnelInput{Ranges: Ranges{Assign: ranges[kind.v6], Keep: ranges[kind.v6]}})
 		errtest.Must(t, err)
 		held, err := client.Addresses(t.Context(), handle)
 		if err != nil || !slices.Equal(held, []netip.Addr{addr}) || addr.Is6() != kind.v6 {
@@ -566,7 +579,8 @@ func TestTunnelKinds(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]string{"ipip-tunnel-addr-kinds-node": "ipipTunnelAddress", "vxlan-tunnel-addr-kinds-node": "vxlanTunnelAddress", "vxlan-v6-tunnel-addr-kinds-node": "vxlanV6TunnelAddress"}
+	want := map[string]string{"ipip-tunnel-addr-kinds-node": "ipipTunnelAddress", "vxlan-tunnel-addr-kinds-node": "vxlanTunnelAddress",
+		"vxlan-v6-tunnel-addr-kinds-node": "vxlanV6TunnelAddress"}
 	difftest.Want(t, "marks in IPAM", want, marks)
 	if none, err := NewTunnel(client, VXLAN, "kinds-node", time.Now).Address(t.Context(), TunnelInput{}); err != nil || none.IsValid() {
 		t.Errorf("no pool encapsulates: %s, %v", none, err)
@@ -579,7 +593,8 @@ func TestTunnelKinds(t *testing.T) {
 	}
 }
 
-// Somebody has taken the name of a node's handle, by an ID in capitals: the node says so, removes what it is, and goes on.
+// Somebody has taken the name of a node's handle, by an ID in capitals: the node says so, removes what it is, and goes
+// on.
 func TestTunnelHandleThatWasTaken(t *testing.T) {
 	store := labstore.Store(t)
 	pool(t, store, "taken", "10.121.7.0/24", 26)

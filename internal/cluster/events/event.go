@@ -53,8 +53,9 @@ const (
 	maxName = 200
 )
 
-// build returns the Event for something seen. Its name is a function of what it says: an agent that starts again and again
-// goes on with the Event that it began with, and no list of Events grows by it. A common Event has the same name from all agents.
+// build returns the Event for something seen. Its name is a function of what it says: an agent that starts again and
+// again goes on with the Event that it began with, and no list of Events grows by it. A common Event has the same name
+// from all agents.
 func build(s Source, k key, message string, common bool, first, last time.Time, count int) *Event {
 	o := k.about
 	namespace := o.Namespace

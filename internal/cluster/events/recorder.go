@@ -18,8 +18,8 @@ import (
 const (
 	// repeat is how often the same text about the same object is written at most.
 	repeat = 10 * time.Minute
-	// mostTexts is how many warnings about one object, for one reason, may follow one another; later there is one for each newText: texts that
-	// alternate must not take the writes of all others.
+	// mostTexts is how many warnings about one object, for one reason, may follow one another; later there is one for each
+	// newText: texts that alternate must not take the writes of all others.
 	mostTexts = 8
 	newText   = 2 * spare
 	// retry is how long after a write that failed the same is tried again, if it is still said, or was to be said once.
@@ -31,8 +31,8 @@ const (
 	// maxWaiting bounds what waits to be written, maxKnown what is remembered of earlier writes.
 	maxWaiting = 64
 	maxKnown   = 512
-	// burst is how many writes may follow one another; later there is one for each spare: texts that change all the time on all
-	// nodes of a large cluster must not become a load on the API server.
+	// burst is how many writes may follow one another; later there is one for each spare: texts that change all the time
+	// on all nodes of a large cluster must not become a load on the API server.
 	burst = 20
 	spare = time.Minute
 )
@@ -45,8 +45,8 @@ type Store interface {
 	MergePatch(ctx context.Context, obj api.Resource, patch any) error
 }
 
-// Recorder writes what it is told as Events, each text at most every 10 minutes, with a count that grows. It is safe for
-// concurrent use, and nil is a Recorder that drops everything.
+// Recorder writes what it is told as Events, each text at most every 10 minutes, with a count that grows. It is safe
+// for concurrent use, and nil is a Recorder that drops everything.
 type Recorder struct {
 	store  Store
 	source Source
@@ -96,20 +96,21 @@ func newRecorder(store Store, source Source, log *slog.Logger, now func() time.T
 	}
 }
 
-// Warn says that something about an object needs an operator. It returns at once: what cannot be written now is dropped and
-// counted, and has its turn when it is said again, as it should be for as long as it is so.
+// Warn says that something about an object needs an operator. It returns at once: what cannot be written now is dropped
+// and counted, and has its turn when it is said again, as it should be for as long as it is so.
 func (r *Recorder) Warn(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message})
 }
 
-// WarnCommon is Warn for a problem that every reader of the object finds, be it on a thousand nodes. There is one Event, of the first agent
-// that writes it; when that agent is gone and the Event has expired, another one makes it anew.
+// WarnCommon is Warn for a problem that every reader of the object finds, be it on a thousand nodes. There is one
+// Event, of the first agent that writes it; when that agent is gone and the Event has expired, another one makes it
+// anew.
 func (r *Recorder) WarnCommon(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message, common: true})
 }
 
-// WarnOfPast says that something was wrong that is not any more. It is said once: what cannot be written now is written when the API server takes it,
-// unless there is a new text of the same reason before.
+// WarnOfPast says that something was wrong that is not any more. It is said once: what cannot be written now is written
+// when the API server takes it, unless there is a new text of the same reason before.
 func (r *Recorder) WarnOfPast(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message, once: true})
 }
@@ -130,8 +131,8 @@ func (r *Recorder) Note(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message, once: true, normal: true})
 }
 
-// WarnOnce writes, before it returns, a warning that exists once for an object in the cluster: one that another agent has written stays.
-// It is not limited. The caller paces himself, and tries again what fails.
+// WarnOnce writes, before it returns, a warning that exists once for an object in the cluster: one that another agent
+// has written stays. It is not limited. The caller paces himself, and tries again what fails.
 func (r *Recorder) WarnOnce(ctx context.Context, about api.ObjectReference, reason, message string) error {
 	if r == nil {
 		return nil
@@ -209,8 +210,8 @@ func (r *Recorder) remember(k key, e *entry) {
 	r.known[k] = e
 }
 
-// Counts returns how many writes have succeeded, and how many texts were dropped: by a limit, or because the API server did
-// not take them.
+// Counts returns how many writes have succeeded, and how many texts were dropped: by a limit, or because the API server
+// did not take them.
 func (r *Recorder) Counts() (written, dropped uint64) {
 	if r == nil {
 		return 0, 0
@@ -308,7 +309,8 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 	return nil
 }
 
-// put creates the Event, or counts on in the one that there is; datastore.ErrExists if that is another's, of what is common.
+// put creates the Event, or counts on in the one that there is; datastore.ErrExists if that is another's, of what is
+// common.
 func (r *Recorder) put(ctx context.Context, event *Event, had entry) (total int, err error) {
 	if had.own {
 		total, err = r.count(ctx, *event, event.Count)

@@ -167,7 +167,8 @@ func TestJoin(t *testing.T) {
 		want        string
 	}{
 		{1, 3, "xxx"}, {2, 3, "xxx; xxx"}, {8, 1, "x; x; x; x; x; x; x; x"}, {10, 1, "x; x; x; x; x; x; x; x; and 2 more"},
-		{3, 500, strings.Repeat("x", 500) + "; " + strings.Repeat("x", 500) + "; and 1 more"}, {2, 2000, strings.Repeat("x", 2000) + "; and 1 more"},
+		{3, 500, strings.Repeat("x", 500) + "; " + strings.Repeat("x", 500) + "; and 1 more"},
+		{2, 2000, strings.Repeat("x", 2000) + "; and 1 more"},
 	} {
 		if got := Join(slices.Repeat([]string{strings.Repeat("x", c.size)}, c.texts)); got != c.want {
 			t.Errorf("%d of %d: %q", c.texts, c.size, got)
@@ -245,7 +246,8 @@ func TestWithoutAnAPIServerNothingIsLostThatIsSaidAgain(t *testing.T) {
 
 // What is said once is written once the API server takes it; after a day it is no news any more.
 func TestWhatIsSaidOnceWaitsForTheAPIServer(t *testing.T) {
-	for name, say := range map[string]func(*Recorder, api.ObjectReference, string, string){"past": (*Recorder).WarnOfPast, "change": (*Recorder).Note} {
+	for name, say := range map[string]func(*Recorder, api.ObjectReference, string, string){"past": (*Recorder).WarnOfPast,
+		"change": (*Recorder).Note} {
 		t.Run(name, func(t *testing.T) {
 			d := newDesk()
 			away := errors.New("connection refused")
@@ -371,13 +373,15 @@ func (h *hanging) Create(context.Context, api.Resource) error {
 
 func (h *hanging) MergePatch(context.Context, api.Resource, any) error { return datastore.ErrNotFound }
 
-// FuzzEventIsTaken: whatever an Event is about, its name and message keep to the API server's bounds, and the message is valid text if it was.
+// FuzzEventIsTaken: whatever an Event is about, its name and message keep to the API server's bounds, and the message
+// is valid text if it was.
 func FuzzEventIsTaken(f *testing.F) {
 	f.Add("node1", "text")
 	f.Add(strings.Repeat("ä", 300), strings.Repeat("é", 2000))
 	f.Fuzz(func(t *testing.T, name, message string) {
 		e := build(Source{"c", "h"}, key{api.ObjectReference{Name: name}, "r"}, message, false, time.Now(), time.Now(), 1)
-		if len(e.Message) > MaxMessage || len(e.Name) > 253+len(name)*2 || utf8.ValidString(message) != utf8.ValidString(e.Message) && utf8.ValidString(message) {
+		if len(e.Message) > MaxMessage || len(e.Name) > 253+len(name)*2 ||
+			utf8.ValidString(message) != utf8.ValidString(e.Message) && utf8.ValidString(message) {
 			t.Errorf("%q: %+v", name, e)
 		}
 	})

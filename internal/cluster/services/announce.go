@@ -42,13 +42,13 @@ func Reduce(s *api.EndpointSlice, node string) (e Endpoints, ok bool) {
 	return e, true
 }
 
-// Announce returns the prefixes that the node announces for services, in ascending order: the ranges, from every node; and single
-// addresses, which routers prefer to their range.
+// Announce returns the prefixes that the node announces for services, in ascending order: the ranges, from every node;
+// and single addresses, which routers prefer to their range.
 //
-// A service's addresses are announced by themselves if its traffic must go to the nodes that have an endpoint (policy Local), or
-// if its range is not announced: as that is a single address, or aggregation is off. Then all its addresses are, the cluster's
-// too if those are announced at all. Where it takes an endpoint, it takes one of the address' own family: a node that has none
-// would drop what it attracts.
+// A service's addresses are announced by themselves if its traffic must go to the nodes that have an endpoint (policy
+// Local), or if its range is not announced: as that is a single address, or aggregation is off. Then all its addresses
+// are, the cluster's too if those are announced at all. Where it takes an endpoint, it takes one of the address' own
+// family: a node that has none would drop what it attracts.
 func Announce(in Input) []netip.Prefix {
 	if in.Excluded || !in.On() {
 		return nil

@@ -43,7 +43,8 @@ func parsed(t *testing.T, settings texts) Config {
 func web(change func(*api.Service)) api.Service {
 	s := api.Service{Meta: api.Meta{Namespace: "shop", Name: "web"}}
 	s.Spec = api.ServiceSpec{
-		Type: api.ServiceLoadBalancer, ClusterIP: "10.96.0.7", ClusterIPs: []string{"10.96.0.7"}, ExternalIPs: []string{"192.0.2.7", "203.0.113.9"},
+		Type: api.ServiceLoadBalancer, ClusterIP: "10.96.0.7", ClusterIPs: []string{"10.96.0.7"},
+		ExternalIPs:           []string{"192.0.2.7", "203.0.113.9"},
 		ExternalTrafficPolicy: api.TrafficCluster,
 	}
 	s.Status.LoadBalancer.Ingress = []api.LoadBalancerIngress{{IP: "198.51.100.7"}, {}}
@@ -67,9 +68,10 @@ func both(changes ...func(*api.Service)) func(*api.Service) {
 
 var (
 	here      = []Endpoints{{Namespace: "shop", Service: "web", Here: true, Anywhere: true}}
-	elsewhere = []Endpoints{{Namespace: "shop", Service: "web", Anywhere: true}, {Namespace: "other", Service: "web", Here: true, Anywhere: true}}
-	here6     = []Endpoints{{Namespace: "shop", Service: "web", IPv6: true, Here: true, Anywhere: true}}
-	unready   = []Endpoints{{Namespace: "shop", Service: "web"}}
+	elsewhere = []Endpoints{{Namespace: "shop", Service: "web", Anywhere: true},
+		{Namespace: "other", Service: "web", Here: true, Anywhere: true}}
+	here6   = []Endpoints{{Namespace: "shop", Service: "web", IPv6: true, Here: true, Anywhere: true}}
+	unready = []Endpoints{{Namespace: "shop", Service: "web"}}
 )
 
 func TestAnnounce(t *testing.T) {
@@ -91,31 +93,45 @@ func TestAnnounce(t *testing.T) {
 		{"ranges from every node", all, web(nil), nil, false, wholes},
 		{"policy Cluster adds nothing", all, web(nil), here, false, wholes},
 		{"an excluded node announces nothing", all, web(local), here, true, ""},
-		{"Local, endpoint here", all, web(local), here, false, clusterIPs + " 10.96.0.7/32 " + externalIPs + " 192.0.2.7/32 " + loadBalancerIPs + " 198.51.100.7/32"},
+		{"Local, endpoint here", all, web(local), here, false,
+			clusterIPs + " 10.96.0.7/32 " + externalIPs + " 192.0.2.7/32 " + loadBalancerIPs + " 198.51.100.7/32"},
 		{"Local, endpoint elsewhere", all, web(local), elsewhere, false, wholes},
 		{"Local, not ready", all, web(local), unready, false, wholes},
 		{"Local, no endpoint known", all, web(local), nil, false, wholes},
 		{"Local, only cluster IPs are announced", cluster, web(local), here, false, clusterIPs + " 10.96.0.7/32"},
 		{"cluster IPs are not asked for", texts{ExternalIPs: []string{externalIPs}}, web(local), here, false, externalIPs + " 192.0.2.7/32"},
-		{"a cluster IP outside of the range", cluster, web(both(local, func(s *api.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.200.0.1", []string{"10.200.0.1"} })), here, false, clusterIPs + " 10.200.0.1/32"},
-		{"an old API server knows one cluster IP", cluster, web(both(local, func(s *api.Service) { s.Spec.ClusterIPs = nil })), here, false, clusterIPs + " 10.96.0.7/32"},
+		{"a cluster IP outside of the range", cluster,
+			web(both(local, func(s *api.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.200.0.1", []string{"10.200.0.1"} })), here, false,
+			clusterIPs + " 10.200.0.1/32"},
+		{"an old API server knows one cluster IP", cluster, web(both(local, func(s *api.Service) { s.Spec.ClusterIPs = nil })), here, false,
+			clusterIPs + " 10.96.0.7/32"},
 		{"both families, IPv4 endpoint", cluster, web(both(local, dual)), here, false, clusterIPs + " 10.96.0.7/32"},
 		{"both families, IPv6 endpoint", cluster, web(both(local, dual)), here6, false, clusterIPs + " fd00:96::7/128"},
-		{"both families, both endpoints", cluster, web(both(local, dual)), append(slices.Clone(here), here6...), false, clusterIPs + " 10.96.0.7/32 fd00:96::7/128"},
-		{"aggregation off, an endpoint elsewhere", apart, web(nil), elsewhere, false, clusterIPs + " 10.96.0.7/32 " + externalIPs + " 192.0.2.7/32 198.51.100.7/32"},
+		{"both families, both endpoints", cluster, web(both(local, dual)), append(slices.Clone(here), here6...), false,
+			clusterIPs + " 10.96.0.7/32 fd00:96::7/128"},
+		{"aggregation off, an endpoint elsewhere", apart, web(nil), elsewhere, false,
+			clusterIPs + " 10.96.0.7/32 " + externalIPs + " 192.0.2.7/32 198.51.100.7/32"},
 		{"aggregation off, no endpoint", apart, web(nil), unready, false, clusterIPs + " " + externalIPs},
 		{"aggregation off, Local elsewhere", apart, web(local), elsewhere, false, clusterIPs + " " + externalIPs},
-		{"aggregation off, Local here", apart, web(local), here, false, clusterIPs + " 10.96.0.7/32 " + externalIPs + " 192.0.2.7/32 198.51.100.7/32"},
-		{"aggregation off is about load balancers", apart, web(func(s *api.Service) { s.Spec.Type = api.ServiceNodePort }), here, false, clusterIPs + " " + externalIPs},
-		{"a single load balancer IP needs no endpoint", texts{LoadBalancerIPs: []string{"198.51.100.7/32"}}, web(nil), nil, false, "198.51.100.7/32"},
-		{"a single one that was asked for", texts{LoadBalancerIPs: []string{"198.51.100.7/32", "198.51.100.8/32"}}, web(func(s *api.Service) { s.Spec.LoadBalancerIP = "198.51.100.8" }), nil, false, "198.51.100.7/32"},
+		{"aggregation off, Local here", apart, web(local), here, false,
+			clusterIPs + " 10.96.0.7/32 " + externalIPs + " 192.0.2.7/32 198.51.100.7/32"},
+		{"aggregation off is about load balancers", apart, web(func(s *api.Service) { s.Spec.Type = api.ServiceNodePort }), here, false,
+			clusterIPs + " " + externalIPs},
+		{"a single load balancer IP needs no endpoint", texts{LoadBalancerIPs: []string{"198.51.100.7/32"}}, web(nil), nil,
+			false, "198.51.100.7/32"},
+		{"a single one that was asked for", texts{LoadBalancerIPs: []string{"198.51.100.7/32", "198.51.100.8/32"}},
+			web(func(s *api.Service) { s.Spec.LoadBalancerIP = "198.51.100.8" }), nil, false, "198.51.100.7/32"},
 		{"a single one that nobody has", texts{LoadBalancerIPs: []string{"198.51.100.9/32"}}, web(nil), here, false, ""},
 		{"a single one, Local, elsewhere", texts{LoadBalancerIPs: []string{"198.51.100.7/32"}}, web(local), elsewhere, false, ""},
 		{"a single external IP", texts{ExternalIPs: []string{"192.0.2.7/32"}}, web(nil), nil, false, "192.0.2.7/32"},
 		{"a single cluster IP is a range", texts{ClusterIPs: []string{"10.96.0.1/32"}}, web(nil), nil, false, "10.96.0.1/32"},
-		{"no policy, as of a ClusterIP", all, web(func(s *api.Service) { s.Spec.Type, s.Spec.ExternalTrafficPolicy = api.ServiceClusterIP, "" }), here, false, wholes},
-		{"ClusterIP with an external address, Local", all, web(both(local, func(s *api.Service) { s.Spec.Type, s.Status.LoadBalancer.Ingress = api.ServiceClusterIP, nil })), here, false, clusterIPs + " 10.96.0.7/32 " + externalIPs + " 192.0.2.7/32 " + loadBalancerIPs},
-		{"headless", all, web(both(local, func(s *api.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "None", []string{"None"} })), here, false, wholes},
+		{"no policy, as of a ClusterIP", all,
+			web(func(s *api.Service) { s.Spec.Type, s.Spec.ExternalTrafficPolicy = api.ServiceClusterIP, "" }), here, false, wholes},
+		{"ClusterIP with an external address, Local",
+			all, web(both(local, func(s *api.Service) { s.Spec.Type, s.Status.LoadBalancer.Ingress = api.ServiceClusterIP, nil })), here, false,
+			clusterIPs + " 10.96.0.7/32 " + externalIPs + " 192.0.2.7/32 " + loadBalancerIPs},
+		{"headless", all, web(both(local, func(s *api.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "None", []string{"None"} })),
+			here, false, wholes},
 		{"a name alone", all, web(both(local, func(s *api.Service) { s.Spec.Type = "ExternalName" })), here, false, wholes},
 	} {
 		got := Announce(Input{Config: parsed(t, c.texts), Excluded: c.excluded, Services: []api.Service{c.service}, Endpoints: c.endpoints})
@@ -166,25 +182,40 @@ func TestSettingsAreChecked(t *testing.T) {
 	if textOf(c.ClusterIPs) != "10.96.0.0/12" || len(c.ExternalIPs) != 0 || textOf(c.LoadBalancerIPs) != "fd00::/64" || c.Apart || !c.On() {
 		t.Errorf("%+v", c)
 	}
-	for i, want := range []string{`spec.serviceClusterIPs "10.96"`, `spec.serviceClusterIPs "0.0.0.0/0"`, "spec.serviceExternalIPs", "spec.serviceLoadBalancerAggregation \"off\""} {
+	for i, want := range []string{`spec.serviceClusterIPs "10.96"`, `spec.serviceClusterIPs "0.0.0.0/0"`, "spec.serviceExternalIPs",
+		"spec.serviceLoadBalancerAggregation \"off\""} {
 		if i >= len(problems) || !strings.Contains(problems[i].Error(), want) {
 			t.Fatalf("problems %q; want %q at %d", problems, want, i)
 		}
 	}
-	if textOf(c.Ranges()) != "10.96.0.0/12 fd00::/64" || textOf(c.Passed()) != "fd00::/64" || !c.Equal(c) || c.Equal(Config{}) || (Config{}).On() {
+	if textOf(c.Ranges()) != "10.96.0.0/12 fd00::/64" || textOf(c.Passed()) != "fd00::/64" || !c.Equal(c) ||
+		c.Equal(Config{}) || (Config{}).On() {
 		t.Errorf("ranges %s, passed on %s", textOf(c.Ranges()), textOf(c.Passed()))
 	}
 }
 
 func TestReduce(t *testing.T) {
 	for text, want := range map[string]Endpoints{
-		`{"addressType":"IPv4","endpoints":[{"nodeName":"n1","conditions":{}}]}`:                                                                {Here: true, Anywhere: true},
-		`{"addressType":"IPv4","endpoints":[{"nodeName":"n1","conditions":{"ready":true}}]}`:                                                    {Here: true, Anywhere: true},
-		`{"addressType":"IPv4","endpoints":[{"nodeName":"n1","conditions":{"ready":false,"serving":true}}]}`:                                    {},
-		`{"addressType":"IPv6","endpoints":[{"nodeName":"n2","conditions":{"ready":true}}]}`:                                                    {IPv6: true, Anywhere: true},
-		`{"addressType":"IPv4","endpoints":[{"conditions":{"ready":true}}]}`:                                                                    {Anywhere: true},
-		`{"addressType":"IPv4","endpoints":[{"nodeName":"n2","conditions":{"ready":true}},{"nodeName":"n1","conditions":{"ready":false}}]}`:     {Anywhere: true},
-		`{"addressType":"IPv4","endpoints":[{"nodeName":"n2","conditions":{"ready":false}},{"nodeName":"n1","conditions":{"ready":null}}, {}]}`: {Here: true, Anywhere: true},
+		`{"addressType":"IPv4","endpoints":[{"nodeName":"n1","conditions":{}}]}`: {
+			Here: true, Anywhere: true,
+		},
+		`{"addressType":"IPv4","endpoints":[{"nodeName":"n1","conditions":{"ready":true}}]}`: {
+			Here: true, Anywhere: true,
+		},
+		`{"addressType":"IPv4","endpoints":[{"nodeName":"n1","conditions":{"ready":false,` +
+			`"serving":true}}]}`: {},
+		`{"addressType":"IPv6","endpoints":[{"nodeName":"n2","conditions":{"ready":true}}]}`: {
+			IPv6: true, Anywhere: true,
+		},
+		`{"addressType":"IPv4","endpoints":[{"conditions":{"ready":true}}]}`: {
+			Anywhere: true,
+		},
+		`{"addressType":"IPv4","endpoints":[{"nodeName":"n2","conditions":{"ready":true}},{"nodeName":"n1","conditions":{"ready":false}}]}`: {
+			Anywhere: true,
+		},
+		`{"addressType":"IPv4","endpoints":[{"nodeName":"n2","conditions":{"ready":false}},{"nodeName":"n1","conditions":{"ready":null}}, {}]}`: {
+			Here: true, Anywhere: true,
+		},
 		`{"addressType":"IPv4"}`: {},
 	} {
 		var s api.EndpointSlice
@@ -195,19 +226,23 @@ func TestReduce(t *testing.T) {
 			t.Errorf("%s: %+v, %v", text, got, ok)
 		}
 	}
-	for _, useless := range []api.EndpointSlice{{AddressType: "IPv4"}, {Meta: api.Meta{Labels: map[string]string{api.LabelServiceName: "web"}}, AddressType: "FQDN"}} {
+	for _, useless := range []api.EndpointSlice{
+		{AddressType: "IPv4"}, {Meta: api.Meta{Labels: map[string]string{api.LabelServiceName: "web"}}, AddressType: "FQDN"},
+	} {
 		if got, ok := Reduce(&useless, "n1"); ok {
 			t.Errorf("%+v became %+v", useless, got)
 		}
 	}
 }
 
-// Whatever is in the objects: what is announced is sorted, each once, a range that was asked for or an address of a service, and
-// nothing at all from an excluded node.
+// Whatever is in the objects: what is announced is sorted, each once, a range that was asked for or an address of a
+// service, and nothing at all from an excluded node.
 func FuzzAnnounce(f *testing.F) {
-	f.Add(`{"spec":{"type":"LoadBalancer","clusterIP":"10.96.0.7","clusterIPs":["10.96.0.7","fd00::7"],"externalIPs":["192.0.2.7"],"externalTrafficPolicy":"Local"},"status":{"loadBalancer":{"ingress":[{"ip":"198.51.100.7"}]}}}`,
+	f.Add(`{"spec":{"type":"LoadBalancer","clusterIP":"10.96.0.7","clusterIPs":["10.96.0.7","fd00::7"],`+
+		`"externalIPs":["192.0.2.7"],"externalTrafficPolicy":"Local"},"status":{"loadBalancer":{"ingress":[{"ip":"198.51.100.7"}]}}}`,
 		`{"addressType":"IPv4","endpoints":[{"nodeName":"n1","conditions":{}}]}`, "10.96.0.0/12", "192.0.2.0/24", "198.51.100.7/32", "Disabled")
-	f.Add(`{"spec":{"type":"NodePort","clusterIP":"::ffff:10.0.0.1","externalTrafficPolicy":"Local"}}`, `{"addressType":"IPv6","endpoints":[{"nodeName":"n1"}]}`, "fd00::/8", "x", "0.0.0.0/0", "")
+	f.Add(`{"spec":{"type":"NodePort","clusterIP":"::ffff:10.0.0.1","externalTrafficPolicy":"Local"}}`,
+		`{"addressType":"IPv6","endpoints":[{"nodeName":"n1"}]}`, "fd00::/8", "x", "0.0.0.0/0", "")
 	f.Fuzz(func(t *testing.T, service, slice, clusterIPs, externalIPs, loadBalancerIPs, aggregation string) {
 		var s api.Service
 		var e api.EndpointSlice
@@ -215,7 +250,8 @@ func FuzzAnnounce(f *testing.F) {
 			return
 		}
 		s.Namespace, s.Name, e.Namespace, e.Labels = "shop", "web", "shop", map[string]string{api.LabelServiceName: "web"}
-		c, _ := Parse(texts{ClusterIPs: []string{clusterIPs}, ExternalIPs: []string{externalIPs}, LoadBalancerIPs: []string{loadBalancerIPs}, Aggregation: aggregation}.spec())
+		c, _ := Parse(texts{ClusterIPs: []string{clusterIPs}, ExternalIPs: []string{externalIPs}, LoadBalancerIPs: []string{loadBalancerIPs},
+			Aggregation: aggregation}.spec())
 		in := Input{Config: c, Services: []api.Service{s}}
 		if r, ok := Reduce(&e, "n1"); ok {
 			in.Endpoints = []Endpoints{r}

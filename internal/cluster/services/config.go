@@ -15,8 +15,8 @@ type Config struct {
 	Apart bool
 }
 
-// Parse reads the settings of BGPConfiguration default. A CIDR that cannot be used is left out, and named with its field by an
-// error; the others count.
+// Parse reads the settings of BGPConfiguration default. A CIDR that cannot be used is left out, and named with its
+// field by an error; the others count.
 func Parse(spec *api.BGPConfigurationSpec) (Config, []error) {
 	var problems []error
 	note := func(err error) { problems = append(problems, err) }
@@ -62,16 +62,16 @@ func (c Config) Equal(o Config) bool {
 		slices.Equal(c.LoadBalancerIPs, o.LoadBalancerIPs)
 }
 
-// Ranges are all ranges of services, in ascending order. Prefixes learned inside of them must never be programmed into this node's
-// kernel: every node serves these addresses itself, and a node that announces them is no better next hop.
+// Ranges are all ranges of services, in ascending order. Prefixes learned inside of them must never be programmed into
+// this node's kernel: every node serves these addresses itself, and a node that announces them is no better next hop.
 func (c Config) Ranges() []netip.Prefix {
 	all := slices.Concat(c.ClusterIPs, c.ExternalIPs, c.LoadBalancerIPs)
 	slices.SortFunc(all, netip.Prefix.Compare)
 	return slices.Compact(all)
 }
 
-// Passed are the ranges that a route reflector passes on when it learns them, which is more than its own: a service that only
-// other nodes announce, as its endpoints are there.
+// Passed are the ranges that a route reflector passes on when it learns them, which is more than its own: a service
+// that only other nodes announce, as its endpoints are there.
 func (c Config) Passed() []netip.Prefix {
 	all := slices.Concat(c.ExternalIPs, c.LoadBalancerIPs)
 	slices.SortFunc(all, netip.Prefix.Compare)

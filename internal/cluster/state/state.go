@@ -1,5 +1,5 @@
-// Package state has what the watches of the API server show as plain values. It imports no client: what decides by these values
-// (internal/agent/desired above all) compiles without client-go.
+// Package state has what the watches of the API server show as plain values. It imports no client: what decides by
+// these values (internal/agent/desired above all) compiles without client-go.
 package state
 
 import (
@@ -55,8 +55,8 @@ type Unacted struct {
 type Password struct {
 	// Set: the cluster's configuration asks for a password.
 	Set bool
-	// Text is the password, empty as long as Err says why it is not known. Err names the Secret and the key, not the object
-	// that refers to them.
+	// Text is the password, empty as long as Err says why it is not known. Err names the Secret and the key, not the
+	// object that refers to them.
 	Text string
 	Err  error
 	// Pending: the API server has not answered yet. Err is set then, too.
@@ -65,7 +65,8 @@ type Password struct {
 
 // Services are the cluster's Services and where their endpoints are, in no particular order.
 type Services struct {
-	// Known: both have been listed completely since they were asked for. The listed objects stay while the API server is away.
+	// Known: both have been listed completely since they were asked for. The listed objects stay while the API server is
+	// away.
 	Known     bool
 	Services  []api.Service
 	Endpoints []services.Endpoints

@@ -182,7 +182,8 @@ func (l *looks) summary() string {
 	}
 	verdict := "nothing is wrong"
 	if len(l.Findings) > 0 {
-		verdict = fmt.Sprintf("%s, %s, %s", number(graded[audit.Danger], "danger", "dangers"), number(graded[audit.Leak], "leak", "leaks"), number(graded[audit.Note], "note", "notes"))
+		verdict = fmt.Sprintf("%s, %s, %s", number(graded[audit.Danger], "danger", "dangers"), number(graded[audit.Leak], "leak", "leaks"),
+			number(graded[audit.Note], "note", "notes"))
 	}
 	v := l.last
 	return fmt.Sprintf("%s: %d addresses held in %d blocks of %d pools, %d handles, %d claims, %d nodes, %d pods",

@@ -19,12 +19,12 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// settled is the minimum age before a record is trusted; it is longer than any ADD, which writes the handle first, then the block, and
-// the pod's status last.
+// settled is the minimum age before a record is trusted; it is longer than any ADD, which writes the handle first, then
+// the block, and the pod's status last.
 const settled = 2 * time.Minute
 
-// young reports that the ADD of an address may still be running. Addresses of tunnels, and some of Calico's, have no timestamp; a clock
-// that is ahead makes addresses young.
+// young reports that the ADD of an address may still be running. Addresses of tunnels, and some of Calico's, have no
+// timestamp; a clock that is ahead makes addresses young.
 func young(h *audit.Holder, taken time.Time) bool {
 	return slices.ContainsFunc(h.Addresses, func(a audit.Held) bool {
 		return !a.Since.IsZero() && taken.Sub(a.Since) < settled
@@ -53,7 +53,8 @@ func (t *tool) fix(ctx context.Context, found *looks, yes bool) (int, error) {
 }
 
 // errNotReady: the datastore may be migrated.
-var errNotReady = errors.New("ClusterInformation default does not say that the datastore is ready (spec.datastoreReady): somebody migrates it, or no agent has run yet. Nothing was changed")
+var errNotReady = errors.New("ClusterInformation default does not say that the datastore is ready (spec.datastoreReady): somebody " +
+	"migrates it, or no agent has run yet. Nothing was changed")
 
 // carryOut carries out the decision, and checks again.
 func (t *tool) carryOut(ctx context.Context, found *looks, d *gc.Decision, mends []audit.Finding) (int, error) {
@@ -61,7 +62,8 @@ func (t *tool) carryOut(ctx context.Context, found *looks, d *gc.Decision, mends
 	mended, mendErr := t.mend(ctx, found.last.Config, mends)
 	fmt.Fprintf(t.Err, "freed %s, removed %s, %s and %s, completed %s, mended %s; left alone %s that had changed\n",
 		number(report.Addresses(), "address", "addresses"), number(report.Handles, "handle", "handles"), number(report.Blocks, "block", "blocks"),
-		number(report.Affinities, "claim", "claims"), number(report.Confirmed, "claim", "claims"), number(mended, "object", "objects"), number(report.Spared, "holder", "holders"))
+		number(report.Affinities, "claim", "claims"), number(report.Confirmed, "claim", "claims"), number(mended, "object", "objects"),
+		number(report.Spared, "holder", "holders"))
 	if err := errors.Join(err, mendErr); err != nil {
 		return exitError, fmt.Errorf("not all could be done, and what was done stays: %w", err)
 	}
@@ -80,8 +82,8 @@ func (t *tool) sweeper() *gc.Sweeper {
 
 func (t *tool) client() *ipam.Client { return ipam.NewClient(t.source.IPAM, t.now) }
 
-// decide returns the controllers' decision, with the time between the two looks for a grace period. Unless that is long, it leaves out
-// what a running ADD may be writing.
+// decide returns the controllers' decision, with the time between the two looks for a grace period. Unless that is
+// long, it leaves out what a running ADD may be writing.
 func decide(found *looks) gc.Decision {
 	grace := found.last.Taken.Sub(found.first.Taken)
 	rules := gc.Rules{Grace: grace, NodeGrace: grace}
@@ -96,7 +98,8 @@ func decide(found *looks) gc.Decision {
 	return d
 }
 
-// youngHandle reports that an ADD may be about to assign by a handle that holds nothing. On etcd handles have no time of creation.
+// youngHandle reports that an ADD may be about to assign by a handle that holds nothing. On etcd handles have no time
+// of creation.
 func youngHandle(h *inventory.Handle, taken time.Time) bool {
 	created, err := time.Parse(time.RFC3339, h.CreationTimestamp)
 	return err != nil || taken.Sub(created) < settled

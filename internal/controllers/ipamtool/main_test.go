@@ -75,11 +75,13 @@ func newWorld(t *testing.T, store datastore.Store, source inventory.Source) *wor
 	w.wipe()
 	t.Cleanup(w.wipe)
 	ready := true
-	w.create(&api.ClusterInformation{Meta: api.Meta{Name: "default"}, Spec: api.ClusterInformationSpec{DatastoreReady: &ready, ClusterGUID: "0123"}})
+	w.create(&api.ClusterInformation{Meta: api.Meta{Name: "default"},
+		Spec: api.ClusterInformationSpec{DatastoreReady: &ready, ClusterGUID: "0123"}})
 	w.create(&api.IPPool{Meta: api.Meta{Name: "pool"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/25", BlockSize: 28}})
 	for _, node := range []string{"a", "b"} {
 		tunnel := w.assign(names.TunnelHandle(node), node, map[string]string{"node": node, "type": inventory.TypeIPIP})
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Annotations: map[string]string{api.AnnotationIPv4TunnelAddr: tunnel.String()}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node,
+			Annotations: map[string]string{api.AnnotationIPv4TunnelAddr: tunnel.String()}}}
 		if _, err := core.CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +94,8 @@ func newWorld(t *testing.T, store datastore.Store, source inventory.Source) *wor
 // wipe removes all that a test may have made.
 func (w *world) wipe() {
 	ctx := context.Background()
-	for _, list := range []api.ResourceList{&api.IPPoolList{}, &api.IPAMBlockList{}, &api.IPAMHandleList{}, &api.BlockAffinityList{}, &api.List[api.ClusterInformation, *api.ClusterInformation]{}} {
+	for _, list := range []api.ResourceList{&api.IPPoolList{}, &api.IPAMBlockList{}, &api.IPAMHandleList{}, &api.BlockAffinityList{},
+		&api.List[api.ClusterInformation, *api.ClusterInformation]{}} {
 		errtest.Must(w.t, w.store.List(ctx, list, datastore.ListOptions{}))
 		for _, obj := range items(list) {
 			errtest.Must(w.t, w.store.Delete(ctx, obj))
@@ -281,7 +284,8 @@ func TestCheckAndFix(t *testing.T) {
 		}
 		before := w.revisions()
 		out, said := w.run(3, "check", "-again", "10ms", "-fix")
-		for _, text := range []string{"default/a-1", "its pod is gone", "confirm", "BlockAffinity/c-10-0-0-112-28", "recount", "Nothing was changed"} {
+		for _, text := range []string{"default/a-1", "its pod is gone", "confirm", "BlockAffinity/c-10-0-0-112-28",
+			"recount", "Nothing was changed"} {
 			if text != "confirm" && !strings.Contains(out+said, text) {
 				t.Errorf("the dry run does not say %q:\n%s%s", text, out, said)
 			}
@@ -301,7 +305,8 @@ func TestCheckAndFix(t *testing.T) {
 	})
 }
 
-// What lasts only for a moment is not reported, and what the tool is about to free and somebody uses again is not freed.
+// What lasts only for a moment is not reported, and what the tool is about to free and somebody uses again is not
+// freed.
 func TestWhileTheClusterRuns(t *testing.T) {
 	on(t, func(w *world) {
 		t := w.t
@@ -337,7 +342,8 @@ func (w *world) churn(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		got, err := w.ipam.Assign(w.t.Context(), ipam.Request{Owner: ipam.Owner{Handle: "net." + name, Attrs: podAttrs(name, node)}, Host: node, V4: true, Use: api.UseWorkload})
+		got, err := w.ipam.Assign(w.t.Context(),
+			ipam.Request{Owner: ipam.Owner{Handle: "net." + name, Attrs: podAttrs(name, node)}, Host: node, V4: true, Use: api.UseWorkload})
 		if err != nil {
 			return err
 		}
@@ -415,10 +421,12 @@ func TestShow(t *testing.T) {
 		out, _ = w.run(0, "show", a.String())
 		difftest.Contains(t, out, "pool", "owned by a; claim: confirmed", "pod default/a-1 on a", "net.a-1", "In use", "yes")
 		w.kill("a-1")
-		if out, _ = w.run(0, "show", a.String()); !strings.Contains(out, "its pod is gone; the controllers free it") || !strings.Contains(out, "leak address-no-pod") {
+		if out, _ = w.run(0, "show", a.String()); !strings.Contains(out, "its pod is gone; the controllers free it") ||
+			!strings.Contains(out, "leak address-no-pod") {
 			t.Errorf("the story of a leak:\n%s", out)
 		}
-		if out, _ = w.run(0, "show", "10.0.0.127", "192.168.1.1"); strings.Count(out, "nobody: it is free") != 2 || !strings.Contains(out, "none has it") {
+		if out, _ = w.run(0, "show", "10.0.0.127", "192.168.1.1"); strings.Count(out, "nobody: it is free") != 2 ||
+			!strings.Contains(out, "none has it") {
 			t.Errorf("stories of free addresses:\n%s", out)
 		}
 		out, _ = w.run(0, "show", "-node", "b", "-o", "json")

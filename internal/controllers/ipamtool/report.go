@@ -12,7 +12,8 @@ import (
 )
 
 var auditCommand = command{
-	name: "audit", help: "the whole account: every pool, block and address, and what is wrong", args: "[-o text|json] [-report FILE] [-again 5s]",
+	name: "audit", help: "the whole account: every pool, block and address, and what is wrong",
+	args: "[-o text|json] [-report FILE] [-again 5s]",
 	text: `
 The whole account of IPAM, for the record and for comparing two moments: how full the pools and blocks are, each address that is
 held and by whom, and what is wrong. Its exit code is that of check.
@@ -106,7 +107,8 @@ func loadReport(path string, v *inventory.View) (*Report, error) {
 	}
 	switch {
 	case r.Version != reportVersion:
-		return nil, fmt.Errorf("report %s has version %d: this program writes and reads version %d: make a new one", path, r.Version, reportVersion)
+		return nil, fmt.Errorf("report %s has version %d: this program writes and reads version %d: make a new one", path,
+			r.Version, reportVersion)
 	case r.Cluster != guid(v):
 		return nil, fmt.Errorf("report %s is of cluster %q, and this is %q", path, r.Cluster, guid(v))
 	}

@@ -24,7 +24,8 @@ func (w *world) service(name string) (handle string, address netip.Addr) {
 	w.t.Helper()
 	services := w.core.CoreV1().Services(namespace)
 	made, err := services.Create(w.t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	errtest.Must(w.t, err)
 	handle = names.ServiceHandle(namespace, name, string(made.UID))
@@ -38,7 +39,8 @@ func (w *world) service(name string) (handle string, address netip.Addr) {
 	return handle, got[0].Address
 }
 
-// The address of a Service is named by it and not freed while it exists. One whose Service is gone, or was made anew, is a leak. On etcd Services get no addresses.
+// The address of a Service is named by it and not freed while it exists. One whose Service is gone, or was made anew,
+// is a leak. On etcd Services get no addresses.
 func TestAddressesOfServices(t *testing.T) {
 	own := asControllers(t)
 	w := newWorld(t, labstore.Store(t), inventory.Source{IPAM: own, Cluster: own})
@@ -52,7 +54,8 @@ func TestAddressesOfServices(t *testing.T) {
 	out, _ := w.run(0, "show", a.String())
 	difftest.Contains(t, out, "owned by virtual:load-balancer; claim: confirmed", "Service default/web", handle, "In use    yes")
 	for _, by := range [][]string{{a.String()}, {"-handle", handle}} {
-		if out, _ := w.run(3, append([]string{"release", "-yes"}, by...)...); !strings.Contains(out, "refused: in use") || len(w.held(handle)) != 1 {
+		if out, _ := w.run(3, append([]string{"release", "-yes"}, by...)...); !strings.Contains(out, "refused: in use") ||
+			len(w.held(handle)) != 1 {
 			t.Errorf("release %s of a Service that exists: held %v\n%s", by, w.held(handle), out)
 		}
 	}

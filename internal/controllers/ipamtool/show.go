@@ -121,9 +121,11 @@ func usageRows(all []audit.Usage, blocks bool) [][]string {
 			continue
 		}
 		for _, b := range u.Blocks {
-			rows = append(rows, []string{"", b.CIDR.String(), strings.TrimPrefix(cmp.Or(b.Owner, "nobody"), api.AffinityHost+":"), fmt.Sprint(b.Size),
-				// part is a number with its percentage.
-				part(b.InUse, big.NewInt(int64(b.Size))), fmt.Sprint(b.Cooling), fmt.Sprint(b.Reserved), fmt.Sprint(b.Free), fmt.Sprint(b.Borrowed), ""})
+			rows = append(rows,
+				[]string{"", b.CIDR.String(), strings.TrimPrefix(cmp.Or(b.Owner, "nobody"), api.AffinityHost+":"), fmt.Sprint(b.Size),
+					// part is a number with its percentage.
+					part(b.InUse, big.NewInt(int64(b.Size))), fmt.Sprint(b.Cooling), fmt.Sprint(b.Reserved), fmt.Sprint(b.Free),
+					fmt.Sprint(b.Borrowed), ""})
 		}
 	}
 	return rows
@@ -197,7 +199,8 @@ func heldRows(all []Held) [][]string {
 		if h.Resting {
 			why = "rests"
 		}
-		rows = append(rows, []string{h.Address.String(), h.Node, pod, h.Class, h.Block, strings.TrimPrefix(h.Owner, api.AffinityHost+":"), h.Since, why})
+		rows = append(rows,
+			[]string{h.Address.String(), h.Node, pod, h.Class, h.Block, strings.TrimPrefix(h.Owner, api.AffinityHost+":"), h.Since, why})
 	}
 	return rows
 }

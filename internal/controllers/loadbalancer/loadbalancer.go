@@ -1,4 +1,5 @@
-// Package loadbalancer decides which addresses a Service of type LoadBalancer is to hold in IPAM, and to show in its status. It is pure.
+// Package loadbalancer decides which addresses a Service of type LoadBalancer is to hold in IPAM, and to show in its
+// status. It is pure.
 package loadbalancer
 
 import (
@@ -47,7 +48,8 @@ func (p *Pools) of(a netip.Addr) *ipam.Pool {
 	return &p.list[i]
 }
 
-// Managed reports whether a Service is this controller's. requestedOnly is assignIPs: RequestedServicesOnly. The rule is Calico's.
+// Managed reports whether a Service is this controller's. requestedOnly is assignIPs: RequestedServicesOnly. The rule
+// is Calico's.
 func Managed(s *api.Service, requestedOnly bool) bool {
 	if s.Spec.Type != api.ServiceLoadBalancer || s.DeletionTimestamp != "" {
 		return false
@@ -55,11 +57,12 @@ func Managed(s *api.Service, requestedOnly bool) bool {
 	if of := s.Spec.LoadBalancerClass; of != nil {
 		return *of == class
 	}
-	return !requestedOnly || s.Spec.LoadBalancerIP != "" || slices.ContainsFunc(api.AddressAnnotations, func(key string) bool { return s.Annotations[key] != "" })
+	return !requestedOnly || s.Spec.LoadBalancerIP != "" ||
+		slices.ContainsFunc(api.AddressAnnotations, func(key string) bool { return s.Annotations[key] != "" })
 }
 
-// Rounds divides requests so that no round has two for one address, and of several the oldest Service's is in the first: of one age, that of
-// the first name.
+// Rounds divides requests so that no round has two for one address, and of several the oldest Service's is in the
+// first: of one age, that of the first name.
 func Rounds[T any](all []T, of func(T) (*api.Service, []netip.Addr)) (rounds [][]T) {
 	all = slices.SortedFunc(slices.Values(all), func(a, b T) int {
 		x, _ := of(a)
@@ -136,7 +139,8 @@ func unique(list []string) (kept []string) {
 	return kept
 }
 
-// Unknown returns an error if the Service asks for a pool that is none for Services: it is not to cost more than this answer.
+// Unknown returns an error if the Service asks for a pool that is none for Services: it is not to cost more than this
+// answer.
 func (w *Wish) Unknown(pools *Pools) error {
 	if pools.unread {
 		return nil
@@ -205,7 +209,8 @@ func (w *Wish) Fits(a netip.Addr, pools *Pools) bool {
 	return slices.Contains(asked, pool.Name) || slices.Contains(asked, pool.CIDR.String())
 }
 
-// Split divides the addresses that a Service holds into those that it keeps, one of a family in the order of its families, and the others.
+// Split divides the addresses that a Service holds into those that it keeps, one of a family in the order of its
+// families, and the others.
 func (w *Wish) Split(held []netip.Addr, pools *Pools) (keep, drop []netip.Addr) {
 	drop = slices.SortedFunc(slices.Values(held), netip.Addr.Compare)
 	for _, v6 := range w.Families {
@@ -218,8 +223,8 @@ func (w *Wish) Split(held []netip.Addr, pools *Pools) (keep, drop []netip.Addr) 
 	return keep, drop
 }
 
-// Lost returns the positions of the entries in a Service's status that are to be removed: those of pools that it does not keep, and those
-// that it held of pools that are gone. Entries of other controllers stay.
+// Lost returns the positions of the entries in a Service's status that are to be removed: those of pools that it does
+// not keep, and those that it held of pools that are gone. Entries of other controllers stay.
 func Lost(s *api.Service, keep, drop []netip.Addr, pools *Pools) []int {
 	return positions(s, func(a netip.Addr) bool {
 		return slices.Contains(drop, a) || pools.of(a) != nil && !slices.Contains(keep, a)

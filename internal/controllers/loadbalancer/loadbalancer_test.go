@@ -12,7 +12,8 @@ import (
 )
 
 func service(change ...func(*api.Service)) *api.Service {
-	s := &api.Service{Meta: api.Meta{Namespace: "d", Name: "s", UID: "u"}, Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}}}
+	s := &api.Service{Meta: api.Meta{Namespace: "d", Name: "s", UID: "u"},
+		Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}}}
 	for _, c := range change {
 		c(s)
 	}
@@ -122,11 +123,15 @@ func TestSplit(t *testing.T) {
 		{"in the order of families", all, []func(*api.Service){dual}, addrs("10.0.0.1", "fd00::1"), addrs("fd00::1", "10.0.0.1"), nil},
 		{"a family that it has no more", all, nil, addrs("10.0.0.1", "fd00::1"), addrs("10.0.0.1"), addrs("fd00::1")},
 		{"another pool", all, []func(*api.Service){note(api.AnnotationServicePoolsV4, `["b"]`)}, addrs("10.0.0.1"), nil, addrs("10.0.0.1")},
-		{"its pool by CIDR", all, []func(*api.Service){note(api.AnnotationServicePoolsV4, `["10.0.0.0/24"]`)}, addrs("10.0.0.1"), addrs("10.0.0.1"), nil},
-		{"pools of one family say nothing of the other", all, []func(*api.Service){dual, note(api.AnnotationServicePoolsV4, `["b"]`)}, addrs("fd00::1"), addrs("fd00::1"), nil},
-		{"manual, asked for", all, []func(*api.Service){note(api.AnnotationServicePoolsV4, `["manual"]`)}, addrs("10.0.2.1"), addrs("10.0.2.1"), nil},
+		{"its pool by CIDR", all, []func(*api.Service){note(api.AnnotationServicePoolsV4, `["10.0.0.0/24"]`)},
+			addrs("10.0.0.1"), addrs("10.0.0.1"), nil},
+		{"pools of one family say nothing of the other", all, []func(*api.Service){dual, note(api.AnnotationServicePoolsV4, `["b"]`)},
+			addrs("fd00::1"), addrs("fd00::1"), nil},
+		{"manual, asked for", all, []func(*api.Service){note(api.AnnotationServicePoolsV4, `["manual"]`)},
+			addrs("10.0.2.1"), addrs("10.0.2.1"), nil},
 		{"manual, not asked for", all, nil, addrs("10.0.2.1"), nil, addrs("10.0.2.1")},
-		{"manual, by address", all, []func(*api.Service){note(api.AnnotationServiceAddresses, `["10.0.2.1"]`)}, addrs("10.0.2.1"), addrs("10.0.2.1"), nil},
+		{"manual, by address", all, []func(*api.Service){note(api.AnnotationServiceAddresses, `["10.0.2.1"]`)},
+			addrs("10.0.2.1"), addrs("10.0.2.1"), nil},
 		{"another address", all, []func(*api.Service){loadBalancerIP("10.0.0.2")}, addrs("10.0.0.1"), nil, addrs("10.0.0.1")},
 		{"disabled pool", all, nil, addrs("10.0.3.1"), addrs("10.0.3.1"), nil},
 		{"pool of pods", all, nil, addrs("10.0.4.1"), nil, addrs("10.0.4.1")},

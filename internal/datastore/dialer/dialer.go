@@ -1,4 +1,5 @@
-// Package dialer opens connections to a datastore within bounded time. It owns no connection and knows no protocol above TLS.
+// Package dialer opens connections to a datastore within bounded time. It owns no connection and knows no protocol
+// above TLS.
 package dialer
 
 import (
@@ -14,14 +15,14 @@ import (
 )
 
 const (
-	// timeout bounds a connection's set-up, TLS included. Linux repeats a SYN that got no answer after 1 and after 3 s: two
-	// may be lost before a server is taken for dead.
+	// timeout bounds a connection's set-up, TLS included. Linux repeats a SYN that got no answer after 1 and after 3 s:
+	// two may be lost before a server is taken for dead.
 	timeout = 5 * time.Second
-	// slow distinguishes an absent server, for which the kernel's neighbour resolution fails after some seconds, from one that
-	// refuses because it is being restarted.
+	// slow distinguishes an absent server, for which the kernel's neighbour resolution fails after some seconds, from one
+	// that refuses because it is being restarted.
 	slow = 500 * time.Millisecond
-	// memory is how long a silent server is considered dead without another attempt. It covers the pauses between the tries of
-	// those that waited with the one that found out.
+	// memory is how long a silent server is considered dead without another attempt. It covers the pauses between the
+	// tries of those that waited with the one that found out.
 	memory = 2 * time.Second
 	// A connection on which nothing was received for pingAfter is pinged, and closed after pingTimeout without an answer.
 	pingAfter, pingTimeout = 4 * time.Second, 3 * time.Second
@@ -41,13 +42,13 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Transport returns an HTTP/2 transport that has one connection per server, over TLS as t says. Without t it speaks HTTP/2
-// from the first byte in the clear. If servers are given, each a host:port, it connects to one of them whatever a URL says:
-// to the first, or if that does not answer at once, to the one that is the fastest.
+// Transport returns an HTTP/2 transport that has one connection per server, over TLS as t says. Without t it speaks
+// HTTP/2 from the first byte in the clear. If servers are given, each a host:port, it connects to one of them whatever
+// a URL says: to the first, or if that does not answer at once, to the one that is the fastest.
 //
 // Requests that run at the same time share that connection. Those that wait for it while it is set up share the failure
-// too, if the server says nothing at all: otherwise each would wait for a time-out of its own, one after the other. A request
-// that was not sent fails with an Error.
+// too, if the server says nothing at all: otherwise each would wait for a time-out of its own, one after the other. A
+// request that was not sent fails with an Error.
 func Transport(t *tls.Config, servers ...string) *http.Transport {
 	d := newDialer(t)
 	d.servers = servers
@@ -66,10 +67,12 @@ func Transport(t *tls.Config, servers ...string) *http.Transport {
 	return tr
 }
 
-// freshTime is how old a connection may be when its first request is sent: Go's servers close one that brings none in 10 s.
+// freshTime is how old a connection may be when its first request is sent: Go's servers close one that brings none in
+// 10 s.
 const freshTime = 5 * time.Second
 
-// Ahead begins to open the TLS connection of a transport's first request, which need not follow at once. It must be called before any request.
+// Ahead begins to open the TLS connection of a transport's first request, which need not follow at once. It must be
+// called before any request.
 func Ahead(tr *http.Transport, addr string) {
 	open, began, ready := tr.DialTLSContext, time.Now(), make(chan attempt, 1)
 	go func() {
@@ -155,8 +158,8 @@ type attempt struct {
 	err  error
 }
 
-// race returns the first connection that is ready. The servers start in their order, each a little after the one before it,
-// or as soon as one has failed.
+// race returns the first connection that is ready. The servers start in their order, each a little after the one before
+// it, or as soon as one has failed.
 func (d *dialer) race(ctx context.Context, servers []string, open opener) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // the others give up

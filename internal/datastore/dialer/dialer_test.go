@@ -24,8 +24,8 @@ import (
 // shortTimeout stands for the seconds that a real set-up may take.
 const shortTimeout = 300 * time.Millisecond
 
-// deaf returns the address of a server that takes SYNs for what they are worth: its queue is full, so the kernel drops them,
-// as a switched-off machine does.
+// deaf returns the address of a server that takes SYNs for what they are worth: its queue is full, so the kernel drops
+// them, as a switched-off machine does.
 func deaf(t *testing.T) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -87,7 +87,8 @@ func TestAbsenceIsRemembered(t *testing.T) {
 			return nil, syscall.EHOSTUNREACH
 		}
 		for range 3 {
-			if _, err := d.dial(t.Context(), "192.0.2.1:6443", absent); !errors.Is(err, syscall.EHOSTUNREACH) || !errtest.Names(err, "192.0.2.1:6443 500ms") {
+			if _, err := d.dial(t.Context(), "192.0.2.1:6443", absent); !errors.Is(err, syscall.EHOSTUNREACH) ||
+				!errtest.Names(err, "192.0.2.1:6443 500ms") {
 				t.Errorf("error %v", err)
 			}
 		}

@@ -74,9 +74,9 @@ type rpc struct {
 
 // call sends a request and returns the answer's message.
 //
-// It retries, with growing and jittered pauses and the next member, if the request was not sent, if the member says that it did not
-// accept it and, for reads, if there was no answer. A write that was sent may have been applied: the caller gets ErrUnavailable and has
-// to read before it decides.
+// It retries, with growing and jittered pauses and the next member, if the request was not sent, if the member says
+// that it did not accept it and, for reads, if there was no answer. A write that was sent may have been applied: the
+// caller gets ErrUnavailable and has to read before it decides.
 func (c *client) call(ctx context.Context, r rpc) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, totalTimeout)
 	defer cancel()
@@ -180,8 +180,8 @@ type authError struct {
 func (e *authError) Error() string { return fmt.Sprintf("log in as %q: %v", e.user, e.err) }
 func (e *authError) Unwrap() error { return e.err }
 
-// staleToken reports whether etcd wants another token: a simple one ends after five minutes, at a restart of the member, and
-// when users or roles change. The request was not carried out.
+// staleToken reports whether etcd wants another token: a simple one ends after five minutes, at a restart of the
+// member, and when users or roles change. The request was not carried out.
 func staleToken(err error) bool {
 	var s *statusError
 	return errors.As(err, &s) &&

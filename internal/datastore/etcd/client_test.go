@@ -77,7 +77,8 @@ func write(text string) http.HandlerFunc {
 var committed = answer(message{}.sub(1, message{}.number(3, 9)).flag(2, true), 0, "")
 
 // one is the answer to the read of a handle.
-var one = answer(message{}.sub(2, message{}.text(1, "/calico/ipam/v2/handle/Net.Abc").number(3, 7).text(5, `{"block":{}}`)).number(4, 1), 0, "")
+var one = answer(message{}.sub(2, message{}.text(1, "/calico/ipam/v2/handle/Net.Abc").number(3, 7).text(5, `{"block":{}}`)).number(4, 1),
+	0, "")
 
 func get(ctx context.Context, s *Store) error    { return s.Get(ctx, handle()) }
 func update(ctx context.Context, s *Store) error { return s.Update(ctx, handle()) }
@@ -97,13 +98,16 @@ func TestRetries(t *testing.T) {
 		{"a write to a busy member", []http.HandlerFunc{refuse(8, "etcdserver: too many requests"), committed}, update, nil, 2},
 		{"a member that stays so", []http.HandlerFunc{refuse(14, "etcdserver: no leader")}, update, datastore.ErrUnavailable, maxTries},
 		{"a read that timed out", []http.HandlerFunc{answer(nil, 14, "etcdserver: request timed out"), one}, get, nil, 2},
-		{"a write that timed out", []http.HandlerFunc{answer(nil, 14, "etcdserver: request timed out"), committed}, update, datastore.ErrUnavailable, 1},
-		{"a write whose leader was lost", []http.HandlerFunc{answer(nil, 14, "etcdserver: leader changed"), committed}, remove, datastore.ErrUnavailable, 1},
+		{"a write that timed out", []http.HandlerFunc{answer(nil, 14, "etcdserver: request timed out"), committed}, update,
+			datastore.ErrUnavailable, 1},
+		{"a write whose leader was lost", []http.HandlerFunc{answer(nil, 14, "etcdserver: leader changed"), committed}, remove,
+			datastore.ErrUnavailable, 1},
 		{"a read without an answer", []http.HandlerFunc{drop, one}, get, nil, 2},
 		{"a write without an answer", []http.HandlerFunc{drop, committed}, update, datastore.ErrUnavailable, 1},
 		{"a read with half an answer", []http.HandlerFunc{write("\x00\x00\x00\x00\x09abc"), one}, get, nil, 2},
 		{"a write with half an answer", []http.HandlerFunc{write("\x00\x00"), committed}, update, datastore.ErrUnavailable, 1},
-		{"a full disk", []http.HandlerFunc{answer(nil, 8, "etcdserver: mvcc: database space exceeded"), committed}, update, datastore.ErrUnavailable, 1},
+		{"a full disk", []http.HandlerFunc{answer(nil, 8, "etcdserver: mvcc: database space exceeded"), committed}, update,
+			datastore.ErrUnavailable, 1},
 		{"a permission", []http.HandlerFunc{refuse(7, "etcdserver: permission denied"), one}, get, datastore.ErrUnauthorized, 1},
 		{"no etcd", []http.HandlerFunc{http.NotFound}, get, datastore.ErrUnavailable, maxTries},
 	} {
@@ -134,7 +138,8 @@ func TestNextMember(t *testing.T) {
 	}
 }
 
-// A member that accepts and says nothing costs one request its time; that one, if it is a read, and the others go on elsewhere.
+// A member that accepts and says nothing costs one request its time; that one, if it is a read, and the others go on
+// elsewhere.
 func TestSilentMemberIsLeft(t *testing.T) {
 	t.Parallel()
 	silent := newFaulty(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })

@@ -137,8 +137,8 @@ func decodeValue(obj api.Resource, kv keyValue) (err error) {
 	return err
 }
 
-// carry returns next with the fields of raw that are unknown here: known is raw after decoding and encoding. So a write does not remove
-// the fields that another program wrote. It merges objects, not arrays.
+// carry returns next with the fields of raw that are unknown here: known is raw after decoding and encoding. So a write
+// does not remove the fields that another program wrote. It merges objects, not arrays.
 func carry(raw, known, next json.RawMessage) (json.RawMessage, error) {
 	var r, k, n map[string]json.RawMessage
 	if json.Unmarshal(raw, &r) != nil || json.Unmarshal(known, &k) != nil || json.Unmarshal(next, &n) != nil || n == nil {

@@ -22,13 +22,16 @@ func TestCalicosForm(t *testing.T) {
 	}{
 		{
 			"block", "/calico/ipam/v2/assignment/ipv4/block/10.9.0.0-30",
-			`{"cidr":"10.9.0.0/30","affinity":"host:n1","affinity_claim_time":"2026-01-02T03:04:05Z","allocations":[null,0,null,null],"unallocated":[2,3,0],` +
+			`{"cidr":"10.9.0.0/30","affinity":"host:n1","affinity_claim_time":"2026-01-02T03:04:05Z","allocations":[null,0,null,null],` +
+				`"unallocated":[2,3,0],` +
 				`"attributes":[{"handle_id":"k8s-pod-network.abc","secondary":{"node":"n1","pod":"p"}}],"sequenceNumber":1767322245000000003,` +
 				`"sequenceNumberForAllocation":{"1":1767322245000000001},"deleted":false}`,
 			&api.IPAMBlock{Meta: api.Meta{Name: "10-9-0-0-30"}, Spec: api.IPAMBlockSpec{
 				CIDR: "10.9.0.0/30", Affinity: ptr("host:n1"), AffinityClaimTime: "2026-01-02T03:04:05Z", Allocations: []*int{nil, ptr(0), nil, nil},
-				Unallocated:    []int{2, 3, 0},
-				Attributes:     []api.AllocationAttribute{{HandleID: ptr("k8s-pod-network.abc"), Secondary: map[string]string{"node": "n1", "pod": "p"}}},
+				Unallocated: []int{2, 3, 0},
+				Attributes: []api.AllocationAttribute{
+					{HandleID: ptr("k8s-pod-network.abc"), Secondary: map[string]string{"node": "n1", "pod": "p"}},
+				},
 				SequenceNumber: 1767322245000000003, SequenceNumberForAllocation: map[string]uint64{"1": 1767322245000000001},
 			}},
 		},
@@ -47,7 +50,8 @@ func TestCalicosForm(t *testing.T) {
 				Meta: api.Meta{Name: "Node-1-fd00-10-244--40-122", Labels: map[string]string{
 					names.LabelHostnameHash: names.HostnameHash("Node-1"), names.LabelAffinityType: "host", names.LabelIPVersion: "6",
 				}},
-				Spec: api.BlockAffinitySpec{State: api.AffinityPendingDeletion, Node: "Node-1", Type: "host", CIDR: "fd00:10:244::40/122", Deleted: "false"},
+				Spec: api.BlockAffinitySpec{State: api.AffinityPendingDeletion, Node: "Node-1", Type: "host",
+					CIDR: "fd00:10:244::40/122", Deleted: "false"},
 			},
 		},
 		{
@@ -56,12 +60,14 @@ func TestCalicosForm(t *testing.T) {
 				Meta: api.Meta{Name: "load-balancer-10-9-0-0-26", Labels: map[string]string{
 					names.LabelHostnameHash: names.HostnameHash("load-balancer"), names.LabelAffinityType: "virtual", names.LabelIPVersion: "4",
 				}},
-				Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "load-balancer", Type: "virtual", CIDR: "10.9.0.0/26", Deleted: "false"},
+				Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "load-balancer", Type: "virtual",
+					CIDR: "10.9.0.0/26", Deleted: "false"},
 			},
 		},
 		{
 			"handle", "/calico/ipam/v2/handle/My_Net.3f2C", `{"block":{"10.9.0.0/26":2},"deleted":false}`,
-			&api.IPAMHandle{Meta: api.Meta{Name: "my_net.3f2c"}, Spec: api.IPAMHandleSpec{HandleID: "My_Net.3f2C", Block: map[string]int{"10.9.0.0/26": 2}}},
+			&api.IPAMHandle{Meta: api.Meta{Name: "my_net.3f2c"},
+				Spec: api.IPAMHandleSpec{HandleID: "My_Net.3f2C", Block: map[string]int{"10.9.0.0/26": 2}}},
 		},
 		{
 			"configuration", "/calico/ipam/v2/config", `{"strict_affinity":true,"maxBlocksPerHost":4}`,
@@ -69,14 +75,16 @@ func TestCalicosForm(t *testing.T) {
 		},
 		{
 			"configuration with all", "/calico/ipam/v2/config",
-			`{"strict_affinity":true,"auto_allocate_blocks":true,"maxBlocksPerHost":4,"kubeVirtVMAddressPersistence":"Disabled","ipCooldownSeconds":30}`,
+			`{"strict_affinity":true,"auto_allocate_blocks":true,"maxBlocksPerHost":4,"kubeVirtVMAddressPersistence":"Disabled",` +
+				`"ipCooldownSeconds":30}`,
 			&api.IPAMConfig{Meta: api.Meta{Name: "default"}, Spec: api.IPAMConfigSpec{
 				StrictAffinity: true, AutoAllocateBlocks: true, MaxBlocksPerHost: 4, KubeVirtVMAddressPersistence: "Disabled", IPCooldownSeconds: 30,
 			}},
 		},
 		{
 			"pool", resources + "ippools/default-ipv4-ippool",
-			`{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"default-ipv4-ippool","uid":"0b0c","creationTimestamp":"2026-11-20T16:03:57Z"},` +
+			`{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"default-ipv4-ippool","uid":"0b0c",` +
+				`"creationTimestamp":"2026-11-20T16:03:57Z"},` +
 				`"spec":{"cidr":"10.244.0.0/16","blockSize":26,"ipipMode":"Always","vxlanMode":"Never","natOutgoing":true,"nodeSelector":"all()",` +
 				`"allowedUses":["Workload","Tunnel"]}}`,
 			&api.IPPool{
@@ -92,14 +100,17 @@ func TestCalicosForm(t *testing.T) {
 		},
 		{
 			"cluster information", resources + "clusterinformations/default",
-			`{"kind":"ClusterInformation","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"clusterGUID":"c","datastoreReady":true}}`,
+			`{"kind":"ClusterInformation","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"clusterGUID":"c",` +
+				`"datastoreReady":true}}`,
 			&api.ClusterInformation{Meta: api.Meta{Name: "default"}, Spec: api.ClusterInformationSpec{ClusterGUID: "c", DatastoreReady: ptr(true)}},
 		},
 		{
 			"endpoint of a pod", resources + "workloadendpoints/default/n--1-k8s-web--0-eth0",
 			`{"kind":"WorkloadEndpoint","apiVersion":"projectcalico.org/v3","metadata":{"name":"n--1-k8s-web--0-eth0","namespace":"default",` +
-				`"labels":{"projectcalico.org/orchestrator":"k8s"}},"spec":{"orchestrator":"k8s","node":"n-1","containerID":"abc","pod":"web-0","endpoint":"eth0",` +
-				`"serviceAccountName":"sa","ipNetworks":["10.244.0.5/32"],"profiles":["kns.default"],"interfaceName":"cali0","mac":"ee:ee:ee:ee:ee:ee",` +
+				`"labels":{"projectcalico.org/orchestrator":"k8s"}},"spec":{"orchestrator":"k8s","node":"n-1","containerID":"abc",` +
+				`"pod":"web-0","endpoint":"eth0",` +
+				`"serviceAccountName":"sa","ipNetworks":["10.244.0.5/32"],"profiles":["kns.default"],"interfaceName":"cali0",` +
+				`"mac":"ee:ee:ee:ee:ee:ee",` +
 				`"ports":[{"name":"http","protocol":"TCP","port":80,"hostPort":0,"hostIP":""}]}}`,
 			&api.WorkloadEndpoint{
 				Meta: api.Meta{Name: "n--1-k8s-web--0-eth0", Namespace: "default", Labels: map[string]string{"projectcalico.org/orchestrator": "k8s"}},
@@ -112,7 +123,8 @@ func TestCalicosForm(t *testing.T) {
 		},
 		{
 			"profile of a network", resources + "profiles/net1",
-			`{"kind":"Profile","apiVersion":"projectcalico.org/v3","metadata":{"name":"net1"},"spec":{"ingress":[{"action":"Allow","source":{"selector":"has(net1)"},` +
+			`{"kind":"Profile","apiVersion":"projectcalico.org/v3","metadata":{"name":"net1"},"spec":{"ingress":[{"action":"Allow",` +
+				`"source":{"selector":"has(net1)"},` +
 				`"destination":{}}],"egress":[{"action":"Allow","source":{},"destination":{}}],"labelsToApply":{"net1":""}}}`,
 			&api.Profile{Meta: api.Meta{Name: "net1"}, Spec: api.ProfileSpec{
 				Ingress:       []api.Rule{{Action: "Allow", Source: api.EntityRule{Selector: "has(net1)"}}},
@@ -148,7 +160,8 @@ func TestOldForms(t *testing.T) {
 		t.Errorf("an empty affinity is not confirmed: %+v, %v", a, err)
 	}
 	n := &api.Node{}
-	node := keyValue{key: "/calico/resources/v3/projectcalico.org/nodes/n", value: []byte(`{"metadata":{"name":"n","labels":{"a":"b"}},"status":{"podCIDRs":["10.0.0.0/24"]}}`)}
+	node := keyValue{key: "/calico/resources/v3/projectcalico.org/nodes/n",
+		value: []byte(`{"metadata":{"name":"n","labels":{"a":"b"}},"status":{"podCIDRs":["10.0.0.0/24"]}}`)}
 	if err := decode(n, node); err != nil || n.Labels["a"] != "b" || len(n.Spec.PodCIDRs) != 1 {
 		t.Errorf("node %+v, %v", n, err)
 	}
@@ -200,7 +213,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add("/calico/ipam/v2/handle/a.b", `{"block":null}`)
 	f.Add("/calico/resources/v3/projectcalico.org/workloadendpoints/ns/w", `{"metadata":{"name":"other"}}`)
 	f.Fuzz(func(t *testing.T, key, value string) {
-		for _, obj := range []api.Resource{&api.IPAMBlock{}, &api.BlockAffinity{}, &api.IPAMHandle{}, &api.IPAMConfig{}, &api.IPPool{}, &api.WorkloadEndpoint{}, &api.Node{}} {
+		for _, obj := range []api.Resource{&api.IPAMBlock{}, &api.BlockAffinity{}, &api.IPAMHandle{}, &api.IPAMConfig{}, &api.IPPool{},
+			&api.WorkloadEndpoint{}, &api.Node{}} {
 			if !strings.HasPrefix(key, prefixFor(t, obj)) || !identify(api.NewLike(obj), key) {
 				continue
 			}

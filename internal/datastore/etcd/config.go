@@ -15,8 +15,8 @@ import (
 
 // Config is how to reach an etcd cluster, and the credentials.
 type Config struct {
-	// Endpoints are the URLs of its members, such as https://10.0.0.1:2379. All have one scheme. Without one, it is https if
-	// there is a file below, else http; without a port it is 2379.
+	// Endpoints are the URLs of its members, such as https://10.0.0.1:2379. All have one scheme. Without one, it is https
+	// if there is a file below, else http; without a port it is 2379.
 	Endpoints []string
 	// CAFile holds PEM certificates of the authorities that may sign the members'; empty means the system's.
 	CAFile string

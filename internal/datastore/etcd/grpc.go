@@ -54,7 +54,8 @@ type member struct {
 	url  string
 }
 
-// unary calls a method that takes one message and gives one: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+// unary calls a method that takes one message and gives one:
+// https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 func (m member) unary(ctx context.Context, method, token string, msg message) ([]byte, error) {
 	req, err := m.request(ctx, method, token, msg)
 	if err != nil {

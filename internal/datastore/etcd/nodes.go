@@ -44,7 +44,8 @@ func (s *Store) CalicoNodes(ctx context.Context) ([]CalicoNode, error) {
 			return nil, fmt.Errorf("value of %s: %w", kv.key, err)
 		}
 		n := CalicoNode{
-			Name: strings.TrimPrefix(kv.key, prefix), Labels: obj.Meta.Labels, Annotations: obj.Meta.Annotations, value: kv.value, revision: kv.revision,
+			Name: strings.TrimPrefix(kv.key, prefix), Labels: obj.Meta.Labels, Annotations: obj.Meta.Annotations,
+			value: kv.value, revision: kv.revision,
 		}
 		for _, r := range obj.Spec.OrchRefs {
 			if r.Orchestrator == "k8s" {

@@ -14,7 +14,8 @@ import (
 func TestCalicoNodes(t *testing.T) {
 	s := open(t, config(labtest.NewEtcd(t, false)))
 	const key = "/calico/resources/v3/projectcalico.org/nodes/one"
-	put(t, s, key, `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"one","uid":"u","labels":{"mine":"1"}},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"},"orchRefs":[{"nodeName":"kube-one","orchestrator":"k8s"}]},"status":{}}`)
+	put(t, s, key, `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"one","uid":"u","labels":{"mine":"1"}},`+
+		`"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"},"orchRefs":[{"nodeName":"kube-one","orchestrator":"k8s"}]},"status":{}}`)
 	read := func() CalicoNode {
 		nodes, err := s.CalicoNodes(t.Context())
 		if err != nil || len(nodes) != 1 {
@@ -38,7 +39,8 @@ func TestCalicoNodes(t *testing.T) {
 		Metadata struct{ UID string }
 		Spec     struct{ BGP struct{ IPv4Address string } }
 	}
-	if err := json.Unmarshal(n.value, &obj); err != nil || obj.Metadata.UID != "u" || obj.Spec.BGP.IPv4Address != "10.0.0.1/24" || n.Labels["zone"] != "a" || n.Annotations["note"] != "x" {
+	if err := json.Unmarshal(n.value, &obj); err != nil || obj.Metadata.UID != "u" || obj.Spec.BGP.IPv4Address != "10.0.0.1/24" ||
+		n.Labels["zone"] != "a" || n.Annotations["note"] != "x" {
 		t.Errorf("%s, %v", n.value, err)
 	}
 	errtest.Must(t, s.DeleteNode(t.Context(), n))

@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Store is the datastore in etcd. It implements datastore.Store: each write is a transaction that compares the revision in
-// which the key was last changed.
+// Store is the datastore in etcd. It implements datastore.Store: each write is a transaction that compares the revision
+// in which the key was last changed.
 type Store struct {
 	client *client
 	now    func() time.Time
@@ -88,7 +88,8 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 	return s.listPrefix(ctx, list, prefix, opts)
 }
 
-// ListNamed appends to list the objects of a namespace whose names start with a prefix. The kind must be a namespaced one.
+// ListNamed appends to list the objects of a namespace whose names start with a prefix. The kind must be a namespaced
+// one.
 func (s *Store) ListNamed(ctx context.Context, list api.ResourceList, namespace, prefix string) error {
 	kind, err := resourcePrefix(list.ItemType())
 	if err != nil {
@@ -128,7 +129,8 @@ func collect(into api.ResourceList, kv keyValue, nameOnly bool) error {
 	return nil
 }
 
-// Create implements datastore.Store. Objects that users write get a UID and a time of creation, as Calico's client gives them.
+// Create implements datastore.Store. Objects that users write get a UID and a time of creation, as Calico's client
+// gives them.
 func (s *Store) Create(ctx context.Context, obj api.Resource) error {
 	created := api.NewLike(obj)
 	api.Assign(created, obj)

@@ -91,7 +91,8 @@ func TestPasswords(t *testing.T) {
 	}
 	datastoretest.Run(t, func() datastore.Store { return as("calico", password) })
 	for name, s := range map[string]*Store{
-		"wrong password": as("calico", password+"-not"), "unknown user": as("eve", password), "no rights": as("nobody", password), "no password": as("", ""),
+		"wrong password": as("calico", password+"-not"), "unknown user": as("eve", password), "no rights": as("nobody", password),
+		"no password": as("", ""),
 	} {
 		for verb, err := range map[string]error{
 			"get": s.Get(t.Context(), handle()), "create": s.Create(t.Context(), handle()), "update": s.Update(t.Context(), handle()),
@@ -190,14 +191,17 @@ func TestWrongCertificates(t *testing.T) {
 func TestUnknownFieldsStay(t *testing.T) {
 	s := open(t, config(labtest.NewEtcd(t, false)))
 	const key = "/calico/resources/v3/projectcalico.org/ippools/pool"
-	put(t, s, key, `{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"pool","uid":"u","creationTimestamp":"2026-11-20T16:03:57Z",`+
-		`"finalizers":["f"],"labels":{"a":"1","b":"2"}},"spec":{"cidr":"10.0.0.0/16","blockSize":26,"disabled":true,"nodeSelector":"all()","future":{"x":[1]}}}`)
+	put(t, s, key,
+		`{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"pool","uid":"u","creationTimestamp":"2026-11-20T16:03:57Z",`+
+			`"finalizers":["f"],"labels":{"a":"1","b":"2"}},"spec":{"cidr":"10.0.0.0/16","blockSize":26,"disabled":true,`+
+			`"nodeSelector":"all()","future":{"x":[1]}}}`)
 	p := &api.IPPool{Meta: api.Meta{Name: "pool"}}
 	errtest.Must(t, s.Get(t.Context(), p))
 	delete(p.Labels, "b")
 	p.Spec.Disabled, p.Spec.NodeSelector = false, "has(x)"
 	errtest.Must(t, s.Update(t.Context(), p))
-	want := `{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"pool","uid":"u","creationTimestamp":"2026-11-20T16:03:57Z",` +
+	want := `{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"pool","uid":"u",` +
+		`"creationTimestamp":"2026-11-20T16:03:57Z",` +
 		`"finalizers":["f"],"labels":{"a":"1"}},"spec":{"cidr":"10.0.0.0/16","blockSize":26,"nodeSelector":"has(x)","future":{"x":[1]}}}`
 	difftest.Want(t, "value", tree(t, want), tree(t, value(t, s, key)))
 }

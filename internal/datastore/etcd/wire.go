@@ -5,9 +5,11 @@ import (
 	"errors"
 )
 
-// message is an encoded protocol buffer. Its methods append a field; fields of value zero are left out, as proto3 has it.
+// message is an encoded protocol buffer. Its methods append a field; fields of value zero are left out, as proto3 has
+// it.
 //
-// google.golang.org/protobuf/encoding/protowire would do the same, but hashes the program at each start: 0.1 ms of a plugin's 2.
+// google.golang.org/protobuf/encoding/protowire would do the same, but hashes the program at each start: 0.1 ms of a
+// plugin's 2.
 type message []byte
 
 // The types of fields: https://protobuf.dev/programming-guides/encoding/

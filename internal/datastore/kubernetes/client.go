@@ -113,11 +113,12 @@ type request struct {
 	body        any    // encoded as JSON unless nil
 }
 
-// do sends a request and replaces what out points to by the answer (unless out is nil); on an error out stays as it was.
+// do sends a request and replaces what out points to by the answer (unless out is nil); on an error out stays as it
+// was.
 //
-// It tries again, with growing and jittered pauses, when the server said that it did not take the request (429, 503 with
-// Retry-After), when there was no connection to send it over and, for reads, when there was no answer or a 503. A write that
-// was sent may have been applied: the caller gets ErrUnavailable and has to read before it decides.
+// It tries again, with growing and jittered pauses, when the server said that it did not take the request (429, 503
+// with Retry-After), when there was no connection to send it over and, for reads, when there was no answer or a 503. A
+// write that was sent may have been applied: the caller gets ErrUnavailable and has to read before it decides.
 func (c *client) do(ctx context.Context, r request, out any) error {
 	var payload []byte
 	if r.body != nil {
@@ -179,8 +180,8 @@ func (c *client) exchange(req *http.Request) (*http.Response, []byte, error) {
 	return resp, body, err
 }
 
-// replace decodes JSON into a new value and puts it where out points to. Decoding over the old value would merge: what is
-// absent in the answer, such as the owner of a block or a label, would keep what was there.
+// replace decodes JSON into a new value and puts it where out points to. Decoding over the old value would merge: what
+// is absent in the answer, such as the owner of a block or a label, would keep what was there.
 func replace(out any, data []byte) error {
 	if out == nil {
 		return nil
@@ -274,7 +275,8 @@ func statusError(r request, code int, body []byte) error {
 	return fmt.Errorf("%s %s: %w: %s (HTTP %d)", r.method, r.path, kind, s.Message, code)
 }
 
-// lacksPermission is how API servers word that authorization fails. Any other text of a 403 comes from admission, after that.
+// lacksPermission is how API servers word that authorization fails. Any other text of a 403 comes from admission, after
+// that.
 var lacksPermission = regexp.MustCompile(`(^|: )User "[^"]*" cannot `)
 
 func sentinel(r request, code int, s statusObject) error {

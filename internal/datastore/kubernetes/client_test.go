@@ -125,9 +125,11 @@ func TestRetries(t *testing.T) {
 		{"a creation without an answer", []http.HandlerFunc{drop(""), ok}, create, datastore.ErrUnavailable, 1},
 		{"an internal error", []http.HandlerFunc{status(500), ok}, get, datastore.ErrUnavailable, 1},
 		{"a time-out of etcd", []http.HandlerFunc{status(504), ok}, update, datastore.ErrUnavailable, 1},
-		{"no permission", []http.HandlerFunc{says(403, `ipamhandles.crd.projectcalico.org is forbidden: User "system:x" cannot list resource`)}, get, datastore.ErrUnauthorized, 1},
-		{"a refusal by admission", []http.HandlerFunc{says(403, `ipamhandles.crd.projectcalico.org "h" is forbidden: ValidatingAdmissionPolicy 'a' with `+
-			`binding 'a' denied request: User of a node`), ok}, create, datastore.ErrRefused, 1},
+		{"no permission", []http.HandlerFunc{says(403, `ipamhandles.crd.projectcalico.org is forbidden: User "system:x" cannot list resource`)},
+			get, datastore.ErrUnauthorized, 1},
+		{"a refusal by admission",
+			[]http.HandlerFunc{says(403, `ipamhandles.crd.projectcalico.org "h" is forbidden: ValidatingAdmissionPolicy 'a' with `+
+				`binding 'a' denied request: User of a node`), ok}, create, datastore.ErrRefused, 1},
 		{"bad credentials", []http.HandlerFunc{status(401), ok}, update, datastore.ErrUnauthenticated, 1},
 		{"what went away", []http.HandlerFunc{status(404), ok}, update, datastore.ErrConflict, 1},
 	} {
@@ -277,7 +279,8 @@ func TestWriteIsSentOnceTheServerIsBack(t *testing.T) {
 	}
 }
 
-// A machine that is switched off costs one time-out, however many requests wait for it and however often they are tried.
+// A machine that is switched off costs one time-out, however many requests wait for it and however often they are
+// tried.
 func TestDeadServerIsNoticedOnce(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
@@ -366,7 +369,8 @@ func TestRequestHeaders(t *testing.T) {
 	t.Parallel()
 	var got []string
 	f := newFaulty(t, func(w http.ResponseWriter, r *http.Request) {
-		got = append(got, strings.Join([]string{r.Header.Get("Authorization"), r.UserAgent(), r.Header.Get("Content-Type"), r.Header.Get("Accept")}, "|"))
+		got = append(got,
+			strings.Join([]string{r.Header.Get("Authorization"), r.UserAgent(), r.Header.Get("Content-Type"), r.Header.Get("Accept")}, "|"))
 		ok(w, r)
 	})
 	token := filepath.Join(t.TempDir(), "token")

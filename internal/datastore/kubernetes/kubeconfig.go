@@ -29,7 +29,8 @@ type Config struct {
 	UserAgent string
 }
 
-// kubeconfig is the part of a kubeconfig file that a CNI plugin can use. Exec and auth-provider plugins are not among it.
+// kubeconfig is the part of a kubeconfig file that a CNI plugin can use. Exec and auth-provider plugins are not among
+// it.
 type kubeconfig struct {
 	CurrentContext string `yaml:"current-context"`
 	Contexts       []struct {
@@ -80,8 +81,8 @@ func LoadKubeconfig(path string) (Config, error) {
 	return LoadKubeconfigOverridden(path, Override{})
 }
 
-// LoadKubeconfigOverridden reads a context of a kubeconfig file and puts in its place what the override says. Without a file
-// (path is empty) the override says all.
+// LoadKubeconfigOverridden reads a context of a kubeconfig file and puts in its place what the override says. Without a
+// file (path is empty) the override says all.
 func LoadKubeconfigOverridden(path string, o Override) (Config, error) {
 	var cfg Config
 	if path != "" {

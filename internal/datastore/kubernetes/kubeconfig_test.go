@@ -85,9 +85,11 @@ func TestLoadKubeconfigErrors(t *testing.T) {
 		{"a token where a list belongs", "users: " + secret, "YAML"},
 		{"empty", "", `current-context "" contexts`},
 		{"unknown context", "current-context: a", `current-context "a" contexts`},
-		{"unknown cluster", "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: " + secret + "}}]",
+		{"unknown cluster",
+			"current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: " + secret + "}}]",
 			`cluster "c" context "a" clusters`},
-		{"unknown user", "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {" + server + "}}]",
+		{"unknown user",
+			"current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {" + server + "}}]",
 			`user "u" context "a" users`},
 	} {
 		t.Run(c.name, func(t *testing.T) { wantKubeconfigError(t, writeFile(t, "kubeconfig", c.text), c.want) })
@@ -145,7 +147,8 @@ func TestNewErrors(t *testing.T) {
 
 // FuzzLoadKubeconfig: a kubeconfig is refused, or names a server.
 func FuzzLoadKubeconfig(f *testing.F) {
-	f.Add("current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {server: 'https://a'}}]\nusers: [{name: u, user: {token: x}}]")
+	f.Add("current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n" +
+		"clusters: [{name: c, cluster: {server: 'https://a'}}]\nusers: [{name: u, user: {token: x}}]")
 	f.Add(`{"current-context":"a","contexts":[{"name":"a","context":{}}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		path := writeFile(t, "kubeconfig", text)
@@ -171,7 +174,8 @@ func TestLoadKubeconfigOverridden(t *testing.T) {
 		{"files and no verification", path, Override{CAFile: ca, CertFile: cert, KeyFile: key, Insecure: true}, Config{
 			Server: "https://a", CAData: []byte("CA2"), CertData: []byte("CERT"), KeyData: []byte("KEY"), TokenFile: "/run/token", Insecure: true,
 		}},
-		{"no kubeconfig", "", Override{Server: "https://b", CAFile: ca, Token: secret}, Config{Server: "https://b", CAData: []byte("CA2"), Token: secret}},
+		{"no kubeconfig", "", Override{Server: "https://b", CAFile: ca, Token: secret},
+			Config{Server: "https://b", CAData: []byte("CA2"), Token: secret}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := LoadKubeconfigOverridden(c.path, c.o)

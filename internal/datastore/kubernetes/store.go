@@ -24,7 +24,8 @@ const (
 	contentStrategicMerge = "application/strategic-merge-patch+json"
 	// acceptMeta asks for the metadata of an object that was written: its sender knows the rest.
 	acceptMeta = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	// acceptNames asks for a list without what is in the objects: the server does not send it, the client does not parse it.
+	// acceptNames asks for a list without what is in the objects: the server does not send it, the client does not parse
+	// it.
 	acceptNames = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 	// pageSize bounds one answer of a consistent list. The watch cache, which answers stale ones, ignores it.
 	pageSize = "500"
@@ -107,7 +108,8 @@ func (s *Store) Served(ctx context.Context, groupVersion string) ([]string, erro
 	return served, err
 }
 
-// Select lists the objects of a namespace, or of all, that selectors choose by labels and fields; each may be empty. The answer may be stale.
+// Select lists the objects of a namespace, or of all, that selectors choose by labels and fields; each may be empty.
+// The answer may be stale.
 func (s *Store) Select(ctx context.Context, namespace, labels, fields string, list api.ResourceList) error {
 	q := url.Values{"resourceVersion": {"0"}}
 	if labels != "" {
@@ -165,8 +167,8 @@ func (s *Store) Create(ctx context.Context, obj api.Resource) error {
 	return s.write(ctx, r, obj)
 }
 
-// Update implements datastore.Store. The UID that was read is a precondition too, so that an object that was deleted and
-// created again under the same name counts as changed.
+// Update implements datastore.Store. The UID that was read is a precondition too, so that an object that was deleted
+// and created again under the same name counts as changed.
 func (s *Store) Update(ctx context.Context, obj api.Resource) error {
 	if obj.GetMeta().ResourceVersion == "" {
 		return fmt.Errorf("update %s: it carries no resourceVersion: read it first", describe(obj))
@@ -188,9 +190,9 @@ func (s *Store) write(ctx context.Context, r request, obj api.Resource) error {
 	return nil
 }
 
-// Delete implements datastore.Store: one DELETE whose preconditions are the UID and the revision that obj carries, which the
-// API server checks in the transaction that removes the object. Calico marks the object first, as its clients could not
-// guard a DELETE by the revision once; no reader relies on the mark.
+// Delete implements datastore.Store: one DELETE whose preconditions are the UID and the revision that obj carries,
+// which the API server checks in the transaction that removes the object. Calico marks the object first, as its clients
+// could not guard a DELETE by the revision once; no reader relies on the mark.
 func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 	m := obj.GetMeta()
 	body := map[string]any{
@@ -206,16 +208,16 @@ func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 	return err
 }
 
-// UpdateStatus replaces the object's status, by its subresource, if it still is what was read, and fills in its new metadata. Where the
-// kind has no such subresource it is ErrConflict.
+// UpdateStatus replaces the object's status, by its subresource, if it still is what was read, and fills in its new
+// metadata. Where the kind has no such subresource it is ErrConflict.
 func (s *Store) UpdateStatus(ctx context.Context, obj api.Resource) error {
 	r := request{method: http.MethodPut, path: objectPath(obj) + "/status", contentType: contentJSON, body: manifest{obj}}
 	return s.write(ctx, r, obj)
 }
 
 // PatchStatus sends a strategic merge patch to the object's status subresource, which may change annotations too, and
-// fills in its new metadata. If guarded, the patch is refused with ErrConflict unless obj is still what was read. A patch with a UID is refused
-// so if the object has another one.
+// fills in its new metadata. If guarded, the patch is refused with ErrConflict unless obj is still what was read. A
+// patch with a UID is refused so if the object has another one.
 func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, guarded bool) error {
 	if guarded {
 		m := obj.GetMeta()
@@ -231,8 +233,8 @@ func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, 
 }
 
 // PatchTested sends a JSON patch (RFC 6902) to the object's status subresource, which may change annotations too. If an
-// operation cannot be applied, such as a test of a value that is another one or absent, nothing changes and the error is
-// ErrConflict. Obj says which object; it is not read and not filled.
+// operation cannot be applied, such as a test of a value that is another one or absent, nothing changes and the error
+// is ErrConflict. Obj says which object; it is not read and not filled.
 func (s *Store) PatchTested(ctx context.Context, obj api.Resource, ops []Operation) error {
 	r := request{
 		method:      http.MethodPatch,
@@ -243,8 +245,8 @@ func (s *Store) PatchTested(ctx context.Context, obj api.Resource, ops []Operati
 	return s.client.do(ctx, r, nil)
 }
 
-// PatchPart sends a JSON patch to the object itself, guarded by the revision that was read, and fills in its new metadata. It is for
-// objects whose status is no subresource.
+// PatchPart sends a JSON patch to the object itself, guarded by the revision that was read, and fills in its new
+// metadata. It is for objects whose status is no subresource.
 func (s *Store) PatchPart(ctx context.Context, obj api.Resource, ops []Operation) error {
 	guard := Operation{Op: "test", Path: "/metadata/resourceVersion", Value: obj.GetMeta().ResourceVersion}
 	r := request{
@@ -258,7 +260,8 @@ func (s *Store) PatchPart(ctx context.Context, obj api.Resource, ops []Operation
 
 // MergePatch sends a JSON merge patch (RFC 7386) of the object, and replaces the object by the answer.
 func (s *Store) MergePatch(ctx context.Context, obj api.Resource, patch any) error {
-	return s.client.do(ctx, request{method: http.MethodPatch, path: objectPath(obj), contentType: "application/merge-patch+json", body: patch}, obj)
+	return s.client.do(ctx,
+		request{method: http.MethodPatch, path: objectPath(obj), contentType: "application/merge-patch+json", body: patch}, obj)
 }
 
 // Operation is one operation of a JSON patch.

@@ -56,8 +56,8 @@ var (
 	accounts = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 )
 
-// Objects that a real Calico wrote are accepted by our definitions as they are, and come back from the server whole: read by
-// the Store, written back by it, and read by somebody else.
+// Objects that a real Calico wrote are accepted by our definitions as they are, and come back from the server whole:
+// read by the Store, written back by it, and read by somebody else.
 func TestCalicosObjectsSurviveTheServer(t *testing.T) {
 	s := realStore(t)
 	for file, obj := range map[string]api.Resource{
@@ -161,8 +161,8 @@ func distinct(list api.IPAMHandleList) int {
 	return len(names)
 }
 
-// The plugin writes a pod's address through its status, which may change annotations too. Guarded, it does not touch a pod
-// that is not the one that was read.
+// The plugin writes a pod's address through its status, which may change annotations too. Guarded, it does not touch a
+// pod that is not the one that was read.
 func TestPatchStatus(t *testing.T) {
 	s := realStore(t)
 	createPod(t, "patched")
@@ -173,7 +173,8 @@ func TestPatchStatus(t *testing.T) {
 		return Patch{Metadata: PatchMeta{Annotations: map[string]*string{api.AnnotationPodIP: &ip}}}
 	}
 	errtest.Must(t, s.PatchStatus(t.Context(), read, patch("10.0.0.1/32"), true))
-	if read.Annotations[api.AnnotationPodIP] != "10.0.0.1/32" || read.Annotations["kept"] != "yes" || read.ResourceVersion == old.ResourceVersion {
+	if read.Annotations[api.AnnotationPodIP] != "10.0.0.1/32" || read.Annotations["kept"] != "yes" ||
+		read.ResourceVersion == old.ResourceVersion {
 		t.Errorf("after the patch: %+v", read.Meta)
 	}
 	if err := s.PatchStatus(t.Context(), &old, patch("10.0.0.2/32"), true); !errors.Is(err, datastore.ErrConflict) {
@@ -195,7 +196,8 @@ func TestPatchStatus(t *testing.T) {
 		t.Errorf("patch of a pod that is gone: error %v, want %v", err, datastore.ErrNotFound)
 	}
 	// A pod of the same name that is another one, as a StatefulSet makes it.
-	errtest.Must(t, admin(t).Resource(pods).Namespace("default").Delete(t.Context(), "patched", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+	errtest.Must(t,
+		admin(t).Resource(pods).Namespace("default").Delete(t.Context(), "patched", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	createPod(t, "patched")
 	if err := s.PatchStatus(t.Context(), read, patch("10.0.0.1/32"), true); !errors.Is(err, datastore.ErrConflict) {
 		t.Errorf("guarded patch of a pod's successor: error %v, want %v", err, datastore.ErrConflict)
@@ -347,11 +349,13 @@ func accountToken(t *testing.T) string {
 // What the definitions refuse is an error that nobody takes for contention or for an absent server.
 func TestInvalidObjectIsItsOwnError(t *testing.T) {
 	s := realStore(t)
-	err := s.Create(t.Context(), &api.IPPool{Meta: api.Meta{Name: "invalid"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/16", IPIPMode: "Sometimes"}})
+	err := s.Create(t.Context(),
+		&api.IPPool{Meta: api.Meta{Name: "invalid"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/16", IPIPMode: "Sometimes"}})
 	if err == nil || !strings.Contains(err.Error(), "spec.ipipMode") {
 		t.Errorf("error %v, want one that names spec.ipipMode", err)
 	}
-	for _, kind := range []error{datastore.ErrConflict, datastore.ErrExists, datastore.ErrUnavailable, datastore.ErrUnauthorized, datastore.ErrNotFound} {
+	for _, kind := range []error{datastore.ErrConflict, datastore.ErrExists, datastore.ErrUnavailable,
+		datastore.ErrUnauthorized, datastore.ErrNotFound} {
 		if errors.Is(err, kind) {
 			t.Errorf("error %v is %v", err, kind)
 		}

@@ -67,8 +67,8 @@ func NewApplier(cfg *rest.Config, tell func(line string)) (*Applier, error) {
 	return &Applier{client: client.Resource(objects.Definitions), tell: tell, retry: 250 * time.Millisecond}, nil
 }
 
-// Apply brings all of them in, and returns when the API server serves each, or ctx ends. To apply what is there writes nothing.
-// What can pass by itself, an API server that does not answer or a conflict, is tried again until ctx ends.
+// Apply brings all of them in, and returns when the API server serves each, or ctx ends. To apply what is there writes
+// nothing. What can pass by itself, an API server that does not answer or a conflict, is tried again until ctx ends.
 func (a *Applier) Apply(ctx context.Context, all []*unstructured.Unstructured) error {
 	kept := 0
 	for _, want := range all {
@@ -120,7 +120,8 @@ func (a *Applier) applyOne(ctx context.Context, want *unstructured.Unstructured)
 }
 
 // errDeleted passes by itself as a rule: the API server deletes the objects first.
-var errDeleted = errors.New("it is being deleted, with its objects, and made anew when it is gone: if that takes long, see its finalizers and its objects'")
+var errDeleted = errors.New(
+	"it is being deleted, with its objects, and made anew when it is gone: if that takes long, see its finalizers and its objects'")
 
 // Field managers of definitions. Ours are written as Helm's: since version 4 it applies the files
 // of crds/ at each installation, and would refuse fields that another manager has written.
@@ -129,7 +130,8 @@ const (
 	ownName   = "tortie-hook"
 )
 
-// plain is a definition without the fields that only the API server sets. The resourceVersion stays: no other change is overwritten.
+// plain is a definition without the fields that only the API server sets. The resourceVersion stays: no other change is
+// overwritten.
 func plain(definition *unstructured.Unstructured) *unstructured.Unstructured {
 	p := definition.DeepCopy()
 	p.SetManagedFields(nil)
@@ -165,7 +167,8 @@ type finalError struct{ error }
 
 func final(err error) bool {
 	var f finalError
-	return errors.As(err, &f) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsUnauthorized(err)
+	return errors.As(err, &f) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsUnauthorized(err)
 }
 
 const (

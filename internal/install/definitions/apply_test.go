@@ -106,16 +106,22 @@ func (c *cluster) definition(t *testing.T, plural string) *unstructured.Unstruct
 
 // objects are what a cluster of the previous version holds, by resource.
 var objects = map[string]string{
-	"ippools":             "{kind: IPPool, metadata: {name: default}, spec: {cidr: 10.244.0.0/16, blockSize: 26, ipipMode: Always, natOutgoing: true}}",
-	"ipamblocks":          "{kind: IPAMBlock, metadata: {name: 10-244-0-0-26}, spec: {cidr: 10.244.0.0/26, affinity: 'host:n1', allocations: [0, null], attributes: [{handle_id: h}], unallocated: [1], strictAffinity: false, deleted: false, sequenceNumber: 7, sequenceNumberForAllocation: {'0': 6}, ofANewerCalico: kept}}",
-	"ipamhandles":         "{kind: IPAMHandle, metadata: {name: h}, spec: {handleID: h, block: {10.244.0.0/26: 1}}}",
-	"blockaffinities":     "{kind: BlockAffinity, metadata: {name: n1-10-244-0-0-26}, spec: {cidr: 10.244.0.0/26, node: n1, state: confirmed, deleted: 'false'}}",
-	"bgpconfigurations":   "{kind: BGPConfiguration, metadata: {name: default}, spec: {asNumber: 64600, listenPort: 180, programClusterRoutes: Enabled}}",
-	"felixconfigurations": "{kind: FelixConfiguration, metadata: {name: default}, spec: {ipipMTU: 1400, bpfLogFilters: {all: tcp}, routeTableRanges: [{min: 1, max: 9}]}}",
+	"ippools": "{kind: IPPool, metadata: {name: default}, spec: {cidr: 10.244.0.0/16, blockSize: 26, ipipMode: " +
+		"Always, natOutgoing: true}}",
+	"ipamblocks": "{kind: IPAMBlock, metadata: {name: 10-244-0-0-26}, spec: {cidr: 10.244.0.0/26, affinity: 'host:n1', " +
+		"allocations: [0, null], attributes: [{handle_id: h}], unallocated: [1], strictAffinity: false, deleted: false, sequenceNumber: 7, " +
+		"sequenceNumberForAllocation: {'0': 6}, ofANewerCalico: kept}}",
+	"ipamhandles": "{kind: IPAMHandle, metadata: {name: h}, spec: {handleID: h, block: {10.244.0.0/26: 1}}}",
+	"blockaffinities": "{kind: BlockAffinity, metadata: {name: n1-10-244-0-0-26}, spec: {cidr: 10.244.0.0/26, node: n1, state: " +
+		"confirmed, deleted: 'false'}}",
+	"bgpconfigurations": "{kind: BGPConfiguration, metadata: {name: default}, spec: {asNumber: 64600, listenPort: 180, " +
+		"programClusterRoutes: Enabled}}",
+	"felixconfigurations": "{kind: FelixConfiguration, metadata: {name: default}, spec: {ipipMTU: 1400, bpfLogFilters: {all: tcp}, " +
+		"routeTableRanges: [{min: 1, max: 9}]}}",
 }
 
-// TestUpgrade has a cluster with the previous version's definitions and objects of them: this version's come in, every object is what it
-// was, and is served as before all the while.
+// TestUpgrade has a cluster with the previous version's definitions and objects of them: this version's come in, every
+// object is what it was, and is served as before all the while.
 func TestUpgrade(t *testing.T) {
 	c := newCluster(t)
 	c.apply(t, read(t, previous))
@@ -155,7 +161,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// helmAgrees does what Helm 4 does when the chart is installed once more: it applies the definitions, and yields to nobody's.
+// helmAgrees does what Helm 4 does when the chart is installed once more: it applies the definitions, and yields to
+// nobody's.
 func (c *cluster) helmAgrees(t *testing.T) {
 	t.Helper()
 	all := c.definitions()
@@ -192,8 +199,8 @@ func (c *cluster) readAll(t *testing.T) (stop func()) {
 	return func() { cancel(); reading.Wait() }
 }
 
-// TestCalicosStay has definitions that somebody else made: one with all that is needed and more, one that lacks a field and a value.
-// The first is not written. The second has the two added, and all that was in it.
+// TestCalicosStay has definitions that somebody else made: one with all that is needed and more, one that lacks a field
+// and a value. The first is not written. The second has the two added, and all that was in it.
 func TestCalicosStay(t *testing.T) {
 	c := newCluster(t)
 	all := read(t, current)
@@ -221,7 +228,8 @@ func TestCalicosStay(t *testing.T) {
 	pool := c.create(t, "ippools", "{kind: IPPool, metadata: {name: theirs}, spec: {cidr: 10.1.0.0/16, theirOwn: abc}}")
 	revision := c.definition(t, "ippools").GetResourceVersion()
 	told := c.apply(t, all)
-	difftest.Contains(t, told, "ippools.crd.projectcalico.org: of another installation, left as it is", "ipreservations.crd.projectcalico.org: of another installation, extended")
+	difftest.Contains(t, told, "ippools.crd.projectcalico.org: of another installation, left as it is",
+		"ipreservations.crd.projectcalico.org: of another installation, extended")
 	if now := c.definition(t, "ippools").GetResourceVersion(); now != revision {
 		t.Error("a definition that has all was written")
 	}
@@ -237,13 +245,15 @@ func TestCalicosStay(t *testing.T) {
 	difftest.Want(t, "an object of both", want, both.Object["spec"])
 }
 
-// deleted has a definition that somebody has deleted and that is not gone yet: it is not taken for one that is there, and made anew later.
+// deleted has a definition that somebody has deleted and that is not gone yet: it is not taken for one that is there,
+// and made anew later.
 func (c *cluster) deleted(t *testing.T, all []*unstructured.Unstructured) {
 	t.Helper()
 	const name = "bgpfilters.crd.projectcalico.org"
 	finalizers := func(names string) {
 		t.Helper()
-		_, err := c.definitions().Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":[`+names+`]}}`), metav1.PatchOptions{})
+		_, err := c.definitions().Patch(t.Context(), name, types.MergePatchType,
+			[]byte(`{"metadata":{"finalizers":[`+names+`]}}`), metav1.PatchOptions{})
 		errtest.Must(t, err)
 	}
 	finalizers(`"example.org/slow"`)

@@ -17,8 +17,8 @@ const (
 	preserve   = "x-kubernetes-preserve-unknown-fields"
 )
 
-// merge returns base with everything that only the other definition has and without which something would be lost: fields, allowed
-// values, whole versions. Where both have something to say, base does. Neither argument is changed.
+// merge returns base with everything that only the other definition has and without which something would be lost:
+// fields, allowed values, whole versions. Where both have something to say, base does. Neither argument is changed.
 func merge(base, other map[string]any) map[string]any {
 	merged := runtime.DeepCopyJSON(base)
 	theirs, _, _ := unstructured.NestedSlice(other, "versions")
@@ -52,8 +52,8 @@ func schemaOf(version any) map[string]any {
 	return tree
 }
 
-// extendSchema adds to a schema the fields and the values of an enumeration that only the other has. A schema that keeps unknown
-// fields needs none added: nothing is dropped there.
+// extendSchema adds to a schema the fields and the values of an enumeration that only the other has. A schema that
+// keeps unknown fields needs none added: nothing is dropped there.
 func extendSchema(schema, other map[string]any) {
 	if schema == nil || other == nil {
 		return

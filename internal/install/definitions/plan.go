@@ -32,8 +32,8 @@ type Decision struct {
 	Object *unstructured.Unstructured
 }
 
-// Decide says what becomes of a definition, given the cluster's, which is nil if there is none. An error means that the two can't be
-// reconciled, and names the remedy.
+// Decide says what becomes of a definition, given the cluster's, which is nil if there is none. An error means that the
+// two can't be reconciled, and names the remedy.
 func Decide(have, want *unstructured.Unstructured) (Decision, error) {
 	if have == nil {
 		return Decision{Create, want}, nil

@@ -17,7 +17,8 @@ import (
 // definition returns one of the given schema, for version v1, which is stored.
 func definition(t *testing.T, label, schema string) *unstructured.Unstructured {
 	t.Helper()
-	text := `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: pools.example.org, labels: {` + label + `}},
+	text := `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: pools.example.org, labels: {` +
+		label + `}},
 spec: {group: example.org, scope: Cluster, names: {kind: Pool, plural: pools}, conversion: {strategy: None},
 versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: ` + schema + `}}]}}`
 	d := &unstructured.Unstructured{}
@@ -40,22 +41,39 @@ func TestDecide(t *testing.T) {
 		action            Action
 		result            string // the schema, if one is written
 	}{
-		"same":                {ours, "{type: object, properties: {a: {type: string}}}", "{type: object, properties: {a: {type: string}}}", Keep, ""},
-		"a field more":        {ours, "{type: object, properties: {a: {type: string}}}", "{type: object, properties: {a: {type: string}, b: {type: integer}}}", Replace, "{type: object, properties: {a: {type: string}, b: {type: integer}}}"},
-		"a field less":        {ours, "{type: object, properties: {a: {type: string}, b: {type: integer}}}", "{type: object, properties: {a: {type: string}}}", Keep, ""},
-		"another rule":        {ours, "{type: object, properties: {a: {type: string, maxLength: 3}}}", "{type: object, properties: {a: {type: string, maxLength: 9}}}", Replace, "{type: object, properties: {a: {type: string, maxLength: 9}}}"},
-		"theirs has all":      {theirs, "{type: object, properties: {a: {type: string, maxLength: 3}, x: {type: string}}}", "{type: object, properties: {a: {type: string}}}", Leave, ""},
-		"theirs lacks one":    {theirs, "{type: object, properties: {x: {type: string}}}", "{type: object, properties: {a: {type: string}}}", Extend, "{type: object, properties: {x: {type: string}, a: {type: string}}}"},
-		"theirs keeps all":    {theirs, "{type: object, x-kubernetes-preserve-unknown-fields: true}", "{type: object, properties: {a: {type: string}}}", Leave, ""},
-		"theirs is a map":     {theirs, "{type: object, additionalProperties: {type: string}}", "{type: object, properties: {a: {type: string}}}", Leave, ""},
-		"without properties":  {theirs, "{type: object}", "{type: object, properties: {a: {type: string}}}", Extend, "{type: object, properties: {a: {type: string}}}"},
-		"in a list":           {theirs, "{type: array, items: {type: object, properties: {x: {type: string}}}}", "{type: array, items: {type: object, properties: {a: {type: string}}}}", Extend, "{type: array, items: {type: object, properties: {x: {type: string}, a: {type: string}}}}"},
-		"in a map's values":   {theirs, "{type: object, additionalProperties: {type: object, properties: {x: {type: string}}}}", "{type: object, additionalProperties: {type: object, properties: {a: {type: string}}}}", Extend, "{type: object, additionalProperties: {type: object, properties: {x: {type: string}, a: {type: string}}}}"},
-		"a value more":        {theirs, "{type: string, enum: [Always]}", "{type: string, enum: [Always, Never]}", Extend, "{type: string, enum: [Always, Never]}"},
-		"every value":         {theirs, "{type: string}", "{type: string, enum: [Always]}", Leave, ""},
-		"another type":        {theirs, "{type: string}", "{type: object, properties: {a: {type: string}}}", Leave, ""},
-		"a value that went":   {ours, "{type: string, enum: [Always, Sometimes]}", "{type: string, enum: [Always]}", Keep, ""},
-		"somebody's old rule": {theirs, "{type: object, required: [x], properties: {x: {type: string}}}", "{type: object, properties: {x: {type: string}}}", Leave, ""},
+		"same": {ours, "{type: object, properties: {a: {type: string}}}",
+			"{type: object, properties: {a: {type: string}}}", Keep, ""},
+		"a field more": {ours,
+			"{type: object, properties: {a: {type: string}}}", "{type: object, properties: {a: {type: string}, b: {type: integer}}}", Replace,
+			"{type: object, properties: {a: {type: string}, b: {type: integer}}}"},
+		"a field less": {ours, "{type: object, properties: {a: {type: string}, b: {type: integer}}}",
+			"{type: object, properties: {a: {type: string}}}", Keep, ""},
+		"another rule": {ours, "{type: object, properties: {a: {type: string, maxLength: 3}}}",
+			"{type: object, properties: {a: {type: string, maxLength: 9}}}", Replace,
+			"{type: object, properties: {a: {type: string, maxLength: 9}}}"},
+		"theirs has all": {theirs, "{type: object, properties: {a: {type: string, maxLength: 3}, x: {type: string}}}",
+			"{type: object, properties: {a: {type: string}}}", Leave, ""},
+		"theirs lacks one": {theirs, "{type: object, properties: {x: {type: string}}}", "{type: object, properties: {a: {type: string}}}",
+			Extend, "{type: object, properties: {x: {type: string}, a: {type: string}}}"},
+		"theirs keeps all": {theirs, "{type: object, x-kubernetes-preserve-unknown-fields: true}",
+			"{type: object, properties: {a: {type: string}}}", Leave, ""},
+		"theirs is a map": {theirs, "{type: object, additionalProperties: {type: string}}",
+			"{type: object, properties: {a: {type: string}}}", Leave, ""},
+		"without properties": {theirs, "{type: object}", "{type: object, properties: {a: {type: string}}}", Extend,
+			"{type: object, properties: {a: {type: string}}}"},
+		"in a list": {theirs, "{type: array, items: {type: object, properties: {x: {type: string}}}}",
+			"{type: array, items: {type: object, properties: {a: {type: string}}}}", Extend,
+			"{type: array, items: {type: object, properties: {x: {type: string}, a: {type: string}}}}"},
+		"in a map's values": {theirs, "{type: object, additionalProperties: {type: object, properties: {x: {type: string}}}}",
+			"{type: object, additionalProperties: {type: object, properties: {a: {type: string}}}}", Extend,
+			"{type: object, additionalProperties: {type: object, properties: {x: {type: string}, a: {type: string}}}}"},
+		"a value more": {theirs, "{type: string, enum: [Always]}", "{type: string, enum: [Always, Never]}", Extend,
+			"{type: string, enum: [Always, Never]}"},
+		"every value":       {theirs, "{type: string}", "{type: string, enum: [Always]}", Leave, ""},
+		"another type":      {theirs, "{type: string}", "{type: object, properties: {a: {type: string}}}", Leave, ""},
+		"a value that went": {ours, "{type: string, enum: [Always, Sometimes]}", "{type: string, enum: [Always]}", Keep, ""},
+		"somebody's old rule": {theirs, "{type: object, required: [x], properties: {x: {type: string}}}",
+			"{type: object, properties: {x: {type: string}}}", Leave, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have, want := definition(t, c.label, c.have), definition(t, ours, c.want)
@@ -79,7 +97,8 @@ func TestDecide(t *testing.T) {
 func TestDecideOnVersions(t *testing.T) {
 	have, want := definition(t, ours, "{type: object}"), definition(t, ours, "{type: object}")
 	versions, _, _ := unstructured.NestedSlice(have.Object, "spec", "versions")
-	old := map[string]any{"name": "v1beta1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}
+	old := map[string]any{"name": "v1beta1", "served": true, "storage": true,
+		"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}
 	versions[0].(map[string]any)["storage"] = false
 	errtest.Must(t, unstructured.SetNestedSlice(have.Object, append(versions, old), "spec", "versions"))
 	got, err := Decide(have, want)
@@ -124,8 +143,8 @@ func TestReadOurOwn(t *testing.T) {
 	}
 }
 
-// TestMergeLosesNothing has random schemas: no field, no allowed value of either is missing in the result, which base's own rules
-// stay part of, and to merge once more changes nothing.
+// TestMergeLosesNothing has random schemas: no field, no allowed value of either is missing in the result, which base's
+// own rules stay part of, and to merge once more changes nothing.
 func TestMergeLosesNothing(t *testing.T) {
 	for seed := range uint64(3000) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -172,7 +191,8 @@ func randomSchema(random *rand.Rand, depth int) map[string]any {
 	}
 }
 
-// missing names what of s the API server would drop or refuse by the schema got; whole also wants base's own fields described.
+// missing names what of s the API server would drop or refuse by the schema got; whole also wants base's own fields
+// described.
 func missing(path string, got, s map[string]any, whole bool) string {
 	if got["type"] != s["type"] {
 		return "" // base decides

@@ -20,12 +20,14 @@ var plurals = map[string]string{
 	"StagedGlobalNetworkPolicy": "stagedglobalnetworkpolicies", "StagedKubernetesNetworkPolicy": "stagedkubernetesnetworkpolicies",
 }
 
-// TestPolicyDefinitions has a real API server that knows Calico's policy kinds by the chart's definitions. What Calico's clients store is taken,
-// and no field of it is lost; what they refuse is refused, with the field and what to do.
+// TestPolicyDefinitions has a real API server that knows Calico's policy kinds by the chart's definitions. What
+// Calico's clients store is taken, and no field of it is lost; what they refuse is refused, with the field and what to
+// do.
 func TestPolicyDefinitions(t *testing.T) {
 	c := newCluster(t)
 	c.apply(t, read(t, current))
-	c.create(t, "felixconfigurations", "{kind: FelixConfiguration, metadata: {name: default}, spec: {natPortRange: 5000}}") // a number or text, as ports
+	// a number or text, as ports
+	c.create(t, "felixconfigurations", "{kind: FelixConfiguration, metadata: {name: default}, spec: {natPortRange: 5000}}")
 	kinds := map[string]bool{}
 	for _, obj := range stored(t) {
 		kinds[obj.GetKind()] = true
@@ -39,7 +41,8 @@ func TestPolicyDefinitions(t *testing.T) {
 		}
 	}
 	for i, r := range refused {
-		obj := fromYAML(t, fmt.Sprintf("{apiVersion: crd.projectcalico.org/v1, kind: %s, metadata: {name: r%d, namespace: default}, spec: %s}", r.kind, i, r.spec))
+		obj := fromYAML(t,
+			fmt.Sprintf("{apiVersion: crd.projectcalico.org/v1, kind: %s, metadata: {name: r%d, namespace: default}, spec: %s}", r.kind, i, r.spec))
 		if err := c.keeps(t, obj); !errtest.Names(err, r.want) {
 			t.Errorf("%s with %s: %v, want an error with %q", r.kind, r.spec, err, r.want)
 		}
@@ -113,7 +116,8 @@ const (
 	anyGNP = "GlobalNetworkPolicy"
 )
 
-// refused are specs that Calico's clients refuse, too, and words of the error: the field, often the value, and the remedy.
+// refused are specs that Calico's clients refuse, too, and words of the error: the field, often the value, and the
+// remedy.
 var refused = []struct{ kind, spec, want string }{
 	{anyNP, "{types: [ingress]}", `spec.types[0] "ingress" "Ingress" "Egress"`},
 	{anyNP, "{order: first}", "spec.order number"},
@@ -129,7 +133,8 @@ var refused = []struct{ kind, spec, want string }{
 	{anyNP, "{ingress: [{action: Allow, source: {notPorts: [80]}}]}", `spec.ingress[0].protocol notPorts TCP UDP SCTP`},
 	{anyNP, "{egress: [{action: Allow, protocol: ICMP, destination: {ports: [http]}}]}", `spec.egress[0].protocol ports TCP UDP SCTP`},
 	{anyNP, "{egress: [{action: Allow, protocol: TCP, destination: {ports: [70000]}}]}", `spec.egress[0].destination.ports[0] 70000 65535`},
-	{anyNP, "{egress: [{action: Allow, protocol: TCP, destination: {ports: ['80-90']}}, {action: Allow, protocol: TCP, source: {ports: ['a b']}}]}",
+	{anyNP,
+		"{egress: [{action: Allow, protocol: TCP, destination: {ports: ['80-90']}}, {action: Allow, protocol: TCP, source: {ports: ['a b']}}]}",
 		`spec.egress[1].source.ports[0] "a b"`},
 	{anyNP, "{ingress: [{action: Allow, icmp: {type: 8}}]}", "spec.ingress[0].icmp protocol ICMP ICMPv6"},
 	{anyNP, "{ingress: [{action: Allow, protocol: ICMP, icmp: {code: 0}}]}", "spec.ingress[0].icmp.code type"},
@@ -145,12 +150,16 @@ var refused = []struct{ kind, spec, want string }{
 	{anyNP, "{ingress: [{action: Allow, source: {notNets: ['*']}}]}", `spec.ingress[0].source.notNets[0] "*"`},
 	{anyNP, "{ingress: [{action: Allow, source: {services: {namespace: a}}}]}", "spec.ingress[0].source.services name"},
 	{anyNP, "{ingress: [{action: Allow, source: {services: {name: a}, selector: 'all()'}}]}", "spec.ingress[0].source.services selector"},
-	{anyNP, "{ingress: [{action: Allow, source: {services: {name: a}, notSelector: 'all()'}}]}", "spec.ingress[0].source.services notSelector"},
-	{anyNP, "{ingress: [{action: Allow, source: {services: {name: a}, namespaceSelector: 'all()'}}]}", "spec.ingress[0].source.services namespaceSelector"},
+	{anyNP, "{ingress: [{action: Allow, source: {services: {name: a}, notSelector: 'all()'}}]}",
+		"spec.ingress[0].source.services notSelector"},
+	{anyNP, "{ingress: [{action: Allow, source: {services: {name: a}, namespaceSelector: 'all()'}}]}",
+		"spec.ingress[0].source.services namespaceSelector"},
 	{anyNP, "{ingress: [{action: Allow, source: {services: {name: a}, nets: [10.0.0.0/8]}}]}", "spec.ingress[0].source.services nets"},
 	{anyNP, "{ingress: [{action: Allow, source: {services: {name: a}, notNets: [10.0.0.0/8]}}]}", "spec.ingress[0].source.services notNets"},
-	{anyNP, "{ingress: [{action: Allow, source: {services: {name: a}, serviceAccounts: {names: [b]}}}]}", "spec.ingress[0].source.services serviceAccounts"},
-	{anyNP, "{egress: [{action: Allow, protocol: TCP, destination: {services: {name: a}, ports: [80]}}]}", "spec.egress[0].destination.services ports"},
+	{anyNP, "{ingress: [{action: Allow, source: {services: {name: a}, serviceAccounts: {names: [b]}}}]}",
+		"spec.ingress[0].source.services serviceAccounts"},
+	{anyNP, "{egress: [{action: Allow, protocol: TCP, destination: {services: {name: a}, ports: [80]}}]}",
+		"spec.egress[0].destination.services ports"},
 	{anyNP, "{ingress: [{action: Allow, destination: {services: {name: a}}}]}", "spec.ingress destination.services egress"},
 	{anyNP, "{egress: [{action: Allow, source: {services: {name: a}}}]}", "spec.egress source.services ingress"},
 	{anyGNP, "{egress: [{action: Allow, destination: {services: {name: a}}}]}", "spec.egress destination.services namespace"},

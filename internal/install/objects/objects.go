@@ -1,7 +1,8 @@
-// Package objects reads and writes a few of Kubernetes' own objects for the installer, the chart's hooks and its test. It
-// decides nothing, and knows as many kinds as they need. What watches is internal/cluster.
+// Package objects reads and writes a few of Kubernetes' own objects for the installer, the chart's hooks and its test.
+// It decides nothing, and knows as many kinds as they need. What watches is internal/cluster.
 //
-// It is made of client-go's dynamic client and the types of k8s.io/api: the typed client would link every group of Kubernetes.
+// It is made of client-go's dynamic client and the types of k8s.io/api: the typed client would link every group of
+// Kubernetes.
 package objects
 
 import (
@@ -51,7 +52,8 @@ func (c *Client) Resource(of schema.GroupVersionResource) dynamic.ResourceInterf
 }
 
 // CreateToken requests a token of a ServiceAccount.
-func (c *Client) CreateToken(ctx context.Context, namespace, account string, spec authv1.TokenRequestSpec) (authv1.TokenRequestStatus, error) {
+func (c *Client) CreateToken(ctx context.Context, namespace, account string,
+	spec authv1.TokenRequestSpec) (authv1.TokenRequestStatus, error) {
 	request := authv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{Name: account}, Spec: spec}
 	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&request)
 	if err != nil {

@@ -23,7 +23,8 @@ const (
 	packetSize  = 64
 	// lost is how late an answer may be.
 	lost = time.Second
-	// volume is enough for segments of full size in both directions: a path that swallows large packets lets none of it through.
+	// volume is enough for segments of full size in both directions: a path that swallows large packets lets none of it
+	// through.
 	volume = 4 << 20
 	// patience is how long the first answer is waited for: the other pod may have begun later.
 	patience = 15 * time.Second
@@ -129,7 +130,8 @@ func firstAnswer(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// ask sends one packet with a number and waits for the answer with the same; late answers to earlier ones are passed over.
+// ask sends one packet with a number and waits for the answer with the same; late answers to earlier ones are passed
+// over.
 func ask(conn net.Conn, number uint64, wait time.Duration) (time.Duration, error) {
 	sent := time.Now()
 	packet := binary.BigEndian.AppendUint64(make([]byte, 0, packetSize), number)
@@ -176,7 +178,8 @@ func (r *Result) large(ctx context.Context, address string) error {
 	n, err := io.ReadFull(conn, back)
 	r.Bytes = n
 	if err = errors.Join(err, <-sent); err != nil {
-		return fmt.Errorf("small packets pass, and of %d bytes in large ones %d came back (is the MTU too large for the path?): %w", volume, n, err)
+		return fmt.Errorf("small packets pass, and of %d bytes in large ones %d came back (is the MTU too large for the path?): %w",
+			volume, n, err)
 	}
 	if !bytes.Equal(text, back) {
 		return errors.New("the answer differs from the data sent")

@@ -87,7 +87,8 @@ func choose(all []corev1.Node) ([2]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return [2]string{}, errors.New("no node is Ready and not cordoned: see kubectl get nodes, and kubectl -n kube-system get pods -o wide for the agents")
+		return [2]string{},
+			errors.New("no node is Ready and not cordoned: see kubectl get nodes, and kubectl -n kube-system get pods -o wide for the agents")
 	}
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	if len(names) == 1 {
@@ -103,7 +104,8 @@ func (t *Test) listen(ctx context.Context, pair [2]string) (addresses [2][]netip
 			return addresses, err
 		}
 	}
-	pods, err := t.await(ctx, "echo-", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning && len(pod.Status.PodIPs) > 0 })
+	pods, err := t.await(ctx, "echo-",
+		func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning && len(pod.Status.PodIPs) > 0 })
 	if err != nil {
 		return addresses, err
 	}

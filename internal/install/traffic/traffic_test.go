@@ -45,10 +45,12 @@ func measure(t *testing.T, from *netnstest.NS) (r Result) {
 func TestMeasure(t *testing.T) {
 	here, _ := world(t)
 	r := measure(t, here)
-	if r.Problem != "" || r.Answered != packets || r.Sent != packets || r.Bytes != volume || r.Min == 0 || r.Min > r.Mean || r.Mean > r.Max || r.Took == 0 {
+	if r.Problem != "" || r.Answered != packets || r.Sent != packets || r.Bytes != volume || r.Min == 0 || r.Min > r.Mean ||
+		r.Mean > r.Max || r.Took == 0 {
 		t.Errorf("%+v", r)
 	}
-	if text := r.String(); !strings.HasPrefix(text, "10.0.0.2: 25 of 25 packets answered, in ") || !strings.Contains(text, "4 MiB there and back") {
+	if text := r.String(); !strings.HasPrefix(text, "10.0.0.2: 25 of 25 packets answered, in ") ||
+		!strings.Contains(text, "4 MiB there and back") {
 		t.Errorf("it reads %q", text)
 	}
 }
@@ -56,14 +58,16 @@ func TestMeasure(t *testing.T) {
 // TestLoss: every fourth datagram is dropped, and the test says so.
 func TestLoss(t *testing.T) {
 	here, there := world(t)
-	there.Run(t, "nft", "add table ip t; add chain ip t in { type filter hook input priority 0; }; add rule ip t in udp dport 7007 numgen inc mod 4 == 1 drop")
+	there.Run(t, "nft",
+		"add table ip t; add chain ip t in { type filter hook input priority 0; }; add rule ip t in udp dport 7007 numgen inc mod 4 == 1 drop")
 	r := measure(t, here)
 	if r.Answered >= r.Sent || r.Answered == 0 || !strings.Contains(r.Problem, "packets were lost") {
 		t.Errorf("%+v", r)
 	}
 }
 
-// TestLargePacketsVanish is what an MTU does that is too large for the path: small packets pass, and nobody hears of the large.
+// TestLargePacketsVanish is what an MTU does that is too large for the path: small packets pass, and nobody hears of
+// the large.
 func TestLargePacketsVanish(t *testing.T) {
 	here, there := world(t)
 	there.Run(t, "nft", "add table ip t; add chain ip t in { type filter hook input priority 0; }; add rule ip t in ip length > 1300 drop")

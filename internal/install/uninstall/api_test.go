@@ -31,7 +31,8 @@ type world struct {
 	said func(line string) // if set, is called with each line that is told
 }
 
-// newWorld has nodes with what an agent writes on them; those of a name that begins with "silent" have no kubelet that answers.
+// newWorld has nodes with what an agent writes on them; those of a name that begins with "silent" have no kubelet that
+// answers.
 func newWorld(t *testing.T, nodes ...string) *world {
 	t.Helper()
 	cfg := labtest.RESTConfig(t)
@@ -41,7 +42,9 @@ func newWorld(t *testing.T, nodes ...string) *world {
 	for _, name := range nodes {
 		w.addNode(name)
 	}
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "kernel", Image: "none", Args: []string{"cleanup", allFlag}}}}}
+	pod := &corev1.Pod{
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "kernel", Image: "none", Args: []string{"cleanup", allFlag}}}},
+	}
 	settings := Settings{Namespace: "kube-system", DaemonSet: "none", Agents: "of=" + nodes[0], Pod: pod, Timeout: limit}
 	w.u, err = New(cfg, settings, func(line string) {
 		w.mu.Lock()
@@ -100,7 +103,8 @@ func (w *world) marks(name string) (left []string) {
 	w.t.Helper()
 	n, err := w.client.CoreV1().Nodes().Get(w.t.Context(), name, metav1.GetOptions{})
 	errtest.Must(w.t, err)
-	if n.Annotations["other"] != "stays" || !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
+	if n.Annotations["other"] != "stays" ||
+		!slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
 		w.t.Errorf("Node %s lost what is not the agent's: %v, %v", name, n.Annotations, n.Status.Conditions)
 	}
 	if n.Annotations[api.AnnotationIPv4Address] != "" {
@@ -135,8 +139,8 @@ func (d deadline) Err() error {
 // limit is the time of an uninstallation in these tests, which none takes.
 const limit = 5 * time.Minute
 
-// TestDeadline: a node that is cleaned is free of marks; one that fails is named with its reason, keeps them, and so is cleaned by the next
-// run; one whose kubelet is silent is named too.
+// TestDeadline: a node that is cleaned is free of marks; one that fails is named with its reason, keeps them, and so is
+// cleaned by the next run; one whose kubelet is silent is named too.
 func TestDeadline(t *testing.T) {
 	w := newWorld(t, "well", "fails", "silent")
 	end := deadline{t.Context(), make(chan struct{})}
@@ -156,7 +160,8 @@ func TestDeadline(t *testing.T) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
-	if told := strings.Join(w.told, "\n"); !strings.Contains(told, "1 of 3 nodes are clean") || !strings.Contains(told, "NOT CLEANED, as their kubelets do not answer: silent.") {
+	if told := strings.Join(w.told, "\n"); !strings.Contains(told, "1 of 3 nodes are clean") ||
+		!strings.Contains(told, "NOT CLEANED, as their kubelets do not answer: silent.") {
 		t.Errorf("told:\n%s", told)
 	}
 	if left := w.marks("well"); len(left) > 0 {

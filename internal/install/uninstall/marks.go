@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// written are the annotations that agents write on their Nodes. Others of Calico's names are an administrator's, such as a node's AS
-// number, and stay.
+// written are the annotations that agents write on their Nodes. Others of Calico's names are an administrator's, such
+// as a node's AS number, and stay.
 var written = []string{
 	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4TunnelAddr, api.AnnotationInterfaces,
 	api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationReflection,

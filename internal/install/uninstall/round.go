@@ -61,8 +61,8 @@ func (v View) Targets() []string {
 	return names
 }
 
-// Next decides what to do about the targets. It is pure. A node is cleaned when its agent has ended, as the agent would make anew
-// what is removed.
+// Next decides what to do about the targets. It is pure. A node is cleaned when its agent has ended, as the agent would
+// make anew what is removed.
 func (v View) Next(targets []string) Round {
 	ready := map[string]bool{}
 	exists := map[string]bool{}
@@ -93,7 +93,8 @@ func (v View) Next(targets []string) Round {
 
 const notReady = "its kubelet does not answer"
 
-// failed returns the nodes that could have been cleaned and were not, as text; unreachable are those whose kubelets do not answer.
+// failed returns the nodes that could have been cleaned and were not, as text; unreachable are those whose kubelets do
+// not answer.
 func (r Round) failed() (failed, unreachable []string) {
 	for _, name := range slices.Sorted(maps.Keys(r.Waiting)) {
 		if why := r.Waiting[name]; why == notReady {

@@ -33,9 +33,11 @@ func TestNext(t *testing.T) {
 		"agents end first": {View{Nodes: nodes, Agents: set("a", "b")},
 			Round{Waiting: map[string]string{"a": "its agent's pod has not ended", "b": "its agent's pod has not ended", "c": notReady}}},
 		"one after another": {View{Nodes: nodes, Agents: set("a")},
-			Round{Create: []Order{{Node: "b"}}, Waiting: map[string]string{"a": "its agent's pod has not ended", "b": "its pod is being made", "c": notReady}}},
+			Round{Create: []Order{{Node: "b"}},
+				Waiting: map[string]string{"a": "its agent's pod has not ended", "b": "its pod is being made", "c": notReady}}},
 		"Calico's": {View{Nodes: nodes, Calico: set("b"), Cleaners: map[string]Cleaner{"a": {Done: true}}},
-			Round{Create: []Order{{Node: "b", HandOver: true}}, Done: []string{"a"}, Waiting: map[string]string{"b": "its pod is being made", "c": notReady}}},
+			Round{Create: []Order{{Node: "b", HandOver: true}}, Done: []string{"a"},
+				Waiting: map[string]string{"b": "its pod is being made", "c": notReady}}},
 		"a failure": {View{Nodes: nodes, Cleaners: map[string]Cleaner{"a": {Done: true}, "b": {Message: "files failed: no space"}}},
 			Round{Done: []string{"a"}, Waiting: map[string]string{"b": "files failed: no space", "c": notReady}}},
 		"cleaned, and silent since": {View{Nodes: nodes, Cleaners: map[string]Cleaner{"a": {Done: true}, "b": {Done: true}, "c": {Done: true}}},
@@ -47,8 +49,9 @@ func TestNext(t *testing.T) {
 	difftest.Want(t, "targets", []string{"a", "b", "c", "d"}, View{Nodes: append(nodes, Node{Name: "d"}), Agents: set("d")}.Targets())
 }
 
-// TestAnyOrderOfEvents has nodes that become silent, return and go, agents that end when they like, and pods that fail at first: no node
-// is cleaned while its agent runs or twice, none of a node that Calico has is cleaned of all, and in the end all that exist are clean.
+// TestAnyOrderOfEvents has nodes that become silent, return and go, agents that end when they like, and pods that fail
+// at first: no node is cleaned while its agent runs or twice, none of a node that Calico has is cleaned of all, and in
+// the end all that exist are clean.
 func TestAnyOrderOfEvents(t *testing.T) {
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -109,7 +112,8 @@ func TestProgressNamesAFew(t *testing.T) {
 	}
 }
 
-// TestAllWrittenIsUndone: no annotation that an agent may write on its Node stays, but the AS number, which may be an administrator's.
+// TestAllWrittenIsUndone: no annotation that an agent may write on its Node stays, but the AS number, which may be an
+// administrator's.
 func TestAllWrittenIsUndone(t *testing.T) {
 	rule := fence.Find(fence.Agent, "patch", "nodes/status", fence.Own)
 	if rule == nil {

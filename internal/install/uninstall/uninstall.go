@@ -60,7 +60,8 @@ func New(cfg *rest.Config, s Settings, tell func(line string)) (*Uninstaller, er
 	return &Uninstaller{Settings: s, cluster: cluster, tell: tell, run: fmt.Sprintf("%06x", rand.N(1<<24))}, nil
 }
 
-// Run returns nil when every node that could be reached is clean. The error names the others, and what to do about them.
+// Run returns nil when every node that could be reached is clean. The error names the others, and what to do about
+// them.
 func (u *Uninstaller) Run(ctx context.Context) error {
 	deadline := time.Now().Add(u.Timeout)
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, fmt.Errorf("it took longer than %v (value uninstall.timeoutSeconds)", u.Timeout))
@@ -83,7 +84,8 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 	return errors.Join(err, u.takeBack(after, round.Done), u.sweepDone(after))
 }
 
-// begin finds out which nodes are to be cleaned, and ends their agents. It may be repeated: until a node is clean it bears their marks.
+// begin finds out which nodes are to be cleaned, and ends their agents. It may be repeated: until a node is clean it
+// bears their marks.
 func (u *Uninstaller) begin(ctx context.Context) (targets []string, err error) {
 	if err := u.sweep(ctx); err != nil {
 		return nil, err
@@ -131,8 +133,8 @@ func (u *Uninstaller) clean(ctx context.Context, targets []string, deadline time
 	return round, nil
 }
 
-// turn looks at the cluster and makes the pods that are missing. On an error the round is the one before: the API server may be away
-// for a while.
+// turn looks at the cluster and makes the pods that are missing. On an error the round is the one before: the API
+// server may be away for a while.
 func (u *Uninstaller) turn(ctx context.Context, targets []string, before Round) (Round, error) {
 	view, err := u.view(ctx)
 	if err != nil {
@@ -149,19 +151,19 @@ func (u *Uninstaller) progress(round Round, total int, deadline time.Time, err e
 	}
 }
 
-// verdict is the error about the nodes that were not cleaned in time. Nodes that nothing can be run on are told and no error: they
-// may be gone for good, and would keep the release from ever being uninstalled.
+// verdict is the error about the nodes that were not cleaned in time. Nodes that nothing can be run on are told and no
+// error: they may be gone for good, and would keep the release from ever being uninstalled.
 func (u *Uninstaller) verdict(round Round) error {
 	failed, unreachable := round.failed()
 	if len(unreachable) > 0 {
-		u.tell(fmt.Sprintf("NOT CLEANED, as their kubelets do not answer: %s. When one comes back, run there: install uninstall; node cleanup -all (docs/chart.md, Uninstalling)",
-			strings.Join(unreachable, ", ")))
+		u.tell(fmt.Sprintf("NOT CLEANED, as their kubelets do not answer: %s. When one comes back, run there: install uninstall; node cleanup "+
+			"-all (docs/chart.md, Uninstalling)", strings.Join(unreachable, ", ")))
 	}
 	if len(failed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("not cleaned within %v: %s: look at the pods labelled %s in namespace %s, then run helm uninstall again, or with --no-hooks to leave the nodes as they are",
-		u.Timeout, strings.Join(failed, ", "), cleanerLabel, u.Namespace)
+	return fmt.Errorf("not cleaned within %v: %s: look at the pods labelled %s in namespace %s, then run helm uninstall again, or with "+
+		"--no-hooks to leave the nodes as they are", u.Timeout, strings.Join(failed, ", "), cleanerLabel, u.Namespace)
 }
 
 // view looks at the cluster.
@@ -193,8 +195,9 @@ func placed(pods []corev1.Pod) map[string]bool {
 	return nodes
 }
 
-// answers reports that the kubelet does. A node whose conflist has gone is not Ready either, and still runs pods in its own network.
-// So what counts is the control plane's judgement, by which the conditions of a silent kubelet are Unknown.
+// answers reports that the kubelet does. A node whose conflist has gone is not Ready either, and still runs pods in its
+// own network. So what counts is the control plane's judgement, by which the conditions of a silent kubelet are
+// Unknown.
 func answers(n *corev1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {

@@ -27,8 +27,8 @@ func podOf(a *inventory.Allocation) string {
 
 func podName(p *inventory.Pod) string { return p.Namespace + "/" + p.Name }
 
-// checkAllocations reports the addresses that are not in use, by the controllers' judgement, and those that the controllers leave to
-// people.
+// checkAllocations reports the addresses that are not in use, by the controllers' judgement, and those that the
+// controllers leave to people.
 func (c *cluster) checkAllocations() {
 	for _, h := range Holders(c.View, c.index) {
 		for _, a := range h.Addresses {
@@ -42,7 +42,8 @@ func (c *cluster) checkAllocation(h *Holder, a Held) {
 	switch {
 	case a.Class == inventory.LoadBalancer:
 		if verdict.Unused() {
-			c.add(found(a, AddressNoService, ByHand, "%s", why).advised("the controller loadbalancer releases it: look at whether kube-controllers runs it"))
+			c.add(found(a, AddressNoService, ByHand, "%s", why).advised(
+				"the controller loadbalancer releases it: look at whether kube-controllers runs it"))
 		}
 	case a.Handle == "" && h.Unused:
 		c.add(found(a, AddressNoHandle, Free, "it has no handle, and %s", why))
@@ -78,11 +79,12 @@ func deadKind(a Held, verdict inventory.Verdict, index *inventory.Index) Kind {
 	return AddressOtherPod
 }
 
-// checkWithoutHandle is for an address that can't be released: not by its container, as it has no handle, nor by a controller, as its
-// owner is unknown.
+// checkWithoutHandle is for an address that can't be released: not by its container, as it has no handle, nor by a
+// controller, as its owner is unknown.
 func (c *cluster) checkWithoutHandle(a Held) {
 	if c.used(a.Address) {
-		c.add(found(a, AddressNoHandle, ByHand, "it is used, and has no handle: its pod cannot release it").advised("start the pod anew, then free the address"))
+		c.add(found(a, AddressNoHandle, ByHand, "it is used, and has no handle: its pod cannot release it").advised(
+			"start the pod anew, then free the address"))
 		return
 	}
 	c.add(found(a, AddressNoHandle, FreeAddress, "it has no handle: nothing that ends releases it"))
@@ -139,7 +141,8 @@ func (c *cluster) checkOutsidePools() {
 		if len(p.Addresses) == 0 || p.HostNetwork || p.Finished || slices.ContainsFunc(p.Addresses, known) {
 			continue
 		}
-		c.add(podFinding(p, PodOutsidePools, p.Addresses[0], "its address is of no IPPool").advised("if its pool was removed, the pod may be cut off: start it anew"))
+		c.add(podFinding(p, PodOutsidePools, p.Addresses[0], "its address is of no IPPool").advised(
+			"if its pool was removed, the pod may be cut off: start it anew"))
 	}
 }
 

@@ -28,8 +28,8 @@ type world struct {
 	ipam *ipam.Client
 }
 
-// healthy is a cluster in which nothing is wrong: a pool of four blocks, of which each node has one with an address for its tunnel
-// and for a pod; a second pod of b has an address of a's block.
+// healthy is a cluster in which nothing is wrong: a pool of four blocks, of which each node has one with an address for
+// its tunnel and for a pod; a second pod of b has an address of a's block.
 func healthy(t *testing.T) *world {
 	w := &world{Fake: datastoretest.NewFake(), t: t}
 	w.ipam = ipam.NewClient(w.Fake, func() time.Time { return start })
@@ -274,7 +274,8 @@ func TestCheck(t *testing.T) {
 				edit(w, name, func(p *api.Pod) { p.Status.PodIPs = []api.PodIP{{IP: a.String()}, {IP: "172.16.0.1"}} })
 			}
 		}, nil},
-		{"a pod's address is of no pool", func(w *world) { w.create(podWith("stranger", "a", "192.168.7.7")) }, []string{"note pod-outside-pools Pod default/stranger on a"}},
+		{"a pod's address is of no pool", func(w *world) { w.create(podWith("stranger", "a", "192.168.7.7")) },
+			[]string{"note pod-outside-pools Pod default/stranger on a"}},
 		{"a pod in its node's network", func(w *world) {
 			p := podWith("host", "a", "10.0.0.40")
 			p.Spec.HostNetwork = true
@@ -290,12 +291,14 @@ func TestCheck(t *testing.T) {
 		}, []string{"danger tunnel-not-holder Node on a"}},
 
 		// Handles.
-		{"a handle is missing", func(w *world) { w.remove(&api.IPAMHandle{Meta: api.Meta{Name: "net.of-a"}}) }, []string{"leak handle-missing IPAMHandle: recount"}},
+		{"a handle is missing", func(w *world) { w.remove(&api.IPAMHandle{Meta: api.Meta{Name: "net.of-a"}}) },
+			[]string{"leak handle-missing IPAMHandle: recount"}},
 		{"a handle holds nothing", func(w *world) {
 			w.create(&api.IPAMHandle{Meta: api.Meta{Name: "net.empty"}, Spec: api.IPAMHandleSpec{HandleID: "net.Empty", Block: map[string]int{}}})
 		}, []string{"leak handle-empty IPAMHandle: remove-handle"}},
 		{"a handle of a node's tunnel holds nothing", func(w *world) {
-			w.create(&api.IPAMHandle{Meta: api.Meta{Name: "vxlan-tunnel-addr-a"}, Spec: api.IPAMHandleSpec{HandleID: "vxlan-tunnel-addr-a", Block: map[string]int{}}})
+			w.create(&api.IPAMHandle{Meta: api.Meta{Name: "vxlan-tunnel-addr-a"},
+				Spec: api.IPAMHandleSpec{HandleID: "vxlan-tunnel-addr-a", Block: map[string]int{}}})
 		}, nil},
 		{"a handle counts wrong", func(w *world) {
 			edit(w, "net.of-a", func(h *api.IPAMHandle) { h.Spec.Block[w.cidrOf("b").String()] = 1 })
@@ -304,7 +307,8 @@ func TestCheck(t *testing.T) {
 			edit(w, "net.of-a", func(h *api.IPAMHandle) { h.Spec.Block["x"] = 1 })
 		}, []string{"leak handle-count IPAMHandle: recount"}},
 		{"a handle of another name", func(w *world) {
-			w.create(&api.IPAMHandle{Meta: api.Meta{Name: "other"}, Spec: api.IPAMHandleSpec{HandleID: "net.of-a", Block: map[string]int{w.cidrOf("a").String(): 1}}})
+			w.create(&api.IPAMHandle{Meta: api.Meta{Name: "other"},
+				Spec: api.IPAMHandleSpec{HandleID: "net.of-a", Block: map[string]int{w.cidrOf("a").String(): 1}}})
 		}, []string{"danger handle-name IPAMHandle: remove-handle"}},
 
 		// Blocks.
@@ -314,7 +318,8 @@ func TestCheck(t *testing.T) {
 		{"a block from a backup", func(w *world) {
 			edit(w, w.blockOf("a"), func(b *api.IPAMBlock) { b.Spec.SequenceNumber = 1 })
 		}, []string{
-			"leak block-untidy IPAMBlock on a", "leak block-untidy IPAMBlock default/of-a on a", "leak block-untidy IPAMBlock default/borrower on b"}},
+			"leak block-untidy IPAMBlock on a", "leak block-untidy IPAMBlock default/of-a on a",
+			"leak block-untidy IPAMBlock default/borrower on b"}},
 		{"a block of no pool", func(w *world) {
 			w.newBlock("a")
 			edit(w, "pool", func(p *api.IPPool) { p.Spec.CIDR = "10.0.1.0/26" })
@@ -343,26 +348,33 @@ func TestCheck(t *testing.T) {
 			edit(w, w.newBlock("a"), func(b *api.IPAMBlock) { b.Spec.Affinity = ptr("node-a") })
 		}, []string{"danger block-bad-owner IPAMBlock", "danger claim-foreign BlockAffinity on a: remove-claim"}},
 		{"a block without its claim", func(w *world) {
-			w.remove(&api.BlockAffinity{Meta: api.Meta{Name: "a-" + w.blockOf("a")}, Spec: api.BlockAffinitySpec{Node: "a", CIDR: w.cidrOf("a").String()}})
+			w.remove(&api.BlockAffinity{Meta: api.Meta{Name: "a-" + w.blockOf("a")},
+				Spec: api.BlockAffinitySpec{Node: "a", CIDR: w.cidrOf("a").String()}})
 		}, []string{"leak block-unclaimed IPAMBlock on a: claim"}},
 		{"a block within a block", func(w *world) {
 			w.create(w.blockLike(netip.PrefixFrom(w.cidrOf("a").Addr(), 30), "a"))
-		}, []string{"danger block-overlap IPAMBlock on a", "leak block-unclaimed IPAMBlock on a: claim", "note block-surplus IPAMBlock on a: remove-block"}},
+		}, []string{"danger block-overlap IPAMBlock on a", "leak block-unclaimed IPAMBlock on a: claim",
+			"note block-surplus IPAMBlock on a: remove-block"}},
 
 		// Claims.
-		{"a claim was begun", func(w *world) { w.claim("a", "10.0.0.64/28", api.AffinityPending) }, []string{"leak claim-pending BlockAffinity on a: remove-claim"}},
+		{"a claim was begun", func(w *world) { w.claim("a", "10.0.0.64/28", api.AffinityPending) },
+			[]string{"leak claim-pending BlockAffinity on a: remove-claim"}},
 		{"a claim was not finished", func(w *world) {
 			edit(w, "a-"+w.blockOf("a"), func(a *api.BlockAffinity) { a.Spec.State = api.AffinityPendingDeletion })
 		}, []string{"leak claim-pending BlockAffinity on a: claim"}},
-		{"a claim without a block", func(w *world) { w.claim("a", "10.0.0.64/28", api.AffinityConfirmed) }, []string{"leak claim-no-block BlockAffinity on a: remove-claim"}},
-		{"a claim of a node that is gone", func(w *world) { w.claim("c", "10.0.0.64/28", api.AffinityConfirmed) }, []string{"leak claim-of-dead-node BlockAffinity on c: remove-claim"}},
-		{"a claim of another's block", func(w *world) { w.claim("a", w.cidrOf("b").String(), api.AffinityPending) }, []string{"leak claim-pending BlockAffinity on a: remove-claim"}},
+		{"a claim without a block", func(w *world) { w.claim("a", "10.0.0.64/28", api.AffinityConfirmed) },
+			[]string{"leak claim-no-block BlockAffinity on a: remove-claim"}},
+		{"a claim of a node that is gone", func(w *world) { w.claim("c", "10.0.0.64/28", api.AffinityConfirmed) },
+			[]string{"leak claim-of-dead-node BlockAffinity on c: remove-claim"}},
+		{"a claim of another's block", func(w *world) { w.claim("a", w.cidrOf("b").String(), api.AffinityPending) },
+			[]string{"leak claim-pending BlockAffinity on a: remove-claim"}},
 		{"two claims of one block", func(w *world) { w.claim("a", w.cidrOf("b").String(), api.AffinityConfirmed) },
 			[]string{"danger claim-foreign BlockAffinity on a: remove-claim", "danger claim-twice BlockAffinity on b"}},
 		{"a claim without labels", func(w *world) {
 			edit(w, "a-"+w.blockOf("a"), func(a *api.BlockAffinity) { a.Labels = nil })
 		}, []string{"leak claim-unlabelled BlockAffinity on a: label"}},
-		{"a claim of nonsense", func(w *world) { w.claim("a", "nonsense", api.AffinityConfirmed) }, []string{"leak claim-damaged BlockAffinity on a: remove-claim"}},
+		{"a claim of nonsense", func(w *world) { w.claim("a", "nonsense", api.AffinityConfirmed) },
+			[]string{"leak claim-damaged BlockAffinity on a: remove-claim"}},
 
 		// Pools.
 		{"two pools overlap", func(w *world) { w.pool("wide", "10.0.0.0/16", 26) }, []string{"danger pool-overlap IPPool"}},
@@ -410,7 +422,8 @@ func (w *world) claim(node, cidr string, state api.AffinityState) {
 func (w *world) blockLike(cidr netip.Prefix, node string) *api.IPAMBlock {
 	size := 1 << (cidr.Addr().BitLen() - cidr.Bits())
 	b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(cidr)}, Spec: api.IPAMBlockSpec{
-		CIDR: cidr.String(), Affinity: ptr(names.HostAffinity(node)), Allocations: make([]*int, size), Attributes: []api.AllocationAttribute{}, SequenceNumber: 1,
+		CIDR: cidr.String(), Affinity: ptr(names.HostAffinity(node)), Allocations: make([]*int, size),
+		Attributes: []api.AllocationAttribute{}, SequenceNumber: 1,
 	}}
 	for i := range size {
 		b.Spec.Unallocated = append(b.Spec.Unallocated, i)
@@ -465,7 +478,8 @@ func TestGrades(t *testing.T) {
 func TestUsages(t *testing.T) {
 	w := healthy(t)
 	w.pool("v6", "fd00::/64", 122)
-	w.create(&api.IPReservation{Meta: api.Meta{Name: "r"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.0.0.0/29", "10.0.0.0/30", "10.0.0.63", "192.168.0.0/16"}}})
+	w.create(&api.IPReservation{Meta: api.Meta{Name: "r"},
+		Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.0.0.0/29", "10.0.0.0/30", "10.0.0.63", "192.168.0.0/16"}}})
 	edit(w, w.blockOf("a"), func(b *api.IPAMBlock) { coolOne(b, start) })
 	stray := w.blockLike(netip.MustParsePrefix("10.9.0.0/28"), "a")
 	w.create(stray)
@@ -495,10 +509,15 @@ func TestUsages(t *testing.T) {
 
 // Whatever is stored, the audit says what it makes of it.
 func FuzzCheck(f *testing.F) {
-	f.Add(`{"metadata":{"name":"10-0-0-0-30"},"spec":{"cidr":"10.0.0.0/30","affinity":"host:a","allocations":[0,null,null,1],"unallocated":[1,2],"attributes":[{"handle_id":"h","secondary":{"node":"a","pod":"p","namespace":"n"}},{"releasedAt":"2026-01-02T03:04:05Z"}]}}`,
-		`{"metadata":{"name":"h"},"spec":{"handleID":"H","block":{"10.0.0.0/30":2,"x":1}}}`, `{"metadata":{"name":"a-10-0-0-0-30"},"spec":{"state":"pending","node":"a","cidr":"10.0.0.0/30"}}`,
-		`{"metadata":{"name":"p","namespace":"n"},"spec":{"nodeName":"b"},"status":{"podIP":"10.0.0.0"}}`, `{"metadata":{"name":"pool"},"spec":{"cidr":"10.0.0.0/24"}}`)
-	f.Add(`{"metadata":{"name":"--128"},"spec":{"cidr":"::/128","allocations":[0],"attributes":[{}]}}`, `{}`, `{"spec":{"cidr":"::/0","node":"a"}}`, `{"status":{"podIP":"::ffff:1.2.3.4"}}`, `{"spec":{"cidr":"::/0"}}`)
+	f.Add(
+		`{"metadata":{"name":"10-0-0-0-30"},"spec":{"cidr":"10.0.0.0/30","affinity":"host:a","allocations":[0,null,null,1],"unallocated":[1,`+
+			`2],"attributes":[{"handle_id":"h","secondary":{"node":"a","pod":"p","namespace":"n"}},{"releasedAt":"2026-01-02T03:04:05Z"}]}}`,
+		`{"metadata":{"name":"h"},"spec":{"handleID":"H","block":{"10.0.0.0/30":2,"x":1}}}`,
+		`{"metadata":{"name":"a-10-0-0-0-30"},"spec":{"state":"pending","node":"a","cidr":"10.0.0.0/30"}}`,
+		`{"metadata":{"name":"p","namespace":"n"},"spec":{"nodeName":"b"},"status":{"podIP":"10.0.0.0"}}`,
+		`{"metadata":{"name":"pool"},"spec":{"cidr":"10.0.0.0/24"}}`)
+	f.Add(`{"metadata":{"name":"--128"},"spec":{"cidr":"::/128","allocations":[0],"attributes":[{}]}}`, `{}`,
+		`{"spec":{"cidr":"::/0","node":"a"}}`, `{"status":{"podIP":"::ffff:1.2.3.4"}}`, `{"spec":{"cidr":"::/0"}}`)
 	f.Fuzz(func(t *testing.T, block, handle, claim, pod, pool string) {
 		v := &inventory.View{Taken: start, Ready: true, Nodes: []inventory.Node{{Meta: api.Meta{Name: "a"}}}}
 		decode(block, &v.Blocks)

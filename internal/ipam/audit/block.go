@@ -53,12 +53,15 @@ func (c *cluster) checkNumbers(b *inventory.Block) {
 		a := &b.Allocations[i]
 		switch {
 		case a.Sequence > b.Sequence:
-			c.add(found(Held{a, b}, BlockUntidy, ByHand, "it has the sequence number %d, and its block %d, which must be the greater one", a.Sequence, b.Sequence).advised(
+			c.add(found(Held{a, b}, BlockUntidy, ByHand, "it has the sequence number %d, and its block %d, which must be the greater one",
+				a.Sequence, b.Sequence).advised(
 				"the block was restored from a backup, or written by hand: start the pod anew"))
 		case a.Cooling() && a.Released.After(c.Taken.Add(clockTolerance)):
-			c.add(found(Held{a, b}, BlockUntidy, ByHand, "it was released in the future, at %s", a.Released).advised("compare the clocks of the nodes"))
+			c.add(found(Held{a, b}, BlockUntidy, ByHand, "it was released in the future, at %s", a.Released).advised(
+				"compare the clocks of the nodes"))
 		case a.Cooling() && c.Config.IPCooldownSeconds == 0:
-			c.add(found(Held{a, b}, AddressCooling, ByHand, "it was released at %s and rests, though IPAMConfig has no ipCooldownSeconds any more", a.Released).advised(
+			c.add(found(Held{a, b}, AddressCooling, ByHand,
+				"it was released at %s and rests, though IPAMConfig has no ipCooldownSeconds any more", a.Released).advised(
 				"the next write of the block frees it"))
 		}
 	}
@@ -71,18 +74,21 @@ func (c *cluster) checkOwner(b *inventory.Block) {
 	case b.Affinity == "", strings.HasPrefix(b.Affinity, api.AffinityVirtual+":"):
 		// A block without an owner is deleted with its last address; a virtual one belongs to the load balancer controller.
 	case !isNode:
-		c.add(blockFinding(b, BlockBadOwner, ByHand, "spec.affinity %q names neither a node (host:NODE) nor virtual:load-balancer", b.Affinity).advised(
+		c.add(blockFinding(b, BlockBadOwner, ByHand,
+			"spec.affinity %q names neither a node (host:NODE) nor virtual:load-balancer", b.Affinity).advised(
 			"no node assigns from it or announces it: write the node that its pods run on"))
 	case !c.nodeExists(owner) && !c.surplus[b]:
-		c.add(blockFinding(b, BlockOfDeadNode, ByHand, "its node %s does not exist, and %d of its addresses are held", owner, len(b.Allocations)).advised(
+		c.add(blockFinding(b, BlockOfDeadNode, ByHand, "its node %s does not exist, and %d of its addresses are held", owner,
+			len(b.Allocations)).advised(
 			"see who holds them: as soon as they are free, the block goes"))
 	case c.nodeExists(owner) && !c.claimed(b):
-		c.add(blockFinding(b, BlockUnclaimed, Claim, "its node %s has no BlockAffinity of %s: it neither assigns from it nor announces it", owner, b.CIDR))
+		c.add(blockFinding(b, BlockUnclaimed, Claim,
+			"its node %s has no BlockAffinity of %s: it neither assigns from it nor announces it", owner, b.CIDR))
 	}
 }
 
-// checkOverlaps finds addresses that are in two blocks. Prefixes overlap only if one contains the other: in sorted order, wider ones
-// first, each need be compared only with the last one that was not contained.
+// checkOverlaps finds addresses that are in two blocks. Prefixes overlap only if one contains the other: in sorted
+// order, wider ones first, each need be compared only with the last one that was not contained.
 func (c *cluster) checkOverlaps() {
 	var outer *inventory.Block
 	for _, b := range sortedBlocks(c.View) {

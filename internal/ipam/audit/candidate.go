@@ -13,9 +13,9 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Candidate is a finding that the controllers repair when it is older than its grace period: something that is kept without a use, or
-// that a crash left half-way. Its Fix says which field is set: Free the Holder, RemoveHandle the Handle, RemoveBlock the Block,
-// RemoveClaim or Claim (which confirms it) the Claim.
+// Candidate is a finding that the controllers repair when it is older than its grace period: something that is kept
+// without a use, or that a crash left half-way. Its Fix says which field is set: Free the Holder, RemoveHandle the
+// Handle, RemoveBlock the Block, RemoveClaim or Claim (which confirms it) the Claim.
 type Candidate struct {
 	Kind   Kind // empty for a holder: its addresses have a kind each
 	Fix    Fix
@@ -43,8 +43,8 @@ func (c *Candidate) Object() string {
 	return strings.Join(texts, ", ")
 }
 
-// Candidates returns the candidates in a View, in the order in which they are to be freed. Some may be transient: package gc waits until
-// one is older than its grace period.
+// Candidates returns the candidates in a View, in the order in which they are to be freed. Some may be transient:
+// package gc waits until one is older than its grace period.
 func Candidates(v *inventory.View, index *inventory.Index) []Candidate {
 	return newCluster(v, index).candidates()
 }
@@ -86,16 +86,17 @@ func (c *cluster) emptyHandles() []Candidate {
 	return all
 }
 
-// OfTunnel reports whether a handle is that of a tunnel of an existing node. The agent may use the same handle again at any time, so it
-// is never certain that it stays unused. A handle that has only the name of it, with another node's annotation or capitals in its ID,
-// keeps the agent from creating its own. The ID is unknown if only the metadata was read.
+// OfTunnel reports whether a handle is that of a tunnel of an existing node. The agent may use the same handle again at
+// any time, so it is never certain that it stays unused. A handle that has only the name of it, with another node's
+// annotation or capitals in its ID, keeps the agent from creating its own. The ID is unknown if only the metadata was
+// read.
 func OfTunnel(index *inventory.Index, h *inventory.Handle) bool {
 	node, ok := names.TunnelNode(h.Name)
 	return ok && index.Node(node) != nil && (h.Node == "" || h.Node == node) && (h.Named || h.ID == h.Name)
 }
 
-// MayHold reports whether a handle may hold something in a damaged block: it names the block, as an assignment writes the handle first. A
-// damaged block without a valid name may be any.
+// MayHold reports whether a handle may hold something in a damaged block: it names the block, as an assignment writes
+// the handle first. A damaged block without a valid name may be any.
 func MayHold(h *inventory.Handle, damaged []netip.Prefix) bool {
 	return slices.ContainsFunc(damaged, func(cidr netip.Prefix) bool {
 		_, names := h.Blocks[cidr]
@@ -109,9 +110,9 @@ type family struct {
 	v6   bool
 }
 
-// surplusBlocks finds the idle blocks that are not needed, in the order of their ranges. A node keeps one idle block of a family, for the
-// next pod, unless it has another block with allocations. It must be one that the node can use: with a confirmed affinity, and of a pool
-// that selects the node.
+// surplusBlocks finds the idle blocks that are not needed, in the order of their ranges. A node keeps one idle block of
+// a family, for the next pod, unless it has another block with allocations. It must be one that the node can use: with
+// a confirmed affinity, and of a pool that selects the node.
 func (c *cluster) surplusBlocks() []Candidate {
 	served := map[family]bool{}
 	var idle []*inventory.Block
@@ -126,7 +127,8 @@ func (c *cluster) surplusBlocks() []Candidate {
 	for _, b := range idle {
 		node, hosted := b.Owner()
 		of := family{node, b.CIDR.Addr().Is6()}
-		l := Candidate{Kind: BlockSurplus, Fix: RemoveBlock, Block: b, Why: fmt.Sprintf("no address of %s is in use, and its node %s has another or cannot use it", b.CIDR, node)}
+		l := Candidate{Kind: BlockSurplus, Fix: RemoveBlock, Block: b,
+			Why: fmt.Sprintf("no address of %s is in use, and its node %s has another or cannot use it", b.CIDR, node)}
 		switch {
 		case b.Affinity == "":
 			l.Kind, l.Why = BlockOfNobody, fmt.Sprintf("%s has no owner, and no address in it is in use", b.CIDR)
@@ -145,7 +147,8 @@ func (c *cluster) surplusBlocks() []Candidate {
 	return all
 }
 
-// idle reports whether no address is in use and all cooldowns are over: those addresses become free with the block's next write.
+// idle reports whether no address is in use and all cooldowns are over: those addresses become free with the block's
+// next write.
 func (c *cluster) idle(b *inventory.Block) bool {
 	if b.Damage != nil || b.DeletionTimestamp != "" {
 		return false
@@ -164,8 +167,8 @@ func (c *cluster) stands(b *inventory.Block) bool {
 	return slices.ContainsFunc(c.claims[b.CIDR], func(a *api.BlockAffinity) bool { return ownerOf(a) == b.Affinity && a.Confirmed() })
 }
 
-// selected reports whether the pool of a block selects a node. A block without a pool is selected for none; while a pool can't be parsed,
-// every block may be of that one.
+// selected reports whether the pool of a block selects a node. A block without a pool is selected for none; while a
+// pool can't be parsed, every block may be of that one.
 func (c *cluster) selected(cidr netip.Prefix, node string) bool {
 	if len(c.pools) < len(c.Pools) {
 		return true
@@ -179,8 +182,8 @@ func (c *cluster) selected(cidr netip.Prefix, node string) bool {
 	return false
 }
 
-// judgeClaim returns what is wrong between an affinity, its node and its block. An affinity whose block is about to be deleted is deleted
-// with it.
+// judgeClaim returns what is wrong between an affinity, its node and its block. An affinity whose block is about to be
+// deleted is deleted with it.
 func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
 	l := func(kind Kind, fix Fix, format string, args ...any) Candidate {
 		return Candidate{Kind: kind, Fix: fix, Why: fmt.Sprintf(format, args...), Claim: a}
@@ -206,7 +209,8 @@ func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
 	case b != nil && !owned: // the node's next assignment takes care, too
 		return l(ClaimPending, RemoveClaim, "it is %s, and %s belongs to %s", state, cidr, cmp.Or(b.Affinity, "no node"))
 	case a.Confirmed() && b == nil:
-		return l(ClaimNoBlock, RemoveClaim, "it is confirmed, and there is no block %s: %s announces addresses that are not assigned", cidr, a.Spec.Node)
+		return l(ClaimNoBlock, RemoveClaim,
+			"it is confirmed, and there is no block %s: %s announces addresses that are not assigned", cidr, a.Spec.Node)
 	case a.Confirmed():
 		return Candidate{}
 	case b == nil:
@@ -214,5 +218,6 @@ func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
 	case c.idle(b):
 		return l(ClaimPending, ByHand, "it is %s, and no address of block %s is in use: its writer was interrupted, or is at work", state, cidr)
 	}
-	return l(ClaimPending, Claim, "it is %s, though the block %s is %s's: who wrote it was interrupted, or is at work", state, cidr, a.Spec.Node)
+	return l(ClaimPending, Claim, "it is %s, though the block %s is %s's: who wrote it was interrupted, or is at work",
+		state, cidr, a.Spec.Node)
 }

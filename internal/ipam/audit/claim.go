@@ -13,10 +13,12 @@ import (
 )
 
 func claimFinding(a *api.BlockAffinity, k Kind, fix Fix, format string, args ...any) Finding {
-	return Finding{Kind: k, Object: "BlockAffinity/" + a.Name, Node: a.Spec.Node, Detail: fmt.Sprintf(format, args...), Fix: fix, Revision: a.ResourceVersion}
+	return Finding{Kind: k, Object: "BlockAffinity/" + a.Name, Node: a.Spec.Node, Detail: fmt.Sprintf(format, args...), Fix: fix,
+		Revision: a.ResourceVersion}
 }
 
-// claimed reports whether the owner of a block has an affinity to it, in whatever state: its next assignment confirms it.
+// claimed reports whether the owner of a block has an affinity to it, in whatever state: its next assignment confirms
+// it.
 func (c *cluster) claimed(b *inventory.Block) bool {
 	return slices.ContainsFunc(c.claims[b.CIDR], func(a *api.BlockAffinity) bool { return ownerOf(a) == b.Affinity })
 }
@@ -52,10 +54,12 @@ func (c *cluster) checkClaims() {
 // checkClaimObject reports labels and names by which an affinity is not found.
 func (c *cluster) checkClaimObject(a *api.BlockAffinity, cidr netip.Prefix) {
 	if _, missing := ipam.Labelled(a); missing {
-		c.add(claimFinding(a, ClaimUnlabelled, Label, "it lacks the labels by which Calico since 3.31 finds it: %s may claim a second block instead", a.Spec.Node))
+		c.add(claimFinding(a, ClaimUnlabelled, Label,
+			"it lacks the labels by which Calico since 3.31 finds it: %s may claim a second block instead", a.Spec.Node))
 	}
 	if want := names.Affinity(a.Spec.Node, cidr); hosted(a) && a.Name != want {
-		f := claimFinding(a, ClaimName, ByHand, "the claim of %s by %s should have the name %s: it is not found by this one", cidr, a.Spec.Node, want)
+		f := claimFinding(a, ClaimName, ByHand, "the claim of %s by %s should have the name %s: it is not found by this one",
+			cidr, a.Spec.Node, want)
 		c.add(f.advised("delete it: ipam check -fix writes the claim that is then missing"))
 	}
 }

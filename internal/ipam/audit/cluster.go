@@ -103,7 +103,8 @@ func (c *cluster) unsure(a netip.Addr) bool { return within(a, c.damaged) }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// addCandidates reports the handles and blocks that the controllers delete; checkAllocations and checkClaims report the other candidates.
+// addCandidates reports the handles and blocks that the controllers delete; checkAllocations and checkClaims report the
+// other candidates.
 func (c *cluster) addCandidates() {
 	for _, l := range c.candidates() {
 		switch {
@@ -140,9 +141,11 @@ func poolFinding(p *api.IPPool, k Kind, detail, advice string) Finding {
 	return Finding{Kind: k, Object: "IPPool/" + p.Name, Detail: detail, Advice: advice, Revision: p.ResourceVersion}
 }
 
-// readUsers indexes the addresses that are allocated, and those that pods and nodes name. Pods with hostNetwork have the node's.
+// readUsers indexes the addresses that are allocated, and those that pods and nodes name. Pods with hostNetwork have
+// the node's.
 func (c *cluster) readUsers() {
-	c.heldAt, c.users, c.tunnels, c.surplus = map[netip.Addr][]Held{}, map[netip.Addr][]*inventory.Pod{}, map[netip.Addr]string{}, map[any]bool{}
+	c.heldAt, c.users, c.tunnels, c.surplus = map[netip.Addr][]Held{}, map[netip.Addr][]*inventory.Pod{},
+		map[netip.Addr]string{}, map[any]bool{}
 	for i := range c.Blocks {
 		b := &c.Blocks[i]
 		for j := range b.Allocations { // none of a damaged block is known

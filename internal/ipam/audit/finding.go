@@ -144,8 +144,8 @@ func (k Kind) Grade() Grade { return kinds[k].grade }
 // Fix is the repair of a finding.
 type Fix string
 
-// The fixes. Each is safe in a running cluster: it is guarded by the revision and, for addresses, the sequence number that was
-// seen, and reads the pod once more.
+// The fixes. Each is safe in a running cluster: it is guarded by the revision and, for addresses, the sequence number
+// that was seen, and reads the pod once more.
 const (
 	// ByHand: what is right can't be decided automatically.
 	ByHand Fix = ""
@@ -202,7 +202,8 @@ type key struct {
 	revision       string
 }
 
-// key excludes the revision of a block where the finding has an address's sequence number: the block is written all the time.
+// key excludes the revision of a block where the finding has an address's sequence number: the block is written all the
+// time.
 func (f Finding) key() key {
 	k := key{f.Kind, f.Object, f.Handle, f.Address, f.Sequence, f.Revision}
 	if f.Sequence != 0 {
@@ -232,7 +233,8 @@ func Worst(findings []Finding) (Grade, bool) {
 // sorted orders findings: the gravest first, then by kind and object.
 func sorted(findings []Finding) []Finding {
 	slices.SortStableFunc(findings, func(a, b Finding) int {
-		return cmp.Or(int(b.Grade-a.Grade), strings.Compare(string(a.Kind), string(b.Kind)), a.Address.Compare(b.Address), strings.Compare(a.Object, b.Object))
+		return cmp.Or(int(b.Grade-a.Grade), strings.Compare(string(a.Kind), string(b.Kind)), a.Address.Compare(b.Address),
+			strings.Compare(a.Object, b.Object))
 	})
 	return findings
 }

@@ -12,7 +12,8 @@ import (
 )
 
 func handleFinding(h *inventory.Handle, k Kind, fix Fix, format string, args ...any) Finding {
-	return Finding{Kind: k, Object: "IPAMHandle/" + h.Name, Handle: h.ID, Detail: fmt.Sprintf(format, args...), Fix: fix, Revision: h.ResourceVersion}
+	return Finding{Kind: k, Object: "IPAMHandle/" + h.Name, Handle: h.ID, Detail: fmt.Sprintf(format, args...), Fix: fix,
+		Revision: h.ResourceVersion}
 }
 
 // checkHandles compares handles with blocks. The addresses of a handle in a damaged block are unknown.

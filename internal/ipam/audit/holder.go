@@ -14,8 +14,8 @@ type Held struct {
 	Block *inventory.Block
 }
 
-// Holder is a handle and all that it holds. Its addresses are freed together or not at all. An address without a handle is a holder of
-// its own.
+// Holder is a handle and all that it holds. Its addresses are freed together or not at all. An address without a handle
+// is a holder of its own.
 type Holder struct {
 	Handle    string // empty: the address has none
 	Addresses []Held
@@ -34,7 +34,8 @@ func (h *Holder) Expired() ipam.Expired {
 	return e
 }
 
-// Holders returns the holders in a View in the order of their first addresses, without addresses that cool down or that Windows reserves.
+// Holders returns the holders in a View in the order of their first addresses, without addresses that cool down or that
+// Windows reserves.
 func Holders(v *inventory.View, index *inventory.Index) []*Holder {
 	var all []*Holder
 	byHandle := map[string]*Holder{}
@@ -66,7 +67,8 @@ func sortedBlocks(v *inventory.View) []*inventory.Block {
 	return blocks
 }
 
-// add adds an address. Those of one handle are of one container on one node; if they differ, the longer grace period applies.
+// add adds an address. Those of one handle are of one container on one node; if they differ, the longer grace period
+// applies.
 func (h *Holder) add(a Held, index *inventory.Index) {
 	verdict, why := index.Judge(a.Allocation)
 	if len(h.Addresses) == 0 {

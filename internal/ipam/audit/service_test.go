@@ -9,12 +9,14 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// An address of a Service that is gone, was made anew, or is no LoadBalancer any more is a leak, where Services are known; the
-// collector, which does not know them, leaves it alone.
+// An address of a Service that is gone, was made anew, or is no LoadBalancer any more is a leak, where Services are
+// known; the collector, which does not know them, leaves it alone.
 func TestAddressOfAService(t *testing.T) {
-	block := inventory.Block{CIDR: netip.MustParsePrefix("10.9.0.0/30"), Affinity: names.LoadBalancer, Sequence: 2, Free: 3, Allocations: []inventory.Allocation{{
-		Address: netip.MustParseAddr("10.9.0.0"), Handle: names.ServiceHandle("d", "s", "u"), Class: inventory.LoadBalancer, Namespace: "d", Service: "s", Sequence: 1,
-	}}}
+	block := inventory.Block{CIDR: netip.MustParsePrefix("10.9.0.0/30"), Affinity: names.LoadBalancer, Sequence: 2, Free: 3,
+		Allocations: []inventory.Allocation{{
+			Address: netip.MustParseAddr("10.9.0.0"), Handle: names.ServiceHandle("d", "s", "u"), Class: inventory.LoadBalancer, Namespace: "d",
+			Service: "s", Sequence: 1,
+		}}}
 	block.Name = "10-9-0-0-30"
 	service := func(uid, kind string) []inventory.Service {
 		return []inventory.Service{{Meta: api.Meta{Namespace: "d", Name: "s", UID: uid}, Type: kind}}

@@ -44,8 +44,8 @@ type BlockUsage struct {
 	Borrowed int    `json:"borrowed"`
 }
 
-// Usages counts each pool, in the order of their ranges, and last the blocks outside of all pools, if there are any. Damaged blocks are
-// not counted.
+// Usages counts each pool, in the order of their ranges, and last the blocks outside of all pools, if there are any.
+// Damaged blocks are not counted.
 func Usages(v *inventory.View) []Usage {
 	pools := readPools(v)
 	reserved := reservations(v.Reservations)
@@ -88,7 +88,8 @@ func poolOf(pools []ipam.Pool, block netip.Prefix) string {
 	return name
 }
 
-// reservations returns the reserved ranges, without those that lie in others. An entry that can't be parsed reserves nothing.
+// reservations returns the reserved ranges, without those that lie in others. An entry that can't be parsed reserves
+// nothing.
 func reservations(objects []api.IPReservation) []netip.Prefix {
 	var ranges []netip.Prefix
 	for _, r := range objects {

@@ -19,7 +19,8 @@ func large(gone int) inventory.View {
 		node := fmt.Sprintf("node-%04d", n)
 		v.Nodes = append(v.Nodes, inventory.Node{Meta: api.Meta{Name: node, UID: node, Labels: map[string]string{"kubernetes.io/os": "linux"}}})
 		cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 0}), 26)
-		b := inventory.Block{Meta: api.Meta{Name: names.Block(cidr), UID: node, ResourceVersion: "1"}, CIDR: cidr, Affinity: names.HostAffinity(node), Free: 34}
+		b := inventory.Block{Meta: api.Meta{Name: names.Block(cidr), UID: node, ResourceVersion: "1"}, CIDR: cidr,
+			Affinity: names.HostAffinity(node), Free: 34}
 		a := cidr.Addr()
 		for p := range 30 {
 			name := fmt.Sprintf("pod-%04d-%02d", n, p)
@@ -29,7 +30,8 @@ func large(gone int) inventory.View {
 			})
 			v.Handles = append(v.Handles, inventory.Handle{Meta: api.Meta{Name: handle, UID: handle[:36], ResourceVersion: "1"}, Named: true})
 			if p >= gone {
-				v.Pods = append(v.Pods, inventory.Pod{Meta: api.Meta{Name: name, Namespace: "default", UID: handle[:36]}, Node: node, Addresses: []netip.Addr{a}, Reported: true})
+				v.Pods = append(v.Pods, inventory.Pod{Meta: api.Meta{Name: name, Namespace: "default", UID: handle[:36]}, Node: node,
+					Addresses: []netip.Addr{a}, Reported: true})
 			}
 			a = a.Next()
 		}

@@ -37,8 +37,9 @@ func (h *history) deleteNode(name string) {
 	}
 }
 
-// A node that is deleted and comes back under its name within its grace period, again and again, keeps what its pods use, and its tunnel. One
-// that is away for longer loses its tunnel's address, but nothing of pods that are still in the API; it gets an address again when it is back.
+// A node that is deleted and comes back under its name within its grace period, again and again, keeps what its pods
+// use, and its tunnel. One that is away for longer loses its tunnel's address, but nothing of pods that are still in
+// the API; it gets an address again when it is back.
 func TestANodeThatComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHistory(t, 1)

@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 )
 
-// TestForeignTunnelHandles: a handle that has only the name of a node's tunnel is collected, whether all of it was seen or its metadata
-// alone; the node's own is not, as its agent may be about to use it.
+// TestForeignTunnelHandles: a handle that has only the name of a node's tunnel is collected, whether all of it was seen
+// or its metadata alone; the node's own is not, as its agent may be about to use it.
 func TestForeignTunnelHandles(t *testing.T) {
 	store := labstore.Store(t)
 	for _, named := range []bool{false, true} {
@@ -43,7 +43,8 @@ func TestForeignTunnelHandles(t *testing.T) {
 				if named {
 					seen.ID, seen.Named = "", true
 				}
-				v := &inventory.View{Ready: true, Taken: clock, Nodes: []inventory.Node{{Meta: api.Meta{Name: "gc-a"}}, {Meta: api.Meta{Name: "gc-b"}}}, Handles: []inventory.Handle{seen}}
+				v := &inventory.View{Ready: true, Taken: clock, Nodes: []inventory.Node{{Meta: api.Meta{Name: "gc-a"}}, {Meta: api.Meta{Name: "gc-b"}}},
+					Handles: []inventory.Handle{seen}}
 				st, _ := Pass(State{}, v, defaultRules)
 				v.Taken = v.Taken.Add(time.Hour)
 				_, decision := Pass(st, v, defaultRules)
@@ -60,12 +61,14 @@ func TestForeignTunnelHandles(t *testing.T) {
 	}
 }
 
-// TestADamagedBlockHidesItsOwnHoldersOnly: one block that cannot be read keeps handles that say they hold something in it, and no others.
+// TestADamagedBlockHidesItsOwnHoldersOnly: one block that cannot be read keeps handles that say they hold something in
+// it, and no others.
 func TestADamagedBlockHidesItsOwnHoldersOnly(t *testing.T) {
 	store := labstore.Store(t)
 	const cidr = "10.83.0.0/26"
 	block := &api.IPAMBlock{Meta: api.Meta{Name: "10-83-0-0-26"}}
-	block.Spec = api.IPAMBlockSpec{CIDR: cidr, Allocations: make([]*int, 3), Unallocated: []int{0, 1, 77}, Attributes: []api.AllocationAttribute{}, SequenceNumberForAllocation: map[string]uint64{}}
+	block.Spec = api.IPAMBlockSpec{CIDR: cidr, Allocations: make([]*int, 3), Unallocated: []int{0, 1, 77},
+		Attributes: []api.AllocationAttribute{}, SequenceNumberForAllocation: map[string]uint64{}}
 	labstore.Make(t, store, block)
 	handles := map[string]struct {
 		blocks map[string]int
@@ -102,7 +105,8 @@ func TestADamagedBlockHidesItsOwnHoldersOnly(t *testing.T) {
 	}
 }
 
-// A view of a time that is not known, as before all watches are open, begins no grace period: else it would be over with the next view.
+// A view of a time that is not known, as before all watches are open, begins no grace period: else it would be over
+// with the next view.
 func TestAViewOfUnknownTimeBeginsNoGrace(t *testing.T) {
 	obj := &api.IPAMHandle{Meta: api.Meta{Name: "gc-young"}, Spec: api.IPAMHandleSpec{HandleID: "gc-young", Block: map[string]int{}}}
 	v := &inventory.View{Ready: true, Handles: []inventory.Handle{inventory.NewHandle(obj)}}

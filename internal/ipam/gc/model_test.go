@@ -24,19 +24,21 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestHistories runs random histories of a cluster: pods come and go on nodes that come and go, containers start anew in their pods,
-// processes die between two writes, DELs are lost, tunnels have addresses. Two collectors look at it, through views that are old, that
-// went back in time, or that say they are of now and are not; they carry out what they have decided late, while everything goes on
-// between any two of their requests, and are killed on the way. After each step every container that lives holds what it was
-// given, and so does every tunnel that an agent has looked after since its Node is there. In the end, when the cluster is quiet and has
-// been seen as it is three times, nothing is left that nobody uses.
+// TestHistories runs random histories of a cluster: pods come and go on nodes that come and go, containers start anew
+// in their pods, processes die between two writes, DELs are lost, tunnels have addresses. Two collectors look at it,
+// through views that are old, that went back in time, or that say they are of now and are not; they carry out what they
+// have decided late, while everything goes on between any two of their requests, and are killed on the way. After each
+// step every container that lives holds what it was given, and so does every tunnel that an agent has looked after
+// since its Node is there. In the end, when the cluster is quiet and has been seen as it is three times, nothing is
+// left that nobody uses.
 //
 // A history is a function of its seed: a failure names it, and -model.seed replays it.
 func TestHistories(t *testing.T) {
 	datastoretest.Histories(t, 150, func(t *testing.T, seed uint64) { newHistory(t, seed).run() })
 }
 
-// defaultRules are Calico's, and for nodes that are gone the time in which a Node can be deleted and registered again by hand.
+// defaultRules are Calico's, and for nodes that are gone the time in which a Node can be deleted and registered again
+// by hand.
 var defaultRules = Rules{Grace: 15 * time.Minute, NodeGrace: 10 * time.Second}
 
 // container is a sandbox that got addresses.
@@ -99,7 +101,8 @@ func newHistory(t *testing.T, seed uint64) *history {
 	h.create(&api.IPPool{Meta: api.Meta{Name: "v4"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/25", BlockSize: 29}})
 	h.create(&api.IPPool{Meta: api.Meta{Name: "v6"}, Spec: api.IPPoolSpec{CIDR: "fd00::/121", BlockSize: 125}})
 	if seed%4 == 0 {
-		h.create(&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 60}})
+		h.create(&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName},
+			Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 60}})
 	}
 	return h
 }
@@ -184,7 +187,8 @@ func (h *history) happen() {
 	}
 }
 
-// disturb is what must not go wrong between the last look at a block and the write: somebody comes back to an address in it.
+// disturb is what must not go wrong between the last look at a block and the write: somebody comes back to an address
+// in it.
 func (h *history) disturb() {
 	if h.rng.IntN(3) == 0 {
 		h.takeBare(fmt.Sprintf("n%d", h.rng.IntN(4)), fmt.Sprintf("p%d", h.rng.IntN(12)))
@@ -254,8 +258,8 @@ func (h *history) startPod(node, name string, wants []netip.Addr) {
 	h.add(node, name, wants)
 }
 
-// add is an ADD that succeeds: the plugin writes the addresses on the pod. The kubelet does so later, or is cut off. There are kubelets
-// and plugins of one family, who name the first address only.
+// add is an ADD that succeeds: the plugin writes the addresses on the pod. The kubelet does so later, or is cut off.
+// There are kubelets and plugins of one family, who name the first address only.
 func (h *history) add(node, name string, wants []netip.Addr) {
 	h.count++
 	c := &container{node: node, pod: name, handle: fmt.Sprintf("k8s-pod-network.C%d", h.count), narrow: h.rng.IntN(6) == 0}
@@ -276,7 +280,8 @@ func (h *history) add(node, name string, wants []netip.Addr) {
 }
 
 func (h *history) assign(c *container, attrs map[string]string, wants []netip.Addr) bool {
-	req := ipam.Request{Owner: ipam.Owner{Handle: c.handle, Attrs: attrs}, Host: c.node, V4: true, V6: h.rng.IntN(2) == 0, Use: api.UseWorkload, Addresses: wants}
+	req := ipam.Request{Owner: ipam.Owner{Handle: c.handle, Attrs: attrs}, Host: c.node, V4: true, V6: h.rng.IntN(2) == 0,
+		Use: api.UseWorkload, Addresses: wants}
 	got, err := h.client().Assign(h.ctx, req)
 	if err != nil {
 		h.note("%s got nothing: %v", c.handle, err)
@@ -368,7 +373,8 @@ func (h *history) finishPod(name string) {
 	_ = h.store.Update(h.ctx, p)
 }
 
-// tunnel has a node's agent look after its tunnel's address. It may have been started just now, on a disk that may be new.
+// tunnel has a node's agent look after its tunnel's address. It may have been started just now, on a disk that may be
+// new.
 func (h *history) tunnel(node string) {
 	a := h.agents[node]
 	if a == nil {
@@ -391,7 +397,8 @@ func (h *history) tick(node string, a *agent) {
 		return
 	}
 	handle := names.TunnelHandle(node)
-	in := duties.TunnelInput{Ranges: duties.Ranges{Assign: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/25")}}, UID: n.UID, Known: a.known == n.UID,
+	in := duties.TunnelInput{Ranges: duties.Ranges{Assign: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/25")}},
+		UID: n.UID, Known: a.known == n.UID,
 		Noted: n.Annotations[api.AnnotationIPv4TunnelAddr]}
 	addr, err := a.keeper.Address(h.ctx, in)
 	if err != nil {
@@ -419,7 +426,8 @@ func (h *history) beforeHandles(node string) {
 	h.count++
 	handle := fmt.Sprintf("before-%d", h.count)
 	attrs := map[string]string{"node": node, "pod": handle, "namespace": "d"}
-	got, err := h.client().Assign(h.ctx, ipam.Request{Owner: ipam.Owner{Handle: handle, Attrs: attrs}, Host: node, V4: true, Use: api.UseWorkload})
+	got, err := h.client().Assign(h.ctx,
+		ipam.Request{Owner: ipam.Owner{Handle: handle, Attrs: attrs}, Host: node, V4: true, Use: api.UseWorkload})
 	if err != nil {
 		return
 	}
@@ -474,7 +482,8 @@ func (h *history) crashedADD(node string) {
 	})
 	handle := fmt.Sprintf("k8s-pod-network.c%d", h.count)
 	h.note("the ADD of %s on %s dies at request %d", handle, node, at)
-	req := ipam.Request{Owner: ipam.Owner{Handle: handle, Attrs: map[string]string{"node": node, "pod": "never", "namespace": "d"}}, Host: node, V4: true, V6: true, Use: api.UseWorkload}
+	req := ipam.Request{Owner: ipam.Owner{Handle: handle, Attrs: map[string]string{"node": node, "pod": "never", "namespace": "d"}},
+		Host: node, V4: true, V6: true, Use: api.UseWorkload}
 	_, _ = ipam.NewClient(session, h.now).Assign(h.ctx, req)
 }
 
@@ -504,8 +513,8 @@ func (h *history) takeView() {
 	h.views = append(h.views, h.read())
 }
 
-// view is what a collector sees: the cluster as it is, as it was, or, for as long as its cache is stuck, always the same with the word that
-// it is so now.
+// view is what a collector sees: the cluster as it is, as it was, or, for as long as its cache is stuck, always the
+// same with the word that it is so now.
 func (h *history) view(who int) inventory.View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -597,8 +606,8 @@ func (h *history) check() {
 	}
 }
 
-// quiesce lets nothing happen any more but what Kubernetes does, which deletes pods of nodes that died and says what addresses the
-// others have, and looks some times.
+// quiesce lets nothing happen any more but what Kubernetes does, which deletes pods of nodes that died and says what
+// addresses the others have, and looks some times.
 func (h *history) quiesce() {
 	for i := range 12 {
 		name := fmt.Sprintf("p%d", i)

@@ -19,7 +19,8 @@ type Rules struct {
 	NodeGrace time.Duration
 }
 
-// State is what earlier views have shown: since when each candidate has been one. It is a value: a pass returns a new one.
+// State is what earlier views have shown: since when each candidate has been one. It is a value: a pass returns a new
+// one.
 type State struct {
 	taken time.Time
 	seen  map[thing]sighting
@@ -60,9 +61,10 @@ func (d *Decision) due(fix audit.Fix) []audit.Candidate {
 	return all
 }
 
-// Pass judges a view. A candidate is due when two views have shown it, unchanged, and the second was taken at least the grace period
-// after the first. Time is that of the views, not of the calls: while a cache is not updated nothing becomes due. A view that is older
-// than the one before is ignored, and so is one of a datastore that is not ready, or of a time that is not known: it may be incomplete.
+// Pass judges a view. A candidate is due when two views have shown it, unchanged, and the second was taken at least the
+// grace period after the first. Time is that of the views, not of the calls: while a cache is not updated nothing
+// becomes due. A view that is older than the one before is ignored, and so is one of a datastore that is not ready, or
+// of a time that is not known: it may be incomplete.
 func Pass(st State, view *inventory.View, rules Rules) (State, Decision) {
 	if !view.Ready || view.Taken.IsZero() || view.Taken.Before(st.taken) {
 		return st, Decision{}
@@ -114,7 +116,8 @@ func (p *pass) see(what thing, form uint64, grace time.Duration) (due bool) {
 	return false
 }
 
-// due records a candidate, and reports whether its grace period is over. Objects of a node that is gone have that node's.
+// due records a candidate, and reports whether its grace period is over. Objects of a node that is gone have that
+// node's.
 func (p *pass) due(c *audit.Candidate) bool {
 	what, form, node := identity(c)
 	if long, gone := p.gone[node]; gone {
@@ -124,7 +127,8 @@ func (p *pass) due(c *audit.Candidate) bool {
 	return p.rules.Grace > 0 && p.see(what, form, p.rules.Grace)
 }
 
-// identity returns what identifies a candidate, a hash of its state, and the node whose existence decides on its grace period.
+// identity returns what identifies a candidate, a hash of its state, and the node whose existence decides on its grace
+// period.
 func identity(c *audit.Candidate) (what thing, form uint64, node string) {
 	var m *api.Meta
 	switch {

@@ -64,8 +64,8 @@ type sweep struct {
 	report Report
 }
 
-// Sweep carries out a decision. Failed and changed objects are left to the next pass; an unavailable datastore or API server ends the
-// sweep.
+// Sweep carries out a decision. Failed and changed objects are left to the next pass; an unavailable datastore or API
+// server ends the sweep.
 func (s *Sweeper) Sweep(ctx context.Context, view *inventory.View, d *Decision) (Report, error) {
 	w := &sweep{Sweeper: s, view: view, report: Report{Freed: map[string]int{}}, handles: map[string]*inventory.Handle{}}
 	for i := range view.Handles {
@@ -157,7 +157,8 @@ func unusedNow(index *inventory.Index, h *audit.Holder) bool {
 	})
 }
 
-// deleteFreed deletes the handles of freed holders, as the view showed them. One that has changed is left to a later pass.
+// deleteFreed deletes the handles of freed holders, as the view showed them. One that has changed is left to a later
+// pass.
 func (w *sweep) deleteFreed(ctx context.Context, freed []*audit.Holder) error {
 	return each(ctx, freed, func(ctx context.Context, h *audit.Holder) error {
 		if seen := w.handles[inventory.HandleName(h.Handle)]; h.Handle != "" && seen != nil {
@@ -177,8 +178,8 @@ func (w *sweep) deleteHandle(ctx context.Context, seen *inventory.Handle, id str
 	return err
 }
 
-// deleteHandles deletes handles that hold nothing. One consistent list of all blocks confirms that for all of them: none was written for
-// the grace period, and an assignment writes the handle before the block.
+// deleteHandles deletes handles that hold nothing. One consistent list of all blocks confirms that for all of them:
+// none was written for the grace period, and an assignment writes the handle before the block.
 func (w *sweep) deleteHandles(ctx context.Context, d *Decision) error {
 	unused, err := w.exceptTunnels(ctx, d.due(audit.RemoveHandle))
 	if err != nil || len(unused) == 0 {
@@ -231,8 +232,8 @@ func (w *sweep) deleteEmpty(ctx context.Context, h *inventory.Handle, damaged []
 	return w.deleteHandle(ctx, h, h.ID)
 }
 
-// exceptTunnels reads the handles that are named like that of an existing node's tunnel and of which only the metadata was seen. It
-// returns those that are not the node's, and all other handles.
+// exceptTunnels reads the handles that are named like that of an existing node's tunnel and of which only the metadata
+// was seen. It returns those that are not the node's, and all other handles.
 func (w *sweep) exceptTunnels(ctx context.Context, due []audit.Candidate) (unused []*inventory.Handle, err error) {
 	index := inventory.NewIndex(w.view.Nodes, nil)
 	for _, c := range due {

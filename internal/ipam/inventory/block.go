@@ -65,7 +65,8 @@ func NewBlock(obj *api.IPAMBlock) Block {
 
 // bare keeps the metadata that identifies an object and its revision.
 func bare(m api.Meta) api.Meta {
-	return api.Meta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp, Annotations: bookmark(m)}
+	return api.Meta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp,
+		Annotations: bookmark(m)}
 }
 
 // windowsReserved is the handle, in any case, of the addresses that Windows keeps for itself in each of its blocks.
@@ -74,7 +75,8 @@ const windowsReserved = "windows-reserved-ipam-handle"
 // newAllocation reads the attributes of an address's owner.
 func newAllocation(owner *api.AllocationAttribute) Allocation {
 	at := owner.Secondary
-	a := Allocation{Node: shared(at["node"]), Namespace: shared(at["namespace"]), Pod: at["pod"], Service: at["service"], Since: since(at["timestamp"])}
+	a := Allocation{Node: shared(at["node"]), Namespace: shared(at["namespace"]), Pod: at["pod"], Service: at["service"],
+		Since: since(at["timestamp"])}
 	if owner.HandleID != nil {
 		a.Handle = *owner.HandleID
 	}
@@ -164,7 +166,8 @@ func (h *Handle) UnmarshalJSON(data []byte) error {
 
 // NewHandle returns the relevant parts of a stored handle.
 func NewHandle(obj *api.IPAMHandle) Handle {
-	h := Handle{Meta: bare(obj.Meta), ID: obj.Spec.HandleID, Named: obj.Spec.HandleID == "", Node: shared(obj.Annotations[names.AnnotationNode])}
+	h := Handle{Meta: bare(obj.Meta), ID: obj.Spec.HandleID, Named: obj.Spec.HandleID == "",
+		Node: shared(obj.Annotations[names.AnnotationNode])}
 	for text, n := range obj.Spec.Block {
 		cidr, err := netip.ParsePrefix(text)
 		if err != nil {
@@ -180,8 +183,8 @@ func NewHandle(obj *api.IPAMHandle) Handle {
 	return h
 }
 
-// HandleName returns the name of the object of a handle. Calico's migration from host-local once stored handles with a carriage return;
-// it compares without, too.
+// HandleName returns the name of the object of a handle. Calico's migration from host-local once stored handles with a
+// carriage return; it compares without, too.
 func HandleName(id string) string {
 	id, _, _ = strings.Cut(id, "\r")
 	return names.Handle(id)

@@ -30,7 +30,8 @@ func readYAML(t *testing.T, path string, into any) {
 func TestBlockOfCalico(t *testing.T) {
 	var b Block
 	readYAML(t, filepath.Join("..", "..", "testkit", "labtest", "testdata", "calico", "ipamblock-192-168-154-0-26.yaml"), &b)
-	if b.Damage != nil || b.CIDR != netip.MustParsePrefix("192.168.154.0/26") || b.Name != "192-168-154-0-26" || b.Free+len(b.Allocations) != 64 {
+	if b.Damage != nil || b.CIDR != netip.MustParsePrefix("192.168.154.0/26") || b.Name != "192-168-154-0-26" ||
+		b.Free+len(b.Allocations) != 64 {
 		t.Fatalf("%+v", b)
 	}
 	if _, ok := b.Owner(); !ok {
@@ -99,9 +100,12 @@ func TestPodsAddresses(t *testing.T) {
 		{`{"metadata":{"name":"p","namespace":"d"}}`, nil, false},
 		{`{"status":{"podIP":"10.0.0.1","podIPs":[{"ip":"10.0.0.1"},{"ip":"FD00:0:0::00AB"}]}}`, []string{"10.0.0.1", "fd00::ab"}, true},
 		{`{"status":{"podIP":"::ffff:10.0.0.1"}}`, []string{"10.0.0.1"}, true},
-		{`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"10.0.0.1/32","cni.projectcalico.org/podIPs":"10.0.0.1/32, fd00:0::1/128"}}}`, []string{"10.0.0.1", "fd00::1"}, false},
-		{`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"","cni.projectcalico.org/podIPs":""}},"status":{"podIP":"10.0.0.9"}}`, []string{"10.0.0.9"}, true},
-		{`{"metadata":{"annotations":{"k8s.v1.cni.cncf.io/network-status":"[{\"ips\":[\"10.0.0.1\"]},{\"ips\":[\"10.9.0.1\",\"fd00::9\"]}]"}},"status":{"podIP":"10.0.0.1"}}`, []string{"10.0.0.1", "10.9.0.1", "fd00::9"}, true},
+		{`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"10.0.0.1/32","cni.projectcalico.org/podIPs":"10.0.0.1/32, fd00:0::1/128"}}}`,
+			[]string{"10.0.0.1", "fd00::1"}, false},
+		{`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"","cni.projectcalico.org/podIPs":""}},"status":{"podIP":"10.0.0.9"}}`,
+			[]string{"10.0.0.9"}, true},
+		{`{"metadata":{"annotations":{"k8s.v1.cni.cncf.io/network-status":"[{\"ips\":[\"10.0.0.1\"]},{\"ips\":[\"10.9.0.1\",\"fd00::9\"]}]"}},` +
+			`"status":{"podIP":"10.0.0.1"}}`, []string{"10.0.0.1", "10.9.0.1", "fd00::9"}, true},
 		{`{"metadata":{"annotations":{"k8s.v1.cni.cncf.io/network-status":"odd"}},"status":{"podIP":"odd"}}`, nil, false},
 	} {
 		var p Pod
@@ -118,8 +122,11 @@ func TestPodsAddresses(t *testing.T) {
 
 func TestNodesAddresses(t *testing.T) {
 	var n Node
-	errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"a","annotations":{"projectcalico.org/IPv6Address":"fd00::1/64","projectcalico.org/IPv4Address":"10.0.0.1"}},
-		"status":{"addresses":[{"type":"Hostname","address":"a"},{"type":"InternalIP","address":"::ffff:10.0.0.1"},{"type":"InternalIP","address":"odd"},{"type":"ExternalIP","address":"10.0.0.9"}]}}`), &n))
+	errtest.Must(t, json.Unmarshal(
+		[]byte(`{"metadata":{"name":"a","annotations":{"projectcalico.org/IPv6Address":"fd00::1/64","projectcalico.org/IPv4Address":"10.0.0.1"}},
+		"status":{"addresses":[{"type":"Hostname","address":"a"},{"type":"InternalIP","address":"::ffff:10.0.0.1"},
+			{"type":"InternalIP","address":"odd"},{"type":"ExternalIP","address":"10.0.0.9"}]}}`),
+		&n))
 	difftest.Want(t, "stated", "[10.0.0.1 fd00::1] [10.0.0.1]", fmt.Sprint(n.Stated, n.Internal))
 }
 
@@ -144,16 +151,20 @@ func TestJudge(t *testing.T) {
 		{"a pod that runs on a node whose Node is gone", allocation, pod(func(*Pod) {}), nil, Live},
 		{"a pod that is being deleted", allocation, pod(func(p *Pod) { p.DeletionTimestamp = "now" }), nodes, Live},
 		{"a pod that says nothing yet", allocation, pod(func(p *Pod) { p.Addresses, p.Reported = nil, false }), nodes, Live},
-		{"a pod that is not scheduled, under the name of an older one", allocation, pod(func(p *Pod) { p.Node, p.Addresses, p.Reported = "", nil, false }), nodes, Live},
+		{"a pod that is not scheduled, under the name of an older one", allocation,
+			pod(func(p *Pod) { p.Node, p.Addresses, p.Reported = "", nil, false }), nodes, Live},
 		{"a pod that is gone", allocation, nil, nodes, Dead},
 		{"a pod that is gone with its node", allocation, nil, nil, Orphaned},
 		{"a completed Job's pod", allocation, pod(func(p *Pod) { p.Finished = true }), nodes, Dead},
 		{"a pod on another node", allocation, pod(func(p *Pod) { p.Node = "b" }), nodes, Dead},
-		{"a pod with another address", allocation, pod(func(p *Pod) { p.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.2")} }), nodes, Dead},
-		{"a further interface of a pod that does not say so", change(func(a *Allocation) { a.Address, a.Further = netip.MustParseAddr("10.0.0.2"), true }),
+		{"a pod with another address", allocation,
+			pod(func(p *Pod) { p.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.2")} }), nodes, Dead},
+		{"a further interface of a pod that does not say so",
+			change(func(a *Allocation) { a.Address, a.Further = netip.MustParseAddr("10.0.0.2"), true }),
 			pod(func(*Pod) {}), nodes, Live},
 		{"a further interface of a pod that is gone", change(func(a *Allocation) { a.Further = true }), nil, nodes, Dead},
-		{"one of a pod's many addresses", allocation, pod(func(p *Pod) { p.Addresses = []netip.Addr{netip.MustParseAddr("fd00::1"), at} }), nodes, Live},
+		{"one of a pod's many addresses", allocation,
+			pod(func(p *Pod) { p.Addresses = []netip.Addr{netip.MustParseAddr("fd00::1"), at} }), nodes, Live},
 		{"a pod in the node's network", allocation, pod(func(p *Pod) { p.HostNetwork, p.Addresses = true, nil }), nodes, Dead},
 		{"another namespace's pod", allocation, pod(func(p *Pod) { p.Namespace = "e" }), nodes, Dead},
 		{"one that cools down", change(func(a *Allocation) { a.Released = time.Now() }), nil, nodes, Live},

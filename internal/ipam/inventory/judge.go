@@ -109,7 +109,8 @@ func (x *Index) Judge(a *Allocation) (verdict Verdict, why string) {
 	return Dead, why
 }
 
-// unused returns why a pod, nil if there is none, does not use an address that was assigned to it; empty if it does, or may.
+// unused returns why a pod, nil if there is none, does not use an address that was assigned to it; empty if it does, or
+// may.
 func (p *Pod) unused(a *Allocation) string {
 	switch {
 	case p == nil:

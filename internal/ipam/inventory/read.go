@@ -21,8 +21,8 @@ type Source struct {
 	Cluster datastore.Store
 }
 
-// Read reads everything. Each list is consistent in itself; in a running cluster one list may be newer than another, so a caller that
-// acts on a View checks again.
+// Read reads everything. Each list is consistent in itself; in a running cluster one list may be newer than another, so
+// a caller that acts on a View checks again.
 //
 // Nodes, Pods and Services are read after the addresses, so that a pod that starts meanwhile is seen.
 func Read(ctx context.Context, from Source, now func() time.Time) (View, error) {

@@ -1,7 +1,9 @@
-// Package inventory is the holders and the users of addresses as plain data: one View of one moment, read from a datastore and from
-// Kubernetes. Index says of an address whether it is in use; other conclusions from a View belong to packages audit and gc.
+// Package inventory is the holders and the users of addresses as plain data: one View of one moment, read from a
+// datastore and from Kubernetes. Index says of an address whether it is in use; other conclusions from a View belong to
+// packages audit and gc.
 //
-// Its types decode themselves from the API's objects and keep only what matters, so that a View of 30,000 pods is small.
+// Its types decode themselves from the API's objects and keep only what matters, so that a View of 30,000 pods is
+// small.
 package inventory
 
 import (
@@ -46,8 +48,8 @@ type Block struct {
 	Allocations []Allocation
 	// Free is how many addresses can be assigned, reserved ones among them.
 	Free int
-	// Damage is the contradiction in the block's fields, nil if there is none. Of a damaged block only the name, the revision and, if
-	// the name has it, the CIDR are known.
+	// Damage is the contradiction in the block's fields, nil if there is none. Of a damaged block only the name, the
+	// revision and, if the name has it, the CIDR are known.
 	Damage error
 }
 
@@ -74,9 +76,11 @@ type Allocation struct {
 	Sequence uint64
 	// Class is the kind of its holder.
 	Class Class
-	// Further: the address is on an additional interface of the pod, as Multus adds them. The pod's status may not list it.
+	// Further: the address is on an additional interface of the pod, as Multus adds them. The pod's status may not list
+	// it.
 	Further bool
-	// Node, Namespace, Pod and Service name the holder, as far as the attributes do; Type is the type in a tunnel's attributes.
+	// Node, Namespace, Pod and Service name the holder, as far as the attributes do; Type is the type in a tunnel's
+	// attributes.
 	Node, Namespace, Pod, Service, Type string
 	// Since is the time of the assignment in the attributes; zero if they have none.
 	Since time.Time
@@ -108,7 +112,8 @@ func (c Class) String() string { return classes[c] }
 // Handle is an IPAMHandle.
 type Handle struct {
 	api.Meta // without labels and annotations
-	// ID is the handle's ID in its own case. Blocks are the numbers of addresses by block that it records. Both are empty if Named.
+	// ID is the handle's ID in its own case. Blocks are the numbers of addresses by block that it records. Both are empty
+	// if Named.
 	ID     string
 	Blocks map[netip.Prefix]int
 	// Odd are keys of spec.block that are no CIDRs.

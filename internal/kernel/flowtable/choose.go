@@ -16,7 +16,8 @@ import (
 type Config struct {
 	// PodLinks is the prefix of the names of pods' links: one of the two devices of a connection is a pod's.
 	PodLinks string
-	// Guard names what the packet guard lets pods send: when it changes, all connections leave the flowtable, as their next packets may be dropped.
+	// Guard names what the packet guard lets pods send: when it changes, all connections leave the flowtable, as their
+	// next packets may be dropped.
 	Guard string
 	// Devices take part, sorted: packets that come in by one are looked up.
 	Devices []string
@@ -59,12 +60,14 @@ func (r Release) Before(major, minor int) bool {
 // uplinkKinds are links behind which a packet's network header follows the link's own, and that have neighbours.
 var uplinkKinds = []string{"device", "veth", "bond", "bridge", "vlan", "macvlan", "team"}
 
-// tunnelKinds are those of uplinkKinds at which the kernel itself looks into IPIP: behind others it asks for a link below them.
+// tunnelKinds are those of uplinkKinds at which the kernel itself looks into IPIP: behind others it asks for a link
+// below them.
 var tunnelKinds = []string{"device", "veth", "bond", "team"}
 
-// ByPeers reports that the kernel gains by a device of kind ipip for each peer: since Linux 6.19 it knows IPIP itself in a flowtable, by devices with one
-// peer, and offloads nothing of a device with any peer such as tunl0: a stream then costs 3 % more than without, and a connection 13 %. Before, tunl0 is a
-// device like others. Nothing but packets tells what a kernel does, so that its release has to.
+// ByPeers reports that the kernel gains by a device of kind ipip for each peer: since Linux 6.19 it knows IPIP itself
+// in a flowtable, by devices with one peer, and offloads nothing of a device with any peer such as tunl0: a stream then
+// costs 3 % more than without, and a connection 13 %. Before, tunl0 is a device like others. Nothing but packets tells
+// what a kernel does, so that its release has to.
 func (f Fabric) ByPeers(links []netlinkx.Link) bool {
 	return f.IPIP && !f.Kernel.Before(6, 19) && slices.ContainsFunc(links, func(l netlinkx.Link) bool {
 		return l.Name == f.Underlay && l.Master == 0 && slices.Contains(tunnelKinds, l.Kind)
@@ -73,8 +76,8 @@ func (f Fabric) ByPeers(links []netlinkx.Link) bool {
 
 // Choose returns the devices among links between which the kernel gains by a flowtable.
 //
-// Kernels before 6.1 were never tested, and early ones refuse to forget a connection that is in a flowtable. Where no way to other nodes gains there is no
-// flowtable: each packet is looked up in it.
+// Kernels before 6.1 were never tested, and early ones refuse to forget a connection that is in a flowtable. Where no
+// way to other nodes gains there is no flowtable: each packet is looked up in it.
 func Choose(f Fabric, podLinks string, links []netlinkx.Link) Config {
 	c, leaves := Config{PodLinks: podLinks, Tunnels: f.ByPeers(links)}, false
 	if c.Tunnels {

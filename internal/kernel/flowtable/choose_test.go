@@ -24,7 +24,8 @@ func TestChoose(t *testing.T) {
 		"IPIP, where it loses":          {Fabric{IPIP: true, Kernel: recent}, nil},
 		"IPIP and routes, where it may": {Fabric{IPIP: true, Uplinks: []string{"eth0", ""}, Kernel: recent}, []string{"cali1", "cali2", "eth0"}},
 		"VXLAN":                         {Fabric{VXLAN: true, Kernel: recent}, []string{"cali1", "cali2", "vxlan-v6.calico", "vxlan.calico"}},
-		"routes by one of two links":    {Fabric{Uplinks: []string{"eth1", "eth0"}, Kernel: old}.Without([]string{"eth1"}), []string{"cali1", "cali2", "eth0"}},
+		"routes by one of two links": {Fabric{Uplinks: []string{"eth1", "eth0"}, Kernel: old}.Without([]string{"eth1"}),
+			[]string{"cali1", "cali2", "eth0"}},
 		"IPIP, not by its underlay":     {Fabric{IPIP: true, Underlay: "eth0", Kernel: recent}.Without([]string{"eth0"}), nil},
 		"a link in a VRF":               {Fabric{Uplinks: []string{"vrf-eth"}, Kernel: old}, nil},
 		"a link without neighbours":     {Fabric{Uplinks: []string{"tun0"}, Kernel: old}, nil},
@@ -37,11 +38,13 @@ func TestChoose(t *testing.T) {
 		"a link that packets leave by":  {Fabric{Underlay: "eth0", Kernel: recent}, nil},
 		"no way to other nodes":         {Fabric{Kernel: old}, nil},
 	} {
-		if got := Choose(c.fabric, "cali", links); !slices.Equal(got.Devices, c.want) || (got.PodLinks == "cali") != (c.want != nil) || got.Tunnels != (name == "IPIP by devices with one peer") {
+		if got := Choose(c.fabric, "cali", links); !slices.Equal(got.Devices, c.want) || (got.PodLinks == "cali") != (c.want != nil) ||
+			got.Tunnels != (name == "IPIP by devices with one peer") {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
-	if got := Choose(Fabric{IPIP: true, Kernel: old}, "cali", []netlinkx.Link{{Name: "tunl0", Kind: "bridge"}, {Name: "cali1", Kind: "veth"}}); got.Devices != nil {
+	if got := Choose(Fabric{IPIP: true, Kernel: old}, "cali",
+		[]netlinkx.Link{{Name: "tunl0", Kind: "bridge"}, {Name: "cali1", Kind: "veth"}}); got.Devices != nil {
 		t.Errorf("a bridge called tunl0: %v", got)
 	}
 }

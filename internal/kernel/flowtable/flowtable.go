@@ -28,7 +28,8 @@ const (
 )
 
 // ErrUnsupported says that the kernel has no flowtables.
-var ErrUnsupported = errors.New("the kernel has no flowtables for nftables: load modules nf_flow_table_inet and nft_flow_offload, or set CONFIG_NF_FLOW_TABLE_INET and CONFIG_NFT_FLOW_OFFLOAD")
+var ErrUnsupported = errors.New("the kernel has no flowtables for nftables: load modules nf_flow_table_inet and nft_flow_offload, or set " +
+	"CONFIG_NF_FLOW_TABLE_INET and CONFIG_NFT_FLOW_OFFLOAD")
 
 // Syncer keeps the table. It is safe for concurrent use.
 type Syncer struct {
@@ -57,8 +58,8 @@ func New(ns *netlinkx.Namespace) *Syncer { return &Syncer{table: nft.NewOwned(ns
 // Close closes the socket. The table stays.
 func (s *Syncer) Close() { s.table.Close() }
 
-// Sync makes the table as desired. Only differences are written: connections stay in the flowtable when devices come and go. The error
-// is ErrUnsupported if the kernel cannot, and of netlinkx.IsNotExist if a device has gone meanwhile.
+// Sync makes the table as desired. Only differences are written: connections stay in the flowtable when devices come
+// and go. The error is ErrUnsupported if the kernel cannot, and of netlinkx.IsNotExist if a device has gone meanwhile.
 func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,8 +67,9 @@ func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	return s.restore(ctx)
 }
 
-// Narrow takes back which peers' connections, and which devices, take part, as far as c says otherwise: before routes change, so that no
-// connection enters by a device that a route does not lead back by any more, or leads out by to next hops that the flowtable does not follow.
+// Narrow takes back which peers' connections, and which devices, take part, as far as c says otherwise: before routes
+// change, so that no connection enters by a device that a route does not lead back by any more, or leads out by to next
+// hops that the flowtable does not follow.
 func (s *Syncer) Narrow(ctx context.Context, c Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,15 +284,17 @@ func without(a, b []string) (rest []string) {
 	return rest
 }
 
-// chains let a connection into the flowtable when it has proven to last, with a packet from a pod to another device that takes part: of TCP after the
-// handshake. To let in one packet's connection of sixteen by chance, which spares short ones, cost more than it saved. Of UDP only those are taken that go
-// where the client has sent them: a client may go on sending to the endpoint of a Service that has gone, and what of that kube-proxy finds and deletes is
-// not to depend on a flowtable.
+// chains let a connection into the flowtable when it has proven to last, with a packet from a pod to another device
+// that takes part: of TCP after the handshake. To let in one packet's connection of sixteen by chance, which spares
+// short ones, cost more than it saved. Of UDP only those are taken that go where the client has sent them: a client may
+// go on sending to the endpoint of a Service that has gone, and what of that kube-proxy finds and deletes is not to
+// depend on a flowtable.
 //
-// For the way back the kernel takes the device that the packet has come in by, whatever the routes say: right for a pod's link. A packet that another node
-// sends by another device than a route leads to it (while a pool changes its encapsulation, or by the second of two uplinks) would have what goes back
-// lost. Of these only packets by the device for a single node are taken, as one that goes out by tunl0 has no such device, and only from sources to which
-// routes lead by that node.
+// For the way back the kernel takes the device that the packet has come in by, whatever the routes say: right for a
+// pod's link. A packet that another node sends by another device than a route leads to it (while a pool changes its
+// encapsulation, or by the second of two uplinks) would have what goes back lost. Of these only packets by the device
+// for a single node are taken, as one that goes out by tunl0 has no such device, and only from sources to which routes
+// lead by that node.
 func (c Config) chains() []nft.Chain {
 	established := nft.Established.In()
 	add := nft.Offload(flowtable)
@@ -298,7 +302,8 @@ func (c Config) chains() []nft.Chain {
 		nft.NewRule(c.Guard, nft.InLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.OutLink), add),
 	}
 	if c.Tunnels {
-		offload = append(offload, nft.NewRule("", nft.IPv4.Is(), nft.OutLink.HasPrefix(c.PodLinks), nft.In(peersSet, nft.InLink, nft.IPv4.Src), add))
+		offload = append(offload,
+			nft.NewRule("", nft.IPv4.Is(), nft.OutLink.HasPrefix(c.PodLinks), nft.In(peersSet, nft.InLink, nft.IPv4.Src), add))
 	}
 	return []nft.Chain{
 		{Name: offloadChain, Rules: offload},

@@ -113,7 +113,8 @@ func next(t *testing.T, conn *net.UDPConn, wait time.Duration) (string, netip.Ad
 
 const soon, surely = 200 * time.Millisecond, 20 * time.Second
 
-// TestSpoofedSource sends frames with other pods', nodes' and strangers' addresses to another pod, to the node and to another node.
+// TestSpoofedSource sends frames with other pods', nodes' and strangers' addresses to another pod, to the node and to
+// another node.
 func TestSpoofedSource(t *testing.T) {
 	for name, is := range map[string]struct {
 		own, node, to netip.Addr
@@ -157,7 +158,8 @@ func TestSpoofedSource(t *testing.T) {
 	}
 }
 
-// loosen takes the reverse path filter off the attacker's link, and further ones, which stops much of IPv4 as well: what is tried is the guard.
+// loosen takes the reverse path filter off the attacker's link, and further ones, which stops much of IPv4 as well:
+// what is tried is the guard.
 func (c *cell) loosen(t *testing.T, further ...string) {
 	t.Helper()
 	c.Within(t, func() error {
@@ -170,8 +172,9 @@ func (c *cell) loosen(t *testing.T, further ...string) {
 	})
 }
 
-// TestSecondLink sends by a link that a pod with CAP_NET_ADMIN has made into the node: as its own pod, as another of the node, as one of another node, and
-// as a node, in tunnels' packets too. What comes by the pod's own link, from the network, and from others behind links of the host, passes.
+// TestSecondLink sends by a link that a pod with CAP_NET_ADMIN has made into the node: as its own pod, as another of
+// the node, as one of another node, and as a node, in tunnels' packets too. What comes by the pod's own link, from the
+// network, and from others behind links of the host, passes.
 func TestSecondLink(t *testing.T) {
 	for name, is := range map[string]struct {
 		own, other, far, to, guest netip.Addr
@@ -227,7 +230,8 @@ func TestAllowedSources(t *testing.T) {
 	conn := c.known.ListenUDP(t, to.String())
 	only := func(link string) func(*guard.Config) {
 		return func(g *guard.Config) {
-			g.Sources = []guard.Source{{Link: link, Prefix: netip.MustParsePrefix("10.1.0.0/16")}, {Link: link, Prefix: netip.MustParsePrefix("10.1.2.0/24")}}
+			g.Sources = []guard.Source{{Link: link, Prefix: netip.MustParsePrefix("10.1.0.0/16")},
+				{Link: link, Prefix: netip.MustParsePrefix("10.1.2.0/24")}}
 		}
 	}
 	c.shut(t, only(victimLink))
@@ -278,17 +282,20 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// hostPort is the configuration of portmap for one port, as it follows the plugin calico in a conflist, with its result.
-const hostPort = `{"cniVersion":"1.0.0","name":"pods","type":"portmap","snat":true,"runtimeConfig":{"portMappings":[{"hostPort":8081,"containerPort":80,"protocol":"tcp"}]},
+// hostPort is the configuration of portmap for one port, as it follows the plugin calico in a conflist, with its
+// result.
+const hostPort = `{"cniVersion":"1.0.0","name":"pods","type":"portmap","snat":true,
+    "runtimeConfig":{"portMappings":[{"hostPort":8081,"containerPort":80,"protocol":"tcp"}]},
 	"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"%s"}],"ips":[{"interface":0,"address":"%s/32"}]}}`
 
-// TestHostPortOnLoopback opens a host port by portmap, which is then there on 127.0.0.1 of the node, too: portmap sets route_localnet on the link of
-// that pod. With the guard the pod still has no way to what listens there.
+// TestHostPortOnLoopback opens a host port by portmap, which is then there on 127.0.0.1 of the node, too: portmap sets
+// route_localnet on the link of that pod. With the guard the pod still has no way to what listens there.
 func TestHostPortOnLoopback(t *testing.T) {
 	needtest.More(t, "a build of portmap")
 	c := newCell(t)
 	portmap := filepath.Join(t.TempDir(), "portmap")
-	if out, err := exec.Command("go", "build", "-o", portmap, "github.com/containernetworking/plugins/plugins/meta/portmap").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", portmap,
+		"github.com/containernetworking/plugins/plugins/meta/portmap").CombinedOutput(); err != nil {
 		t.Fatalf("build portmap: %v: %s", err, out)
 	}
 	var web net.Listener
@@ -306,7 +313,8 @@ func TestHostPortOnLoopback(t *testing.T) {
 	}
 	c.Within(t, func() error {
 		cmd := exec.Command(portmap)
-		cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=porter", "CNI_NETNS="+c.attacker.Path(), "CNI_IFNAME=eth0", "CNI_PATH="+filepath.Dir(portmap))
+		cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=porter", "CNI_NETNS="+c.attacker.Path(), "CNI_IFNAME=eth0",
+			"CNI_PATH="+filepath.Dir(portmap))
 		cmd.Stdin = strings.NewReader(fmt.Sprintf(hostPort, c.attacker.Path(), pod))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("portmap: %w: %s", err, out)
@@ -413,7 +421,8 @@ func TestBGP(t *testing.T) {
 			for _, flags := range []byte{0x02, 0xc2, 0x0a, 0x22, 0xea} {
 				before := c.count(t, guard.BGPFromPod)
 				c.send(t, opening(c.attacker.Link(t, "eth0").HardwareAddr, at(is.pod, 7000+uint16(flags)), at(is.known, 179), flags))
-				waittest.Until(t, surely, fmt.Sprintf("a SYN with flags %#02x is dropped", flags), func() bool { return c.count(t, guard.BGPFromPod) > before })
+				waittest.Until(t, surely, fmt.Sprintf("a SYN with flags %#02x is dropped", flags),
+					func() bool { return c.count(t, guard.BGPFromPod) > before })
 			}
 			// Nodes among themselves, and answers to a client that happens to use such a port.
 			if err := dial(t, c.known, netip.AddrPort{}, at(is.node, 179), surely); err != nil {
@@ -431,8 +440,8 @@ func TestBGP(t *testing.T) {
 	}
 }
 
-// TestBGPLinkLocal: a router on a link of the node's reaches BGP and BFD by link-local addresses, and no pod reaches BGP so, be it by the address on
-// its own link or by one on the router's.
+// TestBGPLinkLocal: a router on a link of the node's reaches BGP and BFD by link-local addresses, and no pod reaches
+// BGP so, be it by the address on its own link or by one on the router's.
 func TestBGPLinkLocal(t *testing.T) {
 	c := newCell(t)
 	c.Addr(t, "eth1", "fe80::1/64")
@@ -462,8 +471,10 @@ func TestBGPLinkLocal(t *testing.T) {
 			}
 		}
 		before := c.count(t, guard.BGPFromPod)
-		c.send(t, opening(c.attacker.Link(t, "eth0").HardwareAddr, netip.AddrPortFrom(addr("fe80::2"), 7000), netip.AddrPortFrom(nodeAddr6, 179), 0x02))
-		waittest.Until(t, surely, "a SYN from the router's address to the node's is dropped", func() bool { return c.count(t, guard.BGPFromPod) > before })
+		c.send(t, opening(c.attacker.Link(t, "eth0").HardwareAddr, netip.AddrPortFrom(addr("fe80::2"), 7000),
+			netip.AddrPortFrom(nodeAddr6, 179), 0x02))
+		waittest.Until(t, surely, "a SYN from the router's address to the node's is dropped",
+			func() bool { return c.count(t, guard.BGPFromPod) > before })
 		if err := dial(t, c.stranger, netip.AddrPort{}, at(ours, c.stranger, 179), surely); err != nil {
 			t.Errorf("%s: a router does not reach BGP: %v", name, err)
 		}
@@ -479,12 +490,14 @@ func TestBGPLinkLocal(t *testing.T) {
 
 // opening is a frame with the first packet of a TCP connection.
 func opening(from net.HardwareAddr, src, dst netip.AddrPort, flags byte) []byte {
-	tcp := []byte{byte(src.Port() >> 8), byte(src.Port()), byte(dst.Port() >> 8), byte(dst.Port()), 0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0}
+	tcp := []byte{byte(src.Port() >> 8), byte(src.Port()), byte(dst.Port() >> 8), byte(dst.Port()), 0, 0, 0, 1, 0, 0, 0, 0, 0x50,
+		flags, 0xff, 0xff, 0, 0, 0, 0}
 	etherType, b := netnstest.Packet(src.Addr(), dst.Addr(), unix.IPPROTO_TCP, 64, tcp, 16)
 	return netnstest.Frame(from, hostMAC, etherType, b)
 }
 
-// TestBFD sends BFD to the pod's node: as a router, from the pod's own and a link-local address, and by a service that leads there.
+// TestBFD sends BFD to the pod's node: as a router, from the pod's own and a link-local address, and by a service that
+// leads there.
 func TestBFD(t *testing.T) {
 	at := netip.AddrPortFrom
 	for name, is := range map[string]struct{ node, router, own, near netip.Addr }{
@@ -536,10 +549,11 @@ func TestBFD(t *testing.T) {
 	}
 }
 
-// TestTranslatedAway has VXLAN of nodes translated to a pod, as a host port or a Service with an external address does: it is taken all the
-// same, in both families and directions.
+// TestTranslatedAway has VXLAN of nodes translated to a pod, as a host port or a Service with an external address does:
+// it is taken all the same, in both families and directions.
 func TestTranslatedAway(t *testing.T) {
-	for name, is := range map[string]struct{ node, known, pod netip.Addr }{"ip": {nodeAddr, known, victim}, "ip6": {nodeAddr6, known6, victim6}} {
+	for name, is := range map[string]struct{ node, known, pod netip.Addr }{"ip": {nodeAddr, known, victim},
+		"ip6": {nodeAddr6, known6, victim6}} {
 		t.Run(name, func(t *testing.T) {
 			c := newCell(t)
 			port := func(a netip.Addr) string { return netip.AddrPortFrom(a, guard.DefaultVXLANPort).String() }
@@ -578,10 +592,11 @@ func TestTranslatedAway(t *testing.T) {
 	}
 }
 
-// TestTranslatedTo has what another host sends to a port of the node, or through it to another node, translated to VXLAN and BGP there: it comes
-// from an address that is a node's, and is nobody's to send.
+// TestTranslatedTo has what another host sends to a port of the node, or through it to another node, translated to
+// VXLAN and BGP there: it comes from an address that is a node's, and is nobody's to send.
 func TestTranslatedTo(t *testing.T) {
-	for name, is := range map[string]struct{ node, known, pod netip.Addr }{"ip": {nodeAddr, known, victim}, "ip6": {nodeAddr6, known6, victim6}} {
+	for name, is := range map[string]struct{ node, known, pod netip.Addr }{"ip": {nodeAddr, known, victim},
+		"ip6": {nodeAddr6, known6, victim6}} {
 		t.Run(name, func(t *testing.T) {
 			c := newCell(t)
 			at := netip.AddrPortFrom
@@ -676,7 +691,8 @@ func (c *cell) echo(t *testing.T) {
 	}
 }
 
-// TestARP claims other pods' and nodes' addresses by requests, replies and gratuitous ARP, with the pod's MAC address and another.
+// TestARP claims other pods' and nodes' addresses by requests, replies and gratuitous ARP, with the pod's MAC address
+// and another.
 func TestARP(t *testing.T) {
 	c := newCell(t)
 	c.echo(t)
@@ -705,7 +721,8 @@ func TestARP(t *testing.T) {
 	}
 }
 
-// TestARPFlood solicits the gateway from 2,000 addresses: the kernel has one table of 1,024 neighbours for all namespaces.
+// TestARPFlood solicits the gateway from 2,000 addresses: the kernel has one table of 1,024 neighbours for all
+// namespaces.
 func TestARPFlood(t *testing.T) {
 	c := newCell(t)
 	c.echo(t)
@@ -810,13 +827,14 @@ func TestNDFlood(t *testing.T) {
 	c.reach(t)
 }
 
-// TestNewPod shows that what a pod needs before it has talked to anybody is not dropped: duplicate address detection, router solicitation,
-// reports of group membership, a DHCP client's broadcast.
+// TestNewPod shows that what a pod needs before it has talked to anybody is not dropped: duplicate address detection,
+// router solicitation, reports of group membership, a DHCP client's broadcast.
 func TestNewPod(t *testing.T) {
 	c := newCell(t)
 	c.shut(t, nil)
 	unspecified := netip.IPv6Unspecified()
-	c.send(t, icmp6(135, otherMAC, unspecified, addr("ff02::1:ff00:7"), pod6), icmp6(133, otherMAC, addr("fe80::99"), addr("ff02::2"), netip.Addr{}))
+	c.send(t, icmp6(135, otherMAC, unspecified, addr("ff02::1:ff00:7"), pod6),
+		icmp6(133, otherMAC, addr("fe80::99"), addr("ff02::2"), netip.Addr{}))
 	c.datagram(t, netip.MustParseAddrPort("0.0.0.0:68"), netip.MustParseAddrPort("255.255.255.255:67"), "discover")
 	if got := c.count(t, guard.SpoofedFromPod); got != 0 {
 		t.Errorf("%d packets are taken for forged", got)
@@ -847,7 +865,8 @@ func tooLong(from net.HardwareAddr, src, dst netip.Addr, quoted []byte) []byte {
 	return netnstest.Frame(from, hostMAC, etherType, b)
 }
 
-// TestPathMTU: a pod says that packets of a tunnel between nodes were too long. The kernel believes it without the guard.
+// TestPathMTU: a pod says that packets of a tunnel between nodes were too long. The kernel believes it without the
+// guard.
 func TestPathMTU(t *testing.T) {
 	for name, is := range map[string]struct{ own, node, far netip.Addr }{"IPv4": {pod, nodeAddr, known}, "IPv6": {pod6, nodeAddr6, known6}} {
 		t.Run(name, func(t *testing.T) {
@@ -856,14 +875,16 @@ func TestPathMTU(t *testing.T) {
 				ns          *netnstest.NS
 				local, peer netip.Addr
 			}{{c.NS, is.node, is.far}, {c.known, is.far, is.node}} {
-				end.ns.Run(t, "ip", "link", "add", "vx", "type", "vxlan", "id", "4096", "dstport", fmt.Sprint(guard.DefaultVXLANPort), "local", end.local.String(), "nolearning")
+				end.ns.Run(t, "ip", "link", "add", "vx", "type", "vxlan", "id", "4096", "dstport", fmt.Sprint(guard.DefaultVXLANPort), "local",
+					end.local.String(), "nolearning")
 				end.ns.Up(t, "vx")
 			}
 			udp := make([]byte, 16)
 			copy(udp, []byte{200, 1, guard.DefaultVXLANPort >> 8, guard.DefaultVXLANPort & 0xff, 5, 180, 0, 0, 8, 0, 0, 0, 0, 4096 >> 8, 0, 0})
 			attack := func() {
 				mine := c.attacker.Link(t, "eth0").HardwareAddr
-				c.send(t, tooLong(mine, is.own, is.node, quote(is.node, is.far, unix.IPPROTO_UDP, udp)), tooLong(mine, is.own, is.far, quote(is.far, is.node, unix.IPPROTO_UDP, udp)))
+				c.send(t, tooLong(mine, is.own, is.node, quote(is.node, is.far, unix.IPPROTO_UDP, udp)),
+					tooLong(mine, is.own, is.far, quote(is.far, is.node, unix.IPPROTO_UDP, udp)))
 			}
 			believed := func() (all []string) {
 				for ns, to := range map[*netnstest.NS]netip.Addr{c.NS: is.far, c.known: is.node} {
@@ -905,13 +926,15 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// TestTranslatedError: a pod's own connection to another node is masqueraded, and so is the pod's word that packets of it were too long: it comes from its
-// node's address, and the kernel believes it of all packets between the nodes without the guard. What else it says of the connection arrives.
+// TestTranslatedError: a pod's own connection to another node is masqueraded, and so is the pod's word that packets of
+// it were too long: it comes from its node's address, and the kernel believes it of all packets between the nodes
+// without the guard. What else it says of the connection arrives.
 func TestTranslatedError(t *testing.T) {
 	for name, is := range map[string]struct{ own, node, far netip.Addr }{"IPv4": {pod, nodeAddr, known}, "IPv6": {pod6, nodeAddr6, known6}} {
 		t.Run(name, func(t *testing.T) {
 			c := newCell(t)
-			pools := nat.Config{Pools: []nat.Pool{{CIDR: netip.MustParsePrefix("10.244.0.0/16"), NATOutgoing: true}, {CIDR: netip.MustParsePrefix("fd00:10::/64"), NATOutgoing: true}}}
+			pools := nat.Config{Pools: []nat.Pool{{CIDR: netip.MustParsePrefix("10.244.0.0/16"), NATOutgoing: true},
+				{CIDR: netip.MustParsePrefix("fd00:10::/64"), NATOutgoing: true}}}
 			errtest.Must(t, nat.New(nft.New(c.Namespace)).Sync(t.Context(), pools))
 			at := netip.AddrPortFrom(is.far, 7000)
 			server := c.known.ListenUDP(t, at.String())
@@ -920,7 +943,8 @@ func TestTranslatedError(t *testing.T) {
 			if text, from := next(t, server, surely); text != "hello" || from != is.node {
 				t.Fatalf("%q arrives from %s, want it from the node's address", text, from)
 			}
-			quoted := quote(is.far, is.own, unix.IPPROTO_UDP, []byte{7000 >> 8, 7000 & 0xff, 7001 >> 8, 7001 & 0xff, 5, 180, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0})
+			quoted := quote(is.far, is.own, unix.IPPROTO_UDP,
+				[]byte{7000 >> 8, 7000 & 0xff, 7001 >> 8, 7001 & 0xff, 5, 180, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0})
 			attack := func() { c.send(t, tooLong(c.attacker.Link(t, "eth0").HardwareAddr, is.own, is.far, quoted)) }
 			believed := func() bool { return strings.Contains(c.known.Run(t, "ip", "route", "get", is.node.String()), "mtu") }
 			c.shut(t, nil)

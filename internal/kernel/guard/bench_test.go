@@ -17,7 +17,8 @@ func BenchmarkSync(b *testing.B) {
 	nodes := func(n int) guard.Config {
 		var all []netip.Addr
 		for i := range n {
-			all = append(all, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)}))
+			all = append(all, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}),
+				netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)}))
 		}
 		return config(all...)
 	}

@@ -18,8 +18,8 @@ const DefaultVXLANPort = 4789
 
 // Config is the desired state.
 type Config struct {
-	// Nodes are the addresses that nodes send from, of both families, this node's own among them. While there are none they
-	// are taken to be not known yet, and packets of any sender pass: an incomplete list must not lock a node out.
+	// Nodes are the addresses that nodes send from, of both families, this node's own among them. While there are none
+	// they are taken to be not known yet, and packets of any sender pass: an incomplete list must not lock a node out.
 	Nodes []netip.Addr
 	// PodLinks is the prefix of the names of pods' interfaces on the host.
 	PodLinks string
@@ -37,9 +37,10 @@ type Config struct {
 	AllowIPIPFromPods, AllowVXLANFromPods, AllowBGPFromPods bool
 	// Sources are prefixes that single pods may send from besides their own addresses.
 	Sources []Source
-	// OwnLinks are the indexes of the node's own links, by which packets of any source may come. By other links, but those of pods, no packet comes from
-	// an address of the cluster that the kernel would reach by a link other than that one: a pod with CAP_NET_ADMIN can make links into its node's
-	// namespace. Most packets should come by the first, then by the second. Without any, such links are not judged.
+	// OwnLinks are the indexes of the node's own links, by which packets of any source may come. By other links, but those
+	// of pods, no packet comes from an address of the cluster that the kernel would reach by a link other than that one: a
+	// pod with CAP_NET_ADMIN can make links into its node's namespace. Most packets should come by the first, then by the
+	// second. Without any, such links are not judged.
 	OwnLinks []int
 	// Pools are the prefixes of pods' addresses, of both families.
 	Pools []netip.Prefix
@@ -90,8 +91,8 @@ const (
 	ownLinksSet     = prefix + "own-links"
 	// priority puts these chains before those of most firewalls. A packet has to pass all of them.
 	priority = nft.PriorityFilter - 1
-	// neighboursPerSecond bounds how many entries pods make in the host's table of IPv6 neighbours, which all network namespaces share
-	// and which holds 1,024: the kernel may drop an entry that is not in use after five seconds.
+	// neighboursPerSecond bounds how many entries pods make in the host's table of IPv6 neighbours, which all network
+	// namespaces share and which holds 1,024: the kernel may drop an entry that is not in use after five seconds.
 	neighboursPerSecond = 100
 )
 
@@ -101,11 +102,13 @@ type Syncer struct{ table *nft.Table }
 // New returns the syncer of a table. It touches nothing yet.
 func New(table *nft.Table) *Syncer { return &Syncer{table} }
 
-// ErrNoSourceCheck says that the guard is in force without the check of pods' source addresses, which this kernel cannot make.
-var ErrNoSourceCheck = errors.New("pods may send from addresses of others: the kernel has no fib expression for nftables: load module nft_fib_inet, or set CONFIG_NFT_FIB_INET")
+// ErrNoSourceCheck says that the guard is in force without the check of pods' source addresses, which this kernel
+// cannot make.
+var ErrNoSourceCheck = errors.New("pods may send from addresses of others: the kernel has no fib expression for nftables: load module " +
+	"nft_fib_inet, or set CONFIG_NFT_FIB_INET")
 
-// Sync makes the guard as desired, in one transaction. Only differences are written, and rules that stay keep their counters:
-// nodes that come and go change only elements of sets. If the error is ErrNoSourceCheck, the rest is done.
+// Sync makes the guard as desired, in one transaction. Only differences are written, and rules that stay keep their
+// counters: nodes that come and go change only elements of sets. If the error is ErrNoSourceCheck, the rest is done.
 func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	err := s.sync(ctx, c, true)
 	// A kernel without the fib expression answers ENOENT.
@@ -126,13 +129,15 @@ func (s *Syncer) sync(ctx context.Context, c Config, sources bool) error {
 	return nil
 }
 
-// Counters returns what was dropped, by reason. A reason without a rule is missing. Counting begins anew when a rule changes.
+// Counters returns what was dropped, by reason. A reason without a rule is missing. Counting begins anew when a rule
+// changes.
 func (s *Syncer) Counters(ctx context.Context) (map[string]nft.Counter, error) {
 	return s.table.Counters(ctx, prefix)
 }
 
 func empty() nft.Part {
-	return nft.Part{Prefixes: []string{prefix}, Former: []string{preroutingChain, inputChain, forwardChain, outputChain, sourceChain, elsewhereChain, ipipChain, vxlanChain, fromPodsChain}}
+	return nft.Part{Prefixes: []string{prefix}, Former: []string{preroutingChain, inputChain, forwardChain, outputChain, sourceChain,
+		elsewhereChain, ipipChain, vxlanChain, fromPodsChain}}
 }
 
 // part is c in nftables.
@@ -164,7 +169,8 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	return p, nil
 }
 
-// prerouting has packets from pods, and those by links that are not the node's own, go to chains of their own: most others cost one comparison more.
+// prerouting has packets from pods, and those by links that are not the node's own, go to chains of their own: most
+// others cost one comparison more.
 func (c Config) prerouting(judged bool) []nft.Rule {
 	rules := append([]nft.Rule{nft.NewRule("", c.fromPod(), nft.Do(nft.Goto(sourceChain)))}, c.betweenNodes()...)
 	if !judged {
@@ -178,8 +184,8 @@ func (c Config) prerouting(judged bool) []nft.Rule {
 	return append(rules, nft.NewRule("", append(other, nft.NotIn(ownLinksSet, nft.InIndex), nft.Do(nft.Goto(elsewhereChain)))...))
 }
 
-// elsewhere drops packets whose source is an address of the cluster to which no way leads by the link that they came in by: those of pods of the node,
-// of whatever pool, those of pools, and those of nodes.
+// elsewhere drops packets whose source is an address of the cluster to which no way leads by the link that they came in
+// by: those of pods of the node, of whatever pool, those of pools, and those of nodes.
 func (c Config) elsewhere() []nft.Rule {
 	rules := []nft.Rule{drop(SpoofedElsewhere, nft.SourceLinkName.HasPrefix(c.PodLinks), nft.SourceLink.Is(nft.NoLink))}
 	for _, f := range families {
@@ -220,10 +226,11 @@ func (c Config) cluster(f family) nft.Set {
 
 func linkIndex(index int) string { return nft.WordKey(uint32(index)) }
 
-// input has packets of tunnels go to chains of their own: no other rule is about them. UDP to other ports passes before all: WireGuard's streams
-// cost 3 % less that way.
+// input has packets of tunnels go to chains of their own: no other rule is about them. UDP to other ports passes before
+// all: WireGuard's streams cost 3 % less that way.
 func (c Config) input() []nft.Rule {
-	otherUDP := nft.NewRule("", udp(), nft.DestPort.IsNot(nft.PortKey(BFDPort)), nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), nft.Do(nft.Accept))
+	otherUDP := nft.NewRule("", udp(), nft.DestPort.IsNot(nft.PortKey(BFDPort)),
+		nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), nft.Do(nft.Accept))
 	rules := append([]nft.Rule{otherUDP}, established()...)
 	if len(c.ipipInput()) > 0 {
 		rules = append(rules, nft.NewRule("", ipip(), nft.Do(nft.Goto(ipipChain))))
@@ -262,7 +269,8 @@ func (c Config) forward() []nft.Rule {
 	if len(rules) == 0 {
 		return nil
 	}
-	return slices.Concat(established(), []nft.Rule{nft.NewRule("", udp(), nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), nft.Do(nft.Accept))}, rules)
+	return slices.Concat(established(),
+		[]nft.Rule{nft.NewRule("", udp(), nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), nft.Do(nft.Accept))}, rules)
 }
 
 // established lets packets of TCP pass at once that do not open a connection: no further rule is about them.
@@ -280,8 +288,8 @@ func (c Config) families() (of []family) {
 	return of
 }
 
-// betweenNodes keeps VXLAN and WireGuard between nodes out of connection tracking: a user with the right to make a pod with a host port, or a
-// Service with an external address, could otherwise have it translated to a pod.
+// betweenNodes keeps VXLAN and WireGuard between nodes out of connection tracking: a user with the right to make a pod
+// with a host port, or a Service with an external address, could otherwise have it translated to a pod.
 func (c Config) betweenNodes() []nft.Rule {
 	if len(c.tunnelPorts().Elements) == 0 {
 		return nil
@@ -303,8 +311,9 @@ func (c Config) tunnelPorts() nft.Set {
 	return portSet(tunnelSet, ports)
 }
 
-// translatedVXLAN and translatedBGP drop packets whose destination was translated (DNAT) to VXLAN or BGP of a node: they come from the address of the
-// node that has translated them, not from their sender's. No node sends such packets. The former are of packets of VXLAN.
+// translatedVXLAN and translatedBGP drop packets whose destination was translated (DNAT) to VXLAN or BGP of a node:
+// they come from the address of the node that has translated them, not from their sender's. No node sends such packets.
+// The former are of packets of VXLAN.
 func (c Config) translatedVXLAN(packet ...nft.Term) []nft.Rule {
 	if !c.VXLAN || c.AllowVXLANFromPods {
 		return nil
@@ -365,8 +374,10 @@ type family struct {
 }
 
 var families = []family{
-	{nft.IPv4, true, prefix + "nodes-v4", prefix + "sources-v4", prefix + "cluster-v4", unix.IPPROTO_ICMP, nft.Quoted4, nft.ICMPTypeCode.Is("\x03\x04")},
-	{nft.IPv6, false, prefix + "nodes-v6", prefix + "sources-v6", prefix + "cluster-v6", unix.IPPROTO_ICMPV6, nft.Quoted6, nft.ICMPType.Is("\x02")},
+	{nft.IPv4, true, prefix + "nodes-v4", prefix + "sources-v4", prefix + "cluster-v4", unix.IPPROTO_ICMP, nft.Quoted4,
+		nft.ICMPTypeCode.Is("\x03\x04")},
+	{nft.IPv6, false, prefix + "nodes-v6", prefix + "sources-v6", prefix + "cluster-v6", unix.IPPROTO_ICMPV6, nft.Quoted6,
+		nft.ICMPType.Is("\x02")},
 }
 
 func (c Config) nodes(f family) (nft.Set, error) {
@@ -415,7 +426,8 @@ func portSet(name string, ports []uint16) nft.Set {
 	return s
 }
 
-// source returns the rules for packets from pods, at prerouting: to loopback addresses, and from sources that are not the pod's.
+// source returns the rules for packets from pods, at prerouting: to loopback addresses, and from sources that are not
+// the pod's.
 func (c Config) source(check bool) []nft.Rule {
 	const loopback = 127
 	rules := []nft.Rule{drop(LoopbackFromPod, nft.IPv4.Is(), nft.DestNet8.Is(nft.ByteKey(loopback)))}
@@ -444,8 +456,8 @@ func opensBGP() []nft.Term {
 	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.OpensTCP(), nft.In(bgpSet, nft.DestPort)}
 }
 
-// bfd drops BFD from pods to the node, whose flood would displace a peer's packets. What a node forwards has a TTL below 255, and is dropped by who
-// gets it (RFC 5881 section 5).
+// bfd drops BFD from pods to the node, whose flood would displace a peer's packets. What a node forwards has a TTL
+// below 255, and is dropped by who gets it (RFC 5881 section 5).
 func (c Config) bfd() []nft.Rule {
 	if c.AllowBGPFromPods {
 		return nil
@@ -453,8 +465,9 @@ func (c Config) bfd() []nft.Rule {
 	return []nft.Rule{drop(BFDFromPod, udp(), nft.DestPort.Is(nft.PortKey(BFDPort)), c.fromPod())}
 }
 
-// ipipFromPods, vxlanFromPods and bgpFromPods drop encapsulated packets and BGP connections from pods, which would reach other hosts with the node's
-// address as source; the first two are of such packets. The name of the link comes last: to compare it costs more than all before it.
+// ipipFromPods, vxlanFromPods and bgpFromPods drop encapsulated packets and BGP connections from pods, which would
+// reach other hosts with the node's address as source; the first two are of such packets. The name of the link comes
+// last: to compare it costs more than all before it.
 func (c Config) ipipFromPods(packet ...nft.Term) []nft.Rule {
 	if c.AllowIPIPFromPods {
 		return nil
@@ -476,8 +489,10 @@ func (c Config) bgpFromPods() []nft.Rule {
 	return []nft.Rule{drop(BGPFromPod, append(opensBGP(), c.fromPod())...)}
 }
 
-// aboutNodes drops ICMP errors from pods that quote packets between nodes: no pod receives such packets. The kernel would believe a forged
-// "packet too big" about a tunnel: one would limit all traffic between two nodes to a path MTU of 552 bytes for ten minutes. The same is said by one about a packet from a node to the pod itself if that is masqueraded, with the error: it gets there from the pod's node.
+// aboutNodes drops ICMP errors from pods that quote packets between nodes: no pod receives such packets. The kernel
+// would believe a forged "packet too big" about a tunnel: one would limit all traffic between two nodes to a path MTU
+// of 552 bytes for ten minutes. The same is said by one about a packet from a node to the pod itself if that is
+// masqueraded, with the error: it gets there from the pod's node.
 func (c Config) aboutNodes() (rules []nft.Rule) {
 	for _, f := range c.families() {
 		icmp, fromNode := nft.L4Proto.Is(nft.ByteKey(f.icmp)), nft.In(f.nodesSet, f.quoted.Src)
@@ -488,14 +503,14 @@ func (c Config) aboutNodes() (rules []nft.Rule) {
 	return rules
 }
 
-// neighbours limits the solicitations from pods to the host. The kernel adds a neighbour entry for each source of one, and a pod has 2^64 link-local
-// addresses to send from; its other addresses are limited by the routes.
+// neighbours limits the solicitations from pods to the host. The kernel adds a neighbour entry for each source of one,
+// and a pod has 2^64 link-local addresses to send from; its other addresses are limited by the routes.
 func (c Config) neighbours() (rules []nft.Rule) {
 	const routerSolicitation, neighbourSolicitation = 133, 135
 	linkLocal := string([]byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0})
 	for _, kind := range []byte{routerSolicitation, neighbourSolicitation} {
-		rules = append(rules, drop(NeighboursFromPod, nft.IPv6.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.ICMPType.Is(nft.ByteKey(kind)),
-			c.fromPod(), nft.SrcNet64.Is(linkLocal), nft.Over(neighboursPerSecond)))
+		rules = append(rules, drop(NeighboursFromPod, nft.IPv6.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)),
+			nft.ICMPType.Is(nft.ByteKey(kind)), c.fromPod(), nft.SrcNet64.Is(linkLocal), nft.Over(neighboursPerSecond)))
 	}
 	return rules
 }

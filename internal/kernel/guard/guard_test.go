@@ -130,7 +130,8 @@ func newHost(t *testing.T) *host {
 		if err := sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1"); err != nil {
 			return err
 		}
-		_, err := podnet.Setup(t.Context(), podnet.Config{Netns: h.pod.Path(), IfName: "eth0", HostVeth: "cali0", Addresses: []netip.Addr{pod}, MTU: 1480})
+		_, err := podnet.Setup(t.Context(),
+			podnet.Config{Netns: h.pod.Path(), IfName: "eth0", HostVeth: "cali0", Addresses: []netip.Addr{pod}, MTU: 1480})
 		return err
 	})
 	return h

@@ -27,9 +27,9 @@ type Way struct {
 	Back, Source netip.Addr
 }
 
-// Dummy is the IPv4 dummy address (RFC 7600), the source of IPv4 probes: it is nobody's. With an address of this node the kernel would log each
-// probe that comes back as a martian where log_martians is set, and with one that is in a subnet of the other node that node would send
-// a redirect.
+// Dummy is the IPv4 dummy address (RFC 7600), the source of IPv4 probes: it is nobody's. With an address of this node
+// the kernel would log each probe that comes back as a martian where log_martians is set, and with one that is in a
+// subnet of the other node that node would send a redirect.
 var Dummy = netip.AddrFrom4([4]byte{192, 0, 0, 8})
 
 const (
@@ -69,8 +69,8 @@ func (f family) protocol() uint16 {
 type Probe struct {
 	way    Way
 	family family
-	// tap sees packets as they come by the link: the host's firewall may drop what is for the host itself. port has the UDP port, so that
-	// the kernel sends no ICMP error, and takes probes that come back by another link.
+	// tap sees packets as they come by the link: the host's firewall may drop what is for the host itself. port has the
+	// UDP port, so that the kernel sends no ICMP error, and takes probes that come back by another link.
 	tap  *os.File
 	port *net.UDPConn
 	// ipip sends by IPIP; nil without it.
@@ -79,7 +79,8 @@ type Probe struct {
 	back   chan struct{} // has an element if the probe came back
 }
 
-// Open opens sockets in the network namespace of the thread. Close closes them: while they are open each packet that comes by the link is compared.
+// Open opens sockets in the network namespace of the thread. Close closes them: while they are open each packet that
+// comes by the link is compared.
 func Open(ctx context.Context, way Way) (p *Probe, err error) {
 	p = &Probe{way: way, family: familyOf(way.Back), back: make(chan struct{}, 1)}
 	defer func() {
@@ -115,7 +116,8 @@ func Open(ctx context.Context, way Way) (p *Probe, err error) {
 
 // tap opens a socket that gets the UDP packets to a port that come by a link.
 func (f family) tap(link int, port uint16) (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // else it would hear all links until it is bound
+	// else it would hear all links until it is bound
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}

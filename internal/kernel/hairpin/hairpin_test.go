@@ -49,8 +49,8 @@ func (k kind) of(four, six string) string {
 // forwarding is what has a kernel forward packets.
 func (k kind) forwarding() string { return k.of("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding") }
 
-// pair makes two nodes on one link with a router as their default route, and programs them as the agent does: tunnel, guard, masquerading,
-// routes to each other's block by VXLAN, or as it is.
+// pair makes two nodes on one link with a router as their default route, and programs them as the agent does: tunnel,
+// guard, masquerading, routes to each other's block by VXLAN, or as it is.
 func (k kind) pair(t testing.TB) (a, b *node) {
 	t.Helper()
 	a, b = k.newNode(t, 1), k.newNode(t, 2)
@@ -104,7 +104,8 @@ func (n *node) program(t testing.TB, other *node) {
 		n.Run(t, "ip", "route", "add", other.block.String(), "via", other.local.String(), "dev", "eth0")
 	}
 	table := nft.New(n.Namespace)
-	errtest.Must(t, guard.New(table).Sync(t.Context(), guard.Config{Nodes: []netip.Addr{n.local, other.local}, PodLinks: podnet.DefaultVethPrefix, IPIP: true, VXLAN: true}))
+	errtest.Must(t, guard.New(table).Sync(t.Context(),
+		guard.Config{Nodes: []netip.Addr{n.local, other.local}, PodLinks: podnet.DefaultVethPrefix, IPIP: true, VXLAN: true}))
 	pool := netip.MustParsePrefix(n.of("10.244.0.0/16", "fd44::/64"))
 	errtest.Must(t, nat.New(table).Sync(t.Context(), nat.Config{Pools: []nat.Pool{{CIDR: pool, NATOutgoing: true}}}))
 }
@@ -140,23 +141,26 @@ func (n *node) probe(t testing.TB, way hairpin.Way, within time.Duration) bool {
 
 // each runs a test with VXLAN and without, of IPv4 and of IPv6.
 func each(t *testing.T, test func(t *testing.T, k kind)) {
-	for name, k := range map[string]kind{"vxlan": {false, true}, "plain": {false, false}, "vxlan, IPv6": {true, true}, "plain, IPv6": {true, false}} {
+	for name, k := range map[string]kind{"vxlan": {false, true}, "plain": {false, false}, "vxlan, IPv6": {true, true},
+		"plain, IPv6": {true, false}} {
 		t.Run(name, func(t *testing.T) { test(t, k) })
 	}
 }
 
-// TestAnswered: a node reflects probes whatever its reverse path filter is, and no kernel has an objection: the one that gets them back neither logs
-// a martian nor answers, and the other sends no redirect.
+// TestAnswered: a node reflects probes whatever its reverse path filter is, and no kernel has an objection: the one
+// that gets them back neither logs a martian nor answers, and the other sends no redirect.
 func TestAnswered(t *testing.T) {
 	each(t, func(t *testing.T, k kind) {
-		counters := []string{"nstat", "-asz", "IcmpOutMsgs", "TcpExtIPReversePathFilter", "UdpNoPorts", "Icmp6OutRedirects", "Icmp6OutDestUnreachs", "Udp6NoPorts", "UdpInCsumErrors", "Udp6InCsumErrors"}
+		counters := []string{"nstat", "-asz", "IcmpOutMsgs", "TcpExtIPReversePathFilter", "UdpNoPorts", "Icmp6OutRedirects",
+			"Icmp6OutDestUnreachs", "Udp6NoPorts", "UdpInCsumErrors", "Udp6InCsumErrors"}
 		for _, filter := range []string{"0", "1", "2"} {
 			a, b := k.pair(t)
 			for _, n := range []*node{a, b} {
 				switch {
 				case k.v6 && filter == "1": // as firewalld does
-					n.Run(t, "nft", "add table ip6 firewall; add chain ip6 firewall p { type filter hook prerouting priority -290; }; "+
-						"add rule ip6 firewall p icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; add rule ip6 firewall p fib saddr . iif oif missing drop")
+					n.Run(t, "nft",
+						"add table ip6 firewall; add chain ip6 firewall p { type filter hook prerouting priority -290; }; add rule ip6 firewall p icmpv6 "+
+							"type { nd-neighbor-solicit, nd-neighbor-advert } accept; add rule ip6 firewall p fib saddr . iif oif missing drop")
 				case k.v6:
 				default:
 					n.set(t, "net/ipv4/conf/all/rp_filter", filter)

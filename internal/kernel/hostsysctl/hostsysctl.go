@@ -93,20 +93,22 @@ func (c Config) Notes(get Get) []string {
 	if !c.Forward {
 		for _, key := range []sysctl.Key{forward4, forward6} {
 			if value, err := get(key); err == nil && value == "0" && (c.IPv6 || len(key) == len(forward4)) {
-				note("%s is 0, and FelixConfiguration spec.ipForwarding Disabled keeps the agent from setting it: pods reach no other host until you run: sysctl -w %s=1",
-					Dotted(key), Dotted(key))
+				note("%s is 0, and FelixConfiguration spec.ipForwarding Disabled keeps the agent from setting it: pods reach no other host until you "+
+					"run: sysctl -w %s=1", Dotted(key), Dotted(key))
 			}
 		}
 	}
 	if value, err := get(routerKey(c.Link)); c.Forward && c.IPv6 && err == nil && value == "1" {
-		note("%s is 1: a host that forwards ignores router advertisements then, and loses an IPv6 default route that came by one: run: sysctl -w %s=2",
-			Dotted(routerKey(c.Link)), Dotted(routerKey(c.Link)))
+		note("%s is 1: a host that forwards ignores router advertisements then, and loses an IPv6 default route that came by one: run: "+
+			"sysctl -w %s=2", Dotted(routerKey(c.Link)), Dotted(routerKey(c.Link)))
 	}
 	if c.IPv6 && lacksIPv6(get) {
-		note("%s is missing: this kernel has no IPv6, and pods have none here although there is a pool for it: boot without ipv6.disable=1", Dotted(forward6))
+		note("%s is missing: this kernel has no IPv6, and pods have none here although there is a pool for it: boot without ipv6.disable=1",
+			Dotted(forward6))
 	}
 	if _, err := get(conntrack); errors.Is(err, fs.ErrNotExist) {
-		note("%s is missing: the kernel does not track connections, without which there is neither NAT nor a Service: run: modprobe nf_conntrack", Dotted(conntrack))
+		note("%s is missing: the kernel does not track connections, without which there is neither NAT nor a Service: run: modprobe nf_conntrack",
+			Dotted(conntrack))
 	}
 	return notes
 }
@@ -147,8 +149,8 @@ func (c Config) Differing(get Get) (all []Difference) {
 	return all
 }
 
-// Sync sets what is wanted below root, and writes nothing that is so already. The error joins what could not be set, each with
-// its remedy.
+// Sync sets what is wanted below root, and writes nothing that is so already. The error joins what could not be set,
+// each with its remedy.
 func Sync(root sysctl.Root, c Config) error {
 	var errs []error
 	for _, s := range c.Wanted(root.Get) {
@@ -163,5 +165,6 @@ func remedy(s Setting, err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "the kernel has no such parameter: is this a mount of /proc/sys?"
 	}
-	return fmt.Sprintf("run sysctl -w %s=%s on the host, or let the agent do so: TORTIE_SYSCTL_ROOT must be a writable mount of /proc/sys", Dotted(s.Key), s.Value)
+	return fmt.Sprintf("run sysctl -w %s=%s on the host, or let the agent do so: TORTIE_SYSCTL_ROOT must be a writable mount of /proc/sys",
+		Dotted(s.Key), s.Value)
 }

@@ -52,7 +52,8 @@ func TestWanted(t *testing.T) {
 		"tunnel is loose":                        {tunnel, filter("1", "2"), nil},
 		"all are loose":                          {tunnel, filter("2", "1"), nil},
 		"nothing is filtered":                    {tunnel, filter("0", "0"), nil},
-		"of two, one is strict": {hostsysctl.Config{Tunnels: []string{"vxlan.calico", "tunl0"}}, values{"net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/tunl0/rp_filter": "1", "net/ipv4/conf/vxlan.calico/rp_filter": "2"},
+		"of two, one is strict": {hostsysctl.Config{Tunnels: []string{"vxlan.calico", "tunl0"}},
+			values{"net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/tunl0/rp_filter": "1", "net/ipv4/conf/vxlan.calico/rp_filter": "2"},
 			[]string{loosened}},
 		"the tunnel has gone":      {tunnel, values{"net/ipv4/conf/all/rp_filter": "1"}, nil},
 		"no tunnel: links as is":   {hostsysctl.Config{Link: "eth0"}, values{"net/ipv4/conf/eth0/rp_filter": "1"}, nil},
@@ -72,13 +73,16 @@ func TestNotes(t *testing.T) {
 		have   values
 		want   []string // part of each note
 	}{
-		"all is well": {hostsysctl.Config{Forward: true, IPv6: true, Link: "eth0.5"}, values{conntrack: "1", acceptRA: "2", forwarding6: "1"}, nil},
+		"all is well": {hostsysctl.Config{Forward: true, IPv6: true, Link: "eth0.5"},
+			values{conntrack: "1", acceptRA: "2", forwarding6: "1"}, nil},
 		"advertisements": {hostsysctl.Config{Forward: true, IPv6: true, Link: "eth0.5"}, values{conntrack: "1", acceptRA: "1", forwarding6: "1"},
 			[]string{"sysctl -w net.ipv6.conf.eth0/5.accept_ra=2"}},
 		"advertisements, without IPv6": {hostsysctl.Config{Forward: true, Link: "eth0.5"}, values{conntrack: "1", acceptRA: "1"}, nil},
 		"not forwarding": {hostsysctl.Config{IPv6: true}, values{conntrack: "1", "net/ipv4/ip_forward": "0", "net/ipv6/conf/all/forwarding": "0"},
 			[]string{"sysctl -w net.ipv4.ip_forward=1", "sysctl -w net.ipv6.conf.all.forwarding=1"}},
-		"forwarding by others":        {hostsysctl.Config{}, values{conntrack: "1", "net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "0"}, nil},
+		"forwarding by others": {
+			hostsysctl.Config{}, values{conntrack: "1", "net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "0"}, nil,
+		},
 		"no IPv6":                     {hostsysctl.Config{Forward: true, IPv6: true}, values{conntrack: "1"}, []string{"ipv6.disable=1"}},
 		"connections are not tracked": {hostsysctl.Config{Forward: true}, nil, []string{"modprobe nf_conntrack"}},
 	} {
@@ -95,7 +99,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestUnwritable has a mount that is not the kernel's: a directory without the files, and one where they cannot be written.
+// TestUnwritable has a mount that is not the kernel's: a directory without the files, and one where they cannot be
+// written.
 func TestUnwritable(t *testing.T) {
 	c := hostsysctl.Config{Forward: true, IPv6: true}
 	err := hostsysctl.Sync(sysctl.Root(t.TempDir()), c)
@@ -113,8 +118,8 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// TestKernel has a router with a strict filter: what comes by its tunnel, a veth here, from an address that the way to is by
-// another link gets through after Sync, and the host's own links are as before.
+// TestKernel has a router with a strict filter: what comes by its tunnel, a veth here, from an address that the way to
+// is by another link gets through after Sync, and the host's own links are as before.
 func TestKernel(t *testing.T) {
 	far, ns, inside := netnstest.New(t), netnstest.New(t), netnstest.New(t)
 	netnstest.Cable(t, far, "eth0", ns, "tunl0")

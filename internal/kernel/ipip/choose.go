@@ -9,10 +9,12 @@ import (
 	"slices"
 )
 
-// MaxPeers bounds the devices for single nodes: each takes some 30 KiB of the kernel's memory, and every list of links has them all.
+// MaxPeers bounds the devices for single nodes: each takes some 30 KiB of the kernel's memory, and every list of links
+// has them all.
 const MaxPeers = 64
 
-// Way is a destination of IPv4 and the node that packets to it are sent to in a tunnel; the zero Node: they go another way.
+// Way is a destination of IPv4 and the node that packets to it are sent to in a tunnel; the zero Node: they go another
+// way.
 type Way struct {
 	Dst  netip.Prefix
 	Node netip.Addr
@@ -27,9 +29,10 @@ type Peer struct {
 // Range is all addresses between two, both of them included.
 type Range struct{ First, Last netip.Addr }
 
-// ChoosePeers returns the nodes that have a device of their own on node self, at most limit, in ascending order: those that most routes lead to. A node
-// announces blocks by the number of its pods, which is known for nothing; bytes are not, as the kernel counts what passes a flowtable for no device. Among
-// equals each pair of nodes chooses alike, and each node others.
+// ChoosePeers returns the nodes that have a device of their own on node self, at most limit, in ascending order: those
+// that most routes lead to. A node announces blocks by the number of its pods, which is known for nothing; bytes are
+// not, as the kernel counts what passes a flowtable for no device. Among equals each pair of nodes chooses alike, and
+// each node others.
 func ChoosePeers(self netip.Addr, ways []Way, limit int) []Peer {
 	routes := map[netip.Addr]int{}
 	for _, w := range ways {

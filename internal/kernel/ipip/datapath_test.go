@@ -34,8 +34,8 @@ type node struct {
 func (n *node) tunnelAddr() netip.Addr { return netip.MustParsePrefix(n.block).Addr() }
 func (n *node) podAddr() netip.Addr    { return n.tunnelAddr().Next() }
 
-// pair makes two nodes that reach each other through a router, whose link to b has the MTU given, and programs them as the
-// agent does: tunnel, own block unreachable, the other's block through the tunnel.
+// pair makes two nodes that reach each other through a router, whose link to b has the MTU given, and programs them as
+// the agent does: tunnel, own block unreachable, the other's block through the tunnel.
 func pair(t *testing.T, routerMTU int) (a, b *node) {
 	t.Helper()
 	router := newNS(t)
@@ -118,7 +118,8 @@ func TestOuterPacket(t *testing.T) {
 	if outer.protocol != unix.IPPROTO_IPIP || outer.size != 1500 || !outer.dontFragment || outer.ttl != 63 {
 		t.Errorf("outer packet %+v, want protocol 4 of 1500 bytes with DF, and the inner packet's TTL, 63", outer)
 	}
-	if inner.protocol != unix.IPPROTO_UDP || inner.size != tunnelMTU || inner.ttl != 63 || inner.src != a.podAddr() || inner.dst != b.podAddr() {
+	if inner.protocol != unix.IPPROTO_UDP || inner.size != tunnelMTU || inner.ttl != 63 || inner.src != a.podAddr() ||
+		inner.dst != b.podAddr() {
 		t.Errorf("inner packet %+v, want UDP of %d bytes from %s to %s", inner, tunnelMTU, a.podAddr(), b.podAddr())
 	}
 	setPMTUDiscover(t, conn, unix.IP_PMTUDISC_DO)
@@ -158,8 +159,8 @@ func TestTTL(t *testing.T) {
 	t.Fatal("no datagram arrived")
 }
 
-// TestNarrowPath sends through a router whose far link takes less than a full outer packet, which the nodes can only learn
-// from the router's ICMP messages (calico #7146).
+// TestNarrowPath sends through a router whose far link takes less than a full outer packet, which the nodes can only
+// learn from the router's ICMP messages (calico #7146).
 func TestNarrowPath(t *testing.T) {
 	a, b := pair(t, 1300)
 	if err := a.pod.SendTCP(t, b.pod, netip.AddrPortFrom(b.podAddr(), 7001).String()); err != nil {
@@ -234,8 +235,8 @@ func parse(b []byte) header {
 	}
 }
 
-// capture listens on a link from now on. The function that it returns waits for an IPv4 packet between two addresses and
-// returns it and the packet inside it.
+// capture listens on a link from now on. The function that it returns waits for an IPv4 packet between two addresses
+// and returns it and the packet inside it.
 func capture(t *testing.T, ns *netnstest.NS, link string) func(src, dst string) (outer, inner header) {
 	t.Helper()
 	const all = 0x0300 // ETH_P_ALL in network order; a listener for one protocol does not see what is sent

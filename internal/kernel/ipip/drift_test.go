@@ -21,7 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// kept is a namespace in which a loop keeps tunl0 and the routes through it, woken by the kernel's events as the agent is.
+// kept is a namespace in which a loop keeps tunl0 and the routes through it, woken by the kernel's events as the agent
+// is.
 type kept struct {
 	*netnstest.NS
 	t      *testing.T
@@ -34,7 +35,8 @@ func keep(t *testing.T) *kept {
 		{Dst: netip.MustParsePrefix("10.244.1.0/26"), Type: netlinkx.Unreachable},
 		routes.To(netip.MustParsePrefix("10.244.2.0/26"), routes.Hop{Via: addr("172.30.0.2"), Dev: ipip.Device, Onlink: true}),
 		routes.To(netip.MustParsePrefix("10.244.3.0/26"), routes.Hop{Via: addr("172.30.9.3"), Dev: ipip.Device, Onlink: true}),
-		routes.To(netip.MustParsePrefix("10.244.4.0/26"), routes.Hop{Via: addr("172.30.0.4"), Dev: "eth0"}), // CrossSubnet, or without encapsulation
+		// CrossSubnet, or without encapsulation
+		routes.To(netip.MustParsePrefix("10.244.4.0/26"), routes.Hop{Via: addr("172.30.0.4"), Dev: "eth0"}),
 	}}
 	netnstest.Cable(t, k.NS, "eth0", k.NS, "far")
 	k.Addr(t, "eth0", "172.30.0.1/24")
@@ -106,7 +108,8 @@ func (k *kept) wrong(mtu int) string {
 		}
 	}
 	return cmp.Diff([]string{
-		"unreachable 10.244.1.0/26 proto 84", "10.244.2.0/26 via 172.30.0.2 dev tunl0 proto 84", "10.244.3.0/26 via 172.30.9.3 dev tunl0 proto 84",
+		"unreachable 10.244.1.0/26 proto 84", "10.244.2.0/26 via 172.30.0.2 dev tunl0 proto 84",
+		"10.244.3.0/26 via 172.30.9.3 dev tunl0 proto 84",
 		"10.244.4.0/26 via 172.30.0.4 dev #" + fmt.Sprint(k.Link(k.t, "eth0").Index) + " proto 84",
 	}, lines)
 }
@@ -139,15 +142,16 @@ func TestDeviceByHand(t *testing.T) {
 	k.await("routes deleted", 8980)
 	// What BIRD left on the device goes with the next pass, which nothing of BIRD's wakes.
 	errtest.Must(t, other.AddRoute(netlinkx.Route{
-		Dst: netip.MustParsePrefix("10.244.7.0/26"), Via: addr("172.30.0.7"), Dev: device(), Onlink: true, Protocol: netlinkx.ProtocolBIRD, Metric: 1024,
+		Dst: netip.MustParsePrefix("10.244.7.0/26"), Via: addr("172.30.0.7"), Dev: device(), Onlink: true,
+		Protocol: netlinkx.ProtocolBIRD, Metric: 1024,
 	}))
 	errtest.Must(t, other.SetDown(k.Link(t, "far").Index))
 	errtest.Must(t, other.SetUp(k.Link(t, "far").Index))
 	k.await("routes of a predecessor", 8980)
 }
 
-// fallback is how the kernel is told not to make tunl0 in other namespaces than the first. Only tunl0 that is not the kernel's own can
-// be deleted.
+// fallback is how the kernel is told not to make tunl0 in other namespaces than the first. Only tunl0 that is not the
+// kernel's own can be deleted.
 const fallback = "/proc/sys/net/core/fb_tunnels_only_for_init_net"
 
 func TestWithoutKernelsOwnDevice(t *testing.T) {

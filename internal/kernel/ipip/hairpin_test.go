@@ -17,7 +17,8 @@ func TestHairpin(t *testing.T) {
 		t.Helper()
 		var p *hairpin.Probe
 		a.Within(t, func() (err error) {
-			p, err = hairpin.Open(t.Context(), hairpin.Way{Link: a.Link(t, ipip.Device).Index, Outer: addr(b.addr), From: addr(a.addr), Back: a.tunnelAddr(), Source: hairpin.Dummy})
+			p, err = hairpin.Open(t.Context(),
+				hairpin.Way{Link: a.Link(t, ipip.Device).Index, Outer: addr(b.addr), From: addr(a.addr), Back: a.tunnelAddr(), Source: hairpin.Dummy})
 			return err
 		})
 		defer p.Close()

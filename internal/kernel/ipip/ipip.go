@@ -23,7 +23,8 @@ const (
 )
 
 // ErrNoIPIP says that the kernel can't do IPIP. Its text names the remedy.
-var ErrNoIPIP = errors.New("the kernel has no IP-in-IP tunnels: load module ipip (modprobe ipip, and a line \"ipip\" in /etc/modules-load.d/ipip.conf), use a kernel built with CONFIG_NET_IPIP, or use pools without IPIP")
+var ErrNoIPIP = errors.New("the kernel has no IP-in-IP tunnels: load module ipip (modprobe ipip, and a line \"ipip\" in " +
+	"/etc/modules-load.d/ipip.conf), use a kernel built with CONFIG_NET_IPIP, or use pools without IPIP")
 
 // Tunnel is the desired device.
 type Tunnel struct {
@@ -47,9 +48,9 @@ func Is(l netlinkx.Link) bool {
 	return l.Name == Device && l.Here(kind) && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid()
 }
 
-// Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address, or none. Correct properties are not
-// written, and the right address stays throughout. It returns what was otherwise, such as "was missing" or "had MTU 1400". The error wraps ErrNoIPIP if the
-// kernel has no IPIP.
+// Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address, or none. Correct
+// properties are not written, and the right address stays throughout. It returns what was otherwise, such as "was
+// missing" or "had MTU 1400". The error wraps ErrNoIPIP if the kernel has no IPIP.
 func (s *Syncer) Sync(ctx context.Context, t Tunnel) (was []string, err error) {
 	if err := t.validate(); err != nil {
 		return nil, err
@@ -65,8 +66,8 @@ func (s *Syncer) Sync(ctx context.Context, t Tunnel) (was []string, err error) {
 		}
 	}
 	// Without it, kernels before 5.11 let inner packets with DF go by the device's MTU alone: a smaller one on the path
-	// between two nodes swallows them, and no sender learns (calico #7146). Later kernels turn inner packets without DF into
-	// outer fragments, which clouds drop; with it the pod's own packets are fragmented.
+	// between two nodes swallows them, and no sender learns (calico #7146). Later kernels turn inner packets without DF
+	// into outer fragments, which clouds drop; with it the pod's own packets are fragmented.
 	if !link.Tunnel.PMTUDisc {
 		was = append(was, "had no path MTU discovery")
 		if err := s.conn.SetTunnelPMTUDisc(link, true); err != nil {
@@ -108,7 +109,8 @@ func (t Tunnel) validate() error {
 }
 
 // ensure returns the device, made if it is missing. The kernel makes it itself unless told not to
-// (net.core.fb_tunnels_only_for_init_net); asked for one, it loads the module, which makes one, and says that it exists.
+// (net.core.fb_tunnels_only_for_init_net); asked for one, it loads the module, which makes one, and says that it
+// exists.
 func (s *Syncer) ensure() (link netlinkx.Link, made bool, err error) {
 	link, err = s.conn.Own(Device, kind)
 	if made = netlinkx.IsNotExist(err); made {
@@ -128,8 +130,9 @@ func (s *Syncer) ensure() (link netlinkx.Link, made bool, err error) {
 		return netlinkx.Link{}, false, err
 	}
 	if !Is(link) {
-		return netlinkx.Link{}, false, fmt.Errorf("interface %s is not an any-to-any ipip tunnel but %s (local %s, remote %s): remove or rename it",
-			Device, link.Kind, link.Tunnel.Local, link.Tunnel.Remote)
+		return netlinkx.Link{},
+			false, fmt.Errorf("interface %s is not an any-to-any ipip tunnel but %s (local %s, remote %s): remove or rename it", Device, link.Kind,
+				link.Tunnel.Local, link.Tunnel.Remote)
 	}
 	return link, made, nil
 }
@@ -149,8 +152,9 @@ func (s *Syncer) renamed() error {
 	return fmt.Errorf("interface %s was removed while it was being made", Device)
 }
 
-// Remove undoes Sync for a node without IPIP pools: the device loses its addresses and goes down. The device itself stays,
-// as the kernel does not let go of its own. Without a device, or with one that is not ours, there is nothing to do.
+// Remove undoes Sync for a node without IPIP pools: the device loses its addresses and goes down. The device itself
+// stays, as the kernel does not let go of its own. Without a device, or with one that is not ours, there is nothing to
+// do.
 func (s *Syncer) Remove(context.Context) error {
 	link, err := s.conn.LinkByName(Device)
 	if netlinkx.IsNotExist(err) || (err == nil && link.Kind != kind) {

@@ -18,8 +18,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// The tests of this package need a kernel with IPIP and fail on another: there they are to be run in a virtual machine. A short
-// run leaves them out.
+// The tests of this package need a kernel with IPIP and fail on another: there they are to be run in a virtual machine.
+// A short run leaves them out.
 
 var addr = netip.MustParseAddr
 
@@ -216,7 +216,8 @@ func TestNameTaken(t *testing.T) {
 	wantDevice(t, ns, tunnel)
 }
 
-// A pod with CAP_NET_ADMIN moves a tunnel of its own to the name of the device, which it can only while the device has another.
+// A pod with CAP_NET_ADMIN moves a tunnel of its own to the name of the device, which it can only while the device has
+// another.
 func TestMovedDevice(t *testing.T) {
 	ns, pod := newNS(t), netnstest.New(t)
 	netnstest.Cable(t, ns, "cali1", pod, "eth0")

@@ -19,13 +19,14 @@ func PeerDevice(node netip.Addr) string { return fmt.Sprintf("%s%x", PeerPrefix,
 // Owns reports that a link is of this package by its name: what packets in a tunnel come in by.
 func Owns(link string) bool { return link == Device || strings.HasPrefix(link, PeerPrefix) }
 
-// IsPeer reports that a link is a device for a single node, and not another of such a name or one that a pod has moved here.
+// IsPeer reports that a link is a device for a single node, and not another of such a name or one that a pod has moved
+// here.
 func IsPeer(l netlinkx.Link) bool {
 	return l.Here(kind) && l.Tunnel.Remote.Is4() && l.Name == PeerDevice(l.Tunnel.Remote)
 }
 
-// Peers are the desired devices for single nodes. The kernel has packets in a tunnel come in by the device of their sender, if it is up, and by tunl0 if
-// there is none; all leave by tunl0.
+// Peers are the desired devices for single nodes. The kernel has packets in a tunnel come in by the device of their
+// sender, if it is up, and by tunl0 if there is none; all leave by tunl0.
 type Peers struct {
 	Local netip.Addr // this node's address, that others send to
 	MTU   int
@@ -34,8 +35,9 @@ type Peers struct {
 	Keep bool
 }
 
-// SyncPeers makes the devices as desired, among the links given. Correct ones are not written, links of others stay unless they have a desired name. prepare is called with the devices'
-// names before new ones receive. What fails for one device leaves the others; their packets use tunl0.
+// SyncPeers makes the devices as desired, among the links given. Correct ones are not written, links of others stay
+// unless they have a desired name. prepare is called with the devices' names before new ones receive. What fails for
+// one device leaves the others; their packets use tunl0.
 func (s *Syncer) SyncPeers(ctx context.Context, links []netlinkx.Link, p Peers, prepare func(devices []string) error) error {
 	want := make(map[string]netip.Addr, len(p.Nodes))
 	for _, n := range p.Nodes {
@@ -100,7 +102,8 @@ func (s *Syncer) ensurePeer(ctx context.Context, l netlinkx.Link, node netip.Add
 // nowhere is an address that no packet from outside is sent to.
 var nowhere = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// retire removes a device for a node. First the kernel finds it for no packet any more: packets that it has found it for would be lost.
+// retire removes a device for a node. First the kernel finds it for no packet any more: packets that it has found it
+// for would be lost.
 func (s *Syncer) retire(l netlinkx.Link) error {
 	err := s.conn.SetTunnelLocal(l, nowhere)
 	if err == nil {

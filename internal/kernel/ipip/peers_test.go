@@ -62,11 +62,13 @@ func wantPeers(t *testing.T, ns *netnstest.NS, p ipip.Peers) {
 	byName := func(a, b netlinkx.Link) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(got, byName)
 	slices.SortFunc(want, byName)
-	difftest.Want(t, "devices", want, got, cmpopts.IgnoreUnexported(netlinkx.Link{}), cmpopts.IgnoreFields(netlinkx.Link{}, "PeerIndex", "Peer"))
+	difftest.Want(t, "devices", want, got, cmpopts.IgnoreUnexported(netlinkx.Link{}),
+		cmpopts.IgnoreFields(netlinkx.Link{}, "PeerIndex", "Peer"))
 }
 
 func TestPeerDevice(t *testing.T) {
-	if name := ipip.PeerDevice(addr("172.30.0.2")); name != "tunl0-ac1e0002" || !ipip.Owns(name) || !ipip.Owns("tunl0") || ipip.Owns("tunl01") {
+	if name := ipip.PeerDevice(addr("172.30.0.2")); name != "tunl0-ac1e0002" || !ipip.Owns(name) ||
+		!ipip.Owns("tunl0") || ipip.Owns("tunl01") {
 		t.Error(name)
 	}
 }
@@ -77,7 +79,8 @@ func TestPeers(t *testing.T) {
 	sync(t, ns, ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")})
 	other := peersOf("172.30.0.2")
 	other.Local, other.MTU = addr("172.30.0.7"), 1430
-	for _, p := range []ipip.Peers{peersOf("172.30.0.2"), peersOf("172.30.0.3", "172.30.0.2"), peersOf("172.30.0.3"), {}, peersOf("172.30.0.2"), other, peersOf("172.30.0.2", "172.30.0.4")} {
+	for _, p := range []ipip.Peers{peersOf("172.30.0.2"), peersOf("172.30.0.3", "172.30.0.2"), peersOf("172.30.0.3"), {},
+		peersOf("172.30.0.2"), other, peersOf("172.30.0.2", "172.30.0.4")} {
 		prepared, err := syncPeers(t, ns, p)
 		errtest.Must(t, err)
 		if len(prepared) != len(p.Nodes) {
@@ -120,7 +123,8 @@ func TestPeersDriftIsRepaired(t *testing.T) {
 	}
 }
 
-// Links of others stay, unless they have the name of a device; what fails for one node does not keep others from theirs.
+// Links of others stay, unless they have the name of a device; what fails for one node does not keep others from
+// theirs.
 func TestPeersOfOthers(t *testing.T) {
 	ns := newNS(t)
 	errtest.Must(t, ns.Conn.AddIPIP("site", netlinkx.Tunnel{Local: addr("172.30.0.1"), Remote: addr("172.30.0.2")}, 1480))
@@ -149,7 +153,8 @@ func TestPeersOfOthers(t *testing.T) {
 	}
 }
 
-// A pod with CAP_NET_ADMIN puts a device of its own, which differs by nothing but the namespace that it sends and receives in, in the place of the node's.
+// A pod with CAP_NET_ADMIN puts a device of its own, which differs by nothing but the namespace that it sends and
+// receives in, in the place of the node's.
 func TestMovedPeer(t *testing.T) {
 	ns, pod := newNS(t), netnstest.New(t)
 	netnstest.Cable(t, ns, "cali1", pod, "eth0")
@@ -183,7 +188,8 @@ func TestPeersNotPrepared(t *testing.T) {
 	}
 }
 
-// Packets from a node come in by its device as soon as it is up, and by tunl0 else; both ends of what a node says go on.
+// Packets from a node come in by its device as soon as it is up, and by tunl0 else; both ends of what a node says go
+// on.
 func TestPeersDatapath(t *testing.T) {
 	a, b := pair(t, 1500)
 	port := netip.AddrPortFrom(b.podAddr(), 7000).String()

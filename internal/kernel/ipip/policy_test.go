@@ -16,7 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// Policies judge what comes out of the tunnel by the inner packet: datagrams and, where the kernel has SCTP as in the virtual machine, associations.
+// Policies judge what comes out of the tunnel by the inner packet: datagrams and, where the kernel has SCTP as in the
+// virtual machine, associations.
 func TestPolicy(t *testing.T) {
 	a, b := pair(t, 1500)
 	e := netpol.New(b.Namespace, "cali")
@@ -35,7 +36,8 @@ func TestPolicy(t *testing.T) {
 		{"from the pod to another port", a.podAddr(), 7001, false},
 		{"from the other node", addr(a.addr), 7000, false},
 	} {
-		if _, err := e.Sync(t.Context(), onlyFrom(tt.from), nil); err != nil && !errors.Is(err, netpol.ErrNoLog) { // the machine has no nfnetlink_log
+		// the machine has no nfnetlink_log
+		if _, err := e.Sync(t.Context(), onlyFrom(tt.from), nil); err != nil && !errors.Is(err, netpol.ErrNoLog) {
 			t.Fatal(err)
 		}
 		wait := 300 * time.Millisecond
@@ -54,7 +56,9 @@ func TestPolicy(t *testing.T) {
 // onlyFrom allows packets to port 7000 of UDP and SCTP from one address.
 func onlyFrom(a netip.Addr) *policy.Ruleset {
 	no := policy.Verdict{By: policy.ID{Kind: "NetworkPolicy", Namespace: "default", Name: "b"}}
-	port := []policy.PortRange{{First: 7000, Last: 7000, List: policy.List{Else: no, Steps: []policy.Step{{Set: 1, Verdict: policy.Verdict{Allow: true}}}}}}
+	port := []policy.PortRange{
+		{First: 7000, Last: 7000, List: policy.List{Else: no, Steps: []policy.Step{{Set: 1, Verdict: policy.Verdict{Allow: true}}}}},
+	}
 	return &policy.Ruleset{
 		Closed: true, Members: map[netip.Addr][]policy.SetID{a: {1}},
 		Endpoints: map[string]policy.Endpoint{"cali0": {UID: "b", Programs: [2]string{policy.Ingress: "b"}}},
@@ -111,7 +115,8 @@ func socketSCTP(t *testing.T, ns *netnstest.NS) (fd int, err error) {
 	return fd, err
 }
 
-// A host endpoint for tunl0 judges what comes out of the tunnel, by whichever device, and counts it; one for another link does not.
+// A host endpoint for tunl0 judges what comes out of the tunnel, by whichever device, and counts it; one for another
+// link does not.
 func TestHostEndpoint(t *testing.T) {
 	a, b := pair(t, 1500)
 	e := netpol.New(b.Namespace, "cali")
@@ -123,7 +128,8 @@ func TestHostEndpoint(t *testing.T) {
 		_, err := syncPeers(t, b.NS, p)
 		errtest.Must(t, err)
 		for link, opens := range map[string]bool{ipip.Device: false, "eth0": true} {
-			for stage, to := range map[policy.Stage]netip.Addr{policy.Forwarded: b.podAddr(), policy.Terminal: b.tunnelAddr(), policy.Untranslated: b.podAddr(), policy.Untracked: b.podAddr()} {
+			for stage, to := range map[policy.Stage]netip.Addr{policy.Forwarded: b.podAddr(), policy.Terminal: b.tunnelAddr(),
+				policy.Untranslated: b.podAddr(), policy.Untracked: b.podAddr()} {
 				if _, err := e.Sync(t.Context(), closedLink(link, stage), nil); err != nil && !errors.Is(err, netpol.ErrNoLog) {
 					t.Fatal(err)
 				}

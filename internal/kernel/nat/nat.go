@@ -10,24 +10,26 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// The chains in which packets are translated: chain has natOutgoing, the others are for floating addresses, of what comes in and of what the node
-// itself sends.
+// The chains in which packets are translated: chain has natOutgoing, the others are for floating addresses, of what
+// comes in and of what the node itself sends.
 const (
 	chain          = "nat-postrouting"
 	arrivingChain  = "nat-prerouting"
 	departingChain = "nat-output"
 )
 
-// Config is the desired state. The same rules are for packets of pods and of the node's own processes: what these send is
-// translated only if it comes from an address in a pool, such as the tunnel's.
+// Config is the desired state. The same rules are for packets of pods and of the node's own processes: what these send
+// is translated only if it comes from an address in a pool, such as the tunnel's.
 type Config struct {
 	// Pools are all of them, of both families, those that are disabled too, as they may still have pods. One that holds
-	// addresses of services only (allowedUses LoadBalancer) is to be left out. Pools may overlap: what is in any of them counts
-	// as inside, and what is in any with NATOutgoing is translated.
+	// addresses of services only (allowedUses LoadBalancer) is to be left out. Pools may overlap: what is in any of them
+	// counts as inside, and what is in any with NATOutgoing is translated.
 	Pools []Pool
-	// Nodes are addresses that count as inside although they are in no pool, as with natOutgoingExclusions IPPoolsAndHostIPs.
+	// Nodes are addresses that count as inside although they are in no pool, as with natOutgoingExclusions
+	// IPPoolsAndHostIPs.
 	Nodes []netip.Addr
-	// Source is the address that packets of its family are sent from; invalid means an address of the link that they leave by.
+	// Source is the address that packets of its family are sent from; invalid means an address of the link that they leave
+	// by.
 	Source netip.Addr
 	// Ports are those that TCP and UDP are sent from; zero leaves the choice to the kernel. Other protocols are translated
 	// without.
@@ -51,8 +53,9 @@ type Syncer struct{ table *nft.Table }
 // New returns the syncer of a table. It touches nothing yet.
 func New(table *nft.Table) *Syncer { return &Syncer{table} }
 
-// Sync makes the chain and its sets as desired, in one transaction: no packet sees half of it. Correct rules are not written;
-// pools that come or go change elements alone. Without a pool that has natOutgoing, and without floating addresses, everything of ours is removed.
+// Sync makes the chain and its sets as desired, in one transaction: no packet sees half of it. Correct rules are not
+// written; pools that come or go change elements alone. Without a pool that has natOutgoing, and without floating
+// addresses, everything of ours is removed.
 //
 // Connections keep the translation that they began with.
 func (s *Syncer) Sync(ctx context.Context, c Config) error {
@@ -110,8 +113,9 @@ func (c Config) part() (nft.Part, error) {
 	return p, nil
 }
 
-// float returns chains that translate floating addresses to pods', before kube-proxy's, and puts rules in front of others for a pod that sends to a
-// floating address of its own: it would drop a packet from its own address. It adds their sets.
+// float returns chains that translate floating addresses to pods', before kube-proxy's, and puts rules in front of
+// others for a pod that sends to a floating address of its own: it would drop a packet from its own address. It adds
+// their sets.
 func (c Config) float(p *nft.Part, others []nft.Rule) (chains []nft.Chain, leaving []nft.Rule) {
 	arriving := nft.Chain{Name: arrivingChain, Hook: &nft.Hook{Type: nft.NAT, Number: nft.Prerouting, Priority: nft.PriorityDNAT - 1}}
 	for _, f := range families {
@@ -182,8 +186,8 @@ func (c Config) ranges(f family) (inside, outgoing []nft.Element) {
 	return nft.Ranges(all), nft.Ranges(translated)
 }
 
-// rules are, in nft's words, "ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade fully-random", in front of it the
-// same with ports for each protocol that has them if ports are limited.
+// rules are, in nft's words, "ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade fully-random", in front of it
+// the same with ports for each protocol that has them if ports are limited.
 func (c Config) rules(f family) []nft.Rule {
 	translate := func(ports nft.Ports) nft.Term {
 		if c.Source.IsValid() && c.Source.Is4() == f.is4 {

@@ -127,25 +127,34 @@ var pools = []string{"10.244.0.0/16 nat", "10.60.0.0/24", "fd00::/48 nat"}
 func TestDriftIsRepaired(t *testing.T) {
 	const chain, set = "inet tortie nat-postrouting", "inet tortie pools-v4"
 	for name, script := range map[string]string{
-		"table deleted":              "delete table inet tortie",
-		"table flushed":              "flush table inet tortie",
-		"chain flushed":              "flush chain " + chain,
-		"chain deleted":              "flush chain " + chain + "; delete chain " + chain,
-		"set flushed":                "flush set " + set,
-		"element deleted":            "delete element " + set + " { 10.60.0.0/24 }",
-		"element added":              "add element " + set + " { 192.0.2.0/24 }",
-		"element narrowed":           "delete element " + set + " { 10.60.0.0/24 }; add element " + set + " { 10.60.0.0/25 }",
-		"rule added":                 "add rule " + chain + " ip saddr 192.0.2.1 accept",
-		"rule that hides ours":       "insert rule " + chain + " accept",
-		"rule with a counter":        "add rule " + chain + " tcp dport 80 counter masquerade to :1024-65535",
-		"rules in another order":     "flush chain " + chain + "; add rule " + chain + " ip6 saddr @nat-outgoing-v6 ip6 daddr != @pools-v6 masquerade fully-random; add rule " + chain + " ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade fully-random",
-		"rule without its condition": "flush chain " + chain + "; add rule " + chain + " ip saddr @nat-outgoing-v4 masquerade fully-random; add rule " + chain + " ip6 saddr @nat-outgoing-v6 ip6 daddr != @pools-v6 masquerade fully-random",
-		"chain of another priority":  "flush chain " + chain + "; delete chain " + chain + "; add chain " + chain + " { type nat hook postrouting priority 50; }",
-		"chain of another type":      "flush chain " + chain + "; delete chain " + chain + "; add chain " + chain + " { type filter hook postrouting priority 100; }",
-		"chain that drops":           "add chain " + chain + " { policy drop; }",
-		"set of another kind":        "delete table inet tortie; add table inet tortie; add set " + set + " { type inet_service; flags interval; elements = { 80 }; }",
-		"set without ranges":         "delete table inet tortie; add table inet tortie; add set " + set + " { type ipv4_addr; elements = { 10.60.0.1 }; }",
-		"set with timeouts":          "delete table inet tortie; add table inet tortie; add set " + set + " { type ipv4_addr; flags interval,timeout; }",
+		"table deleted":        "delete table inet tortie",
+		"table flushed":        "flush table inet tortie",
+		"chain flushed":        "flush chain " + chain,
+		"chain deleted":        "flush chain " + chain + "; delete chain " + chain,
+		"set flushed":          "flush set " + set,
+		"element deleted":      "delete element " + set + " { 10.60.0.0/24 }",
+		"element added":        "add element " + set + " { 192.0.2.0/24 }",
+		"element narrowed":     "delete element " + set + " { 10.60.0.0/24 }; add element " + set + " { 10.60.0.0/25 }",
+		"rule added":           "add rule " + chain + " ip saddr 192.0.2.1 accept",
+		"rule that hides ours": "insert rule " + chain + " accept",
+		"rule with a counter":  "add rule " + chain + " tcp dport 80 counter masquerade to :1024-65535",
+		"rules in another order": "flush chain " +
+			chain + "; add rule " + chain + " ip6 saddr @nat-outgoing-v6 ip6 daddr != @pools-v6 masquerade fully-random; add rule " + chain +
+			" ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade fully-random",
+		"rule without its condition": "flush chain " +
+			chain + "; add rule " + chain + " ip saddr @nat-outgoing-v4 masquerade fully-random; add rule " + chain +
+			" ip6 saddr @nat-outgoing-v6 ip6 daddr != @pools-v6 masquerade fully-random",
+		"chain of another priority": "flush chain " + chain + "; delete chain " + chain + "; add chain " + chain +
+			" { type nat hook postrouting priority 50; }",
+		"chain of another type": "flush chain " + chain + "; delete chain " + chain + "; add chain " + chain +
+			" { type filter hook postrouting priority 100; }",
+		"chain that drops": "add chain " + chain + " { policy drop; }",
+		"set of another kind": "delete table inet tortie; add table inet tortie; add set " + set +
+			" { type inet_service; flags interval; elements = { 80 }; }",
+		"set without ranges": "delete table inet tortie; add table inet tortie; add set " + set +
+			" { type ipv4_addr; elements = { 10.60.0.1 }; }",
+		"set with timeouts": "delete table inet tortie; add table inet tortie; add set " + set +
+			" { type ipv4_addr; flags interval,timeout; }",
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := netnstest.New(t)
@@ -198,7 +207,8 @@ func TestOthersAreKept(t *testing.T) {
 	}
 
 	// Other chains and sets in the table itself, as the policy part will have them.
-	ns.Run(t, "nft", "add table inet tortie; add chain inet tortie forward { type filter hook forward priority 0; }; add set inet tortie blocked { type ipv4_addr; elements = { 192.0.2.1 }; }")
+	ns.Run(t, "nft", "add table inet tortie; add chain inet tortie forward { type filter hook forward priority 0; }; add set inet tortie "+
+		"blocked { type ipv4_addr; elements = { 192.0.2.1 }; }")
 	before = ruleset(t, ns)
 	sync(t, ns, pools...)
 	ns.Run(t, "nft", "flush chain inet tortie nat-postrouting")
@@ -219,7 +229,8 @@ func TestBadConfig(t *testing.T) {
 		{Floating: []nat.Floating{{Addr: addr("10.244.9.9"), Pod: addr("fd00::1")}}},
 		{Floating: []nat.Floating{{Addr: addr("10.244.9.9"), Pod: addr("10.244.0.1")}, {Addr: addr("10.244.9.9"), Pod: addr("10.244.0.2")}}},
 	} {
-		if err := syncer(ns).Sync(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "CIDR") && !strings.Contains(err.Error(), "floating") {
+		if err := syncer(ns).Sync(t.Context(), bad); err == nil ||
+			!strings.Contains(err.Error(), "CIDR") && !strings.Contains(err.Error(), "floating") {
 			t.Errorf("Sync(%v) = %v, want an error about the CIDR", bad, err)
 		}
 	}
@@ -320,7 +331,8 @@ func TestPackets(t *testing.T) {
 	}
 }
 
-// TestFloatingPackets reaches a pod by its floating addresses: from the world, from another pod, from the node and from itself, in both families.
+// TestFloatingPackets reaches a pod by its floating addresses: from the world, from another pod, from the node and from
+// itself, in both families.
 func TestFloatingPackets(t *testing.T) {
 	node, a, b, world := aNode(t)
 	for _, to := range []string{"10.244.0.2:7000", "[fd00::2]:7000"} {

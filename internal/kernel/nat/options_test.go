@@ -43,7 +43,8 @@ func options() map[string]nat.Config {
 		"floating": with(func(c *nat.Config) {
 			c.Floating = []nat.Floating{{Addr: addr("10.244.9.9"), Pod: addr("10.244.0.2")}, {Addr: addr("fd00::9"), Pod: addr("fd00::2")}}
 		}),
-		"floating-alone":   {Floating: []nat.Floating{{Addr: addr("10.244.9.9"), Pod: addr("10.244.0.3")}, {Addr: addr("10.244.9.8"), Pod: addr("10.244.0.2")}}},
+		"floating-alone": {Floating: []nat.Floating{{Addr: addr("10.244.9.9"), Pod: addr("10.244.0.3")},
+			{Addr: addr("10.244.9.8"), Pod: addr("10.244.0.2")}}},
 		"source-and-ports": with(func(c *nat.Config) { c.Source, c.Ports = addr("192.0.2.77"), nft.Ports{First: 1, Last: 65535} }),
 	}
 }
@@ -98,11 +99,14 @@ func TestOptionsChange(t *testing.T) {
 	// A rule of the same conditions that translates otherwise is not taken for ours.
 	const chain = "inet tortie nat-postrouting"
 	for _, rule := range []string{
-		"ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade", "ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade fully-random,persistent",
-		"ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 snat to 192.0.2.77 persistent", "ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 snat to 192.0.2.77-192.0.2.78 fully-random",
+		"ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade",
+		"ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade fully-random,persistent",
+		"ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 snat to 192.0.2.77 persistent",
+		"ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 snat to 192.0.2.77-192.0.2.78 fully-random",
 	} {
 		syncConfig(t, ns, options()["source-v4"])
-		ns.Run(t, "nft", "flush chain "+chain+"; add rule "+chain+" "+rule+"; add rule "+chain+" ip6 saddr @nat-outgoing-v6 ip6 daddr != @pools-v6 masquerade fully-random")
+		ns.Run(t, "nft", "flush chain "+chain+"; add rule "+chain+" "+rule+"; add rule "+chain+
+			" ip6 saddr @nat-outgoing-v6 ip6 daddr != @pools-v6 masquerade fully-random")
 		syncConfig(t, ns, options()["source-v4"])
 		if got := unordered(ruleset(t, ns)); got != texts["source-v4"] {
 			t.Errorf("left instead of ours: %q:\n%s", rule, got)
@@ -179,7 +183,8 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// place is a node with a pod and an address of a pool on itself, as a tunnel has, and two hosts outside of which one is a node.
+// place is a node with a pod and an address of a pool on itself, as a tunnel has, and two hosts outside of which one is
+// a node.
 type place struct{ node, pod, world *netnstest.NS }
 
 func newPlace(t *testing.T) place {
@@ -191,7 +196,8 @@ func newPlace(t *testing.T) place {
 		ns         *netnstest.NS
 		link, cidr string
 	}{
-		{p.node, "eth0", "192.0.2.1/24"}, {p.node, "eth0", "192.0.2.77/24"}, {p.node, "lo", "10.244.0.0/32"}, {p.node, "cali0", "10.244.0.254/24"},
+		{p.node, "eth0", "192.0.2.1/24"}, {p.node, "eth0", "192.0.2.77/24"}, {p.node, "lo", "10.244.0.0/32"},
+		{p.node, "cali0", "10.244.0.254/24"},
 		{p.pod, "eth0", "10.244.0.1/24"}, {p.world, "eth0", "192.0.2.9/24"}, {p.world, "eth0", "192.0.2.8/24"}, // .8 is another node
 	} {
 		a.ns.Addr(t, a.link, a.cidr)

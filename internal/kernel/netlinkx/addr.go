@@ -67,8 +67,8 @@ func (c *Conn) Addrs(index int, family Family) ([]Addr, error) {
 	return addrs, nil
 }
 
-// AddUniqueAddr puts an address on a link without duplicate address detection, so that it can be used at once; IsExist holds for the
-// error if it is there.
+// AddUniqueAddr puts an address on a link without duplicate address detection, so that it can be used at once; IsExist
+// holds for the error if it is there.
 func (c *Conn) AddUniqueAddr(index int, p netip.Prefix) error {
 	// The library makes up a broadcast address unless it gets this one.
 	addr := &netlink.Addr{IPNet: ipNet(p), Broadcast: net.IPv4zero}
@@ -81,9 +81,10 @@ func (c *Conn) AddUniqueAddr(index int, p netip.Prefix) error {
 	return nil
 }
 
-// SoleAddr makes want, without duplicate address detection, the link's only address of a family, or of both, and takes all off if it
-// is the zero Prefix. It adds before it removes: with the last address the kernel drops routes, and the node's own packets their source.
-// The link-local addresses that the kernel gives links of IPv6 stay. It returns what was otherwise, such as "lacked address 10.0.0.1/32".
+// SoleAddr makes want, without duplicate address detection, the link's only address of a family, or of both, and takes
+// all off if it is the zero Prefix. It adds before it removes: with the last address the kernel drops routes, and the
+// node's own packets their source. The link-local addresses that the kernel gives links of IPv6 stay. It returns what
+// was otherwise, such as "lacked address 10.0.0.1/32".
 func (c *Conn) SoleAddr(index int, family Family, want netip.Prefix) (was []string, err error) {
 	have, err := c.Addrs(index, family)
 	if err != nil {
@@ -117,8 +118,8 @@ func (c *Conn) DeleteAddr(index int, p netip.Prefix) error {
 	return nil
 }
 
-// Delivers reports whether the kernel delivers packets to an address that come in by a link, as it does some time after it was
-// given an IPv6 address.
+// Delivers reports whether the kernel delivers packets to an address that come in by a link, as it does some time after
+// it was given an IPv6 address.
 func (c *Conn) Delivers(index int, a netip.Addr) (bool, error) {
 	routes, err := c.requests.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{OifIndex: index})
 	if err != nil {

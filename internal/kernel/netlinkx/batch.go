@@ -9,13 +9,14 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// batchSize is how many requests one system call carries. If all fail, their answers have to fit into the socket's receive
-// buffer: the kernel drops what does not, and keeps no more than about 250 in the default one.
+// batchSize is how many requests one system call carries. If all fail, their answers have to fit into the socket's
+// receive buffer: the kernel drops what does not, and keeps no more than about 250 in the default one.
 const batchSize = 128
 
-// AddRoutes is AddRoute for many routes. The answer has one error for each route, in their order, nil where it was added.
-// The kernel works through them in order. None may have a next hop Object or More. 10,000 routes take a third of the time of as many
-// calls of AddRoute, since a system call, and a change of the thread, are paid once for a batch of them.
+// AddRoutes is AddRoute for many routes. The answer has one error for each route, in their order, nil where it was
+// added. The kernel works through them in order. None may have a next hop Object or More. 10,000 routes take a third of
+// the time of as many calls of AddRoute, since a system call, and a change of the thread, are paid once for a batch of
+// them.
 func (c *Conn) AddRoutes(routes []Route) []error {
 	return c.changeRoutes("add", unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, routes)
 }
@@ -78,8 +79,8 @@ func change[E entry](c *Conn, doing string, kind, flags uint16, entries []E) []e
 	return errs
 }
 
-// changeBatch sends the requests at once and says which fail. The kernel works through them in order, reports each that fails, and
-// acknowledges the last one, by which time it has answered to all before.
+// changeBatch sends the requests at once and says which fail. The kernel works through them in order, reports each that
+// fails, and acknowledges the last one, by which time it has answered to all before.
 func changeBatch[E entry](s *nlmsg.Socket, kind, flags uint16, entries []E, failed func(i int, err error)) error {
 	first, b := s.Seq+1, s.Request()
 	for i, e := range entries {

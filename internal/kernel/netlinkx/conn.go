@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// answerTimeout bounds one request. The kernel works through requests under one lock, and taking down a link holds that
-	// lock for tens of milliseconds: a node that loses its pods all at once keeps others waiting for seconds.
+	// answerTimeout bounds one request. The kernel works through requests under one lock, and taking down a link holds
+	// that lock for tens of milliseconds: a node that loses its pods all at once keeps others waiting for seconds.
 	answerTimeout = 20 * time.Second
 
 	// A dump is inconsistent when the table changed under it, and the kernel says so. On a node that starts many pods this
@@ -26,10 +26,11 @@ const (
 	dumpBackoff  = 2 * time.Millisecond
 )
 
-// Conn is an rtnetlink connection into one network namespace. It is safe for concurrent use; requests are answered one at
-// a time.
+// Conn is an rtnetlink connection into one network namespace. It is safe for concurrent use; requests are answered one
+// at a time.
 type Conn struct {
-	// Replaced is called after Evict has deleted a link, with what it was; nil: not called. It is to be set before the first Own, and must not wait.
+	// Replaced is called after Evict has deleted a link, with what it was; nil: not called. It is to be set before the
+	// first Own, and must not wait.
 	Replaced func(name, was string)
 
 	ns *Namespace
@@ -45,8 +46,8 @@ type Conn struct {
 	wgFamily uint16
 }
 
-// directSocket is opened when it is first needed. It is not the library's, as many answers to one request must not mix with those to
-// others.
+// directSocket is opened when it is first needed. It is not the library's, as many answers to one request must not mix
+// with those to others.
 type directSocket struct {
 	protocol int
 	mu       sync.Mutex

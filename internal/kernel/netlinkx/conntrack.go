@@ -42,17 +42,17 @@ const (
 	statusOffloaded     = 1 << 14 // IPS_OFFLOAD
 )
 
-// Up to fewFlows entries, one full dump is cheaper than a filtered dump for each address and direction: every dump walks the whole hash
-// table, which has 262144 buckets on a large machine and takes 10 ms.
+// Up to fewFlows entries, one full dump is cheaper than a filtered dump for each address and direction: every dump
+// walks the whole hash table, which has 262144 buckets on a large machine and takes 10 ms.
 const fewFlows = 2500
 
 // flowCount is how many connections the kernel tracks in the namespace of the calling thread.
 var flowCount = sysctl.Key{"net", "netfilter", "nf_conntrack_count"}
 
-// DeleteFlows makes the kernel forget the connections that an address was one end of, and returns how many they were: those
-// that it began, and those that were answered by it, whatever NAT did to either's other address. An entry that stays would
-// send what the other end still sends, as a UDP client does, to where the address was, and would be taken for a connection
-// of the address' next owner. A kernel that tracks no connections has nothing to forget.
+// DeleteFlows makes the kernel forget the connections that an address was one end of, and returns how many they were:
+// those that it began, and those that were answered by it, whatever NAT did to either's other address. An entry that
+// stays would send what the other end still sends, as a UDP client does, to where the address was, and would be taken
+// for a connection of the address' next owner. A kernel that tracks no connections has nothing to forget.
 func (c *Conn) DeleteFlows(addrs []netip.Addr) (deleted int, err error) {
 	if len(addrs) > 0 {
 		deleted, err = c.deleteFlows(func(t tracker, count int) ([]flow, error) { return t.find(addrs, count) })
@@ -76,9 +76,9 @@ type Flow struct {
 	Offloaded bool
 }
 
-// DeleteFlowsIf makes the kernel forget the connections that doomed says it of, and returns how many they were. doomed may be called more
-// than once for one. first, if it is not nil, is told of them before; after its error none is forgotten. A kernel that tracks no connections has
-// nothing to forget.
+// DeleteFlowsIf makes the kernel forget the connections that doomed says it of, and returns how many they were. doomed
+// may be called more than once for one. first, if it is not nil, is told of them before; after its error none is
+// forgotten. A kernel that tracks no connections has nothing to forget.
 func (c *Conn) DeleteFlowsIf(doomed func(Flow) bool, first func([]Flow) error) (deleted int, err error) {
 	deleted, err = c.deleteFlows(func(t tracker, _ int) ([]flow, error) {
 		var told []Flow
@@ -101,7 +101,8 @@ func (c *Conn) DeleteFlowsIf(doomed func(Flow) bool, first func([]Flow) error) (
 	return deleted, nil
 }
 
-// deleteFlows deletes the entries that find returns, which is told how many there are. find is not called if there are none.
+// deleteFlows deletes the entries that find returns, which is told how many there are. find is not called if there are
+// none.
 func (c *Conn) deleteFlows(find func(t tracker, count int) ([]flow, error)) (deleted int, err error) {
 	err = c.tracked(answerTimeout, func(t tracker, count int) error {
 		flows, err := find(t, count)
@@ -113,7 +114,8 @@ func (c *Conn) deleteFlows(find func(t tracker, count int) ([]flow, error)) (del
 	return deleted, err
 }
 
-// tracked calls do in the connection's namespace, with how many connections the kernel tracks there, unless these are none.
+// tracked calls do in the connection's namespace, with how many connections the kernel tracks there, unless these are
+// none.
 func (c *Conn) tracked(timeout time.Duration, do func(t tracker, count int) error) error {
 	return c.ns.Do(func() error {
 		text, err := sysctl.DefaultRoot.Get(flowCount)
@@ -146,8 +148,9 @@ type direction struct{ tuple, flags uint16 }
 
 var directions = []direction{{ctaTupleOrig, ctaFilterOrigFlags}, {ctaTupleReply, ctaFilterReplyFlags}}
 
-// find returns the entries that have one of the addresses for a source of either direction; an entry may be there twice. The
-// addresses as destinations add nothing: a connection to one directly, or to a Service in front of it, has it as the source of the replies.
+// find returns the entries that have one of the addresses for a source of either direction; an entry may be there
+// twice. The addresses as destinations add nothing: a connection to one directly, or to a Service in front of it, has
+// it as the source of the replies.
 func (t *tracker) find(addrs []netip.Addr, count int) ([]flow, error) {
 	isOne := func(f flow, _ []byte) bool {
 		return slices.Contains(addrs, f.sources[0]) || slices.Contains(addrs, f.sources[1])
@@ -171,9 +174,9 @@ func (t *tracker) find(addrs []netip.Addr, count int) ([]flow, error) {
 	return all, nil
 }
 
-// filter asks the kernel for the entries with one source in one direction, so that it need not send them all. A kernel before
-// 5.8 ignores this. It is of no use for IPv6: the kernel compares those addresses the wrong way round and sends all entries
-// but the ones asked for (ctnetlink_filter_match_tuple, at least up to 6.18).
+// filter asks the kernel for the entries with one source in one direction, so that it need not send them all. A kernel
+// before 5.8 ignores this. It is of no use for IPv6: the kernel compares those addresses the wrong way round and sends
+// all entries but the ones asked for (ctnetlink_filter_match_tuple, at least up to 6.18).
 func (d direction) filter(a netip.Addr) (attrs nlmsg.Attributes) {
 	if a.Is6() {
 		return nil
@@ -187,7 +190,8 @@ func (d direction) filter(a netip.Addr) (attrs nlmsg.Attributes) {
 	return attrs
 }
 
-// list lists the entries that the kernel takes the filter to mean, and keeps those that keep says it of, by what is parsed and all attributes.
+// list lists the entries that the kernel takes the filter to mean, and keeps those that keep says it of, by what is
+// parsed and all attributes.
 func (t *tracker) list(family Family, filter nlmsg.Attributes, keep func(flow, []byte) bool) ([]flow, error) {
 	request := nlmsg.Netfilter(ctnetlink, ctGet, unix.NLM_F_DUMP, uint8(family), filter)
 	return retryDump("connections", func() (found []flow, err error) {
@@ -274,7 +278,8 @@ func typeAndCode(proto []byte, kind uint16) uint16 {
 // withPorts are the protocols of which what conntrack keeps in the place of ports are ports.
 var withPorts = []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_UDPLITE, unix.IPPROTO_SCTP, unix.IPPROTO_DCCP}
 
-// identity returns the attributes that name an entry in a request to delete it: its tuple, and its ID and zone if it has them.
+// identity returns the attributes that name an entry in a request to delete it: its tuple, and its ID and zone if it
+// has them.
 func identity(attrs []byte) (name nlmsg.Attributes) {
 	tuple := nlmsg.Find(attrs, ctaTupleOrig)
 	if tuple == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// router joins a client and a pod by a node that tracks connections, has a service address (10.96.0.1, fd00:96::1) and hides
-// the pod's address from the client.
+// router joins a client and a pod by a node that tracks connections, has a service address (10.96.0.1, fd00:96::1) and
+// hides the pod's address from the client.
 func router(t *testing.T) (client, node, pod *netnstest.NS) {
 	t.Helper()
 	client, node, pod = netnstest.New(t), netnstest.New(t), netnstest.New(t)
@@ -30,7 +30,8 @@ func router(t *testing.T) (client, node, pod *netnstest.NS) {
 		link, addr string
 	}{
 		{client, "eth0", "192.0.2.2/24"}, {node, "out", "192.0.2.1/24"}, {client, "eth0", "fd00:2::2/64"}, {node, "out", "fd00:2::1/64"},
-		{pod, "eth0", "10.65.0.2/24"}, {pod, "eth0", "10.65.0.3/24"}, {node, "in", "10.65.0.1/24"}, {pod, "eth0", "fd00:65::2/64"}, {node, "in", "fd00:65::1/64"},
+		{pod, "eth0", "10.65.0.2/24"}, {pod, "eth0", "10.65.0.3/24"}, {node, "in", "10.65.0.1/24"}, {pod, "eth0", "fd00:65::2/64"},
+		{node, "in", "fd00:65::1/64"},
 	} {
 		a.ns.Addr(t, a.link, a.addr)
 	}
@@ -170,13 +171,14 @@ func TestDeleteFlowsWithoutTracking(t *testing.T) {
 	}
 }
 
-// TestDeleteFlowsIf: a connection is shown by who began it and by the server that it reached, whatever its client was told, and only those
-// that are doomed go.
+// TestDeleteFlowsIf: a connection is shown by who began it and by the server that it reached, whatever its client was
+// told, and only those that are doomed go.
 func TestDeleteFlowsIf(t *testing.T) {
 	client, node, pod := router(t)
 	pod.EchoUDP(t, "10.65.0.2:53")
 	pod.EchoUDP(t, "[fd00:65::2]:53")
-	for _, ends := range [][2]string{{"192.0.2.2:4000", "10.96.0.1:53"}, {"192.0.2.2:4001", "10.65.0.2:53"}, {"[fd00:2::2]:4002", "[fd00:96::1]:53"}} {
+	for _, ends := range [][2]string{{"192.0.2.2:4000", "10.96.0.1:53"}, {"192.0.2.2:4001", "10.65.0.2:53"},
+		{"[fd00:2::2]:4002", "[fd00:96::1]:53"}} {
 		if _, err := client.AskUDP(t, ends[0], ends[1], "hello", 5*time.Second); err != nil {
 			t.Fatalf("%s: %v", ends, err)
 		}
@@ -198,8 +200,10 @@ func TestDeleteFlowsIf(t *testing.T) {
 	if err != nil || n != 2 || len(told) != 2 || !told[0].Server.Is4() {
 		t.Fatalf("%d deleted, %v; told of %+v; seen %+v", n, err, told, seen)
 	}
-	want4 := netlinkx.Flow{Client: netip.MustParseAddr("192.0.2.2"), Server: netip.MustParseAddr("10.65.0.2"), Protocol: 17, Port: 53, SourcePort: 4000}
-	want6 := netlinkx.Flow{Client: netip.MustParseAddr("fd00:2::2"), Server: netip.MustParseAddr("fd00:65::2"), Protocol: 17, Port: 53, SourcePort: 4002}
+	want4 := netlinkx.Flow{Client: netip.MustParseAddr("192.0.2.2"), Server: netip.MustParseAddr("10.65.0.2"), Protocol: 17,
+		Port: 53, SourcePort: 4000}
+	want6 := netlinkx.Flow{Client: netip.MustParseAddr("fd00:2::2"), Server: netip.MustParseAddr("fd00:65::2"), Protocol: 17,
+		Port: 53, SourcePort: 4002}
 	echo := netlinkx.Flow{Client: want6.Client, Server: want6.Server, Protocol: 58, Port: 128<<8 | 3}
 	if !slices.Contains(seen, want4) || !slices.Contains(seen, want6) || !slices.Contains(seen, echo) {
 		t.Errorf("seen %+v", seen)

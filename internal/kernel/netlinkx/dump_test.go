@@ -77,9 +77,10 @@ func TestRoutesAreAsOthersReadThem(t *testing.T) {
 		ns.Run(t, "ip", append(strings.Fields("route add proto 84"), strings.Fields(r)...)...)
 	}
 	for _, r := range []string{
-		"2001:db8:2::/122 via fe80::1 dev a", "2001:db8:3::/122 dev a metric 7", "unreachable 2001:db8:4::/122", "blackhole 2001:db8:5::/122 metric 9",
-		"2001:db8:6::/122 nexthop via fe80::2 dev a nexthop via fe80::3 dev a", "2001:db8:7::/122 via 2001:db8:ffff::1 dev a onlink",
-		"2001:db8:8::/122 via fe80::1 dev a mtu 1400", "default via fe80::1 dev a", "::ffff:10.2.0.0/122 via fe80::1 dev a",
+		"2001:db8:2::/122 via fe80::1 dev a", "2001:db8:3::/122 dev a metric 7", "unreachable 2001:db8:4::/122",
+		"blackhole 2001:db8:5::/122 metric 9", "2001:db8:6::/122 nexthop via fe80::2 dev a nexthop via fe80::3 dev a",
+		"2001:db8:7::/122 via 2001:db8:ffff::1 dev a onlink", "2001:db8:8::/122 via fe80::1 dev a mtu 1400", "default via fe80::1 dev a",
+		"::ffff:10.2.0.0/122 via fe80::1 dev a",
 	} {
 		ns.Run(t, "ip", append(strings.Fields("-6 route add proto 84"), strings.Fields(r)...)...)
 	}
@@ -99,7 +100,8 @@ func TestRoutesAreAsOthersReadThem(t *testing.T) {
 	}
 }
 
-// TestNextHopObjects: next hops that are objects of their own are not those of a route's fields, and the route can be deleted.
+// TestNextHopObjects: next hops that are objects of their own are not those of a route's fields, and the route can be
+// deleted.
 func TestNextHopObjects(t *testing.T) {
 	ns, _ := scratchRoutes(t)
 	for _, c := range []string{
@@ -218,7 +220,8 @@ func TestManyBadRoutes(t *testing.T) {
 		}
 	}
 	for i, err := range ns.Conn.AddRoutes(routes) {
-		if bad := i%2 == 1; bad != netlinkx.IsNotExist(err) || !bad && err != nil || bad && !strings.Contains(err.Error(), routes[i].Dst.String()) {
+		if bad := i%2 == 1; bad != netlinkx.IsNotExist(err) || !bad && err != nil ||
+			bad && !strings.Contains(err.Error(), routes[i].Dst.String()) {
 			t.Fatalf("route %d: %v", i, err)
 		}
 	}

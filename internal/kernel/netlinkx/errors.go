@@ -25,8 +25,8 @@ func IsNotExist(err error) bool {
 	if errors.As(err, &notFound) || errors.Is(err, fs.ErrNotExist) {
 		return true
 	}
-	// ENODEV: no such link. ESRCH: no such route. EADDRNOTAVAIL: no such address. ENOENT (which fs.ErrNotExist matches): no
-	// such routing table.
+	// ENODEV: no such link. ESRCH: no such route. EADDRNOTAVAIL: no such address. ENOENT (which fs.ErrNotExist matches):
+	// no such routing table.
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
 

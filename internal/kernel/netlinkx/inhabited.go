@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeerProcess returns a process that runs in the namespace of the link's other end, or 0 if none does that this process can
-// see. A namespace without processes is one that something keeps open or mounted.
+// PeerProcess returns a process that runs in the namespace of the link's other end, or 0 if none does that this process
+// can see. A namespace without processes is one that something keeps open or mounted.
 func (c *Conn) PeerProcess(link Link) (pid int, err error) {
 	if link.Peer != PeerElsewhere {
 		return 0, nil
@@ -42,8 +42,8 @@ func invisible(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrPermission)
 }
 
-// isPeerOf reports whether the namespace at path is the one of the link's other end. Namespaces that were seen are not asked
-// for again.
+// isPeerOf reports whether the namespace at path is the one of the link's other end. Namespaces that were seen are not
+// asked for again.
 func (c *Conn) isPeerOf(link Link, path string, seen map[uint64]bool) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

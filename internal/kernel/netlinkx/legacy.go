@@ -39,8 +39,8 @@ var legacyFamilies = []legacyFamily{
 // LegacyChain names a chain of iptables-legacy.
 type LegacyChain struct{ Table, Name string }
 
-// LegacyChains lists the chains that iptables-legacy has made in tables that are in use, those of both families. It makes no table
-// and loads no module.
+// LegacyChains lists the chains that iptables-legacy has made in tables that are in use, those of both families. It
+// makes no table and loads no module.
 func (c *Conn) LegacyChains() (chains []LegacyChain, err error) {
 	err = c.ns.Do(func() error {
 		for _, f := range legacyFamilies {
@@ -88,7 +88,8 @@ func (f legacyFamily) chains(table string) ([]string, error) {
 	return f.parse(entries[header:]), nil
 }
 
-// parse finds the chains: each begins with an entry whose target is ERROR, with the chain's name. The last has the name ERROR.
+// parse finds the chains: each begins with an entry whose target is ERROR, with the chain's name. The last has the name
+// ERROR.
 func (f legacyFamily) parse(entries []byte) (names []string) {
 	for len(entries) >= f.offset+4 {
 		target, next := int(binary.NativeEndian.Uint16(entries[f.offset:])), int(binary.NativeEndian.Uint16(entries[f.offset+2:]))
@@ -111,7 +112,8 @@ func (f legacyFamily) parse(entries []byte) (names []string) {
 // getsockopt fills b, which also says what is asked for.
 func getsockopt(fd, level, option int, b []byte) error {
 	size := uint32(len(b))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option), uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&size)), 0)
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option), uintptr(unsafe.Pointer(&b[0])),
+		uintptr(unsafe.Pointer(&size)), 0)
 	if errno != 0 {
 		return errno
 	}

@@ -19,14 +19,16 @@ func TestLegacyChains(t *testing.T) {
 		t.Errorf("of a namespace without: %v, %v", got, err)
 	}
 	for _, c := range []string{
-		"iptables-legacy -N cali-FORWARD", "iptables-legacy -A FORWARD -m comment --comment cali:x -j cali-FORWARD", "iptables-legacy -A cali-FORWARD -i cali+ -j DROP",
-		"iptables-legacy -t nat -N mine", "ip6tables-legacy -t mangle -N cali-PREROUTING", "ip6tables-legacy -t mangle -A cali-PREROUTING -s fd00::/8 -j ACCEPT",
+		"iptables-legacy -N cali-FORWARD", "iptables-legacy -A FORWARD -m comment --comment cali:x -j cali-FORWARD",
+		"iptables-legacy -A cali-FORWARD -i cali+ -j DROP", "iptables-legacy -t nat -N mine", "ip6tables-legacy -t mangle -N cali-PREROUTING",
+		"ip6tables-legacy -t mangle -A cali-PREROUTING -s fd00::/8 -j ACCEPT",
 	} {
 		words := strings.Fields(c)
 		ns.Run(t, words[0], words[1:]...)
 	}
 	got, err := ns.Conn.LegacyChains()
-	want := []netlinkx.LegacyChain{{Table: "nat", Name: "mine"}, {Table: "filter", Name: "cali-FORWARD"}, {Table: "mangle", Name: "cali-PREROUTING"}}
+	want := []netlinkx.LegacyChain{{Table: "nat", Name: "mine"}, {Table: "filter", Name: "cali-FORWARD"},
+		{Table: "mangle", Name: "cali-PREROUTING"}}
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("%v, %v", got, err)
 	}
@@ -44,7 +46,8 @@ func TestIPSets(t *testing.T) {
 	}
 	ns.Within(t, func() error {
 		return errors.Join(
-			netlink.IpsetCreate("cali40s:a", "hash:ip", netlink.IpsetCreateOptions{}), netlink.IpsetAdd("cali40s:a", &netlink.IPSetEntry{IP: net.IPv4(10, 0, 0, 1)}),
+			netlink.IpsetCreate("cali40s:a", "hash:ip", netlink.IpsetCreateOptions{}),
+			netlink.IpsetAdd("cali40s:a", &netlink.IPSetEntry{IP: net.IPv4(10, 0, 0, 1)}),
 			netlink.IpsetCreate("KUBE-LOOP-BACK", "hash:ip,port,ip", netlink.IpsetCreateOptions{}))
 	})
 	got, err := ns.Conn.IPSets()

@@ -24,8 +24,8 @@ const (
 	PeerNone PeerPlace = iota
 	// PeerHere says that the other end is in the same namespace.
 	PeerHere
-	// PeerElsewhere says that the other end is in a namespace that had a process, mount or open file keeping it when it was last
-	// looked at; PeerAlive looks again.
+	// PeerElsewhere says that the other end is in a namespace that had a process, mount or open file keeping it when it
+	// was last looked at; PeerAlive looks again.
 	PeerElsewhere
 	// PeerGone says that the other end's namespace is being taken down; the kernel will remove the link.
 	PeerGone
@@ -61,8 +61,9 @@ type Link struct {
 	VXLAN  VXLAN  // of kind vxlan only
 }
 
-// Elsewhere reports that what passes the link comes from another namespace and goes there (IFLA_LINK_NETNSID): the peer of a pair, what a VLAN is on, and
-// the socket of a tunnel that was moved here. The kernel does not tell it of wireguard.
+// Elsewhere reports that what passes the link comes from another namespace and goes there (IFLA_LINK_NETNSID): the peer
+// of a pair, what a VLAN is on, and the socket of a tunnel that was moved here. The kernel does not tell it of
+// wireguard.
 func (l *Link) Elsewhere() bool { return l.Peer == PeerElsewhere || l.Peer == PeerGone }
 
 // Here reports a link of the kind given that sends and receives in the namespace that it is in.
@@ -125,7 +126,8 @@ func linkFrom(l netlink.Link) Link {
 		HardwareAddr: a.HardwareAddr, Alias: a.Alias, TxQueues: a.NumTxQueues, RxQueues: a.NumRxQueues,
 		PeerIndex: a.ParentIndex, peerNSID: a.NetNsID,
 	}
-	link.Down = !link.Up || a.OperState == netlink.OperDown || a.OperState == netlink.OperLowerLayerDown || a.OperState == netlink.OperNotPresent
+	link.Down = !link.Up || a.OperState == netlink.OperDown || a.OperState == netlink.OperLowerLayerDown ||
+		a.OperState == netlink.OperNotPresent
 	link.Loopback, link.Master = a.Flags&net.FlagLoopback != 0, a.MasterIndex
 	link.Peer = peerPlace(a)
 	switch t := l.(type) {
@@ -138,7 +140,8 @@ func linkFrom(l netlink.Link) Link {
 }
 
 // peerPlace reads IFLA_LINK_NETNSID: absent (which the library shows as -1) for a peer in the same namespace, and the
-// kernel's own -1 (which the library shows unsigned) once the peer's namespace has lost its id, the first step of its end.
+// kernel's own -1 (which the library shows unsigned) once the peer's namespace has lost its id, the first step of its
+// end.
 func peerPlace(a *netlink.LinkAttrs) PeerPlace {
 	const noNSID = int(^uint32(0))
 	switch {
@@ -159,9 +162,9 @@ func unspecifiedToZero(ip net.IP) netip.Addr {
 	return netip.Addr{}
 }
 
-// PeerAlive reports whether the namespace of the link's other end still lives. A namespace that lost its last user waits
-// for the kernel's cleanup, on a busy node for seconds, and until then its links look intact; but the kernel refuses
-// requests into it.
+// PeerAlive reports whether the namespace of the link's other end still lives. A namespace that lost its last user
+// waits for the kernel's cleanup, on a busy node for seconds, and until then its links look intact; but the kernel
+// refuses requests into it.
 func (c *Conn) PeerAlive(link Link) (bool, error) {
 	if link.Peer != PeerElsewhere {
 		return link.Peer == PeerHere, nil
@@ -184,8 +187,8 @@ func linkBody(index int) []byte {
 	return body
 }
 
-// Veth describes a pair of virtual Ethernet links to be made: one end in the connection's namespace, the other, called the
-// peer, in PeerNamespace.
+// Veth describes a pair of virtual Ethernet links to be made: one end in the connection's namespace, the other, called
+// the peer, in PeerNamespace.
 type Veth struct {
 	Name         string
 	HardwareAddr net.HardwareAddr // nil: random
@@ -232,9 +235,9 @@ func (c *Conn) AddVeth(v Veth) error {
 	return nil
 }
 
-// AddNetkit is AddVeth for links of kind netkit, which carry Ethernet as a veth does and let BPF programs run as part of
-// sending. This end is the primary one. IsUnsupported holds for the error if the kernel, before 6.7 or built without them,
-// has none.
+// AddNetkit is AddVeth for links of kind netkit, which carry Ethernet as a veth does and let BPF programs run as part
+// of sending. This end is the primary one. IsUnsupported holds for the error if the kernel, before 6.7 or built without
+// them, has none.
 func (c *Conn) AddNetkit(v Veth) error {
 	attrs, err := v.attrs()
 	if err == nil {
@@ -254,8 +257,9 @@ func (c *Conn) AddNetkit(v Veth) error {
 	return nil
 }
 
-// AddIPIP makes an IP-in-IP tunnel, down, with path MTU discovery; MTU 0 is the kernel's default. IsExist holds for the error if the name is taken, or the
-// namespace has a tunnel between the same addresses, under whatever name; IsUnsupported if the kernel has no IPIP.
+// AddIPIP makes an IP-in-IP tunnel, down, with path MTU discovery; MTU 0 is the kernel's default. IsExist holds for the
+// error if the name is taken, or the namespace has a tunnel between the same addresses, under whatever name;
+// IsUnsupported if the kernel has no IPIP.
 func (c *Conn) AddIPIP(name string, between Tunnel, mtu int) error {
 	if err := CheckLinkName(name); err != nil {
 		return err
@@ -268,8 +272,8 @@ func (c *Conn) AddIPIP(name string, between Tunnel, mtu int) error {
 	return nil
 }
 
-// SetTunnelLocal changes the local address of a link of kind ipip with a fixed peer and path MTU discovery. Old kernels take a link's name, that it has
-// already, for a change that a link which is up cannot have.
+// SetTunnelLocal changes the local address of a link of kind ipip with a fixed peer and path MTU discovery. Old kernels
+// take a link's name, that it has already, for a change that a link which is up cannot have.
 func (c *Conn) SetTunnelLocal(link Link, local netip.Addr) error {
 	const localAddress, remoteAddress, ttl = 2, 3, 4 // IFLA_IPTUN_LOCAL, _REMOTE, _TTL
 	var kind, ends nlmsg.Attributes
@@ -287,7 +291,8 @@ func (c *Conn) SetTunnelLocal(link Link, local netip.Addr) error {
 }
 
 func (t Tunnel) link(attrs netlink.LinkAttrs) *netlink.Iptun {
-	return &netlink.Iptun{LinkAttrs: attrs, Local: t.Local.AsSlice(), Remote: t.Remote.AsSlice(), Ttl: t.TTL, PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}
+	return &netlink.Iptun{LinkAttrs: attrs, Local: t.Local.AsSlice(), Remote: t.Remote.AsSlice(), Ttl: t.TTL, PMtuDisc: 1,
+		Proto: unix.IPPROTO_IPIP}
 }
 
 // handle is the library's notion of a link of which only the index is known.
@@ -301,8 +306,8 @@ func (c *Conn) SetUp(index int) error { return c.set(index, "up", c.requests.Lin
 // MaxAlias is how many bytes an alias may have: IFALIASZ without the closing zero byte.
 const MaxAlias = 255
 
-// SetUpWithAlias gives a link an alias and brings it up, in one message. The kernel takes no alias for a link that is being
-// made.
+// SetUpWithAlias gives a link an alias and brings it up, in one message. The kernel takes no alias for a link that is
+// being made.
 func (c *Conn) SetUpWithAlias(link Link, alias string) error {
 	attrs := netlink.LinkAttrs{Index: link.Index, Name: link.Name, Alias: alias, Flags: net.FlagUp, TxQLen: -1}
 	if err := c.requests.LinkModify(&netlink.Device{LinkAttrs: attrs}); err != nil {
@@ -331,8 +336,9 @@ func (c *Conn) set(index int, what string, fn func(netlink.Link) error) error {
 	return nil
 }
 
-// Own is LinkByName for a link of this program's own, whose kind is given. One of the name that is of another kind, or that sends and receives in another
-// namespace, is evicted, and is not there: a pod with CAP_NET_ADMIN can make it, and would keep ours from being made, or send and receive in its place.
+// Own is LinkByName for a link of this program's own, whose kind is given. One of the name that is of another kind, or
+// that sends and receives in another namespace, is evicted, and is not there: a pod with CAP_NET_ADMIN can make it, and
+// would keep ours from being made, or send and receive in its place.
 func (c *Conn) Own(name, kind string) (Link, error) {
 	link, err := c.LinkByName(name)
 	if err != nil || link.Here(kind) {

@@ -16,8 +16,8 @@ const (
 	nsfsMagic       = 0x6e736673
 )
 
-// Namespace is an open reference to a network namespace: the kernel keeps the namespace as long as the reference is open.
-// It is safe for concurrent use.
+// Namespace is an open reference to a network namespace: the kernel keeps the namespace as long as the reference is
+// open. It is safe for concurrent use.
 type Namespace struct {
 	file *os.File
 	fd   int // of file, whose own Fd method changes the file's mode with system calls each time
@@ -41,7 +41,8 @@ func newNamespace(fd int, path string) *Namespace {
 	return &Namespace{file: os.NewFile(uintptr(fd), path), fd: fd}
 }
 
-// openFile does without the runtime's poller, which has no use for such files. A pipe in the place of a namespace does not block it.
+// openFile does without the runtime's poller, which has no use for such files. A pipe in the place of a namespace does
+// not block it.
 func openFile(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -104,11 +105,11 @@ func (n *Namespace) Same(other *Namespace) (bool, error) {
 	return a.Dev == b.Dev && a.Ino == b.Ino, nil
 }
 
-// Do runs fn inside the namespace and returns fn's error. Goroutines that fn starts are not in the namespace; processes and
-// sockets that fn itself starts or opens are.
+// Do runs fn inside the namespace and returns fn's error. Goroutines that fn starts are not in the namespace; processes
+// and sockets that fn itself starts or opens are.
 //
-// A caller that is in the namespace already runs fn itself. Others need CAP_SYS_ADMIN, and have fn run on a thread of its
-// own.
+// A caller that is in the namespace already runs fn itself. Others need CAP_SYS_ADMIN, and have fn run on a thread of
+// its own.
 func (n *Namespace) Do(fn func() error) error {
 	here, err := n.isCurrent()
 	if err != nil {
@@ -140,8 +141,8 @@ func (n *Namespace) isCurrent() (bool, error) {
 // errGoexit is what Do returns when fn ended its goroutine instead of returning, as t.FailNow does.
 var errGoexit = errors.New("function left its goroutine without returning")
 
-// onThread runs fn on a locked thread whose network namespace is put back afterwards. A thread that cannot be put back is
-// left locked, so the runtime ends it together with the goroutine instead of handing it to code that expects the old
+// onThread runs fn on a locked thread whose network namespace is put back afterwards. A thread that cannot be put back
+// is left locked, so the runtime ends it together with the goroutine instead of handing it to code that expects the old
 // namespace.
 func onThread(fn func() error) error {
 	done := make(chan error, 1)

@@ -11,7 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// Neighbour is the MAC or remote address of an address on a link: an entry of the kernel's neighbour table, or of a VXLAN link's forwarding database.
+// Neighbour is the MAC or remote address of an address on a link: an entry of the kernel's neighbour table, or of a
+// VXLAN link's forwarding database.
 type Neighbour struct {
 	Link int // index
 	// Forward: an entry of the forwarding database. Frames to MAC go to the host Addr.
@@ -20,8 +21,8 @@ type Neighbour struct {
 	MAC     [6]byte
 	// Permanent entries are made by programs and users; the kernel finds out others by itself and forgets them.
 	Permanent bool
-	// More marks a listed entry with attributes that the fields do not show: a port, a network or a link of its own, or a group of
-	// next hops. It can be deleted by its fields.
+	// More marks a listed entry with attributes that the fields do not show: a port, a network or a link of its own, or a
+	// group of next hops. It can be deleted by its fields.
 	More bool
 }
 
@@ -107,9 +108,9 @@ func parseNeighbour(body []byte) (n Neighbour, ok bool, err error) {
 	return n, !n.Forward || body[10]&ndFlagSelf != 0, nil
 }
 
-// AddNeighbours makes permanent entries, and ReplaceNeighbours puts them in the place of those with the same address, or MAC in the
-// forwarding database, which need not exist. The answer has one error for each entry, in their order, nil where it was done; IsExist
-// holds for that of one that is there already.
+// AddNeighbours makes permanent entries, and ReplaceNeighbours puts them in the place of those with the same address,
+// or MAC in the forwarding database, which need not exist. The answer has one error for each entry, in their order, nil
+// where it was done; IsExist holds for that of one that is there already.
 func (c *Conn) AddNeighbours(entries []Neighbour) []error {
 	return change(c, "add", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
 }
@@ -145,8 +146,8 @@ func (n Neighbour) appendRequest(b []byte, kind, flags uint16, seq uint32) []byt
 	return nlmsg.Finish(b, from)
 }
 
-// SubscribeToNeighbours is Subscribe for entries of some links, by other programs; the kernel does
-// not tell who has changed a forwarding database. Address resolution on the host's other links does not wake. What comes without end
+// SubscribeToNeighbours is Subscribe for entries of some links, by other programs; the kernel does not tell who has
+// changed a forwarding database. Address resolution on the host's other links does not wake. What comes without end
 // wakes five times a second.
 func (c *Conn) SubscribeToNeighbours(ctx context.Context, links []int) (<-chan struct{}, error) {
 	var filter []unix.SockFilter

@@ -29,7 +29,8 @@ func vxlanLink(t *testing.T) (*netnstest.NS, netlinkx.Link) {
 	return ns, link
 }
 
-// Many entries in one go, of which one cannot be had: the answers are in the order of the requests, and lists are of one link.
+// Many entries in one go, of which one cannot be had: the answers are in the order of the requests, and lists are of
+// one link.
 func TestNeighbours(t *testing.T) {
 	ns, link := vxlanLink(t)
 	other := ns.Link(t, "eth0").Index
@@ -37,7 +38,8 @@ func TestNeighbours(t *testing.T) {
 	for i := range 300 {
 		mac, last := [6]byte{0x66, 0, 0, 0, byte(i >> 8), byte(i)}, byte(i)
 		inside := netlinkx.Neighbour{Link: link.Index, Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), last}), MAC: mac, Permanent: true}
-		all = append(all, inside, netlinkx.Neighbour{Link: link.Index, Forward: true, Addr: netip.AddrFrom4([4]byte{172, 30, byte(i >> 8), last}), MAC: mac, Permanent: true})
+		all = append(all, inside, netlinkx.Neighbour{Link: link.Index, Forward: true, Addr: netip.AddrFrom4([4]byte{172, 30, byte(i >> 8), last}),
+			MAC: mac, Permanent: true})
 	}
 	stranger := netlinkx.Neighbour{Link: other, Addr: netip.MustParseAddr("172.30.0.9"), MAC: [6]byte{2}, Permanent: true}
 	requests := append([]netlinkx.Neighbour{stranger}, all...)
@@ -88,8 +90,8 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// Entries of the links asked for wake, whoever made them, and those of others do not. Our own wake only where the kernel does not
-// say whose they are.
+// Entries of the links asked for wake, whoever made them, and those of others do not. Our own wake only where the
+// kernel does not say whose they are.
 func TestSubscribeToNeighbours(t *testing.T) {
 	ns, link := vxlanLink(t)
 	wake, err := ns.Conn.SubscribeToNeighbours(t.Context(), []int{999, link.Index})

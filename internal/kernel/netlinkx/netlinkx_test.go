@@ -280,7 +280,8 @@ func TestSeveralNextHops(t *testing.T) {
 	addr := netip.MustParseAddr
 	want := []netlinkx.Route{
 		{Dst: netip.MustParsePrefix("10.7.0.0/24"), Metric: 9, Hops: []netlinkx.Hop{
-			{Via: addr("10.0.0.3"), Dev: a.Index, Weight: 1}, {Via: addr("10.0.0.2"), Dev: a.Index, Weight: 3}, {Via: addr("192.0.2.9"), Dev: a.Index, Onlink: true, Weight: 1},
+			{Via: addr("10.0.0.3"), Dev: a.Index, Weight: 1}, {Via: addr("10.0.0.2"), Dev: a.Index, Weight: 3},
+			{Via: addr("192.0.2.9"), Dev: a.Index, Onlink: true, Weight: 1},
 		}},
 		{Dst: netip.MustParsePrefix("fd00:7::/64"), Metric: 1024, Hops: []netlinkx.Hop{
 			{Via: addr("2001:db8::2"), Dev: a.Index, Weight: 1}, {Via: addr("fe80::3"), Dev: a.Index, Weight: 2},
@@ -382,8 +383,9 @@ func TestPeerAlive(t *testing.T) {
 	}
 }
 
-// TestPeerOfDyingNamespace looks at a link whose peer's namespace waits for the kernel's cleanup. The kernel cleans up in
-// batches, one after the other: a namespace that ends while another batch is at work stays in that state for a while.
+// TestPeerOfDyingNamespace looks at a link whose peer's namespace waits for the kernel's cleanup. The kernel cleans up
+// in batches, one after the other: a namespace that ends while another batch is at work stays in that state for a
+// while.
 func TestPeerOfDyingNamespace(t *testing.T) {
 	host := netnstest.New(t)
 	for attempt := range 10 {
@@ -483,8 +485,8 @@ func TestConnOutlivesItsNamespaceReference(t *testing.T) {
 	}
 }
 
-// TestNetAdminIsEnough works in the process's own namespace as the agent does, which has CAP_NET_ADMIN and may not enter
-// namespaces: it runs itself again, in a scratch namespace and without CAP_SYS_ADMIN.
+// TestNetAdminIsEnough works in the process's own namespace as the agent does, which has CAP_NET_ADMIN and may not
+// enter namespaces: it runs itself again, in a scratch namespace and without CAP_SYS_ADMIN.
 func TestNetAdminIsEnough(t *testing.T) {
 	const inside = "TORTIE_TEST_NET_ADMIN"
 	if os.Getenv(inside) != "" {

@@ -11,8 +11,9 @@ import (
 // netstat has the kernel's counters of TCP, for the network namespace of the thread that reads it.
 const netstat = "/proc/thread-self/net/netstat"
 
-// WrongPasswords returns how many TCP segments the kernel has dropped for their MD5 signature (RFC 2385): none, a wrong one, or one
-// where there is to be none. They are of the whole host: the kernel counts no others. It is 0 of a kernel that counts nothing.
+// WrongPasswords returns how many TCP segments the kernel has dropped for their MD5 signature (RFC 2385): none, a wrong
+// one, or one where there is to be none. They are of the whole host: the kernel counts no others. It is 0 of a kernel
+// that counts nothing.
 func WrongPasswords() (sum uint64) {
 	for name, n := range readTCP() {
 		if strings.HasPrefix(name, "TCPMD5") {
@@ -22,7 +23,8 @@ func WrongPasswords() (sum uint64) {
 	return sum
 }
 
-// AOSegments are the TCP segments of the whole host that TCP-AO (RFC 5925) has had the kernel judge; 0 of a kernel that counts nothing.
+// AOSegments are the TCP segments of the whole host that TCP-AO (RFC 5925) has had the kernel judge; 0 of a kernel that
+// counts nothing.
 type AOSegments struct {
 	Good        uint64
 	Bad         uint64 // the key with their ID makes another MAC

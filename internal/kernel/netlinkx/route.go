@@ -85,15 +85,15 @@ type Route struct {
 	Metric   uint32
 	TOS      uint8 // IPv4: for packets of this type of service only, which makes it another route
 
-	// Hops are the next hops of a route that has several; then Via, Dev and Onlink are zero. They are listed in the kernel's
-	// order, which for IPv6 is not that in which they were given.
+	// Hops are the next hops of a route that has several; then Via, Dev and Onlink are zero. They are listed in the
+	// kernel's order, which for IPv6 is not that in which they were given.
 	Hops []Hop
 
-	// Object marks a listed route whose next hops are an object of its own (ip nexthop), of which the fields show none. It can be
-	// deleted, and can't be added.
+	// Object marks a listed route whose next hops are an object of its own (ip nexthop), of which the fields show none. It
+	// can be deleted, and can't be added.
 	Object bool
-	// More marks a listed route with attributes that the fields do not show: metrics (a locked MTU), a realm, an encapsulation.
-	// It can be deleted by its fields.
+	// More marks a listed route with attributes that the fields do not show: metrics (a locked MTU), a realm, an
+	// encapsulation. It can be deleted by its fields.
 	More bool
 }
 
@@ -167,8 +167,8 @@ type RouteFilter struct {
 	Dev      int
 }
 
-// Routes lists the routes that the filter selects, without the kernel's cache of exceptions, and without IPv6 routes that are for
-// some sources only. 10,000 take 5 ms.
+// Routes lists the routes that the filter selects, without the kernel's cache of exceptions, and without IPv6 routes
+// that are for some sources only. 10,000 take 5 ms.
 func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	families := []Family{f.Family}
 	if f.Family == FamilyAll {
@@ -193,14 +193,14 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	})
 }
 
-// AddRoute adds a route; IsExist holds for the error if the table has one with the same destination and metric, whatever
-// its owner.
+// AddRoute adds a route; IsExist holds for the error if the table has one with the same destination and metric,
+// whatever its owner.
 func (c *Conn) AddRoute(r Route) error { return c.AddRoutes([]Route{r})[0] }
 
-// ReplaceRoute adds a route, in place of the first one with the same destination and metric if there is one, whatever its
-// owner. No packet sees the table without either.
+// ReplaceRoute adds a route, in place of the first one with the same destination and metric if there is one, whatever
+// its owner. No packet sees the table without either.
 func (c *Conn) ReplaceRoute(r Route) error { return c.ReplaceRoutes([]Route{r})[0] }
 
-// DeleteRoute deletes the route that agrees with r in every field, but for a Protocol of 0, which stands for all; IsNotExist holds for
-// the error if there is none.
+// DeleteRoute deletes the route that agrees with r in every field, but for a Protocol of 0, which stands for all;
+// IsNotExist holds for the error if there is none.
 func (c *Conn) DeleteRoute(r Route) error { return c.DeleteRoutes([]Route{r})[0] }

@@ -15,8 +15,8 @@ import (
 // rtaNHID names an object of the kernel's own table of next hops: linux/rtnetlink.h.
 const rtaNHID = 30
 
-// parseRoute reads the body of an RTM_NEWROUTE: rtnetlink(7). ok is false for what is no route by the fields of Route: an
-// entry of the kernel's cache, another family, and an IPv6 route for some sources only.
+// parseRoute reads the body of an RTM_NEWROUTE: rtnetlink(7). ok is false for what is no route by the fields of Route:
+// an entry of the kernel's cache, another family, and an IPv6 route for some sources only.
 func parseRoute(body []byte) (r Route, ok bool, err error) {
 	if len(body) < unix.SizeofRtMsg {
 		return r, false, fmt.Errorf("%w: route of %d bytes", nlmsg.ErrMalformed, len(body))
@@ -97,7 +97,8 @@ func (r *Route) readAttribute(kind uint16, value []byte) (err error) {
 	return nil
 }
 
-// readNextHop reads an address, which in an RTA_VIA, the IPv6 next hop of an IPv4 route (RFC 5549), comes after two bytes of family.
+// readNextHop reads an address, which in an RTA_VIA, the IPv6 next hop of an IPv4 route (RFC 5549), comes after two
+// bytes of family.
 func readNextHop(kind uint16, value []byte) (netip.Addr, error) {
 	if kind == unix.RTA_VIA {
 		if len(value) < 2 {
@@ -249,8 +250,8 @@ func appendNextHop(b []byte, via, dst netip.Addr) []byte {
 	return nlmsg.AppendAttribute(b, unix.RTA_VIA, append(value, via.AsSlice()...))
 }
 
-// dump lists routes of one family; each is handed to add as it comes. The fields of the request are a filter to kernels with strict
-// checking, and nothing to others.
+// dump lists routes of one family; each is handed to add as it comes. The fields of the request are a filter to kernels
+// with strict checking, and nothing to others.
 func (f RouteFilter) dump(s *nlmsg.Socket, family Family, add func(Route)) error {
 	b := []byte{uint8(family), 0, 0, 0, unix.RT_TABLE_UNSPEC, uint8(f.Protocol), 0, 0, 0, 0, 0, 0}
 	b = nlmsg.AppendUint32(b, unix.RTA_TABLE, uint32(cmp.Or(f.Table, TableMain)))
@@ -270,8 +271,8 @@ func (f RouteFilter) dump(s *nlmsg.Socket, family Family, add func(Route)) error
 	return err
 }
 
-// selects reports whether a route is one to be listed, whatever the kernel made of the request. Which links a route by way of a next
-// hop object leaves by only the kernel knows.
+// selects reports whether a route is one to be listed, whatever the kernel made of the request. Which links a route by
+// way of a next hop object leaves by only the kernel knows.
 func (f RouteFilter) selects(r Route) bool {
 	return r.Table == cmp.Or(f.Table, TableMain) && (f.Protocol == 0 || f.Protocol == r.Protocol) &&
 		(f.Dev == 0 || r.Leaves(f.Dev) || r.Object)

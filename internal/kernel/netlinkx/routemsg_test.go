@@ -11,13 +11,17 @@ import (
 
 // everyField are routes of which each field can be read back from what asks for it.
 var everyField = []Route{
-	{Dst: netip.MustParsePrefix("10.1.2.0/26"), Via: netip.MustParseAddr("10.0.0.2"), Dev: 7, Onlink: true, Metric: 9, Protocol: 84, Type: Unicast, Table: TableMain},
-	{Dst: netip.MustParsePrefix("0.0.0.0/0"), Dev: 70000, Scope: ScopeLink, Src: netip.MustParseAddr("10.0.0.1"), Type: Unicast, Table: 100000, Protocol: ProtocolBoot},
+	{Dst: netip.MustParsePrefix("10.1.2.0/26"), Via: netip.MustParseAddr("10.0.0.2"), Dev: 7, Onlink: true, Metric: 9, Protocol: 84,
+		Type: Unicast, Table: TableMain},
+	{Dst: netip.MustParsePrefix("0.0.0.0/0"), Dev: 70000, Scope: ScopeLink, Src: netip.MustParseAddr("10.0.0.1"), Type: Unicast,
+		Table: 100000, Protocol: ProtocolBoot},
 	{Dst: netip.MustParsePrefix("10.1.2.64/26"), Type: Unreachable, Protocol: 84, Table: 7, TOS: 4},
 	{Dst: netip.MustParsePrefix("10.1.2.0/25"), Via: netip.MustParseAddr("fe80::1"), Dev: 3, Type: Unicast, Protocol: 84, Table: TableMain},
-	{Dst: netip.MustParsePrefix("fd00::/122"), Via: netip.MustParseAddr("fd01::2"), Dev: 2, Src: netip.MustParseAddr("fd01::1"), Type: Unicast, Protocol: 84, Table: TableMain},
+	{Dst: netip.MustParsePrefix("fd00::/122"), Via: netip.MustParseAddr("fd01::2"), Dev: 2, Src: netip.MustParseAddr("fd01::1"), Type: Unicast,
+		Protocol: 84, Table: TableMain},
 	{Dst: netip.MustParsePrefix("10.1.3.0/26"), Type: Unicast, Protocol: 84, Table: TableMain, Metric: 1024, Hops: []Hop{
-		{Via: netip.MustParseAddr("10.0.0.2"), Dev: 2, Weight: 1}, {Via: netip.MustParseAddr("10.0.0.3"), Dev: 3, Onlink: true, Weight: 256}, {Dev: 9, Weight: 7},
+		{Via: netip.MustParseAddr("10.0.0.2"), Dev: 2, Weight: 1},
+		{Via: netip.MustParseAddr("10.0.0.3"), Dev: 3, Onlink: true, Weight: 256}, {Dev: 9, Weight: 7},
 	}},
 	{Dst: netip.MustParsePrefix("fd00:1::/122"), Type: Unicast, Protocol: 84, Table: TableMain, Metric: 1024, Hops: []Hop{
 		{Via: netip.MustParseAddr("fe80::2"), Dev: 2, Weight: 1}, {Via: netip.MustParseAddr("fd01::2"), Dev: 2, Weight: 2},

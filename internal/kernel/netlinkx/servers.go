@@ -10,14 +10,16 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// Servers returns who answers the tracked TCP connections that were opened to an address which DNAT leads elsewhere, as a Service's is: each once.
-// Connections that were tracked before the rule of the DNAT was lost are among them. A kernel that tracks no connections knows none.
+// Servers returns who answers the tracked TCP connections that were opened to an address which DNAT leads elsewhere, as
+// a Service's is: each once. Connections that were tracked before the rule of the DNAT was lost are among them. A
+// kernel that tracks no connections knows none.
 func (c *Conn) Servers(of netip.AddrPort) (all []netip.AddrPort, err error) {
 	err = c.tracked(dumpTime, func(t tracker, _ int) error {
 		_, err := t.list(FamilyOf(of.Addr()), nil, func(f flow, attrs []byte) bool {
 			public := f.public(attrs)
 			server := netip.AddrPortFrom(public.Server, public.Port)
-			if public.Protocol == unix.IPPROTO_TCP && tupleTarget(nlmsg.Find(attrs, ctaTupleOrig)) == of && server != of && !slices.Contains(all, server) {
+			if public.Protocol == unix.IPPROTO_TCP && tupleTarget(nlmsg.Find(attrs, ctaTupleOrig)) == of && server != of &&
+				!slices.Contains(all, server) {
 				all = append(all, server)
 			}
 			return false

@@ -62,10 +62,10 @@ const (
 	wakeInterval = 200 * time.Millisecond
 )
 
-// SubscribeToOthers is Subscribe for a program that keeps its routes in the main table, on a machine where routing daemons
-// may change theirs all the time. Of routes it wakes for those of the protocols given, and for each that replaces another,
-// but not for this connection's own batches. A filter in the kernel drops the rest, so that it costs nothing. Endless
-// changes wake five times a second.
+// SubscribeToOthers is Subscribe for a program that keeps its routes in the main table, on a machine where routing
+// daemons may change theirs all the time. Of routes it wakes for those of the protocols given, and for each that
+// replaces another, but not for this connection's own batches. A filter in the kernel drops the rest, so that it costs
+// nothing. Endless changes wake five times a second.
 func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols ...Protocol) (<-chan struct{}, error) {
 	return c.subscribeToOthers(ctx, events, protocols, &pace{interval: wakeInterval, burst: promptWakes})
 }
@@ -130,8 +130,8 @@ func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockF
 // maxDiscard bounds how many events are read at once. While they come faster the next wake-up will not be long.
 const maxDiscard = 1024
 
-// awaitEvent returns when there is an event, or when the kernel says that it had no room for one; false if the socket was closed or is
-// broken. One byte of an event is enough: the kernel drops the rest.
+// awaitEvent returns when there is an event, or when the kernel says that it had no room for one; false if the socket
+// was closed or is broken. One byte of an event is enough: the kernel drops the rest.
 func awaitEvent(socket *nlmsg.Events) bool {
 	var b [1]byte
 	_, err := socket.Receive(b[:])
@@ -180,8 +180,9 @@ const (
 	offsetProtocol = unix.SizeofNlMsghdr + 5
 )
 
-// othersFilter is a program for the kernel that accepts what is not about routes, and of routes those that SubscribeToOthers
-// tells of: https://docs.kernel.org/networking/filter.html. Jumps are counted from the next instruction.
+// othersFilter is a program for the kernel that accepts what is not about routes, and of routes those that
+// SubscribeToOthers tells of: https://docs.kernel.org/networking/filter.html. Jumps are counted from the next
+// instruction.
 func othersFilter(own uint32, protocols []Protocol) []unix.SockFilter {
 	n := len(protocols)
 	if n > 200 { // a jump goes no further

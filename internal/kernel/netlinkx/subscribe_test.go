@@ -25,8 +25,8 @@ func others(t *testing.T, ns *netnstest.NS) <-chan struct{} {
 }
 
 // heard has the socket of such a subscription, and returns what counts the events on it since the last call: those of
-// routes, and all. The kernel has put them there when it answers the request that causes them, so that silence is no matter
-// of time. Links have events of the kernel's own.
+// routes, and all. The kernel has put them there when it answers the request that causes them, so that silence is no
+// matter of time. Links have events of the kernel's own.
 func heard(t *testing.T, ns *netnstest.NS) func() (routes, all int) {
 	t.Helper()
 	socket, err := ns.Conn.ListenToOthers(agentEvents, 84, netlinkx.ProtocolBoot)
@@ -120,8 +120,8 @@ func TestOwnBatchesWakeNobody(t *testing.T) {
 	}
 }
 
-// TestNoWakeUpIsLost floods the socket, of which the kernel then drops most. The last change is told of all the same, and the
-// flood wakes no more often than is said.
+// TestNoWakeUpIsLost floods the socket, of which the kernel then drops most. The last change is told of all the same,
+// and the flood wakes no more often than is said.
 func TestNoWakeUpIsLost(t *testing.T) {
 	ns, a := scratchRoutes(t)
 	for name, subscribe := range map[string]func() <-chan struct{}{
@@ -202,7 +202,8 @@ func TestSubscribeToSettings(t *testing.T) {
 	ns := netnstest.New(t)
 	netnstest.Cable(t, ns, "a", netnstest.New(t), "b")
 	wake := ns.Quiet(t, netlinkx.SettingEvents)
-	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv4.conf.a.rp_filter", "net.ipv4.conf.all.rp_filter", "net.ipv6.conf.all.forwarding"} {
+	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv4.conf.a.rp_filter", "net.ipv4.conf.all.rp_filter",
+		"net.ipv6.conf.all.forwarding"} {
 		was := strings.TrimSpace(ns.Run(t, "sysctl", "-n", key))
 		to := map[string]string{"0": "1", "1": "0", "2": "0"}[was]
 		ns.Run(t, "sysctl", "-qw", key+"="+to)

@@ -21,7 +21,8 @@ type VXLAN struct {
 	Parent int
 	// Learning: the source of a received packet becomes the destination of packets to its inner MAC.
 	Learning bool
-	// More marks a listed link with a remote or a group, with extensions, or with a limit of its entries, which the fields do not show.
+	// More marks a listed link with a remote or a group, with extensions, or with a limit of its entries, which the fields
+	// do not show.
 	More bool
 }
 
@@ -52,8 +53,8 @@ func vxlanFrom(v *netlink.Vxlan) VXLAN {
 	}
 }
 
-// AddVXLAN makes a link of kind vxlan, down. IsExist holds for the error if the name is taken, or if another link has the same ID and
-// port; IsUnsupported if the kernel has no VXLAN.
+// AddVXLAN makes a link of kind vxlan, down. IsExist holds for the error if the name is taken, or if another link has
+// the same ID and port; IsUnsupported if the kernel has no VXLAN.
 func (c *Conn) AddVXLAN(name string, mac [6]byte, mtu int, v VXLAN) error {
 	if err := CheckLinkName(name); err != nil {
 		return err
@@ -69,8 +70,8 @@ func (c *Conn) AddVXLAN(name string, mac [6]byte, mtu int, v VXLAN) error {
 	return nil
 }
 
-// ChangeVXLAN changes Local, Parent and Learning of a link, which keeps everything else and goes on to work. What carries its ID and
-// port cannot be changed. IsUnsupported holds for the error on kernels that can't do it, before 5.3.
+// ChangeVXLAN changes Local, Parent and Learning of a link, which keeps everything else and goes on to work. What
+// carries its ID and port cannot be changed. IsUnsupported holds for the error on kernels that can't do it, before 5.3.
 func (c *Conn) ChangeVXLAN(link Link, v VXLAN) error {
 	local, learning := uint16(unix.IFLA_VXLAN_LOCAL), uint8(0)
 	if v.Local.Is6() {

@@ -35,8 +35,8 @@ type WireGuardPeer struct {
 	Keepalive  uint16         // seconds; 0: none
 	AllowedIPs []netip.Prefix
 
-	// Handshake is when the last one was completed, zero if none was, Received the bytes that have come from the peer, those of handshakes that are not
-	// completed among them. They are not to be set.
+	// Handshake is when the last one was completed, zero if none was, Received the bytes that have come from the peer,
+	// those of handshakes that are not completed among them. They are not to be set.
 	Handshake time.Time
 	Received  uint64
 }
@@ -135,7 +135,8 @@ func (c *Conn) CopyWireGuardKey(from, to int) error {
 
 // SetWireGuardPort sets the UDP port that a link listens at; the error wraps unix.EADDRINUSE if another socket has it.
 func (c *Conn) SetWireGuardPort(index int, port uint16) error {
-	return c.setWireGuard(index, fmt.Sprint("port ", port), nlmsg.AppendAttribute(nil, wgListenPort, binary.NativeEndian.AppendUint16(nil, port)))
+	return c.setWireGuard(index, fmt.Sprint("port ", port),
+		nlmsg.AppendAttribute(nil, wgListenPort, binary.NativeEndian.AppendUint16(nil, port)))
 }
 
 // SetWireGuardMark sets the mark of a link's outer packets.
@@ -150,8 +151,8 @@ const (
 	wgAddressesInPeer = 512
 )
 
-// ChangeWireGuardPeers changes peers in their order. An allowed address that another peer has moves from there, without a moment in which neither
-// has it. The kernel takes one lock for all that one message says.
+// ChangeWireGuardPeers changes peers in their order. An allowed address that another peer has moves from there, without
+// a moment in which neither has it. The kernel takes one lock for all that one message says.
 func (c *Conn) ChangeWireGuardPeers(index int, changes []WireGuardChange) error {
 	var peers []byte
 	flush := func() error {

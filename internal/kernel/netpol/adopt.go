@@ -22,7 +22,8 @@ func sizeOf(content *nft.Content) (size uint32) {
 	return size
 }
 
-// adopt makes a state of the table of an earlier process, or of one that another program has changed, in view of the desired one.
+// adopt makes a state of the table of an earlier process, or of one that another program has changed, in view of the
+// desired one.
 func (e *Engine) adopt(content *nft.Content, want *image) *state {
 	s := emptyState()
 	exists, awake := content.Exists()

@@ -21,8 +21,8 @@ const (
 	neighboursSet = "neighbours"
 )
 
-// The base chains come before filters of others: what these drop is dropped as well. An accept ends one base chain alone, so that a
-// packet from one pod of the node to another goes through two without a mark.
+// The base chains come before filters of others: what these drop is dropped as well. An accept ends one base chain
+// alone, so that a packet from one pod of the node to another goes through two without a mark.
 const (
 	egressPriority  = nft.PriorityFilter - 5
 	ingressPriority = nft.PriorityFilter - 4
@@ -40,8 +40,8 @@ var closed = nft.Set{Name: closedSet, Key: []nft.Type{nft.NFProtoType}}
 
 var closedElements = []nft.Element{{First: nft.ByteKey(unix.NFPROTO_IPV4)}, {First: nft.ByteKey(unix.NFPROTO_IPV6)}}
 
-// neighbours are the types of ICMPv6 that a pod always sends to its node: without them it has no gateway. They are those of multicast
-// listeners, router solicitations, and neighbours.
+// neighbours are the types of ICMPv6 that a pod always sends to its node: without them it has no gateway. They are
+// those of multicast listeners, router solicitations, and neighbours.
 var neighbours = nft.Set{Name: neighboursSet, Key: []nft.Type{nft.ICMPv6Type}, Elements: []nft.Element{
 	{First: "\x82"}, {First: "\x83"}, {First: "\x84"}, {First: "\x85"}, {First: "\x87"}, {First: "\x88"},
 }}
@@ -49,8 +49,9 @@ var neighbours = nft.Set{Name: neighboursSet, Key: []nft.Type{nft.ICMPv6Type}, E
 // endedTime is longer than a UDP sender waits for an answer of a silent peer: QUIC waits 30 s.
 const endedTime = time.Minute
 
-// ended have, by family, the answers to connections of UDP that End was told of: source, destination and their ports. As packets of UDP do not tell
-// which end has begun, the next answer would begin a connection that may be allowed, to which the denied packets are answers.
+// ended have, by family, the answers to connections of UDP that End was told of: source, destination and their ports.
+// As packets of UDP do not tell which end has begun, the next answer would begin a connection that may be allowed, to
+// which the denied packets are answers.
 var ended = [2]nft.Set{endedSet("ended4", nft.IPv4), endedSet("ended6", nft.IPv6)}
 
 func endedSet(name string, f nft.Family) nft.Set {
@@ -102,8 +103,10 @@ func shutChains(linkPrefix string) []nft.Chain {
 	from := nft.NewRule("", nft.InLink.HasPrefix(linkPrefix), nft.Do(nft.Drop))
 	to := nft.NewRule("", nft.OutLink.HasPrefix(linkPrefix), nft.Do(nft.Drop))
 	return []nft.Chain{
-		{Name: "shut-forward", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward, Priority: egressPriority - 1}, Rules: []nft.Rule{known, from, to}},
-		{Name: "shut-to-host", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Input, Priority: toHostPriority - 1}, Rules: []nft.Rule{known, from}},
+		{Name: "shut-forward", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward, Priority: egressPriority - 1},
+			Rules: []nft.Rule{known, from, to}},
+		{Name: "shut-to-host", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Input, Priority: toHostPriority - 1},
+			Rules: []nft.Rule{known, from}},
 	}
 }
 

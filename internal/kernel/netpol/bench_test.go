@@ -155,7 +155,8 @@ func isolating(name string, subject *policy.Pods, protocol uint8, peer *policy.P
 
 // state has pods that are not local, each with the value of label k that value says.
 func state(pods int, value func(i int) string) policy.State {
-	s := policy.State{Local: map[string]policy.PodKey{}, Pods: map[policy.PodKey]*policy.Pod{}, Namespaces: map[string]map[string]string{"default": {}}}
+	s := policy.State{Local: map[string]policy.PodKey{}, Pods: map[policy.PodKey]*policy.Pod{},
+		Namespaces: map[string]map[string]string{"default": {}}}
 	for i := range pods {
 		add(s, fmt.Sprint("pod-", i), "", value(i), netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}))
 	}
@@ -176,8 +177,8 @@ func peers(count int) policy.State {
 	return state(count, func(i int) string { return fmt.Sprint("peer-", i) })
 }
 
-// selecting is pod 2 with so many policies that allow three ports each, from any peer or from one pod each, in a cluster that has more. A packet
-// from pod 1 is allowed by the last one.
+// selecting is pod 2 with so many policies that allow three ports each, from any peer or from one pod each, in a
+// cluster that has more. A packet from pod 1 is allowed by the last one.
 func selecting(b testing.TB, s policy.State, policies int, peers bool) *policy.Ruleset {
 	add(s, "one", "cali1", fmt.Sprint("peer-", policies-1), pod4(1))
 	add(s, "two", "cali2", "subject-of-two", pod4(2))
@@ -187,25 +188,29 @@ func selecting(b testing.TB, s policy.State, policies int, peers bool) *policy.R
 			peer = selected(b, fmt.Sprint("peer-", i))
 		}
 		port := uint16(sinkPort - 6*(policies-1-i))
-		s.Policies = append(s.Policies, isolating(fmt.Sprint("two-", i), selected(b, "subject-of-two"), unix.IPPROTO_UDP, peer, port, port+2, port+4))
+		s.Policies = append(s.Policies,
+			isolating(fmt.Sprint("two-", i), selected(b, "subject-of-two"), unix.IPPROTO_UDP, peer, port, port+2, port+4))
 	}
 	return &policy.Compile(s).Ruleset
 }
 
 const globals = 500
 
-// global adds GlobalNetworkPolicies in three tiers that select the pods with a value of label k. Each names a group of pods: those of the first tier deny it
-// everything, those of the second pass it on at three ports and deny the next group these, those of the third allow it three ports.
+// global adds GlobalNetworkPolicies in three tiers that select the pods with a value of label k. Each names a group of
+// pods: those of the first tier deny it everything, those of the second pass it on at three ports and deny the next
+// group these, those of the third allow it three ports.
 func global(b testing.TB, s *policy.State, subject, group string, lastPort int) {
 	b.Helper()
-	tiers := map[string]policy.Tier{"first": {Name: "first", Order: 100, End: policy.Pass}, "second": {Name: "second", Order: 200, End: policy.Pass}}
+	tiers := map[string]policy.Tier{"first": {Name: "first", Order: 100, End: policy.Pass},
+		"second": {Name: "second", Order: 200, End: policy.Pass}}
 	protocol := api.CalicoProtocol("UDP")
 	for i := range globals {
 		rule := func(action string, group string) api.CalicoRule {
 			r := api.CalicoRule{Action: action, Source: api.CalicoEntityRule{Selector: "k == '" + group + "'"}}
 			if last := lastPort - 6*(globals-1-i); i >= globals/3 {
 				r.Protocol = &protocol
-				r.Destination.Ports = []api.CalicoPort{api.CalicoPort(fmt.Sprint(last - 4)), api.CalicoPort(fmt.Sprint(last - 2)), api.CalicoPort(fmt.Sprint(last))}
+				r.Destination.Ports = []api.CalicoPort{api.CalicoPort(fmt.Sprint(last - 4)), api.CalicoPort(fmt.Sprint(last - 2)),
+					api.CalicoPort(fmt.Sprint(last))}
 			}
 			return r
 		}
@@ -237,13 +242,15 @@ func globally(b testing.TB) *policy.Ruleset {
 	return &policy.Compile(s).Ruleset
 }
 
-// BenchmarkFirstPacket is the CPU time of a packet's whole way from one pod to another that opens a connection, by policies on the pod; crowded:
-// ten, in a cluster with a thousand more for 100 other pods of the node, and 10,000 peers; tiers: GlobalNetworkPolicies in three tiers.
+// BenchmarkFirstPacket is the CPU time of a packet's whole way from one pod to another that opens a connection, by
+// policies on the pod; crowded: ten, in a cluster with a thousand more for 100 other pods of the node, and 10,000
+// peers; tiers: GlobalNetworkPolicies in three tiers.
 func BenchmarkFirstPacket(b *testing.B) {
 	for name, byPeer := range map[string]bool{"ports": false, "peers": true} {
 		b.Run(name, func(b *testing.B) {
 			const packets, crowded, tiers = 2000, "ns-with-10-crowded", "ns-with-500-in-tiers"
-			counts := map[string]int{"ns-with-0": 0, "ns-with-1": 1, "ns-with-10": 10, "ns-with-100": 100, "ns-with-1000": 1000, crowded: 10, tiers: 0}
+			counts := map[string]int{"ns-with-0": 0, "ns-with-1": 1, "ns-with-10": 10, "ns-with-100": 100,
+				"ns-with-1000": 1000, crowded: 10, tiers: 0}
 			senders := map[string]*sender{}
 			for unit, n := range counts {
 				c := newCluster(b, 2)
@@ -280,12 +287,13 @@ func BenchmarkFirstPacket(b *testing.B) {
 	}
 }
 
-// BenchmarkEstablishedPacket is the same for a packet of a connection that is there: without the table, with connection tracking alone,
-// with the table, and with GlobalNetworkPolicies in three tiers.
+// BenchmarkEstablishedPacket is the same for a packet of a connection that is there: without the table, with connection
+// tracking alone, with the table, and with GlobalNetworkPolicies in three tiers.
 func BenchmarkEstablishedPacket(b *testing.B) {
 	const packets = 20_000
 	bare, tracked, ours, tiers := newCluster(b, 2), newCluster(b, 2), newCluster(b, 2), newCluster(b, 2)
-	tracked.host.Run(b, "nft", "add table inet t; add chain inet t c { type filter hook postrouting priority 0; }; add rule inet t c ct state invalid drop")
+	tracked.host.Run(b, "nft",
+		"add table inet t; add chain inet t c { type filter hook postrouting priority 0; }; add rule inet t c ct state invalid drop")
 	mustSync(b, ours.Engine, selecting(b, thousand(b, false), 10, true))
 	mustSync(b, tiers.Engine, globally(b))
 	all := []*cluster{bare, tracked, ours, tiers}
@@ -353,8 +361,8 @@ func BenchmarkOneMorePod(b *testing.B) {
 	b.ReportMetric(float64(total.Microseconds())/float64(n), "µs/pod")
 }
 
-// thousand is 1,000 policies for 100 local pods of 10,000: dense, all policies select all of the local ones; else ten select each. Each has five
-// rules for ports, which allow one of 1,000 groups of pods.
+// thousand is 1,000 policies for 100 local pods of 10,000: dense, all policies select all of the local ones; else ten
+// select each. Each has five rules for ports, which allow one of 1,000 groups of pods.
 func thousand(b testing.TB, dense bool) policy.State {
 	s := state(9900, func(i int) string { return fmt.Sprint("group-", i%1000) })
 	subject := func(i int) string {
@@ -368,8 +376,8 @@ func thousand(b testing.TB, dense bool) policy.State {
 	}
 	for i := range 1000 {
 		port := uint16(1000 + 10*i)
-		s.Policies = append(s.Policies, isolating(fmt.Sprint("p", i), selected(b, subject(i)), unix.IPPROTO_TCP, selected(b, fmt.Sprint("group-", i)),
-			port, port+2, port+4, port+6, port+8))
+		s.Policies = append(s.Policies, isolating(fmt.Sprint("p", i), selected(b, subject(i)), unix.IPPROTO_TCP,
+			selected(b, fmt.Sprint("group-", i)), port, port+2, port+4, port+6, port+8))
 	}
 	return s
 }
@@ -437,8 +445,8 @@ func fromEmpty(b *testing.B, ruleset func() *policy.Ruleset) {
 	b.ReportMetric(median(sizes), "kernel-MiB")
 }
 
-// BenchmarkSync is a Sync with a thousand policies: one that has nothing to do, one that gets a new pod with a known program, and one by
-// a process that starts.
+// BenchmarkSync is a Sync with a thousand policies: one that has nothing to do, one that gets a new pod with a known
+// program, and one by a process that starts.
 func BenchmarkSync(b *testing.B) {
 	ns := netnstest.New(b)
 	e := newEngine(b, ns)

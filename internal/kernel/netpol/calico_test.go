@@ -65,9 +65,11 @@ func calico() policy.Program {
 	}
 	return policy.Program{
 		Ports: map[uint8][]policy.PortRange{
-			unix.IPPROTO_ICMP:   {{First: echoRequest4 << 8, Last: echoRequest4 << 8, List: list(allow)}, {First: echoRequest4<<8 | 2, Last: lastPort, List: list(allow)}},
-			unix.IPPROTO_ICMPV6: {{First: echoRequest6 << 8, Last: echoRequest6 << 8, List: list(allow)}, {First: echoRequest6<<8 | 2, Last: lastPort, List: list(allow)}},
-			unix.IPPROTO_UDP:    {{First: 8, Last: 9, List: udp}},
+			unix.IPPROTO_ICMP: {{First: echoRequest4 << 8, Last: echoRequest4 << 8, List: list(allow)},
+				{First: echoRequest4<<8 | 2, Last: lastPort, List: list(allow)}},
+			unix.IPPROTO_ICMPV6: {{First: echoRequest6 << 8, Last: echoRequest6 << 8, List: list(allow)},
+				{First: echoRequest6<<8 | 2, Last: lastPort, List: list(allow)}},
+			unix.IPPROTO_UDP: {{First: 8, Last: 9, List: udp}},
 		},
 		Rest: list(deny("rest")),
 		Logs: []policy.Logging{{LogRule: policy.LogRule{Policy: np("watch"), Rule: 3}, When: when}},
@@ -125,7 +127,8 @@ func (c *cluster) fromPort(t *testing.T, passes bool, from int, source, port uin
 	}
 }
 
-// wantLogged waits until a Log rule has logged packets from the ports, in both families, and asserts that it logged no others.
+// wantLogged waits until a Log rule has logged packets from the ports, in both families, and asserts that it logged no
+// others.
 func (c *cluster) wantLogged(t *testing.T, logs <-chan netpol.Drop, ports map[uint16]bool) {
 	t.Helper()
 	seen := map[netip.AddrPort]bool{}
@@ -166,5 +169,6 @@ func (c *cluster) compares(t *testing.T, rs *policy.Ruleset) {
 // flush removes the rules of the chain whose name begins so.
 func flush(t *testing.T, ns *netnstest.NS, prefix string) {
 	t.Helper()
-	ns.Run(t, "sh", "-c", `nft list chains | awk '/chain `+prefix+`/ {print $2}' | while read name; do nft flush chain inet `+netpol.TableName+` "$name"; done`)
+	ns.Run(t, "sh", "-c",
+		`nft list chains | awk '/chain `+prefix+`/ {print $2}' | while read name; do nft flush chain inet `+netpol.TableName+` "$name"; done`)
 }

@@ -54,7 +54,8 @@ func Compare(ctx context.Context, linkPrefix string, rs *policy.Ruleset) (*Compa
 	return c, err
 }
 
-// Denied returns how many packets a policy has denied in a direction, of any pod of the node, since its rules were made.
+// Denied returns how many packets a policy has denied in a direction, of any pod of the node, since its rules were
+// made.
 func (c *Comparison) Denied(d policy.Direction, by policy.ID) (packets uint64) {
 	return c.denied[Denied{Direction: d, By: by}]
 }
@@ -104,13 +105,14 @@ func (c *Comparison) ofHosts(rs *policy.Ruleset, t *translator) map[string][poli
 	return found
 }
 
-// Host says in which way the kernel does not enforce what the Ruleset says for the host endpoint of a link; "" if it does.
+// Host says in which way the kernel does not enforce what the Ruleset says for the host endpoint of a link; "" if it
+// does.
 func (c *Comparison) Host(link string, stage policy.Stage, d policy.Direction) string {
 	return c.hosts[link][stage][d]
 }
 
-// Link says in which way the kernel does not enforce what the Ruleset says for a link of its Endpoints; "" if it does. Members are compared
-// by Members.
+// Link says in which way the kernel does not enforce what the Ruleset says for a link of its Endpoints; "" if it does.
+// Members are compared by Members.
 func (c *Comparison) Link(link string, d policy.Direction) string { return c.links[d][link] }
 
 // Members reports whether an address is in the sets that the Ruleset says, and in no others.

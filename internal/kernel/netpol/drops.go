@@ -20,7 +20,8 @@ const LogGroup = 1791
 
 // Drop is a packet that a policy has denied, or that a Log rule has matched.
 type Drop struct {
-	// Why is the text of Denied: "ingress NetworkPolicy default/web". If the packet is Logged, the index of the rule follows: "... rule 2".
+	// Why is the text of Denied: "ingress NetworkPolicy default/web". If the packet is Logged, the index of the rule
+	// follows: "... rule 2".
 	Why      string
 	Logged   bool
 	Src, Dst netip.Addr
@@ -52,9 +53,10 @@ const (
 	logDatagramSize = 1 << 16
 )
 
-// Drops returns a channel of packets that policies of a namespace have denied, or that Log rules have matched; nil is that of the process. They are a
-// sample: the kernel tells up to five in a second for each policy and direction. The channel is closed when ctx ends, or when the socket breaks: then
-// ask again. Only one process of a namespace can ask; the error is unix.EPERM for others.
+// Drops returns a channel of packets that policies of a namespace have denied, or that Log rules have matched; nil is
+// that of the process. They are a sample: the kernel tells up to five in a second for each policy and direction. The
+// channel is closed when ctx ends, or when the socket breaks: then ask again. Only one process of a namespace can ask;
+// the error is unix.EPERM for others.
 func Drops(ctx context.Context, ns *netlinkx.Namespace) (<-chan Drop, error) {
 	var socket *nlmsg.Events
 	listen := func() (err error) {
@@ -70,7 +72,8 @@ func Drops(ctx context.Context, ns *netlinkx.Namespace) (<-chan Drop, error) {
 	}
 	if err := bind(socket); err != nil {
 		_ = socket.Close()
-		return nil, fmt.Errorf("ask for packets of log group %d, which needs module nfnetlink_log or CONFIG_NETFILTER_NETLINK_LOG, and no other process that does so: %w", LogGroup, err)
+		return nil, fmt.Errorf("ask for packets of log group %d, which needs module nfnetlink_log or CONFIG_NETFILTER_NETLINK_LOG, and no "+
+			"other process that does so: %w", LogGroup, err)
 	}
 	drops := make(chan Drop, dropBuffer)
 	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })

@@ -19,7 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Engine keeps the table of one network namespace. It is safe for concurrent use; two for one namespace undo each other's work.
+// Engine keeps the table of one network namespace. It is safe for concurrent use; two for one namespace undo each
+// other's work.
 type Engine struct {
 	ns         *netlinkx.Namespace
 	table      *nft.Owned
@@ -41,15 +42,17 @@ type Engine struct {
 	denied   map[string]Denied // by chain
 }
 
-// New returns the engine of a namespace; nil is that of the process. Names of pods' links begin with linkPrefix. It touches nothing yet.
+// New returns the engine of a namespace; nil is that of the process. Names of pods' links begin with linkPrefix. It
+// touches nothing yet.
 func New(ns *netlinkx.Namespace, linkPrefix string) *Engine {
 	e := &Engine{ns: ns, table: nft.NewOwned(ns, TableName), linkPrefix: linkPrefix, portion: portion, held: map[string]held{}}
 	e.table.OnLoss([]string{egressChain, ingressChain, toHostChain}, e.shutAll)
 	return e
 }
 
-// shutAll lets no new connection pass links of pods until the next Sync is done: to make a large table again takes a hundred times as long. It
-// may run beside a Sync, and knows nothing of what is there. If it fails the next Sync does all; if it comes late, the event of it demands one.
+// shutAll lets no new connection pass links of pods until the next Sync is done: to make a large table again takes a
+// hundred times as long. It may run beside a Sync, and knows nothing of what is there. If it fails the next Sync does
+// all; if it comes late, the event of it demands one.
 func (e *Engine) shutAll() {
 	if !e.closes.Load() || e.shut.Swap(true) {
 		return
@@ -83,21 +86,22 @@ type Stats struct {
 	Transactions, Elements int
 }
 
-// ErrRefused is in the error of a Sync that has done all but some programs, which the kernel refuses: their pods are closed in the
-// programs' direction.
+// ErrRefused is in the error of a Sync that has done all but some programs, which the kernel refuses: their pods are
+// closed in the programs' direction.
 var ErrRefused = errors.New("the kernel refuses a program")
 
-// ErrNoLog is in the error of the Sync that has found that the kernel cannot log what policies deny: all is done but for that, and so it
-// is from then on.
+// ErrNoLog is in the error of the Sync that has found that the kernel cannot log what policies deny: all is done but
+// for that, and so it is from then on.
 var ErrNoLog = errors.New("packets that policies deny are not logged")
 
 // tries bounds the transactions of a Sync that the kernel refuses: each names one object at least.
 const tries = 64
 
-// Sync makes the table as the Ruleset says, and leaves alone what is right: with nothing to change it neither reads nor writes, unless
-// another program has changed the table. touched nil: everything is compared; else the caller says that since the last Sync only the
-// Members of these addresses have changed. Only what differs is written; packets meet the old or the new content. After an error the
-// table is as before, or, for a large load, lets through less; the next Sync goes on. ErrRefused says that all but some programs is done.
+// Sync makes the table as the Ruleset says, and leaves alone what is right: with nothing to change it neither reads nor
+// writes, unless another program has changed the table. touched nil: everything is compared; else the caller says that
+// since the last Sync only the Members of these addresses have changed. Only what differs is written; packets meet the
+// old or the new content. After an error the table is as before, or, for a large load, lets through less; the next Sync
+// goes on. ErrRefused says that all but some programs is done.
 //
 // The lists in Members are kept, so they must not be changed.
 func (e *Engine) Sync(ctx context.Context, rs *policy.Ruleset, touched []netip.Addr) (stats Stats, err error) {
@@ -387,7 +391,8 @@ func (e *Engine) image(rs *policy.Ruleset, refused map[programKey]error) (*image
 }
 
 // element is that of a link in one direction; what its program uses goes into the image.
-func (e *Engine) element(rs *policy.Ruleset, w *image, link, uid string, key programKey, refused map[programKey]error, used map[programKey]bool) nft.Element {
+func (e *Engine) element(rs *policy.Ruleset, w *image, link, uid string, key programKey, refused map[programKey]error,
+	used map[programKey]bool) nft.Element {
 	element := nft.Element{First: nft.LinkKey(link), Verdict: nft.Drop, Comment: uid}
 	if rs.Endpoints[link].Programs == [2]string{} {
 		element.Verdict = nft.Accept
@@ -503,7 +508,8 @@ func verdicts(steps []policy.Step) (all []policy.Verdict) {
 	return all
 }
 
-// End keeps connections of UDP from beginning anew by an answer, for endedTime, of which the kernel is then made to forget.
+// End keeps connections of UDP from beginning anew by an answer, for endedTime, of which the kernel is then made to
+// forget.
 func (e *Engine) End(ctx context.Context, flows []netlinkx.Flow) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -527,7 +533,8 @@ func (e *Engine) End(ctx context.Context, flows []netlinkx.Flow) error {
 	return nil
 }
 
-// mostEnded bounds what one End keeps: the set has no room of its own, and a large load keeps the kernel from making any.
+// mostEnded bounds what one End keeps: the set has no room of its own, and a large load keeps the kernel from making
+// any.
 const mostEnded = 10_000
 
 // errNotKnown: try again after the next Sync.
@@ -554,15 +561,16 @@ func (e *Engine) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Events returns a channel that becomes readable after another program has changed the table: then call Sync. It is closed when ctx ends,
-// or when the socket breaks: then ask again.
+// Events returns a channel that becomes readable after another program has changed the table: then call Sync. It is
+// closed when ctx ends, or when the socket breaks: then ask again.
 func (e *Engine) Events(ctx context.Context) (<-chan struct{}, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.table.Events(ctx)
 }
 
-// Counters returns how many packets were dropped, and why, since the rules were made. It is empty before the first Sync.
+// Counters returns how many packets were dropped, and why, since the rules were made. It is empty before the first
+// Sync.
 func (e *Engine) Counters(ctx context.Context) (map[Denied]nft.Counter, error) {
 	e.mu.Lock()
 	denied := e.denied

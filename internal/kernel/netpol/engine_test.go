@@ -138,7 +138,8 @@ func TestSync(t *testing.T) {
 		rs.Members = maps.Clone(rs.Members)
 		rs.Members[addr("10.0.0.7")] = []policy.SetID{0x11, 0x22}
 		delete(rs.Members, addr("10.0.0.2"))
-		if s := mustSync(t, e, rs, addr("10.0.0.7"), addr("10.0.0.2"), addr("10.0.0.9"), addr("10.0.0.7")); s != (netpol.Stats{Transactions: 1, Elements: 3}) {
+		if s := mustSync(t, e, rs, addr("10.0.0.7"), addr("10.0.0.2"), addr("10.0.0.9"),
+			addr("10.0.0.7")); s != (netpol.Stats{Transactions: 1, Elements: 3}) {
 			t.Errorf("did %+v, want one transaction of three elements", s)
 		}
 		steady(t, ns, e, rs)
@@ -174,30 +175,34 @@ func TestSync(t *testing.T) {
 func TestDrift(t *testing.T) {
 	const table = "inet tortie-policy"
 	for name, script := range map[string]string{
-		"table deleted":         "delete table " + table,
-		"table flushed":         "flush table " + table,
-		"table dormant":         "add table " + table + " { flags dormant; }",
-		"ruleset flushed":       "flush ruleset",
-		"base chain flushed":    "flush chain " + table + " egress",
-		"base chain deleted":    "flush chain " + table + " to-host; delete chain " + table + " to-host",
-		"base chain drops":      "add chain " + table + " ingress { policy drop; }",
-		"base chain moved":      "flush chain " + table + " to-host; delete chain " + table + " to-host; add chain " + table + " to-host { type filter hook forward priority 7; }",
-		"rule in front":         "insert rule " + table + " ingress accept",
-		"rule behind":           "add rule " + table + " %L% accept",
-		"rule deleted":          "flush chain " + table + " %L%",
-		"link deleted":          "delete element " + table + " to { \"cali1\" }",
-		"link added":            "add element " + table + " from { \"cali9\" : accept }",
-		"link accepts":          "delete element " + table + " to { \"cali1\" }; add element " + table + " to { \"cali1\" comment \"uid-1\" : accept }",
-		"member deleted":        "delete element " + table + " members4-4096 { 0x11 . 10.0.0.1 }",
-		"member added":          "add element " + table + " members6-4096 { 0x99 . fd00::7 }",
-		"network deleted":       "delete element " + table + " nets4-office { 10.9.2.1 }",
-		"network added":         "add element " + table + " nets4-office { 1.0.0.0/8 }",
-		"port added":            "add element " + table + " %PORTS% { 1000-2000 : accept }",
-		"opened":                "flush set " + table + " closed",
-		"neighbours":            "flush set " + table + " neighbours",
-		"chain of a stranger":   "add chain " + table + " other; add rule " + table + " other ip saddr @nets4-office counter; insert rule " + table + " egress jump other",
-		"set of a stranger":     "add set " + table + " other { type ipv4_addr; }",
-		"base chain of another": "add chain " + table + " other { type filter hook input priority 0; }; add rule " + table + " other iifname @nope drop; ",
+		"table deleted":      "delete table " + table,
+		"table flushed":      "flush table " + table,
+		"table dormant":      "add table " + table + " { flags dormant; }",
+		"ruleset flushed":    "flush ruleset",
+		"base chain flushed": "flush chain " + table + " egress",
+		"base chain deleted": "flush chain " + table + " to-host; delete chain " + table + " to-host",
+		"base chain drops":   "add chain " + table + " ingress { policy drop; }",
+		"base chain moved": "flush chain " + table + " to-host; delete chain " + table + " to-host; add chain " + table +
+			" to-host { type filter hook forward priority 7; }",
+		"rule in front": "insert rule " + table + " ingress accept",
+		"rule behind":   "add rule " + table + " %L% accept",
+		"rule deleted":  "flush chain " + table + " %L%",
+		"link deleted":  "delete element " + table + " to { \"cali1\" }",
+		"link added":    "add element " + table + " from { \"cali9\" : accept }",
+		"link accepts": "delete element " + table + " to { \"cali1\" }; add element " + table +
+			" to { \"cali1\" comment \"uid-1\" : accept }",
+		"member deleted":  "delete element " + table + " members4-4096 { 0x11 . 10.0.0.1 }",
+		"member added":    "add element " + table + " members6-4096 { 0x99 . fd00::7 }",
+		"network deleted": "delete element " + table + " nets4-office { 10.9.2.1 }",
+		"network added":   "add element " + table + " nets4-office { 1.0.0.0/8 }",
+		"port added":      "add element " + table + " %PORTS% { 1000-2000 : accept }",
+		"opened":          "flush set " + table + " closed",
+		"neighbours":      "flush set " + table + " neighbours",
+		"chain of a stranger": "add chain " + table + " other; add rule " + table + " other ip saddr @nets4-office counter; insert rule " +
+			table + " egress jump other",
+		"set of a stranger": "add set " + table + " other { type ipv4_addr; }",
+		"base chain of another": "add chain " + table + " other { type filter hook input priority 0; }; add rule " + table +
+			" other iifname @nope drop; ",
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := netnstest.New(t)
@@ -205,7 +210,8 @@ func TestDrift(t *testing.T) {
 			rs := sample()
 			mustSync(t, e, rs)
 			want := list(t, ns)
-			script = strings.NewReplacer("%L%", named(want, "chain l-"), "%PORTS%", named(want, "map ports-"), " iifname @nope", " iifname 7").Replace(script)
+			script = strings.NewReplacer("%L%", named(want, "chain l-"), "%PORTS%", named(want, "map ports-"),
+				" iifname @nope", " iifname 7").Replace(script)
 			ns.Run(t, "nft", script)
 			transactions := 1
 			if name == "table deleted" || name == "ruleset flushed" {
@@ -222,7 +228,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestLost: who takes base chains away, or rules of theirs, finds links shut before there is a Sync, unless no link is to be closed.
+// TestLost: who takes base chains away, or rules of theirs, finds links shut before there is a Sync, unless no link is
+// to be closed.
 func TestLost(t *testing.T) {
 	const table = "inet tortie-policy"
 	for script, shut := range map[string]bool{
@@ -245,7 +252,8 @@ func TestLost(t *testing.T) {
 				<-wake
 				waittest.Until(t, 10*time.Second, fmt.Sprintf("shut: want %v", shut && closed), func() bool {
 					text := list(t, ns)
-					return strings.Contains(text, "chain shut-forward") == (shut && closed) && strings.Contains(text, "chain shut-to-host") == (shut && closed)
+					return strings.Contains(text, "chain shut-forward") == (shut && closed) &&
+						strings.Contains(text, "chain shut-to-host") == (shut && closed)
 				})
 				mustSync(t, e, rs)
 				if got := list(t, ns); got != want {
@@ -269,7 +277,8 @@ func TestStrangers(t *testing.T) {
 	ns := netnstest.New(t)
 	e := newEngine(t, ns)
 	mustSync(t, e, sample())
-	ns.Run(t, "nft", "add table inet other; add chain inet other egress; add rule inet other egress counter; add table ip tortie-policy; add set ip tortie-policy to { type ifname; }")
+	ns.Run(t, "nft", "add table inet other; add chain inet other egress; add rule inet other egress counter; add table ip tortie-policy; "+
+		"add set ip tortie-policy to { type ifname; }")
 	if s := mustSync(t, e, sample()); s != (netpol.Stats{}) {
 		t.Errorf("did %+v after a stranger's transaction", s)
 	}
@@ -322,7 +331,8 @@ func TestRefused(t *testing.T) {
 	e := newEngine(t, ns)
 	mustSync(t, e, sample())
 	rs := sample()
-	overlap := []policy.PortRange{{First: 1, Last: 10, List: bySets(deny("odd"), "", 0x11)}, {First: 5, Last: 20, List: bySets(deny("odd"), "", 0x22)}}
+	overlap := []policy.PortRange{{First: 1, Last: 10, List: bySets(deny("odd"), "", 0x11)},
+		{First: 5, Last: 20, List: bySets(deny("odd"), "", 0x22)}}
 	rs.Programs["odd"] = policy.Program{Ports: map[uint8][]policy.PortRange{unix.IPPROTO_TCP: overlap}, Rest: policy.List{Else: deny("odd")}}
 	rs.Programs["lost"] = policy.Program{Rest: bySets(deny("lost"), "nowhere")}
 	rs.Endpoints["cali4"] = policy.Endpoint{UID: "uid-4", Programs: [2]string{"odd", "out"}}
@@ -394,7 +404,8 @@ func TestRestart(t *testing.T) {
 	rs.Members[addr("10.0.0.4")] = []policy.SetID{0x22}
 	e := newEngine(t, ns)
 	if s := mustSync(t, e, rs); s.Transactions != 2 || s.Elements != 11 {
-		t.Errorf("did %+v, want two transactions: one member, which no rule that was read may look for; cali1 to and from anew, cali2 to and from anew, cali4 to and from, one member", s)
+		t.Errorf("did %+v, want two transactions: one member, which no rule that was read may look for; cali1 to and from anew, cali2 to and "+
+			"from anew, cali4 to and from, one member", s)
 	}
 	if now := ns.Run(t, "nft", "-a", "list", "chain", "inet", "tortie-policy", "egress"); now != handles {
 		t.Errorf("the base chain was made anew:\n%s\nbefore:\n%s", now, handles)
@@ -492,7 +503,8 @@ func TestSilent(t *testing.T) {
 	e := newEngine(t, ns)
 	e.Silence(4096)
 	mustSync(t, e, sample())
-	if text := list(t, ns); strings.Contains(text, "log") || !strings.Contains(text, `counter drop comment "ingress NetworkPolicy default/web"`) {
+	if text := list(t, ns); strings.Contains(text, "log") ||
+		!strings.Contains(text, `counter drop comment "ingress NetworkPolicy default/web"`) {
 		t.Errorf("has:\n%s", text)
 	}
 	if s := mustSync(t, e, sample()); s != (netpol.Stats{}) {
@@ -529,7 +541,8 @@ func TestEnd(t *testing.T) {
 	flow := func(client, server string, protocol uint8) netlinkx.Flow {
 		return netlinkx.Flow{Client: addr(client), Server: addr(server), Protocol: protocol, Port: 53, SourcePort: 4000}
 	}
-	flows := []netlinkx.Flow{flow("10.0.0.1", "10.0.0.2", policy.UDP), flow("fd00::1", "fd00::2", policy.UDP), flow("10.0.0.3", "10.0.0.4", policy.TCP)}
+	flows := []netlinkx.Flow{flow("10.0.0.1", "10.0.0.2", policy.UDP), flow("fd00::1", "fd00::2", policy.UDP),
+		flow("10.0.0.3", "10.0.0.4", policy.TCP)}
 	if err := e.End(t.Context(), flows); err == nil {
 		t.Error("no error without a table")
 	}

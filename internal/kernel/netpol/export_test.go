@@ -16,7 +16,8 @@ func (e *Engine) Silence(size uint32) {
 	e.silence()
 }
 
-// StepByStep is a Sync, of which the last one is known, in transactions of so many elements, with a look at the kernel after each.
+// StepByStep is a Sync, of which the last one is known, in transactions of so many elements, with a look at the kernel
+// after each.
 func (e *Engine) StepByStep(ctx context.Context, rs *policy.Ruleset, portion int, look func()) error {
 	e.portion = portion
 	want, used := e.image(rs, map[programKey]error{})

@@ -10,13 +10,14 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestFloatingAddresses: policies judge what is sent to a floating address on the pod's node by the pod's own address, in both directions, as Felix does:
-// a floating address is no way around them.
+// TestFloatingAddresses: policies judge what is sent to a floating address on the pod's node by the pod's own address,
+// in both directions, as Felix does: a floating address is no way around them.
 func TestFloatingAddresses(t *testing.T) {
 	c := newCluster(t, 3)
 	c.echo(t, 7)
 	four, six := addr("10.9.9.9"), addr("fd09::9")
-	errtest.Must(t, nat.New(nft.New(c.host.Namespace)).Sync(t.Context(), nat.Config{Floating: []nat.Floating{{Addr: four, Pod: pod4(2)}, {Addr: six, Pod: pod6(2)}}}))
+	errtest.Must(t, nat.New(nft.New(c.host.Namespace)).Sync(t.Context(),
+		nat.Config{Floating: []nat.Floating{{Addr: four, Pod: pod4(2)}, {Addr: six, Pod: pod6(2)}}}))
 	floats := func(passes bool, from int) {
 		t.Helper()
 		c.want(t, passes, from, four, 7)

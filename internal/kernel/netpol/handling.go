@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// handlingPrefix begins the name of a chain to which nothing leads. The name says what the agent alone is told, so that `node policy`, and an agent that
-// has not been told yet, find it. With the defaults there is no such chain.
+// handlingPrefix begins the name of a chain to which nothing leads. The name says what the agent alone is told, so that
+// `node policy`, and an agent that has not been told yet, find it. With the defaults there is no such chain.
 const handlingPrefix = "handling-"
 
 // handlingChain is nil for the defaults. Its rule is there because chains without rules are found by known names only.
@@ -37,8 +37,8 @@ func handlingOf(content *nft.Content) (m policy.Handling) {
 	return m
 }
 
-// ErrNoReject is in the error of the Sync that has found that the kernel cannot answer what policies deny: all is done but for that, and so it is
-// from then on.
+// ErrNoReject is in the error of the Sync that has found that the kernel cannot answer what policies deny: all is done
+// but for that, and so it is from then on.
 var ErrNoReject = errors.New("packets that policies deny are dropped without an answer")
 
 // treat takes in how packets are treated; content is what was read of the table, if it was.

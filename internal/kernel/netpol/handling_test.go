@@ -44,18 +44,21 @@ func rules(t *testing.T, ns *netnstest.NS, text string) (found []string) {
 	return found
 }
 
-// With Reject senders are told of denials, in all hooks where the kernel can; a new engine, and Compare, that are not told how packets are
-// treated leave it as it is.
+// With Reject senders are told of denials, in all hooks where the kernel can; a new engine, and Compare, that are not
+// told how packets are treated leave it as it is.
 func TestHandling(t *testing.T) {
 	h := newHost(t)
 	rs := h.local(1, policy.Egress, policy.Program{Rest: policy.List{Else: deny("none")}, Logs: []policy.Logging{
 		{LogRule: policy.LogRule{Policy: np("watch")}, When: policy.Program{Rest: policy.List{Else: allow}}}}})
-	for key, p := range map[string]policy.Program{"web": tcp("web", 80), "out": tcp("out", 80), "pre": tcp("pre", 80, 81), "raw": {Sequence: []policy.Segment{
-		{When: policy.Program{Ports: tcp("", 7).Ports}, Then: policy.Deny, Verdict: hostDeny("raw")},
-		{When: policy.Program{Rest: policy.List{Else: allow}}, Then: policy.Allow, Verdict: allow}}}} {
+	for key, p := range map[string]policy.Program{"web": tcp("web", 80), "out": tcp("out", 80), "pre": tcp("pre", 80, 81),
+		"raw": {Sequence: []policy.Segment{
+			{When: policy.Program{Ports: tcp("", 7).Ports}, Then: policy.Deny, Verdict: hostDeny("raw")},
+			{When: policy.Program{Rest: policy.List{Else: allow}}, Then: policy.Allow, Verdict: allow}}}} {
 		rs.Programs[key] = p
 	}
-	rs.Hosts = map[string]policy.Host{"eth0": {Name: "one", Programs: [policy.Stages][2]string{{"web", "out"}, {"web", ""}, {"pre", ""}, {"raw", ""}}}}
+	rs.Hosts = map[string]policy.Host{
+		"eth0": {Name: "one", Programs: [policy.Stages][2]string{{"web", "out"}, {"web", ""}, {"pre", ""}, {"raw", ""}}},
+	}
 	rs.Handling = &policy.Handling{Reject: true, Logs: policy.LogRate{Packets: 7, Seconds: 60, Burst: 9}}
 	mustSync(t, h.Engine, rs)
 	restorable(t, h.node)
@@ -94,7 +97,8 @@ func TestHandling(t *testing.T) {
 	}
 	h.node.Within(t, func() error {
 		c, err := netpol.Compare(t.Context(), "cali", &same)
-		if err == nil && (c.Link("cali1", policy.Egress) != "" || c.Host("eth0", policy.Terminal, policy.Egress) != "" || c.Host("eth0", policy.Untracked, policy.Ingress) != "") {
+		if err == nil && (c.Link("cali1", policy.Egress) != "" || c.Host("eth0", policy.Terminal, policy.Egress) != "" ||
+			c.Host("eth0", policy.Untracked, policy.Ingress) != "") {
 			t.Errorf("differs: %q", c.Link("cali1", policy.Egress))
 		}
 		return err
@@ -119,7 +123,8 @@ func TestNoReject(t *testing.T) {
 	if err := h.Renounce("masquerade"); err != nil {
 		t.Errorf("something else: %v", err)
 	}
-	if err := h.Renounce("reject"); !errors.Is(err, netpol.ErrNoReject) || errors.Is(err, netpol.ErrNoLog) || !strings.Contains(err.Error(), "nft_reject") {
+	if err := h.Renounce("reject"); !errors.Is(err, netpol.ErrNoReject) || errors.Is(err, netpol.ErrNoLog) ||
+		!strings.Contains(err.Error(), "nft_reject") {
 		t.Errorf("%v", err)
 	}
 	mustSync(t, h.Engine, rs)

@@ -9,14 +9,16 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// held is a link that CloseOther has closed: it belongs to a pod that the Ruleset may not name yet. It stays so until the Ruleset names that pod
-// for the link, and is closed for the next one if that comes first: there is no time after which the policies of the pod before are right.
+// held is a link that CloseOther has closed: it belongs to a pod that the Ruleset may not name yet. It stays so until
+// the Ruleset names that pod for the link, and is closed for the next one if that comes first: there is no time after
+// which the policies of the pod before are right.
 type held struct {
 	comment string
 	since   time.Time
 }
 
-// holdTime is longer than an ADD may take. A link that does not exist so long after it was closed is that of an ADD that has failed.
+// holdTime is longer than an ADD may take. A link that does not exist so long after it was closed is that of an ADD
+// that has failed.
 const holdTime = 10 * time.Minute
 
 // element is that of a held link. Without policies in the cluster it drops nothing.
@@ -28,7 +30,8 @@ func (h held) element(link string, closed bool) nft.Element {
 	return e
 }
 
-// hold finds the links that CloseOther has closed, and those that an ADD has given back. Those that were known stay so if their elements were deleted by hand.
+// hold finds the links that CloseOther has closed, and those that an ADD has given back. Those that were known stay so
+// if their elements were deleted by hand.
 func (e *Engine) hold(s *state) {
 	for _, links := range s.links {
 		for name, element := range links {
@@ -42,7 +45,8 @@ func (e *Engine) hold(s *state) {
 	}
 }
 
-// forget lets go of links that do not exist: the plugin that has closed one has died or failed, and the next ADD for its name closes it again.
+// forget lets go of links that do not exist: the plugin that has closed one has died or failed, and the next ADD for
+// its name closes it again.
 func (e *Engine) forget() error {
 	var conn *netlinkx.Conn
 	for link, h := range e.held {

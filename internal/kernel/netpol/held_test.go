@@ -34,7 +34,8 @@ func closeOther(link, uid string) error {
 	return err
 }
 
-// TestHeld: whatever happens and however long it takes, a link that was closed for a pod never has the policies of the pod before.
+// TestHeld: whatever happens and however long it takes, a link that was closed for a pod never has the policies of the
+// pod before.
 func TestHeld(t *testing.T) {
 	ns := netnstest.New(t)
 	ns.Run(t, "ip", "link", "add", "cali1", "type", "veth", "peer", "name", "peer")
@@ -109,7 +110,8 @@ func TestHeldBetween(t *testing.T) {
 	}
 }
 
-// TestGivenBackBetween: an ADD that failed does not give back what another one has closed meanwhile, nor does it open what the agent has closed.
+// TestGivenBackBetween: an ADD that failed does not give back what another one has closed meanwhile, nor does it open
+// what the agent has closed.
 func TestGivenBackBetween(t *testing.T) {
 	ns := netnstest.New(t)
 	e := newEngine(t, ns)
@@ -185,7 +187,8 @@ func TestHeldInTime(t *testing.T) {
 	}
 }
 
-// TestHeldIsGivenBack: a link that an ADD has closed which failed is that of the pod that had it, and stays closed for one that it was closed for before.
+// TestHeldIsGivenBack: a link that an ADD has closed which failed is that of the pod that had it, and stays closed for
+// one that it was closed for before.
 func TestHeldIsGivenBack(t *testing.T) {
 	for name, restart := range map[string]bool{"agent running": false, "agent restarted": true} {
 		t.Run(name, func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 // loopback is the link that no host endpoint governs.
 const loopback = "lo"
 
-// hostHook is a base chain for host endpoints. They come after those for pods. There are none without a host endpoint, and they are named by digests
-// of their content, so that none changes in place.
+// hostHook is a base chain for host endpoints. They come after those for pods. There are none without a host endpoint,
+// and they are named by digests of their content, so that none changes in place.
 type hostHook struct {
 	name      string
 	stage     policy.Stage
@@ -30,14 +30,22 @@ type hostHook struct {
 }
 
 var hostHooks = []hostHook{
-	{name: "host-input-", stage: policy.Terminal, direction: policy.Ingress, hook: nft.Input, priority: nft.PriorityFilter - 3, link: nft.InLink},
-	{name: "host-output-", stage: policy.Terminal, direction: policy.Egress, hook: nft.Output, priority: nft.PriorityFilter - 3, link: nft.OutLink},
-	// In the output hook a packet whose destination was translated still has the link by which the first destination would be reached.
-	{name: translatedChain, stage: policy.Terminal, direction: policy.Egress, hook: nft.Postrouting, priority: nft.PriorityMangle, link: nft.OutLink},
-	{name: "host-forward-in-", stage: policy.Forwarded, direction: policy.Ingress, hook: nft.Forward, priority: nft.PriorityFilter - 3, link: nft.InLink, pods: true},
-	{name: "host-forward-out-", stage: policy.Forwarded, direction: policy.Egress, hook: nft.Forward, priority: nft.PriorityFilter - 2, link: nft.OutLink, pods: true},
-	{name: "host-prerouting-", stage: policy.Untranslated, direction: policy.Ingress, hook: nft.Prerouting, priority: nft.PriorityMangle, link: nft.InLink, pods: true},
-	{name: "host-raw-in-", stage: policy.Untracked, direction: policy.Ingress, hook: nft.Prerouting, priority: nft.PriorityRaw, link: nft.InLink},
+	{name: "host-input-", stage: policy.Terminal, direction: policy.Ingress, hook: nft.Input,
+		priority: nft.PriorityFilter - 3, link: nft.InLink},
+	{name: "host-output-", stage: policy.Terminal, direction: policy.Egress, hook: nft.Output,
+		priority: nft.PriorityFilter - 3, link: nft.OutLink},
+	// In the output hook a packet whose destination was translated still has the link by which the first destination would
+	// be reached.
+	{name: translatedChain, stage: policy.Terminal, direction: policy.Egress, hook: nft.Postrouting,
+		priority: nft.PriorityMangle, link: nft.OutLink},
+	{name: "host-forward-in-", stage: policy.Forwarded, direction: policy.Ingress, hook: nft.Forward, priority: nft.PriorityFilter - 3,
+		link: nft.InLink, pods: true},
+	{name: "host-forward-out-", stage: policy.Forwarded, direction: policy.Egress, hook: nft.Forward, priority: nft.PriorityFilter - 2,
+		link: nft.OutLink, pods: true},
+	{name: "host-prerouting-", stage: policy.Untranslated, direction: policy.Ingress, hook: nft.Prerouting, priority: nft.PriorityMangle,
+		link: nft.InLink, pods: true},
+	{name: "host-raw-in-", stage: policy.Untracked, direction: policy.Ingress, hook: nft.Prerouting,
+		priority: nft.PriorityRaw, link: nft.InLink},
 	{name: "host-raw-out-", stage: policy.Untracked, direction: policy.Egress, hook: nft.Output, priority: nft.PriorityRaw, link: nft.OutLink},
 }
 
@@ -73,7 +81,8 @@ func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]erro
 		if len(invalid) > 0 {
 			e.keepInvalid(w, h.direction)
 		}
-		chain := nft.Chain{Rules: slices.Concat(h.before(e.linkPrefix, final), h.spared(rs.HostRules, nodes), invalid, h.failsafes(rs.HostRules), own)}
+		chain := nft.Chain{Rules: slices.Concat(h.before(e.linkPrefix, final), h.spared(rs.HostRules, nodes), invalid,
+			h.failsafes(rs.HostRules), own)}
 		if h.name == translatedChain {
 			chain.Name = "translated-" + chain.Digest()
 			e.keep(w, chain)
@@ -91,8 +100,8 @@ func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]erro
 	}
 }
 
-// finalMark is the bit of a packet's mark that says that a rule has allowed it at an early stage: that of Felix, unless FelixConfiguration names others.
-// It is no bit of kube-proxy's, nor of WireGuard's.
+// finalMark is the bit of a packet's mark that says that a rule has allowed it at an early stage: that of Felix, unless
+// FelixConfiguration names others. It is no bit of kube-proxy's, nor of WireGuard's.
 const finalMark = 0x10000
 
 // judgesEarly reports that policies judge at stages before others, where what a rule allows is final.
@@ -105,8 +114,8 @@ func judgesEarly(rs *policy.Ruleset) bool {
 	return false
 }
 
-// clearMarks takes finalMark off what comes in and what the node sends, before anything judges it: a packet that comes out of a tunnel has the mark of
-// the outer one, and the other way round.
+// clearMarks takes finalMark off what comes in and what the node sends, before anything judges it: a packet that comes
+// out of a tunnel has the mark of the outer one, and the other way round.
 func (e *Engine) clearMarks(w *image) {
 	rules := []nft.Rule{nft.NewRule("", nft.Marked(finalMark), nft.ClearMark(finalMark))}
 	for name, hook := range map[string]nft.HookNumber{"host-clear-in-": nft.Prerouting, "host-clear-out-": nft.Output} {
@@ -129,7 +138,8 @@ func (e *Engine) keepInvalid(w *image, d policy.Direction) {
 	e.t.denied[c.Name] = Denied{Direction: d, Reason: invalidState}
 }
 
-// invalid leads there from each link that a host endpoint governs at the stage, whether or not a policy is for the direction.
+// invalid leads there from each link that a host endpoint governs at the stage, whether or not a policy is for the
+// direction.
 func (h hostHook) invalid(rs *policy.Ruleset, linkPrefix string) (rules []nft.Rule) {
 	if h.stage == policy.Untracked || h.name == translatedChain {
 		return nil
@@ -198,7 +208,8 @@ func (h hostHook) answers() bool {
 	return h.stage != policy.Untracked && (h.hook == nft.Input || h.hook == nft.Output || h.hook == nft.Forward)
 }
 
-// before lets pass what no host endpoint governs, and, if final, what an early stage has allowed: but for its way out, if it is forwarded.
+// before lets pass what no host endpoint governs, and, if final, what an early stage has allowed: but for its way out,
+// if it is forwarded.
 func (h hostHook) before(linkPrefix string, final bool) []nft.Rule {
 	accept := nft.Do(nft.Accept)
 	rules := []nft.Rule{nft.NewRule("", h.link.Is(nft.LinkKey(loopback)), accept)}
@@ -252,7 +263,8 @@ func (h hostHook) spared(r policy.HostRules, nodes []nft.Set) []nft.Rule {
 	if h.stage == policy.Forwarded {
 		return nil
 	}
-	rules := []nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.In(hostNeighbours.Name, nft.ICMPType), nft.Do(nft.Accept))}
+	rules := []nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)),
+		nft.In(hostNeighbours.Name, nft.ICMPType), nft.Do(nft.Accept))}
 	for i, f := range families {
 		if len(nodes[i].Elements) == 0 {
 			continue
@@ -262,7 +274,8 @@ func (h hostHook) spared(r policy.HostRules, nodes []nft.Set) []nft.Rule {
 			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_IPIP)), from, to, nft.Do(nft.Accept)))
 		}
 		for _, port := range r.TunnelPorts() {
-			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(port)), from, to, nft.Do(nft.Accept)))
+			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(port)), from,
+				to, nft.Do(nft.Accept)))
 		}
 	}
 	return rules
@@ -284,10 +297,12 @@ func (h hostHook) failsafe(s policy.Failsafe, port nft.Field) nft.Rule {
 	return nft.NewRule("", append(terms, nft.Do(nft.Accept))...)
 }
 
-// judgedPriority is SO_PRIORITY of sockets that programs of host endpoints judge whatever HostRules.Open says. Unlike a mark it changes no route.
+// judgedPriority is SO_PRIORITY of sockets that programs of host endpoints judge whatever HostRules.Open says. Unlike a
+// mark it changes no route.
 const judgedPriority = 0x54500001
 
-// AskJudgement makes programs of host endpoints judge a socket whatever HostRules.Open says. It is a Control of net.Dialer.
+// AskJudgement makes programs of host endpoints judge a socket whatever HostRules.Open says. It is a Control of
+// net.Dialer.
 func AskJudgement(_, _ string, c syscall.RawConn) (err error) {
 	if refused := c.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, judgedPriority)

@@ -26,7 +26,8 @@ func hostDeny(name string) policy.Verdict {
 
 // tcp allows some ports, and denies all else.
 func tcp(name string, ports ...uint16) policy.Program {
-	p := policy.Program{Rest: policy.List{Else: hostDeny(name)}, Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {Else: hostDeny(name)}}, Ports: map[uint8][]policy.PortRange{}}
+	p := policy.Program{Rest: policy.List{Else: hostDeny(name)}, Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {Else: hostDeny(name)}},
+		Ports: map[uint8][]policy.PortRange{}}
 	for _, port := range ports {
 		p.Ports[unix.IPPROTO_TCP] = append(p.Ports[unix.IPPROTO_TCP], policy.PortRange{First: port, Last: port, List: policy.List{Else: allow}})
 	}
@@ -37,7 +38,8 @@ func tcp(name string, ports ...uint16) policy.Program {
 func hostSample() *policy.Ruleset {
 	rs := sample()
 	both := bySets(policy.Verdict{}, "office", 0x11)
-	web := policy.Program{Ports: map[uint8][]policy.PortRange{unix.IPPROTO_TCP: {{First: 80, Last: 80, List: policy.List{Else: allow}}}}, Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {}}}
+	web := policy.Program{Ports: map[uint8][]policy.PortRange{unix.IPPROTO_TCP: {{First: 80, Last: 80, List: policy.List{Else: allow}}}},
+		Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {}}}
 	all := policy.Program{Rest: policy.List{Else: allow}}
 	rs.Programs["host"] = policy.Program{Sequence: []policy.Segment{
 		{Own: &both, When: web, Then: policy.Pass, Next: 3},
@@ -45,16 +47,20 @@ func hostSample() *policy.Ruleset {
 		{When: all, Then: policy.Deny, Verdict: hostDeny("first")},
 		{When: all, Then: policy.Allow, Verdict: allow},
 	}}
-	rs.Programs["raw"] = policy.Program{Sequence: []policy.Segment{{When: web, Then: policy.Allow, Verdict: policy.Verdict{Allow: true, NoTrack: true}},
-		{When: all, Then: policy.Allow, Verdict: allow}}}
+	rs.Programs["raw"] = policy.Program{Sequence: []policy.Segment{
+		{When: web, Then: policy.Allow, Verdict: policy.Verdict{Allow: true, NoTrack: true}},
+		{When: all, Then: policy.Allow, Verdict: allow},
+	}}
 	rs.Hosts = map[string]policy.Host{
 		"*":    {Name: "all", Programs: [policy.Stages][2]string{{"web", "host"}, {"web", "out"}, {"web", ""}, {"raw", ""}}},
 		"eth1": {Name: "one", Programs: [policy.Stages][2]string{{"", "web"}, {"host", ""}}},
 	}
 	rs.HostRules = policy.HostRules{
-		Inbound:  []policy.Failsafe{{Protocol: unix.IPPROTO_TCP, Port: 22}, {Protocol: unix.IPPROTO_TCP, Port: 179, Net: netip.MustParsePrefix("10.0.0.0/8")}},
+		Inbound: []policy.Failsafe{{Protocol: unix.IPPROTO_TCP, Port: 22},
+			{Protocol: unix.IPPROTO_TCP, Port: 179, Net: netip.MustParsePrefix("10.0.0.0/8")}},
 		Outbound: []policy.Failsafe{{Protocol: unix.IPPROTO_UDP, Port: 53, Net: netip.MustParsePrefix("fd00::/65")}},
-		Nodes:    []netip.Addr{addr("10.0.0.1"), addr("10.0.0.2"), addr("fd00::2")}, IPIP: true, VXLANPort: 4789, WireGuardPorts: []uint16{51820}, DropFromPods: true,
+		Nodes:    []netip.Addr{addr("10.0.0.1"), addr("10.0.0.2"), addr("fd00::2")}, IPIP: true, VXLANPort: 4789,
+		WireGuardPorts: []uint16{51820}, DropFromPods: true,
 		Open: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.1:443"), netip.MustParseAddrPort("[fd00:96::1]:443")},
 	}
 	return rs
@@ -194,8 +200,8 @@ func speaks(t *testing.T, c net.Conn) {
 	}
 }
 
-// A host endpoint for which no policy is must not lock a node out: what Calico calls failsafe ports are open, both ways, with known connections,
-// neighbours, loopback, and its pods; nothing else is. Without failsafe ports nothing is.
+// A host endpoint for which no policy is must not lock a node out: what Calico calls failsafe ports are open, both
+// ways, with known connections, neighbours, loopback, and its pods; nothing else is. Without failsafe ports nothing is.
 func TestLockout(t *testing.T) {
 	h := newHost(t)
 	in, out := policy.DefaultInbound(), policy.DefaultOutbound()
@@ -247,17 +253,20 @@ func TestLockout(t *testing.T) {
 	speaks(t, session)
 	counters, err := h.Counters(t.Context())
 	errtest.Must(t, err)
-	for _, d := range []netpol.Denied{{Direction: policy.Ingress, By: closed.Rest.Else.By}, {Direction: policy.Egress, By: closed.Rest.Else.By},
+	for _, d := range []netpol.Denied{{Direction: policy.Ingress, By: closed.Rest.Else.By},
+		{Direction: policy.Egress, By: closed.Rest.Else.By},
 		{Direction: policy.Egress, Reason: "from pod to its node"}} {
 		if counters[d].Packets == 0 {
 			t.Errorf("nothing is counted for %v of %v", d, counters)
 		}
 	}
 
-	// What the way is open to is reached, by its own address and by that of a Service, but by sockets that ask to be judged.
+	// What the way is open to is reached, by its own address and by that of a Service, but by sockets that ask to be
+	// judged.
 	h.node.Route(t, "203.0.113.0/24", outsideAddr.String(), "")
-	h.node.Run(t, "nft", "add table ip services; add chain ip services out { type nat hook output priority -100; }; "+
-		"add rule ip services out ip daddr 203.0.113.1 tcp dport 443 dnat to 192.0.2.2:6443; add rule ip services out ip daddr 203.0.113.1 tcp dport 444 dnat to 192.0.2.2:6443")
+	h.node.Run(t, "nft",
+		"add table ip services; add chain ip services out { type nat hook output priority -100; }; add rule ip services out ip daddr "+
+			"203.0.113.1 tcp dport 443 dnat to 192.0.2.2:6443; add rule ip services out ip daddr 203.0.113.1 tcp dport 444 dnat to 192.0.2.2:6443")
 	for _, to := range []string{"192.0.2.2:6443", "203.0.113.1:443"} {
 		at := netip.MustParseAddrPort(to)
 		rs.HostRules.Open = []netip.AddrPort{at}
@@ -276,8 +285,8 @@ func TestLockout(t *testing.T) {
 	reaches(t, true, h.outside, nodeAddr, shut...)
 }
 
-// Programs count at the links that they are for, at the stage that they are for, and a translated destination of the node's own packets counts
-// with the link that it leaves by.
+// Programs count at the links that they are for, at the stage that they are for, and a translated destination of the
+// node's own packets counts with the link that it leaves by.
 func TestStages(t *testing.T) {
 	h := newHost(t)
 	for _, port := range []uint16{80, 81} {
@@ -308,7 +317,8 @@ func TestStages(t *testing.T) {
 			to   netip.Addr
 			port uint16
 		}{
-			{"in", h.outside, nodeAddr, 80}, {"out", h.node, outsideAddr, 80}, {"through", h.outside, pod4(1), 80}, {"off", h.pods[1], outsideAddr, 80},
+			{"in", h.outside, nodeAddr, 80}, {"out", h.node, outsideAddr, 80}, {"through", h.outside, pod4(1), 80},
+			{"off", h.pods[1], outsideAddr, 80},
 			{"translated", h.outside, nodeAddr, 8081}, {"service", h.node, addr("203.0.113.1"), 80}, {"podservice", h.node, addr("203.0.113.2"), 80},
 		} {
 			wait := 10 * time.Second
@@ -327,8 +337,9 @@ func TestStages(t *testing.T) {
 	h.node.Route(t, "203.0.113.0/24", outsideAddr.String(), "")
 	h.node.Run(t, "nft", "add table ip services; add chain ip services pre { type nat hook prerouting priority -100; }; "+
 		"add chain ip services out { type nat hook output priority -100; }; add rule ip services pre tcp dport 8081 dnat to 10.1.1.2:81; "+
-		"add rule ip services out ip daddr 203.0.113.1 dnat to 192.0.2.2; add rule ip services out ip daddr 203.0.113.2 dnat to 10.1.1.2; "+
-		"add chain ip services post { type nat hook postrouting priority 100; }; add rule ip services post oifname \"cali1\" ct status dnat ip saddr 192.0.2.1 masquerade")
+		"add rule ip services out ip daddr 203.0.113.1 dnat to 192.0.2.2; add rule ip services out ip daddr 203.0.113.2 dnat to 10.1.1.2; add "+
+		"chain ip services post { type nat hook postrouting priority 100; }; add rule ip services post oifname \"cali1\" ct status dnat ip "+
+		"saddr 192.0.2.1 masquerade")
 	all := "in out through off translated service podservice"
 	check("nothing", &policy.Ruleset{}, all)
 	check("input", base("eth0", policy.Terminal, policy.Ingress, tcp("p", 81)), "out through off translated service podservice")
@@ -353,8 +364,8 @@ func TestStages(t *testing.T) {
 	}}), all)
 }
 
-// What is allowed before connections are tracked passes a host endpoint that denies all else, both ways, and is not tracked; what is denied there does
-// not end what failsafe ports are for.
+// What is allowed before connections are tracked passes a host endpoint that denies all else, both ways, and is not
+// tracked; what is denied there does not end what failsafe ports are for.
 func TestUntracked(t *testing.T) {
 	h := newHost(t)
 	for _, port := range []uint16{22, 80, 81} {
@@ -362,14 +373,18 @@ func TestUntracked(t *testing.T) {
 	}
 	listen(t, h.outside, netip.AddrPortFrom(outsideAddr, 6443))
 	notTracked := policy.Verdict{Allow: true, NoTrack: true}
-	answers := policy.Program{Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {Sources: []policy.PortRange{{First: 80, Last: 80, List: policy.List{Else: allow}}}}}}
+	answers := policy.Program{
+		Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {Sources: []policy.PortRange{{First: 80, Last: 80, List: policy.List{Else: allow}}}}},
+	}
 	everything := policy.Program{Rest: policy.List{Else: allow}}
 	sequence := func(when policy.Program, v policy.Verdict, then policy.Action) policy.Program {
-		return policy.Program{Sequence: []policy.Segment{{When: when, Then: then, Verdict: v}, {When: everything, Then: policy.Allow, Verdict: allow}}}
+		return policy.Program{Sequence: []policy.Segment{{When: when, Then: then, Verdict: v},
+			{When: everything, Then: policy.Allow, Verdict: allow}}}
 	}
 	closed := policy.Program{Rest: policy.List{Else: hostDeny("closed")}}
 	rs := &policy.Ruleset{
-		Programs: map[string]policy.Program{"closed": closed, "in": sequence(tcp("", 80), notTracked, policy.Allow), "out": sequence(answers, notTracked, policy.Allow),
+		Programs: map[string]policy.Program{"closed": closed, "in": sequence(tcp("", 80), notTracked, policy.Allow),
+			"out":  sequence(answers, notTracked, policy.Allow),
 			"deny": sequence(everything, hostDeny("raw"), policy.Deny)},
 		Hosts: map[string]policy.Host{"*": {Name: "all", Programs: [policy.Stages][2]string{{"closed", "closed"}, {}, {}, {"in", "out"}}}},
 	}

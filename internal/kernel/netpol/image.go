@@ -84,7 +84,8 @@ func compareIDs(have, want []policy.SetID, gone, added func(policy.SetID)) {
 	}
 }
 
-// moves are changes of members. Early ones are those that no rule of the old programs looks for, late ones those that none of the new.
+// moves are changes of members. Early ones are those that no rule of the old programs looks for, late ones those that
+// none of the new.
 type moves struct {
 	addrs                    []netip.Addr
 	early, added, gone, late []move

@@ -18,7 +18,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// cluster is a node with pods: pod i has link "cali<i>", addresses 10.1.i.2 and fd01:i::2, and echoes UDP on some ports.
+// cluster is a node with pods: pod i has link "cali<i>", addresses 10.1.i.2 and fd01:i::2, and echoes UDP on some
+// ports.
 type cluster struct {
 	host *netnstest.NS
 	pods []*netnstest.NS // from 1 on
@@ -128,7 +129,8 @@ func TestPackets(t *testing.T) {
 		c.both(t, false, 3, 2, 8)
 	})
 	t.Run("networks", func(t *testing.T) {
-		rs := c.local(2, policy.Egress, policy.Program{Rest: policy.List{Else: allow, Steps: []policy.Step{{Nets: "third", Verdict: deny("third")}}}})
+		rs := c.local(2, policy.Egress,
+			policy.Program{Rest: policy.List{Else: allow, Steps: []policy.Step{{Nets: "third", Verdict: deny("third")}}}})
 		rs.Nets = map[string][]policy.Range{"third": ranges("10.1.3.0-10.1.3.255", "fd01:3::-fd01:3::ff")}
 		mustSync(t, c.Engine, rs)
 		c.both(t, true, 2, 1, 8)
@@ -228,16 +230,18 @@ func TestEstablished(t *testing.T) {
 	say("at the end")
 }
 
-// TestUntrackedByOthers: a DNS cache on the node keeps its packets out of connection tracking, so that each is judged as a first one. Connections of TCP
-// pass all the same, under policies of either direction, and denied ones do not.
+// TestUntrackedByOthers: a DNS cache on the node keeps its packets out of connection tracking, so that each is judged
+// as a first one. Connections of TCP pass all the same, under policies of either direction, and denied ones do not.
 func TestUntrackedByOthers(t *testing.T) {
 	c := newCluster(t, 1)
 	c.host.Run(t, "nft", `add table inet cache; add chain inet cache in { type filter hook prerouting priority raw; };
-		add chain inet cache out { type filter hook output priority raw; }; add rule inet cache in tcp dport 53 notrack; add rule inet cache out tcp sport 53 notrack`)
+		add chain inet cache out { type filter hook output priority raw; }; add rule inet cache in tcp dport 53 notrack;
+			add rule inet cache out tcp sport 53 notrack`)
 	for name, f := range map[string]struct{ pod, host netip.Addr }{"IPv4": {pod4(1), addr("10.1.1.1")}, "IPv6": {pod6(1), addr("fd01:1::1")}} {
 		t.Run(name, func(t *testing.T) {
 			listen(t, c.host, netip.AddrPortFrom(f.host, 53))
-			for _, rs := range []*policy.Ruleset{c.local(1, policy.Ingress, policy.Program{Rest: policy.List{Else: deny("ingress")}}), c.local(1, policy.Egress, tcp("egress", 53))} {
+			for _, rs := range []*policy.Ruleset{c.local(1, policy.Ingress, policy.Program{Rest: policy.List{Else: deny("ingress")}}),
+				c.local(1, policy.Egress, tcp("egress", 53))} {
 				mustSync(t, c.Engine, rs)
 				conn, err := dial(t, c.pods[1], netip.AddrPortFrom(f.host, 53), 10*time.Second)
 				errtest.Must(t, err)
@@ -271,7 +275,8 @@ func TestDrops(t *testing.T) {
 			from, size = pod6(1), 49
 		}
 		c.pods[1].AskUDP(t, netip.AddrPortFrom(from, 4000).String(), netip.AddrPortFrom(to, 7).String(), "x", time.Millisecond)
-		want := netpol.Drop{Why: "ingress NetworkPolicy default/none", Src: from, Dst: to, Protocol: unix.IPPROTO_UDP, SrcPort: 4000, DstPort: 7, Bytes: size}
+		want := netpol.Drop{Why: "ingress NetworkPolicy default/none", Src: from, Dst: to, Protocol: unix.IPPROTO_UDP,
+			SrcPort: 4000, DstPort: 7, Bytes: size}
 		select {
 		case got := <-drops:
 			if got != want {
@@ -283,8 +288,9 @@ func TestDrops(t *testing.T) {
 	}
 }
 
-// TestNeverOpens goes to and fro between two Rulesets in many transactions each. Neither lets pod 1 in: in one it is not in the set that counts,
-// and in the other nor, but members that change before rules, or rules before members, would let it in.
+// TestNeverOpens goes to and fro between two Rulesets in many transactions each. Neither lets pod 1 in: in one it is
+// not in the set that counts, and in the other nor, but members that change before rules, or rules before members,
+// would let it in.
 func TestNeverOpens(t *testing.T) {
 	c := newCluster(t, 2)
 	ruleset := func(set, pod policy.SetID, others int) *policy.Ruleset {

@@ -9,7 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// portion is how many elements go into one transaction, if there are more than that: a large one keeps other writers of nftables waiting.
+// portion is how many elements go into one transaction, if there are more than that: a large one keeps other writers of
+// nftables waiting.
 const portion = 50_000
 
 // planner collects what makes a state an image.
@@ -22,11 +23,13 @@ type planner struct {
 // later makes a change when it is due: the messages of all portions at once are the most that the agent would hold.
 type later func() *nft.Change
 
-// plan yields transactions in an order that never lets through what neither the old nor the new Ruleset does: what no rule in force looks for or
-// leads to comes first, then in one transaction all that decides, then what nothing uses any more goes. Less than a portion is three transactions at
-// most: a packet that is judged while the generation changes finds old chains with new sets, and would else miss in these what old rules look for;
-// new chains are empty for it; and new interval sets are empty until the transaction that makes them has ended, some 0.1 to 1 ms after its rules are
-// in force (Linux 6.18). A table that is new, or made anew, is one transaction always: without it, or its base chains, everything passes.
+// plan yields transactions in an order that never lets through what neither the old nor the new Ruleset does: what no
+// rule in force looks for or leads to comes first, then in one transaction all that decides, then what nothing uses any
+// more goes. Less than a portion is three transactions at most: a packet that is judged while the generation changes
+// finds old chains with new sets, and would else miss in these what old rules look for; new chains are empty for it;
+// and new interval sets are empty until the transaction that makes them has ended, some 0.1 to 1 ms after its rules are
+// in force (Linux 6.18). A table that is new, or made anew, is one transaction always: without it, or its base chains,
+// everything passes.
 func (e *Engine) plan(have *state, want *image) iter.Seq[*nft.Change] {
 	p := planner{e, have, want}
 	if have.remake {
@@ -249,7 +252,8 @@ func (p *planner) close(c *nft.Change) {
 	}
 }
 
-// remove removes chains and sets that nothing uses any more: rules first, as they use sets, then sets, as they lead to chains.
+// remove removes chains and sets that nothing uses any more: rules first, as they use sets, then sets, as they lead to
+// chains.
 func (p *planner) remove(c *nft.Change) {
 	unwanted := func(name string) bool { _, ok := p.want.chains[name]; return ok }
 	chains := slices.DeleteFunc(slices.Sorted(maps.Keys(p.have.chains)), unwanted)

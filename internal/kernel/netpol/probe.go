@@ -19,8 +19,9 @@ var ErrLacks = errors.New("the kernel lacks a part of policies, and pods that ne
 // ErrNotProbed is in the error of a Probe that has no answer: ask again later.
 var ErrNotProbed = errors.New("cannot find out whether the kernel has all parts of policies")
 
-// Probe reports what the kernel lacks of all that a Ruleset may need, before any does: the error names the first expression that it does not have,
-// and besides whether it cannot log. It sends a table of another name in a transaction that the kernel checks and aborts, so it changes nothing.
+// Probe reports what the kernel lacks of all that a Ruleset may need, before any does: the error names the first
+// expression that it does not have, and besides whether it cannot log. It sends a table of another name in a
+// transaction that the kernel checks and aborts, so it changes nothing.
 func (e *Engine) Probe(ctx context.Context) error {
 	table := nft.NewOwned(e.ns, TableName+"-probe")
 	defer table.Close()
@@ -46,8 +47,10 @@ func (e *Engine) probe(table *nft.Owned, check func(*nft.Change) error) error {
 	return errors.Join(noLog, err)
 }
 
-// passing are answers of a kernel that may have all parts: of one that is short of memory, or whose tables are in use, and to a process without rights.
-var passing = []unix.Errno{unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENOMEM, unix.ERESTART, unix.EPERM, unix.EACCES, unix.EEXIST}
+// passing are answers of a kernel that may have all parts: of one that is short of memory, or whose tables are in use,
+// and to a process without rights.
+var passing = []unix.Errno{unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENOMEM, unix.ERESTART, unix.EPERM,
+	unix.EACCES, unix.EEXIST}
 
 // lasting reports that the kernel has refused what a Ruleset may need, and will again.
 func lasting(err error) bool {
@@ -66,12 +69,15 @@ func (e *Engine) sample() *nft.Change {
 	return all
 }
 
-// everything is a Ruleset that uses all that there is: ports, protocols, sets, networks and denials, of both families and directions.
+// everything is a Ruleset that uses all that there is: ports, protocols, sets, networks and denials, of both families
+// and directions.
 func everything() *policy.Ruleset {
-	list := policy.List{Steps: []policy.Step{{Set: 1, Verdict: policy.Verdict{Allow: true}}, {Nets: "n", Verdict: policy.Verdict{Allow: true}}},
+	list := policy.List{Steps: []policy.Step{{Set: 1, Verdict: policy.Verdict{Allow: true}},
+		{Nets: "n", Verdict: policy.Verdict{Allow: true}}},
 		Else: policy.Verdict{By: policy.ID{Kind: "NetworkPolicy", Namespace: "n", Name: "n"}}}
 	program := policy.Program{
-		Ports:     map[uint8][]policy.PortRange{unix.IPPROTO_TCP: {{First: 1, Last: 2, List: list}, {First: 3, Last: 3, List: policy.List{Else: list.Else}}}},
+		Ports: map[uint8][]policy.PortRange{unix.IPPROTO_TCP: {{First: 1, Last: 2, List: list},
+			{First: 3, Last: 3, List: policy.List{Else: list.Else}}}},
 		Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {Else: list.Else}, unix.IPPROTO_UDP: list},
 		Rest:      list,
 	}
@@ -80,15 +86,20 @@ func everything() *policy.Ruleset {
 		return policy.Range{First: a, Last: a.Next()}
 	}
 	sequence := policy.Program{Sequence: []policy.Segment{{Own: &list, When: program, Then: policy.Deny, Verdict: list.Else}}}
-	untracked := policy.Program{Sequence: []policy.Segment{{When: program, Then: policy.Allow, Verdict: policy.Verdict{Allow: true, NoTrack: true}}}}
+	untracked := policy.Program{Sequence: []policy.Segment{
+		{When: program, Then: policy.Allow, Verdict: policy.Verdict{Allow: true, NoTrack: true}},
+	}}
 	host := policy.Host{Programs: [policy.Stages][2]string{{"s", "p"}, {"p", "p"}, {"p", ""}, {"u", "u"}}}
 	return &policy.Ruleset{
 		Hosts: map[string]policy.Host{"link1": host, policy.AllInterfaces: host},
-		HostRules: policy.HostRules{Inbound: policy.DefaultInbound(), Outbound: []policy.Failsafe{{Protocol: unix.IPPROTO_TCP, Port: 1, Net: netip.MustParsePrefix("192.0.2.0/24")}},
-			Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, IPIP: true, VXLANPort: 1, DropFromPods: true,
+		HostRules: policy.HostRules{Inbound: policy.DefaultInbound(),
+			Outbound: []policy.Failsafe{{Protocol: unix.IPPROTO_TCP, Port: 1, Net: netip.MustParsePrefix("192.0.2.0/24")}},
+			Nodes:    []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, IPIP: true,
+			VXLANPort: 1, DropFromPods: true,
 			Open: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("[2001:db8::1]:1")}},
 		Closed: true, Endpoints: map[string]policy.Endpoint{"link": {UID: "uid", Programs: [2]string{"p", "p"}}, "open": {UID: "uid"}},
-		Programs: map[string]policy.Program{"p": program, "s": sequence, "u": untracked}, Nets: map[string][]policy.Range{"n": {one("192.0.2.0"), one("2001:db8::")}},
-		Members: map[netip.Addr][]policy.SetID{netip.MustParseAddr("192.0.2.9"): {1}, netip.MustParseAddr("2001:db8::9"): {1}},
+		Programs: map[string]policy.Program{"p": program, "s": sequence, "u": untracked},
+		Nets:     map[string][]policy.Range{"n": {one("192.0.2.0"), one("2001:db8::")}},
+		Members:  map[netip.Addr][]policy.SetID{netip.MustParseAddr("192.0.2.9"): {1}, netip.MustParseAddr("2001:db8::9"): {1}},
 	}
 }

@@ -17,7 +17,8 @@ import (
 
 // words are those of a ruleset as nft lists it, without names and numbers.
 func words(text string) []string {
-	all := regexp.MustCompile(`\b[a-z][a-z ]*[a-z]\b`).FindAllString(regexp.MustCompile(`"[^"]*"|[a-z0-9]+-[a-z0-9-]+|0x\w+|[0-9a-f.:]+[:.][0-9a-f.:]*`).ReplaceAllString(text, " "), -1)
+	all := regexp.MustCompile(`\b[a-z][a-z ]*[a-z]\b`).FindAllString(
+		regexp.MustCompile(`"[^"]*"|[a-z0-9]+-[a-z0-9-]+|0x\w+|[0-9a-f.:]+[:.][0-9a-f.:]*`).ReplaceAllString(text, " "), -1)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -68,7 +69,8 @@ func TestProbeNames(t *testing.T) {
 	if err := lacks("ct"); errors.Is(err, netpol.ErrNoLog) || !errors.Is(err, netpol.ErrLacks) || !strings.Contains(err.Error(), "nft_ct") {
 		t.Errorf("a kernel without connections: %v", err)
 	}
-	if err := lacks("limit", "ct"); !errors.Is(err, netpol.ErrNoLog) || !errors.Is(err, netpol.ErrLacks) || !strings.Contains(err.Error(), "nft_ct") {
+	if err := lacks("limit", "ct"); !errors.Is(err, netpol.ErrNoLog) || !errors.Is(err, netpol.ErrLacks) ||
+		!strings.Contains(err.Error(), "nft_ct") {
 		t.Errorf("a kernel without both: %v", err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// programKey names a program in one direction: as the peer is the packet's source in one and its destination in the other, both have
-// chains of their own.
+// programKey names a program in one direction: as the peer is the packet's source in one and its destination in the
+// other, both have chains of their own.
 type programKey struct {
 	policy.Direction
 	key  string
@@ -61,8 +61,8 @@ type Denied struct {
 	Reason string
 }
 
-// translator makes chains and sets of programs. It keeps what it has made: names are digests of content, so that it is right for every
-// Ruleset that has the same member sets.
+// translator makes chains and sets of programs. It keeps what it has made: names are digests of content, so that it is
+// right for every Ruleset that has the same member sets.
 type translator struct {
 	mute     bool // log nothing
 	handling policy.Handling
@@ -132,7 +132,8 @@ func (b *builder) lists(from policy.Program, u *uses) (rules []nft.Rule) {
 	return append(rules, nft.NewRule("", nft.Do(b.list(0, from.Rest, u))))
 }
 
-// byPort leads to the lists of ranges of destination ports; of a protocol without ports to that of port 0, which is theirs.
+// byPort leads to the lists of ranges of destination ports; of a protocol without ports to that of port 0, which is
+// theirs.
 func (b *builder) byPort(protocol uint8, ranges []policy.PortRange, u *uses) (rules []nft.Rule) {
 	is := nft.L4Proto.Is(nft.ByteKey(protocol))
 	switch {
@@ -162,7 +163,8 @@ func (b *builder) logs(logs []policy.Logging, u *uses) (rules []nft.Rule) {
 	return rules
 }
 
-// matching leads to a chain from which what a program allows goes to where the verdict says, with what that uses, and all else comes back.
+// matching leads to a chain from which what a program allows goes to where the verdict says, with what that uses, and
+// all else comes back.
 func (b *builder) matching(prefix string, d policy.Direction, when policy.Program, to nft.Verdict, inner uses, u *uses) nft.Verdict {
 	by := &builder{translator: b.translator, Ruleset: b.Ruleset, Direction: d, match: &to}
 	rules := by.lists(when, &inner)
@@ -234,9 +236,9 @@ func (t *translator) open(rs *policy.Ruleset, key programKey) *program {
 	return b.finish(key, rules, uses{})
 }
 
-// joins drops what conntrack takes for a new connection in the middle of one: an answer, or a heartbeat of SCTP, in one that was ended, as a policy
-// forbids it now, would make it anew from the other end. What is not tracked, as of a DNS cache on the node, has no beginning: policies judge each
-// packet.
+// joins drops what conntrack takes for a new connection in the middle of one: an answer, or a heartbeat of SCTP, in one
+// that was ended, as a policy forbids it now, would make it anew from the other end. What is not tracked, as of a DNS
+// cache on the node, has no beginning: policies judge each packet.
 func joins(comment string) []nft.Rule {
 	in := func(protocol uint8, middle nft.Term) nft.Rule {
 		return nft.NewRule(comment, nft.L4Proto.Is(nft.ByteKey(protocol)), nft.Opens.In(), middle, nft.Count(), nft.Do(nft.Drop))
@@ -426,8 +428,8 @@ func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
 // maxText is how long comments of rules and prefixes of logs may be.
 const maxText = 127
 
-// String is "ingress NetworkPolicy default/web", or "egress unknown link": of the rule's comment and the log's prefix. Of a longer name
-// the end is a digest.
+// String is "ingress NetworkPolicy default/web", or "egress unknown link": of the rule's comment and the log's prefix.
+// Of a longer name the end is a digest.
 func (d Denied) String() string {
 	text := d.Direction.String() + " " + d.Reason
 	if d.Reason == "" {

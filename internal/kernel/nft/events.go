@@ -18,7 +18,8 @@ const eventBuffer = 1 << 20
 const eventSize = 1 << 16
 
 // Events returns a channel that becomes readable after another program, or another Table, has changed the table.
-// Changes between two reads become one wake-up. The channel is closed when ctx ends, or when the socket breaks: then ask again.
+// Changes between two reads become one wake-up. The channel is closed when ctx ends, or when the socket breaks: then
+// ask again.
 func (t *Table) Events(ctx context.Context) (<-chan struct{}, error) {
 	var socket *nlmsg.Events
 	err := within(t.ns, func() (err error) {
@@ -90,7 +91,8 @@ func generationOf(m nlmsg.Message) (made uint32, ok bool) {
 	return nlmsg.Number(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_GEN_ID)), true
 }
 
-// isOwn reports that this Table made a generation. The note of it may come while Sync still waits for the kernel's answer.
+// isOwn reports that this Table made a generation. The note of it may come while Sync still waits for the kernel's
+// answer.
 func (t *Table) isOwn(generation uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

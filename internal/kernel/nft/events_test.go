@@ -28,8 +28,8 @@ func woken(t *testing.T, wake <-chan struct{}) {
 	}
 }
 
-// TestEvents goes through changes by this table, which wake nobody, and by others. What a wake-up is for is told by the order: a
-// change by hand that comes last is the only one to be seen.
+// TestEvents goes through changes by this table, which wake nobody, and by others. What a wake-up is for is told by the
+// order: a change by hand that comes last is the only one to be seen.
 func TestEvents(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)
@@ -58,13 +58,15 @@ func TestEvents(t *testing.T) {
 	syncPart(t, table, changed)
 	syncPart(t, table, policy())
 	quiet("own writes")
-	ns.Run(t, "nft", "add table inet foreign; add chain inet foreign c; add rule inet foreign c counter; add table ip tortie; delete table ip tortie")
+	ns.Run(t, "nft",
+		"add table inet foreign; add chain inet foreign c; add rule inet foreign c counter; add table ip tortie; delete table ip tortie")
 	quiet("others' tables")
 
 	for _, script := range []string{
 		"flush chain inet tortie policy-forward", "delete element inet tortie policy-marks { 10.0.0.9 }", "flush set inet tortie policy-net6",
 		"add chain inet tortie another", "add table inet tortie { flags dormant; }", "delete table inet tortie",
-		"add table inet foreign; delete table inet foreign; add table inet tortie; add chain inet tortie x; add table inet foreign", // in the middle of a transaction
+		// in the middle of a transaction
+		"add table inet foreign; delete table inet foreign; add table inet tortie; add chain inet tortie x; add table inet foreign",
 	} {
 		ns.Run(t, "nft", script)
 		woken(t, wake)

@@ -27,13 +27,15 @@ const (
 	devicesAtOnce     = 100 // of one request: the kernel takes 256 (NFT_NETDEVICE_MAX), and tells listeners of those that fit into a page
 )
 
-// Offload adds the packet's connection to a flowtable of the same table: from then on its packets pass from device to device before all hooks. The
-// kernel takes connections of TCP, UDP and GRE that it tracks in both directions. It is for the forward hook.
+// Offload adds the packet's connection to a flowtable of the same table: from then on its packets pass from device to
+// device before all hooks. The kernel takes connections of TCP, UDP and GRE that it tracks in both directions. It is
+// for the forward hook.
 func Offload(flowtable string) Term {
 	return Term{expr("flow_offload", func(a *nlmsg.Attributes) { a.Text(flowTableName, flowtable) })}
 }
 
-// offloadable matches if connection tracking has the first of these bits for the packet's connection, and not the second.
+// offloadable matches if connection tracking has the first of these bits for the packet's connection, and not the
+// second.
 func offloadable(has, hasNot uint32) Term {
 	load := expr("ct", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)
@@ -53,13 +55,15 @@ const (
 	statusTranslated = 1 << 5
 )
 
-// Assured matches packets of connections that have proven to last: of TCP after its handshake, of UDP when both ends still send after two seconds.
+// Assured matches packets of connections that have proven to last: of TCP after its handshake, of UDP when both ends
+// still send after two seconds.
 func Assured() Term { return offloadable(statusAssured, 0) }
 
 // AssuredAsSent matches those of which the destination is not translated either.
 func AssuredAsSent() Term { return offloadable(statusAssured, statusTranslated) }
 
-// MakeFlowtable makes a flowtable without devices, which counts for connection tracking; one that is there stays as it is.
+// MakeFlowtable makes a flowtable without devices, which counts for connection tracking; one that is there stays as it
+// is.
 func (c *Change) MakeFlowtable(name string) {
 	a := c.in(flowtableName, name)
 	var hook nlmsg.Attributes
@@ -75,7 +79,8 @@ func (c *Change) AddDevices(flowtable string, devices []string) {
 	c.devices(unix.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE, flowtable, devices)
 }
 
-// RemoveDevices takes devices from a flowtable, which must have them. Connections that are in it stay until they are idle.
+// RemoveDevices takes devices from a flowtable, which must have them. Connections that are in it stay until they are
+// idle.
 func (c *Change) RemoveDevices(flowtable string, devices []string) {
 	c.devices(unix.NFT_MSG_DELFLOWTABLE, 0, flowtable, devices)
 }

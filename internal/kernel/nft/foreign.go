@@ -19,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// Foreign tells what another program has in nf_tables from what is anybody else's. iptables' tables are among those of nf_tables
-// where its programs use them.
+// Foreign tells what another program has in nf_tables from what is anybody else's. iptables' tables are among those of
+// nf_tables where its programs use them.
 type Foreign struct {
 	// Tables are the names of those that are the program's as a whole, in any family.
 	Tables []string
@@ -68,7 +68,8 @@ func (r Remains) String() string {
 
 // String is in nft's words.
 func (p Place) String() string {
-	name := map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet", unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge"}[p.Family]
+	name := map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet", unix.NFPROTO_ARP: "arp",
+		unix.NFPROTO_BRIDGE: "bridge"}[p.Family]
 	text := cmp.Or(name, fmt.Sprint("family ", p.Family)) + " " + p.Table
 	if p.Chain != "" {
 		text += " " + p.Chain
@@ -161,7 +162,8 @@ func (s socket) remains(f Foreign) (r Remains, err error) {
 		var a nlmsg.Attributes
 		a.Text(unix.NFTA_RULE_TABLE, t.Table)
 		err = s.list(unix.NFT_MSG_GETRULE, t.Family, a, func(_ uint8, b []byte) {
-			p := Place{Family: t.Family, Table: t.Table, Chain: nlmsg.Text(nlmsg.Find(b, unix.NFTA_RULE_CHAIN)), Handle: nlmsg.Number64(nlmsg.Find(b, unix.NFTA_RULE_HANDLE))}
+			p := Place{Family: t.Family, Table: t.Table, Chain: nlmsg.Text(nlmsg.Find(b, unix.NFTA_RULE_CHAIN)),
+				Handle: nlmsg.Number64(nlmsg.Find(b, unix.NFTA_RULE_HANDLE))}
 			if nlmsg.Text(nlmsg.Find(b, unix.NFTA_RULE_TABLE)) == t.Table && !strings.HasPrefix(p.Chain, f.Chain) && f.made(b) {
 				r.Rules = append(r.Rules, p)
 			}
@@ -173,10 +175,11 @@ func (s socket) remains(f Foreign) (r Remains, err error) {
 	return r, nil
 }
 
-// made reports that a rule outside of the program's chains is its: by the comment, which iptables keeps in a match or in what nft
-// keeps comments in, or as it leads to one of the chains.
+// made reports that a rule outside of the program's chains is its: by the comment, which iptables keeps in a match or
+// in what nft keeps comments in, or as it leads to one of the chains.
 func (f Foreign) made(rule []byte) bool {
-	if f.Mark != "" && (bytes.Contains(nlmsg.Find(rule, unix.NFTA_RULE_USERDATA), []byte(f.Mark)) || bytes.Contains(nlmsg.Find(rule, unix.NFTA_RULE_EXPRESSIONS), []byte(f.Mark))) {
+	if f.Mark != "" && (bytes.Contains(nlmsg.Find(rule, unix.NFTA_RULE_USERDATA), []byte(f.Mark)) ||
+		bytes.Contains(nlmsg.Find(rule, unix.NFTA_RULE_EXPRESSIONS), []byte(f.Mark))) {
 		return true
 	}
 	leads := false
@@ -208,7 +211,8 @@ func (t *Table) Chains(ctx context.Context) (chains []Place, err error) {
 }
 
 func chainPlace(family uint8, b []byte) Place {
-	return Place{Family: family, Table: nlmsg.Text(nlmsg.Find(b, unix.NFTA_CHAIN_TABLE)), Chain: nlmsg.Text(nlmsg.Find(b, unix.NFTA_CHAIN_NAME))}
+	return Place{Family: family, Table: nlmsg.Text(nlmsg.Find(b, unix.NFTA_CHAIN_TABLE)),
+		Chain: nlmsg.Text(nlmsg.Find(b, unix.NFTA_CHAIN_NAME))}
 }
 
 // removal is the transaction: the rules that lead to chains first, then what is in the chains, then these.

@@ -71,11 +71,13 @@ func withFelix(t *testing.T) (*netnstest.NS, *nft.Table) {
 
 func TestForeign(t *testing.T) {
 	ns, table := withFelix(t)
-	part := nft.Part{Prefixes: []string{"nat-"}, Chains: []nft.Chain{{Name: "nat-x", Rules: []nft.Rule{nft.NewRule("", nft.IPv4.Is(), nft.Do(nft.Accept))}}}}
+	part := nft.Part{Prefixes: []string{"nat-"},
+		Chains: []nft.Chain{{Name: "nat-x", Rules: []nft.Rule{nft.NewRule("", nft.IPv4.Is(), nft.Do(nft.Accept))}}}}
 	syncPart(t, table, part)
 	found, err := table.Find(t.Context(), felix)
 	errtest.Must(t, err)
-	if got, want := found.String(), "table ip calico, table ip6 calico, 2 chains in table ip filter, 1 chains in table ip nat, 2 chains in table ip6 filter, 1 chains in table ip6 nat"; got != want {
+	if got, want := found.String(), "table ip calico, table ip6 calico, 2 chains in table ip filter, 1 chains in table ip nat, 2 chains in "+
+		"table ip6 filter, 1 chains in table ip6 nat"; got != want {
 		t.Errorf("found %s, want %s", got, want)
 	}
 	if len(found.Rules) != 6 {
@@ -90,7 +92,8 @@ func TestForeign(t *testing.T) {
 			t.Errorf("%q is still there:\n%s", gone, text)
 		}
 	}
-	difftest.Contains(t, text, "10.1.0.0/16", "KUBE-FORWARD", "jump calico-not", "10.77.0.0/16", "table inet own", "jump cali\n", "table inet tortie", "nat-x")
+	difftest.Contains(t, text, "10.1.0.0/16", "KUBE-FORWARD", "jump calico-not", "10.77.0.0/16", "table inet own", "jump cali\n",
+		"table inet tortie", "nat-x")
 	before := nfttest.Generation(t, ns)
 	if removed, err := table.Remove(t.Context(), felix); err != nil || !removed.Empty() || removed.String() != "" {
 		t.Errorf("removed again: %s, %v", removed, err)

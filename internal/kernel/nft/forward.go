@@ -11,15 +11,16 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// Closing is a base chain of the forward hook that drops or rejects what none of its rules lets through: by its policy, or by a last rule without
-// a condition.
+// Closing is a base chain of the forward hook that drops or rejects what none of its rules lets through: by its policy,
+// or by a last rule without a condition.
 type Closing struct {
 	Place
 	// How is "policy drop", "last rule drop" or "last rule reject".
 	How string
 	// Chains are the names of all chains of its table: they tell which program made it.
 	Chains []string
-	// Values are what rules of the table compare parts of a packet with: names of links, addresses. Sets: a rule looks something up in a set.
+	// Values are what rules of the table compare parts of a packet with: names of links, addresses. Sets: a rule looks
+	// something up in a set.
 	Values [][]byte
 	Sets   bool
 }

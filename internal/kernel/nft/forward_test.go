@@ -10,7 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// TestClosings: chains of the forward hook that drop what they do not let through, by the policy or by the last rule that is reached.
+// TestClosings: chains of the forward hook that drop what they do not let through, by the policy or by the last rule
+// that is reached.
 func TestClosings(t *testing.T) {
 	ns := netnstest.New(t)
 	for _, table := range []string{
@@ -18,7 +19,8 @@ func TestClosings(t *testing.T) {
 		"table ip b { chain rejects { type filter hook forward priority 0; tcp dport 22 accept; counter reject; }; }",
 		"table ip c { chain drops { type filter hook forward priority 0; drop; accept; }; }",
 		"table ip d { chain open { type filter hook forward priority 0; policy drop; counter accept; drop; }; }",
-		"table ip e { chain in { type filter hook input priority 0; policy drop; }; chain some { type filter hook forward priority 0; ip daddr 10.0.0.1 drop; }; }",
+		"table ip e { chain in { type filter hook input priority 0; policy drop; }; chain some { type filter hook forward priority 0; ip " +
+			"daddr 10.0.0.1 drop; }; }",
 		"table bridge f { chain b { type filter hook forward priority 0; policy drop; }; }",
 		"table ip6 g { chain sets { type filter hook forward priority 0; policy drop; ip6 saddr { fd00::1, fd00::2 } accept; }; }",
 	} {
@@ -32,9 +34,11 @@ func TestClosings(t *testing.T) {
 		if c.Sets != (c.Table == "g") || !slices.Contains(c.Chains, c.Chain) {
 			t.Errorf("%+v", c)
 		}
-		if named := slices.ContainsFunc(c.Values, func(v []byte) bool { return len(v) >= 4 && string(v[:4]) == "eth7" }); named != (c.Table == "a") {
+		if named := slices.ContainsFunc(c.Values,
+			func(v []byte) bool { return len(v) >= 4 && string(v[:4]) == "eth7" }); named != (c.Table == "a") {
 			t.Errorf("%s compares with %q", c.Place, c.Values)
 		}
 	}
-	difftest.Want(t, "closings", map[string]string{"inet a drops": "policy drop", "ip b rejects": "last rule reject", "ip c drops": "last rule drop", "ip6 g sets": "policy drop"}, got)
+	difftest.Want(t, "closings", map[string]string{"inet a drops": "policy drop", "ip b rejects": "last rule reject",
+		"ip c drops": "last rule drop", "ip6 g sets": "policy drop"}, got)
 }

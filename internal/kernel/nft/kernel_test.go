@@ -42,7 +42,8 @@ func prefixes(texts ...string) []netip.Prefix {
 
 func key(addr string) string { return nft.AddrKey(netip.MustParseAddr(addr)) }
 
-// policy is a part as a policy engine would have it: chains for pods, verdict maps that lead to them, sets of all kinds.
+// policy is a part as a policy engine would have it: chains for pods, verdict maps that lead to them, sets of all
+// kinds.
 func policy() nft.Part {
 	tcp, udp := nft.ByteKey(unix.IPPROTO_TCP), nft.ByteKey(unix.IPPROTO_UDP)
 	link := func(name string) string { return name + strings.Repeat("\x00", 16-len(name)) }
@@ -79,7 +80,8 @@ func policy() nft.Part {
 				{First: nft.PortKey(80), Last: nft.PortKey(89), Verdict: nft.Accept},
 				{First: nft.PortKey(90), Last: nft.PortKey(65535), Verdict: nft.Return},
 			}},
-			{Name: "policy-marks", Key: []nft.Type{nft.IPv4Addr}, Value: nft.Port, Elements: []nft.Element{{First: key("10.0.0.9"), Value: nft.PortKey(7)}}},
+			{Name: "policy-marks", Key: []nft.Type{nft.IPv4Addr}, Value: nft.Port,
+				Elements: []nft.Element{{First: key("10.0.0.9"), Value: nft.PortKey(7)}}},
 		},
 	}
 }
@@ -120,29 +122,37 @@ func TestSteady(t *testing.T) {
 func TestDrift(t *testing.T) {
 	const table, forward = "inet tortie", "inet tortie policy-forward"
 	for name, script := range map[string]string{
-		"table deleted":           "delete table " + table,
-		"table flushed":           "flush table " + table,
-		"table dormant":           "add table " + table + " { flags dormant; }",
-		"base chain flushed":      "flush chain " + forward,
-		"base chain deleted":      "flush chain " + forward + "; delete chain " + forward,
-		"chain flushed":           "flush chain inet tortie policy-pod1",
-		"chain drops":             "add chain " + forward + " { policy drop; }",
-		"chain at another place":  "flush chain " + forward + "; delete chain " + forward + "; add chain " + forward + " { type filter hook forward priority 5; }",
-		"chain at another hook":   "flush chain " + forward + "; delete chain " + forward + "; add chain " + forward + " { type filter hook input priority -1; }",
-		"chain became a base":     "flush chain inet tortie policy-pod2; flush map inet tortie policy-from; delete chain inet tortie policy-pod2; add chain inet tortie policy-pod2 { type filter hook input priority 0; }",
-		"base became a chain":     "flush chain " + forward + "; delete chain " + forward + "; add chain " + forward,
-		"rule in front":           "insert rule " + forward + " accept",
-		"rule behind":             "add rule inet tortie policy-pod1 accept",
-		"rule between":            "add rule inet tortie policy-pod1 index 1 log prefix \"x\" ct state new meta mark 5",
-		"rule with a set":         "add rule inet tortie policy-pod1 ip saddr { 10.0.0.1, 10.0.0.7 } accept",
-		"rule with other things":  "add rule inet tortie policy-pod1 ct state established limit rate 5/second reject",
-		"stale chain":             "add chain inet tortie policy-old; add rule inet tortie policy-old counter",
-		"stale chains in use":     "add chain inet tortie policy-old; add chain inet tortie policy-older; add rule inet tortie policy-older drop; add rule inet tortie policy-old jump policy-older; add rule inet tortie policy-pod1 jump policy-old",
-		"stale set":               "add set inet tortie policy-old { type ipv4_addr; elements = { 10.0.0.1 }; }",
-		"stale map in use":        "add chain inet tortie policy-older; add map inet tortie policy-old { type ipv4_addr : verdict; elements = { 10.0.0.1 : jump policy-older }; }; add rule inet tortie policy-older counter; add rule inet tortie policy-pod1 ip saddr vmap @policy-old",
-		"set flushed":             "flush set inet tortie policy-net6",
-		"set of another kind":     "flush chain inet tortie policy-pod1; delete set inet tortie policy-net6; add set inet tortie policy-net6 { type ipv6_addr; }",
-		"set became a map":        "flush chain inet tortie policy-pod1; delete set inet tortie policy-net6; add map inet tortie policy-net6 { type ipv6_addr : verdict; flags interval; }",
+		"table deleted":      "delete table " + table,
+		"table flushed":      "flush table " + table,
+		"table dormant":      "add table " + table + " { flags dormant; }",
+		"base chain flushed": "flush chain " + forward,
+		"base chain deleted": "flush chain " + forward + "; delete chain " + forward,
+		"chain flushed":      "flush chain inet tortie policy-pod1",
+		"chain drops":        "add chain " + forward + " { policy drop; }",
+		"chain at another place": "flush chain " + forward + "; delete chain " + forward + "; add chain " + forward +
+			" { type filter hook forward priority 5; }",
+		"chain at another hook": "flush chain " + forward + "; delete chain " + forward + "; add chain " + forward +
+			" { type filter hook input priority -1; }",
+		"chain became a base": "flush chain inet tortie policy-pod2; flush map inet tortie policy-from; delete chain inet tortie " +
+			"policy-pod2; add chain inet tortie policy-pod2 { type filter hook input priority 0; }",
+		"base became a chain":    "flush chain " + forward + "; delete chain " + forward + "; add chain " + forward,
+		"rule in front":          "insert rule " + forward + " accept",
+		"rule behind":            "add rule inet tortie policy-pod1 accept",
+		"rule between":           "add rule inet tortie policy-pod1 index 1 log prefix \"x\" ct state new meta mark 5",
+		"rule with a set":        "add rule inet tortie policy-pod1 ip saddr { 10.0.0.1, 10.0.0.7 } accept",
+		"rule with other things": "add rule inet tortie policy-pod1 ct state established limit rate 5/second reject",
+		"stale chain":            "add chain inet tortie policy-old; add rule inet tortie policy-old counter",
+		"stale chains in use": "add chain inet tortie policy-old; add chain inet tortie policy-older; add rule inet tortie policy-older " +
+			"drop; add rule inet tortie policy-old jump policy-older; add rule inet tortie policy-pod1 jump policy-old",
+		"stale set": "add set inet tortie policy-old { type ipv4_addr; elements = { 10.0.0.1 }; }",
+		"stale map in use": "add chain inet tortie policy-older; add map inet tortie policy-old { type ipv4_addr : verdict; " +
+			"elements = { 10.0.0.1 : jump policy-older }; }; add rule inet tortie policy-older counter; add rule inet tortie policy-pod1 ip " +
+			"saddr vmap @policy-old",
+		"set flushed": "flush set inet tortie policy-net6",
+		"set of another kind": "flush chain inet tortie policy-pod1; delete set inet tortie policy-net6; add set inet tortie " +
+			"policy-net6 { type ipv6_addr; }",
+		"set became a map": "flush chain inet tortie policy-pod1; delete set inet tortie policy-net6; add map inet tortie policy-net6 { " +
+			"type ipv6_addr : verdict; flags interval; }",
 		"verdict changed":         "delete element inet tortie policy-from { cali1 }; add element inet tortie policy-from { cali1 : accept }",
 		"value changed":           "delete element inet tortie policy-marks { 10.0.0.9 }; add element inet tortie policy-marks { 10.0.0.9 : 8 }",
 		"catch-all removed":       "delete element inet tortie policy-from { * }",
@@ -189,7 +199,8 @@ func sorted(text string) string {
 	return strings.Join(blocks, "\n\n")
 }
 
-// TestOwners: two owners and what is nobody's part share the table, and neither touches the others'. The table goes with the last.
+// TestOwners: two owners and what is nobody's part share the table, and neither touches the others'. The table goes
+// with the last.
 func TestOwners(t *testing.T) {
 	ns := netnstest.New(t)
 	const foreign = "table inet foreign {\n\tchain policy-forward {\n\t\tcounter packets 0 bytes 0\n\t}\n}\n"
@@ -217,8 +228,8 @@ func TestOwners(t *testing.T) {
 	difftest.Want(t, "after both have gone", foreign, ruleset(t, ns))
 }
 
-// TestSomebodyHoldsOn: a rule in somebody's own chain of our table keeps one of ours in use. The error says what to look for, and
-// nothing is changed by halves.
+// TestSomebodyHoldsOn: a rule in somebody's own chain of our table keeps one of ours in use. The error says what to
+// look for, and nothing is changed by halves.
 func TestSomebodyHoldsOn(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)
@@ -356,8 +367,8 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 	difftest.Want(t, "", want, sorted(ruleset(t, ns)))
 }
 
-// TestRandomParts leads from one random part to the next. What the kernel then has is what a namespace gets that knows only the
-// last one, and no other Sync finds anything to do.
+// TestRandomParts leads from one random part to the next. What the kernel then has is what a namespace gets that knows
+// only the last one, and no other Sync finds anything to do.
 func TestRandomParts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -412,7 +423,8 @@ func randomSet(r *rand.Rand, i int) nft.Set {
 		s.Interval = true
 		var all []netip.Prefix
 		for range r.IntN(20) {
-			all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(r.IntN(3)), byte(r.IntN(256)), byte(r.IntN(256))}), 16+r.IntN(17)).Masked())
+			all = append(all,
+				netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(r.IntN(3)), byte(r.IntN(256)), byte(r.IntN(256))}), 16+r.IntN(17)).Masked())
 		}
 		s.Elements = nft.Ranges(all)
 	default:
@@ -449,7 +461,8 @@ func randomRule(r *rand.Rand, sets []nft.Set, later []nft.Chain) nft.Rule {
 	return nft.NewRule([]string{"", "a comment"}[r.IntN(2)], terms...)
 }
 
-// What others remove is told, also in a Sync that changes what is desired; what the owner changes is no repair, whatever others do beside it.
+// What others remove is told, also in a Sync that changes what is desired; what the owner changes is no repair,
+// whatever others do beside it.
 func TestRepairsAreTold(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)

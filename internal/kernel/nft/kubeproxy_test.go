@@ -30,7 +30,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// proxied is a node with the real kube-proxy: a client and a server pod, a Service in front of the server, and a host outside.
+// proxied is a node with the real kube-proxy: a client and a server pod, a Service in front of the server, and a host
+// outside.
 type proxied struct {
 	node, client, outside *netnstest.NS
 	service               string
@@ -145,7 +146,8 @@ func (p *proxied) settle(t *testing.T) {
 		if text != last {
 			last, since = text, time.Now()
 		}
-		done := strings.Count(text, "\n-A FORWARD -m comment --comment \"kubernetes forwarding rules\"") == 2 || strings.Count(text, "chain services {") == 2
+		done := strings.Count(text, "\n-A FORWARD -m comment --comment \"kubernetes forwarding rules\"") == 2 ||
+			strings.Count(text, "chain services {") == 2
 		if !done || time.Since(since) <= 2*time.Second {
 			return fmt.Errorf("kube-proxy does not come to rest:\n%s", last)
 		}
@@ -202,8 +204,8 @@ func (p *proxied) theirs(t *testing.T) string {
 	return text
 }
 
-// TestBesideKubeProxy: a Service works before, with and after what we have in the kernel; what kube-proxy has is the same to the
-// letter, and so is ours after kube-proxy has started anew.
+// TestBesideKubeProxy: a Service works before, with and after what we have in the kernel; what kube-proxy has is the
+// same to the letter, and so is ours after kube-proxy has started anew.
 func TestBesideKubeProxy(t *testing.T) {
 	for mode, chain := range map[string]string{"nftables": "chain services", "iptables": ":KUBE-SERVICES"} {
 		t.Run(mode, func(t *testing.T) {

@@ -24,9 +24,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// Owned is a table of family inet that one process writes as a whole, by differences that the process knows itself: it reads the table
-// only when Touched says that another program has changed it. Transactions of other programs elsewhere do not count. It is for one
-// goroutine at a time, but for Events.
+// Owned is a table of family inet that one process writes as a whole, by differences that the process knows itself: it
+// reads the table only when Touched says that another program has changed it. Transactions of other programs elsewhere
+// do not count. It is for one goroutine at a time, but for Events.
 type Owned struct {
 	ns   *netlinkx.Namespace // nil: that of the process
 	name string
@@ -43,8 +43,9 @@ type Owned struct {
 // NewOwned returns the table of that name in a namespace; nil is that of the process. It touches nothing yet.
 func NewOwned(ns *netlinkx.Namespace, name string) *Owned { return &Owned{ns: ns, name: name} }
 
-// OnLoss has a function called when another program has deleted the table, one of these chains, or a rule of one: by whatever goroutine looks for
-// events, before Touched or the channel of Events tells of it. It must be called before any other method.
+// OnLoss has a function called when another program has deleted the table, one of these chains, or a rule of one: by
+// whatever goroutine looks for events, before Touched or the channel of Events tells of it. It must be called before
+// any other method.
 func (o *Owned) OnLoss(chains []string, do func()) { o.chains, o.lost = chains, do }
 
 // Close closes the sockets. The table stays.
@@ -172,8 +173,8 @@ func (o *Owned) loses(m nlmsg.Message) bool {
 	return slices.Contains(o.chains, nlmsg.Text(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], attribute)))
 }
 
-// Events returns a channel that becomes readable after another program has changed the table: Touched then says so. It is closed when ctx
-// ends, or when the socket breaks: then ask again. It must not be called while another method runs.
+// Events returns a channel that becomes readable after another program has changed the table: Touched then says so. It
+// is closed when ctx ends, or when the socket breaks: then ask again. It must not be called while another method runs.
 func (o *Owned) Events(ctx context.Context) (<-chan struct{}, error) {
 	e, err := o.listen(ctx)
 	if err != nil {
@@ -307,12 +308,12 @@ func (r *Refused) Unwrap() error { return r.Err }
 // keptBuffer is the size of a transaction up to which its socket, with the buffer, is used again.
 const keptBuffer = 128 << 10
 
-// ErrChanged says that nothing of a transaction was done, as another program has changed the table since Touched last returned false: what
-// the transaction would replace may be that program's.
+// ErrChanged says that nothing of a transaction was done, as another program has changed the table since Touched last
+// returned false: what the transaction would replace may be that program's.
 var ErrChanged = errors.New("another program has changed the nftables table meanwhile")
 
-// Commit does a change in one transaction: no packet sees half of it. The error is a *Refused if the kernel does not take it, and ErrChanged
-// after Touched was called once and others have changed the table: read it again.
+// Commit does a change in one transaction: no packet sees half of it. The error is a *Refused if the kernel does not
+// take it, and ErrChanged after Touched was called once and others have changed the table: read it again.
 func (o *Owned) Commit(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil || c.Empty() {
 		return err
@@ -350,7 +351,8 @@ func (o *Owned) Commit(ctx context.Context, c *Change) error {
 // exchanges bounds the retries of an Exchange: large tables are written in dozens of transactions, one after the other.
 const exchanges = 200
 
-// Exchange does in one transaction what a function makes of what it reads by Get. It is called again if others have changed nftables in between.
+// Exchange does in one transaction what a function makes of what it reads by Get. It is called again if others have
+// changed nftables in between.
 func (o *Owned) Exchange(ctx context.Context, fill func(*Change) error) error {
 	for range exchanges {
 		s, err := o.dial(ctx)
@@ -379,7 +381,8 @@ func (o *Owned) Exchange(ctx context.Context, fill func(*Change) error) error {
 	return ErrChanged
 }
 
-// Check returns the error of a Commit, and does nothing: the kernel aborts a transaction that has no end after it has checked it.
+// Check returns the error of a Commit, and does nothing: the kernel aborts a transaction that has no end after it has
+// checked it.
 func (o *Owned) Check(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil || c.Empty() {
 		return err
@@ -503,7 +506,8 @@ func (c *Content) Elements(set string) []Element {
 	return nil
 }
 
-// HasChain reports whether there is a chain of that name, whether it is at the same place, and whether it has the same rules.
+// HasChain reports whether there is a chain of that name, whether it is at the same place, and whether it has the same
+// rules.
 func (c *Content) HasChain(want Chain) (exists, placed, same bool) {
 	have := c.chains[want.Name]
 	if have == nil {
@@ -545,7 +549,8 @@ func (s Set) Digest() string {
 	return digest(h)
 }
 
-// Counters returns the sum of the counters of the rules of each chain, by its name. The error of netlinkx.IsNotExist says that there is no table.
+// Counters returns the sum of the counters of the rules of each chain, by its name. The error of netlinkx.IsNotExist
+// says that there is no table.
 func (o *Owned) Counters(ctx context.Context) (map[string]Counter, error) {
 	c, err := open(ctx, o.ns)
 	if err != nil {

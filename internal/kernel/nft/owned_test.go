@@ -78,7 +78,8 @@ func TestCommitWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestOwnedEvents: only the changes of others touch the table, also after the socket of the transactions was opened anew.
+// TestOwnedEvents: only the changes of others touch the table, also after the socket of the transactions was opened
+// anew.
 func TestOwnedEvents(t *testing.T) {
 	ns := netnstest.New(t)
 	table := NewOwned(ns.Namespace, "test")

@@ -12,11 +12,11 @@ import (
 // TableName is the name of the project's one table, of family inet.
 const TableName = "tortie"
 
-// Part is all that one owner has in the table. A Part without chains and sets has nothing, and the table goes with the last
-// part. It must not be changed after it was given to Sync.
+// Part is all that one owner has in the table. A Part without chains and sets has nothing, and the table goes with the
+// last part. It must not be changed after it was given to Sync.
 type Part struct {
-	// Prefixes say what is the owner's: all chains and sets whose names begin with one of them. What is the owner's and not
-	// in the part is removed. No two owners may share one.
+	// Prefixes say what is the owner's: all chains and sets whose names begin with one of them. What is the owner's and
+	// not in the part is removed. No two owners may share one.
 	Prefixes []string
 	// Former are names of the owner's chains that may be there although the part does not have them. Others are found by
 	// their rules, which every chain has when it is written.
@@ -80,8 +80,8 @@ type Set struct {
 	Value Type
 	// Interval: elements may be ranges.
 	Interval bool
-	// Size is how many elements there may be at most, for sets that become large: the kernel makes room at once, and refuses more with
-	// ENFILE. 0: it makes room as elements come, and a large transaction is slow.
+	// Size is how many elements there may be at most, for sets that become large: the kernel makes room at once, and
+	// refuses more with ENFILE. 0: it makes room as elements come, and a large transaction is slow.
 	Size uint32
 	// Timeout is how long elements stay; 0: until they are deleted.
 	Timeout  time.Duration
@@ -110,8 +110,8 @@ var (
 
 // Element is an element of a set. Keys and values are in the form that the kernel compares, see Key.
 type Element struct {
-	// First is the key. In a set of intervals First and Last are the bounds, both inclusive; in others Last is empty. An empty
-	// First is the element that matches when no other does.
+	// First is the key. In a set of intervals First and Last are the bounds, both inclusive; in others Last is empty. An
+	// empty First is the element that matches when no other does.
 	First, Last string
 	Verdict     Verdict // of a verdict map
 	Value       string  // of another map
@@ -150,8 +150,8 @@ func (v Verdict) Chain() string {
 	return chain
 }
 
-// Key joins the parts of a key, one for each type of the set: each but an only one is padded to four bytes, as the kernel's
-// registers are.
+// Key joins the parts of a key, one for each type of the set: each but an only one is padded to four bytes, as the
+// kernel's registers are.
 func Key(parts ...string) string {
 	if len(parts) == 1 {
 		return parts[0]

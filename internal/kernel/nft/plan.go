@@ -20,8 +20,8 @@ type batch struct {
 	object   string   // the one that the next request is about
 }
 
-// plan returns what makes the content as p wants it; nothing if it is so already. To rebuild is to remove first all that is
-// there.
+// plan returns what makes the content as p wants it; nothing if it is so already. To rebuild is to remove first all
+// that is there.
 func plan(have *content, p Part, rebuild bool) []nlmsg.Message {
 	b := batch{table: TableName}
 	if p.empty() {
@@ -124,7 +124,8 @@ func sameRules(a, b Part) bool {
 	})
 }
 
-// contentOf returns the kernel's content after a part was written, except the handles of rules and the uses of the table.
+// contentOf returns the kernel's content after a part was written, except the handles of rules and the uses of the
+// table.
 func contentOf(p Part) *content {
 	have := &content{exists: true, chains: map[string]*chainContent{}, sets: map[string]*setContent{}}
 	for _, c := range p.Chains {
@@ -213,8 +214,8 @@ func (b *batch) newChain(c Chain) {
 	b.request(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, a)
 }
 
-// syncSet makes the set if have is nil, and brings the elements up to date. Deletions go first: the kernel refuses a range that
-// overlaps one that the same transaction does not delete until later.
+// syncSet makes the set if have is nil, and brings the elements up to date. Deletions go first: the kernel refuses a
+// range that overlaps one that the same transaction does not delete until later.
 func (b *batch) syncSet(have *setContent, want Set) {
 	if have == nil {
 		b.newSet(want)
@@ -256,7 +257,8 @@ func (b *batch) newSet(s Set) {
 	b.request(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a)
 }
 
-// description tells the size, and those of the parts of a concatenation of intervals: of others the kernel refuses to be told.
+// description tells the size, and those of the parts of a concatenation of intervals: of others the kernel refuses to
+// be told.
 func (s Set) description() (a nlmsg.Attributes) {
 	if s.Size > 0 {
 		a.Number(setDescSize, s.Size)

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Ranges turns prefixes of one family into elements that don't overlap, in order: a prefix inside of another is left out, as
-// a set can't hold both.
+// Ranges turns prefixes of one family into elements that don't overlap, in order: a prefix inside of another is left
+// out, as a set can't hold both.
 func Ranges(prefixes []netip.Prefix) []Element {
 	elements := make([]Element, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -76,15 +76,15 @@ func before(key string) string {
 	return string(b)
 }
 
-// bound is how the kernel holds a range of a set with one type: an element where it begins and one, marked as an end, where
-// it no longer matches. Without an end it reaches to the last key.
+// bound is how the kernel holds a range of a set with one type: an element where it begins and one, marked as an end,
+// where it no longer matches. Without an end it reaches to the last key.
 type bound struct {
 	Element
 	end bool
 }
 
-// join makes ranges of bounds, which the kernel lists in no particular order. nft puts an end at key zero into sets that it
-// writes, which ends nothing.
+// join makes ranges of bounds, which the kernel lists in no particular order. nft puts an end at key zero into sets
+// that it writes, which ends nothing.
 func join(bounds []bound) []Element {
 	var starts []Element
 	var ends []string

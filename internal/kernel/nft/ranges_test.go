@@ -53,8 +53,8 @@ func bounds(elements []Element) []bound {
 	return out
 }
 
-// FuzzRanges takes pairs of bytes for prefixes. Ranges cover the same as the prefixes, without overlap; through the kernel's form
-// and back they are the same; and what compare says leads from one list to the other.
+// FuzzRanges takes pairs of bytes for prefixes. Ranges cover the same as the prefixes, without overlap; through the
+// kernel's form and back they are the same; and what compare says leads from one list to the other.
 func FuzzRanges(f *testing.F) {
 	f.Add([]byte{}, []byte{0, 0})
 	f.Add([]byte{0, 1, 128, 1}, []byte{0, 0})

@@ -45,7 +45,8 @@ type setKind struct {
 	timeout                            bool
 }
 
-// read collects what p's owner has. Chains cannot be listed of one table alone, so they are found by their rules and names.
+// read collects what p's owner has. Chains cannot be listed of one table alone, so they are found by their rules and
+// names.
 func (s socket) read(p Part) (*content, error) {
 	c := &content{chains: map[string]*chainContent{}, sets: map[string]*setContent{}}
 	if err := s.readTable(c); err != nil || !c.exists {
@@ -104,7 +105,8 @@ func (s socket) readElements(set string, kind setKind) ([]Element, error) {
 	var bounds []bound
 	var malformed error
 	err := s.ask(message(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, a), func(_ uint8, part []byte) {
-		err := nlmsg.Each(nlmsg.Find(part, unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, b []byte) { bounds = append(bounds, decodeElement(b)) })
+		err := nlmsg.Each(nlmsg.Find(part, unix.NFTA_SET_ELEM_LIST_ELEMENTS),
+			func(_ uint16, b []byte) { bounds = append(bounds, decodeElement(b)) })
 		malformed = cmp.Or(malformed, err)
 	})
 	if err = cmp.Or(err, malformed); err != nil {
@@ -173,7 +175,8 @@ func (s socket) rules() (map[string][]ruleContent, error) {
 	a.Text(unix.NFTA_RULE_TABLE, s.table)
 	rules := map[string][]ruleContent{}
 	err := s.ask(message(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, a), func(_ uint8, part []byte) {
-		r := ruleContent{Rule: decodeRule(bytes.Clone(nlmsg.Find(part, unix.NFTA_RULE_EXPRESSIONS))), handle: nlmsg.Number64(nlmsg.Find(part, unix.NFTA_RULE_HANDLE))}
+		r := ruleContent{Rule: decodeRule(bytes.Clone(nlmsg.Find(part, unix.NFTA_RULE_EXPRESSIONS))),
+			handle: nlmsg.Number64(nlmsg.Find(part, unix.NFTA_RULE_HANDLE))}
 		r.Comment = decodeComment(nlmsg.Find(part, unix.NFTA_RULE_USERDATA))
 		chain := nlmsg.Text(nlmsg.Find(part, unix.NFTA_RULE_CHAIN))
 		rules[chain] = append(rules[chain], r)

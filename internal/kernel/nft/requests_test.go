@@ -31,7 +31,8 @@ func TestOnlyOurTableIsAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, family := range []string{"inet", "ip", "ip6"} {
-		ns.Run(t, "nft", "add table "+family+" other; add chain "+family+" other own-chain; add rule "+family+" other own-chain counter; add set "+family+" other own-set { type ipv4_addr; }")
+		ns.Run(t, "nft", "add table "+family+" other; add chain "+family+" other own-chain; add rule "+family+
+			" other own-chain counter; add set "+family+" other own-set { type ipv4_addr; }")
 	}
 	s, err := dial(t.Context(), ns.Namespace)
 	errtest.Must(t, err)

@@ -64,12 +64,12 @@ func meta(key uint32, size int) Field {
 	}}
 }
 
-// SourceLink is the link by which the kernel would send to the packet's source, if that is the one that the packet came in by;
-// else NoLink. It is for the prerouting hook.
+// SourceLink is the link by which the kernel would send to the packet's source, if that is the one that the packet came
+// in by; else NoLink. It is for the prerouting hook.
 var SourceLink = fib(4, unix.NFT_FIB_RESULT_OIF, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF)
 
-// SourceLinkName is the name of the link by which the kernel would send to the packet's source, whichever the packet came in by; empty: there is none.
-// It is for the prerouting hook.
+// SourceLinkName is the name of the link by which the kernel would send to the packet's source, whichever the packet
+// came in by; empty: there is none. It is for the prerouting hook.
 var SourceLinkName = fib(LinkName.size, unix.NFT_FIB_RESULT_OIFNAME, unix.NFTA_FIB_F_SADDR)
 
 func fib(size int, result, flags uint32) Field {
@@ -127,7 +127,8 @@ func original(key uint32, size int) Field {
 	}}
 }
 
-// Quoted4 and Quoted6 are the addresses in the header of the packet that an error of ICMP is about. Compare L4Proto first.
+// Quoted4 and Quoted6 are the addresses in the header of the packet that an error of ICMP is about. Compare L4Proto
+// first.
 var (
 	Quoted4 = Quoted{payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+12, 4), payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+16, 4)}
 	Quoted6 = Quoted{payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+8, 16), payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+24, 16)}
@@ -156,8 +157,10 @@ type Family struct {
 
 // The families.
 var (
-	IPv4 = Family{IPv4Addr, payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 4), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4), original(unix.NFT_CT_DST_IP, 4), unix.NFPROTO_IPV4}
-	IPv6 = Family{IPv6Addr, payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, 16), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 24, 16), original(unix.NFT_CT_DST_IP6, 16), unix.NFPROTO_IPV6}
+	IPv4 = Family{IPv4Addr, payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 4), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4),
+		original(unix.NFT_CT_DST_IP, 4), unix.NFPROTO_IPV4}
+	IPv6 = Family{IPv6Addr, payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, 16), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 24, 16),
+		original(unix.NFT_CT_DST_IP6, 16), unix.NFPROTO_IPV6}
 )
 
 // FamilyOf returns the family of an address.
@@ -213,8 +216,9 @@ func masked(register uint32, mask, xor string) expression {
 // none is a word without any bit.
 const none = "\x00\x00\x00\x00"
 
-// Constant is a field that has the same value in every packet, of type Mark, for keys of several parts. It is the packet's mark without
-// any bit of it: nft cannot list a rule that loads a value into a register and then looks it up, but lists this one and reads it back.
+// Constant is a field that has the same value in every packet, of type Mark, for keys of several parts. It is the
+// packet's mark without any bit of it: nft cannot list a rule that loads a value into a register and then looks it up,
+// but lists this one and reads it back.
 func Constant(n uint32) Field {
 	return Field{4, func(register uint32) Term {
 		return append(meta(unix.NFT_META_MARK, 4).load(register), masked(register, none, WordKey(n)))
@@ -244,13 +248,15 @@ func JoinsTCP() Term {
 	return Term{is[0], masked(register, ByteKey(tcpSYN|tcpACK), ByteKey(0)), is[1]}
 }
 
-// JoinsSCTP matches packets of SCTP that are not the first of an association, as their first chunk is no INIT. The rule must have compared L4Proto before.
+// JoinsSCTP matches packets of SCTP that are not the first of an association, as their first chunk is no INIT. The rule
+// must have compared L4Proto before.
 func JoinsSCTP() Term {
 	const initiation = 1 // RFC 9260
 	return firstChunk.IsNot(ByteKey(initiation))
 }
 
-// Translated matches packets of connections whose destination was translated. Those that are not tracked have no such thing.
+// Translated matches packets of connections whose destination was translated. Those that are not tracked have no such
+// thing.
 func Translated() Term {
 	const destination = 1 << 5 // IPS_DST_NAT
 	return tracked(unix.NFT_CT_STATUS, destination)
@@ -307,14 +313,15 @@ func SetMark(bits uint32) Term { return changeMark(^bits, bits) }
 func ClearMark(bits uint32) Term { return changeMark(^bits, 0) }
 
 func changeMark(keep, set uint32) Term {
-	return append(meta(unix.NFT_META_MARK, 4).load(register), masked(register, WordKey(keep), WordKey(set)), expr("meta", func(a *nlmsg.Attributes) {
-		a.Number(unix.NFTA_META_KEY, unix.NFT_META_MARK)
-		a.Number(unix.NFTA_META_SREG, register)
-	}))
+	return append(meta(unix.NFT_META_MARK, 4).load(register), masked(register, WordKey(keep), WordKey(set)),
+		expr("meta", func(a *nlmsg.Attributes) {
+			a.Number(unix.NFTA_META_KEY, unix.NFT_META_MARK)
+			a.Number(unix.NFTA_META_SREG, register)
+		}))
 }
 
-// NoTrack keeps the packet out of connection tracking, and so from being translated. It is for the hooks prerouting and output, at
-// PriorityRaw.
+// NoTrack keeps the packet out of connection tracking, and so from being translated. It is for the hooks prerouting and
+// output, at PriorityRaw.
 func NoTrack() Term { return Term{expression{name: "notrack"}} }
 
 // Rate is how many packets pass in so many seconds, and how many of them may do so at once.
@@ -336,7 +343,8 @@ func limit(r Rate, flags uint32) Term {
 	})}
 }
 
-// Reject drops the packet, and tells its sender by an ICMP error that the port is not reachable. It is for the hooks input, forward and output.
+// Reject drops the packet, and tells its sender by an ICMP error that the port is not reachable. It is for the hooks
+// input, forward and output.
 func Reject() Term {
 	return Term{expr("reject", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMPX_UNREACH)
@@ -347,7 +355,8 @@ func Reject() Term {
 // maxPrefix is one less than the kernel's limit for the prefix of a log, NF_LOG_PREFIXLEN.
 const maxPrefix = 127
 
-// Log sends the first bytes of the packet, as many as headers take, with a prefix of up to 127 bytes to who listens to the group.
+// Log sends the first bytes of the packet, as many as headers take, with a prefix of up to 127 bytes to who listens to
+// the group.
 func Log(group uint16, prefix string) Term {
 	const headers = 128
 	return Term{expr("log", func(a *nlmsg.Attributes) {
@@ -450,8 +459,8 @@ const (
 
 // Masquerade sends the packet from an address of the link that it leaves by. Ports need a match of L4Proto before them.
 //
-// Ports are chosen at random: in order, they collide when two CPUs translate at once, and the kernel then drops a packet. DNS
-// queries that two threads of one pod send together are the usual victims.
+// Ports are chosen at random: in order, they collide when two CPUs translate at once, and the kernel then drops a
+// packet. DNS queries that two threads of one pod send together are the usual victims.
 func Masquerade(ports Ports) Term {
 	return append(ports.load(), expr("masq", func(a *nlmsg.Attributes) {
 		flags := uint32(natFullyRandom)
@@ -482,8 +491,8 @@ func SourceNAT(from netip.Addr, ports Ports) Term {
 	}))
 }
 
-// DestinationNATBy sends the packet to the address that a map of the family has for its field; packets that it does not have go on with the
-// next rule. The rule must have the family's Is before.
+// DestinationNATBy sends the packet to the address that a map of the family has for its field; packets that it does not
+// have go on with the next rule. The rule must have the family's Is before.
 func (f Family) DestinationNATBy(set string, field Field) Term {
 	t := append(field.load(register), expr("lookup", func(a *nlmsg.Attributes) {
 		a.Text(unix.NFTA_LOOKUP_SET, set)
@@ -494,7 +503,8 @@ func (f Family) DestinationNATBy(set string, field Field) Term {
 	return append(t, f.translate(unix.NFT_NAT_DNAT))
 }
 
-// SourceNATDialled sends the packet from the address that its connection was opened to. The rule must have the family's Is before.
+// SourceNATDialled sends the packet from the address that its connection was opened to. The rule must have the family's
+// Is before.
 func (f Family) SourceNATDialled() Term {
 	return append(f.Dialled.load(register), f.translate(unix.NFT_NAT_SNAT))
 }
@@ -544,8 +554,8 @@ func (r Rule) normal() string {
 	return b.String() + "#" + r.Comment
 }
 
-// known are the attributes that count, of the expressions that the terms above are made of. The kernel tells others too, such as
-// a set's number within a transaction, or what a later version has a default for.
+// known are the attributes that count, of the expressions that the terms above are made of. The kernel tells others
+// too, such as a set's number within a transaction, or what a later version has a default for.
 var known = map[string][]uint16{
 	"meta":      {unix.NFTA_META_KEY, unix.NFTA_META_DREG, unix.NFTA_META_SREG},
 	"payload":   {unix.NFTA_PAYLOAD_DREG, unix.NFTA_PAYLOAD_BASE, unix.NFTA_PAYLOAD_OFFSET, unix.NFTA_PAYLOAD_LEN, unix.NFTA_PAYLOAD_SREG},
@@ -567,7 +577,8 @@ var known = map[string][]uint16{
 		unix.NFTA_NAT_REG_PROTO_MIN, unix.NFTA_NAT_REG_PROTO_MAX, unix.NFTA_NAT_FLAGS},
 }
 
-// normalize writes an expression: its attributes in a fixed order, without those that are zero, which the kernel may leave out.
+// normalize writes an expression: its attributes in a fixed order, without those that are zero, which the kernel may
+// leave out.
 func (e expression) normalize(b *bytes.Buffer) {
 	b.WriteString(e.name)
 	types, ok := known[e.name]

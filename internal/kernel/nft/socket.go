@@ -66,8 +66,8 @@ func message(kind int, flags uint16, attrs nlmsg.Attributes) nlmsg.Message {
 	return nlmsg.Netfilter(unix.NFNL_SUBSYS_NFTABLES, kind, flags, family, attrs)
 }
 
-// ask hands the family and the attributes of each part of the answer to take, which must not keep them. A list that was interrupted is
-// not an error: readers compare generations, and writers name one.
+// ask hands the family and the attributes of each part of the answer to take, which must not keep them. A list that was
+// interrupted is not an error: readers compare generations, and writers name one.
 func (s socket) ask(request nlmsg.Message, take func(family uint8, attrs []byte)) error {
 	err := s.Execute(request, func(m nlmsg.Message) error {
 		if len(m.Body) >= nlmsg.SizeofNfgenmsg {
@@ -124,7 +124,8 @@ func begun(generation uint32, requests []nlmsg.Message) []nlmsg.Message {
 
 // boundary begins or ends a transaction.
 func boundary(kind uint16, generation uint32) nlmsg.Message {
-	m := nlmsg.Message{Kind: kind, Body: binary.BigEndian.AppendUint16([]byte{unix.NFPROTO_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)}
+	m := nlmsg.Message{Kind: kind,
+		Body: binary.BigEndian.AppendUint16([]byte{unix.NFPROTO_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)}
 	if generation != 0 {
 		var a nlmsg.Attributes
 		a.Number(batchGeneration, generation)
@@ -136,7 +137,8 @@ func boundary(kind uint16, generation uint32) nlmsg.Message {
 // stale reports that the kernel refused a transaction because there was another one in between.
 func stale(err error) bool { return errors.Is(err, unix.ERESTART) }
 
-// explain adds what the kernel leaves out: it answers "no such file" for a kind of chain or expression that it does not have.
+// explain adds what the kernel leaves out: it answers "no such file" for a kind of chain or expression that it does not
+// have.
 func (s socket) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
@@ -144,7 +146,8 @@ func (s socket) explain(err error) error {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("%w: a rule of another program in the table uses what has to go: see nft -a list table inet %s", err, s.table)
 	case errors.Is(err, fs.ErrNotExist), netlinkx.IsUnsupported(err), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("%w: the kernel may lack a part of nftables: load modules nf_tables, nft_chain_nat, nft_ct and nft_masq, or set CONFIG_NF_TABLES_INET", err)
+		return fmt.Errorf("%w: the kernel may lack a part of nftables: load modules nf_tables, nft_chain_nat, nft_ct and nft_masq, or set "+
+			"CONFIG_NF_TABLES_INET", err)
 	}
 	return err
 }

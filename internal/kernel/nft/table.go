@@ -25,11 +25,11 @@ const (
 	ownGenerations = 64
 )
 
-// Table is the table "inet tortie" in one network namespace. It is safe for concurrent use, and the owners of one namespace's
-// parts should share one.
+// Table is the table "inet tortie" in one network namespace. It is safe for concurrent use, and the owners of one
+// namespace's parts should share one.
 type Table struct {
-	// Repaired is called with the owner's prefix after a Sync has written again what it had written before; nil: not called. It is to be set
-	// before the first Sync, and must not wait.
+	// Repaired is called with the owner's prefix after a Sync has written again what it had written before; nil: not
+	// called. It is to be set before the first Sync, and must not wait.
 	Repaired func(prefix string)
 
 	ns *netlinkx.Namespace // nil: that of the process
@@ -45,15 +45,15 @@ type settled struct {
 	generation uint32
 }
 
-// New returns the table of a network namespace, which must stay open as long as the table is used; nil is that of the process. It
-// touches nothing yet.
+// New returns the table of a network namespace, which must stay open as long as the table is used; nil is that of the
+// process. It touches nothing yet.
 func New(ns *netlinkx.Namespace) *Table { return &Table{ns: ns, settled: map[string]settled{}} }
 
-// Sync makes the chains, sets and rules of p's owner equal to p in one transaction, and reports whether it wrote. Only differences are
-// written: if only elements differ, rules stay and keep their counters.
+// Sync makes the chains, sets and rules of p's owner equal to p in one transaction, and reports whether it wrote. Only
+// differences are written: if only elements differ, rules stay and keep their counters.
 //
-// The transaction names the generation that Sync has read, so that the kernel refuses it after any other transaction. If the generation is
-// that of the last Sync of the same part, reading it is the only request.
+// The transaction names the generation that Sync has read, so that the kernel refuses it after any other transaction.
+// If the generation is that of the last Sync of the same part, reading it is the only request.
 func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 	if err := p.validate(); err != nil {
 		return false, fmt.Errorf("table inet %s: %w", TableName, err)
@@ -81,8 +81,8 @@ func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 	return false, fmt.Errorf("write nftables table inet %s: others changed nftables %d times meanwhile", TableName, attempts)
 }
 
-// attempt reads, compares and writes. The error is stale after another transaction. It has a socket of its own: more answers may follow
-// to a transaction that the kernel refuses.
+// attempt reads, compares and writes. The error is stale after another transaction. It has a socket of its own: more
+// answers may follow to a transaction that the kernel refuses.
 func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool, err error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {
@@ -120,8 +120,8 @@ func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool
 	return len(requests) > 0, nil
 }
 
-// look returns what p's owner has in a generation. It asks the kernel unless the content is known from the last Sync and no rule changes:
-// only the kernel knows the handles of rules.
+// look returns what p's owner has in a generation. It asks the kernel unless the content is known from the last Sync
+// and no rule changes: only the kernel knows the handles of rules.
 func (t *Table) look(s socket, p Part, generation uint32, rebuild bool) (*content, error) {
 	if known := t.settled[p.owner()]; known.generation == generation && !rebuild && !p.empty() && sameRules(known.part, p) {
 		return contentOf(known.part), nil
@@ -134,7 +134,8 @@ func (t *Table) look(s socket, p Part, generation uint32, rebuild bool) (*conten
 	return have, err
 }
 
-// made records that this Table made the generation after g, and returns it. Other parts that were settled in g are settled in the next.
+// made records that this Table made the generation after g, and returns it. Other parts that were settled in g are
+// settled in the next.
 func (t *Table) made(g uint32) uint32 {
 	made := successor(g)
 	for owner, known := range t.settled {
@@ -162,8 +163,8 @@ type Counter struct {
 	Packets, Bytes uint64
 }
 
-// Counters returns the counters of the rules with a comment, in chains whose names begin with prefix, by comment. A rule that is changed
-// starts at zero.
+// Counters returns the counters of the rules with a comment, in chains whose names begin with prefix, by comment. A
+// rule that is changed starts at zero.
 func (t *Table) Counters(ctx context.Context, prefix string) (map[string]Counter, error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {
@@ -193,7 +194,8 @@ func (t *Table) Counters(ctx context.Context, prefix string) (map[string]Counter
 func (r Rule) counter() (c Counter, ok bool) {
 	for _, e := range r.exprs {
 		if e.name == "counter" {
-			return Counter{nlmsg.Number64(nlmsg.Find(e.attrs, unix.NFTA_COUNTER_PACKETS)), nlmsg.Number64(nlmsg.Find(e.attrs, unix.NFTA_COUNTER_BYTES))}, true
+			return Counter{nlmsg.Number64(nlmsg.Find(e.attrs, unix.NFTA_COUNTER_PACKETS)),
+				nlmsg.Number64(nlmsg.Find(e.attrs, unix.NFTA_COUNTER_BYTES))}, true
 		}
 	}
 	return Counter{}, false

@@ -14,13 +14,14 @@ type Events struct {
 	mu   sync.Mutex // held while a datagram is handled by Wait or Drain
 }
 
-// Listen opens, in the network namespace of the calling thread, a socket that gets what is sent to groups and passes the filter, a
-// program of classic BPF; nil: all. buffer is how many bytes of it the kernel keeps; 0: its default.
+// Listen opens, in the network namespace of the calling thread, a socket that gets what is sent to groups and passes
+// the filter, a program of classic BPF; nil: all. buffer is how many bytes of it the kernel keeps; 0: its default.
 func Listen(protocol int, groups []int, filter []unix.SockFilter, buffer int) (*Events, error) {
 	return listen(unix.SOCK_NONBLOCK, protocol, groups, filter, buffer)
 }
 
-// ListenUnwatched is Listen for Drain alone: messages wake no goroutine, as the runtime's poller does not know the socket.
+// ListenUnwatched is Listen for Drain alone: messages wake no goroutine, as the runtime's poller does not know the
+// socket.
 func ListenUnwatched(protocol int, groups []int, buffer int) (*Events, error) {
 	return listen(0, protocol, groups, nil, buffer)
 }
@@ -63,8 +64,8 @@ func (e *Events) Filter(filter []unix.SockFilter) error {
 	return errors.Join(raw.Control(func(fd uintptr) { attached = attach(int(fd), filter) }), attached)
 }
 
-// Ask sends a request with NLM_F_ACK and returns the kernel's answer to it. Messages before the answer are lost. The error is
-// unix.ENOBUFS if the kernel had no room for some: the answer may be among these.
+// Ask sends a request with NLM_F_ACK and returns the kernel's answer to it. Messages before the answer are lost. The
+// error is unix.ENOBUFS if the kernel had no room for some: the answer may be among these.
 func (e *Events) Ask(m Message) error {
 	raw, err := e.file.SyscallConn()
 	if err != nil {
@@ -90,8 +91,8 @@ func (e *Events) Ask(m Message) error {
 	}
 }
 
-// Wait waits for a datagram, reads as much of it as b takes, and hands it to take: err is unix.ENOBUFS if the kernel had no room for some.
-// No Drain runs meanwhile. The error is that of a socket that was closed or is broken.
+// Wait waits for a datagram, reads as much of it as b takes, and hands it to take: err is unix.ENOBUFS if the kernel
+// had no room for some. No Drain runs meanwhile. The error is that of a socket that was closed or is broken.
 func (e *Events) Wait(b []byte, take func(datagram []byte, err error)) error {
 	raw, err := e.file.SyscallConn()
 	if err != nil {
@@ -108,8 +109,8 @@ func (e *Events) Wait(b []byte, take func(datagram []byte, err error)) error {
 	return errors.Join(err, broken)
 }
 
-// Drain does with the datagrams that have come already what Wait does, and does not wait. What a transaction caused has come when the
-// transaction is answered.
+// Drain does with the datagrams that have come already what Wait does, and does not wait. What a transaction caused has
+// come when the transaction is answered.
 func (e *Events) Drain(b []byte, take func(datagram []byte, err error)) error {
 	return e.DrainWhile(b, take, func() bool { return true })
 }
@@ -151,8 +152,8 @@ func handle(fd int, b []byte, take func(datagram []byte, err error)) (more bool,
 // Close closes the socket; a Receive that waits returns.
 func (e *Events) Close() error { return e.file.Close() }
 
-// Receive waits for a datagram and reads as much of it as b takes. The error is unix.ENOBUFS if the kernel had no room for
-// some, and another one if the socket was closed or is broken.
+// Receive waits for a datagram and reads as much of it as b takes. The error is unix.ENOBUFS if the kernel had no room
+// for some, and another one if the socket was closed or is broken.
 func (e *Events) Receive(b []byte) (n int, err error) {
 	raw, err := e.file.SyscallConn()
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package nlmsg encodes and decodes netlink messages, and sends and receives them: routes and neighbours, nf_tables, connection
-// tracking and ipsets. In come a protocol and messages, out come the kernel's answers as bytes; what they mean is for
-// internal/kernel/netlinkx and internal/kernel/nft, its only users.
+// Package nlmsg encodes and decodes netlink messages, and sends and receives them: routes and neighbours, nf_tables,
+// connection tracking and ipsets. In come a protocol and messages, out come the kernel's answers as bytes; what they
+// mean is for internal/kernel/netlinkx and internal/kernel/nft, its only users.
 //
-// Beside it stays github.com/vishvananda/netlink, in netlinkx, for links, addresses and policy rules: it knows the attributes of all
-// kinds of links. It is not used for the rest because it sends one request at a time, a third of the speed of a batch, has one
-// attribute tree per listed object, and neither nf_tables nor transactions.
+// Beside it stays github.com/vishvananda/netlink, in netlinkx, for links, addresses and policy rules: it knows the
+// attributes of all kinds of links. It is not used for the rest because it sends one request at a time, a third of the
+// speed of a batch, has one attribute tree per listed object, and neither nf_tables nor transactions.
 package nlmsg
 
 import (
@@ -180,7 +180,8 @@ func Each(b []byte, f func(kind uint16, value []byte)) error {
 	return nil
 }
 
-// Find returns the value of the first attribute of a kind, nil if there is none. A list that is cut off ends where it is cut.
+// Find returns the value of the first attribute of a kind, nil if there is none. A list that is cut off ends where it
+// is cut.
 func Find(b []byte, kind uint16) []byte {
 	for len(b) > 0 {
 		k, value, rest, err := NextAttribute(b)

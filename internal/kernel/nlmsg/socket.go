@@ -103,8 +103,8 @@ func (s *Socket) Send(messages []byte) error {
 	return nil
 }
 
-// Receive hands the messages that answer requests from first on to take, until that says that it has all. What take gets is
-// overwritten by the next datagram.
+// Receive hands the messages that answer requests from first on to take, until that says that it has all. What take
+// gets is overwritten by the next datagram.
 func (s *Socket) Receive(first uint32, take func(Message) (done bool, err error)) error {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, s.answer[:], unix.MSG_TRUNC)
@@ -150,8 +150,8 @@ func (s *Socket) take(datagram []byte, first uint32, take func(Message) (done bo
 	return false, nil
 }
 
-// Execute sends a request and hands the messages that answer it to take: all of a dump, all up to the acknowledgement for a request with NLM_F_ACK,
-// else one.
+// Execute sends a request and hands the messages that answer it to take: all of a dump, all up to the acknowledgement
+// for a request with NLM_F_ACK, else one.
 // The error is ErrInterrupted if all of a dump was taken, but of different states of the table.
 func (s *Socket) Execute(m Message, take func(Message) error) error {
 	s.Seq++
@@ -201,7 +201,8 @@ func refusedAt(m Message) int {
 	return max(0, int(binary.NativeEndian.Uint32(value))-unix.SizeofNlMsghdr)
 }
 
-// Batch sends requests at once and returns when that with NLM_F_ACK is answered, or the first error of one of them, a *Refusal.
+// Batch sends requests at once and returns when that with NLM_F_ACK is answered, or the first error of one of them, a
+// *Refusal.
 func (s *Socket) Batch(requests []Message) error {
 	size := 0
 	for _, m := range requests {

@@ -9,9 +9,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// Check compares a pod's wiring with what Setup would have made of c and returns everything that is missing or different,
-// or nil. A zero MTU, nil MAC or zero Queues is not compared, nor is more than c asks for: a plugin that ran after this one
-// may have added routes and addresses. It changes nothing.
+// Check compares a pod's wiring with what Setup would have made of c and returns everything that is missing or
+// different, or nil. A zero MTU, nil MAC or zero Queues is not compared, nor is more than c asks for: a plugin that ran
+// after this one may have added routes and addresses. It changes nothing.
 func Check(c Config) error {
 	if err := c.normalize(); err != nil {
 		return err
@@ -76,7 +76,8 @@ func (w *wiring) checkAddresses() (errs []error) {
 		case at < 0:
 			errs = append(errs, fmt.Errorf("the pod's %s lacks address %s", w.IfName, hostPrefix(a)))
 		case have[at].Tentative:
-			errs = append(errs, fmt.Errorf("address %s of the pod's %s is tentative or a duplicate: the kernel does not use it", hostPrefix(a), w.IfName))
+			errs = append(errs,
+				fmt.Errorf("address %s of the pod's %s is tentative or a duplicate: the kernel does not use it", hostPrefix(a), w.IfName))
 		}
 	}
 	return errs
@@ -107,8 +108,8 @@ func (w *wiring) checkHostRoutes() (errs []error) {
 	return errs
 }
 
-// checkPodRoutes looks for the pod's routes and their next hop. A real Calico's IPv6 next hop is whatever link-local address
-// the node's end had.
+// checkPodRoutes looks for the pod's routes and their next hop. A real Calico's IPv6 next hop is whatever link-local
+// address the node's end had.
 func (w *wiring) checkPodRoutes() (errs []error) {
 	routes, err := w.pod.Routes(netlinkx.RouteFilter{Dev: w.podIndex})
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // DefaultVethPrefix begins the name of every host-side link unless the operator chose another prefix.
 const DefaultVethPrefix = "cali"
 
-// HostVethName is the name of the node's end of a pod's veth. Felix and other Calico parts find the link by computing the
-// same name, so it must not change.
+// HostVethName is the name of the node's end of a pod's veth. Felix and other Calico parts find the link by computing
+// the same name, so it must not change.
 func HostVethName(prefix, namespace, pod string) string {
 	sum := sha1.Sum([]byte(namespace + "." + pod))
 	return prefix + hex.EncodeToString(sum[:])[:11]
@@ -45,10 +45,12 @@ type Config struct {
 	// which the pod has no address are left out.
 	Routes []netip.Prefix
 
-	// Sources are prefixes that the pod asks to send from besides its addresses. Setup writes them down for the agent: see SourcesTable.
+	// Sources are prefixes that the pod asks to send from besides its addresses. Setup writes them down for the agent: see
+	// SourcesTable.
 	Sources []netip.Prefix
 
-	// Floating are addresses by which others are to reach the pod too. Setup writes them down for the agent: see FloatingTable.
+	// Floating are addresses by which others are to reach the pod too. Setup writes them down for the agent: see
+	// FloatingTable.
 	Floating []netip.Addr
 
 	// AllowIPForwarding lets the pod forward packets between its interfaces.

@@ -69,8 +69,8 @@ func normalize(text string) string {
 	return text
 }
 
-// wantDump waits for the namespace to look as in the file: the kernel reports carrier and makes link-local addresses up to a
-// second after a link came up.
+// wantDump waits for the namespace to look as in the file: the kernel reports carrier and makes link-local addresses up
+// to a second after a link came up.
 func wantDump(t *testing.T, ns *netnstest.NS, file string) {
 	t.Helper()
 	want := normalize(golden(t, file))
@@ -103,8 +103,8 @@ func parameters(t *testing.T, ns *netnstest.NS) map[string]string {
 	return values
 }
 
-// changes tells which parameters that were there before changed, and which of the new link's differ from the defaults, in
-// the form of the golden files.
+// changes tells which parameters that were there before changed, and which of the new link's differ from the defaults,
+// in the form of the golden files.
 func changes(before, after map[string]string, link string) string {
 	var changed, special []string
 	for key, value := range after {
@@ -141,7 +141,8 @@ func goldenChanges(t *testing.T, name string) string {
 		}
 		return strings.Join(sorted(out), "\n")
 	}
-	// Unlike Calico's plugin, ours filters sources of ARP itself, and keeps pods off the node's 127.0.0.0/8: see hostSettings.
+	// Unlike Calico's plugin, ours filters sources of ARP itself, and keeps pods off the node's 127.0.0.0/8: see
+	// hostSettings.
 	special = strings.ReplaceAll(special, ".route_localnet = 1", ".rp_filter = 1")
 	return lines(changed) + "\n--\n" + lines(special)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// hostRoute is the node's route to one address of the pod. It carries no protocol and no metric, as Calico's: Felix looks
-// for that form.
+// hostRoute is the node's route to one address of the pod. It carries no protocol and no metric, as Calico's: Felix
+// looks for that form.
 func hostRoute(a netip.Addr, index int) netlinkx.Route {
 	r := netlinkx.Route{Dst: hostPrefix(a), Dev: index}
 	if a.Is4() {
@@ -19,14 +19,16 @@ func hostRoute(a netip.Addr, index int) netlinkx.Route {
 	return r
 }
 
-// conflictTries at conflictInterval bound how often a route is looked at again that went away between its refusal and the look.
+// conflictTries at conflictInterval bound how often a route is looked at again that went away between its refusal and
+// the look.
 const (
 	conflictTries    = 5
 	conflictInterval = 50 * time.Millisecond
 )
 
-// SourcesTable is the routing table in which routes by a pod's link are the prefixes that the pod asks to send from. No rule leads there,
-// so no packet is routed by them: they are notes for the agent, which live exactly as long as the link does.
+// SourcesTable is the routing table in which routes by a pod's link are the prefixes that the pod asks to send from. No
+// rule leads there, so no packet is routed by them: they are notes for the agent, which live exactly as long as the
+// link does.
 const SourcesTable = 8485
 
 func (w *wiring) noteSources(context.Context) error {
@@ -45,8 +47,8 @@ func (w *wiring) noteSources(context.Context) error {
 	return nil
 }
 
-// FloatingTable is, like SourcesTable, a routing table that no rule leads to. Its routes are floating addresses that IPAM has assigned to the
-// pod by whose link they lead.
+// FloatingTable is, like SourcesTable, a routing table that no rule leads to. Its routes are floating addresses that
+// IPAM has assigned to the pod by whose link they lead.
 const FloatingTable = 8486
 
 func (w *wiring) noteFloating(context.Context) error {
@@ -113,9 +115,9 @@ func defaultMetric(a netip.Addr) uint32 {
 	return 1024
 }
 
-// settleConflict accepts a route that is the wanted one, made by another program; takes over one to a pod whose namespace is
-// gone and whose link the kernel has yet to remove; and refuses to replace any other, also that of a sandbox without
-// processes: it may be one that is about to start, and this pod gets another address at its next try.
+// settleConflict accepts a route that is the wanted one, made by another program; takes over one to a pod whose
+// namespace is gone and whose link the kernel has yet to remove; and refuses to replace any other, also that of a
+// sandbox without processes: it may be one that is about to start, and this pod gets another address at its next try.
 func (w *wiring) settleConflict(want, other netlinkx.Route) error {
 	if other.Dev == want.Dev && other.Scope == want.Scope && !other.Via.IsValid() && len(other.Hops) == 0 && !other.Object {
 		return nil

@@ -20,8 +20,8 @@ type Link struct {
 	index int
 }
 
-// Links lists the links of containers on the node in whose namespace the calling process is: those with an alias of this form,
-// and pairs with an end in another namespace to which a route leads, which may be of another program.
+// Links lists the links of containers on the node in whose namespace the calling process is: those with an alias of
+// this form, and pairs with an end in another namespace to which a route leads, which may be of another program.
 func Links() ([]Link, error) {
 	host, err := netlinkx.Open()
 	if err != nil {
@@ -47,8 +47,8 @@ func Links() ([]Link, error) {
 	return links, nil
 }
 
-// addrsByLink are the addresses to which routes lead by each link, or by one. What the kernel makes itself, also of a pod's router advertisements, is no
-// route to a pod.
+// addrsByLink are the addresses to which routes lead by each link, or by one. What the kernel makes itself, also of a
+// pod's router advertisements, is no route to a pod.
 func addrsByLink(host *netlinkx.Conn, only int) (map[int][]netip.Addr, error) {
 	routes, err := host.Routes(netlinkx.RouteFilter{Dev: only})
 	if err != nil {
@@ -64,8 +64,9 @@ func addrsByLink(host *netlinkx.Conn, only int) (map[int][]netip.Addr, error) {
 	return behind, nil
 }
 
-// Holds reports whether the link of that name, if there is one, is an interface of the container with the handle: its alias says so, and a route
-// leads to it. A pod with CAP_NET_ADMIN can make a link with the alias, and no route. The link is the container's ifName.
+// Holds reports whether the link of that name, if there is one, is an interface of the container with the handle: its
+// alias says so, and a route leads to it. A pod with CAP_NET_ADMIN can make a link with the alias, and no route. The
+// link is the container's ifName.
 func Holds(name, handle string) (ifName string, holds bool, err error) {
 	host, err := netlinkx.Open()
 	if err != nil {
@@ -93,8 +94,8 @@ func (l Link) Process() (pid int, err error) {
 	return pid, err
 }
 
-// Remove removes the link, and the kernel forgets the connections of its addresses. A link that is gone, or not what it was
-// when it was listed, is left alone.
+// Remove removes the link, and the kernel forgets the connections of its addresses. A link that is gone, or not what it
+// was when it was listed, is left alone.
 func (l Link) Remove(ctx context.Context, log *slog.Logger) error {
 	_, err := bounded(ctx, "link "+l.Name, func(node *netlinkx.Namespace) (addrs []netip.Addr, err error) {
 		err = node.Do(func() error {

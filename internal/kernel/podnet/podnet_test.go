@@ -181,8 +181,8 @@ func TestTraffic(t *testing.T) {
 }
 
 func TestGatewayNeedsARouteOnTheNode(t *testing.T) {
-	// The reason for the package comment's warning, and for a diagnosis to look for: without a default route nobody answers
-	// for the pod's gateway.
+	// The reason for the package comment's warning, and for a diagnosis to look for: without a default route nobody
+	// answers for the pod's gateway.
 	host, p := netnstest.New(t), pod(t)
 	netnstest.Cable(t, host, "eth0", host, "eth1")
 	host.Addr(t, "eth0", "10.250.9.9/16")
@@ -224,8 +224,9 @@ func TestDualStack(t *testing.T) {
 		t.Errorf("node's IPv6 routes lack %q:\n%s", want, routes)
 	}
 	wantParameters(t, host, map[string]string{
-		"ipv4.conf.V.forwarding": "1", "ipv4.conf.V.proxy_arp": "1", "ipv4.conf.V.route_localnet": "0", "ipv4.conf.V.rp_filter": "1", "ipv4.neigh.V.proxy_delay": "0",
-		"ipv6.conf.V.accept_dad": "0", "ipv6.conf.V.disable_ipv6": "0", "ipv6.conf.V.proxy_ndp": "1", "ipv6.conf.V.forwarding": "1",
+		"ipv4.conf.V.forwarding": "1", "ipv4.conf.V.proxy_arp": "1", "ipv4.conf.V.route_localnet": "0", "ipv4.conf.V.rp_filter": "1",
+		"ipv4.neigh.V.proxy_delay": "0",
+		"ipv6.conf.V.accept_dad":   "0", "ipv6.conf.V.disable_ipv6": "0", "ipv6.conf.V.proxy_ndp": "1", "ipv6.conf.V.forwarding": "1",
 		"ipv6.conf.V.accept_ra": "0",
 	}, c.HostVeth)
 	wantParameters(t, p, map[string]string{
@@ -523,8 +524,10 @@ func TestCheck(t *testing.T) {
 		{"address", func(t *testing.T, _, p *netnstest.NS, _ *podnet.Config) {
 			p.Conn.DeleteAddr(p.Link(t, "eth0").Index, pfx("10.65.0.2/32"))
 		}, "eth0 address 10.65.0.2/32"},
-		{"pod's route", func(t *testing.T, _, p *netnstest.NS, _ *podnet.Config) { p.Run(t, "ip", "route", "del", "default") }, "pod route 0.0.0.0/0 eth0"},
-		{"node's route", func(t *testing.T, h, _ *netnstest.NS, _ *podnet.Config) { h.Run(t, "ip", "route", "del", "10.65.0.2") }, "node route 10.65.0.2/32"},
+		{"pod's route", func(t *testing.T, _, p *netnstest.NS, _ *podnet.Config) { p.Run(t, "ip", "route", "del", "default") },
+			"pod route 0.0.0.0/0 eth0"},
+		{"node's route", func(t *testing.T, h, _ *netnstest.NS, _ *podnet.Config) { h.Run(t, "ip", "route", "del", "10.65.0.2") },
+			"node route 10.65.0.2/32"},
 		{"parameter", func(t *testing.T, h, _ *netnstest.NS, c *podnet.Config) {
 			h.Within(t, func() error {
 				return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "conf", c.HostVeth, "proxy_arp"}, "0")

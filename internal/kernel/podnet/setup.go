@@ -48,9 +48,9 @@ type wiring struct {
 	podLink             netlinkx.Link // once both ends are up
 }
 
-// Setup connects the pod to the node in whose namespace the calling process is. A link that has the host-side name already is
-// taken over if it is of the same container or of a sandbox that is dead: it is removed together with its other end. One of a
-// live sandbox is an error that names it. On an error nothing that Setup made remains.
+// Setup connects the pod to the node in whose namespace the calling process is. A link that has the host-side name
+// already is taken over if it is of the same container or of a sandbox that is dead: it is removed together with its
+// other end. One of a live sandbox is an error that names it. On an error nothing that Setup made remains.
 //
 // When Setup returns, the pod can be reached at all its addresses.
 func Setup(ctx context.Context, c Config) (_ Result, err error) {
@@ -70,7 +70,8 @@ func Setup(ctx context.Context, c Config) (_ Result, err error) {
 			err = errors.Join(err, w.undo())
 		}
 	}()
-	steps := []func(context.Context) error{w.settleHostMAC, w.podUp, w.hostUp, w.lookAtPod, w.podIPv4, w.podIPv6, w.hostRoutes, w.noteSources, w.noteFloating, w.settle}
+	steps := []func(context.Context) error{w.settleHostMAC, w.podUp, w.hostUp, w.lookAtPod, w.podIPv4, w.podIPv6, w.hostRoutes, w.noteSources,
+		w.noteFloating, w.settle}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return Result{}, err
@@ -93,7 +94,8 @@ func (w *wiring) open() (err error) {
 func notTheNodes(ns, node *netlinkx.Namespace, path string) error {
 	same, err := ns.Same(node)
 	if err == nil && same {
-		err = fmt.Errorf("netns: %s is the node's own network namespace, which a pod on the host network uses: such a pod gets no interface", path)
+		err = fmt.Errorf(
+			"netns: %s is the node's own network namespace, which a pod on the host network uses: such a pod gets no interface", path)
 	}
 	return err
 }
@@ -122,7 +124,8 @@ func (w *wiring) makePair() error {
 		}
 	}
 	if netlinkx.IsExist(err) {
-		return fmt.Errorf("%w: %s may have an interface %s already; a plugin that ran before this one made it, or an earlier ADD was not followed by DEL",
+		return fmt.Errorf(
+			"%w: %s may have an interface %s already; a plugin that ran before this one made it, or an earlier ADD was not followed by DEL",
 			err, w.Netns, w.IfName)
 	}
 	return err
@@ -157,8 +160,8 @@ func (w *wiring) undo() error {
 	return nil
 }
 
-// settleHostMAC finds the new link, and makes sure that the address given to it is still there: udev's link policy may set
-// another. A link that won't take the address works with the one it has.
+// settleHostMAC finds the new link, and makes sure that the address given to it is still there: udev's link policy may
+// set another. A link that won't take the address works with the one it has.
 func (w *wiring) settleHostMAC(ctx context.Context) error {
 	var last error
 	for range macTries {
@@ -205,8 +208,8 @@ func (w *wiring) hostUp(context.Context) error {
 	return w.host.SetUpWithAlias(netlinkx.Link{Index: w.hostIndex, Name: w.HostVeth}, w.Alias)
 }
 
-// lookAtPod finds out the pod's MAC address for the result. It also makes the pod's end send at once (rtnl_getlink, Linux 6.8), which the
-// kernel else sees to some microseconds later.
+// lookAtPod finds out the pod's MAC address for the result. It also makes the pod's end send at once (rtnl_getlink,
+// Linux 6.8), which the kernel else sees to some microseconds later.
 func (w *wiring) lookAtPod(context.Context) (err error) {
 	if w.podLink, err = w.pod.LinkByIndex(w.podIndex); err != nil {
 		return fmt.Errorf("in pod's namespace: %w", err)
@@ -237,9 +240,10 @@ func (w *wiring) podIPv6(context.Context) error {
 	return w.podFamily(netlinkx.IPv6, hostLinkLocal)
 }
 
-// settle waits until both ends answer to their new IPv6 addresses. The kernel joins their groups and adds their local routes
-// some microseconds after it has said that the address is there (addrconf_dad_work), and a question for its owner that is
-// lost until then is repeated after a second only. No answer in time is no error: the address will work later.
+// settle waits until both ends answer to their new IPv6 addresses. The kernel joins their groups and adds their local
+// routes some microseconds after it has said that the address is there (addrconf_dad_work), and a question for its
+// owner that is lost until then is repeated after a second only. No answer in time is no error: the address will work
+// later.
 func (w *wiring) settle(ctx context.Context) error {
 	if !w.has(netlinkx.IPv6) {
 		return nil
@@ -268,8 +272,8 @@ func (w *wiring) settle(ctx context.Context) error {
 	return nil
 }
 
-// podFamily adds the routes and addresses of one family, in that order: what the pod sends from its first moment with an
-// address on has somewhere to go.
+// podFamily adds the routes and addresses of one family, in that order: what the pod sends from its first moment with
+// an address on has somewhere to go.
 func (w *wiring) podFamily(f netlinkx.Family, via netip.Addr) error {
 	for _, dst := range w.routesOf(f) {
 		if err := w.pod.AddRoute(netlinkx.Route{Dst: dst, Via: via, Dev: w.podIndex}); err != nil {
@@ -280,7 +284,8 @@ func (w *wiring) podFamily(f netlinkx.Family, via netip.Addr) error {
 		if netlinkx.FamilyOf(a) != f {
 			continue
 		}
-		// Calico leaves it to accept_dad to make an IPv6 address usable, which the kernel then does once the link has settled.
+		// Calico leaves it to accept_dad to make an IPv6 address usable, which the kernel then does once the link has
+		// settled.
 		if err := w.pod.AddUniqueAddr(w.podIndex, hostPrefix(a)); err != nil {
 			return fmt.Errorf("in pod's namespace: %w", err)
 		}

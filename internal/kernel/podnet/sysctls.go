@@ -19,17 +19,17 @@ type setting struct {
 
 func conf(family, link, name string) sysctl.Key { return sysctl.Key{"net", family, "conf", link, name} }
 
-// hostSettings are the parameters of the node's end. Calico's plugin sets route_localnet here as well, and not rp_filter, which its agent
-// does. With route_localnet a pod may send to 127.0.0.0/8 of its node; what needs it, which is the port mapping of host ports
-// and kube-proxy for node ports on 127.0.0.1, sets it itself: portmap on the link of the one pod. The agent's packet guard makes it harmless, but a plugin
-// may connect pods where no agent is, or not yet.
+// hostSettings are the parameters of the node's end. Calico's plugin sets route_localnet here as well, and not
+// rp_filter, which its agent does. With route_localnet a pod may send to 127.0.0.0/8 of its node; what needs it, which
+// is the port mapping of host ports and kube-proxy for node ports on 127.0.0.1, sets it itself: portmap on the link of
+// the one pod. The agent's packet guard makes it harmless, but a plugin may connect pods where no agent is, or not yet.
 func hostSettings(c *Config) []setting {
 	veth := c.HostVeth
 	var s []setting
 	if c.has(netlinkx.IPv4) {
 		s = append(s,
-			// A pod's ARP requests make entries in the table of neighbours, which all network namespaces share and which is small: they must be
-			// from the pod's own addresses. The agent's packet guard sees no ARP.
+			// A pod's ARP requests make entries in the table of neighbours, which all network namespaces share and which is
+			// small: they must be from the pod's own addresses. The agent's packet guard sees no ARP.
 			setting{key: conf("ipv4", veth, "rp_filter"), value: "1", optional: true},
 			// Else proxied ARP answers wait up to 0.8 s, as if other hosts on the link might be quicker.
 			setting{key: sysctl.Key{"net", "ipv4", "neigh", veth, "proxy_delay"}, value: "0", optional: true},
@@ -51,8 +51,8 @@ func hostSettings(c *Config) []setting {
 	return append(s, setting{key: conf("ipv6", veth, "accept_ra"), value: "0", optional: true})
 }
 
-// podSettings are the parameters of the pod's namespace. They are set before its link comes up: one that is up has started
-// duplicate address detection, which keeps an address unusable for a second.
+// podSettings are the parameters of the pod's namespace. They are set before its link comes up: one that is up has
+// started duplicate address detection, which keeps an address unusable for a second.
 func podSettings(c *Config) []setting {
 	forward := "0"
 	if c.AllowIPForwarding {

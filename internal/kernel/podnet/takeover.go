@@ -15,19 +15,20 @@ func (w *wiring) takeOver(old netlinkx.Link) error {
 	}
 	w.Log.Info("removing a link that has the name of this pod's", "link", describe(old), "why", why)
 	if err := w.host.DeleteLink(old.Index); err != nil && !netlinkx.IsNotExist(err) {
-		return fmt.Errorf("remove %s, which has the name of the pod's link: %w: rename it (ip link set %s name OTHER)", describe(old), err, old.Name)
+		return fmt.Errorf("remove %s, which has the name of the pod's link: %w: rename it (ip link set %s name OTHER)",
+			describe(old), err, old.Name)
 	}
 	return nil
 }
 
 // stale says why a link with the name of this pod's is no longer needed. If it is, the error names its user.
 //
-// A sandbox is dead when its namespace is gone, and also when no process is left in it: a namespace may stay mounted for as
-// long as the node runs, and a pod of that name could never start here again. The runtime has a process in each sandbox that
-// is ready, and of two sandboxes of one pod it starts the second after it has ended the first.
+// A sandbox is dead when its namespace is gone, and also when no process is left in it: a namespace may stay mounted
+// for as long as the node runs, and a pod of that name could never start here again. The runtime has a process in each
+// sandbox that is ready, and of two sandboxes of one pod it starts the second after it has ended the first.
 //
-// A name proves nothing: a pod with CAP_NET_ADMIN makes links in its node's namespace, of any kind and name. Routes it cannot make there, so
-// that a link to which none leads is no pod's.
+// A name proves nothing: a pod with CAP_NET_ADMIN makes links in its node's namespace, of any kind and name. Routes it
+// cannot make there, so that a link to which none leads is no pod's.
 func (w *wiring) stale(old netlinkx.Link) (why string, err error) {
 	if w.Alias != "" && old.Alias == w.Alias {
 		return "it is of the same container", nil
@@ -59,10 +60,12 @@ func (w *wiring) stale(old netlinkx.Link) (why string, err error) {
 	case pid == 0:
 		return "no process is left at its other end", nil
 	case len(behind) == 0:
-		w.Log.Warn("a link that is no pod's has the name of this pod's: a pod with CAP_NET_ADMIN may have made it", "link", describe(old), "process", pid)
+		w.Log.Warn("a link that is no pod's has the name of this pod's: a pod with CAP_NET_ADMIN may have made it",
+			"link", describe(old), "process", pid)
 		return "no route leads to it", nil
 	}
-	return "", fmt.Errorf("%s is the link of an earlier sandbox of this pod, which is alive (process %d): the pod gets its interface once that sandbox has ended",
+	return "", fmt.Errorf(
+		"%s is the link of an earlier sandbox of this pod, which is alive (process %d): the pod gets its interface once that sandbox has ended",
 		describe(old), pid)
 }
 

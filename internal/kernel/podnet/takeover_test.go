@@ -207,8 +207,8 @@ func TestTeardownSparesOthers(t *testing.T) {
 	wantNothing(t, host, p, c)
 }
 
-// TestConnectionsEndWithThePod is the case of a name server whose pod was replaced: a client that goes on asking from one
-// port is sent to the old pod for as long as the kernel remembers the connection, which its questions keep alive.
+// TestConnectionsEndWithThePod is the case of a name server whose pod was replaced: a client that goes on asking from
+// one port is sent to the old pod for as long as the kernel remembers the connection, which its questions keep alive.
 func TestConnectionsEndWithThePod(t *testing.T) {
 	for name, netns := range map[string]func(string) string{
 		"sandbox there": func(path string) string { return path },
@@ -279,7 +279,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestReachableAtOnce sends one packet from the node to the pod the moment that Setup has returned, and waits for one answer.
+// TestReachableAtOnce sends one packet from the node to the pod the moment that Setup has returned, and waits for one
+// answer.
 func TestReachableAtOnce(t *testing.T) {
 	const rounds = 20
 	var took []time.Duration
@@ -300,7 +301,8 @@ func TestReachableAtOnce(t *testing.T) {
 			answer(t, host, p, to)
 		}
 	}
-	// Bound by the kernel's link watch, which looks once a second, most would take up to a second. A loaded machine delays some.
+	// Bound by the kernel's link watch, which looks once a second, most would take up to a second. A loaded machine delays
+	// some.
 	if slices.Sort(took); took[rounds/2] > 500*time.Millisecond {
 		t.Errorf("Setup of both families took %v", took)
 	}

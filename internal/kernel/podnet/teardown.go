@@ -12,30 +12,32 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// TeardownTimeout bounds Teardown. Taking down one link keeps the kernel busy for tens of milliseconds under its one lock
-// for network configuration, so a node that loses all its pods makes each wait for all the others.
+// TeardownTimeout bounds Teardown. Taking down one link keeps the kernel busy for tens of milliseconds under its one
+// lock for network configuration, so a node that loses all its pods makes each wait for all the others.
 const TeardownTimeout = 20 * time.Second
 
-// Teardown removes the interface of c, and with it the node's end and the routes; then the kernel has forgotten all connections
-// of the pod. Of c it uses Netns, IfName, HostVeth, Alias and Log. It returns the addresses that the pod had, as far as the
-// kernel still knew them.
+// Teardown removes the interface of c, and with it the node's end and the routes; then the kernel has forgotten all
+// connections of the pod. Of c it uses Netns, IfName, HostVeth, Alias and Log. It returns the addresses that the pod
+// had, as far as the kernel still knew them.
 //
-// It succeeds when there is nothing to remove: no namespace (an empty path, nothing at the path, or a file there that is no
-// namespace) or no interface. In those cases a node's end called HostVeth is removed too if its alias says that it is of this
-// container, or if its other end's namespace is gone: ahead of the kernel, so that the pod's address leads nowhere once
-// Teardown has returned. Another link of that name belongs to a newer sandbox of the pod. An empty HostVeth skips this.
+// It succeeds when there is nothing to remove: no namespace (an empty path, nothing at the path, or a file there that
+// is no namespace) or no interface. In those cases a node's end called HostVeth is removed too if its alias says that
+// it is of this container, or if its other end's namespace is gone: ahead of the kernel, so that the pod's address
+// leads nowhere once Teardown has returned. Another link of that name belongs to a newer sandbox of the pod. An empty
+// HostVeth skips this.
 //
-// The node's own namespace is refused. An interface whose other end is another container's by its alias stays: the path leads
-// to a newer sandbox.
+// The node's own namespace is refused. An interface whose other end is another container's by its alias stays: the path
+// leads to a newer sandbox.
 func Teardown(ctx context.Context, c Config) ([]netip.Addr, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return bounded(ctx, fmt.Sprintf("interface %s of %s", c.IfName, c.Netns), func(node *netlinkx.Namespace) ([]netip.Addr, error) { return teardown(node, c) })
+	return bounded(ctx, fmt.Sprintf("interface %s of %s", c.IfName, c.Netns),
+		func(node *netlinkx.Namespace) ([]netip.Addr, error) { return teardown(node, c) })
 }
 
-// bounded calls remove with the node's namespace. A thread that waits for the kernel's lock can't be called back; what it does stays right
-// after the deadline.
+// bounded calls remove with the node's namespace. A thread that waits for the kernel's lock can't be called back; what
+// it does stays right after the deadline.
 func bounded(ctx context.Context, what string, remove func(node *netlinkx.Namespace) ([]netip.Addr, error)) ([]netip.Addr, error) {
 	node, err := netlinkx.CurrentNamespace()
 	if err != nil {
@@ -96,8 +98,8 @@ func teardown(node *netlinkx.Namespace, c Config) ([]netip.Addr, error) {
 	return nil, fmt.Errorf("in namespace %s: %w", c.Netns, err)
 }
 
-// remove deletes the pod's end, and with it the other. Taking a link down is 20 ms of waiting for other processors (RCU); the
-// connections are forgotten meanwhile. So that there are no new ones, the addresses go first, at both ends.
+// remove deletes the pod's end, and with it the other. Taking a link down is 20 ms of waiting for other processors
+// (RCU); the connections are forgotten meanwhile. So that there are no new ones, the addresses go first, at both ends.
 func (c *Config) remove(host, pod *netlinkx.Conn, link netlinkx.Link) ([]netip.Addr, error) {
 	other, found, err := otherEnd(host, link)
 	if err != nil {
@@ -151,7 +153,8 @@ func (c *Config) isAnothers(l netlinkx.Link) bool {
 	return ok && c.Alias != "" && l.Alias != c.Alias
 }
 
-// forgetMeanwhile starts to delete the addresses' conntrack entries, and returns a function that waits for the end of that.
+// forgetMeanwhile starts to delete the addresses' conntrack entries, and returns a function that waits for the end of
+// that.
 func forgetMeanwhile(host *netlinkx.Conn, addrs []netip.Addr) func() error {
 	done := make(chan error, 1)
 	go func() {
@@ -209,8 +212,8 @@ func removeHostEnd(host *netlinkx.Conn, link netlinkx.Link, warn func(error)) ([
 	return addrs, nil
 }
 
-// Forget makes the kernel forget the connections of addresses that no pod on this node has any more. Those to which the node
-// has a route of their own are left alone: a newer pod has them.
+// Forget makes the kernel forget the connections of addresses that no pod on this node has any more. Those to which the
+// node has a route of their own are left alone: a newer pod has them.
 func Forget(addrs []netip.Addr) error {
 	host, err := netlinkx.Open()
 	if err != nil {

@@ -8,11 +8,12 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// portion is how many routes are changed before the context is looked at again: a few milliseconds of the kernel's time.
+// portion is how many routes are changed before the context is looked at again: a few milliseconds of the kernel's
+// time.
 const portion = 1024
 
-// apply adds, replaces, then deletes, so a destination that moves from one prefix to a longer or shorter one is covered all
-// the time.
+// apply adds, replaces, then deletes, so a destination that moves from one prefix to a longer or shorter one is covered
+// all the time.
 func (t *Table) apply(ctx context.Context, p plan) (Stats, []error) {
 	a := application{table: t, stats: Stats{Kept: p.kept}, foreign: &foreignRoutes{table: t}}
 	for part := range slices.Chunk(p.add, portion) {
@@ -70,9 +71,9 @@ func (a *application) add(routes []netlinkx.Route) {
 	a.replace(taken, exists)
 }
 
-// replace replaces routes of ours, or a predecessor's. The kernel replaces the first route with the same destination and
-// metric, of any owner, so a foreign one must be looked for. exists is the kernel's error when these were to be added; nil if
-// they were listed as ours.
+// replace replaces routes of ours, or a predecessor's. The kernel replaces the first route with the same destination
+// and metric, of any owner, so a foreign one must be looked for. exists is the kernel's error when these were to be
+// added; nil if they were listed as ours.
 func (a *application) replace(routes []netlinkx.Route, exists []error) {
 	var ready []netlinkx.Route
 	var replaced [][]netlinkx.Route
@@ -120,8 +121,8 @@ func (t *Table) untouchable(r netlinkx.Route) bool {
 	return !slices.Contains(t.opts.TakeOver, r.Protocol)
 }
 
-// foreignRoutes looks up others' routes, of which there may be many: they are listed when first asked for, which in a steady
-// state is never.
+// foreignRoutes looks up others' routes, of which there may be many: they are listed when first asked for, which in a
+// steady state is never.
 type foreignRoutes struct {
 	table *Table
 	byKey map[key][]netlinkx.Route

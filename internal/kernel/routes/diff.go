@@ -66,8 +66,8 @@ func (w *wanted) absent(r Route) (dev string, ok bool) {
 	return dev, len(r.Hops) > 0
 }
 
-// hops are those that the kernel is to use, in the order of sortHops. Of several, one whose link is away, or passes nothing, is left
-// out: the kernel would refuse the whole route, or go on to use a link that has lost its carrier.
+// hops are those that the kernel is to use, in the order of sortHops. Of several, one whose link is away, or passes
+// nothing, is left out: the kernel would refuse the whole route, or go on to use a link that has lost its carrier.
 func (w *wanted) hops(r Route) []netlinkx.Hop {
 	var hops, doubtful []netlinkx.Hop
 	for _, h := range r.Hops {
@@ -119,7 +119,8 @@ func (w *wanted) kernel(i int) netlinkx.Route {
 		k.Hops = hops
 	}
 	// IPv4 only: a destination on the link itself has link scope, and IPv6 routes have no scope.
-	onLink := k.Type == netlinkx.Unicast && !k.Via.IsValid() && !slices.ContainsFunc(k.Hops, func(h netlinkx.Hop) bool { return h.Via.IsValid() })
+	onLink := k.Type == netlinkx.Unicast && !k.Via.IsValid() &&
+		!slices.ContainsFunc(k.Hops, func(h netlinkx.Hop) bool { return h.Via.IsValid() })
 	if onLink && r.Dst.Addr().Is4() {
 		k.Scope = netlinkx.ScopeLink
 	}
@@ -139,8 +140,8 @@ const (
 	right
 )
 
-// diff compares by key, and overwrites actual. Of several actual routes with one key (made by another program that uses our protocol number)
-// one is kept or replaced, the others are removed.
+// diff compares by key, and overwrites actual. Of several actual routes with one key (made by another program that uses
+// our protocol number) one is kept or replaced, the others are removed.
 func (w *wanted) diff(actual []netlinkx.Route) plan {
 	for _, r := range actual {
 		sortHops(r.Hops)

@@ -88,7 +88,8 @@ func TestHopsDrift(t *testing.T) {
 	}{
 		{"one taken away", "route change 10.244.1.0/26 proto 84 via 10.0.0.2", routes.Stats{Replaced: 1, Kept: 4}},
 		{"one changed", "route change 10.244.1.0/26 proto 84 nexthop via 10.0.0.2 nexthop via 10.0.1.9", routes.Stats{Replaced: 1, Kept: 4}},
-		{"one more", "route change 10.244.1.0/26 proto 84 nexthop via 10.0.0.2 nexthop via 10.0.1.2 nexthop via 10.0.1.9", routes.Stats{Replaced: 1, Kept: 4}},
+		{"one more", "route change 10.244.1.0/26 proto 84 nexthop via 10.0.0.2 nexthop via 10.0.1.2 nexthop via 10.0.1.9",
+			routes.Stats{Replaced: 1, Kept: 4}},
 		{"weights", "route change 10.244.1.0/26 proto 84 nexthop via 10.0.0.2 weight 7 nexthop via 10.0.1.2", routes.Stats{Replaced: 1, Kept: 4}},
 		{"another order", "route change 10.244.1.0/26 proto 84 nexthop via 10.0.1.2 nexthop via 10.0.0.2", routes.Stats{Kept: 5}},
 		{"deleted", "route del 10.244.1.0/26", routes.Stats{Added: 1, Kept: 4}},
@@ -96,7 +97,8 @@ func TestHopsDrift(t *testing.T) {
 		{"IPv6 one taken away", "-6 route del fd00:1::/122 via 2001:db8::2 dev eth0", routes.Stats{Replaced: 1, Kept: 4}},
 		{"IPv6 one more", "-6 route append fd00:1::/122 via 2001:db8::9 dev eth0 proto 84", routes.Stats{Replaced: 1, Kept: 4}},
 		{"IPv6 deleted", "-6 route del fd00:1::/122", routes.Stats{Added: 1, Kept: 4}},
-		{"IPv6 weights", "-6 route replace fd00:1::/122 proto 84 nexthop via 2001:db8::2 weight 2 nexthop via 2001:db8:1::2", routes.Stats{Replaced: 1, Kept: 4}},
+		{"IPv6 weights", "-6 route replace fd00:1::/122 proto 84 nexthop via 2001:db8::2 weight 2 nexthop via 2001:db8:1::2",
+			routes.Stats{Replaced: 1, Kept: 4}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			repair(t, viaBoth, viaBothTable, tt.command, tt.want)
@@ -126,9 +128,11 @@ func TestHopWithoutLink(t *testing.T) {
 	}{
 		// The kernel itself marks the next hops; the routes by one next hop alone go with the link.
 		"down": {
-			[]string{"link set eth0 down"}, []string{"link set eth0 up"}, routes.Stats{Replaced: 3, Kept: 1}, routes.Stats{Replaced: 3, Added: 1, Kept: 1},
+			[]string{"link set eth0 down"}, []string{"link set eth0 up"}, routes.Stats{Replaced: 3, Kept: 1},
+			routes.Stats{Replaced: 3, Added: 1, Kept: 1},
 		},
-		"no carrier": {[]string{"link set far0 down"}, []string{"link set far0 up"}, routes.Stats{Replaced: 3, Kept: 2}, routes.Stats{Replaced: 3, Kept: 2}},
+		"no carrier": {[]string{"link set far0 down"}, []string{"link set far0 up"}, routes.Stats{Replaced: 3, Kept: 2},
+			routes.Stats{Replaced: 3, Kept: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := rack(t)
@@ -190,7 +194,8 @@ func TestHopsRefused(t *testing.T) {
 		"10.244.1.0/26 nexthop via 10.0.0.2 dev eth0 nexthop via fd00::1 dev eth1":             "family",
 		"10.244.1.0/26 nexthop via 10.0.0.2 dev eth0 nexthop via 10.0.0.2 dev eth0":            "twice",
 		"10.244.1.0/26 nexthop via 10.0.0.2 dev eth0 weight 257 nexthop via 10.0.1.2 dev eth1": "weight 257",
-		"10.244.1.0/26 nexthop via 10.0.0.2 dev eth0 nexthop via 10.7.1.2 dev eth1":            "10.244.1.0/26", // the kernel: no route to the next hop
+		// the kernel: no route to the next hop
+		"10.244.1.0/26 nexthop via 10.0.0.2 dev eth0 nexthop via 10.7.1.2 dev eth1": "10.244.1.0/26",
 	} {
 		ns := rack(t)
 		tb := routes.New(ns.Conn, routes.Options{})
@@ -275,7 +280,8 @@ func TestHopsChangeWithoutAGap(t *testing.T) {
 
 // isFull: the neighbour that nobody is has too many packets waiting.
 func isFull(err error) bool {
-	return strings.Contains(err.Error(), "no buffer space") || strings.Contains(err.Error(), "host is unreachable") || strings.Contains(err.Error(), "no route to host")
+	return strings.Contains(err.Error(), "no buffer space") || strings.Contains(err.Error(), "host is unreachable") ||
+		strings.Contains(err.Error(), "no route to host")
 }
 
 func TestEqual(t *testing.T) {

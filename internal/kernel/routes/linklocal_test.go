@@ -48,7 +48,8 @@ func TestLinkLocal(t *testing.T) {
 	}
 	// Each form is replaced in place by the other.
 	plain := slices.Clone(unnumbered)
-	plain[0], plain[1], plain[5] = "10.244.1.0/26 via 10.0.0.2 dev eth0", "10.244.2.0/26 via fe80::1 dev eth1", "fd00:2::/122 via 2001:db8::2 dev eth0"
+	plain[0], plain[1], plain[5] = "10.244.1.0/26 via 10.0.0.2 dev eth0", "10.244.2.0/26 via fe80::1 dev eth1",
+		"fd00:2::/122 via 2001:db8::2 dev eth0"
 	sync(t, tb, routes.Stats{Replaced: 3, Kept: 4}, plain...)
 	sync(t, tb, routes.Stats{Replaced: 3, Kept: 4}, unnumbered...)
 	wantHops(t, ns, unnumberedTable...)
@@ -61,13 +62,15 @@ func TestLinkLocalDrift(t *testing.T) {
 		command string
 		want    routes.Stats
 	}{
-		"another router":          {"route change 10.244.1.0/26 proto 84 via inet6 fe80::9 dev eth0", routes.Stats{Replaced: 1, Kept: 6}},
-		"another link":            {"route change 10.244.1.0/26 proto 84 via inet6 fe80::1 dev eth1", routes.Stats{Replaced: 1, Kept: 6}},
-		"by IPv4":                 {"route change 10.244.1.0/26 proto 84 via 10.0.0.2 dev eth0", routes.Stats{Replaced: 1, Kept: 6}},
-		"deleted":                 {"route del 10.244.1.0/26", routes.Stats{Added: 1, Kept: 6}},
-		"one of two taken away":   {"route change 10.244.2.0/26 proto 84 via inet6 fe80::1 dev eth0", routes.Stats{Replaced: 1, Kept: 6}},
-		"two in another order":    {"route change 10.244.2.0/26 proto 84 nexthop via inet6 fe80::1 dev eth1 nexthop via inet6 fe80::1 dev eth0", routes.Stats{Kept: 7}},
-		"weights":                 {"route change 10.244.3.0/26 proto 84 nexthop via inet6 fe80::1 dev eth0 nexthop via 10.0.1.2 dev eth1", routes.Stats{Replaced: 1, Kept: 6}},
+		"another router":        {"route change 10.244.1.0/26 proto 84 via inet6 fe80::9 dev eth0", routes.Stats{Replaced: 1, Kept: 6}},
+		"another link":          {"route change 10.244.1.0/26 proto 84 via inet6 fe80::1 dev eth1", routes.Stats{Replaced: 1, Kept: 6}},
+		"by IPv4":               {"route change 10.244.1.0/26 proto 84 via 10.0.0.2 dev eth0", routes.Stats{Replaced: 1, Kept: 6}},
+		"deleted":               {"route del 10.244.1.0/26", routes.Stats{Added: 1, Kept: 6}},
+		"one of two taken away": {"route change 10.244.2.0/26 proto 84 via inet6 fe80::1 dev eth0", routes.Stats{Replaced: 1, Kept: 6}},
+		"two in another order": {"route change 10.244.2.0/26 proto 84 nexthop via inet6 fe80::1 dev eth1 nexthop via inet6 fe80::1 dev eth0",
+			routes.Stats{Kept: 7}},
+		"weights": {"route change 10.244.3.0/26 proto 84 nexthop via inet6 fe80::1 dev eth0 nexthop via 10.0.1.2 dev eth1",
+			routes.Stats{Replaced: 1, Kept: 6}},
 		"IPv6 by another link":    {"-6 route replace fd00:1::/122 proto 84 via fe80::1 dev eth1", routes.Stats{Replaced: 1, Kept: 6}},
 		"IPv6 one of two is gone": {"-6 route del fd00:2::/122 via fe80::1 dev eth1", routes.Stats{Replaced: 1, Kept: 6}},
 	} {
@@ -87,10 +90,12 @@ func TestLinkLocalForeign(t *testing.T) {
 		ns.Run(t, "ip", strings.Fields(r)...)
 	}
 	stats, err := routes.New(ns.Conn, routes.Options{}).Sync(t.Context(), parsed(t, unnumbered[:2]...))
-	if stats != (routes.Stats{}) || !errtest.Names(err, "10.244.1.0/26 via inet6 fe80::9 proto bird not ours") || strings.Count(err.Error(), "inet6 fe80::9") != 3 {
+	if stats != (routes.Stats{}) || !errtest.Names(err, "10.244.1.0/26 via inet6 fe80::9 proto bird not ours") ||
+		strings.Count(err.Error(), "inet6 fe80::9") != 3 {
 		t.Errorf("Sync = %+v, %v", stats, err)
 	}
-	sync(t, routes.New(ns.Conn, routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD}}), routes.Stats{Replaced: 2}, unnumbered[:2]...)
+	sync(t, routes.New(ns.Conn, routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD}}),
+		routes.Stats{Replaced: 2}, unnumbered[:2]...)
 	wantTable(t, ns, "bird")
 	wantHops(t, ns, unnumberedTable[:2]...)
 }
@@ -99,9 +104,11 @@ func TestLinkLocalForeign(t *testing.T) {
 func TestLinkLocalWithoutLink(t *testing.T) {
 	ns := rack(t)
 	tb := routes.New(ns.Conn, routes.Options{})
-	want := append(slices.Clone(unnumbered), "10.244.9.0/26 via fe80::1 dev eth9", "10.244.8.0/26 nexthop via fe80::1 dev eth9 nexthop via fe80::1 dev eth0")
+	want := append(slices.Clone(unnumbered), "10.244.9.0/26 via fe80::1 dev eth9",
+		"10.244.8.0/26 nexthop via fe80::1 dev eth9 nexthop via fe80::1 dev eth0")
 	stats, err := tb.Sync(t.Context(), parsed(t, want...))
-	if stats != (routes.Stats{Added: 8}) || !errtest.Names(err, "10.244.9.0/26 via inet6 fe80::1 dev eth9: there is no device eth9") || strings.Contains(err.Error(), "10.244.8.0") {
+	if stats != (routes.Stats{Added: 8}) || !errtest.Names(err, "10.244.9.0/26 via inet6 fe80::1 dev eth9: there is no device eth9") ||
+		strings.Contains(err.Error(), "10.244.8.0") {
 		t.Errorf("Sync = %+v, %v", stats, err)
 	}
 	netnstest.Cable(t, ns, "eth9", ns, "far9")

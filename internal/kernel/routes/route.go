@@ -18,8 +18,8 @@ type Route struct {
 	Dst  netip.Prefix
 	Type netlinkx.RouteType // 0: unicast
 
-	// Hops are the next hops that the traffic is spread over, in any order: at least one and at most MaxHops for a unicast route,
-	// none for another.
+	// Hops are the next hops that the traffic is spread over, in any order: at least one and at most MaxHops for a unicast
+	// route, none for another.
 	Hops   []Hop
 	Src    netip.Addr
 	Metric uint32
@@ -27,8 +27,8 @@ type Route struct {
 
 // Hop is a next hop.
 type Hop struct {
-	// Via is an address of the destination's family, or of IPv6 on Dev's link itself (fe80::/10, without a zone), by which IPv4 destinations
-	// are reached, too (RFC 8950). Invalid: the destination is on Dev's link.
+	// Via is an address of the destination's family, or of IPv6 on Dev's link itself (fe80::/10, without a zone), by which
+	// IPv4 destinations are reached, too (RFC 8950). Invalid: the destination is on Dev's link.
 	Via netip.Addr
 
 	// Dev is the output link's name. Names are looked up at each Sync: a link that was made anew has another index.
@@ -86,7 +86,8 @@ func (r Route) String() string {
 	return s
 }
 
-// towards is the hop of a route to dst in ip-route's words, with a space before, and without what belongs at a line's end.
+// towards is the hop of a route to dst in ip-route's words, with a space before, and without what belongs at a line's
+// end.
 func (h Hop) towards(dst netip.Prefix) string {
 	s := netlinkx.Via(h.Via, dst)
 	if h.Dev != "" {

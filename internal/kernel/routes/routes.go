@@ -10,11 +10,12 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// DefaultProtocol marks our routes. It is none of BIRD's (12), Felix's (80) or FRR's (186): a Felix on the same node deletes
-// every route of protocol 80 that is not its own.
+// DefaultProtocol marks our routes. It is none of BIRD's (12), Felix's (80) or FRR's (186): a Felix on the same node
+// deletes every route of protocol 80 that is not its own.
 const DefaultProtocol netlinkx.Protocol = 84
 
-// ErrForeign says that a route that is not ours is in the place of a desired one, or beside it where the kernel cannot tell them apart.
+// ErrForeign says that a route that is not ours is in the place of a desired one, or beside it where the kernel cannot
+// tell them apart.
 var ErrForeign = errors.New("a foreign route is in the way")
 
 // Options says whose routes a Table keeps.
@@ -25,10 +26,10 @@ type Options struct {
 	// Table is the routing table; 0: main.
 	Table int
 
-	// TakeOver names protocols of a predecessor (BIRD's 12, Felix's 80). Its routes are replaced where they stand in the place of
-	// desired ones. A complete Sync also removes those to desired destinations with other metrics, which would be used again
-	// once ours are withdrawn, those through Devices, and those that Predecessors names. Its other routes are not touched, nor are those
-	// to pods, which need no next hop.
+	// TakeOver names protocols of a predecessor (BIRD's 12, Felix's 80). Its routes are replaced where they stand in the
+	// place of desired ones. A complete Sync also removes those to desired destinations with other metrics, which would be
+	// used again once ours are withdrawn, those through Devices, and those that Predecessors names. Its other routes are
+	// not touched, nor are those to pods, which need no next hop.
 	TakeOver []netlinkx.Protocol
 
 	// Devices are links through which only this agent and its predecessor have routes.
@@ -39,8 +40,8 @@ type Options struct {
 type Predecessors struct {
 	// Ranges are those in which all routes by a next hop, and all that drop, were made for the cluster.
 	Ranges []netip.Prefix
-	// Alive are protocols of predecessors that still run: what they have stays, also in the place of desired routes. Two that
-	// replace each other's routes would do so for ever.
+	// Alive are protocols of predecessors that still run: what they have stays, also in the place of desired routes. Two
+	// that replace each other's routes would do so for ever.
 	Alive []netlinkx.Protocol
 }
 
@@ -54,7 +55,8 @@ type Stats struct {
 	Left     int // desired, and left to a predecessor that still runs
 }
 
-// Table keeps our routes in one network namespace. Present routes are read from the kernel each time. It is for one goroutine.
+// Table keeps our routes in one network namespace. Present routes are read from the kernel each time. It is for one
+// goroutine.
 type Table struct {
 	conn         *netlinkx.Conn
 	opts         Options
@@ -79,17 +81,18 @@ func New(conn *netlinkx.Conn, opts Options) *Table {
 	return &Table{conn: conn, opts: opts}
 }
 
-// Sync makes our routes equal to desired, which is the whole set: what is ours and not in it is deleted. Routes that are
-// right are not written, and one that differs is replaced without a gap.
+// Sync makes our routes equal to desired, which is the whole set: what is ours and not in it is deleted. Routes that
+// are right are not written, and one that differs is replaced without a gap.
 //
-// A route that can't be had (its link does not exist, a foreign route is in its place, the kernel refuses it) does not keep
-// Sync from the others; an existing route of ours in its place stays. The error joins all such cases, and Stats tells what was
-// done. Two desired routes with one destination and metric are an error before anything is written.
+// A route that can't be had (its link does not exist, a foreign route is in its place, the kernel refuses it) does not
+// keep Sync from the others; an existing route of ours in its place stays. The error joins all such cases, and Stats
+// tells what was done. Two desired routes with one destination and metric are an error before anything is written.
 func (t *Table) Sync(ctx context.Context, desired []Route) (Stats, error) {
 	return t.sync(ctx, desired, true)
 }
 
-// Merge is Sync without the last step: routes of ours that are not desired stay. It is for while desired may be incomplete.
+// Merge is Sync without the last step: routes of ours that are not desired stay. It is for while desired may be
+// incomplete.
 func (t *Table) Merge(ctx context.Context, desired []Route) (Stats, error) {
 	return t.sync(ctx, desired, false)
 }
@@ -162,8 +165,8 @@ func (t *Table) devices(desired []Route) (map[string]link, error) {
 	return links, nil
 }
 
-// leftBehind lists a predecessor's routes that are to go: see Options.TakeOver. Those that are in the place of a desired route are
-// not among them.
+// leftBehind lists a predecessor's routes that are to go: see Options.TakeOver. Those that are in the place of a
+// desired route are not among them.
 func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
 	for _, protocol := range t.opts.TakeOver {
 		if slices.Contains(t.predecessors.Alive, protocol) {

@@ -19,7 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// node makes a namespace with eth0 (10.0.0.1/24, 2001:db8::1/64) and tun, a link without addresses that stands for a tunnel.
+// node makes a namespace with eth0 (10.0.0.1/24, 2001:db8::1/64) and tun, a link without addresses that stands for a
+// tunnel.
 func node(t testing.TB) *netnstest.NS {
 	ns := netnstest.New(t)
 	netnstest.Cable(t, ns, "eth0", ns, "far")
@@ -152,13 +153,15 @@ func TestMergeDeletesNothing(t *testing.T) {
 	if want := (routes.Stats{Added: 1, Replaced: 1, Held: 1}); err != nil || got != want {
 		t.Errorf("Merge = %+v, %v; want %+v", got, err, want)
 	}
-	wantTable(t, ns, "84", "10.244.1.0/26 via 10.0.0.2 dev tun onlink", "10.244.2.0/26 via 10.0.0.4 dev eth0", "10.244.4.0/26 via 10.0.0.3 dev eth0")
+	wantTable(t, ns, "84", "10.244.1.0/26 via 10.0.0.2 dev tun onlink", "10.244.2.0/26 via 10.0.0.4 dev eth0",
+		"10.244.4.0/26 via 10.0.0.3 dev eth0")
 }
 
 // TestSteadyWritesNothing listens to all that the kernel tells of links, addresses, routes and rules.
 func TestSteadyWritesNothing(t *testing.T) {
 	ns := node(t)
-	tb := routes.New(ns.Conn, routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}, Devices: []string{"tun"}})
+	tb := routes.New(ns.Conn,
+		routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}, Devices: []string{"tun"}})
 	many := append(tenThousand(), parsed(t, aNode...)...)
 	if _, err := tb.Sync(t.Context(), many); err != nil {
 		t.Fatal(err)
@@ -196,15 +199,20 @@ func TestDriftIsRepaired(t *testing.T) {
 		{"kind changed", "route change blackhole 10.244.0.0/26 proto 84", routes.Stats{Replaced: 1, Kept: 5}},
 		{"IPv6 next hop changed", "-6 route change fd00:1::/122 via 2001:db8::9 dev eth0 proto 84", routes.Stats{Replaced: 1, Kept: 5}},
 		{"IPv6 kind changed", "-6 route replace unreachable fd00:1::/122 proto 84", routes.Stats{Replaced: 1, Kept: 5}},
-		{"spread over next hops", "route change 10.244.2.0/26 proto 84 nexthop via 10.0.0.3 nexthop via 10.0.0.4", routes.Stats{Replaced: 1, Kept: 5}},
+		{"spread over next hops", "route change 10.244.2.0/26 proto 84 nexthop via 10.0.0.3 nexthop via 10.0.0.4",
+			routes.Stats{Replaced: 1, Kept: 5}},
 		{"one too many", "route add 10.244.9.0/26 via 10.0.0.2 dev tun onlink proto 84", routes.Stats{Deleted: 1, Kept: 6}},
 		{"another metric", "route add 10.244.1.0/26 via 10.0.0.2 dev tun onlink proto 84 metric 50", routes.Stats{Deleted: 1, Kept: 6}},
 		{"a second with the same key", "route append 10.244.2.0/26 via 10.0.0.9 dev eth0 proto 84", routes.Stats{Deleted: 1, Kept: 6}},
-		{"one too many with several next hops", "route add 10.244.9.0/26 proto 84 nexthop via 10.0.0.3 nexthop via 10.0.0.4", routes.Stats{Deleted: 1, Kept: 6}},
+		{"one too many with several next hops", "route add 10.244.9.0/26 proto 84 nexthop via 10.0.0.3 nexthop via 10.0.0.4",
+			routes.Stats{Deleted: 1, Kept: 6}},
 		{"a locked MTU", "route change 10.244.2.0/26 via 10.0.0.3 dev eth0 proto 84 mtu lock 1200", routes.Stats{Replaced: 1, Kept: 5}},
 		{"another with a type of service", "route add 10.244.2.0/26 via 10.0.0.3 dev eth0 proto 84 tos 0x10", routes.Stats{Deleted: 1, Kept: 6}},
-		{"IPv6 spread over next hops", "-6 route replace fd00:1::/122 proto 84 nexthop via 2001:db8::2 dev eth0 nexthop via 2001:db8::3 dev eth0", routes.Stats{Replaced: 1, Kept: 5}},
-		{"IPv6 one too many with several next hops", "-6 route add fd00:9::/122 proto 84 nexthop via 2001:db8::2 dev eth0 nexthop via 2001:db8::3 dev eth0", routes.Stats{Deleted: 1, Kept: 6}},
+		{"IPv6 spread over next hops", "-6 route replace fd00:1::/122 proto 84 nexthop via 2001:db8::2 dev eth0 nexthop via 2001:db8::3 dev eth0",
+			routes.Stats{Replaced: 1, Kept: 5}},
+		{"IPv6 one too many with several next hops",
+			"-6 route add fd00:9::/122 proto 84 nexthop via 2001:db8::2 dev eth0 nexthop via 2001:db8::3 dev eth0",
+			routes.Stats{Deleted: 1, Kept: 6}},
 		{"IPv6 deleted", "-6 route del fd00:1::/122", routes.Stats{Added: 1, Kept: 5}},
 		{"IPv6 unreachable deleted", "-6 route del unreachable fd00::/122", routes.Stats{Added: 1, Kept: 5}},
 		{"link taken down and up", "link set tun down", routes.Stats{Added: 1, Kept: 5}},
@@ -272,9 +280,11 @@ func TestForeignRouteBesideOurs(t *testing.T) {
 
 func TestTakeOver(t *testing.T) {
 	ns := node(t)
-	tb := routes.New(ns.Conn, routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}, Devices: []string{"tun"}})
+	tb := routes.New(ns.Conn,
+		routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}, Devices: []string{"tun"}})
 	for _, r := range []string{
-		"10.244.1.0/26 via 10.0.0.2 dev tun onlink proto bird", "blackhole 10.244.0.0/26 proto 80", "10.99.0.0/26 via 10.0.0.2 dev eth0 proto bird",
+		"10.244.1.0/26 via 10.0.0.2 dev tun onlink proto bird", "blackhole 10.244.0.0/26 proto 80",
+		"10.99.0.0/26 via 10.0.0.2 dev eth0 proto bird",
 		"10.244.2.0/26 via 10.0.0.9 dev eth0 proto bird metric 1024",  // would come up again once ours is withdrawn
 		"10.98.0.0/26 via 10.0.0.9 dev tun onlink proto 80",           // the predecessor's, of a block that nobody has
 		"10.97.0.0/26 via 10.0.0.9 dev tun onlink proto static",       // anybody's
@@ -441,7 +451,8 @@ func TestTenThousand(t *testing.T) {
 		desired []routes.Route
 		want    routes.Stats
 	}{
-		{desired, routes.Stats{Added: n}}, {desired, routes.Stats{Kept: n}}, {moved, routes.Stats{Replaced: n}}, {moved[:n/2], routes.Stats{Kept: n / 2, Deleted: n / 2}},
+		{desired, routes.Stats{Added: n}}, {desired, routes.Stats{Kept: n}}, {moved, routes.Stats{Replaced: n}},
+		{moved[:n/2], routes.Stats{Kept: n / 2, Deleted: n / 2}},
 		{nil, routes.Stats{Deleted: n / 2}}, {nil, routes.Stats{}},
 	} {
 		begin := time.Now()
@@ -466,8 +477,8 @@ func (c *countdown) Err() error {
 	return nil
 }
 
-// TestUnfinished ends Sync's context at each point where it is looked at. What is done by then is right, Stats says how much it was,
-// and the next Sync does the rest.
+// TestUnfinished ends Sync's context at each point where it is looked at. What is done by then is right, Stats says how
+// much it was, and the next Sync does the rest.
 func TestUnfinished(t *testing.T) {
 	t.Parallel()
 	ns := node(t)
@@ -522,7 +533,8 @@ func TestManyErrors(t *testing.T) {
 // keeper makes a Sync whenever the kernel tells of a change that matters, as the agent does; it counts them.
 func keeper(t *testing.T, ns *netnstest.NS, desired []routes.Route) (passes func() int) {
 	t.Helper()
-	wake, err := ns.Conn.SubscribeToOthers(t.Context(), netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents, routes.DefaultProtocol, netlinkx.ProtocolBoot)
+	wake, err := ns.Conn.SubscribeToOthers(t.Context(), netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents,
+		routes.DefaultProtocol, netlinkx.ProtocolBoot)
 	errtest.Must(t, err)
 	tb := routes.New(ns.Conn, routes.Options{})
 	if _, err := tb.Sync(t.Context(), desired); err != nil {
@@ -547,8 +559,8 @@ func keeper(t *testing.T, ns *netnstest.NS, desired []routes.Route) (passes func
 	return func() int { return int(count.Load()) }
 }
 
-// TestLinkComesBack: a link is made anew, by the same name, with another index. The kernel says nothing of the routes that went with
-// the old one.
+// TestLinkComesBack: a link is made anew, by the same name, with another index. The kernel says nothing of the routes
+// that went with the old one.
 func TestLinkComesBack(t *testing.T) {
 	ns := node(t)
 	keeper(t, ns, parsed(t, aNode...))
@@ -584,8 +596,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	waittest.Until(t, 20*time.Second, what, is)
 }
 
-// TestNoPassForNothing: the loop that keeps routes is woken by none of its own changes, and by nothing that a foreign daemon
-// does to routes of its own. Events come in their order, so that the change by hand is heard last.
+// TestNoPassForNothing: the loop that keeps routes is woken by none of its own changes, and by nothing that a foreign
+// daemon does to routes of its own. Events come in their order, so that the change by hand is heard last.
 func TestNoPassForNothing(t *testing.T) {
 	ns := node(t)
 	ns.Quiet(t, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents)
@@ -637,7 +649,8 @@ func BenchmarkTenThousand(b *testing.B) {
 	measure("delete", desired, nil, n)
 }
 
-// TestPredecessors: inside the cluster's ranges nothing of a predecessor stays but the ways to pods; a predecessor that still runs keeps all.
+// TestPredecessors: inside the cluster's ranges nothing of a predecessor stays but the ways to pods; a predecessor that
+// still runs keeps all.
 func TestPredecessors(t *testing.T) {
 	ns := node(t)
 	for _, r := range []string{

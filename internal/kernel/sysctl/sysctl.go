@@ -16,12 +16,12 @@ import (
 // mounted elsewhere.
 const DefaultRoot Root = "/proc/sys"
 
-// Root is the directory below which keys are looked up; the empty Root means DefaultRoot. Keys below net are those of the
-// network namespace of the calling thread, whatever the root.
+// Root is the directory below which keys are looked up; the empty Root means DefaultRoot. Keys below net are those of
+// the network namespace of the calling thread, whatever the root.
 type Root string
 
-// Key is a parameter's name in parts. It is not a dotted string because interface names, which are parts of many keys, may
-// contain dots.
+// Key is a parameter's name in parts. It is not a dotted string because interface names, which are parts of many keys,
+// may contain dots.
 type Key []string
 
 // String is the key as sysctl(8) writes it, with slashes for separators.
@@ -43,8 +43,8 @@ func (r Root) Get(key Key) (string, error) {
 // Set gives a parameter a value unless it has it already. The error wraps fs.ErrNotExist if the kernel has no such
 // parameter.
 //
-// It is a matter of four system calls, without the runtime's poller, which would be asked in vain for each file: a pod needs
-// a dozen parameters.
+// It is a matter of four system calls, without the runtime's poller, which would be asked in vain for each file: a pod
+// needs a dozen parameters.
 func (r Root) Set(key Key, value string) error {
 	path, err := r.path(key)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// devices removes the tunnels and the pods' links. A pod that still runs has no network from then on, as it would have none without
-// the routes to it. Where something takes the agent's place they are its own.
+// devices removes the tunnels and the pods' links. A pod that still runs has no network from then on, as it would have
+// none without the routes to it. Where something takes the agent's place they are its own.
 func (h Handover) devices(ctx context.Context) ([]Step, error) {
 	if !h.All {
 		return nil, nil

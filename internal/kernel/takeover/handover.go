@@ -21,7 +21,8 @@ type Handover struct {
 	Table  *nft.Table
 	// Protocol is the mark of the agent's routes.
 	Protocol netlinkx.Protocol
-	// All: nothing takes the agent's place. Its routes and tables are removed; else the routes are given to Calico's programs.
+	// All: nothing takes the agent's place. Its routes and tables are removed; else the routes are given to Calico's
+	// programs.
 	All bool
 	// DryRun: nothing is done.
 	DryRun bool
@@ -32,11 +33,11 @@ type Step struct{ What, About string }
 
 // Run does it, and returns what was done, or would be. To run it again does no harm.
 //
-// Calico's programs can't put routes in the place of ours, as BIRD takes these for an administrator's and Felix does not have
-// them in sight. Given their protocol numbers they are taken for what they made themselves: what is right stays, and the rest is
-// replaced or removed by them. A packet always finds a route. Where Calico has its own to the same destination already, ours is
-// removed. Our rules of nftables go when Felix has its policies in force, and not before: else packets would leave the pools untranslated, and
-// pods would be without policy.
+// Calico's programs can't put routes in the place of ours, as BIRD takes these for an administrator's and Felix does
+// not have them in sight. Given their protocol numbers they are taken for what they made themselves: what is right
+// stays, and the rest is replaced or removed by them. A packet always finds a route. Where Calico has its own to the
+// same destination already, ours is removed. Our rules of nftables go when Felix has its policies in force, and not
+// before: else packets would leave the pools untranslated, and pods would be without policy.
 // The devices of tunnels are Calico's too, and stay, as do the links of pods; with All they go.
 func (h Handover) Run(ctx context.Context) ([]Step, error) {
 	var steps []Step
@@ -108,7 +109,8 @@ func (h Handover) calico() (theirs map[netip.Prefix]bool, tunnels []int, err err
 }
 
 // sort decides on each of our routes. names are the links'.
-func (h Handover) sort(ours []netlinkx.Route, theirs map[netip.Prefix]bool, tunnels []int, names map[int]string) (give, remove []netlinkx.Route, steps []Step) {
+func (h Handover) sort(ours []netlinkx.Route, theirs map[netip.Prefix]bool, tunnels []int,
+	names map[int]string) (give, remove []netlinkx.Route, steps []Step) {
 	for _, r := range ours {
 		given := r
 		given.Protocol = netlinkx.ProtocolBIRD

@@ -22,8 +22,8 @@ import (
 
 var pools = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 
-// calicoNode is a namespace as Calico leaves a node, by what is known of its versions up to 3.31: a pool without encapsulation, one
-// with VXLAN, a pod, and what Felix has of rules in its mode of nftables.
+// calicoNode is a namespace as Calico leaves a node, by what is known of its versions up to 3.31: a pool without
+// encapsulation, one with VXLAN, a pod, and what Felix has of rules in its mode of nftables.
 func calicoNode(t testing.TB) *netnstest.NS {
 	t.Helper()
 	ns := netnstest.New(t)
@@ -34,7 +34,8 @@ func calicoNode(t testing.TB) *netnstest.NS {
 	ns.Up(t, "vxlan.calico")
 	for _, r := range []string{
 		"blackhole 10.244.0.0/26 proto bird", "10.244.0.5 dev cali1 scope link", "10.244.1.0/26 via 10.0.0.2 dev eth0 proto bird",
-		"10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 80 onlink", "blackhole 10.244.199.0/26 proto 80", "10.244.9.0/26 via 10.0.0.9 dev eth0 proto bird",
+		"10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 80 onlink", "blackhole 10.244.199.0/26 proto 80",
+		"10.244.9.0/26 via 10.0.0.9 dev eth0 proto bird",
 	} {
 		ns.Run(t, "ip", append([]string{"route", "add"}, strings.Fields(r)...)...)
 	}
@@ -61,7 +62,8 @@ func felix(t testing.TB, ns *netnstest.NS) {
 var desired = []routes.Route{
 	{Dst: netip.MustParsePrefix("10.244.0.0/26"), Type: netlinkx.Unreachable},
 	routes.To(netip.MustParsePrefix("10.244.1.0/26"), routes.Hop{Via: netip.MustParseAddr("10.0.0.2"), Dev: "eth0"}),
-	routes.To(netip.MustParsePrefix("10.244.200.0/26"), routes.Hop{Via: netip.MustParseAddr("10.244.200.0"), Dev: "vxlan.calico", Onlink: true}),
+	routes.To(netip.MustParsePrefix("10.244.200.0/26"),
+		routes.Hop{Via: netip.MustParseAddr("10.244.200.0"), Dev: "vxlan.calico", Onlink: true}),
 }
 
 // takeover is what of the agent has to do with a takeover.
@@ -72,7 +74,8 @@ type takeover struct {
 
 func newTakeover(ns *netnstest.NS, remove bool) takeover {
 	crypt := wireguard.New(ns.Conn, routes.DefaultProtocol, Protocols)
-	h := takeover{NewWatch(ns.Conn, nft.New(ns.Namespace), crypt, remove), routes.New(ns.Conn, routes.Options{TakeOver: Protocols, Devices: []string{"vxlan.calico"}})}
+	h := takeover{NewWatch(ns.Conn, nft.New(ns.Namespace), crypt, remove),
+		routes.New(ns.Conn, routes.Options{TakeOver: Protocols, Devices: []string{"vxlan.calico"}})}
 	h.sockets = func() (found []string, err error) {
 		err = ns.Namespace.Do(func() error {
 			found, err = listeningBIRD()
@@ -162,8 +165,8 @@ func TestTakeOverAndBack(t *testing.T) {
 	wantRoutes(t, ns, calicos...)
 }
 
-// TestRulesGoOnceOthersAreInPlace: Felix's rules stay until the agent's are in place, and go as soon as that is so; the agent's stay until
-// Felix has policies in force, in each of its modes.
+// TestRulesGoOnceOthersAreInPlace: Felix's rules stay until the agent's are in place, and go as soon as that is so; the
+// agent's stay until Felix has policies in force, in each of its modes.
 func TestRulesGoOnceOthersAreInPlace(t *testing.T) {
 	ns := calicoNode(t)
 	h := newTakeover(ns, true)
@@ -217,11 +220,12 @@ func TestHandoverWhereCalicoHasItsOwn(t *testing.T) {
 	if err != nil || len(did) != 3 {
 		t.Errorf("%v, %v", did, err)
 	}
-	wantRoutes(t, ns, "blackhole 10.244.0.0/26 proto bird", "10.244.0.5 dev cali1 scope link", "10.244.1.0/26 via 10.0.0.3 dev eth0 proto bird metric 1024",
-		"10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 80 onlink")
+	wantRoutes(t, ns, "blackhole 10.244.0.0/26 proto bird", "10.244.0.5 dev cali1 scope link",
+		"10.244.1.0/26 via 10.0.0.3 dev eth0 proto bird metric 1024", "10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 80 onlink")
 }
 
-// TestHandoverOfAll: a pod's link goes, by its name or its alias, and a pair that is somebody else's stays, although a route leads to it.
+// TestHandoverOfAll: a pod's link goes, by its name or its alias, and a pair that is somebody else's stays, although a
+// route leads to it.
 func TestHandoverOfAll(t *testing.T) {
 	ns, pod := calicoNode(t), netnstest.New(t)
 	newTakeover(ns, true).pass(t, time.Now())
@@ -325,7 +329,8 @@ func TestRulesAreToldOf(t *testing.T) {
 	now := time.Now()
 	h.pass(t, now)
 	text := errors.Join(h.Problems(now)...).Error()
-	difftest.Contains(t, text, "table ip calico", "TORTIE_REMOVE_CALICO_RULES", "ip rule 99 leads packets to table 1", "chain cali-FORWARD of table filter")
+	difftest.Contains(t, text, "table ip calico", "TORTIE_REMOVE_CALICO_RULES", "ip rule 99 leads packets to table 1",
+		"chain cali-FORWARD of table filter")
 	if did, err := RemoveRules(t.Context(), ns.Conn, nft.New(ns.Namespace), true); err != nil || len(did) != 1 {
 		t.Errorf("would %v, %v", did, err)
 	}
@@ -344,7 +349,8 @@ func TestRulesAreToldOf(t *testing.T) {
 	}
 }
 
-// TestRuleOfOurOwn: a starting agent that is not to encrypt any more keeps the rule of the one before for a while. It is not told of; one of Felix's is.
+// TestRuleOfOurOwn: a starting agent that is not to encrypt any more keeps the rule of the one before for a while. It
+// is not told of; one of Felix's is.
 func TestRuleOfOurOwn(t *testing.T) {
 	const rule = "priority 99 not fwmark 0x200000/0x200000 table 1"
 	ns := netnstest.New(t)

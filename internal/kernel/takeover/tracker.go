@@ -7,7 +7,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// What was taken away and came back is left alone for at least shortPause, for twice as long each time, for longPause at most.
+// What was taken away and came back is left alone for at least shortPause, for twice as long each time, for longPause
+// at most.
 const (
 	shortPause = 5 * time.Minute
 	longPause  = 2 * time.Hour
@@ -15,7 +16,8 @@ const (
 	mostTaken = 1 << 16
 )
 
-// Tracker finds out by what happens to what is taken away from predecessors whether they still run. The zero value knows of nothing.
+// Tracker finds out by what happens to what is taken away from predecessors whether they still run. The zero value
+// knows of nothing.
 type Tracker struct {
 	routes map[netlinkx.Protocol]*taken[route]
 	rules  taken[struct{}]
@@ -34,7 +36,8 @@ type taken[K comparable] struct {
 	until time.Time // it is left alone
 }
 
-// take notes removed objects. If one was removed before, its owner has restored it: then it pauses, twice as long each time.
+// take notes removed objects. If one was removed before, its owner has restored it: then it pauses, twice as long each
+// time.
 func (t *taken[K]) take(now time.Time, keys ...K) {
 	if t.away == nil {
 		t.away = map[K]bool{}

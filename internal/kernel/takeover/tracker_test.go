@@ -98,7 +98,8 @@ cut
 	}
 }
 
-// FuzzFindBIRD: whatever the list of Unix sockets says, what is taken for a control socket of BIRD is in it and ends in .ctl.
+// FuzzFindBIRD: whatever the list of Unix sockets says, what is taken for a control socket of BIRD is in it and ends in
+// .ctl.
 func FuzzFindBIRD(f *testing.F) {
 	f.Add("0: 2 0 00010000 0001 01 20001 /var/run/calico/bird.ctl\n")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -119,7 +120,8 @@ func FuzzSort(f *testing.F) {
 		var ours []netlinkx.Route
 		theirs := map[netip.Prefix]bool{}
 		for i := range random.IntN(20) {
-			r := netlinkx.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24), Protocol: 84, Dev: random.IntN(4), Metric: uint32(random.IntN(2))}
+			r := netlinkx.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24), Protocol: 84, Dev: random.IntN(4),
+				Metric: uint32(random.IntN(2))}
 			r.Type = []netlinkx.RouteType{netlinkx.Unicast, netlinkx.Unreachable}[random.IntN(2)]
 			ours = append(ours, r)
 			if random.IntN(3) == 0 {

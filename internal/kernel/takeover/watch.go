@@ -21,8 +21,8 @@ var Protocols = []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFeli
 // rules are Felix's in nf_tables: a table for each family in one of its modes, chains in iptables' tables in the other.
 var rules = nft.Foreign{Tables: []string{"calico"}, Chain: "cali-", Mark: "cali:"}
 
-// dispatch is the chain by which Felix leads packets of pods to their policies: in iptables' table filter in one of its modes, in its own
-// table in the other. It makes all chains of a table in one transaction, once it knows all policies.
+// dispatch is the chain by which Felix leads packets of pods to their policies: in iptables' table filter in one of its
+// modes, in its own table in the other. It makes all chains of a table in one transaction, once it knows all policies.
 const dispatch = "cali-from-wl-dispatch"
 
 // rulesPause is how long it takes until it is looked again whether Felix's rules are there.
@@ -47,8 +47,8 @@ type Watch struct {
 	failed  error       // of looking, or of removing
 }
 
-// NewWatch returns a Watch that has seen nothing yet. What crypt removes is not told of. remove has the Watch remove Felix's rules; else they are only
-// told of.
+// NewWatch returns a Watch that has seen nothing yet. What crypt removes is not told of. remove has the Watch remove
+// Felix's rules; else they are only told of.
 func NewWatch(kernel *netlinkx.Conn, table *nft.Table, crypt *wireguard.Syncer, remove bool) *Watch {
 	return &Watch{kernel: kernel, table: table, crypt: crypt, remove: remove, sockets: listeningBIRD}
 }
@@ -79,8 +79,8 @@ func (w *Watch) felixRuns(now time.Time) bool {
 	return w.tracker.Writes(now, netlinkx.ProtocolFelix) || w.tracker.WritesRules(now)
 }
 
-// FelixPolicies says in words where Felix's policies are in force on this node, whether it runs or not; empty: nowhere. Other rules of
-// Felix's, such as those that translate addresses, do not count.
+// FelixPolicies says in words where Felix's policies are in force on this node, whether it runs or not; empty: nowhere.
+// Other rules of Felix's, such as those that translate addresses, do not count.
 func FelixPolicies(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table) (string, error) {
 	chains, err := table.Chains(ctx)
 	if err != nil && !nft.Missing(err) {
@@ -103,8 +103,9 @@ func FelixPolicies(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table)
 // Took notes what was taken away.
 func (w *Watch) Took(now time.Time, routes []netlinkx.Route) { w.tracker.TookRoutes(now, routes) }
 
-// Look looks for Felix's rules, not more often than makes sense, and removes them if that is wanted and it does not run, and the
-// agent's own rules are in place: at once when they have come to be, as Felix's drop the packets of new pods.
+// Look looks for Felix's rules, not more often than makes sense, and removes them if that is wanted and it does not
+// run, and the agent's own rules are in place: at once when they have come to be, as Felix's drop the packets of new
+// pods.
 func (w *Watch) Look(ctx context.Context, now time.Time, inPlace bool) {
 	due := w.looked.IsZero() || now.Sub(w.looked) >= rulesPause || inPlace && !w.inPlace
 	if w.inPlace = inPlace; !due {
@@ -140,7 +141,8 @@ func (w *Watch) sets(mayRemove bool) (found []string, err error) {
 // felixSets are the names of Felix's ipsets.
 func felixSets(kernel *netlinkx.Conn) ([]string, error) {
 	sets, err := kernel.IPSets()
-	return slices.DeleteFunc(sets, func(name string) bool { return !strings.HasPrefix(name, "cali4") && !strings.HasPrefix(name, "cali6") }), err
+	return slices.DeleteFunc(sets,
+		func(name string) bool { return !strings.HasPrefix(name, "cali4") && !strings.HasPrefix(name, "cali6") }), err
 }
 
 func destroy(kernel *netlinkx.Conn, sets []string) error {
@@ -155,7 +157,8 @@ func destroy(kernel *netlinkx.Conn, sets []string) error {
 func (w *Watch) findOthers() (found []string, err error) {
 	chains, err := w.kernel.LegacyChains()
 	if i := slices.IndexFunc(chains, func(c netlinkx.LegacyChain) bool { return strings.HasPrefix(c.Name, rules.Chain) }); i >= 0 {
-		found = append(found, fmt.Sprintf("rules of Felix's in iptables-legacy (chain %s of table %s): they drop the packets of pods that it has not heard of: remove them with iptables-legacy, or restart the machine", chains[i].Name, chains[i].Table))
+		found = append(found, fmt.Sprintf("rules of Felix's in iptables-legacy (chain %s of table %s): they drop the packets of pods that it "+
+			"has not heard of: remove them with iptables-legacy, or restart the machine", chains[i].Name, chains[i].Table))
 	}
 	policies, failed := w.kernel.Rules()
 	err = errors.Join(err, failed)
@@ -165,7 +168,9 @@ func (w *Watch) findOthers() (found []string, err error) {
 		}
 		removes, failed := w.crypt.Removes(r)
 		if err = errors.Join(err, failed); failed == nil && !removes {
-			found = append(found, fmt.Sprintf("ip rule %d leads packets to table %d, as Felix has it for WireGuard (ip rule del priority %d; ip route flush table %d)", r.Priority, r.Table, r.Priority, r.Table))
+			found = append(found,
+				fmt.Sprintf("ip rule %d leads packets to table %d, as Felix has it for WireGuard (ip rule del priority %d; ip route flush table %d)",
+					r.Priority, r.Table, r.Priority, r.Table))
 		}
 	}
 	return found, err
@@ -193,7 +198,8 @@ func (w *Watch) Problems(now time.Time) []error {
 		if w.remove {
 			then = "the agent removes them once its own are in force"
 		}
-		note("Calico's Felix has left rules on this node (%s): they drop the packets of pods that it has not heard of, and keep policies in force that are not updated any more: %s", w.rules, then)
+		note("Calico's Felix has left rules on this node (%s): they drop the packets of pods that it has not heard of, and keep policies in "+
+			"force that are not updated any more: %s", w.rules, then)
 	}
 	for _, text := range w.others {
 		note("left on this node: %s", text)

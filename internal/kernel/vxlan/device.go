@@ -8,8 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// ensure returns the device with its VNI, port, local address and parent, and what was otherwise. A difference in one that the kernel cannot change makes
-// a new device necessary.
+// ensure returns the device with its VNI, port, local address and parent, and what was otherwise. A difference in one
+// that the kernel cannot change makes a new device necessary.
 func (s *Syncer) ensure(t Tunnel) (link netlinkx.Link, was []string, anew bool, err error) {
 	parent, err := s.conn.LinkByName(t.Parent)
 	if err != nil {
@@ -58,7 +58,8 @@ func (s *Syncer) add(t Tunnel, v netlinkx.VXLAN) (netlinkx.Link, error) {
 	return s.conn.LinkByName(t.device())
 }
 
-// rival names the device that keeps ours from being made: of those with one VNI and port there is one in a namespace, whose links may be elsewhere.
+// rival names the device that keeps ours from being made: of those with one VNI and port there is one in a namespace,
+// whose links may be elsewhere.
 func (s *Syncer) rival(v netlinkx.VXLAN, exists error) error {
 	links, err := s.conn.Links()
 	if err != nil {
@@ -66,7 +67,8 @@ func (s *Syncer) rival(v netlinkx.VXLAN, exists error) error {
 	}
 	for _, l := range links {
 		if l.Here(kind) && l.VXLAN.ID == v.ID && l.VXLAN.Port == v.Port {
-			return fmt.Errorf("%w: interface %s has the same VNI %d and port %d: remove it, or choose others in FelixConfiguration spec.vxlanVNI and spec.vxlanPort",
+			return fmt.Errorf(
+				"%w: interface %s has the same VNI %d and port %d: remove it, or choose others in FelixConfiguration spec.vxlanVNI and spec.vxlanPort",
 				exists, l.Name, v.ID, v.Port)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// entries makes what the kernel must know of the peers: whose MAC an inside address is, and to which node frames for a MAC go. What
-// is not desired is noted in m.
+// entries makes what the kernel must know of the peers: whose MAC an inside address is, and to which node frames for a
+// MAC go. What is not desired is noted in m.
 func (s *Syncer) entries(m *Merged, t Tunnel) error {
 	family := netlinkx.FamilyOf(t.Local)
 	neighbours, err := s.conn.Neighbours(m.Link, family)
@@ -63,8 +63,8 @@ func (p plan) and(q plan) plan {
 	return plan{append(p.add, q.add...), append(p.replace, q.replace...), append(p.remove, q.remove...)}
 }
 
-// compareNeighbours finds what is missing, wrong and superfluous in the neighbour table. What the kernel has found out by itself, or
-// tries to, is replaced where a peer has the address and else forgotten by the kernel.
+// compareNeighbours finds what is missing, wrong and superfluous in the neighbour table. What the kernel has found out
+// by itself, or tries to, is replaced where a peer has the address and else forgotten by the kernel.
 func compareNeighbours(link int, peers []Peer, have []netlinkx.Neighbour) (p plan) {
 	found := make(map[netip.Addr]netlinkx.Neighbour, len(have))
 	for _, n := range have {
@@ -89,8 +89,8 @@ func compareNeighbours(link int, peers []Peer, have []netlinkx.Neighbour) (p pla
 	return p
 }
 
-// compareForwarding does so for the forwarding database. Frames to a MAC with several entries go to all of them: one of those is
-// replaced, unless one is right, and the others go.
+// compareForwarding does so for the forwarding database. Frames to a MAC with several entries go to all of them: one of
+// those is replaced, unless one is right, and the others go.
 func compareForwarding(link int, peers []Peer, have []netlinkx.Neighbour) (p plan) {
 	found := make(map[[6]byte][]netlinkx.Neighbour, len(have))
 	for _, n := range have {

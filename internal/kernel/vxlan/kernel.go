@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ChecksumsBroken reports that this kernel sends packets with a wrong outer checksum if their inner one is left to a device and the
-// outer packet is translated, as kube-proxy's masquerading does to those of a Service: Linux before 5.7 (calico #3145). Distributors
-// have backported the fix, which the version does not show.
+// ChecksumsBroken reports that this kernel sends packets with a wrong outer checksum if their inner one is left to a
+// device and the outer packet is translated, as kube-proxy's masquerading does to those of a Service: Linux before 5.7
+// (calico #3145). Distributors have backported the fix, which the version does not show.
 func ChecksumsBroken() bool {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {

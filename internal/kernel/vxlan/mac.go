@@ -9,8 +9,8 @@ import (
 // MAC is the address of an end of the tunnels, inside of them. The zero value is none.
 type MAC [6]byte
 
-// MACOf returns the MAC that a node has unless its Node says otherwise. All nodes, Calico's among them, derive it from the
-// node's name, so that none has to ask for it.
+// MACOf returns the MAC that a node has unless its Node says otherwise. All nodes, Calico's among them, derive it from
+// the node's name, so that none has to ask for it.
 func MACOf(node string, v6 bool) MAC {
 	if v6 {
 		node += "-v6"

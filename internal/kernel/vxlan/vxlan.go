@@ -33,7 +33,8 @@ const (
 const kind = "vxlan"
 
 // ErrNoVXLAN says that the kernel can't do VXLAN. Its text names the remedy.
-var ErrNoVXLAN = errors.New("the kernel has no VXLAN: load module vxlan (modprobe vxlan, and a line \"vxlan\" in /etc/modules-load.d/vxlan.conf), use a kernel built with CONFIG_VXLAN, or use pools without VXLAN")
+var ErrNoVXLAN = errors.New("the kernel has no VXLAN: load module vxlan (modprobe vxlan, and a line \"vxlan\" in " +
+	"/etc/modules-load.d/vxlan.conf), use a kernel built with CONFIG_VXLAN, or use pools without VXLAN")
 
 // Tunnel is the desired device of one family, which is that of Local, and all that is in it.
 type Tunnel struct {
@@ -44,7 +45,8 @@ type Tunnel struct {
 	Parent string
 	MAC    MAC
 	MTU    int
-	// Addr becomes the device's only address, as a /32 or /128. Invalid: the device has none, and carries pods' packets all the same.
+	// Addr becomes the device's only address, as a /32 or /128. Invalid: the device has none, and carries pods' packets
+	// all the same.
 	Addr netip.Addr
 	// SoftChecksums: neither the device nor what is below it is trusted to compute the checksums of inner packets.
 	SoftChecksums bool
@@ -101,10 +103,10 @@ type Merged struct {
 	stale []netlinkx.Neighbour
 }
 
-// Merge makes the device as desired, with these peers. Correct properties are not written, and the right address stays throughout. A device
-// that is right was perhaps made by Felix; it is used as it is. One with another VNI or port is made anew. Entries that are not desired
-// stay until Prune is called, so that routes which still lead to them can be changed before. The error wraps ErrNoVXLAN if the kernel
-// has no VXLAN.
+// Merge makes the device as desired, with these peers. Correct properties are not written, and the right address stays
+// throughout. A device that is right was perhaps made by Felix; it is used as it is. One with another VNI or port is
+// made anew. Entries that are not desired stay until Prune is called, so that routes which still lead to them can be
+// changed before. The error wraps ErrNoVXLAN if the kernel has no VXLAN.
 func (s *Syncer) Merge(ctx context.Context, t Tunnel) (Merged, error) {
 	t.VNI, t.Port = cmp.Or(t.VNI, DefaultVNI), cmp.Or(t.Port, DefaultPort)
 	if err := t.validate(); err != nil {
@@ -175,8 +177,8 @@ func (t Tunnel) validatePeers() error {
 	return nil
 }
 
-// Remove takes the device of a family away, and all that is in it. Without a device, or with one that is none of VXLAN, there is
-// nothing to do.
+// Remove takes the device of a family away, and all that is in it. Without a device, or with one that is none of VXLAN,
+// there is nothing to do.
 func (s *Syncer) Remove(_ context.Context, v6 bool) error {
 	link, err := s.conn.LinkByName(Device(v6))
 	if netlinkx.IsNotExist(err) || err == nil && link.Kind != kind {

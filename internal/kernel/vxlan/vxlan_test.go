@@ -36,7 +36,8 @@ func tunnel(v6 bool, peers int) vxlan.Tunnel {
 		t.Local, t.MTU, t.Addr = addr("fd30::1"), 1430, addr("fd44::1:0")
 	}
 	for i := range peers {
-		p := vxlan.Peer{Addr: netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)}), Node: netip.AddrFrom4([4]byte{172, 30, byte(1 + i>>8), byte(i)})}
+		p := vxlan.Peer{Addr: netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)}),
+			Node: netip.AddrFrom4([4]byte{172, 30, byte(1 + i>>8), byte(i)})}
 		if v6 {
 			p.Addr, p.Node = addr(fmt.Sprintf("fd45::%x:0", i+1)), addr(fmt.Sprintf("fd30::%x", i+2))
 		}
@@ -61,7 +62,8 @@ func sync(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
 func entries(t testing.TB, ns *netnstest.NS, device string) []string {
 	t.Helper()
 	var all []string
-	for _, args := range [][]string{{"ip", "-4", "neigh", "show", "dev", device, "nud", "permanent"}, {"ip", "-6", "neigh", "show", "dev", device, "nud", "permanent"}, {"bridge", "fdb", "show", "dev", device}} {
+	for _, args := range [][]string{{"ip", "-4", "neigh", "show", "dev", device, "nud", "permanent"},
+		{"ip", "-6", "neigh", "show", "dev", device, "nud", "permanent"}, {"bridge", "fdb", "show", "dev", device}} {
 		for line := range strings.Lines(ns.Run(t, args[0], args[1:]...)) {
 			all = append(all, strings.TrimSpace(line))
 		}
@@ -98,7 +100,8 @@ func TestDevice(t *testing.T) {
 		sync(t, ns, tun)
 		shown := ns.Run(t, "ip", "-d", "link", "show", vxlan.Device(v6))
 		for _, want := range []string{
-			fmt.Sprintf("mtu %d ", tun.MTU), ",UP", "link/ether " + tun.MAC.String(), "vxlan id 4096 ", fmt.Sprintf("local %s dev eth0", tun.Local), "dstport 4789 ", "nolearning",
+			fmt.Sprintf("mtu %d ", tun.MTU), ",UP", "link/ether " + tun.MAC.String(), "vxlan id 4096 ", fmt.Sprintf("local %s dev eth0", tun.Local),
+			"dstport 4789 ", "nolearning",
 		} {
 			if !strings.Contains(shown, want) {
 				t.Errorf("no %q in\n%s", want, shown)
@@ -137,7 +140,8 @@ func wantAddress(t testing.TB, ns *netnstest.NS, v6 bool, want ...netip.Addr) {
 
 // A node's MAC is Calico's: whoever knows the name knows it. The value is that of sha1sum.
 func TestMAC(t *testing.T) {
-	for name, got := range map[string]string{"66:b3:68:28:39:8e": vxlan.MACOf("node-1", false).String(), "66:24:ac:63:df:6c": vxlan.MACOf("node-1", true).String()} {
+	for name, got := range map[string]string{"66:b3:68:28:39:8e": vxlan.MACOf("node-1", false).String(),
+		"66:24:ac:63:df:6c": vxlan.MACOf("node-1", true).String()} {
 		if got != name {
 			t.Errorf("got %s, want %s", got, name)
 		}
@@ -231,7 +235,8 @@ func TestDrift(t *testing.T) {
 			ns.Run(t, args[0], args[1:]...)
 			sync(t, ns, tun)
 			sync(t, ns, tun) // a port of another's is found at the second look
-			if after := ns.Link(t, dev); after.Index != index || !after.Up || after.MTU != tun.MTU || after.HardwareAddr.String() != tun.MAC.String() || after.VXLAN.Learning {
+			if after := ns.Link(t, dev); after.Index != index || !after.Up || after.MTU != tun.MTU ||
+				after.HardwareAddr.String() != tun.MAC.String() || after.VXLAN.Learning {
 				t.Errorf("%s: the device is now %+v", command, after)
 			}
 			wantAddress(t, ns, v6, tun.Addr)
@@ -381,8 +386,8 @@ func TestInTheWay(t *testing.T) {
 	wantEntries(t, ns, tun)
 }
 
-// A pod with CAP_NET_ADMIN puts a device of its own, which differs by nothing but the namespace of its socket, in the place of the node's: ours comes back, and
-// it is told.
+// A pod with CAP_NET_ADMIN puts a device of its own, which differs by nothing but the namespace of its socket, in the
+// place of the node's: ours comes back, and it is told.
 func TestMovedDevice(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		ns, pod, tun := host(t), netnstest.New(t), tunnel(v6, 2)
@@ -413,7 +418,8 @@ func TestMovedDevice(t *testing.T) {
 func felixDevice(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
 	t.Helper()
 	dev := vxlan.Device(tun.Local.Is6())
-	ns.Run(t, "ip", "link", "add", dev, "address", tun.MAC.String(), "mtu", fmt.Sprint(tun.MTU), "type", "vxlan", "id", "4096", "local", tun.Local.String(), "dev", "eth0", "dstport", "4789", "nolearning")
+	ns.Run(t, "ip", "link", "add", dev, "address", tun.MAC.String(), "mtu", fmt.Sprint(tun.MTU), "type", "vxlan", "id", "4096", "local",
+		tun.Local.String(), "dev", "eth0", "dstport", "4789", "nolearning")
 	ns.Run(t, "ip", "addr", "add", netip.PrefixFrom(tun.Addr, tun.Addr.BitLen()).String(), "dev", dev, "nodad")
 	ns.Run(t, "ip", "link", "set", dev, "up")
 	for _, p := range tun.Peers {
@@ -435,7 +441,8 @@ func TestFelixDeviceIsAdopted(t *testing.T) {
 	})
 }
 
-// Parameters that the kernel lets change are changed on the device that is there, which keeps its entries; others cost a new one.
+// Parameters that the kernel lets change are changed on the device that is there, which keeps its entries; others cost
+// a new one.
 func TestParametersChange(t *testing.T) {
 	ns, tun := host(t), tunnel(false, 4)
 	netnstest.Cable(t, ns, "eth1", ns, "far1")
@@ -484,7 +491,8 @@ func TestSoftChecksums(t *testing.T) {
 	}
 }
 
-// One packet in each direction, both families, between two nodes and their pods' blocks, with no other help than routes.
+// One packet in each direction, both families, between two nodes and their pods' blocks, with no other help than
+// routes.
 func TestDatapath(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		a, b := netnstest.New(t), netnstest.New(t)
@@ -507,10 +515,12 @@ func TestDatapath(t *testing.T) {
 			tun.Local, tun.Addr, tun.MAC = addr(e.local), addr(e.inside), vxlan.MACOf(fmt.Sprint("n", i), v6)
 			tun.Peers = []vxlan.Peer{{Addr: addr(o.inside), MAC: vxlan.MACOf(fmt.Sprint("n", 1-i), v6), Node: addr(o.local)}}
 			sync(t, e.ns, tun)
-			e.ns.Run(t, "ip", "route", "add", netip.PrefixFrom(addr(o.ip), block).Masked().String(), "via", o.inside, "dev", vxlan.Device(v6), "onlink")
+			e.ns.Run(t, "ip", "route", "add", netip.PrefixFrom(addr(o.ip), block).Masked().String(), "via", o.inside, "dev",
+				vxlan.Device(v6), "onlink")
 		}
 		b.EchoUDP(t, netip.AddrPortFrom(addr(ends[1].ip), 7000).String())
-		answer, err := a.AskUDP(t, netip.AddrPortFrom(addr(ends[0].ip), 0).String(), netip.AddrPortFrom(addr(ends[1].ip), 7000).String(), "hello", 5*time.Second)
+		answer, err := a.AskUDP(t, netip.AddrPortFrom(addr(ends[0].ip), 0).String(),
+			netip.AddrPortFrom(addr(ends[1].ip), 7000).String(), "hello", 5*time.Second)
 		if err != nil || !strings.Contains(answer, "hello") {
 			t.Errorf("%q, %v", answer, err)
 		}

@@ -12,11 +12,12 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// SessionTime is how long a session may be used after its handshake (RejectAfterTime of WireGuard). Before, an endpoint that differs is where the
-// peer has really sent from.
+// SessionTime is how long a session may be used after its handshake (RejectAfterTime of WireGuard). Before, an endpoint
+// that differs is where the peer has really sent from.
 const SessionTime = 180 * time.Second
 
-// Peers makes what is missing of a device's peers. Nothing is removed. lost is how many of them were made before, and have lost what they are to have.
+// Peers makes what is missing of a device's peers. Nothing is removed. lost is how many of them were made before, and
+// have lost what they are to have.
 func (s *Syncer) Peers(_ context.Context, d Device) (lost int, err error) {
 	link, have, err := s.read(&d)
 	if err == nil {
@@ -52,7 +53,8 @@ func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) (l
 		greet := greets(have.Public, p.Key, known, now.Sub(earlier.at))
 		if c, needed := p.change(known, earlier.endpoint, greet, d.Keepalive, now); needed {
 			changes = append(changes, c)
-			if before && known == nil || slices.ContainsFunc(c.AllowedIPs, func(a netip.Prefix) bool { return slices.Contains(earlier.allowed, a) }) {
+			if before && known == nil ||
+				slices.ContainsFunc(c.AllowedIPs, func(a netip.Prefix) bool { return slices.Contains(earlier.allowed, a) }) {
 				lost++
 			}
 		}
@@ -70,8 +72,9 @@ func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) (l
 	return lost, nil
 }
 
-// greetTime is how long the node with the greater key leaves the first handshake to the other one, if nothing of that arrives. Two handshakes that cross
-// end each other, and the kernels repeat both after five seconds: nodes that hear of each other's keys at one time would begin at one time.
+// greetTime is how long the node with the greater key leaves the first handshake to the other one, if nothing of that
+// arrives. Two handshakes that cross end each other, and the kernels repeat both after five seconds: nodes that hear of
+// each other's keys at one time would begin at one time.
 const greetTime = 500 * time.Millisecond
 
 // greets reports whether a node begins the first handshake with a peer, which it may have for some time.
@@ -79,12 +82,14 @@ func greets(own, peer Key, have *netlinkx.WireGuardPeer, age time.Duration) bool
 	return bytes.Compare(own[:], peer[:]) < 0 || have != nil && have.Received == 0 && age >= greetTime
 }
 
-// helloSeconds is the keepalive of a peer that is greeted: the kernel begins the handshake at once when it is set, and not only with the first
-// packet, which would have to wait for it.
+// helloSeconds is the keepalive of a peer that is greeted: the kernel begins the handshake at once when it is set, and
+// not only with the first packet, which would have to wait for it.
 const helloSeconds = 25
 
-// change returns what must be written of a peer that is there, or nil if it is not. greet begins a handshake if there was none.
-func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, greet bool, keepalive uint16, now time.Time) (c netlinkx.WireGuardChange, needed bool) {
+// change returns what must be written of a peer that is there, or nil if it is not. greet begins a handshake if there
+// was none.
+func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, greet bool, keepalive uint16,
+	now time.Time) (c netlinkx.WireGuardChange, needed bool) {
 	c.Public = p.Key
 	if have == nil {
 		if c.Endpoint, c.AllowedIPs = p.Endpoint, p.Allowed; greet {
@@ -133,8 +138,9 @@ func (s *Syncer) Prune(_ context.Context, d Device) error {
 	return nil
 }
 
-// removals are the changes that take away what is not desired. The kernel replaces all addresses of a peer or adds some, and drops packets while they
-// are replaced: what a peer must lose is moved to a peer that exists for this message only.
+// removals are the changes that take away what is not desired. The kernel replaces all addresses of a peer or adds
+// some, and drops packets while they are replaced: what a peer must lose is moved to a peer that exists for this
+// message only.
 func (d *Device) removals(have netlinkx.WireGuard) (changes []netlinkx.WireGuardChange) {
 	wanted := make(map[Key]*Peer, len(d.Peers))
 	for i := range d.Peers {
@@ -144,7 +150,8 @@ func (d *Device) removals(have netlinkx.WireGuard) (changes []netlinkx.WireGuard
 	for _, h := range have.Peers {
 		p := wanted[h.Public]
 		if p == nil {
-			changes = append(changes, netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Public: h.Public}, Remove: true, UpdateOnly: true})
+			changes = append(changes,
+				netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Public: h.Public}, Remove: true, UpdateOnly: true})
 			continue
 		}
 		has := make(map[netip.Prefix]bool, len(p.Allowed))

@@ -31,7 +31,8 @@ func TestPeerChange(t *testing.T) {
 	at := netip.MustParseAddrPort
 	block, more := netip.MustParsePrefix("10.0.1.0/26"), netip.MustParsePrefix("10.0.2.0/26")
 	p := Peer{Key: Key{1}, Endpoint: at("192.0.2.1:51820"), Allowed: []netip.Prefix{block, more}}
-	there := netlinkx.WireGuardPeer{Public: p.Key, Endpoint: p.Endpoint, AllowedIPs: []netip.Prefix{more, block}, Handshake: now.Add(-time.Hour)}
+	there := netlinkx.WireGuardPeer{Public: p.Key, Endpoint: p.Endpoint, AllowedIPs: []netip.Prefix{more, block},
+		Handshake: now.Add(-time.Hour)}
 	with := func(change func(*netlinkx.WireGuardPeer)) *netlinkx.WireGuardPeer {
 		h := there
 		change(&h)
@@ -46,21 +47,27 @@ func TestPeerChange(t *testing.T) {
 		wait bool
 		want *netlinkx.WireGuardChange
 	}{
-		"new, and greeted by the other": {nil, netip.AddrPort{}, true, &netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Endpoint: p.Endpoint, AllowedIPs: p.Allowed}}},
+		"new, and greeted by the other": {nil, netip.AddrPort{}, true,
+			&netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Endpoint: p.Endpoint, AllowedIPs: p.Allowed}}},
 		"new": {nil, netip.AddrPort{}, false, &netlinkx.WireGuardChange{
 			WireGuardPeer: netlinkx.WireGuardPeer{Endpoint: p.Endpoint, AllowedIPs: p.Allowed, Keepalive: helloSeconds}, SetKeepalive: true,
 		}},
-		"right":                    {&there, p.Endpoint, false, nil},
-		"right, and not told":      {&there, netip.AddrPort{}, false, nil},
-		"sends from elsewhere":     {with(roamed), p.Endpoint, false, nil},
-		"has moved since":          {with(roamed), at("192.0.2.7:51820"), false, &netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Endpoint: p.Endpoint}}},
-		"was elsewhere long ago":   {with(func(h *netlinkx.WireGuardPeer) { h.Endpoint = at("192.0.2.7:51820") }), p.Endpoint, false, &netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Endpoint: p.Endpoint}}},
-		"an address is missing":    {with(func(h *netlinkx.WireGuardPeer) { h.AllowedIPs = []netip.Prefix{block} }), p.Endpoint, false, &netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{AllowedIPs: []netip.Prefix{more}}}},
-		"without a handshake yet":  {with(func(h *netlinkx.WireGuardPeer) { h.Handshake, h.Keepalive = time.Time{}, helloSeconds }), p.Endpoint, false, nil},
+		"right":                {&there, p.Endpoint, false, nil},
+		"right, and not told":  {&there, netip.AddrPort{}, false, nil},
+		"sends from elsewhere": {with(roamed), p.Endpoint, false, nil},
+		"has moved since": {with(roamed), at("192.0.2.7:51820"), false,
+			&netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Endpoint: p.Endpoint}}},
+		"was elsewhere long ago": {with(func(h *netlinkx.WireGuardPeer) { h.Endpoint = at("192.0.2.7:51820") }), p.Endpoint, false,
+			&netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Endpoint: p.Endpoint}}},
+		"an address is missing": {with(func(h *netlinkx.WireGuardPeer) { h.AllowedIPs = []netip.Prefix{block} }), p.Endpoint, false,
+			&netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{AllowedIPs: []netip.Prefix{more}}}},
+		"without a handshake yet": {with(func(h *netlinkx.WireGuardPeer) { h.Handshake, h.Keepalive = time.Time{}, helloSeconds }),
+			p.Endpoint, false, nil},
 		"greeted by the other yet": {with(func(h *netlinkx.WireGuardPeer) { h.Handshake, h.Keepalive = time.Time{}, 0 }), p.Endpoint, true, nil},
 		"not greeted by the other": {with(func(h *netlinkx.WireGuardPeer) { h.Handshake, h.Keepalive = time.Time{}, 0 }), p.Endpoint, false,
 			&netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Keepalive: helloSeconds}, SetKeepalive: true}},
-		"after the first handshake": {with(func(h *netlinkx.WireGuardPeer) { h.Keepalive = helloSeconds }), p.Endpoint, false, &netlinkx.WireGuardChange{SetKeepalive: true}},
+		"after the first handshake": {with(func(h *netlinkx.WireGuardPeer) { h.Keepalive = helloSeconds }), p.Endpoint, false,
+			&netlinkx.WireGuardChange{SetKeepalive: true}},
 	} {
 		got, needed := p.change(tt.have, tt.told, !tt.wait, 0, now)
 		if needed != (tt.want != nil) {

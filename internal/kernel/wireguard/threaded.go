@@ -16,9 +16,9 @@ const (
 	Unthreaded = "0"
 )
 
-// Thread has the kernel take in each peer's packets in a thread of its own, which the scheduler moves between processors, or not: as d.Threaded says,
-// below a directory such as /sys/class/net. Netlink has no way to it: it knows NAPI instances by an ID, and those of WireGuard have none. The kernel
-// refuses it for a device without peers.
+// Thread has the kernel take in each peer's packets in a thread of its own, which the scheduler moves between
+// processors, or not: as d.Threaded says, below a directory such as /sys/class/net. Netlink has no way to it: it knows
+// NAPI instances by an ID, and those of WireGuard have none. The kernel refuses it for a device without peers.
 func (d *Device) Thread(sysfs sysctl.Root) error {
 	if d.Threaded == "" || len(d.Peers) == 0 {
 		return nil
@@ -31,7 +31,8 @@ func (d *Device) Thread(sysfs sysctl.Root) error {
 	case errors.Is(err, fs.ErrNotExist):
 		remedy = ": use Linux 5.12 or later, or remove the setting"
 	case errors.Is(err, unix.EROFS), errors.Is(err, fs.ErrPermission):
-		remedy = ": set the chart's value wireguard.threaded (TORTIE_NET_SYSFS must be a writable mount of /sys/devices/virtual/net), or remove the setting"
+		remedy = ": set the chart's value wireguard.threaded (TORTIE_NET_SYSFS must be a writable mount of " +
+			"/sys/devices/virtual/net), or remove the setting"
 	}
 	return fmt.Errorf("%s: wireguardThreadingEnabled: %w%s", d.Name(), err, remedy)
 }

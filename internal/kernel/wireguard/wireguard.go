@@ -34,7 +34,8 @@ const (
 	Second6 = "wg-v6.next"
 )
 
-// Mark is that of outer packets, which the rule leaves to the main table. Its value is Calico's, as those of the tables are.
+// Mark is that of outer packets, which the rule leaves to the main table. Its value is Calico's, as those of the tables
+// are.
 const Mark uint32 = 0x200000
 
 // The tables of IPv4 and IPv6.
@@ -43,7 +44,8 @@ const (
 	Table6 = 2
 )
 
-// Overhead is the size of what comes before and after an inner packet: IP (20 or 40), UDP (8), WireGuard's header and tag (32).
+// Overhead is the size of what comes before and after an inner packet: IP (20 or 40), UDP (8), WireGuard's header and
+// tag (32).
 const (
 	Overhead4 = 60
 	Overhead6 = 80
@@ -52,7 +54,9 @@ const (
 const kind = "wireguard"
 
 // ErrNoWireGuard says that the kernel can't do WireGuard. Its text names the remedy.
-var ErrNoWireGuard = errors.New("the kernel has no WireGuard: load module wireguard (modprobe wireguard, and a line \"wireguard\" in /etc/modules-load.d/wireguard.conf), use a kernel from 5.6 built with CONFIG_WIREGUARD, or set FelixConfiguration spec.wireguardEnabled and spec.wireguardEnabledV6 to false")
+var ErrNoWireGuard = errors.New("the kernel has no WireGuard: load module wireguard (modprobe wireguard, and a line " +
+	"\"wireguard\" in /etc/modules-load.d/wireguard.conf), use a kernel from 5.6 built with CONFIG_WIREGUARD, or set FelixConfiguration " +
+	"spec.wireguardEnabled and spec.wireguardEnabledV6 to false")
 
 // Key is a public key; the zero value is none.
 type Key = netlinkx.WireGuardKey
@@ -69,7 +73,8 @@ func ParseKey(text string) (k Key, err error) {
 // Device is the desired device of one family, and all that is in it.
 type Device struct {
 	V6 bool
-	// Second: it is the one beside the family's device. SameKey: if it has to be made it gets that device's key, and else a new one.
+	// Second: it is the one beside the family's device. SameKey: if it has to be made it gets that device's key, and else
+	// a new one.
 	Second, SameKey bool
 
 	Port uint16
@@ -164,7 +169,8 @@ func MTULimits(v6 bool) (least, most int) {
 	return 68, 65535 - Overhead4
 }
 
-// Syncer keeps the devices in one network namespace. What is there is read from the kernel each time. It is for one goroutine.
+// Syncer keeps the devices in one network namespace. What is there is read from the kernel each time. It is for one
+// goroutine.
 type Syncer struct {
 	conn     *netlinkx.Conn
 	protocol netlinkx.Protocol
@@ -173,15 +179,16 @@ type Syncer struct {
 	tables   [2]*routes.Table
 }
 
-// telling is the endpoint that a peer was given, when the peer was made (zero: by an earlier agent), and from where it may send.
+// telling is the endpoint that a peer was given, when the peer was made (zero: by an earlier agent), and from where it
+// may send.
 type telling struct {
 	endpoint netip.AddrPort
 	at       time.Time
 	allowed  []netip.Prefix
 }
 
-// New returns the syncer of the connection's namespace, whose routes have the protocol given. takeOver are the protocols of predecessors. It touches
-// nothing yet.
+// New returns the syncer of the connection's namespace, whose routes have the protocol given. takeOver are the
+// protocols of predecessors. It touches nothing yet.
 func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Protocol) *Syncer {
 	s := &Syncer{conn: conn, protocol: protocol, told: map[string]map[Key]telling{}, believed: map[Key]bool{}}
 	for i := range s.tables {
@@ -194,8 +201,9 @@ func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Pr
 	return s
 }
 
-// Believe has devices that are found with these public keys taken for the node's own, besides those whose keys this Syncer has made. Any other was made by
-// who knows its private key and has its socket: a pod with CAP_NET_ADMIN can move one here, and the kernel does not tell of it.
+// Believe has devices that are found with these public keys taken for the node's own, besides those whose keys this
+// Syncer has made. Any other was made by who knows its private key and has its socket: a pod with CAP_NET_ADMIN can
+// move one here, and the kernel does not tell of it.
 func (s *Syncer) Believe(keys ...Key) {
 	for _, k := range keys {
 		if k != (Key{}) {
@@ -211,8 +219,9 @@ func place(v6 bool) int {
 	return 0
 }
 
-// Merge makes the device as desired, but for its peers. Correct properties are not written. A device that is there was perhaps made by Felix; it keeps
-// its key, if that is to be believed, and is made anew if not. The error wraps ErrNoWireGuard if the kernel has no WireGuard.
+// Merge makes the device as desired, but for its peers. Correct properties are not written. A device that is there was
+// perhaps made by Felix; it keeps its key, if that is to be believed, and is made anew if not. The error wraps
+// ErrNoWireGuard if the kernel has no WireGuard.
 func (s *Syncer) Merge(ctx context.Context, d Device) (State, error) {
 	state, err := s.merge(ctx, d)
 	if err != nil {
@@ -403,8 +412,9 @@ func (s *Syncer) States(v6 bool) (first State, err error) {
 	return first, nil
 }
 
-// TakeKey gives a family's device the key of the second one. The peers named leave the device first, for their handshakes with it say nothing of
-// the new key: Peers makes them anew. What the others send by their sessions is still received.
+// TakeKey gives a family's device the key of the second one. The peers named leave the device first, for their
+// handshakes with it say nothing of the new key: Peers makes them anew. What the others send by their sessions is still
+// received.
 func (s *Syncer) TakeKey(_ context.Context, v6 bool, leave []Key) error {
 	d := Device{V6: v6}
 	first, err := s.conn.LinkByName(d.Name())
@@ -430,10 +440,12 @@ func explainPort(err error, port uint16) error {
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return err
 	}
-	return fmt.Errorf("%w: another program has UDP port %d: end it, or set FelixConfiguration spec.wireguardListeningPort and spec.wireguardListeningPortV6 for all nodes", err, port)
+	return fmt.Errorf("%w: another program has UDP port %d: end it, or set FelixConfiguration spec.wireguardListeningPort and "+
+		"spec.wireguardListeningPortV6 for all nodes", err, port)
 }
 
-// Lead makes the rule that leads packets without the mark to a family's table, and takes those of other priorities away.
+// Lead makes the rule that leads packets without the mark to a family's table, and takes those of other priorities
+// away.
 func (s *Syncer) Lead(_ context.Context, v6 bool, priority int) error {
 	rules, err := s.conn.Rules()
 	if err != nil {
@@ -496,8 +508,8 @@ func (s *Syncer) Routes(ctx context.Context, v6 bool, desired []routes.Route, pr
 	return nil
 }
 
-// Remove takes away the rule that leads to a family's table, this agent's routes there, and the device. Without a device only a rule of this agent's
-// is one to remove.
+// Remove takes away the rule that leads to a family's table, this agent's routes there, and the device. Without a
+// device only a rule of this agent's is one to remove.
 func (s *Syncer) Remove(ctx context.Context, v6 bool, before routes.Predecessors) error {
 	rules, err := s.conn.Rules()
 	if err != nil {

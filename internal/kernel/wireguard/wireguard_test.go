@@ -23,8 +23,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// The tests of this package need a kernel with WireGuard and fail on another: there they are to be run in a virtual machine. A short run leaves
-// them out.
+// The tests of this package need a kernel with WireGuard and fail on another: there they are to be run in a virtual
+// machine. A short run leaves them out.
 
 var comparable = []cmp.Option{cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.IgnoreUnexported(netlinkx.Link{})}
 
@@ -34,7 +34,8 @@ var (
 	at     = netip.MustParseAddrPort
 )
 
-// TestNoWireGuard holds on any kernel: one without WireGuard is named as the reason, with a remedy, and nothing is left behind.
+// TestNoWireGuard holds on any kernel: one without WireGuard is named as the reason, with a remedy, and nothing is left
+// behind.
 func TestNoWireGuard(t *testing.T) {
 	ns := netnstest.New(t)
 	s := newSyncer(ns)
@@ -149,8 +150,9 @@ func sync(t *testing.T, s *wireguard.Syncer, d wireguard.Device, ways []routes.R
 func want(d wireguard.Device, ways ...string) seen {
 	s := seen{
 		Link: netlinkx.Link{Name: wireguard.Name(d.V6), Kind: "wireguard", MTU: d.MTU, Up: true}, Port: d.Port, Mark: 0x200000,
-		Peers:  map[wireguard.Key]string{},
-		Rules:  []netlinkx.Rule{{Family: netlinkx.FamilyOf(d.Addr), Priority: 99, Table: wireguard.Table(d.V6), Mark: 0x200000, Mask: 0x200000, Not: true, Protocol: routes.DefaultProtocol}},
+		Peers: map[wireguard.Key]string{},
+		Rules: []netlinkx.Rule{{Family: netlinkx.FamilyOf(d.Addr), Priority: 99, Table: wireguard.Table(d.V6), Mark: 0x200000, Mask: 0x200000,
+			Not: true, Protocol: routes.DefaultProtocol}},
 		Addrs:  []netip.Prefix{netip.PrefixFrom(d.Addr, d.Addr.BitLen())},
 		Routes: ways,
 	}
@@ -160,7 +162,8 @@ func want(d wireguard.Device, ways ...string) seen {
 	return s
 }
 
-var wantWays = []string{"10.0.2.0/26 dev wireguard.cali table 1 proto 84", "prohibit 10.0.0.0/16 table 1 proto 84", "throw 10.0.2.7/32 table 1 proto 84"}
+var wantWays = []string{"10.0.2.0/26 dev wireguard.cali table 1 proto 84", "prohibit 10.0.0.0/16 table 1 proto 84",
+	"throw 10.0.2.7/32 table 1 proto 84"}
 
 func wantSeen(t *testing.T, ns *netnstest.NS, d wireguard.Device, ways ...string) {
 	t.Helper()
@@ -210,15 +213,19 @@ func TestSync(t *testing.T) {
 func TestIPv6(t *testing.T) {
 	ns := newNS(t)
 	s := newSyncer(ns)
-	d := wireguard.Device{V6: true, Port: 51821, MTU: 1420, Addr: addr("fd00::1"), Peers: []wireguard.Peer{{Key: wireguard.Key{2}, Endpoint: at("[2001:db8::2]:51821"), Allowed: []netip.Prefix{prefix("fd00:2::/122")}}}}
+	d := wireguard.Device{V6: true, Port: 51821, MTU: 1420, Addr: addr("fd00::1"),
+		Peers: []wireguard.Peer{{Key: wireguard.Key{2}, Endpoint: at("[2001:db8::2]:51821"), Allowed: []netip.Prefix{prefix("fd00:2::/122")}}}}
 	both := device(peer(2, "10.0.2.0/26"))
 	sync(t, s, both, ways[:1])
-	sync(t, s, d, []routes.Route{routes.To(prefix("fd00:2::/122"), routes.Hop{Dev: wireguard.Device6}), {Dst: prefix("fd00:2::7/128"), Type: netlinkx.Throw}})
+	sync(t, s, d, []routes.Route{routes.To(prefix("fd00:2::/122"), routes.Hop{Dev: wireguard.Device6}),
+		{Dst: prefix("fd00:2::7/128"), Type: netlinkx.Throw}})
 	got := look(t, ns, true)
 	got.Link.HardwareAddr, got.Rules = nil, slices.DeleteFunc(got.Rules, func(r netlinkx.Rule) bool { return r.Family == netlinkx.IPv4 })
-	difftest.Want(t, "what is there", want(d, "fd00:2::/122 dev wg-v6.cali table 2 metric 1024 proto 84", "throw fd00:2::7/128 table 2 metric 1024 proto 84"), got, comparable...)
+	difftest.Want(t, "what is there", want(d, "fd00:2::/122 dev wg-v6.cali table 2 metric 1024 proto 84",
+		"throw fd00:2::7/128 table 2 metric 1024 proto 84"), got, comparable...)
 	wake := ns.Quiet(t, netlinkx.RouteEvents|netlinkx.RuleEvents)
-	sync(t, s, d, []routes.Route{routes.To(prefix("fd00:2::/122"), routes.Hop{Dev: wireguard.Device6}), {Dst: prefix("fd00:2::7/128"), Type: netlinkx.Throw}})
+	sync(t, s, d, []routes.Route{routes.To(prefix("fd00:2::/122"), routes.Hop{Dev: wireguard.Device6}),
+		{Dst: prefix("fd00:2::7/128"), Type: netlinkx.Throw}})
 	select {
 	case <-wake:
 		t.Error("the kernel reports a change")
@@ -234,8 +241,10 @@ func TestDriftIsRepaired(t *testing.T) {
 	rule := netlinkx.Rule{Family: netlinkx.IPv4, Priority: 99, Table: 1, Mark: wireguard.Mark, Mask: wireguard.Mark, Not: true}
 	route := netlinkx.Route{Dst: prefix("10.0.2.0/26"), Table: 1, Scope: netlinkx.ScopeLink}
 	told := map[string]string{
-		"MTU": "had MTU 1400", "key": "was missing", "down": "was down", "device": "was missing", "port": "had port 1", "mark": "had firewall mark 0x1",
-		"address": "lacked address 10.0.1.0/32", "more address": "had address 192.0.2.9/24", "peer": "1 lost", "more peers, with an address of another": "1 lost",
+		"MTU": "had MTU 1400", "key": "was missing", "down": "was down", "device": "was missing", "port": "had port 1",
+		"mark":    "had firewall mark 0x1",
+		"address": "lacked address 10.0.1.0/32", "more address": "had address 192.0.2.9/24", "peer": "1 lost",
+		"more peers, with an address of another": "1 lost",
 	}
 	for name, spoil := range map[string]func(c *netlinkx.Conn, l netlinkx.Link) error{
 		"MTU":          func(c *netlinkx.Conn, l netlinkx.Link) error { return c.SetMTU(l.Index, 1400) },
@@ -257,14 +266,16 @@ func TestDriftIsRepaired(t *testing.T) {
 			return c.DeleteRoute(route)
 		},
 		"peer": func(c *netlinkx.Conn, l netlinkx.Link) error {
-			return c.ChangeWireGuardPeers(l.Index, []netlinkx.WireGuardChange{{WireGuardPeer: netlinkx.WireGuardPeer{Public: wireguard.Key{2, 31: 1}}, Remove: true}})
+			return c.ChangeWireGuardPeers(l.Index,
+				[]netlinkx.WireGuardChange{{WireGuardPeer: netlinkx.WireGuardPeer{Public: wireguard.Key{2, 31: 1}}, Remove: true}})
 		},
 		"more peers, with an address of another": func(c *netlinkx.Conn, l netlinkx.Link) error {
 			thief := netlinkx.WireGuardPeer{Public: wireguard.Key{9}, AllowedIPs: []netip.Prefix{prefix("10.0.2.0/26"), prefix("10.0.9.0/26")}}
 			return c.ChangeWireGuardPeers(l.Index, []netlinkx.WireGuardChange{{WireGuardPeer: thief}})
 		},
 		"more addresses of a peer": func(c *netlinkx.Conn, l netlinkx.Link) error {
-			more := netlinkx.WireGuardPeer{Public: wireguard.Key{2, 31: 1}, AllowedIPs: []netip.Prefix{prefix("10.0.0.0/8")}, Endpoint: at("192.0.2.77:1")}
+			more := netlinkx.WireGuardPeer{Public: wireguard.Key{2, 31: 1}, AllowedIPs: []netip.Prefix{prefix("10.0.0.0/8")},
+				Endpoint: at("192.0.2.77:1")}
 			return c.ChangeWireGuardPeers(l.Index, []netlinkx.WireGuardChange{{WireGuardPeer: more}})
 		},
 	} {
@@ -309,7 +320,8 @@ func TestForeign(t *testing.T) {
 	s, d := newSyncer(ns), device(peer(2, "10.0.2.0/26"))
 	_, err := s.Merge(t.Context(), d)
 	errtest.Must(t, err)
-	if err := s.Routes(t.Context(), false, ways, true, routes.Predecessors{}); !errors.Is(err, routes.ErrForeign) || !errtest.Names(err, "10.0.2.0/26") {
+	if err := s.Routes(t.Context(), false, ways, true, routes.Predecessors{}); !errors.Is(err, routes.ErrForeign) ||
+		!errtest.Names(err, "10.0.2.0/26") {
 		t.Errorf("with a foreign route in the way: %v", err)
 	}
 	got := look(t, ns, false).Routes
@@ -323,12 +335,14 @@ func TestForeign(t *testing.T) {
 	errtest.Must(t, err)
 	rules, err := ns.Conn.Rules()
 	errtest.Must(t, err)
-	if len(found) != 2 || !slices.ContainsFunc(rules, func(r netlinkx.Rule) bool { return r.Table == 7 }) || ns.Link(t, "wg0").Kind != "wireguard" {
+	if len(found) != 2 || !slices.ContainsFunc(rules, func(r netlinkx.Rule) bool { return r.Table == 7 }) ||
+		ns.Link(t, "wg0").Kind != "wireguard" {
 		t.Errorf("of others are left: %v, %+v", found, rules)
 	}
 }
 
-// A second device has the first one's key, or one of its own that the first one gets; a peer that is to leave has no handshake by the former key then.
+// A second device has the first one's key, or one of its own that the first one gets; a peer that is to leave has no
+// handshake by the former key then.
 func TestSecondDevice(t *testing.T) {
 	ns := newNS(t)
 	s, d := newSyncer(ns), device(peer(2, "10.0.2.0/26"), peer(3, "10.0.3.0/26"))
@@ -353,7 +367,8 @@ func TestSecondDevice(t *testing.T) {
 	_, err = s.Peers(t.Context(), second)
 	errtest.Must(t, err)
 	states, err := s.States(false)
-	if err != nil || states.Second == nil || !states.Changes() || states.Public != first.Public || states.Second.Peers != 1 || states.Peers != 2 {
+	if err != nil || states.Second == nil || !states.Changes() || states.Public != first.Public ||
+		states.Second.Peers != 1 || states.Peers != 2 {
 		t.Errorf("%+v, %v", states, err)
 	}
 	wantSeen(t, ns, d)
@@ -413,8 +428,9 @@ func TestFelix(t *testing.T) {
 	}
 }
 
-// A pod with CAP_NET_ADMIN puts devices of its own, whose private keys it knows, or that have none yet, in the place of the node's: ours come back, with keys
-// that no one else knows, and it is told. Of what is there meanwhile no key is read.
+// A pod with CAP_NET_ADMIN puts devices of its own, whose private keys it knows, or that have none yet, in the place of
+// the node's: ours come back, with keys that no one else knows, and it is told. Of what is there meanwhile no key is
+// read.
 func TestMovedDevice(t *testing.T) {
 	ns, pod := newNS(t), netnstest.New(t)
 	netnstest.Cable(t, ns, "cali1", pod, "eth0")
@@ -461,7 +477,8 @@ func TestPortTaken(t *testing.T) {
 	ns.ListenUDP(t, "0.0.0.0:51820")
 	s := newSyncer(ns)
 	for range 2 {
-		if _, err := s.Merge(t.Context(), device()); !errors.Is(err, unix.EADDRINUSE) || !errtest.Names(err, "51820 spec.wireguardListeningPort") {
+		if _, err := s.Merge(t.Context(), device()); !errors.Is(err, unix.EADDRINUSE) ||
+			!errtest.Names(err, "51820 spec.wireguardListeningPort") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -473,7 +490,8 @@ func TestManyPeers(t *testing.T) {
 	s := newSyncer(ns)
 	d := device()
 	for i := range 1000 {
-		p := wireguard.Peer{Key: wireguard.Key{byte(i), byte(i >> 8), 31: 1}, Endpoint: netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}), 51820)}
+		p := wireguard.Peer{Key: wireguard.Key{byte(i), byte(i >> 8), 31: 1},
+			Endpoint: netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}), 51820)}
 		for j := range 20 {
 			p.Allowed = append(p.Allowed, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(j), byte(i >> 2), byte(i << 6)}), 26))
 		}

@@ -1,9 +1,9 @@
-// Package facts is the file by which the agent tells the plugins of its node what changes seldom, so that an ADD need not ask
-// the API server for it.
+// Package facts is the file by which the agent tells the plugins of its node what changes seldom, so that an ADD need
+// not ask the API server for it.
 //
-// The file is a hint. Every write that rests on it is guarded by the revision of the written object, or its answer is compared with the facts, so
-// that those which are out of date cost a second try and never an address. A plugin that finds no file, or an old one, asks the
-// API server.
+// The file is a hint. Every write that rests on it is guarded by the revision of the written object, or its answer is
+// compared with the facts, so that those which are out of date cost a second try and never an address. A plugin that
+// finds no file, or an old one, asks the API server.
 package facts
 
 import (
@@ -23,8 +23,8 @@ import (
 // DefaultFile is where the agent writes and the plugins read. It lies in memory: after a reboot there are no facts.
 const DefaultFile = "/var/run/calico/tortie/facts.json"
 
-// TokenRefusedFile is touched by a plugin whose token the API server does not accept (HTTP 401). The installer watches it, requests
-// a new token at once, and removes it when the API server has accepted that.
+// TokenRefusedFile is touched by a plugin whose token the API server does not accept (HTTP 401). The installer watches
+// it, requests a new token at once, and removes it when the API server has accepted that.
 const TokenRefusedFile = "/var/run/calico/tortie/token-refused"
 
 const (
@@ -34,8 +34,8 @@ const (
 	MaxAge = 30 * time.Second
 )
 
-// maxNamespaces bounds, in bytes of JSON, each of the two ways in which the file has namespaces: reading 64 KiB costs a plugin
-// as much as asking for one namespace. Those beyond it are left out.
+// maxNamespaces bounds, in bytes of JSON, each of the two ways in which the file has namespaces: reading 64 KiB costs a
+// plugin as much as asking for one namespace. Those beyond it are left out.
 const maxNamespaces = 64 << 10
 
 // maxPods bounds, in bytes, the UIDs of pods: some 1,700.
@@ -69,16 +69,16 @@ type Facts struct {
 	// Namespaces are for Write. A reader asks the method Namespace: most have nothing that matters, and the file has only
 	// the names of these.
 	Namespaces map[string]Namespace `json:"namespaces"`
-	// PlainPods are for Write: the UIDs of the node's plain pods (api.PlainPod), none unless the agent watches pods. A reader asks the method
-	// PlainPod.
+	// PlainPods are for Write: the UIDs of the node's plain pods (api.PlainPod), none unless the agent watches pods. A
+	// reader asks the method PlainPod.
 	PlainPods []string `json:"-"`
 
 	plain string // what was read: the names of those, each between blanks
 	pods  string // likewise, the UIDs of PlainPods
 }
 
-// Namespace returns what the agent has seen of a namespace; ok is false if it has not seen it, which proves nothing: the
-// namespace may be a moment old.
+// Namespace returns what the agent has seen of a namespace; ok is false if it has not seen it, which proves nothing:
+// the namespace may be a moment old.
 func (f *Facts) Namespace(name string) (ns Namespace, ok bool) {
 	if ns, ok = f.Namespaces[name]; ok {
 		return ns, true
@@ -86,8 +86,8 @@ func (f *Facts) Namespace(name string) (ns Namespace, ok bool) {
 	return ns, listed(f.plain, name)
 }
 
-// PlainPod reports whether the agent has seen the pod with that UID as a plain one. A controller may have annotated it since: the answer to a
-// write of the pod tells.
+// PlainPod reports whether the agent has seen the pod with that UID as a plain one. A controller may have annotated it
+// since: the answer to a write of the pod tells.
 func (f *Facts) PlainPod(uid string) bool { return listed(f.pods, uid) }
 
 // listed reports whether a text has a word between blanks.
@@ -111,7 +111,8 @@ type Affinity struct {
 	Free *int `json:"free,omitempty"`
 }
 
-// Namespace has the relevant metadata of a namespace: the annotations of Calico, and the labels that a pool's namespaceSelector names.
+// Namespace has the relevant metadata of a namespace: the annotations of Calico, and the labels that a pool's
+// namespaceSelector names.
 type Namespace struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
@@ -137,13 +138,14 @@ func Read(path, node string, now time.Time) (*Facts, error) {
 	case f.Node != node:
 		return nil, fmt.Errorf("%w: %s is of node %q, not of %q", ErrUnusable, path, f.Node, node)
 	case age > MaxAge || age < -MaxAge:
-		return nil, fmt.Errorf("%w: %s was written %s ago: the agent does not run, or has lost the API server", ErrUnusable, path, age.Round(time.Second))
+		return nil, fmt.Errorf("%w: %s was written %s ago: the agent does not run, or has lost the API server", ErrUnusable,
+			path, age.Round(time.Second))
 	}
 	return f, nil
 }
 
-// NoPolicies returns the NoPolicies of a file of any age: what the agent has decided holds while it does not run. A file that cannot be read
-// does not say so.
+// NoPolicies returns the NoPolicies of a file of any age: what the agent has decided holds while it does not run. A
+// file that cannot be read does not say so.
 func NoPolicies(path, node string) bool {
 	data, err := hostfile.ReadFile(path)
 	var said struct {

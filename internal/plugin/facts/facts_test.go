@@ -46,7 +46,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	errtest.Must(t, Write(path, sample()))
 	got, err := Read(path, "node-1", noon.Add(time.Second))
 	errtest.Must(t, err)
-	if d := cmp.Diff(sample(), *got, cmpopts.IgnoreUnexported(Facts{}), cmpopts.IgnoreFields(Facts{}, "Format", "Namespaces", "PlainPods")); d != "" {
+	if d := cmp.Diff(sample(), *got, cmpopts.IgnoreUnexported(Facts{}),
+		cmpopts.IgnoreFields(Facts{}, "Format", "Namespaces", "PlainPods")); d != "" {
 		t.Errorf("(-written +read):\n%s", d)
 	}
 	for name, want := range sample().Namespaces {
@@ -60,7 +61,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 			t.Errorf("namespace %q is known, as %+v", name, ns)
 		}
 	}
-	for uid, want := range map[string]bool{"uid-1": true, "uid-2": true, "": false, " ": false, "uid": false, "uid-1 uid-2": false, "uid-3": false} {
+	for uid, want := range map[string]bool{"uid-1": true, "uid-2": true, "": false, " ": false, "uid": false,
+		"uid-1 uid-2": false, "uid-3": false} {
 		if got.PlainPod(uid) != want {
 			t.Errorf("pod %q: %v, want %v", uid, !want, want)
 		}
@@ -237,7 +239,8 @@ func BenchmarkRead(b *testing.B) {
 func FuzzRead(f *testing.F) {
 	good, err := Encode(sample())
 	errtest.Must(f, err)
-	for _, seed := range []string{string(good), "null", "[]", `{"format":1,"node":"node-1","written":"2026-11-21T12:00:00Z","affinities":[null]}`, `{"format":1e0,"Namespaces":null}`} {
+	for _, seed := range []string{string(good), "null", "[]",
+		`{"format":1,"node":"node-1","written":"2026-11-21T12:00:00Z","affinities":[null]}`, `{"format":1e0,"Namespaces":null}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {

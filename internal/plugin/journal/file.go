@@ -23,8 +23,8 @@ const (
 	lockPause = 4 * time.Millisecond
 )
 
-// fileName returns the name of a handle's file. Handles are made of a network's name and a container ID, which come from
-// configuration and arguments: what is no safe name is hashed, behind a sign that no safe name has.
+// fileName returns the name of a handle's file. Handles are made of a network's name and a container ID, which come
+// from configuration and arguments: what is no safe name is hashed, behind a sign that no safe name has.
 func fileName(handle string) string {
 	if readable(handle) {
 		return handle + extension
@@ -52,8 +52,8 @@ func lockFile(ctx context.Context, path string) (*file, error) {
 	}
 }
 
-// tryLockFile locks the entry that has the path, or fails with hostfile.ErrLocked or fs.ErrNotExist. It follows no link and waits for no
-// pipe.
+// tryLockFile locks the entry that has the path, or fails with hostfile.ErrLocked or fs.ErrNotExist. It follows no link
+// and waits for no pipe.
 func tryLockFile(path string) (*file, error) {
 	for {
 		f, err := hostfile.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
@@ -101,7 +101,8 @@ func (f *file) remove() error {
 	return f.unlessReplaced(func() error { return hostfile.Unlink(f.path) })
 }
 
-// rename gives the entry another name in its directory, unless a newer one has taken its place. The caller holds the directory's lock.
+// rename gives the entry another name in its directory, unless a newer one has taken its place. The caller holds the
+// directory's lock.
 func (f *file) rename(to string) error {
 	return f.unlessReplaced(func() error { return hostfile.Rename(f.path, to) })
 }

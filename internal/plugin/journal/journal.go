@@ -15,7 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
-// DefaultDir is where the plugins add and the agent finishes. It is on the disk: addresses stay assigned through a reboot.
+// DefaultDir is where the plugins add and the agent finishes. It is on the disk: addresses stay assigned through a
+// reboot.
 const DefaultDir = Dir("/var/lib/calico/tortie/journal")
 
 const (
@@ -28,7 +29,8 @@ const (
 )
 
 var (
-	// ErrFull says that there are MaxEntries already. The DEL should fail: its runtime repeats it later, so that nothing is lost.
+	// ErrFull says that there are MaxEntries already. The DEL should fail: its runtime repeats it later, so that nothing
+	// is lost.
 	ErrFull = errors.New("the journal is full")
 	// ErrStop ends Each early when the function's error wraps it: the next entry would fail alike.
 	ErrStop = errors.New("no entry can be finished now")
@@ -93,7 +95,8 @@ func encode(e Entry) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > maxSize {
-		return nil, fmt.Errorf("the entry of handle %.64q has %d bytes, more than %d: names this long are no Kubernetes names", e.Handle, len(data), maxSize)
+		return nil, fmt.Errorf("the entry of handle %.64q has %d bytes, more than %d: names this long are no Kubernetes names",
+			e.Handle, len(data), maxSize)
 	}
 	return data, nil
 }
@@ -153,9 +156,9 @@ func (d Dir) names() ([]string, error) {
 	return names, nil
 }
 
-// Each calls finish for every entry and removes those for which it returns nil. Entries that another process works on are
-// left to it. An entry that cannot be finished or read stops no other; the error joins what went wrong. A damaged file is set
-// aside under another name, so that it is reported once.
+// Each calls finish for every entry and removes those for which it returns nil. Entries that another process works on
+// are left to it. An entry that cannot be finished or read stops no other; the error joins what went wrong. A damaged
+// file is set aside under another name, so that it is reported once.
 //
 // While finish runs, its entry is locked: no ADD takes the entry back, and no other reader sees it.
 func (d Dir) Each(ctx context.Context, finish func(Entry) error) error {
@@ -195,7 +198,8 @@ func (d Dir) one(ctx context.Context, name string, finish func(Entry) error) err
 	e, err := read(f, name)
 	if err != nil {
 		aside := d.locked(ctx, func() error { return f.rename(strings.TrimSuffix(name, extension) + damaged) })
-		return errors.Join(fmt.Errorf("journal: %s is damaged and set aside as *%s: its address may stay assigned: %w", f.path, damaged, err), aside)
+		return errors.Join(fmt.Errorf("journal: %s is damaged and set aside as *%s: its address may stay assigned: %w", f.path, damaged, err),
+			aside)
 	}
 	if err := finish(e); err != nil {
 		return fmt.Errorf("journal: handle %s, left by pod %s/%s: %w", e.Handle, e.Namespace, e.Pod, err)
@@ -203,8 +207,9 @@ func (d Dir) one(ctx context.Context, name string, finish func(Entry) error) err
 	return d.locked(ctx, f.remove)
 }
 
-// Withdraw takes an entry back: the container is to have addresses again. It waits for a process that is finishing the entry; when
-// it returns nil, the entry will not have the handle released. An entry that does not exist costs one system call.
+// Withdraw takes an entry back: the container is to have addresses again. It waits for a process that is finishing the
+// entry; when it returns nil, the entry will not have the handle released. An entry that does not exist costs one
+// system call.
 func (d Dir) Withdraw(ctx context.Context, handle string) error {
 	path := d.path(handle)
 	for {
@@ -226,8 +231,8 @@ func (d Dir) Withdraw(ctx context.Context, handle string) error {
 // path returns the file of a handle's entry.
 func (d Dir) path(handle string) string { return filepath.Join(string(d), fileName(handle)) }
 
-// readable reports that a handle can be the name of a file as it is: it has no character that a path, a shell or a terminal
-// gives a meaning to, and fits.
+// readable reports that a handle can be the name of a file as it is: it has no character that a path, a shell or a
+// terminal gives a meaning to, and fits.
 func readable(handle string) bool {
 	plain := func(r rune) bool {
 		return r < utf8.RuneSelf && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || slices.Contains([]rune("._-"), r))

@@ -92,11 +92,13 @@ func TestAbsentDirectoryIsEmpty(t *testing.T) {
 	}
 }
 
-// A handle is made of what configuration and arguments say. It must not lead out of the directory, nor share another's file.
+// A handle is made of what configuration and arguments say. It must not lead out of the directory, nor share another's
+// file.
 func TestNames(t *testing.T) {
 	long := strings.Repeat("n", 300)
 	handles := []string{
-		"k8s-pod-network.c0ffee", "K8S-pod-network.c0ffee", "../../etc/cron.d/x", "a/b", "a\\b", ".", "..", ".tortie-1.tmp", "x\x00y", "a b", "a\nb",
+		"k8s-pod-network.c0ffee", "K8S-pod-network.c0ffee", "../../etc/cron.d/x", "a/b", "a\\b", ".", "..",
+		".tortie-1.tmp", "x\x00y", "a b", "a\nb",
 		"%2e%2e", "ü", "a\xffb", "a\xfeb", long, long + "n", "x.json", "x.damaged",
 	}
 	d := Dir(t.TempDir())
@@ -182,9 +184,11 @@ func TestEachGoesOnAndStops(t *testing.T) {
 		seen    int
 		reports []string
 	}{
-		"all done":                   {seen: 3},
-		"one fails, others go on":    {answers: map[string]error{"a": poison}, left: []string{"a.json"}, seen: 3, reports: []string{"handle", "default/web-0", "10.0.0.0/26"}},
-		"nothing can be finished":    {answers: map[string]error{"a": fmt.Errorf("%w: %w", ErrStop, context.DeadlineExceeded)}, left: []string{"a.json", "b.json", "c.json"}, seen: 1, reports: []string{"deadline"}},
+		"all done": {seen: 3},
+		"one fails, others go on": {answers: map[string]error{"a": poison}, left: []string{"a.json"}, seen: 3,
+			reports: []string{"handle", "default/web-0", "10.0.0.0/26"}},
+		"nothing can be finished": {answers: map[string]error{"a": fmt.Errorf("%w: %w", ErrStop, context.DeadlineExceeded)},
+			left: []string{"a.json", "b.json", "c.json"}, seen: 1, reports: []string{"deadline"}},
 		"somebody else's is no news": {answers: map[string]error{"b": fmt.Errorf("etcdv3: %w", ErrKeep)}, left: []string{"b.json"}, seen: 3},
 	}
 	for name, tt := range tests {
@@ -242,7 +246,8 @@ func TestDamagedEntriesAreSetAside(t *testing.T) {
 	var handles []string
 	err := d.Each(t.Context(), func(e Entry) error { handles = append(handles, e.Handle); return nil })
 	difftest.Want(t, "finished", []string{"good"}, handles)
-	for _, name := range []string{"empty", "torn", "copied", "no-handle", "wrong-type", "huge", "directory", "pipe", "%not-a-hash", "wrong-case", "other-format"} {
+	for _, name := range []string{"empty", "torn", "copied", "no-handle", "wrong-type", "huge", "directory", "pipe", "%not-a-hash",
+		"wrong-case", "other-format"} {
 		if err == nil || !strings.Contains(err.Error(), "/"+name+".json") {
 			t.Errorf("%s.json was not reported: %v", name, err)
 		}
@@ -313,7 +318,8 @@ func withdrawWaits(t *testing.T) {
 	}
 }
 
-// A DEL that comes while an earlier entry of its handle is being finished leaves an entry that is still there afterwards.
+// A DEL that comes while an earlier entry of its handle is being finished leaves an entry that is still there
+// afterwards.
 func TestEntryReplacedMeanwhileStays(t *testing.T) {
 	d := Dir(t.TempDir())
 	add(t, d, entry("a"))
@@ -325,7 +331,8 @@ func TestEntryReplacedMeanwhileStays(t *testing.T) {
 	}
 }
 
-// Plugins add and withdraw, an agent and a GC finish: each entry is finished by one at a time, and never after its withdrawal.
+// Plugins add and withdraw, an agent and a GC finish: each entry is finished by one at a time, and never after its
+// withdrawal.
 func TestManyAtOnce(t *testing.T) { synctest.Test(t, manyAtOnce) }
 
 func manyAtOnce(t *testing.T) {

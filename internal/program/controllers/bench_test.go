@@ -27,8 +27,8 @@ const (
 	benchPods  = 30
 )
 
-// BenchmarkCluster measures the real program on the real API server: how large it is with 30,000 pods on 1,000 nodes, how long it takes
-// when all of them are gone, and what processor time that is.
+// BenchmarkCluster measures the real program on the real API server: how large it is with 30,000 pods on 1,000 nodes,
+// how long it takes when all of them are gone, and what processor time that is.
 func BenchmarkCluster(b *testing.B) {
 	for b.Loop() {
 		w := newWorld(b, labtest.NewServer(b))
@@ -128,7 +128,8 @@ func (w *world) removePods(b *testing.B) {
 	began := time.Now()
 	for {
 		// One request may not take longer than a minute: what is left is for the next.
-		err := w.core.CoreV1().Pods("default").DeleteCollection(b.Context(), metav1.DeleteOptions{GracePeriodSeconds: &zero}, metav1.ListOptions{Limit: 2000})
+		err := w.core.CoreV1().Pods("default").DeleteCollection(b.Context(), metav1.DeleteOptions{GracePeriodSeconds: &zero},
+			metav1.ListOptions{Limit: 2000})
 		left, listed := w.core.CoreV1().Pods("default").List(b.Context(), metav1.ListOptions{Limit: 1})
 		if err == nil && listed == nil && len(left.Items) == 0 {
 			break

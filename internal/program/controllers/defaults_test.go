@@ -34,8 +34,9 @@ func (w *world) removePools() {
 	}
 }
 
-// Who leads makes the pools of a cluster that has none: by the rights of the chart, with kubeadm's range or one that no node is in, not while
-// the datastore is locked, when nothing is collected either, and not once more after somebody has removed them.
+// Who leads makes the pools of a cluster that has none: by the rights of the chart, with kubeadm's range or one that no
+// node is in, not while the datastore is locked, when nothing is collected either, and not once more after somebody has
+// removed them.
 func TestDefaultPools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
@@ -82,7 +83,8 @@ func TestDefaultPools(t *testing.T) {
 	w.removePools()
 	w.node("another") // a change to look at
 	// It is collected by views that have all that was there before.
-	empty := &api.IPAMHandle{Meta: api.Meta{Name: "empty"}, Spec: api.IPAMHandleSpec{HandleID: "empty", Block: map[string]int{"10.44.9.0/26": 1}}}
+	empty := &api.IPAMHandle{Meta: api.Meta{Name: "empty"},
+		Spec: api.IPAMHandleSpec{HandleID: "empty", Block: map[string]int{"10.44.9.0/26": 1}}}
 	w.create(empty)
 	eventually(t, func() error {
 		if v := w.view(); len(v.Handles) > 0 {

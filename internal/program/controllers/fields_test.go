@@ -32,8 +32,8 @@ func (w *world) namedFields() (found map[string][]string, err error) {
 	return found, nil
 }
 
-// Every field of every kind that is said to have no effect is named by Events on its object: once, also if another process leads by then, and again
-// if the fields are others.
+// Every field of every kind that is said to have no effect is named by Events on its object: once, also if another
+// process leads by then, and again if the fields are others.
 func TestFieldsWithoutEffectAreTold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))

@@ -25,7 +25,8 @@ func (w *world) hostEndpoints() (map[string]string, error) {
 	err := w.store.List(w.t.Context(), &list, datastore.ListOptions{})
 	found := map[string]string{}
 	for _, h := range list.Items {
-		found[h.Name] = fmt.Sprintf("%s %q %v %v %s", h.Spec.Node, h.Spec.InterfaceName, h.Spec.ExpectedIPs, h.Spec.Profiles, h.Annotations[names.AnnotationMetadata])
+		found[h.Name] = fmt.Sprintf("%s %q %v %v %s", h.Spec.Node, h.Spec.InterfaceName, h.Spec.ExpectedIPs, h.Spec.Profiles,
+			h.Annotations[names.AnnotationMetadata])
 	}
 	return found, err
 }
@@ -71,8 +72,9 @@ func (p *process) passes(n int) {
 	})
 }
 
-// Nodes get host endpoints as Calico's controllers make them, with the right that the chart gives for that alone: they follow their Nodes, and go with
-// them and with the setting. Other ones stay, and a Node that states others' addresses has none of them.
+// Nodes get host endpoints as Calico's controllers make them, with the right that the chart gives for that alone: they
+// follow their Nodes, and go with them and with the setting. Other ones stay, and a Node that states others' addresses
+// has none of them.
 func TestNodesHaveHostEndpoints(t *testing.T) {
 	t.Parallel()
 	server := labtest.NewAuditedServer(t)
@@ -87,7 +89,9 @@ func TestNodesHaveHostEndpoints(t *testing.T) {
 	)
 	settings := &api.KubeControllersConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.KubeControllersConfigurationSpec{
 		Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{HostEndpoint: &api.AutoHostEndpointConfig{
-			AutoCreate: "Enabled", Templates: []api.HostEndpointTemplate{{GenerateName: "lan", InterfaceCIDRs: []string{"192.0.2.0/24"}, Labels: map[string]string{"net": "lan"}}},
+			AutoCreate: "Enabled", Templates: []api.HostEndpointTemplate{
+				{GenerateName: "lan", InterfaceCIDRs: []string{"192.0.2.0/24"}, Labels: map[string]string{"net": "lan"}},
+			},
 		}}},
 	}}
 	w.create(settings)
@@ -120,7 +124,8 @@ func TestNodesHaveHostEndpoints(t *testing.T) {
 	w.create(&api.Node{Meta: api.Meta{Name: "thief"}, Status: api.NodeStatus{Addresses: []api.NodeAddress{
 		{Type: "InternalIP", Address: "192.0.2.66"}, {Type: "InternalIP", Address: "192.0.2.1"}, {Type: "InternalIP", Address: tunnel},
 	}}})
-	want["thief-auto-hep"], want["thief-lan-auto-hep"] = host("thief", "*", "192.0.2.66", by), host("thief", "", "192.0.2.66", `"net":"lan",`+by)
+	want["thief-auto-hep"], want["thief-lan-auto-hep"] = host("thief", "*", "192.0.2.66", by), host("thief", "",
+		"192.0.2.66", `"net":"lan",`+by)
 	w.hasHosts(want)
 	says("of node thief have not all addresses that its Node states: not 192.0.2.1, which is node a's", anothers)
 
@@ -131,7 +136,8 @@ func TestNodesHaveHostEndpoints(t *testing.T) {
 		t.Errorf("writes %v, then %v although nothing is due; refused: %v", before, after, refused)
 	}
 
-	_, err := w.core.CoreV1().Nodes().Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"zone":"y"}}}`), metav1.PatchOptions{})
+	_, err := w.core.CoreV1().Nodes().Patch(t.Context(), "a", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"zone":"y"}}}`), metav1.PatchOptions{})
 	errtest.Must(t, err)
 	w.deleteNode("thief")
 	for name, text := range want {
@@ -149,7 +155,8 @@ func TestNodesHaveHostEndpoints(t *testing.T) {
 	errtest.Must(t, w.store.Update(t.Context(), settings))
 	w.hasHosts(map[string]string{"c-auto-hep": want["c-auto-hep"]})
 	eventually(t, func() error { // the server records a request after it has answered it
-		if written, refused := hostWrites(t, server); written["create"] < 4 || written["update"] < 2 || written["delete"] < 4 || len(refused) != 1 {
+		if written, refused := hostWrites(t, server); written["create"] < 4 || written["update"] < 2 ||
+			written["delete"] < 4 || len(refused) != 1 {
 			return fmt.Errorf("writes %v, refused %v", written, refused)
 		}
 		return nil

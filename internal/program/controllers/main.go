@@ -1,5 +1,5 @@
-// Package controllers is the program kube-controllers: the cluster-wide side of IPAM. With the argument ipam it is the tool for
-// administrators, with -r or -l it probes the running controllers.
+// Package controllers is the program kube-controllers: the cluster-wide side of IPAM. With the argument ipam it is the
+// tool for administrators, with -r or -l it probes the running controllers.
 package controllers
 
 import (
@@ -45,7 +45,8 @@ func run(ctx context.Context, args []string, env config.Env, stdout, stderr io.W
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprintf(stderr, "usage: %s [-v|-r|-l]\n       %s %s COMMAND: %s\n\nWithout arguments it is the controllers, whose settings come from the environment.\n\n", name, name, ipamtool.Command, ipamtool.Help)
+		fmt.Fprintf(stderr, "usage: %s [-v|-r|-l]\n       %s %s COMMAND: %s\n\n"+
+			"Without arguments it is the controllers, whose settings come from the environment.\n\n", name, name, ipamtool.Command, ipamtool.Help)
 		flags.PrintDefaults()
 	}
 	showVersion := flags.Bool("v", false, "print the version and exit")

@@ -27,8 +27,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// Everything that nodes and pods leave behind goes, and what is in use stays: with the real program, as the chart's account, on the
-// real API server.
+// Everything that nodes and pods leave behind goes, and what is in use stays: with the real program, as the chart's
+// account, on the real API server.
 func TestWhatIsLeftBehindGoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
@@ -49,7 +49,8 @@ func TestWhatIsLeftBehindGoes(t *testing.T) {
 	starting := w.assign("of-starting", "a", "starting")
 	w.pod("starting", "a", "")
 	keeps("a pod that has not said anything yet", network+"of-starting", starting)
-	keeps("a live node's tunnel", names.TunnelHandle("a"), w.give(names.TunnelHandle("a"), "a", map[string]string{"node": "a", "type": inventory.TypeIPIP}, api.UseTunnel))
+	keeps("a live node's tunnel", names.TunnelHandle("a"),
+		w.give(names.TunnelHandle("a"), "a", map[string]string{"node": "a", "type": inventory.TypeIPIP}, api.UseTunnel))
 
 	loses("a pod that is gone", network+"lost", w.assign("lost", "a", "lost"))
 	job := w.assign("of-job", "a", "job")
@@ -60,12 +61,15 @@ func TestWhatIsLeftBehindGoes(t *testing.T) {
 	loses("a StatefulSet's pod that is on another node by now", network+"moved", w.assign("moved", "a", "moved"))
 
 	loses("a pod of a node that dies", network+"on-b", w.assign("on-b", "b", "on-b"))
-	loses("its tunnel", names.TunnelHandle("b"), w.give(names.TunnelHandle("b"), "b", map[string]string{"node": "b", "type": inventory.TypeIPIP}, api.UseTunnel))
+	loses("its tunnel", names.TunnelHandle("b"),
+		w.give(names.TunnelHandle("b"), "b", map[string]string{"node": "b", "type": inventory.TypeIPIP}, api.UseTunnel))
 	w.deleteNode("b")
 
-	w.create(&api.IPAMHandle{Meta: api.Meta{Name: network + "empty"}, Spec: api.IPAMHandleSpec{HandleID: network + "empty", Block: map[string]int{"10.44.9.0/26": 1}}})
+	w.create(&api.IPAMHandle{Meta: api.Meta{Name: network + "empty"},
+		Spec: api.IPAMHandleSpec{HandleID: network + "empty", Block: map[string]int{"10.44.9.0/26": 1}}})
 	w.create(
-		affinity("c", "10.44.77.0/26", api.AffinityPending), affinity("c", "10.44.78.0/26", api.AffinityPendingDeletion), affinity("gone", "10.44.79.0/26", api.AffinityConfirmed),
+		affinity("c", "10.44.77.0/26", api.AffinityPending), affinity("c", "10.44.78.0/26", api.AffinityPendingDeletion),
+		affinity("gone", "10.44.79.0/26", api.AffinityConfirmed),
 	)
 	p := w.start("one", "")
 	eventually(t, func() error {
@@ -123,7 +127,8 @@ func (w *world) checkOrder(p *process) {
 	w.t.Helper()
 	pool := &api.IPPool{Meta: api.Meta{Name: "v4"}}
 	errtest.Must(w.t, w.store.Get(w.t.Context(), pool))
-	if pool.Status == nil || len(pool.Status.Conditions) != 1 || pool.Status.Conditions[0].Status != "True" || pool.Status.Conditions[0].Reason != "OK" {
+	if pool.Status == nil || len(pool.Status.Conditions) != 1 || pool.Status.Conditions[0].Status != "True" ||
+		pool.Status.Conditions[0].Reason != "OK" {
 		w.t.Errorf("pool's status: %+v", pool.Status)
 	}
 	settings := &api.KubeControllersConfiguration{Meta: api.Meta{Name: api.DefaultName}}
@@ -131,18 +136,21 @@ func (w *world) checkOrder(p *process) {
 	if settings.Spec.Controllers.Node == nil || settings.Spec.Controllers.Node.LeakGracePeriod != "15m0s" {
 		w.t.Errorf("KubeControllersConfiguration: %+v", settings.Spec)
 	}
-	if s := settings.Status; s == nil || s.RunningConfig.Controllers.Node.LeakGracePeriod != "4s" || s.EnvironmentVars["TORTIE_LEAK_GRACE_PERIOD"] != "4s" {
+	if s := settings.Status; s == nil || s.RunningConfig.Controllers.Node.LeakGracePeriod != "4s" ||
+		s.EnvironmentVars["TORTIE_LEAK_GRACE_PERIOD"] != "4s" {
 		w.t.Errorf("its status: %+v", s)
 	}
 	tier := &api.CalicoTier{Meta: api.Meta{Name: names.TierDefault}}
-	if errtest.Must(w.t, w.store.Get(w.t.Context(), tier)); tier.Spec.Order == nil || *tier.Spec.Order != 1e6 || tier.Spec.DefaultAction != "Deny" {
+	if errtest.Must(w.t, w.store.Get(w.t.Context(), tier)); tier.Spec.Order == nil || *tier.Spec.Order != 1e6 ||
+		tier.Spec.DefaultAction != "Deny" {
 		w.t.Errorf("Tier default: %+v", tier.Spec)
 	}
 	metrics, err := p.get("/metrics")
 	errtest.Must(w.t, err)
 	for _, want := range []string{
 		`ipam_ippool_size{ippool="v4"} 65536`, `ipam_allocations_in_use{ippool="v4",node="a"} 4`, `ipam_blocks{ippool="v6",node="a"} 1`,
-		"ipam_allocations_gc_reclamations 13", "tortie_controllers_leading 1", `tortie_ipam_gc_freed_total{node="b"} 3`, "ipam_allocations_per_node",
+		"ipam_allocations_gc_reclamations 13", "tortie_controllers_leading 1", `tortie_ipam_gc_freed_total{node="b"} 3`,
+		"ipam_allocations_per_node",
 	} {
 		if !strings.Contains(metrics, want) {
 			w.t.Errorf("no %s in\n%s", want, metrics)
@@ -155,7 +163,8 @@ func (w *world) checkOrder(p *process) {
 	}
 }
 
-// A pool that is about to be exhausted is told of before it is. The pool's size is small enough that one pod more fills nine tenths.
+// A pool that is about to be exhausted is told of before it is. The pool's size is small enough that one pod more fills
+// nine tenths.
 func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -188,7 +197,8 @@ func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 	})
 }
 
-// A leader that is killed at any moment is followed by the other, which goes on where it ended; nothing is freed twice, nothing stays.
+// A leader that is killed at any moment is followed by the other, which goes on where it ended; nothing is freed twice,
+// nothing stays.
 func TestALeaderIsKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
@@ -226,7 +236,8 @@ func TestALeaderIsKilled(t *testing.T) {
 	}
 }
 
-// An API server that is killed makes nobody forget: what was seen before counts, and nothing is freed while nothing is known.
+// An API server that is killed makes nobody forget: what was seen before counts, and nothing is freed while nothing is
+// known.
 func TestTheAPIServerIsAway(t *testing.T) {
 	t.Parallel()
 	server := labtest.NewServer(t) // one that has just started knows no roles, and refuses everything for a moment
@@ -267,8 +278,8 @@ func TestTheAPIServerIsAway(t *testing.T) {
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
 }
 
-// As long as nothing is due the API server hears of nothing but watches and the Lease. One that answers 429, or late, is not pressed,
-// and in the end all is done.
+// As long as nothing is due the API server hears of nothing but watches and the Lease. One that answers 429, or late,
+// is not pressed, and in the end all is done.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	server := labtest.NewServer(t)
@@ -329,7 +340,8 @@ func TestRequests(t *testing.T) {
 		}
 		return nil
 	})
-	// 40 containers with two addresses each: one write for each block, one delete for each handle, and no look at each pod.
+	// 40 containers with two addresses each: one write for each block, one delete for each handle, and no look at each
+	// pod.
 	requests := proxy.Requests()
 	if requests["update ipamblocks"] > 4 || requests["delete ipamhandles"] > 45 || requests["get pods"] > 8 || requests["list pods"] > 8 {
 		t.Errorf("requests: %v", requests)
@@ -338,7 +350,8 @@ func TestRequests(t *testing.T) {
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
 }
 
-// Addresses in etcd are collected too, by what the Kubernetes API says of nodes and pods. Calico's own nodes are kept like Kubernetes'.
+// Addresses in etcd are collected too, by what the Kubernetes API says of nodes and pods. Calico's own nodes are kept
+// like Kubernetes'.
 func TestAddressesInEtcd(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -350,7 +363,8 @@ func TestAddressesInEtcd(t *testing.T) {
 	yes := true
 	for _, obj := range []api.Resource{
 		&api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &yes}},
-		&api.IPPool{Meta: api.Meta{Name: "v4"}, Spec: api.IPPoolSpec{CIDR: "10.44.0.0/16"}}, &api.IPPool{Meta: api.Meta{Name: "v6"}, Spec: api.IPPoolSpec{CIDR: "fd44::/48"}},
+		&api.IPPool{Meta: api.Meta{Name: "v4"}, Spec: api.IPPoolSpec{CIDR: "10.44.0.0/16"}},
+		&api.IPPool{Meta: api.Meta{Name: "v6"}, Spec: api.IPPoolSpec{CIDR: "fd44::/48"}},
 	} {
 		errtest.Must(t, store.Create(t.Context(), obj))
 	}

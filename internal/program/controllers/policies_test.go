@@ -66,8 +66,8 @@ func (w *world) toldOf(n int, uids ...string) map[string][]corev1.Event {
 	return found
 }
 
-// With TORTIE_POLICY=off a NetworkPolicy has an Event that nothing enforces it: once, also if another process leads by then, and again if
-// it is made anew.
+// With TORTIE_POLICY=off a NetworkPolicy has an Event that nothing enforces it: once, also if another process leads by
+// then, and again if it is made anew.
 func TestPoliciesAreToldOf(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -97,8 +97,8 @@ func TestPoliciesAreToldOf(t *testing.T) {
 	})
 }
 
-// What is invalid in a policy has an Event at once, before the Events that take pods: that it selects none, and a port that none declares. A
-// policy that is well has no Event.
+// What is invalid in a policy has an Event at once, before the Events that take pods: that it selects none, and a port
+// that none declares. A policy that is well has no Event.
 func TestPoliciesAreReviewed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
@@ -109,27 +109,32 @@ func TestPoliciesAreReviewed(t *testing.T) {
 	nobody := metav1.LabelSelector{MatchLabels: map[string]string{"app": "nobody"}}
 	want := map[string][]string{
 		w.policy("default", "well"): nil,
-		w.apply("default", "selects", networkingv1.NetworkPolicySpec{PodSelector: nobody}):                                 {"PolicySelectsNoPod"},
+		w.apply("default", "selects",
+			networkingv1.NetworkPolicySpec{PodSelector: nobody}): {"PolicySelectsNoPod"},
 		w.apply("default", "port", networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{rule}}): {"PolicyPortUnknown"},
 		w.policy("kube-system", "empty"): {"PolicySelectsNoPod"},
 	}
-	calico := &api.CalicoNetworkPolicy{Meta: api.Meta{Namespace: "default", Name: "calico"}, Spec: api.CalicoNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
-		ServiceAccountSelector: "team == 'nobody'", Types: []string{"Egress"},
-		Egress: []api.CalicoRule{{Action: "Allow", Destination: api.CalicoEntityRule{Services: &api.CalicoServiceMatch{Name: "web"}}}},
-	}}}
+	calico := &api.CalicoNetworkPolicy{Meta: api.Meta{Namespace: "default", Name: "calico"},
+		Spec: api.CalicoNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
+			ServiceAccountSelector: "team == 'nobody'", Types: []string{"Egress"},
+			Egress: []api.CalicoRule{{Action: "Allow", Destination: api.CalicoEntityRule{Services: &api.CalicoServiceMatch{Name: "web"}}}},
+		}}}
 	w.create(calico)
 	want[calico.UID] = []string{"PolicySelectsNoPod"}
-	staged := &api.CalicoStagedNetworkPolicy{Meta: api.Meta{Namespace: "default", Name: "staged"}, Spec: api.CalicoStagedNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
-		Types: []string{"Ingress"}, Ingress: []api.CalicoRule{{Action: "Allow", Source: api.CalicoEntityRule{Selector: "team =="}}},
-	}}}
+	staged := &api.CalicoStagedNetworkPolicy{Meta: api.Meta{Namespace: "default", Name: "staged"},
+		Spec: api.CalicoStagedNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
+			Types: []string{"Ingress"}, Ingress: []api.CalicoRule{{Action: "Allow", Source: api.CalicoEntityRule{Selector: "team =="}}},
+		}}}
 	w.create(staged)
 	want[staged.UID] = []string{"InvalidPolicy"}
-	selector := &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: "selector"}, Spec: api.CalicoGlobalNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
-		Selector: "kubernetes.io/hostname='n'", Types: []string{"Ingress"},
-	}}}
+	selector := &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: "selector"},
+		Spec: api.CalicoGlobalNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
+			Selector: "kubernetes.io/hostname='n'", Types: []string{"Ingress"},
+		}}}
 	w.create(selector)
 	want[selector.UID] = []string{"InvalidPolicy"}
-	w.create(&api.CalicoHostEndpoint{Meta: api.Meta{Name: "n", Labels: map[string]string{"host": "all"}}, Spec: api.CalicoHostEndpointSpec{Node: "n", InterfaceName: "*"}})
+	w.create(&api.CalicoHostEndpoint{Meta: api.Meta{Name: "n", Labels: map[string]string{"host": "all"}},
+		Spec: api.CalicoHostEndpointSpec{Node: "n", InterfaceName: "*"}})
 	untracked := &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: "untracked"}, Spec: api.CalicoGlobalNetworkPolicySpec{
 		CalicoPolicySpec: api.CalicoPolicySpec{Selector: "has(host)", Types: []string{"Ingress"}}, ApplyOnForward: true, DoNotTrack: true,
 	}}
@@ -169,6 +174,7 @@ func TestPoliciesAreReviewed(t *testing.T) {
 		return events[i].FirstTimestamp.Time
 	}
 	if !at("late").Before(at("selects")) {
-		t.Errorf("what is invalid in a policy is said at %s, and of one that was there before that it selects no pod at %s", at("late"), at("selects"))
+		t.Errorf("what is invalid in a policy is said at %s, and of one that was there before that it selects no pod at %s",
+			at("late"), at("selects"))
 	}
 }

@@ -33,7 +33,8 @@ type record struct {
 
 var rights = record{granted: map[string]bool{}, asked: map[string]bool{}}
 
-// audited is a server whose answers to the controllers are recorded. A request that the chart gives no right for fails the test.
+// audited is a server whose answers to the controllers are recorded. A request that the chart gives no right for fails
+// the test.
 func audited(t *testing.T) *labtest.Server {
 	t.Helper()
 	server := labtest.NewAuditedServer(t)

@@ -42,8 +42,9 @@ func (w *world) service(name string, changes ...func(*corev1.Service)) error {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack), AllocateLoadBalancerNodePorts: new(false),
-			Ports: []corev1.ServicePort{{Port: 80}},
+			Type: corev1.ServiceTypeLoadBalancer, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack),
+			AllocateLoadBalancerNodePorts: new(false),
+			Ports:                         []corev1.ServicePort{{Port: 80}},
 		},
 	}
 	for _, change := range changes {
@@ -53,8 +54,8 @@ func (w *world) service(name string, changes ...func(*corev1.Service)) error {
 	return err
 }
 
-// served returns nil if all Services of type LoadBalancer show one address of each of their families, which their handles hold, and nothing
-// else is held for Services.
+// served returns nil if all Services of type LoadBalancer show one address of each of their families, which their
+// handles hold, and nothing else is held for Services.
 func (w *world) served(want int) error {
 	list, err := w.core.CoreV1().Services("default").List(w.t.Context(), metav1.ListOptions{FieldSelector: "spec.type=LoadBalancer"})
 	if err != nil {
@@ -92,9 +93,9 @@ func (w *world) served(want int) error {
 	return nil
 }
 
-// Services come and go while leaders are killed: each has one address of a family in the end, and `kube-controllers ipam check` finds
-// nothing. A process is killed while it leads, often right after it has given an address. A Lease is deleted with its holder, so that the next process
-// need not wait for its end.
+// Services come and go while leaders are killed: each has one address of a family in the end, and `kube-controllers
+// ipam check` finds nothing. A process is killed while it leads, often right after it has given an address. A Lease is
+// deleted with its holder, so that the next process need not wait for its end.
 func TestServicesGetAddresses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
@@ -134,7 +135,8 @@ func TestServicesGetAddresses(t *testing.T) {
 	w.changesOfServices()
 }
 
-// killAtWork kills a leader right after it has given an address or, if it gives none in a while, then, and reports whether it had.
+// killAtWork kills a leader right after it has given an address or, if it gives none in a while, then, and reports
+// whether it had.
 func killAtWork(p *process) bool {
 	const given = "Service has addresses"
 	tick, ends := time.Tick(time.Millisecond), time.Now().Add(rand.N(time.Second))

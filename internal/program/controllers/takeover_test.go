@@ -126,7 +126,8 @@ func (w *world) goldenSet() objects {
 	return all
 }
 
-// diff compares all fields that controllers write. Times of our own must have Calico's form; sequence numbers count from the block's.
+// diff compares all fields that controllers write. Times of our own must have Calico's form; sequence numbers count
+// from the block's.
 func (o objects) diff(have objects) error {
 	want, got := map[string]any{}, map[string]any{}
 	for name, obj := range o {
@@ -196,12 +197,14 @@ func TestServicesGetCalicosObjects(t *testing.T) {
 	eventually(t, func() error { return w.goldenSet().diff(w.stored()) })
 }
 
-// probe returns when the controllers have looked at all Services, to give one its address, and at all that is held, to collect an empty handle.
+// probe returns when the controllers have looked at all Services, to give one its address, and at all that is held, to
+// collect an empty handle.
 func (w *world) probe() {
 	w.t.Helper()
 	w.create(
 		&api.IPPool{Meta: api.Meta{Name: "probe"}, Spec: api.IPPoolSpec{
-			CIDR: "10.45.0.0/30", BlockSize: 30, AllowedUses: []api.AllowedUse{api.UseLoadBalancer}, AssignmentMode: api.AssignManual, NodeSelector: "all()",
+			CIDR: "10.45.0.0/30", BlockSize: 30, AllowedUses: []api.AllowedUse{api.UseLoadBalancer},
+			AssignmentMode: api.AssignManual, NodeSelector: "all()",
 		}},
 		&api.IPAMHandle{Meta: api.Meta{Name: "empty"}, Spec: api.IPAMHandleSpec{HandleID: "empty", Block: map[string]int{"10.44.9.0/26": 1}}},
 	)
@@ -248,7 +251,8 @@ func TestCalicosServicesAreTakenOver(t *testing.T) {
 	errtest.Must(t, services.Delete(t.Context(), "probe", metav1.DeleteOptions{}))
 	errtest.Must(t, services.Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	handle := strings.ToLower(names.ServiceHandle("default", "web", string(before["Service/web"].GetUID())))
-	for _, gone := range []string{"Service/web", "IPAMHandle/" + handle, "IPAMBlock/2001-db8---126", "BlockAffinity/load-balancer-2001-db8---126"} {
+	for _, gone := range []string{"Service/web", "IPAMHandle/" + handle, "IPAMBlock/2001-db8---126",
+		"BlockAffinity/load-balancer-2001-db8---126"} {
 		delete(golden, gone)
 	}
 	golden["IPAMBlock/192-0-2-0-30"] = w.golden("services-without-web.yaml")[0]

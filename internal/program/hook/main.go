@@ -1,5 +1,5 @@
-// Package hook is the program of that name: what the chart's hooks and its test run in the cluster, each once. It is no part of a
-// cluster's daily life.
+// Package hook is the program of that name: what the chart's hooks and its test run in the cluster, each once. It is no
+// part of a cluster's daily life.
 package hook
 
 import (

@@ -40,7 +40,8 @@ func TestWrongArguments(t *testing.T) {
 		{[]string{"uninstall", "-pod", filepath.Join(dir, "none")}, "no such file"},
 		{[]string{"uninstall", "-pod", file("odd.yaml", "kind: Pod\nspeck: {}\n")}, `"speck"`},
 		{[]string{"uninstall", "-pod", file("empty.yaml", "kind: Pod\n")}, "containers"},
-		{[]string{"uninstall", "-pod", file("pod.yaml", "spec: {containers: [{name: a}]}"), "-kubeconfig", filepath.Join(dir, "none")}, "no such file"},
+		{[]string{"uninstall", "-pod", file("pod.yaml", "spec: {containers: [{name: a}]}"), "-kubeconfig", filepath.Join(dir, "none")},
+			"no such file"},
 		{[]string{"test", "-owner", "me"}, `"me" name/uid`},
 		{[]string{"probe"}, "-listen -to"},
 		{[]string{"probe", "-listen", "-to", "10.0.0.1"}, "-listen -to"},
@@ -64,7 +65,8 @@ func TestProbe(t *testing.T) {
 		served <- run(ctx, []string{"probe", "-listen", "-port", "47007"}, &bytes.Buffer{}, &bytes.Buffer{})
 	}()
 	result := filepath.Join(t.TempDir(), "result")
-	if out, err := say(t, "probe", "-to", "127.0.0.1,127.0.0.1", "-port", "47007", "-result", result); err != nil || strings.Count(out, "25 of 25") != 2 {
+	if out, err := say(t, "probe", "-to", "127.0.0.1,127.0.0.1", "-port", "47007", "-result", result); err != nil ||
+		strings.Count(out, "25 of 25") != 2 {
 		t.Errorf("%v: %s", err, out)
 	}
 	text, err := os.ReadFile(result)

@@ -1,8 +1,8 @@
-// Package install is the program of that name: it puts the CNI plugins and their configuration onto the host and keeps the
-// plugins' token fresh.
+// Package install is the program of that name: it puts the CNI plugins and their configuration onto the host and keeps
+// the plugins' token fresh.
 //
-// It runs as a native sidecar of the agent's pod: an init container that stays. With -once it installs and exits. Its commands uninstall
-// and rollback are for a node that the agent has left.
+// It runs as a native sidecar of the agent's pod: an init container that stays. With -once it installs and exits. Its
+// commands uninstall and rollback are for a node that the agent has left.
 package install
 
 import (
@@ -62,7 +62,8 @@ func run(ctx context.Context, args []string, env config.Env, stderr io.Writer) e
 	}
 	command := commands[flags.Arg(0)]
 	if flags.NArg() > 1 || flags.NArg() == 1 && command == nil {
-		return fmt.Errorf("unexpected argument %q: the commands are uninstall and rollback, settings come from the environment", flags.Arg(flags.NArg()-1))
+		return fmt.Errorf("unexpected argument %q: the commands are uninstall and rollback, settings come from the environment",
+			flags.Arg(flags.NArg()-1))
 	}
 	if *showVersion {
 		fmt.Println(version.About("install"))
@@ -82,7 +83,8 @@ func run(ctx context.Context, args []string, env config.Env, stderr io.Writer) e
 	return installOn(ctx, cfg, *once || !cfg.Stay, log)
 }
 
-func onHost(ctx context.Context, command func(context.Context, config.InstallHost, *slog.Logger) error, env config.Env, stderr io.Writer) error {
+func onHost(ctx context.Context, command func(context.Context, config.InstallHost, *slog.Logger) error, env config.Env,
+	stderr io.Writer) error {
 	cfg, err := config.LoadInstallHost(env)
 	if err != nil {
 		return err

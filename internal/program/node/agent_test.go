@@ -56,7 +56,8 @@ func newMachine(t *testing.T, name, address string) *machine {
 	errtest.Must(t, os.MkdirAll(filepath.Join(dir, "net/ipv4"), 0o755))
 	errtest.Must(t, os.WriteFile(filepath.Join(dir, "net/ipv4/ip_forward"), []byte("0\n"), 0o644))
 	m.env = []string{
-		asProgram, "NODENAME=" + name, "IP=" + address, "KUBECONFIG=" + labtest.WriteKubeconfig(t, dir, labtest.Inside(t, m.NS, labtest.As(t, "tortie-node"))), "NO_DEFAULT_POOLS=true",
+		asProgram, "NODENAME=" + name, "IP=" + address,
+		"KUBECONFIG=" + labtest.WriteKubeconfig(t, dir, labtest.Inside(t, m.NS, labtest.As(t, "tortie-node"))), "NO_DEFAULT_POOLS=true",
 		"TORTIE_SYSCTL_ROOT=" + dir, "TORTIE_STATE_DIR=" + dir, "TORTIE_RUN_DIR=" + dir, os.Args[0],
 	}
 	return m
@@ -93,7 +94,8 @@ func TestCommandsOnARealNode(t *testing.T) {
 	create(t, store,
 		aNode("node1", "172.31.0.1/24"), aNode("node2", "172.31.0.2/24"), aNode("gone", "172.31.0.10/24"),
 		&api.IPPool{Meta: api.Meta{Name: "pods"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true}},
-		block("node1", "10.90.1.0/26", "10-90-1-0-26"), block("node2", "10.90.2.0/26", "10-90-2-0-26"), block("gone", "10.90.3.0/26", "10-90-3-0-26"))
+		block("node1", "10.90.1.0/26", "10-90-1-0-26"), block("node2", "10.90.2.0/26", "10-90-2-0-26"),
+		block("gone", "10.90.3.0/26", "10-90-3-0-26"))
 	one, two := newMachine(t, "node1", "172.31.0.1"), newMachine(t, "node2", "172.31.0.2")
 	netnstest.Cable(t, one.NS, "eth0", two.NS, "eth0")
 	one.Addr(t, "eth0", "172.31.0.1/24")
@@ -121,7 +123,8 @@ func TestCommandsOnARealNode(t *testing.T) {
 	toldOfForeignRoute(t, two)
 	remembers(t, two, agent)
 	status := two.node(t, "status")
-	difftest.Contains(t, status, "172.31.0.2/24 on eth0 (environment variable IP)", "10.90.2.0/26", "none: no pool encapsulates", "Sessions that are down:")
+	difftest.Contains(t, status, "172.31.0.2/24 on eth0 (environment variable IP)", "10.90.2.0/26", "none: no pool encapsulates",
+		"Sessions that are down:")
 }
 
 // remembers checks that how sessions ended is known to the agent after the one that ends.
@@ -138,14 +141,16 @@ func remembers(t *testing.T, m *machine, agent int) {
 	errtest.Must(t, syscall.Kill(agent, syscall.SIGKILL))
 	m.Start(t, "env", m.env...)
 	eventually(t, func() error {
-		if out := m.try("peers", "172.31.0.1"); !strings.Contains(out, "How sessions ended, the latest first:\n172.31.0.1: ") || !strings.Contains(out, "this node's agent has ended") {
+		if out := m.try("peers", "172.31.0.1"); !strings.Contains(out, "How sessions ended, the latest first:\n172.31.0.1: ") ||
+			!strings.Contains(out, "this node's agent has ended") {
 			return errors.New(out)
 		}
 		if out := m.try("peers", "172.31.0.10"); !failed.MatchString(out) {
 			return errors.New(out)
 		}
 		var peers []nodestatus.Peer
-		if err := json.Unmarshal([]byte(m.try("peers", "172.31.0.1", "-o", "json")), &peers); err != nil || len(peers[0].Ends) == 0 || peers[0].Ends[0].By != "agent" {
+		if err := json.Unmarshal([]byte(m.try("peers", "172.31.0.1", "-o", "json")), &peers); err != nil || len(peers[0].Ends) == 0 ||
+			peers[0].Ends[0].By != "agent" {
 			return fmt.Errorf("%v: %+v", err, peers)
 		}
 		return nil
@@ -208,7 +213,8 @@ func toldOfForeignRoute(t *testing.T, m *machine) {
 	m.Run(t, "ip", "route", "delete", "10.90.3.0/26", "proto", "static")
 }
 
-// waitForEvent waits until there is one event about an object, with a text in its message, and it is from one of these nodes.
+// waitForEvent waits until there is one event about an object, with a text in its message, and it is from one of these
+// nodes.
 func waitForEvent(t *testing.T, reason, kind, name, text string, from ...string) {
 	t.Helper()
 	admin := labtest.RESTConfig(t)

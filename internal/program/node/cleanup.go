@@ -16,8 +16,9 @@ import (
 
 const (
 	cleanupCommand = "cleanup"
-	cleanupHelp    = "hand over to Calico what an agent that has ended left in the kernel, or remove it; cleanup calico: remove the rules that Calico left"
-	calicoRules    = "calico"
+	cleanupHelp    = "hand over to Calico what an agent that has ended left in the kernel, or remove it; cleanup calico: remove " +
+		"the rules that Calico left"
+	calicoRules = "calico"
 )
 
 // cleanup is the command of that name.
@@ -25,12 +26,14 @@ func cleanup(ctx context.Context, args []string, settings config.Diagnose, out n
 	flags := flag.NewFlagSet("node "+cleanupCommand, flag.ContinueOnError)
 	flags.SetOutput(out.Err)
 	flags.Usage = func() {
-		fmt.Fprintf(flags.Output(), "usage: node %s [-dry-run] [-all]\n       node %s [-dry-run] %s\n\n%s\nExample: node cleanup -dry-run\n\n", cleanupCommand, cleanupCommand, calicoRules, cleanupAbout)
+		fmt.Fprintf(flags.Output(), "usage: node %s [-dry-run] [-all]\n       node %s [-dry-run] %s\n\n%s\nExample: node cleanup -dry-run\n\n",
+			cleanupCommand, cleanupCommand, calicoRules, cleanupAbout)
 		flags.PrintDefaults()
 	}
 	dryRun := flags.Bool("dry-run", false, "only say what would be done")
 	all := flags.Bool("all", false, "nothing takes the agent's place: remove all that it left, whatever still uses it")
-	address := flags.String("address", settings.HealthAddr, "`host:port` on which an agent that still runs serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
+	address := flags.String("address", settings.HealthAddr,
+		"`host:port` on which an agent that still runs serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
 	if err := nodestatus.Parse(flags, args); err != nil {
 		return err
 	}
@@ -47,13 +50,15 @@ func cleanup(ctx context.Context, args []string, settings config.Diagnose, out n
 	r, err := nodestatus.Fetch(ctx, *address)
 	if ofCalico {
 		if err == nil && slices.Contains(withoutPolicies, reasonOf(r)) {
-			return fmt.Errorf("the agent of node %s does not enforce NetworkPolicies (%s), so that none would be in force without Felix's rules: set TORTIE_REMOVE_CALICO_RULES=true, and the agent removes them once its own are in force", r.Node, reasonOf(r))
+			return fmt.Errorf("the agent of node %s does not enforce NetworkPolicies (%s), so that none would be in force without Felix's rules: "+
+				"set TORTIE_REMOVE_CALICO_RULES=true, and the agent removes them once its own are in force", r.Node, reasonOf(r))
 		}
 		steps, err := takeover.RemoveRules(ctx, kernel, nft.New(nil), *dryRun)
 		return tellSteps(out, steps, *dryRun, err)
 	}
 	if err == nil {
-		return fmt.Errorf("the agent of node %s still runs, and would make anew what is removed: end it first (it answers on %s)", r.Node, *address)
+		return fmt.Errorf("the agent of node %s still runs, and would make anew what is removed: end it first (it answers on %s)",
+			r.Node, *address)
 	}
 	steps, err := takeover.Handover{
 		Kernel: kernel, Table: nft.New(nil), Protocol: netlinkx.Protocol(settings.RouteProtocol), All: *all, DryRun: *dryRun,
@@ -61,7 +66,8 @@ func cleanup(ctx context.Context, args []string, settings config.Diagnose, out n
 	return tellSteps(out, steps, *dryRun, err)
 }
 
-// withoutPolicies are the reasons why an agent does not enforce policies that it is to enforce when Felix's rules have gone.
+// withoutPolicies are the reasons why an agent does not enforce policies that it is to enforce when Felix's rules have
+// gone.
 var withoutPolicies = []string{"felix", "starting", "failing"}
 
 func reasonOf(r *nodestatus.Report) string {
@@ -71,9 +77,9 @@ func reasonOf(r *nodestatus.Report) string {
 	return r.Policy.Reason
 }
 
-const cleanupAbout = `Run it on a node where the agent has ended. Routes are given to Calico's BIRD and Felix, by their protocol numbers: no packet is
-lost, and they keep, change or remove them as they see fit. The agent's table of nftables goes when Felix has made its rules: run it once
-more then. With -all everything goes at once.`
+const cleanupAbout = `Run it on a node where the agent has ended. Routes are given to Calico's BIRD and Felix, by their protocol numbers: no
+packet is lost, and they keep, change or remove them as they see fit. The agent's table of nftables goes when Felix has made its rules: run
+it once more then. With -all everything goes at once.`
 
 // tellSteps prints what was done, or would be.
 func tellSteps(out nodestatus.Output, steps []takeover.Step, dryRun bool, err error) error {

@@ -30,7 +30,8 @@ func router(t *testing.T, name, address string, env ...string) *machine {
 	return m
 }
 
-// Two agents speak BGP in both families, and in IPv6 alone: blocks come by sessions of their own family and become routes.
+// Two agents speak BGP in both families, and in IPv6 alone: blocks come by sessions of their own family and become
+// routes.
 func TestFamilies(t *testing.T) {
 	store := labstore.Store(t)
 	for i, tc := range []struct {
@@ -52,7 +53,8 @@ func TestFamilies(t *testing.T) {
 			}
 			for j, name := range names {
 				objects = append(objects, &api.Node{Meta: api.Meta{Name: name}},
-					block(name, fmt.Sprintf("10.8%d.%d.0/26", i, j), fmt.Sprintf("four-%d", j)), block(name, fmt.Sprintf("fd8%d::%d00/122", i, j+1), fmt.Sprintf("six-%d", j)))
+					block(name, fmt.Sprintf("10.8%d.%d.0/26", i, j), fmt.Sprintf("four-%d", j)),
+					block(name, fmt.Sprintf("fd8%d::%d00/122", i, j+1), fmt.Sprintf("six-%d", j)))
 			}
 			create(t, store, objects...)
 			t.Cleanup(func() { remove(store, objects...) })

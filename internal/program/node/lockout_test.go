@@ -25,8 +25,8 @@ metadata: {name: reachable}
 spec: {types: [Egress], selector: has(guarded)}
 `
 
-// The agent keeps the way to an API server that a host endpoint denies it, closes it when a policy allows it, and diff says what would be denied
-// without that policy.
+// The agent keeps the way to an API server that a host endpoint denies it, closes it when a policy allows it, and diff
+// says what would be denied without that policy.
 func TestLockoutGuardOnARealNode(t *testing.T) {
 	m, outside := newMachine(t, "guarded", "172.31.9.1"), netnstest.New(t)
 	netnstest.Cable(t, m.NS, "eth0", outside, "eth0")
@@ -44,26 +44,29 @@ func TestLockoutGuardOnARealNode(t *testing.T) {
 		return err
 	})
 	cfg.Host, cfg.ServerName = "https://172.31.9.2:6443", server.Hostname()
-	m.env = slices.Insert(m.env, len(m.env)-1, "KUBECONFIG="+labtest.WriteKubeconfig(t, t.TempDir(), cfg), "TORTIE_POLICY=on", "TORTIE_POLICY_LOCKOUT_GUARD=true",
-		"FELIX_FAILSAFEINBOUNDHOSTPORTS=none", "FELIX_FAILSAFEOUTBOUNDHOSTPORTS=none")
+	m.env = slices.Insert(m.env, len(m.env)-1, "KUBECONFIG="+labtest.WriteKubeconfig(t, t.TempDir(), cfg), "TORTIE_POLICY=on",
+		"TORTIE_POLICY_LOCKOUT_GUARD=true", "FELIX_FAILSAFEINBOUNDHOSTPORTS=none", "FELIX_FAILSAFEOUTBOUNDHOSTPORTS=none")
 	store := labstore.Store(t)
 	create(t, store, aNode("guarded", "172.31.9.1"), &api.CalicoHostEndpoint{
-		Meta: api.Meta{Name: "guarded", Labels: map[string]string{"guarded": ""}}, Spec: api.CalicoHostEndpointSpec{Node: "guarded", InterfaceName: "*"},
+		Meta: api.Meta{Name: "guarded", Labels: map[string]string{"guarded": ""}},
+		Spec: api.CalicoHostEndpointSpec{Node: "guarded", InterfaceName: "*"},
 	})
 	m.Start(t, "env", m.env...)
 	way := func(open bool) func() error {
 		return func() error {
 			rules := m.Run(t, "nft", "list", "ruleset")
-			if !strings.Contains(rules, "chain host-") || strings.Contains(rules, "ct original ip daddr 172.31.9.2 ct original proto-dst 6443 ") != open {
+			if !strings.Contains(rules, "chain host-") ||
+				strings.Contains(rules, "ct original ip daddr 172.31.9.2 ct original proto-dst 6443 ") != open {
 				return fmt.Errorf("want the way open: %v\n%s", open, rules)
 			}
 			return nil
 		}
 	}
 	eventually(t, way(true))
-	create(t, store, &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: "reachable"}, Spec: api.CalicoGlobalNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
-		Selector: "has(guarded)", Types: []string{"Egress"}, Egress: []api.CalicoRule{{Action: "Allow"}},
-	}}})
+	create(t, store, &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: "reachable"},
+		Spec: api.CalicoGlobalNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
+			Selector: "has(guarded)", Types: []string{"Egress"}, Egress: []api.CalicoRule{{Action: "Allow"}},
+		}}})
 	eventually(t, way(false))
 
 	m.Within(t, func() error {

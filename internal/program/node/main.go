@@ -1,7 +1,7 @@
-// Package node is the program of that name: the agent of a node. It announces the node's blocks by BGP, learns the others', and
-// programs tunnel, routes and NAT. With the argument status, peers or routes it asks the agent that runs and prints the answer;
-// with policy it explains who may talk to whom, with diagnose it looks for what is wrong, with rotate it has the agent change WireGuard's keys, and with
-// cleanup it hands a node over to Calico.
+// Package node is the program of that name: the agent of a node. It announces the node's blocks by BGP, learns the
+// others', and programs tunnel, routes and NAT. With the argument status, peers or routes it asks the agent that runs
+// and prints the answer; with policy it explains who may talk to whom, with diagnose it looks for what is wrong, with
+// rotate it has the agent change WireGuard's keys, and with cleanup it hands a node over to Calico.
 package node
 
 import (
@@ -48,8 +48,8 @@ import (
 	"github.com/tortie-net/tortie/internal/program"
 )
 
-// Main runs the program with its arguments, without its name, and returns the exit code. A program that calls it must be built
-// with //go:debug multipathtcp=0 in its main package.
+// Main runs the program with its arguments, without its name, and returns the exit code. A program that calls it must
+// be built with //go:debug multipathtcp=0 in its main package.
 func Main(args []string) int {
 	return program.Run("node", func(ctx context.Context) error {
 		return run(ctx, args, config.OS(), nodestatus.Output{Out: os.Stdout, Err: os.Stderr})
@@ -94,8 +94,9 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 	case flags.Arg(0) == rotateCommand:
 		return rotate(flags.Args()[1:], env, out)
 	case flags.Arg(0) != flows.Command && !slices.Contains(nodestatus.Commands(), flags.Arg(0)):
-		return nodestatus.Usagef("unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment",
-			flags.Arg(0), strings.Join(append(nodestatus.Commands(), flows.Command, policyview.Command, diagnose.Command, rotateCommand, cleanupCommand), ", "))
+		return nodestatus.Usagef(
+			"unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment", flags.Arg(0),
+			strings.Join(append(nodestatus.Commands(), flows.Command, policyview.Command, diagnose.Command, rotateCommand, cleanupCommand), ", "))
 	}
 	address, err := config.LoadHealthAddr(env)
 	if err != nil {
@@ -109,7 +110,8 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 
 func usage(flags *flag.FlagSet) {
 	w := flags.Output()
-	fmt.Fprint(w, "usage: node [-v]\n       node COMMAND [-o text|json|yaml] [-address HOST:PORT] [ARGUMENT]\n       node help [COMMAND], node COMMAND -h\n       node version\n\nWithout a command node is the agent. The commands ask the agent of this node:\n")
+	fmt.Fprint(w, "usage: node [-v]\n       node COMMAND [-o text|json|yaml] [-address HOST:PORT] [ARGUMENT]\n       node help [COMMAND], "+
+		"node COMMAND -h\n       node version\n\nWithout a command node is the agent. The commands ask the agent of this node:\n")
 	for _, name := range nodestatus.Commands() {
 		fmt.Fprintf(w, "  %-8s %s\n", name, nodestatus.Help(name))
 	}
@@ -196,7 +198,8 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 		Dataplane: agent.Dataplane{
 			Kernel: kernel,
 			FIB: routes.New(kernel, routes.Options{
-				Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{ipip.Device, vxlan.Device4, vxlan.Device6},
+				Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols,
+				Devices: []string{ipip.Device, vxlan.Device4, vxlan.Device6},
 			}),
 			WireGuard: wireguard.New(kernel, netlinkx.Protocol(cfg.RouteProtocol), takeover.Protocols),
 			Encap:     ipip.New(kernel), VXLAN: vxlan.New(kernel), NFT: table, NAT: nat.New(table), Guard: packets, Flowtable: fast,
@@ -221,7 +224,8 @@ func newFlows(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, 
 	if err := feed.WatchStaged(); err != nil {
 		return nil, err
 	}
-	o := flows.Options{Node: cfg.Nodename, Interval: cfg.Flows.Interval(), Kernel: kernel, Sysctls: sysctl.Root(cfg.SysctlRoot), Log: log.With("part", "flows")}
+	o := flows.Options{Node: cfg.Nodename, Interval: cfg.Flows.Interval(), Kernel: kernel, Sysctls: sysctl.Root(cfg.SysctlRoot),
+		Log: log.With("part", "flows")}
 	if cfg.Flows.File != "" {
 		o.File = &flows.File{Path: cfg.Flows.File, Size: int64(cfg.Flows.FileSize) << 20, Old: cfg.Flows.OldFiles}
 	}

@@ -51,15 +51,18 @@ func TestCommandsFindTheAgent(t *testing.T) {
 	}))
 	defer waiting.Close()
 	at := strings.TrimPrefix(waiting.URL, "http://")
-	if out, _, err := execute(t, nil, "cleanup", "-dry-run", "-address", at, "calico"); err == nil || out != "" || !strings.Contains(err.Error(), "TORTIE_REMOVE_CALICO_RULES") {
+	if out, _, err := execute(t, nil, "cleanup", "-dry-run", "-address", at, "calico"); err == nil || out != "" ||
+		!strings.Contains(err.Error(), "TORTIE_REMOVE_CALICO_RULES") {
 		t.Errorf("node cleanup calico beside an agent that leaves policies to Felix: %v, %q", err, out)
 	}
-	if out, _, err := execute(t, nil, "status", "-address", host+":"+port, "-o", "json"); err != nil || !strings.Contains(out, `"node": "node1"`) {
+	if out, _, err := execute(t, nil, "status", "-address", host+":"+port, "-o", "json"); err != nil ||
+		!strings.Contains(out, `"node": "node1"`) {
 		t.Errorf("node status -address: %v\n%s", err, out)
 	}
 }
 
-// TestHelpOfEachCommand: purpose, arguments and an example, without an agent; wrong arguments end with another code than what is wrong on the node.
+// TestHelpOfEachCommand: purpose, arguments and an example, without an agent; wrong arguments end with another code
+// than what is wrong on the node.
 func TestHelpOfEachCommand(t *testing.T) {
 	var other interface{ ExitCode() int }
 	for _, command := range []string{"status", "peers", "routes", "flows", "policy", "diagnose", "rotate", "cleanup"} {
@@ -96,7 +99,8 @@ func TestRotate(t *testing.T) {
 	}
 	out, _, err := execute(t, env, "rotate")
 	text, unread := os.ReadFile(filepath.Join(env["TORTIE_STATE_DIR"], "tortie", "wireguard-rotate"))
-	if _, unclear := time.Parse(time.RFC3339Nano, string(text)); err != nil || !strings.HasPrefix(out, "asked") || unread != nil || unclear != nil {
+	if _, unclear := time.Parse(time.RFC3339Nano, string(text)); err != nil || !strings.HasPrefix(out, "asked") ||
+		unread != nil || unclear != nil {
 		t.Errorf("%q, %v; %v, %v", out, err, unread, unclear)
 	}
 }
@@ -111,7 +115,8 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{map[string]string{"FELIX_HEALTHPORT": port}, []string{"status"}, []string{"127.0.0.1:" + port, "this machine is not judged", "kubectl -n kube-system exec"}},
+		{map[string]string{"FELIX_HEALTHPORT": port}, []string{"status"},
+			[]string{"127.0.0.1:" + port, "this machine is not judged", "kubectl -n kube-system exec"}},
 		{map[string]string{"FELIX_HEALTHPORT": "x"}, []string{"status"}, []string{"FELIX_HEALTHPORT", `"x"`, "65535"}},
 		{nil, []string{"stats"}, []string{`"stats"`, "peers", "routes", "status"}},
 		{nil, []string{"cleanup", "-dry-run", "x"}, []string{"arguments"}},

@@ -28,11 +28,13 @@ import (
 func shop(t *testing.T, node string) {
 	t.Helper()
 	core := clientset.NewForConfigOrDie(labtest.RESTConfig(t))
-	if _, err := core.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := core.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []struct{ name, app, node, address string }{
-		{"web", "web", node, "10.95.0.1"}, {"client", "client", node, "10.95.0.2"}, {"far-client", "client", "elsewhere", "10.95.1.1"}, {"far-other", "other", "elsewhere", "10.95.1.2"},
+		{"web", "web", node, "10.95.0.1"}, {"client", "client", node, "10.95.0.2"}, {"far-client", "client", "elsewhere", "10.95.1.1"},
+		{"far-other", "other", "elsewhere", "10.95.1.2"},
 	} {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{"app": p.app}},
@@ -76,9 +78,11 @@ func services(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "far-web-7d9f-x1", GenerateName: "far-web-7d9f-", Labels: map[string]string{"app": "free"}},
 		Spec:       corev1.PodSpec{NodeName: "elsewhere", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}, "10.95.1.3")
-	_, err := core.CoreV1().Services("shop").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "front"}, Spec: corev1.ServiceSpec{
-		ClusterIP: "10.96.0.77", Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(80)}, {Name: "alt", Port: 8080, TargetPort: intstr.FromInt32(81)}},
-	}}, metav1.CreateOptions{})
+	_, err := core.CoreV1().Services("shop").Create(t.Context(),
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "front"}, Spec: corev1.ServiceSpec{
+			ClusterIP: "10.96.0.77", Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(80)},
+				{Name: "alt", Port: 8080, TargetPort: intstr.FromInt32(81)}},
+		}}, metav1.CreateOptions{})
 	errtest.Must(t, err)
 	endpoint := func(address, pod string) discoveryv1.Endpoint {
 		return discoveryv1.Endpoint{Addresses: []string{address}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: pod}}
@@ -87,8 +91,10 @@ func services(t *testing.T) {
 		return discoveryv1.EndpointPort{Name: &name, Port: &number}
 	}
 	_, err = core.DiscoveryV1().EndpointSlices("shop").Create(t.Context(), &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: "front-1", Labels: map[string]string{api.LabelServiceName: "front"}}, AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{endpoint("10.95.0.1", "web"), endpoint("10.95.1.3", "far-web-7d9f-x1")}, Ports: []discoveryv1.EndpointPort{port("http", 80), port("alt", 81)},
+		ObjectMeta:  metav1.ObjectMeta{Name: "front-1", Labels: map[string]string{api.LabelServiceName: "front"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{endpoint("10.95.0.1", "web"), endpoint("10.95.1.3", "far-web-7d9f-x1")},
+		Ports:       []discoveryv1.EndpointPort{port("http", 80), port("alt", 81)},
 	}, metav1.CreateOptions{})
 	errtest.Must(t, err)
 }
@@ -120,18 +126,21 @@ func TestPolicyOnARealNode(t *testing.T) {
 	if out := m.try("policy", "-node", "other"); !strings.Contains(out, "is that of node policed, not of other: ask the other one: kubectl") {
 		t.Errorf("another node's: %s", out)
 	}
-	for _, want := range []string{"2 pods", "No policy is in force: there is no table inet tortie-policy", "shop/web", "10.95.0.1", "NetworkPolicy shop/web", "none: allowed"} {
+	for _, want := range []string{"2 pods", "No policy is in force: there is no table inet tortie-policy", "shop/web", "10.95.0.1",
+		"NetworkPolicy shop/web", "none: allowed"} {
 		if out := m.node(t, "policy"); !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}
 	}
-	if out := m.node(t, "policy", "explain", "shop/client", "shop/web:http"); !strings.Contains(out, "80/TCP: allowed") || !strings.Contains(out, "differs: there is no table") {
+	if out := m.node(t, "policy", "explain", "shop/client", "shop/web:http"); !strings.Contains(out, "80/TCP: allowed") ||
+		!strings.Contains(out, "differs: there is no table") {
 		t.Errorf("before the agent:\n%s", out)
 	}
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	errtest.Must(t, os.WriteFile(file, []byte(wider), 0o600))
 	out := m.node(t, "policy", "diff", "-f", file)
-	difftest.Contains(t, out, "NetworkPolicy shop/web: changed", "denied   shop/client (+1)  shop/web:80/TCP  ingress NetworkPolicy shop/web", "allowed  shop/far-other   ")
+	difftest.Contains(t, out, "NetworkPolicy shop/web: changed", "denied   shop/client (+1)  shop/web:80/TCP  ingress NetworkPolicy shop/web",
+		"allowed  shop/far-other   ")
 
 	errtest.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 	eventually(t, func() error {
@@ -147,7 +156,8 @@ func TestPolicyOnARealNode(t *testing.T) {
 		}
 		return nil
 	})
-	for to, want := range map[string]string{"shop/client": "allowed", "shop/far-client": "allowed", "shop/far-other": "denied", "192.0.2.1": "denied"} {
+	for to, want := range map[string]string{"shop/client": "allowed", "shop/far-client": "allowed",
+		"shop/far-other": "denied", "192.0.2.1": "denied"} {
 		var x policyview.Explained
 		errtest.Must(t, json.Unmarshal([]byte(m.node(t, "policy", "explain", "-o", "json", to, "shop/web:80/TCP")), &x))
 		if x.Allowed != (want == "allowed") || x.Ingress == nil || x.Ingress.Policy != "NetworkPolicy shop/web" || x.Ingress.Kernel != "agrees" {
@@ -156,11 +166,13 @@ func TestPolicyOnARealNode(t *testing.T) {
 	}
 	services(t)
 	for args, want := range map[string][]string{
-		"shop/client svc/front:80":        {"shop/web (10.95.0.1) 80/TCP: allowed", "shop/svc/front stands for 2 pods: web, far-web-7d9f-x1", "is the same for the others: 2 connections"},
+		"shop/client svc/front:80": {"shop/web (10.95.0.1) 80/TCP: allowed", "shop/svc/front stands for 2 pods: web, far-web-7d9f-x1",
+			"is the same for the others: 2 connections"},
 		"shop/client shop/svc/front:http": {"80/TCP: allowed"},
 		"shop/far-other svc/front:80":     {"80/TCP: denied", "it is allowed: shop/far-other (10.95.1.2) -> shop/far-web-7d9f-x1 (10.95.1.3)"},
 		"shop/client 10.96.0.77:80":       {"10.96.0.77 is the cluster IP of Service shop/front", "stands for 2 pods"},
-		"shop/client deploy/far-web:80":   {"shop/deploy/far-web stands for 1 pod: far-web-7d9f-x1", "the pod is on node elsewhere: ask there: kubectl -n kube-system exec", "policy explain shop/client deploy/far-web:80"},
+		"shop/client deploy/far-web:80": {"shop/deploy/far-web stands for 1 pod: far-web-7d9f-x1",
+			"the pod is on node elsewhere: ask there: kubectl -n kube-system exec", "policy explain shop/client deploy/far-web:80"},
 		"shop/client shop/deploy/none:80": {"TO shop/deploy/none: no pod that runs has the name"},
 		"shop/client svc/front:81":        {`port "81": the Service has none such for TCP, but 80/TCP http, 8080/TCP alt`},
 		"shop/client svc/none:80":         {"TO shop/svc/none: there is no such Service"},

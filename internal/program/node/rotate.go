@@ -20,7 +20,8 @@ func rotate(args []string, env config.Env, out nodestatus.Output) error {
 	flags := flag.NewFlagSet("node "+rotateCommand, flag.ContinueOnError)
 	flags.SetOutput(out.Err)
 	flags.Usage = func() {
-		fmt.Fprintf(out.Err, "usage: node %s\n\nAsks the agent of this node to change WireGuard's keys; no packet is lost. It takes no arguments.\nExample: node %s; node status shows since when the keys are there\n", rotateCommand, rotateCommand)
+		fmt.Fprintf(out.Err, "usage: node %s\n\nAsks the agent of this node to change WireGuard's keys; no packet is lost. It takes no "+
+			"arguments.\nExample: node %s; node status shows since when the keys are there\n", rotateCommand, rotateCommand)
 	}
 	if err := nodestatus.Parse(flags, args); err != nil {
 		return err

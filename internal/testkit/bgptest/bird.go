@@ -40,8 +40,9 @@ type birdNames struct {
 	config, socket, pid string
 }
 
-// birdTemplate follows calico-node's templates for a mesh without encapsulation: own blocks as blackholes, a multihop session to each node
-// with next hops resolved by the kernel's routes, add-path offered, and Calico's timers. In BIRD 2 routes have a family.
+// birdTemplate follows calico-node's templates for a mesh without encapsulation: own blocks as blackholes, a multihop
+// session to each node with next hops resolved by the kernel's routes, add-path offered, and Calico's timers. In BIRD 2
+// routes have a family.
 var birdTemplate = template.Must(template.New("bird.conf").Parse(`
 router id {{.RouterID}};
 log stderr all;
@@ -89,7 +90,8 @@ template bgp mesh_{{$f.Name}} {
 {{range $f.Sessions}}protocol bgp {{.Name}} from mesh_{{$f.Name}} {
   neighbor {{.Peer}}{{if .Port}} port {{.Port}}{{end}} as {{.ASN}};
   source address {{.From}};
-  {{if .TTLSecurity}}multihop {{.TTLSecurity}}; ttl security on;{{else if .BFD}}direct; bfd {{if .BFDGraceful}}graceful{{else}}on{{end}};{{else}}multihop;{{end}}
+  {{if .TTLSecurity}}multihop {{.TTLSecurity}}; ttl security on;{{else if .BFD}}direct; bfd {{if .BFDGraceful}}graceful{{else}}on{{end}};
+      {{else}}multihop;{{end}}
   {{if .Client}}rr client; rr cluster id {{$.ClusterID}};{{end}}
   {{if .NextHopSelf}}{{$f.Open}} next hop self; {{$f.Close}}{{end}}
   {{if .Passive}}passive on;{{end}}
@@ -201,7 +203,8 @@ func (b *bird) names(family string) birdNames {
 	return n
 }
 
-// unstable returns the arguments that run a program of Debian's unstable release by its loader and with its libraries, which are in a directory.
+// unstable returns the arguments that run a program of Debian's unstable release by its loader and with its libraries,
+// which are in a directory.
 func unstable(dir, program string, args ...string) []string {
 	find := func(name string) string {
 		found, _ := filepath.Glob(filepath.Join(dir, "usr/lib/*-linux-gnu", name))
@@ -220,7 +223,8 @@ func (p *birdProcess) configure() {
 	errtest.Must(p.b.T, os.WriteFile(p.names.config, []byte(text), 0o600))
 }
 
-// BirdText returns the configuration of a BIRD on the host, for family ipv4, ipv6 or both, for tests that start it themselves.
+// BirdText returns the configuration of a BIRD on the host, for family ipv4, ipv6 or both, for tests that start it
+// themselves.
 func (h *Host) BirdText(kind Kind, config Config, family string) string {
 	h.T.Helper()
 	v := birdValues{V1: kind == BIRD1, RouterID: h.V4, Listen: h.V4, ASN: config.ASN, RestartTime: int(config.RestartTime / time.Second)}
@@ -268,7 +272,8 @@ func (p *birdProcess) launch(extra ...string) {
 	if p.b.kind == BIRD1 {
 		foreground = "-d" // 1.6 has no -f; in the foreground it also logs debug messages
 	}
-	p.process = p.b.Host.launch(p.b.log, slices.Concat(p.names.daemon, []string{foreground, "-c", p.names.config, "-s", p.names.socket, "-P", p.names.pid}, extra)...)
+	p.process = p.b.Host.launch(p.b.log,
+		slices.Concat(p.names.daemon, []string{foreground, "-c", p.names.config, "-s", p.names.socket, "-P", p.names.pid}, extra)...)
 }
 
 // ready waits until the control sockets of all processes respond.

@@ -18,7 +18,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
-// AOBird is a BIRD from 2.18 on, which has TCP-AO, in AS 65000, with one session. Debian's releases up to 13 have an older one.
+// AOBird is a BIRD from 2.18 on, which has TCP-AO, in AS 65000, with one session. Debian's releases up to 13 have an
+// older one.
 type AOBird struct {
 	*Host
 	config aoConfig
@@ -67,7 +68,8 @@ func (h *Host) AOBird(peer netip.Addr, passive bool, keys ...AOKey) *AOBird {
 			h.T.Logf("log of BIRD:\n%s", b.log.Tail())
 		}
 	})
-	h.launch(&b.log, b.program("bird", "-f", "-c", filepath.Join(b.dir, "bird.conf"), "-s", filepath.Join(b.dir, "ctl"), "-P", filepath.Join(b.dir, "pid"))...)
+	h.launch(&b.log,
+		b.program("bird", "-f", "-c", filepath.Join(b.dir, "bird.conf"), "-s", filepath.Join(b.dir, "ctl"), "-P", filepath.Join(b.dir, "pid"))...)
 	return b
 }
 
@@ -141,8 +143,9 @@ func (b *AOBird) WaitSigns(send, receive int) {
 	})
 }
 
-// KeepAO has the kernel check all TCP segments for TCP-AO until the test ends. It writes that into its code when the first socket gets a key, and out of it
-// after the last one; an emulated processor that is just there may stop by "Oops: int3", which ends the virtual machine.
+// KeepAO has the kernel check all TCP segments for TCP-AO until the test ends. It writes that into its code when the
+// first socket gets a key, and out of it after the last one; an emulated processor that is just there may stop by
+// "Oops: int3", which ends the virtual machine.
 func KeepAO(t testing.TB) {
 	t.Helper()
 	var plain net.ListenConfig

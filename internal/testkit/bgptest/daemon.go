@@ -52,7 +52,8 @@ type Config struct {
 	LocalPref uint32
 	// Communities are attached to originated prefixes: "64999:100" or "64999:1:2".
 	Communities []string
-	// Readvertise makes it readvertise learned routes to other peers as far as BGP allows it. Reflectors need it. FRR always does it.
+	// Readvertise makes it readvertise learned routes to other peers as far as BGP allows it. Reflectors need it. FRR
+	// always does it.
 	Readvertise bool
 	// ClusterID is the cluster ID of a reflector, whose clients are the sessions with Client.
 	ClusterID netip.Addr
@@ -74,7 +75,8 @@ type Session struct {
 	NextHopSelf bool
 	// TTLSecurity is the maximum number of hops to the peer (RFC 5082), 0 for no limit.
 	TTLSecurity int
-	// BFD is the interval of BFD's packets, three of which may be lost; 0: there is none. All sessions of a daemon have the same.
+	// BFD is the interval of BFD's packets, three of which may be lost; 0: there is none. All sessions of a daemon have
+	// the same.
 	BFD time.Duration
 	// BFDKey authenticates them by BFDAuth, in BIRD's words; for BIRD only.
 	BFDAuth, BFDKey string

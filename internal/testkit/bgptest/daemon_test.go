@@ -9,7 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// Each kind announces to the next one, with communities, a password and TTL security. All kinds must report the same routes.
+// Each kind announces to the next one, with communities, a password and TTL security. All kinds must report the same
+// routes.
 func TestOneForm(t *testing.T) {
 	t.Parallel()
 	kinds := Kinds()
@@ -51,7 +52,8 @@ func TestOneForm(t *testing.T) {
 	}
 }
 
-// A monitor reports a route that is removed, and one that becomes a blackhole, in both families; not one that gets another next hop.
+// A monitor reports a route that is removed, and one that becomes a blackhole, in both families; not one that gets
+// another next hop.
 func TestMonitor(t *testing.T) {
 	t.Parallel()
 	h := NewLAN(t).Host(1)

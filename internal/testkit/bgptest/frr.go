@@ -32,8 +32,8 @@ type frr struct {
 
 const frrPrograms = "/usr/lib/frr"
 
-// frrTemplate has the same timers as the other kinds. By default FRR requires policies on eBGP sessions, and kernel routes for announced
-// networks; both are turned off.
+// frrTemplate has the same timers as the other kinds. By default FRR requires policies on eBGP sessions, and kernel
+// routes for announced networks; both are turned off.
 var frrTemplate = template.Must(template.New("frr.conf").Parse(`
 log stdout informational
 {{if .Communities -}}

@@ -61,7 +61,8 @@ func (h *Host) Addrs() []netip.Addr {
 	return []netip.Addr{h.V4, h.V6}
 }
 
-// SharedHosts returns hosts with one IPv4 address each that share one namespace, for hundreds of speakers on one machine.
+// SharedHosts returns hosts with one IPv4 address each that share one namespace, for hundreds of speakers on one
+// machine.
 func SharedHosts(t testing.TB, count int) []*Host {
 	t.Helper()
 	ns := netnstest.New(t)
@@ -137,7 +138,8 @@ func (m *Monitor) take(datagram []byte, err error) {
 	errtest.Must(m.h.T, err)
 }
 
-// Patience is the limit of Eventually: handshakes take milliseconds, but speakers wait before they reconnect and machines are busy.
+// Patience is the limit of Eventually: handshakes take milliseconds, but speakers wait before they reconnect and
+// machines are busy.
 const Patience = 60 * time.Second
 
 // Eventually polls until check returns nil, for at most Patience.

@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
-// process is a daemon of another implementation on a host. It ends when the standard input of its guard is closed, the write end of which this
-// process holds.
+// process is a daemon of another implementation on a host. It ends when the standard input of its guard is closed, the
+// write end of which this process holds.
 type process struct {
 	t     testing.TB
 	name  string

@@ -22,8 +22,8 @@ const (
 	Keepalive
 )
 
-// Raw is a TCP connection to a speaker that sends arbitrary bytes, valid or not. Its encoding follows the RFCs and shares no code with the
-// product.
+// Raw is a TCP connection to a speaker that sends arbitrary bytes, valid or not. Its encoding follows the RFCs and
+// shares no code with the product.
 type Raw struct {
 	net.Conn
 	host *Host
@@ -32,8 +32,8 @@ type Raw struct {
 // rawTimeout is the limit for one response.
 const rawTimeout = 20 * time.Second
 
-// Dial connects to port 179 of a speaker from the host's address of the same family. It retries until the connection is accepted or Patience
-// is over.
+// Dial connects to port 179 of a speaker from the host's address of the same family. It retries until the connection is
+// accepted or Patience is over.
 func (h *Host) Dial(to netip.Addr) *Raw {
 	h.T.Helper()
 	r := &Raw{host: h}
@@ -94,7 +94,8 @@ func Message(kind byte, body ...byte) []byte {
 	return append(m, body...)
 }
 
-// OpenMessage returns an OPEN with the capabilities of one family, four-octet AS numbers and, if restart is not 0, graceful restart.
+// OpenMessage returns an OPEN with the capabilities of one family, four-octet AS numbers and, if restart is not 0,
+// graceful restart.
 func OpenMessage(asn uint32, id netip.Addr, v4 bool, hold, restart uint16) []byte {
 	afi := byte(2)
 	if v4 {

@@ -24,12 +24,12 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/usagetest"
 )
 
-// childArg as the only argument makes a test binary a speaker that is controlled over its standard input. GoBGP supports one instance per
-// process, so each speaker of a test is a process.
+// childArg as the only argument makes a test binary a speaker that is controlled over its standard input. GoBGP
+// supports one instance per process, so each speaker of a test is a process.
 const childArg = "bgptest-speaker"
 
-// Main is what TestMain does, and returns the exit code: it runs the tests or, in a speaker process of another test process, the speaker until its
-// end. The test's main package must be built with //go:debug multipathtcp=0.
+// Main is what TestMain does, and returns the exit code: it runs the tests or, in a speaker process of another test
+// process, the speaker until its end. The test's main package must be built with //go:debug multipathtcp=0.
 func Main(tests func() int) int {
 	was, err := ChildWith(slog.NewTextHandler(os.Stderr, nil), nil)
 	switch {
@@ -42,8 +42,8 @@ func Main(tests func() int) int {
 	return tests()
 }
 
-// ChildWith runs the speaker alone, with a log handler of the test's, and methods that bgp.Speaker does not have, and reports whether this is its
-// process.
+// ChildWith runs the speaker alone, with a log handler of the test's, and methods that bgp.Speaker does not have, and
+// reports whether this is its process.
 func ChildWith(log slog.Handler, methods map[string]func(*bgp.Server)) (was bool, err error) {
 	if len(os.Args) != 2 || os.Args[1] != childArg {
 		return false, nil
@@ -218,7 +218,8 @@ func (h *Host) Speaker(under ...string) *Speaker {
 	return s
 }
 
-// End ends the process by a signal. SIGTERM and SIGKILL look the same to peers: an agent sends no NOTIFICATION when it exits.
+// End ends the process by a signal. SIGTERM and SIGKILL look the same to peers: an agent sends no NOTIFICATION when it
+// exits.
 func (s *Speaker) End(signal syscall.Signal) {
 	if !s.over {
 		s.over = true
@@ -272,7 +273,8 @@ func (s *Speaker) StartLocal(local bgp.Local) {
 	s.Call(Call{Method: "Start", Local: local})
 }
 
-// SetLocal changes the local settings of a started speaker. The router ID and, if none are given, the host's addresses are filled in.
+// SetLocal changes the local settings of a started speaker. The router ID and, if none are given, the host's addresses
+// are filled in.
 func (s *Speaker) SetLocal(local bgp.Local) {
 	s.T.Helper()
 	if err := s.TrySetLocal(local); err != nil {
@@ -403,8 +405,8 @@ func (s *Speaker) WaitError(peer netip.Addr, want string) (p bgp.PeerStatus) {
 	return p
 }
 
-// WaitErrors waits until each session is down and has had a last error that contains all of its words. Errors change: after "administrative
-// shutdown" a peer refuses connections.
+// WaitErrors waits until each session is down and has had a last error that contains all of its words. Errors change:
+// after "administrative shutdown" a peer refuses connections.
 func (s *Speaker) WaitErrors(want map[netip.Addr][]string) {
 	s.T.Helper()
 	seen := map[netip.Addr][]string{}

@@ -15,14 +15,16 @@ import (
 // clockEnv is the environment variable with the file that steps the clock of a program built with Stepping.
 const clockEnv = "TORTIE_TEST_CLOCK"
 
-// Stepping builds the programs so that a test can step their clock as settimeofday steps a machine's: the wall clock jumps, the monotonic
-// clock does not. Only time.Now of the standard library is replaced, in these builds only; the sources of the programs are those of a release.
+// Stepping builds the programs so that a test can step their clock as settimeofday steps a machine's: the wall clock
+// jumps, the monotonic clock does not. Only time.Now of the standard library is replaced, in these builds only; the
+// sources of the programs are those of a release.
 func (p *Programs) Stepping() *Programs {
 	p.stepping = true
 	return p
 }
 
-// ClockSetting returns the environment setting with which a program uses the clock in a file that StepClock has written.
+// ClockSetting returns the environment setting with which a program uses the clock in a file that StepClock has
+// written.
 func ClockSetting(file string) string { return clockEnv + "=" + file }
 
 // StepClock sets the clock of a program ahead of the machine's, or behind it. The file is created if it does not exist.

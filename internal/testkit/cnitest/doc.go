@@ -1,3 +1,3 @@
-// Package cnitest gives tests of the plugins the built programs, and nodes to run them on. It removes what it creates, and never changes the
-// machine's own files and network.
+// Package cnitest gives tests of the plugins the built programs, and nodes to run them on. It removes what it creates,
+// and never changes the machine's own files and network.
 package cnitest

@@ -18,8 +18,8 @@ import (
 // BinDir is the directory of the programs on a host.
 const BinDir = "/opt/cni/bin"
 
-// Host is a node for plugins: a network namespace with a default route, and a mount namespace in which Calico's paths contain only the files
-// of the test and hide the machine's own.
+// Host is a node for plugins: a network namespace with a default route, and a mount namespace in which Calico's paths
+// contain only the files of the test and hide the machine's own.
 type Host struct {
 	*netnstest.NS
 	both *thread.Thread // is in both namespaces
@@ -54,7 +54,8 @@ func NewHostIn(t testing.TB, ns *netnstest.NS, bin string) *Host {
 	return h
 }
 
-// Mount gives the calling thread a mount namespace in which Calico's paths hide the machine's own, with a directory of programs at BinDir.
+// Mount gives the calling thread a mount namespace in which Calico's paths hide the machine's own, with a directory of
+// programs at BinDir.
 func Mount(bin string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
@@ -87,7 +88,8 @@ func mountTmpfs(dir string) error {
 	return nil
 }
 
-// Try runs fn on the node, one call at a time: in its mount and network namespaces, which processes that fn starts inherit.
+// Try runs fn on the node, one call at a time: in its mount and network namespaces, which processes that fn starts
+// inherit.
 func (h *Host) Try(fn func() error) error { return h.both.Do(fn) }
 
 // On runs fn on the node; the test fails with fn's error.

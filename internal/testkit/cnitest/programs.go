@@ -25,7 +25,8 @@ type Programs struct {
 	err      error
 }
 
-// NewPrograms returns programs that are built when a test first needs them. packages are arguments of go build at the root of the repository.
+// NewPrograms returns programs that are built when a test first needs them. packages are arguments of go build at the
+// root of the repository.
 func NewPrograms(packages ...string) *Programs {
 	return &Programs{packages: packages, links: map[string]string{}}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Run runs the conformance cases of a datastore. open returns a store for one case; stores may share their content, as each case uses names of
-// its own and deletes its objects.
+// Run runs the conformance cases of a datastore. open returns a store for one case; stores may share their content, as
+// each case uses names of its own and deletes its objects.
 func Run(t *testing.T, open func() datastore.Store) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -229,7 +229,8 @@ func testUpdate(t *testing.T, e *env) {
 }
 
 // outdated has one client write what it has read after another client's change, which must stay.
-func outdated(write func(datastore.Store, api.Resource) error, change func(*testing.T, *env, *api.IPAMHandle) *api.IPAMHandle, want error) func(*testing.T, *env) {
+func outdated(write func(datastore.Store, api.Resource) error, change func(*testing.T, *env, *api.IPAMHandle) *api.IPAMHandle,
+	want error) func(*testing.T, *env) {
 	return func(t *testing.T, e *env) {
 		h := e.handle("")
 		e.create(t, h)

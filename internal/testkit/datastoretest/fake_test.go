@@ -21,7 +21,8 @@ func TestFakePassesTheCasesWithOldLists(t *testing.T) {
 	Run(t, func() datastore.Store { return f })
 }
 
-// Effect of each fault on a create: the error that the caller gets, and whether the object exists at once and after late writes were applied.
+// Effect of each fault on a create: the error that the caller gets, and whether the object exists at once and after
+// late writes were applied.
 func TestFaults(t *testing.T) {
 	for _, c := range []struct {
 		name        string

@@ -13,8 +13,9 @@ var (
 	modelSeed = flag.Uint64("model.seed", 0, "run the history of one seed only, to replay a failure")
 )
 
-// Histories runs random histories of a model, each in a synctest bubble with its own clock, until one fails. Half of the seeds are fixed, the
-// others are new; a short run has a tenth of them. run must be deterministic for a seed and report it when it fails.
+// Histories runs random histories of a model, each in a synctest bubble with its own clock, until one fails. Half of
+// the seeds are fixed, the others are new; a short run has a tenth of them. run must be deterministic for a seed and
+// report it when it fails.
 func Histories(t *testing.T, runs int, run func(t *testing.T, seed uint64)) {
 	if *modelSeed != 0 {
 		synctest.Test(t, func(t *testing.T) { run(t, *modelSeed) })

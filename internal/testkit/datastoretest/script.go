@@ -14,7 +14,8 @@ type Script struct {
 	seen    []string
 }
 
-// NewScript returns a handler that gives the answers in order and repeats the last one. It records name of each request.
+// NewScript returns a handler that gives the answers in order and repeats the last one. It records name of each
+// request.
 func NewScript(name func(*http.Request) string, answers ...http.HandlerFunc) *Script {
 	return &Script{name: name, answers: answers}
 }

@@ -41,7 +41,8 @@ func World(change func(*state.Cluster)) state.Cluster {
 	return w
 }
 
-// Reflecting returns a dual-stack cluster of three nodes, of which the last is a route reflector set by an operator; n2 owns blocks.
+// Reflecting returns a dual-stack cluster of three nodes, of which the last is a route reflector set by an operator; n2
+// owns blocks.
 func Reflecting() state.Cluster {
 	node := func(name, v4, v6 string, more map[string]string) api.Node {
 		n := api.Node{Meta: api.Meta{Name: name, Labels: map[string]string{api.LabelZone: "zone-" + name}, Annotations: map[string]string{
@@ -53,7 +54,8 @@ func Reflecting() state.Cluster {
 		return n
 	}
 	block := func(owner, cidr string) api.BlockAffinity {
-		return api.BlockAffinity{Meta: api.Meta{Name: owner + cidr}, Spec: api.BlockAffinitySpec{Node: owner, CIDR: cidr, State: api.AffinityConfirmed}}
+		return api.BlockAffinity{Meta: api.Meta{Name: owner + cidr},
+			Spec: api.BlockAffinitySpec{Node: owner, CIDR: cidr, State: api.AffinityConfirmed}}
 	}
 	pool := func(cidr string, size int) api.IPPool {
 		return api.IPPool{Meta: api.Meta{Name: cidr}, Spec: api.IPPoolSpec{CIDR: cidr, BlockSize: size, NodeSelector: "all()"}}

@@ -29,15 +29,15 @@ const chartNamespace = "kube-system"
 // agentAccount is the service account of agents and installers.
 const agentAccount = "tortie-node"
 
-// granted is the set of accounts that were created, by the administrator's token, which is unique per server, and by name. accounts lets one
-// test at a time create them.
+// granted is the set of accounts that were created, by the administrator's token, which is unique per server, and by
+// name. accounts lets one test at a time create them.
 var (
 	accounts sync.Mutex
 	granted  = map[string]bool{}
 )
 
-// As returns a configuration for the API server with one of the chart's service accounts and exactly the permissions that the chart grants it,
-// so that a test of the product fails if one is missing.
+// As returns a configuration for the API server with one of the chart's service accounts and exactly the permissions
+// that the chart grants it, so that a test of the product fails if one is missing.
 func As(t testing.TB, account string) *rest.Config {
 	t.Helper()
 	return AsOn(t, RESTConfig(t), account)
@@ -49,8 +49,9 @@ func AsOn(t testing.TB, admin *rest.Config, account string) *rest.Config {
 	return asOn(t, admin, account, "")
 }
 
-// OnNode is AsOn with a token that names a Node, which must exist. The agent's token is bound to its pod on that Node, which is created, like
-// a token from the kubelet; the plugins' token is bound to the Node, like one from the installer, and is revoked with it.
+// OnNode is AsOn with a token that names a Node, which must exist. The agent's token is bound to its pod on that Node,
+// which is created, like a token from the kubelet; the plugins' token is bound to the Node, like one from the
+// installer, and is revoked with it.
 func OnNode(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
 	t.Helper()
 	return asOn(t, admin, account, node)

@@ -37,8 +37,8 @@ type auditEvent struct {
 	Annotations map[string]string
 }
 
-// AuditedRequests returns the requests of the chart's accounts to an audited server, in the order of its responses. The server records a request
-// after it has responded: the last ones may be missing for a moment.
+// AuditedRequests returns the requests of the chart's accounts to an audited server, in the order of its responses. The
+// server records a request after it has responded: the last ones may be missing for a moment.
 func (s *Server) AuditedRequests(t testing.TB) []AuditedRequest {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.kubeconfig), "audit.log"))

@@ -24,8 +24,8 @@ import (
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// ClusterNetworkPolicyDefinition returns the path of the definition of ClusterNetworkPolicy with all fields, of the release whose conformance
-// tests the lab runs. It belongs to no chart of this project.
+// ClusterNetworkPolicyDefinition returns the path of the definition of ClusterNetworkPolicy with all fields, of the
+// release whose conformance tests the lab runs. It belongs to no chart of this project.
 func ClusterNetworkPolicyDefinition(t testing.TB) string {
 	t.Helper()
 	const module = "sigs.k8s.io/network-policy-api"
@@ -47,10 +47,12 @@ func (s *Server) DefineClusterNetworkPolicy(t testing.TB) {
 	errtest.Must(t, applyDefinitions(ctx, s.kubeconfig, ClusterNetworkPolicyDefinition(t)))
 }
 
-// definePatience bounds applyDefinitions: in an emulated machine the API server takes minutes for the rules of Calico's policies.
+// definePatience bounds applyDefinitions: in an emulated machine the API server takes minutes for the rules of Calico's
+// policies.
 const definePatience = 10 * time.Minute
 
-// applyDefinitions creates every definition of the files that match a pattern, and returns when the API server serves them.
+// applyDefinitions creates every definition of the files that match a pattern, and returns when the API server serves
+// them.
 func applyDefinitions(ctx context.Context, kubeconfig, pattern string) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

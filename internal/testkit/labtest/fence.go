@@ -25,7 +25,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Chart renders the chart as a release in the namespace of As, with arguments of `helm template`, and returns its objects.
+// Chart renders the chart as a release in the namespace of As, with arguments of `helm template`, and returns its
+// objects.
 func Chart(t testing.TB, args ...string) []*unstructured.Unstructured {
 	t.Helper()
 	command := []string{"template", "tortie", ChartDir(), "--namespace", chartNamespace}
@@ -44,7 +45,8 @@ func Chart(t testing.TB, args ...string) []*unstructured.Unstructured {
 	return decode(t, string(out))
 }
 
-// Manifest returns the objects of the chart's default values from the generated manifest: Helm may not be installed where a test runs.
+// Manifest returns the objects of the chart's default values from the generated manifest: Helm may not be installed
+// where a test runs.
 func Manifest(t testing.TB) []*unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(Root(), "manifests", "tortie.yaml"))
@@ -96,8 +98,8 @@ func apply(ctx context.Context, admin *rest.Config, objects ...*unstructured.Uns
 	return nil
 }
 
-// Fence applies the chart's default admission policies to a server and returns when they are enforced. They stay on a shared server, as they
-// match the chart's accounts, and changes of the plugins' annotations of pods, only.
+// Fence applies the chart's default admission policies to a server and returns when they are enforced. They stay on a
+// shared server, as they match the chart's accounts, and changes of the plugins' annotations of pods, only.
 func Fence(t testing.TB, admin *rest.Config) {
 	t.Helper()
 	FenceWith(t, admin, Manifest(t))
@@ -135,8 +137,8 @@ func Unfence(t testing.TB, admin *rest.Config, objects []*unstructured.Unstructu
 	}
 }
 
-// awaitFence waits until the API server enforces all of the policies. It compiles them one by one, so a probe policy that was created last
-// shows when the others are in force.
+// awaitFence waits until the API server enforces all of the policies. It compiles them one by one, so a probe policy
+// that was created last shows when the others are in force.
 func awaitFence(ctx context.Context, admin *rest.Config) error {
 	core, err := kubernetes.NewForConfig(admin)
 	if err != nil {

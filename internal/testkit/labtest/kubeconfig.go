@@ -46,7 +46,8 @@ current-context: calico-context
 `, server, base64.StdEncoding.EncodeToString(ca), token)
 }
 
-// Inside returns a configuration that reaches cfg's server from inside a namespace, at a loopback address there, until the test ends.
+// Inside returns a configuration that reaches cfg's server from inside a namespace, at a loopback address there, until
+// the test ends.
 func Inside(t testing.TB, ns *netnstest.NS, cfg *rest.Config) *rest.Config {
 	t.Helper()
 	var l net.Listener

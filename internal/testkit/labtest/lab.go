@@ -32,13 +32,15 @@ var TimeScale = func() time.Duration {
 	return 1
 }()
 
-// labPatience is the limit for operations of many containers on a busy machine, releasePatience that of Helm until a release is ready.
+// labPatience is the limit for operations of many containers on a busy machine, releasePatience that of Helm until a
+// release is ready.
 var labPatience, releasePatience = 12 * time.Minute * TimeScale, 10 * time.Minute * TimeScale
 
 // DebugImage has a shell and a few programs.
 const DebugImage = "docker.io/tortie-net/debug:dev"
 
-// Lab is a real cluster of one test: nodes with containerd, kubelet and kube-proxy, without a pod network until a chart is installed.
+// Lab is a real cluster of one test: nodes with containerd, kubelet and kube-proxy, without a pod network until a chart
+// is installed.
 type Lab struct {
 	// Name identifies the lab on this machine.
 	Name       string
@@ -46,8 +48,8 @@ type Lab struct {
 	kubeconfig string
 }
 
-// NewLab starts a lab with this number of nodes (master, node1, node2, ...); options are passed to `lab up`. It ends with the test, also when
-// the test is killed.
+// NewLab starts a lab with this number of nodes (master, node1, node2, ...); options are passed to `lab up`. It ends
+// with the test, also when the test is killed.
 func NewLab(t testing.TB, nodes int, options ...string) *Lab {
 	t.Helper()
 	l := &Lab{Name: fmt.Sprintf("test%d", os.Getpid()), program: Binary(t)}
@@ -59,7 +61,8 @@ func NewLab(t testing.TB, nodes int, options ...string) *Lab {
 	return l
 }
 
-// Do runs a command of the lab, such as kubectl, helm, exec or restart, and returns its standard output. An error contains its standard error.
+// Do runs a command of the lab, such as kubectl, helm, exec or restart, and returns its standard output. An error
+// contains its standard error.
 func (l *Lab) Do(ctx context.Context, command string, args ...string) (string, error) {
 	return l.do(ctx, nil, command, args...)
 }
@@ -136,8 +139,8 @@ func (l *Lab) RESTConfig(t testing.TB) *rest.Config {
 	return cfg
 }
 
-// LogDiagnostics logs, if the test has failed, the state of Kubernetes and the agents' logs, and the output of more commands of the lab. Call
-// it at the end of a test, or in a Cleanup.
+// LogDiagnostics logs, if the test has failed, the state of Kubernetes and the agents' logs, and the output of more
+// commands of the lab. Call it at the end of a test, or in a Cleanup.
 func (l *Lab) LogDiagnostics(t testing.TB, more ...[]string) {
 	if !t.Failed() {
 		return

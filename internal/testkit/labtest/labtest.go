@@ -1,4 +1,5 @@
-// Package labtest gives tests a real etcd and kube-apiserver with this project's CustomResourceDefinitions, or an etcd alone.
+// Package labtest gives tests a real etcd and kube-apiserver with this project's CustomResourceDefinitions, or an etcd
+// alone.
 //
 // It never accesses a cluster that it did not start.
 package labtest
@@ -30,8 +31,8 @@ const startTimeout = 30 * time.Minute
 
 var begun = time.Now()
 
-// Kubernetes is the minor release of the API servers that tests start, such as 1.31; the lab must be able to build it. Empty selects the lab's
-// default. It must be set before the first server is started.
+// Kubernetes is the minor release of the API servers that tests start, such as 1.31; the lab must be able to build it.
+// Empty selects the lab's default. It must be set before the first server is started.
 var Kubernetes string
 
 // apiArgs returns the arguments of the lab's command for an API server.
@@ -43,7 +44,8 @@ func apiArgs(options ...string) []string {
 	return append(args, options...)
 }
 
-// patience returns startTimeout, or slightly less than go test's -timeout leaves, so that a build that takes longer is reported.
+// patience returns startTimeout, or slightly less than go test's -timeout leaves, so that a build that takes longer is
+// reported.
 func patience() time.Duration {
 	if f := flag.Lookup("test.timeout"); f != nil {
 		if limit, ok := f.Value.(flag.Getter).Get().(time.Duration); ok && limit > 0 {
@@ -53,10 +55,11 @@ func patience() time.Duration {
 	return startTimeout
 }
 
-// API returns the path of an administrator's kubeconfig for an API server that has the definitions of charts/tortie/crds.
+// API returns the path of an administrator's kubeconfig for an API server that has the definitions of
+// charts/tortie/crds.
 //
-// The server is started by the first call, shared by all tests of a test binary, and ends with it. Tests use object names of their own. A test
-// fails if the server cannot run; a short run skips it.
+// The server is started by the first call, shared by all tests of a test binary, and ends with it. Tests use object
+// names of their own. A test fails if the server cannot run; a short run skips it.
 func API(t testing.TB) string {
 	t.Helper()
 	needtest.More(t, theLab)
@@ -118,8 +121,8 @@ func start(lab string) (kubeconfig string, err error) {
 	return c.ready()
 }
 
-// launch starts a long-running command of the lab. It stops when its standard input is closed: this process holds the write end of that pipe,
-// so it also stops when this process is killed.
+// launch starts a long-running command of the lab. It stops when its standard input is closed: this process holds the
+// write end of that pipe, so it also stops when this process is killed.
 func launch(lab string, args ...string) (*child, error) {
 	cmd := exec.Command(lab, args...)
 	c := &child{stdout: make(chan string), command: args[0]}
@@ -168,8 +171,8 @@ func (c *child) await(prefix string) (string, error) {
 			last = line
 		case <-timeout.C:
 			_ = c.process.Kill()
-			return "", fmt.Errorf("`lab %s` did not print %q within %v (a first start builds Kubernetes, about 10 minutes on two cores; what is built so far is kept: try again, or with -timeout=30m):\n%s",
-				c.command, prefix, limit.Round(time.Second), c.stderr.Tail())
+			return "", fmt.Errorf("`lab %s` did not print %q within %v (a first start builds Kubernetes, about 10 minutes on two cores; what is "+
+				"built so far is kept: try again, or with -timeout=30m):\n%s", c.command, prefix, limit.Round(time.Second), c.stderr.Tail())
 		}
 	}
 }

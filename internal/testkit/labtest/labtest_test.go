@@ -50,7 +50,8 @@ func TestLabIsBuilt(t *testing.T) {
 		}
 	}
 	write("lab/cmd/lab/main.go", "package main\n\nfunc main() { missing() }\n")
-	if _, err := findProgram(func(string) (string, bool) { return "", false }, root); err == nil || !strings.Contains(err.Error(), "undefined: missing") {
+	if _, err := findProgram(func(string) (string, bool) { return "", false }, root); err == nil ||
+		!strings.Contains(err.Error(), "undefined: missing") {
 		t.Errorf("error %v does not contain the compiler's message", err)
 	}
 }
@@ -69,7 +70,8 @@ var plurals = map[string]string{
 	"ClusterInformation": "clusterinformations",
 }
 
-// Objects of a real Calico must pass the definitions unchanged: a rejected field breaks Calico's writes, a pruned one is lost.
+// Objects of a real Calico must pass the definitions unchanged: a rejected field breaks Calico's writes, a pruned one
+// is lost.
 func TestDefinitionsAcceptCalicosObjects(t *testing.T) {
 	client, err := dynamic.NewForConfig(RESTConfig(t))
 	errtest.Must(t, err)
@@ -108,16 +110,21 @@ func TestDefinitionsRefuseMistakes(t *testing.T) {
 		{"pool without range", "IPPool", "ippools", `{"blockSize":26}`, "spec.cidr"},
 		{"unknown encapsulation", "IPPool", "ippools", `{"cidr":"10.0.0.0/16","ipipMode":"Sometimes"}`, "spec.ipipMode"},
 		{"typing error", "IPPool", "ippools", `{"cidr":"10.0.0.0/16","natOutgiong":true}`, "natOutgiong"},
-		{"peer's misspelt filters", "BGPPeer", "bgppeers", `{"peerIP":"10.0.0.1","asNumber":1,"fliters":["out"]}`, `unknown field "spec.fliters"`},
-		{"peer's field in other case", "BGPPeer", "bgppeers", `{"peerIP":"10.0.0.1","asNumber":1,"keepalivetime":"10s"}`, `unknown field "spec.keepalivetime"`},
+		{"peer's misspelt filters", "BGPPeer", "bgppeers", `{"peerIP":"10.0.0.1","asNumber":1,"fliters":["out"]}`,
+			`unknown field "spec.fliters"`},
+		{"peer's field in other case", "BGPPeer", "bgppeers", `{"peerIP":"10.0.0.1","asNumber":1,"keepalivetime":"10s"}`,
+			`unknown field "spec.keepalivetime"`},
 		{"misspelt mesh", "BGPConfiguration", "bgpconfigurations", `{"nodeToNodeMeshEnable":false}`, `unknown field "spec.nodeToNodeMeshEnable"`},
 		{"misspelt encryption", "FelixConfiguration", "felixconfigurations", `{"wireguardEnbled":true}`, `unknown field "spec.wireguardEnbled"`},
-		{"Felix's field in other case", "FelixConfiguration", "felixconfigurations", `{"FailsafeInboundHostPorts":[]}`, `unknown field "spec.FailsafeInboundHostPorts"`},
+		{"Felix's field in other case", "FelixConfiguration", "felixconfigurations", `{"FailsafeInboundHostPorts":[]}`,
+			`unknown field "spec.FailsafeInboundHostPorts"`},
 		{"misspelt period", "KubeControllersConfiguration", "kubecontrollersconfigurations", `{"controllers":{"node":{"leakGracePeriode":"1m"}}}`,
 			`unknown field "spec.controllers.node.leakGracePeriode"`},
 		{"affinity without state", "BlockAffinity", "blockaffinities", `{"node":"n","cidr":"10.0.0.0/26","deleted":"false"}`, "spec.state"},
-		{"affinity, deleted as a boolean", "BlockAffinity", "blockaffinities", `{"state":"pending","node":"n","cidr":"10.0.0.0/26","deleted":false}`, "spec.deleted"},
-		{"block without attributes", "IPAMBlock", "ipamblocks", `{"cidr":"10.0.0.0/30","allocations":[null],"unallocated":[0],"strictAffinity":false}`, "spec.attributes"},
+		{"affinity, deleted as a boolean", "BlockAffinity", "blockaffinities",
+			`{"state":"pending","node":"n","cidr":"10.0.0.0/26","deleted":false}`, "spec.deleted"},
+		{"block without attributes", "IPAMBlock", "ipamblocks",
+			`{"cidr":"10.0.0.0/30","allocations":[null],"unallocated":[0],"strictAffinity":false}`, "spec.attributes"},
 		{"peer with a mode that is none", "BGPPeer", "bgppeers", `{"peerIP":"10.0.0.1","asNumber":1,"nextHopMode":"Me"}`, "spec.nextHopMode"},
 		{"peer's AS number as a text", "BGPPeer", "bgppeers", `{"peerIP":"10.0.0.1","asNumber":"64512"}`, "spec.asNumber"},
 		{"AS number out of range", "BGPConfiguration", "bgpconfigurations", `{"asNumber":4294967296}`, "spec.asNumber"},
@@ -148,9 +155,12 @@ func TestDefinitionsKnowBGP(t *testing.T) {
 			"serviceLoadBalancerAggregation":"Disabled","nodeMeshPassword":{"secretKeyRef":{"name":"s","key":"k","optional":true}},
 			"nodeMeshMaxRestartTime":"120s","logSeverityScreen":"Info","localWorkloadPeeringIPV4":"10.1.1.1","localWorkloadPeeringIPV6":"fd00::1",
 			"ipv4NormalRoutePriority":1024,"ipv6NormalRoutePriority":1024,"programClusterRoutes":"Enabled"}`, &api.BGPConfigurationSpec{}},
-		{"BGPPeer", "bgppeers", `{"nodeSelector":"rack == 'a'","peerIP":"[fd00::1]:1179","asNumber":4200000000,"localASNumber":65001,"filters":["f"],
+		{"BGPPeer", "bgppeers",
+			`{"nodeSelector":"rack == 'a'","peerIP":"[fd00::1]:1179","asNumber":4200000000,"localASNumber":65001,"filters":["f"],
 			"nextHopMode":"Keep","keepOriginalNextHop":true,"password":{"secretKeyRef":{"name":"s","key":"k"}},"sourceAddress":"None",
-			"maxRestartTime":"300s","keepaliveTime":"30s","numAllowedLocalASNumbers":1,"ttlSecurity":1,"reachableBy":"fd00::2","reversePeering":"Manual"}`, &api.BGPPeerSpec{}},
+			"maxRestartTime":"300s","keepaliveTime":"30s","numAllowedLocalASNumbers":1,"ttlSecurity":1,"reachableBy":"fd00::2",
+				"reversePeering":"Manual"}`,
+			&api.BGPPeerSpec{}},
 		{"BGPPeer", "bgppeers", `{"node":"n","peerSelector":"has(rr)"}`, &api.BGPPeerSpec{}},
 		{"BGPPeer", "bgppeers", `{"localWorkloadSelector":"all()","asNumber":65401}`, &api.BGPPeerSpec{}},
 	} {
@@ -178,13 +188,15 @@ func TestDefinitionsKnowBGP(t *testing.T) {
 	}
 }
 
-// What Calico has and Tortie does not act on is taken and kept, whatever its form. Kinds that programs write keep all fields.
+// What Calico has and Tortie does not act on is taken and kept, whatever its form. Kinds that programs write keep all
+// fields.
 func TestDefinitionsKeepUnactedFields(t *testing.T) {
 	client, err := dynamic.NewForConfig(RESTConfig(t))
 	errtest.Must(t, err)
 	for kind, plural := range map[string]string{
-		"BGPConfiguration": "bgpconfigurations", "FelixConfiguration": "felixconfigurations", "KubeControllersConfiguration": "kubecontrollersconfigurations",
-		"ClusterInformation": "clusterinformations",
+		"BGPConfiguration": "bgpconfigurations", "FelixConfiguration": "felixconfigurations",
+		"KubeControllersConfiguration": "kubecontrollersconfigurations",
+		"ClusterInformation":           "clusterinformations",
 	} {
 		obj := object(t, kind, "kept", `{"controllers":{}}`)
 		if kind != "KubeControllersConfiguration" {

@@ -32,8 +32,8 @@ func Binary(t testing.TB) string {
 // program finds or builds the lab's program once.
 var program = sync.OnceValues(func() (string, error) { return findProgram(config.OS(), Root()) })
 
-// findProgram returns the program that TORTIE_LAB names, or builds that of the clone. Go's build cache makes that fast when the sources are
-// unchanged.
+// findProgram returns the program that TORTIE_LAB names, or builds that of the clone. Go's build cache makes that fast
+// when the sources are unchanged.
 func findProgram(env config.Env, root string) (string, error) {
 	path, ok := env("TORTIE_LAB")
 	if !ok {
@@ -70,8 +70,8 @@ func buildProgram(root, path string) error {
 	return nil
 }
 
-// Program returns the path of one of the lab's programs, such as hyperkube, which contains all of Kubernetes' components. It is built if it is
-// missing.
+// Program returns the path of one of the lab's programs, such as hyperkube, which contains all of Kubernetes'
+// components. It is built if it is missing.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	lab := Binary(t)

@@ -75,8 +75,9 @@ func NewProxyTo(t testing.TB, kubeconfig string) *Proxy {
 	return p
 }
 
-// Repeatable lets a proxy's transport retry a request on a new connection, as a client's transport may: the API server sometimes closes a
-// connection (GOAWAY) before it has processed a request. A body whose sender was killed stays truncated.
+// Repeatable lets a proxy's transport retry a request on a new connection, as a client's transport may: the API server
+// sometimes closes a connection (GOAWAY) before it has processed a request. A body whose sender was killed stays
+// truncated.
 func Repeatable(r *http.Request) {
 	if r.Body == nil {
 		return
@@ -117,8 +118,8 @@ func (p *Proxy) count(r *http.Request) {
 	p.requests[requestKey(r)]++
 }
 
-// Fault sets a function that decides, for each request as named by Requests, about a delay, and a status other than 0 that the proxy returns
-// instead of forwarding the request. Watches are not affected. Nil removes it.
+// Fault sets a function that decides, for each request as named by Requests, about a delay, and a status other than 0
+// that the proxy returns instead of forwarding the request. Watches are not affected. Nil removes it.
 func (p *Proxy) Fault(fault func(request string) (status int, delay time.Duration)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,8 +145,8 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request) bool {
 	return status != 0
 }
 
-// Resource returns the resource of a request, with its subresource such as "pods/status", and whether the request is for the collection. For a
-// request without a resource it returns the path.
+// Resource returns the resource of a request, with its subresource such as "pods/status", and whether the request is
+// for the collection. For a request without a resource it returns the path.
 func Resource(r *http.Request) (name string, all bool) {
 	// /api/v1/RESOURCE… or /apis/GROUP/VERSION/RESOURCE…, with an optional namespaces/NAME before the resource.
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")

@@ -22,8 +22,8 @@ func SetImage(tag string) string {
 // Image returns the path of the image archive that `make image` writes.
 func Image() string { return filepath.Join(Root(), "dist", "tortie.tar") }
 
-// BuildImage builds an image of the sources below root, with a tag that is also its version, so that each program differs from that of
-// another tag. It returns the archive's path.
+// BuildImage builds an image of the sources below root, with a tag that is also its version, so that each program
+// differs from that of another tag. It returns the archive's path.
 func BuildImage(t testing.TB, root, tag string) string {
 	t.Helper()
 	needtest.More(t, "the image, built")
@@ -42,8 +42,8 @@ func ChartDir() string { return chartOf(Root()) }
 
 func chartOf(root string) string { return filepath.Join(root, "charts", "tortie") }
 
-// Release installs or upgrades the chart by Helm (verb) with the image of a tag, and returns when everything is ready. flags are Helm's. IPIP
-// is not required of the kernel.
+// Release installs or upgrades the chart by Helm (verb) with the image of a tag, and returns when everything is ready.
+// flags are Helm's. IPIP is not required of the kernel.
 func (l *Lab) Release(t testing.TB, verb, tag string, flags ...string) {
 	t.Helper()
 	l.ReleaseOf(t, Root(), verb, tag, flags...)

@@ -11,7 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Rules returns the permissions that the chart grants its accounts, in the form of AuditedRequest.Rule. args are Helm's.
+// Rules returns the permissions that the chart grants its accounts, in the form of AuditedRequest.Rule. args are
+// Helm's.
 func Rules(t testing.TB, args ...string) map[string]bool {
 	t.Helper()
 	roles := map[string][]rbacv1.PolicyRule{}

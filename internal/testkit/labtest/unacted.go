@@ -23,7 +23,8 @@ var asked = map[string]any{
 	"reportingInterval": "1m",
 }
 
-// CreateUnacted creates an object of a kind that has every field without effect, and returns its UID and these fields in order. It is deleted with the test.
+// CreateUnacted creates an object of a kind that has every field without effect, and returns its UID and these fields
+// in order. It is deleted with the test.
 func CreateUnacted(t testing.TB, admin *rest.Config, kind, name string) (uid string, fields []string) {
 	t.Helper()
 	obj := &unstructured.Unstructured{Object: map[string]any{

@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Forward forwards connections from l, which may be in another network namespace, to an address in the namespace of this process. It returns
-// when l is closed.
+// Forward forwards connections from l, which may be in another network namespace, to an address in the namespace of
+// this process. It returns when l is closed.
 func Forward(l net.Listener, to string) {
 	forward(l, func() (net.Conn, error) { return net.Dial("tcp", to) })
 }
@@ -41,8 +41,8 @@ func forward(l net.Listener, dial func() (net.Conn, error)) {
 	}
 }
 
-// Wire is the network between one client and the API server. A test can interrupt it in the two ways in which networks fail: packets are
-// dropped, or all connections are reset.
+// Wire is the network between one client and the API server. A test can interrupt it in the two ways in which networks
+// fail: packets are dropped, or all connections are reset.
 type Wire struct {
 	upstream string
 

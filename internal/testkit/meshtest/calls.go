@@ -27,7 +27,8 @@ func (n *Node) SessionsSince(since time.Time, peers int) error {
 	}
 	for _, p := range r.Peers {
 		if p.State != "Established" || p.Since.Before(since) {
-			return fmt.Errorf("%s: the session with %s is %s since %v, %v after the change: %s", n.Name, p.Address, p.State, p.Since, p.Since.Sub(since), p.LastError)
+			return fmt.Errorf("%s: the session with %s is %s since %v, %v after the change: %s", n.Name, p.Address, p.State, p.Since,
+				p.Since.Sub(since), p.LastError)
 		}
 	}
 	if len(r.Peers) != peers {
@@ -140,7 +141,8 @@ func (c *Cluster) Events(t testing.TB, kind, name string) (all []events.Event) {
 	return slices.DeleteFunc(list.Items, func(e events.Event) bool { return e.InvolvedObject.Kind != kind })
 }
 
-// HasEvent returns nil if there is an Event with a reason about an object, from a node's agent, whose message has the text.
+// HasEvent returns nil if there is an Event with a reason about an object, from a node's agent, whose message has the
+// text.
 func (c *Cluster) HasEvent(t testing.TB, kind, name, reason string, from *Node, text string) error {
 	t.Helper()
 	var seen []string

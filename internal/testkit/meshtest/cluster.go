@@ -23,8 +23,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// Patience is the limit for a condition that must become true. It is no expectation of speed (the benchmarks measure that): an emulated
-// processor is ten times slower.
+// Patience is the limit for a condition that must become true. It is no expectation of speed (the benchmarks measure
+// that): an emulated processor is ten times slower.
 const Patience = 90 * time.Second
 
 // subnets holds the subnets of the nodes. Each is a bridge behind one router.
@@ -38,7 +38,8 @@ type Cluster struct {
 	Fabric *netnstest.NS // bridges and the router between them
 	Dual   bool          // nodes and pods also have an IPv6 address
 	Env    []string      // additional environment of the agents
-	// Launcher is a program that starts the agent, such as setpriv with its options. It must exec the program that follows.
+	// Launcher is a program that starts the agent, such as setpriv with its options. It must exec the program that
+	// follows.
 	Launcher []string
 	// Labels are set on Nodes that are created.
 	Labels map[string]string

@@ -50,7 +50,8 @@ func (c *Cluster) NewNode(t testing.TB, name string, subnet, host int) *Node {
 	t.Helper()
 	base := subnets[subnet].Addr().As4()
 	base[3] = byte(host)
-	n := &Node{NS: netnstest.New(t), Cluster: c, Name: name, Prefix: netip.PrefixFrom(netip.AddrFrom4(base), subnets[subnet].Bits()), Dir: t.TempDir()}
+	n := &Node{NS: netnstest.New(t), Cluster: c, Name: name,
+		Prefix: netip.PrefixFrom(netip.AddrFrom4(base), subnets[subnet].Bits()), Dir: t.TempDir()}
 	port := fmt.Sprintf("p%d-%d", subnet, host)
 	netnstest.Cable(t, n.NS, "eth0", c.Fabric, port)
 	c.Fabric.Run(t, "ip", "link", "set", port, "master", bridgeName(subnet))
@@ -80,7 +81,8 @@ func (n *Node) declare(t testing.TB) {
 	errtest.Must(t, n.Store.PatchStatus(t.Context(), obj, patch, false))
 }
 
-// connect gives the agent access to the API server at the node's loopback address, over a Wire that a test can interrupt.
+// connect gives the agent access to the API server at the node's loopback address, over a Wire that a test can
+// interrupt.
 func (n *Node) connect(t testing.TB) {
 	t.Helper()
 	var wired *rest.Config
@@ -88,8 +90,8 @@ func (n *Node) connect(t testing.TB) {
 	labtest.WriteKubeconfig(t, n.Dir, labtest.Inside(t, n.NS, wired))
 }
 
-// Claim creates a block with an affinity to the node. An API server that has just started may refuse it for half a minute: its admission, which does not
-// know the definition of pools yet, asks for it that often.
+// Claim creates a block with an affinity to the node. An API server that has just started may refuse it for half a
+// minute: its admission, which does not know the definition of pools yet, asks for it that often.
 func (n *Node) Claim(t testing.TB, cidr string) {
 	t.Helper()
 	Eventually(t, func() error { return n.Store.Create(t.Context(), NewAffinity(n.Name, cidr)) })
@@ -194,8 +196,8 @@ func (n *Node) Metrics() (string, error) {
 	return string(text), err
 }
 
-// Settled returns nil once the agent has this number of established sessions, has removed the stale routes of an earlier agent, and reports no
-// error.
+// Settled returns nil once the agent has this number of established sessions, has removed the stale routes of an
+// earlier agent, and reports no error.
 func (n *Node) Settled(peers int) error {
 	r, err := n.Status()
 	if err != nil {

@@ -25,7 +25,8 @@ func (c *Cluster) SetPassword(t testing.TB, password string) {
 	c.Create(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshPassword: ref}})
 }
 
-// SetSecret creates or replaces a Secret with one key in the agents' namespace, which they may read, and reports whether it is new.
+// SetSecret creates or replaces a Secret with one key in the agents' namespace, which they may read, and reports
+// whether it is new.
 func (c *Cluster) SetSecret(t testing.TB, name, key, text string) (created bool) {
 	t.Helper()
 	core, err := kubernetes.NewForConfig(c.Admin)
@@ -43,7 +44,8 @@ func (c *Cluster) SetSecret(t testing.TB, name, key, text string) (created bool)
 	return true
 }
 
-// GrantSecret lets the agents read a Secret in their namespace, as the chart does for bgp.passwordSecret and bgp.passwordSecrets.
+// GrantSecret lets the agents read a Secret in their namespace, as the chart does for bgp.passwordSecret and
+// bgp.passwordSecrets.
 func (c *Cluster) GrantSecret(t testing.TB, name string) {
 	t.Helper()
 	const namespace = "kube-system"

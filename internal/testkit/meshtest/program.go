@@ -22,7 +22,8 @@ const (
 	AnotherBuild = "node-upgraded"
 )
 
-// ProgramsEnv is the environment variable with a directory of prebuilt programs: an emulated processor would take minutes to build them.
+// ProgramsEnv is the environment variable with a directory of prebuilt programs: an emulated processor would take
+// minutes to build them.
 const ProgramsEnv = "TORTIE_MESH_PROGRAMS"
 
 // programs builds the agent and returns the directory of its builds.
@@ -63,8 +64,8 @@ func Program(t testing.TB, name string) string {
 	return path
 }
 
-// Main is for TestMain: it runs the tests, with more of them in parallel than there are processors as most of them wait, and removes the
-// builds. It returns the exit code.
+// Main is for TestMain: it runs the tests, with more of them in parallel than there are processors as most of them
+// wait, and removes the builds. It returns the exit code.
 func Main(m *testing.M) int {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)

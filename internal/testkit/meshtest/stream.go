@@ -19,11 +19,12 @@ import (
 )
 
 const (
-	// fullRate is the packets per second of a stream. emulatedRate is the rate that an emulated processor sustains; loss is counted at either rate.
+	// fullRate is the packets per second of a stream. emulatedRate is the rate that an emulated processor sustains; loss
+	// is counted at either rate.
 	fullRate     = 1000
 	emulatedRate = 50
-	// perFlow is the number of packets from one source port before the sender uses another. A new port is a new connection for conntrack, so
-	// gaps in the NAT rules, which do not affect established connections, show too.
+	// perFlow is the number of packets from one source port before the sender uses another. A new port is a new connection
+	// for conntrack, so gaps in the NAT rules, which do not affect established connections, show too.
 	perFlow = 10
 	// burst is the most a sender that was scheduled late sends at once: the kernel queues 1,000 packets per processor.
 	burst = 32
@@ -83,10 +84,12 @@ type Count struct {
 
 // String formats the counts in one line.
 func (c Count) String() string {
-	s := fmt.Sprintf("%s: %d sent in %v (%.0f per s), %d lost, %d duplicated, %d reordered, %d translated, %d dropped at the receiver's socket",
-		c.name, c.Sent, c.Took.Round(time.Millisecond), float64(c.Sent)/c.Took.Seconds(), c.Lost, c.Duplicated, c.Reordered, c.Translated, c.Overrun)
+	s := fmt.Sprintf(
+		"%s: %d sent in %v (%.0f per s), %d lost, %d duplicated, %d reordered, %d translated, %d dropped at the receiver's socket", c.name,
+		c.Sent, c.Took.Round(time.Millisecond), float64(c.Sent)/c.Took.Seconds(), c.Lost, c.Duplicated, c.Reordered, c.Translated, c.Overrun)
 	if len(c.when) > 0 {
-		s += fmt.Sprintf(", in %d gaps, the first after %v, the last after %v; refused by the sender's kernel: %v", c.gaps, c.when[0], c.when[len(c.when)-1], c.Refused)
+		s += fmt.Sprintf(", in %d gaps, the first after %v, the last after %v; refused by the sender's kernel: %v", c.gaps, c.when[0],
+			c.when[len(c.when)-1], c.Refused)
 	}
 	return s
 }
@@ -101,7 +104,8 @@ func StartStream(t testing.TB, name string, from, to *Pod) *Stream {
 func StartStreamBetween(t testing.TB, name string, from, to *Pod, src, dst netip.Addr) *Stream {
 	t.Helper()
 	to.streams++
-	s := &Stream{name: name, from: from, src: src, dst: dst, port: streamPort + to.streams, sent: make(chan sendCount, 1), received: make(chan arrivals, 1)}
+	s := &Stream{name: name, from: from, src: src, dst: dst, port: streamPort + to.streams, sent: make(chan sendCount, 1),
+		received: make(chan arrivals, 1)}
 	address := netip.AddrPortFrom(dst, uint16(s.port))
 	s.conn = to.ListenUDP(t, address.String())
 	raw, err := s.conn.SyscallConn()
@@ -173,8 +177,9 @@ func (s *Stream) send(interval time.Duration) {
 	s.sent <- c
 }
 
-// An emulated processor on a busy machine may fall behind at any rate; then packets queue until the kernel gives up resolving their next hop.
-// There the sender waits while this many of its packets are in flight, unless no packet arrives any more.
+// An emulated processor on a busy machine may fall behind at any rate; then packets queue until the kernel gives up
+// resolving their next hop. There the sender waits while this many of its packets are in flight, unless no packet
+// arrives any more.
 const (
 	window   = 64
 	hopeless = time.Second
@@ -198,8 +203,8 @@ type flow struct{ fd, packets int }
 
 func (f *flow) close() { _ = unix.Close(f.fd) }
 
-// sendOne sends the next packet. Packets that the kernel refuses to send count as lost; an error is returned only for failures of the sender
-// itself.
+// sendOne sends the next packet. Packets that the kernel refuses to send count as lost; an error is returned only for
+// failures of the sender itself.
 func (s *Stream) sendOne(c *sendCount, f *flow) (err error) {
 	family, to := s.destination()
 	if f.packets%perFlow == 0 {
@@ -340,8 +345,8 @@ func StartTraffic(t testing.TB, a, b *Pod) (tr Traffic) {
 	return tr
 }
 
-// Onward waits until as many more packets of each stream have arrived as it sends in a span of time: a busy machine makes that longer, and no
-// packet fewer.
+// Onward waits until as many more packets of each stream have arrived as it sends in a span of time: a busy machine
+// makes that longer, and no packet fewer.
 func (tr Traffic) Onward(t testing.TB, span time.Duration) {
 	t.Helper()
 	for _, s := range tr {
@@ -363,8 +368,9 @@ func (s *Stream) Await(t testing.TB, packets int, limit time.Duration) {
 // longestGap is how many packets one excused gap may have: those of 50 ms, in which a busy machine may hold up BIRD.
 const longestGap = fullRate / 20
 
-// PastBIRD excuses gaps on the way from a node whose BIRD learns the same route from another speaker: BIRD replaces a route of the kernel by
-// deleting it and adding the new one. It does so twice for each change of the speaker: when its path comes, and when the stale one goes.
+// PastBIRD excuses gaps on the way from a node whose BIRD learns the same route from another speaker: BIRD replaces a
+// route of the kernel by deleting it and adding the new one. It does so twice for each change of the speaker: when its
+// path comes, and when the stale one goes.
 func (s *Stream) PastBIRD(changes int) { s.excused += 2 * changes }
 
 // tooManyLost returns whether a packet is lost that no excuse covers.
@@ -372,7 +378,8 @@ func (s *Stream) tooManyLost(c Count) bool {
 	return c.gaps > s.excused || c.Lost > s.excused*longestGap
 }
 
-// Intact ends the streams. The test fails unless every packet has arrived exactly once with its source address unchanged.
+// Intact ends the streams. The test fails unless every packet has arrived exactly once with its source address
+// unchanged.
 func (tr Traffic) Intact(t testing.TB) (counts []Count) {
 	t.Helper()
 	for _, s := range tr {
@@ -396,8 +403,8 @@ func (tr Traffic) Intact(t testing.TB) (counts []Count) {
 	return counts
 }
 
-// backlogDrops returns the packets dropped because a processor's backlog queue was full: a sign of an overloaded machine, not of a wrong
-// route.
+// backlogDrops returns the packets dropped because a processor's backlog queue was full: a sign of an overloaded
+// machine, not of a wrong route.
 func backlogDrops() (drops int) {
 	text, _ := os.ReadFile("/proc/net/softnet_stat") // missing: reported as 0
 	for line := range strings.Lines(string(text)) {

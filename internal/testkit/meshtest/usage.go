@@ -52,8 +52,8 @@ func (c *Cluster) Requests(t testing.TB) map[string]int {
 	return found
 }
 
-// Writes returns the write requests between two calls of Requests, without those that the API server makes itself: for its leases, and for the
-// Service and EndpointSlice of its own address.
+// Writes returns the write requests between two calls of Requests, without those that the API server makes itself: for
+// its leases, and for the Service and EndpointSlice of its own address.
 func Writes(before, after map[string]int) map[string]int {
 	found := map[string]int{}
 	for what, n := range after {

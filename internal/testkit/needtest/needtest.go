@@ -1,5 +1,6 @@
-// Package needtest skips, in a short run (go test -short, make check), the tests that need more than Go, root of a user namespace and the
-// kernel: the lab's programs, Debian packages, a virtual machine, the machine's own root. In every other run a missing dependency fails the test.
+// Package needtest skips, in a short run (go test -short, make check), the tests that need more than Go, root of a user
+// namespace and the kernel: the lab's programs, Debian packages, a virtual machine, the machine's own root. In every
+// other run a missing dependency fails the test.
 package needtest
 
 import (
@@ -23,8 +24,9 @@ func More(t testing.TB, what string) {
 // machineIDs is the content of /proc/self/uid_map in the first user namespace of a machine.
 const machineIDs = "0 0 4294967295"
 
-// Root fails the test, or skips it in a short run, if the process is not root in the machine's first user namespace: root of another one (make
-// check-rootless) lacks some rights, as does any other user. what is the right that the test needs.
+// Root fails the test, or skips it in a short run, if the process is not root in the machine's first user namespace:
+// root of another one (make check-rootless) lacks some rights, as does any other user. what is the right that the test
+// needs.
 func Root(t testing.TB, what string) {
 	t.Helper()
 	ids, err := os.ReadFile("/proc/self/uid_map")

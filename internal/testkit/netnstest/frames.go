@@ -24,7 +24,8 @@ func ARP(op byte, src net.HardwareAddr, sender, target netip.Addr) []byte {
 	return Frame(src, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, unix.ETH_P_ARP, b)
 }
 
-// Packet encodes an IPv4 or IPv6 packet. sumAt is the offset of the checksum in the payload; a negative offset leaves it out.
+// Packet encodes an IPv4 or IPv6 packet. sumAt is the offset of the checksum in the payload; a negative offset leaves
+// it out.
 func Packet(src, dst netip.Addr, protocol, hops byte, payload []byte, sumAt int) (kind uint16, b []byte) {
 	s, d := src.AsSlice(), dst.AsSlice()
 	if sumAt >= 0 {
@@ -97,7 +98,8 @@ func (n *NS) Send(t testing.TB, link string, frames ...[]byte) {
 	})
 }
 
-// Watch hands see the IP packets that pass a link from now on, in both directions, until the returned function is called.
+// Watch hands see the IP packets that pass a link from now on, in both directions, until the returned function is
+// called.
 func (n *NS) Watch(t testing.TB, link string, see func(packet []byte)) (stop func()) {
 	t.Helper()
 	const all = 0x0300 // ETH_P_ALL in network order; a listener for one protocol does not see what is sent

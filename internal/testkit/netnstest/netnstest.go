@@ -1,5 +1,5 @@
-// Package netnstest gives tests scratch network namespaces, which are removed with the test. It never changes the namespace that the test runs
-// in, and fails a test that lacks the permissions instead of skipping it.
+// Package netnstest gives tests scratch network namespaces, which are removed with the test. It never changes the
+// namespace that the test runs in, and fails a test that lacks the permissions instead of skipping it.
 package netnstest
 
 import (
@@ -210,7 +210,8 @@ func (n *NS) withoutDAD(t testing.TB, link string) {
 	})
 }
 
-// Quiet subscribes to events once the kernel has finished the work caused by earlier changes, so the next wake-up is caused by the caller.
+// Quiet subscribes to events once the kernel has finished the work caused by earlier changes, so the next wake-up is
+// caused by the caller.
 func (n *NS) Quiet(t testing.TB, events netlinkx.Events) <-chan struct{} {
 	t.Helper()
 	wake, err := n.Conn.Subscribe(t.Context(), events)
@@ -231,9 +232,9 @@ func (n *NS) Quiet(t testing.TB, events netlinkx.Events) <-chan struct{} {
 	return nil
 }
 
-// Dying makes a namespace with a veth pair into host, and deletes the namespace while the kernel's cleanup worker is busy, so that the host's
-// end of the pair stays for a moment. It returns the name of that end. A prepare function other than nil creates the pair, and more, itself.
-// The kernel may still be faster.
+// Dying makes a namespace with a veth pair into host, and deletes the namespace while the kernel's cleanup worker is
+// busy, so that the host's end of the pair stays for a moment. It returns the name of that end. A prepare function
+// other than nil creates the pair, and more, itself. The kernel may still be faster.
 func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace)) string {
 	t.Helper()
 	bulk := make([]*netlinkx.Namespace, 16)
@@ -283,8 +284,8 @@ func (n *NS) ListenUDP(t testing.TB, addr string) *net.UDPConn {
 	return conn
 }
 
-// EchoUDP answers every datagram to addr inside the namespace with "<source address> <payload>" until the test ends. The source address is the
-// one that the receiver saw.
+// EchoUDP answers every datagram to addr inside the namespace with "<source address> <payload>" until the test ends.
+// The source address is the one that the receiver saw.
 func (n *NS) EchoUDP(t testing.TB, addr string) {
 	t.Helper()
 	conn := n.ListenUDP(t, addr)
@@ -300,8 +301,9 @@ func (n *NS) EchoUDP(t testing.TB, addr string) {
 	}()
 }
 
-// AskUDP sends payload from inside the namespace to addr, from the address local if it is not empty, and returns the reply. It retransmits
-// every 200 ms, as address resolution may drop the first packets, and returns an error after wait.
+// AskUDP sends payload from inside the namespace to addr, from the address local if it is not empty, and returns the
+// reply. It retransmits every 200 ms, as address resolution may drop the first packets, and returns an error after
+// wait.
 func (n *NS) AskUDP(t testing.TB, local, addr, payload string, wait time.Duration) (string, error) {
 	t.Helper()
 	if local == "" {

@@ -13,12 +13,14 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Outside makes a request of rtnetlink as a pod does that has CAP_NET_ADMIN and no other right: to the namespace of the other end of its eth0, which is the
-// first that this one has a number for. Without a name the request is for the link of this namespace with the index.
+// Outside makes a request of rtnetlink as a pod does that has CAP_NET_ADMIN and no other right: to the namespace of the
+// other end of its eth0, which is the first that this one has a number for. Without a name the request is for the link
+// of this namespace with the index.
 func (n *NS) Outside(kind, flags uint16, index int, attrs nlmsg.Attributes) error {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
-	m := nlmsg.Message{Kind: kind, Flags: flags | unix.NLM_F_ACK, Body: append(body, nlmsg.AppendUint32(attrs, unix.IFLA_TARGET_NETNSID, 0)...)}
+	m := nlmsg.Message{Kind: kind, Flags: flags | unix.NLM_F_ACK,
+		Body: append(body, nlmsg.AppendUint32(attrs, unix.IFLA_TARGET_NETNSID, 0)...)}
 	return n.Do(func() error { // on a thread that ends with it
 		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var caps [2]unix.CapUserData

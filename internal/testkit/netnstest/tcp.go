@@ -23,8 +23,8 @@ func Echo(t testing.TB, l net.Listener) {
 	}()
 }
 
-// SendTCP sends one megabyte, more than one window, to an address in another namespace where no socket listens yet. It returns an error if
-// less has arrived after ten seconds.
+// SendTCP sends one megabyte, more than one window, to an address in another namespace where no socket listens yet. It
+// returns an error if less has arrived after ten seconds.
 func (n *NS) SendTCP(t testing.TB, to *NS, address string) error {
 	t.Helper()
 	const size, limit = 1 << 20, 10 * time.Second

@@ -21,10 +21,11 @@ func Generation(t testing.TB, ns *netnstest.NS) uint32 {
 			return err
 		}
 		defer s.Close()
-		return s.Execute(nlmsg.Netfilter(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil), func(m nlmsg.Message) error {
-			generation = nlmsg.Number(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_GEN_ID))
-			return nil
-		})
+		return s.Execute(nlmsg.Netfilter(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil),
+			func(m nlmsg.Message) error {
+				generation = nlmsg.Number(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_GEN_ID))
+				return nil
+			})
 	})
 	if generation == 0 {
 		t.Fatal("the kernel did not tell the generation of nftables")

@@ -1,5 +1,6 @@
-// Package pathtest makes two nodes, which are network namespaces joined by a veth pair, or three on a bridge, with a pod each, for measurements
-// of what a path between pods costs. Links, routes and rules are those of the plugin and the agent. Namespaces end with the process.
+// Package pathtest makes two nodes, which are network namespaces joined by a veth pair, or three on a bridge, with a
+// pod each, for measurements of what a path between pods costs. Links, routes and rules are those of the plugin and the
+// agent. Namespaces end with the process.
 package pathtest
 
 import (
@@ -84,7 +85,8 @@ func ipipByHand(_ context.Context, n *Node, others ...*Node) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(n.Conn.SetMTU(link.Index, nodeMTU-ipip.Overhead), n.tunnelByHand(link, netlinkx.Route{Dst: others[0].Block, Via: others[0].Addr}))
+	return errors.Join(n.Conn.SetMTU(link.Index, nodeMTU-ipip.Overhead),
+		n.tunnelByHand(link, netlinkx.Route{Dst: others[0].Block, Via: others[0].Addr}))
 }
 
 func vxlanByHand(_ context.Context, n *Node, others ...*Node) error {
@@ -121,8 +123,8 @@ var (
 	WireGuard6 = encrypted("WireGuard, IPv6", true, encrypt)
 )
 
-// By hand WireGuard is made by netlink alone: a device, its peers, and routes, which are in the main table, or in another one, to which a rule
-// leads all but the device's own packets, as wg-quick and Calico make it.
+// By hand WireGuard is made by netlink alone: a device, its peers, and routes, which are in the main table, or in
+// another one, to which a rule leads all but the device's own packets, as wg-quick and Calico make it.
 var (
 	WireGuardByHand  = encrypted("WireGuard by hand", false, byHand(0))
 	WireGuardByHand6 = encrypted("WireGuard by hand, IPv6", true, byHand(0))
@@ -178,12 +180,14 @@ func encrypt(ctx context.Context, n *Node, others ...*Node) error {
 	return errors.Join(err, failed, s.Routes(ctx, d.V6, ways, true, routes.Predecessors{}), s.Lead(ctx, d.V6, wireguard.DefaultPriority))
 }
 
-// byHand makes WireGuard with routes in a table, whose number is the device's mark; 0: in the main table, without a mark.
+// byHand makes WireGuard with routes in a table, whose number is the device's mark; 0: in the main table, without a
+// mark.
 func byHand(table uint32) Program {
 	return func(_ context.Context, n *Node, others ...*Node) error {
 		link, _, err := n.plainWireGuard()
 		if err == nil && table != 0 {
-			rule := netlinkx.Rule{Family: netlinkx.IPv4, Priority: wireguard.DefaultPriority, Table: int(table), Mark: table, Mask: ^uint32(0), Not: true}
+			rule := netlinkx.Rule{Family: netlinkx.IPv4, Priority: wireguard.DefaultPriority, Table: int(table), Mark: table,
+				Mask: ^uint32(0), Not: true}
 			if n.Addr.Is6() {
 				rule.Family = netlinkx.IPv6
 			}
@@ -194,7 +198,8 @@ func byHand(table uint32) Program {
 			if err = errors.Join(err, e); err != nil {
 				return err
 			}
-			peer := netlinkx.WireGuardPeer{Public: key, Endpoint: netip.AddrPortFrom(o.Addr, wireguardPort(o.Addr.Is6())), AllowedIPs: []netip.Prefix{o.Block}}
+			peer := netlinkx.WireGuardPeer{Public: key, Endpoint: netip.AddrPortFrom(o.Addr, wireguardPort(o.Addr.Is6())),
+				AllowedIPs: []netip.Prefix{o.Block}}
 			err = errors.Join(n.Conn.ChangeWireGuardPeers(link, []netlinkx.WireGuardChange{{WireGuardPeer: peer}}),
 				n.Conn.AddRoute(netlinkx.Route{Dst: o.Block, Dev: link, Scope: netlinkx.ScopeLink, Table: int(table)}))
 		}
@@ -213,7 +218,8 @@ func (n *Node) plainWireGuard() (index int, public wireguard.Key, err error) {
 			link, err = n.Conn.LinkByName(name)
 		}
 		if err == nil {
-			err = errors.Join(n.Conn.SetWireGuardKey(link.Index, private), n.Conn.SetWireGuardPort(link.Index, n.device().Port), n.Conn.SetUp(link.Index))
+			err = errors.Join(n.Conn.SetWireGuardKey(link.Index, private), n.Conn.SetWireGuardPort(link.Index, n.device().Port),
+				n.Conn.SetUp(link.Index))
 		}
 	}
 	if err != nil {
@@ -400,7 +406,8 @@ func (n *Node) start(ctx context.Context, podMTU int) error {
 		return err
 	}
 	return n.NS.Do(func() error {
-		_, err := podnet.Setup(ctx, podnet.Config{Netns: n.Pod.Path(), IfName: "eth0", HostVeth: PodLink, Addresses: []netip.Addr{n.PodAddr()}, MTU: podMTU})
+		_, err := podnet.Setup(ctx,
+			podnet.Config{Netns: n.Pod.Path(), IfName: "eth0", HostVeth: PodLink, Addresses: []netip.Addr{n.PodAddr()}, MTU: podMTU})
 		return err
 	})
 }
@@ -414,8 +421,9 @@ func (n *Node) route(ctx context.Context, others []*Node, hop func(*Node) routes
 	return err
 }
 
-// AddRules programs the agent's rules for a pool with natOutgoing: masquerading, and what guards the node and its tunnel. It is to be called again when a
-// node has got a new tunnel, as the guard takes packets of any source by links that it knows.
+// AddRules programs the agent's rules for a pool with natOutgoing: masquerading, and what guards the node and its
+// tunnel. It is to be called again when a node has got a new tunnel, as the guard takes packets of any source by links
+// that it knows.
 func (m *Mesh) AddRules(ctx context.Context) error {
 	pool := nat.Pool{CIDR: m.Encap.Pool(), NATOutgoing: true}
 	config := m.Encap.Guard
@@ -441,15 +449,18 @@ func (m *Mesh) AddRules(ctx context.Context) error {
 	return nil
 }
 
-// Track has the kernel track and translate connections, as it does for kube-proxy on every node of a cluster, until it is called without.
+// Track has the kernel track and translate connections, as it does for kube-proxy on every node of a cluster, until it
+// is called without.
 func (m *Mesh) Track(ctx context.Context, with bool) error {
 	part := nft.Part{Prefixes: []string{"proxy-"}, Former: []string{"proxy-forward", "proxy-prerouting", "proxy-postrouting"}}
 	if with {
 		never := nft.NewRule("", nft.Invalid.In(), nft.Do(nft.Drop))
 		part.Chains = []nft.Chain{
 			{Name: "proxy-forward", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward}, Rules: []nft.Rule{never}},
-			{Name: "proxy-prerouting", Hook: &nft.Hook{Type: nft.NAT, Number: nft.Prerouting, Priority: -nft.PrioritySNAT}, Rules: []nft.Rule{never}},
-			{Name: "proxy-postrouting", Hook: &nft.Hook{Type: nft.NAT, Number: nft.Postrouting, Priority: nft.PrioritySNAT}, Rules: []nft.Rule{never}},
+			{Name: "proxy-prerouting", Hook: &nft.Hook{Type: nft.NAT, Number: nft.Prerouting, Priority: -nft.PrioritySNAT},
+				Rules: []nft.Rule{never}},
+			{Name: "proxy-postrouting", Hook: &nft.Hook{Type: nft.NAT, Number: nft.Postrouting, Priority: nft.PrioritySNAT},
+				Rules: []nft.Rule{never}},
 		}
 	}
 	for _, n := range m.Nodes {
@@ -468,7 +479,8 @@ func (m *Mesh) Others(n *Node) []*Node {
 // Other is the other node than n, of two.
 func (m *Mesh) Other(n *Node) *Node { return m.Others(n)[0] }
 
-// AddFlowtable has established connections pass from device to device, as the agent does where the kernel gains by it; added is false where it does not.
+// AddFlowtable has established connections pass from device to device, as the agent does where the kernel gains by it;
+// added is false where it does not.
 func (m *Mesh) AddFlowtable(ctx context.Context) (added bool, err error) {
 	for _, n := range m.Nodes {
 		c, err := m.Flowtable(n)

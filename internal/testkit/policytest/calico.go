@@ -70,9 +70,11 @@ func (c *Cluster) calicoPolicies(s side) (all []applying) {
 	return all
 }
 
-// forPodAnywhere: of a GlobalNetworkPolicy those before connection tracking and before DNAT are for host endpoints only.
+// forPodAnywhere: of a GlobalNetworkPolicy those before connection tracking and before DNAT are for host endpoints
+// only.
 func (c *Cluster) forPodAnywhere(spec *api.CalicoGlobalNetworkPolicySpec, s side) bool {
-	return !spec.DoNotTrack && !spec.PreDNAT && coversDirection(spec.Types, s.ingress) && isReadable(spec) && c.thingOf(s.pod).isSubjectOf(spec)
+	return !spec.DoNotTrack && !spec.PreDNAT && coversDirection(spec.Types, s.ingress) && isReadable(spec) &&
+		c.thingOf(s.pod).isSubjectOf(spec)
 }
 
 // isReadable: a policy of which a selector is none is as good as absent.
@@ -92,7 +94,8 @@ func (c *Cluster) forPod(spec *api.CalicoPolicySpec, s side) bool {
 	return pod.selectedBy(spec.Selector) && (spec.ServiceAccountSelector == "" || pod.hasServiceAccount(spec.ServiceAccountSelector))
 }
 
-// coversDirection: without types a policy is for both directions, even if it has rules for one. A type that is none counts as both.
+// coversDirection: without types a policy is for both directions, even if it has rules for one. A type that is none
+// counts as both.
 func coversDirection(types []string, ingress bool) bool {
 	other := "Ingress"
 	if ingress {

@@ -12,20 +12,26 @@ var (
 	accountNames  = []string{"default", "robot"}
 	accountLabels = map[string][]string{"team": {"red", "blue"}, "app": {"web"}}
 	thingLabels   = map[string][]string{"app": {"web", "db", "api"}, "tier": {"x", "y"}, "kind": {"partner", "bad"}}
-	// tierNames are those of tiers; of the last one there is never an object. Two are those of ClusterNetworkPolicy's own tiers, but for a prefix.
+	// tierNames are those of tiers; of the last one there is never an object. Two are those of ClusterNetworkPolicy's own
+	// tiers, but for a prefix.
 	tierNames   = []string{"t0", "admin", "baseline", "t3"}
 	shownLabels = map[string][]string{
-		"projectcalico.org/namespace": {"ns-0", "ns-1"}, "projectcalico.org/orchestrator": {"k8s"}, "projectcalico.org/serviceaccount": {"default", "robot"},
-		"pcns.env": {"dev", "prod"}, "pcns.projectcalico.org/name": {"ns-0", "ns-1"}, "pcsa.team": {"red", "blue"}, "pcsa.projectcalico.org/name": {"robot"},
+		"projectcalico.org/namespace": {"ns-0", "ns-1"}, "projectcalico.org/orchestrator": {"k8s"},
+		"projectcalico.org/serviceaccount": {"default", "robot"},
+		"pcns.env":                         {"dev", "prod"}, "pcns.projectcalico.org/name": {"ns-0", "ns-1"}, "pcsa.team": {"red", "blue"},
+		"pcsa.projectcalico.org/name": {"robot"},
 	}
-	namespaceViews = map[string][]string{"env": {"dev", "prod"}, "team": {"a", "b"}, "projectcalico.org/name": {"ns-0", "ns-1"}, "kubernetes.io/metadata.name": {"ns-0", "ns-2"}}
-	accountViews   = map[string][]string{"team": {"red", "blue"}, "app": {"web"}, "projectcalico.org/name": {"default", "robot"}}
-	badSelectors   = []string{"app = 'web'", "has (app)", "app == web", "&&", "app in {'web'", "(all()", "app"}
-	calicoPorts    = []string{"0", "1", "53", "80", "80", "81", "443", "8080", "65535", "1:80", "80:443", "8080:65535", "0:0", "0:65535", "http", "http", "dns", "metrics"}
-	badAccounts    = []string{"default,robot", "default robot", "robot)", "robot: ", `default", "robot`, "Robot", "", "ro\nbot", "robot\x00", "robot."}
-	badPorts       = []string{"", "443:80", "65536", "-1", "1:70000", "a b", "ä"}
-	icmpTypes      = []int{0, 3, 8, 13, 128, 254}
-	icmpCodes      = []int{0, 1, 255}
+	namespaceViews = map[string][]string{"env": {"dev", "prod"}, "team": {"a", "b"}, "projectcalico.org/name": {"ns-0", "ns-1"},
+		"kubernetes.io/metadata.name": {"ns-0", "ns-2"}}
+	accountViews = map[string][]string{"team": {"red", "blue"}, "app": {"web"}, "projectcalico.org/name": {"default", "robot"}}
+	badSelectors = []string{"app = 'web'", "has (app)", "app == web", "&&", "app in {'web'", "(all()", "app"}
+	calicoPorts  = []string{"0", "1", "53", "80", "80", "81", "443", "8080", "65535", "1:80", "80:443", "8080:65535", "0:0", "0:65535",
+		"http", "http", "dns", "metrics"}
+	badAccounts = []string{"default,robot", "default robot", "robot)", "robot: ", `default", "robot`, "Robot", "",
+		"ro\nbot", "robot\x00", "robot."}
+	badPorts  = []string{"", "443:80", "65536", "-1", "1:70000", "a b", "ä"}
+	icmpTypes = []int{0, 3, 8, 13, 128, 254}
+	icmpCodes = []int{0, 1, 255}
 )
 
 // CalicoCluster generates a cluster with objects of all kinds.
@@ -110,7 +116,8 @@ func (g Generator) sets(c *Cluster) {
 			return pick(g, "172.16.0.1", "172.16.0.2", "fd01::1", "fd01::2", "192.168.1.200")
 		})}
 		h.Spec.Ports = several(g, 3, func() api.CalicoEndpointPort {
-			return api.CalicoEndpointPort{Name: pick(g, portNames...), Protocol: api.CalicoProtocol(pick(g, "TCP", "udp", "SCTP", "6")), Port: int(pick(g, ports...))}
+			return api.CalicoEndpointPort{Name: pick(g, portNames...), Protocol: api.CalicoProtocol(pick(g, "TCP", "udp", "SCTP", "6")),
+				Port: int(pick(g, ports...))}
 		})
 		return h
 	})
@@ -312,7 +319,8 @@ func (g Generator) portsOf(e *api.CalicoEntityRule) {
 	}
 }
 
-// Selector generates a selector in Calico's language, and labels for it; every third has characters less, or in other places.
+// Selector generates a selector in Calico's language, and labels for it; every third has characters less, or in other
+// places.
 func (g Generator) Selector() (text string, labels map[string]string) {
 	text = g.text(thingLabels, "all()", "global()", "has( app )")
 	for g.chance(33) {
@@ -347,7 +355,8 @@ func (g Generator) text(from map[string][]string, functions ...string) string {
 
 func (g Generator) term(from map[string][]string, functions []string, depth int) string {
 	if depth > 0 && g.chance(12) {
-		return pick(g, "", "!", "! ! ") + "(" + g.term(from, functions, depth-1) + pick(g, " && ", " || ") + g.term(from, functions, depth-1) + ")"
+		return pick(g, "", "!", "! ! ") + "(" + g.term(from, functions, depth-1) + pick(g, " && ", " || ") +
+			g.term(from, functions, depth-1) + ")"
 	}
 	if g.chance(12) {
 		return pick(g, functions...)

@@ -34,8 +34,9 @@ func ifReadable(ok, matches bool) answer {
 	return answerIf(matches)
 }
 
-// calicoAct returns what a rule does with a packet, empty if nothing: all fields must match. One that cannot be read closes: an Allow or Log matches
-// nothing, a Deny or Pass denies what the other fields match. So does an action that is none, and a condition on HTTP, which no packet filter reads.
+// calicoAct returns what a rule does with a packet, empty if nothing: all fields must match. One that cannot be read
+// closes: an Allow or Log matches nothing, a Deny or Pass denies what the other fields match. So does an action that is
+// none, and a condition on HTTP, which no packet filter reads.
 func (c *Cluster) calicoAct(r *api.CalicoRule, namespace string, s side) string {
 	action := "Deny"
 	for _, known := range []string{"Allow", "Pass", "Log"} {
@@ -131,8 +132,8 @@ func icmpAnswers(r *api.CalicoRule, p Packet) (all []answer) {
 
 func inRange(n *int, last int) bool { return n == nil || 0 <= *n && *n <= last }
 
-// netAnswers: of nets what cannot be read is skipped; of notNets it leaves open what to exclude. A rule with notNets is not about packets of a family
-// that none of these is of.
+// netAnswers: of nets what cannot be read is skipped; of notNets it leaves open what to exclude. A rule with notNets is
+// not about packets of a family that none of these is of.
 func netAnswers(e entity) (all []answer) {
 	contains := func(p netip.Prefix) bool { return p.Contains(e.addr) }
 	if len(e.Nets) > 0 {
@@ -149,8 +150,9 @@ func netAnswers(e entity) (all []answer) {
 	return append(all, answerIf(len(excluded) == 0 || slices.ContainsFunc(excluded, ofFamily)))
 }
 
-// selectsEnd reports whether an end's selectors, if there are any, select something that has the address. Those of a NetworkPolicy mean its own
-// namespace, unless there is a namespaceSelector. A notSelector alone in a GlobalNetworkPolicy is also true for addresses of nothing known.
+// selectsEnd reports whether an end's selectors, if there are any, select something that has the address. Those of a
+// NetworkPolicy mean its own namespace, unless there is a namespaceSelector. A notSelector alone in a
+// GlobalNetworkPolicy is also true for addresses of nothing known.
 func selectsEnd(e entity, namespace string, s side) bool {
 	accounts := e.ServiceAccounts != nil && (len(e.ServiceAccounts.Names) > 0 || e.ServiceAccounts.Selector != "")
 	positive := e.Selector != "" || e.NamespaceSelector != "" || accounts
@@ -187,7 +189,8 @@ func (e entity) accountAnswer() answer {
 	if e.ServiceAccounts == nil {
 		return yes
 	}
-	readable := !slices.ContainsFunc(e.ServiceAccounts.Names, func(name string) bool { return len(name) > 253 || !accountName.MatchString(name) })
+	readable := !slices.ContainsFunc(e.ServiceAccounts.Names,
+		func(name string) bool { return len(name) > 253 || !accountName.MatchString(name) })
 	return ifReadable(readable, true)
 }
 
@@ -253,8 +256,9 @@ func readPort(text string) (first, last int, name string, ok bool) {
 	return 0, 0, text, text != "" && len(text) <= 128 && strings.Trim(text, others) == ""
 }
 
-// serviceAnswers: as the destination of egress a Service means its endpoints with their ports, as the source of ingress just their addresses.
-// Anywhere else, without a name, and beside other ways to say who is meant, or ports of a destination, its meaning is undefined.
+// serviceAnswers: as the destination of egress a Service means its endpoints with their ports, as the source of ingress
+// just their addresses. Anywhere else, without a name, and beside other ways to say who is meant, or ports of a
+// destination, its meaning is undefined.
 func (c *Cluster) serviceAnswers(r *api.CalicoRule, namespace string, s side) (all []answer) {
 	for _, e := range []*api.CalicoEntityRule{&r.Source, &r.Destination} {
 		if e.Services == nil {
@@ -264,7 +268,8 @@ func (c *Cluster) serviceAnswers(r *api.CalicoRule, namespace string, s side) (a
 		if in == "" {
 			in = namespace
 		}
-		if s.ingress != (e == &r.Source) || e.Services.Name == "" || in == "" || !alone(e) || e == &r.Destination && len(e.Ports)+len(e.NotPorts) > 0 {
+		if s.ingress != (e == &r.Source) || e.Services.Name == "" || in == "" || !alone(e) ||
+			e == &r.Destination && len(e.Ports)+len(e.NotPorts) > 0 {
 			all = append(all, unreadable)
 			continue
 		}
@@ -292,5 +297,6 @@ func (e ServiceEndpoint) serves(p Packet) bool {
 }
 
 func alone(e *api.CalicoEntityRule) bool {
-	return e.Selector == "" && e.NotSelector == "" && len(e.Nets) == 0 && len(e.NotNets) == 0 && e.NamespaceSelector == "" && e.ServiceAccounts == nil
+	return e.Selector == "" && e.NotSelector == "" && len(e.Nets) == 0 && len(e.NotNets) == 0 &&
+		e.NamespaceSelector == "" && e.ServiceAccounts == nil
 }

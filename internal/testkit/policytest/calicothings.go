@@ -46,9 +46,11 @@ func (c *Cluster) things() (all []thing) {
 	return all
 }
 
-// hostThing: "an endpoint inherits the labels that its profiles have in labelsToApply", the first profile's before others'.
+// hostThing: "an endpoint inherits the labels that its profiles have in labelsToApply", the first profile's before
+// others'.
 func (c *Cluster) hostThing(h *api.CalicoHostEndpoint) thing {
-	t := thing{labels: labelsOf(&h.Meta), nets: readableNets(h.Spec.ExpectedIPs), ofNamespace: map[string]string{}, ofAccount: map[string]string{}, inherited: map[string]string{}}
+	t := thing{labels: labelsOf(&h.Meta), nets: readableNets(h.Spec.ExpectedIPs), ofNamespace: map[string]string{},
+		ofAccount: map[string]string{}, inherited: map[string]string{}}
 	for _, profile := range slices.Backward(h.Spec.Profiles) {
 		for _, n := range c.Namespaces {
 			if profile == "kns."+n.Name {
@@ -137,8 +139,9 @@ func (t thing) hasServiceAccount(selector string) bool {
 	return matches
 }
 
-// isSubjectOf reports whether a GlobalNetworkPolicy is for the thing. Beside a namespaceSelector all() means what is in a namespace, and Calico takes it
-// so in the policy's selector, too; beside a serviceAccountSelector likewise what has a service account.
+// isSubjectOf reports whether a GlobalNetworkPolicy is for the thing. Beside a namespaceSelector all() means what is in
+// a namespace, and Calico takes it so in the policy's selector, too; beside a serviceAccountSelector likewise what has
+// a service account.
 func (t thing) isSubjectOf(spec *api.CalicoGlobalNetworkPolicySpec) bool {
 	own := view{labels: map[string]string{}, all: true, global: true}
 	maps.Copy(own.labels, t.inherited)
@@ -185,7 +188,8 @@ func merged(m *api.Meta) map[string]string {
 
 var tellsOwner = []string{ofCalico + "namespace", ofCalico + "orchestrator", ofCalico + "serviceaccount", ofCalico + "name"}
 
-// withoutPretence removes labels by which something would seem to belong where it does not: those that are inherited, and some of Calico's own.
+// withoutPretence removes labels by which something would seem to belong where it does not: those that are inherited,
+// and some of Calico's own.
 func withoutPretence(labels map[string]string) map[string]string {
 	if labels == nil {
 		return map[string]string{}

@@ -109,7 +109,8 @@ func protocolNumber(name string) uint8 {
 	return map[string]uint8{"TCP": TCP, "UDP": UDP, "SCTP": SCTP}[name]
 }
 
-// Finished reports whether a pod has no address any more: all its containers ended for good, or its network was taken down.
+// Finished reports whether a pod has no address any more: all its containers ended for good, or its network was taken
+// down.
 func Finished(pod *api.Pod) bool {
 	podIP, annotated := pod.Annotations[api.AnnotationPodIP]
 	return pod.Status.Phase == "Succeeded" || pod.Status.Phase == "Failed" || pod.DeletionTimestamp != "" && annotated && podIP == ""

@@ -7,9 +7,10 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// clusterNetworkPolicies are those that select a pod: "policies with lower priority values are checked before"; "the relative precedence of rules
-// within a single object will be determined by the order in which the rule is written". Pass "skips all further rules in the current tier". One of
-// another tier denies as an Admin's: an invalid policy closes what it selects.
+// clusterNetworkPolicies are those that select a pod: "policies with lower priority values are checked before"; "the
+// relative precedence of rules within a single object will be determined by the order in which the rule is written".
+// Pass "skips all further rules in the current tier". One of another tier denies as an Admin's: an invalid policy
+// closes what it selects.
 func (c *Cluster) clusterNetworkPolicies(s side) (all []applying) {
 	for _, policy := range c.ClusterNetworkPolicies {
 		if !c.isSubject(&policy.Spec.Subject, s.pod) {
@@ -56,8 +57,9 @@ func rulesOf(policy *api.ClusterNetworkPolicy, ingress bool) (rules []clusterRul
 	return rules
 }
 
-// act returns what a rule does with a packet, empty if nothing. A rule with a part that cannot be read fails closed: "for Accept rules: treat
-// the rule as matching no traffic. For Deny and Pass rules: treat the rule as a 'Deny all' rule". An action that is none counts as Deny.
+// act returns what a rule does with a packet, empty if nothing. A rule with a part that cannot be read fails closed:
+// "for Accept rules: treat the rule as matching no traffic. For Deny and Pass rules: treat the rule as a 'Deny all'
+// rule". An action that is none counts as Deny.
 func (c *Cluster) act(r clusterRule, s side) string {
 	if r.action != "Accept" && r.action != "Pass" {
 		r.action = "Deny"
@@ -69,14 +71,15 @@ func (c *Cluster) act(r clusterRule, s side) string {
 		return "Deny"
 	}
 	if slices.ContainsFunc(r.peers, func(p api.ClusterNetworkPolicyPeer) bool { return c.clusterPeerMatches(p, s.peer) }) &&
-		(len(r.protocols) == 0 || slices.ContainsFunc(r.protocols, func(p api.ClusterNetworkPolicyProtocol) bool { return c.protocolMatches(p, s) })) {
+		(len(r.protocols) == 0 ||
+			slices.ContainsFunc(r.protocols, func(p api.ClusterNetworkPolicyProtocol) bool { return c.protocolMatches(p, s) })) {
 		return r.action
 	}
 	return ""
 }
 
-// isSubject: "host-networked pods are not included", which Judge is never asked for. Of a subject that cannot be read nobody can tell whom it
-// means: the policy does nothing.
+// isSubject: "host-networked pods are not included", which Judge is never asked for. Of a subject that cannot be read
+// nobody can tell whom it means: the policy does nothing.
 func (c *Cluster) isSubject(subject *api.ClusterNetworkPolicySubject, pod *api.Pod) bool {
 	if subject.Namespaces != nil {
 		return subject.Pods == nil && selects(subject.Namespaces, c.namespaceLabels(pod.Namespace))
@@ -104,7 +107,8 @@ func (c *Cluster) clusterPeerMatches(p api.ClusterNetworkPolicyPeer, a netip.Add
 	})
 }
 
-// unreadablePeer: exactly one field must be set, and what it has must be readable. Nothing here follows DNS, so names of domains are not.
+// unreadablePeer: exactly one field must be set, and what it has must be readable. Nothing here follows DNS, so names
+// of domains are not.
 func unreadablePeer(p api.ClusterNetworkPolicyPeer) bool {
 	set := 0
 	for _, given := range []bool{p.Namespaces != nil, p.Pods != nil, p.Nodes != nil, len(p.Networks) > 0, len(p.DomainNames) > 0} {
@@ -156,7 +160,8 @@ func numbered(p api.ClusterNetworkPolicyProtocol) (number uint8, port *api.Clust
 	return 0, nil
 }
 
-// protocolMatches: a named port matches "a destination port on a pod based on the ContainerPort name", by whatever protocol it has there.
+// protocolMatches: a named port matches "a destination port on a pod based on the ContainerPort name", by whatever
+// protocol it has there.
 func (c *Cluster) protocolMatches(p api.ClusterNetworkPolicyProtocol, s side) bool {
 	if p.DestinationNamedPort != "" {
 		return c.declares(s.To, p.DestinationNamedPort, s.Protocol, s.Port)

@@ -24,7 +24,8 @@ type Case struct {
 	Name string `json:"case"`
 	// Allow and Deny are connections; Logs are those that a Log rule sees, Silent those that none sees.
 	Allow, Deny, Logs, Silent []string
-	// Hosts: the host endpoints of nodes count, and allow what no policy decides. ByAddress: they are for the link with the node's address, not for all.
+	// Hosts: the host endpoints of nodes count, and allow what no policy decides. ByAddress: they are for the link with
+	// the node's address, not for all.
 	Hosts, ByAddress bool
 	*Cluster         `json:"-"`
 	// Manifests are its objects.
@@ -39,7 +40,8 @@ var Outside = map[string]string{
 	"node0": "172.16.0.1", "node1": "172.16.0.2",
 }
 
-// Corpus reads all cases. In their files each case begins with a document that has its name, and goes on with manifests.
+// Corpus reads all cases. In their files each case begins with a document that has its name, and goes on with
+// manifests.
 func Corpus() (cases []*Case, err error) {
 	files, err := fs.Glob(corpus, "testdata/corpus/*.yaml")
 	if err != nil {
@@ -129,7 +131,8 @@ func appendTo[T any](list *[]T, document string) error {
 	return yaml.Unmarshal([]byte(document), &(*list)[len(*list)-1])
 }
 
-// Packet reads a connection such as "shop/web -> internet TCP 443", with the source port behind it if that matters, or "node0 -> shop/web ICMP 8/0".
+// Packet reads a connection such as "shop/web -> internet TCP 443", with the source port behind it if that matters, or
+// "node0 -> shop/web ICMP 8/0".
 func (c *Case) Packet(text string) (p Packet, err error) {
 	f := append(strings.Fields(text), "0")
 	if len(f) < 6 || f[1] != "->" {

@@ -90,7 +90,8 @@ func (g Generator) Relabel(pod *api.Pod) { pod.Labels = g.labels(podLabels) }
 
 func (g Generator) pod(c *Cluster, i int) api.Pod {
 	pod := api.Pod{Meta: api.Meta{
-		Namespace: c.Namespaces[g.IntN(len(c.Namespaces))].Name, Name: fmt.Sprintf("pod-%d", i), UID: fmt.Sprintf("uid-%d", i), Labels: g.labels(podLabels),
+		Namespace: c.Namespaces[g.IntN(len(c.Namespaces))].Name, Name: fmt.Sprintf("pod-%d", i), UID: fmt.Sprintf("uid-%d", i),
+		Labels: g.labels(podLabels),
 	}}
 	node := 0
 	if g.chance(25) {
@@ -137,7 +138,8 @@ func annotate(pod *api.Pod) {
 func (g Generator) container() (c api.Container) {
 	for _, name := range portNames {
 		if g.chance(35) {
-			c.Ports = append(c.Ports, api.ContainerPort{Name: name, Protocol: pick(g, "", "TCP", "TCP", "UDP", "SCTP"), ContainerPort: uint16(pick(g, portNumbers...))})
+			c.Ports = append(c.Ports,
+				api.ContainerPort{Name: name, Protocol: pick(g, "", "TCP", "TCP", "UDP", "SCTP"), ContainerPort: uint16(pick(g, portNumbers...))})
 		}
 	}
 	return c

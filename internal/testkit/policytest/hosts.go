@@ -10,11 +10,13 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// The model of host endpoints is written from Felix's source alone, whose files below felix/ and functions the comments name. Where Tortie differs on
-// purpose, as docs/calico-policy.md says, a function that begins with "differs" has the difference.
+// The model of host endpoints is written from Felix's source alone, whose files below felix/ and functions the comments
+// name. Where Tortie differs on purpose, as docs/calico-policy.md says, a function that begins with "differs" has the
+// difference.
 
-// Journey is a packet's way through Node: the links by which it comes and leaves, empty for a process of Node, and what it is before and after its
-// destination is translated. Meant is the link by which it would leave if its destination were not translated.
+// Journey is a packet's way through Node: the links by which it comes and leaves, empty for a process of Node, and what
+// it is before and after its destination is translated. Meant is the link by which it would leave if its destination
+// were not translated.
 type Journey struct {
 	In, Out, Meant string
 	Before, After  Packet
@@ -52,8 +54,9 @@ func (c *Cluster) HostAllows(p Packet) bool {
 
 // HostPasses says whether a packet passes the host endpoints of Node on its way.
 //
-// What a rule of an early stage allows has Felix's accept mark, which input, output, and the incoming side of forward look at; the outgoing side of
-// forward does not, nor do the pods' own chains (rules/static.go: filterInputChain, filterOutputChain, StaticFilterForwardChains).
+// What a rule of an early stage allows has Felix's accept mark, which input, output, and the incoming side of forward
+// look at; the outgoing side of forward does not, nor do the pods' own chains (rules/static.go: filterInputChain,
+// filterOutputChain, StaticFilterForwardChains).
 func (c *Cluster) HostPasses(j Journey) bool {
 	if j.differsAtLoopback() {
 		return true
@@ -82,8 +85,9 @@ func (c *Cluster) HostPasses(j Journey) bool {
 		c.outcome(j.Out, policy.Forwarded, false, j.After, j.Tracked) != dropped
 }
 
-// untracked is the outcome before connection tracking: of all that comes in, and of what processes send, by the link of the destination that they
-// name (rules/static.go: StaticRawPreroutingChain, StaticRawOutputChain). Nothing judges there what is forwarded as it leaves.
+// untracked is the outcome before connection tracking: of all that comes in, and of what processes send, by the link of
+// the destination that they name (rules/static.go: StaticRawPreroutingChain, StaticRawOutputChain). Nothing judges
+// there what is forwarded as it leaves.
 func (c *Cluster) untracked(j Journey) outcome {
 	if j.In != "" {
 		return c.outcome(j.In, policy.Untracked, true, j.Before, j.Tracked)
@@ -91,8 +95,8 @@ func (c *Cluster) untracked(j Journey) outcome {
 	return c.outcome(j.Meant, policy.Untracked, false, j.Before, j.Tracked)
 }
 
-// outcome is what a link's host endpoint says. The order is that of each chain: connection tracking, failsafe ports, policies (rules/endpoints.go:
-// endpointIptablesChain, appendConntrackRules).
+// outcome is what a link's host endpoint says. The order is that of each chain: connection tracking, failsafe ports,
+// policies (rules/endpoints.go: endpointIptablesChain, appendConntrackRules).
 func (c *Cluster) outcome(link string, stage policy.Stage, ingress bool, p Packet, t Tracked) outcome {
 	h := c.Governs(link, stage)
 	switch {
@@ -130,14 +134,15 @@ func isEarly(stage policy.Stage) bool {
 	return stage == policy.Untracked || stage == policy.Untranslated
 }
 
-// failsafe reports whether a failsafe port opens a stage: all but forward (rules/endpoints.go: HostEndpointToFilterChains), and before connection
-// tracking for answers, too (rules/static.go: failsafeInChain, failsafeOutChain).
+// failsafe reports whether a failsafe port opens a stage: all but forward (rules/endpoints.go:
+// HostEndpointToFilterChains), and before connection tracking for answers, too (rules/static.go: failsafeInChain,
+// failsafeOutChain).
 func (c *Cluster) failsafe(stage policy.Stage, ingress bool, p Packet) bool {
 	return stage != policy.Forwarded && isFailsafe(p, ingress) || stage == policy.Untracked && answersFailsafe(p, ingress)
 }
 
-// Governs returns the host endpoint that judges packets at a link of Node at a stage, nil if none does (dataplane/linux/endpoint_mgr.go:
-// updateHostEndpoints).
+// Governs returns the host endpoint that judges packets at a link of Node at a stage, nil if none does
+// (dataplane/linux/endpoint_mgr.go: updateHostEndpoints).
 func (c *Cluster) Governs(link string, stage policy.Stage) *api.CalicoHostEndpoint {
 	own, all := c.hostOf(link), c.hostOfAll()
 	switch stage {
@@ -164,8 +169,9 @@ func (c *Cluster) Governs(link string, stage policy.Stage) *api.CalicoHostEndpoi
 // isPods reports whether a link is a pod's, as Felix tells them (rules/static.go: WorkloadIfacePrefixes).
 func isPods(link string) bool { return strings.HasPrefix(link, "cali") }
 
-// hostOf is the host endpoint of a link that is no pod's: the first by name of those that name it, or name none and have one of its addresses
-// (dataplane/linux/endpoint_mgr.go: resolveHostEndpoints). Uplink has those of Node, other links have none.
+// hostOf is the host endpoint of a link that is no pod's: the first by name of those that name it, or name none and
+// have one of its addresses (dataplane/linux/endpoint_mgr.go: resolveHostEndpoints). Uplink has those of Node, other
+// links have none.
 func (c *Cluster) hostOf(link string) *api.CalicoHostEndpoint {
 	if link == "" || isPods(link) {
 		return nil
@@ -192,9 +198,10 @@ func (c *Cluster) firstHost(is func(*api.CalicoHostEndpointSpec) bool) (first *a
 	return first
 }
 
-// JudgeHost says what the policies of a host endpoint decide at a stage. Kind is empty if no rule does. Then profiles decide for processes of Node,
-// and all else is allowed: forwarded packets if no policy is for the direction, or all tiers pass; and at early stages, where the end of a tier
-// denies nothing (rules/endpoints.go: endpointIptablesChain; calc/event_sequencer.go: tierInfoToProtoTierInfo).
+// JudgeHost says what the policies of a host endpoint decide at a stage. Kind is empty if no rule does. Then profiles
+// decide for processes of Node, and all else is allowed: forwarded packets if no policy is for the direction, or all
+// tiers pass; and at early stages, where the end of a tier denies nothing (rules/endpoints.go: endpointIptablesChain;
+// calc/event_sequencer.go: tierInfoToProtoTierInfo).
 func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingress bool, p Packet) Decision {
 	thing := c.hostThing(h)
 	s := side{ingress: ingress, peer: p.To, things: c.things(), host: &thing, Packet: p}
@@ -221,8 +228,9 @@ func (c *Cluster) judging(h *api.CalicoHostEndpoint, stage policy.Stage, ingress
 	return all
 }
 
-// forHost says at which stage a policy counts: an early one at its own alone, before translation for what comes in alone; any other one for processes
-// of Node, and with applyOnForward for forwarded packets, too (calc/event_sequencer.go: tierInfoToProtoTierInfo).
+// forHost says at which stage a policy counts: an early one at its own alone, before translation for what comes in
+// alone; any other one for processes of Node, and with applyOnForward for forwarded packets, too
+// (calc/event_sequencer.go: tierInfoToProtoTierInfo).
 func forHost(spec *api.CalicoGlobalNetworkPolicySpec, stage policy.Stage, ingress bool) bool {
 	switch {
 	case differsAsBoth(spec) || !coversDirection(spec.Types, ingress):
@@ -235,8 +243,9 @@ func forHost(spec *api.CalicoGlobalNetworkPolicySpec, stage policy.Stage, ingres
 	return stage == policy.Terminal || stage == policy.Forwarded && spec.ApplyOnForward
 }
 
-// profilesAllow: that of a namespace allows everything, one that does not exist denies everything (calc/active_rules_calculator.go: DummyDropRules).
-// It differs at that of a service account, which has no rules: Felix goes on to the next profile, in Tortie the first one decides.
+// profilesAllow: that of a namespace allows everything, one that does not exist denies everything
+// (calc/active_rules_calculator.go: DummyDropRules). It differs at that of a service account, which has no rules: Felix
+// goes on to the next profile, in Tortie the first one decides.
 func (c *Cluster) profilesAllow(profiles []string) bool {
 	if len(profiles) == 0 {
 		return false
@@ -248,29 +257,34 @@ func (c *Cluster) profilesAllow(profiles []string) bool {
 // Loopback is the link by which processes of Node reach each other.
 const Loopback = "lo"
 
-// differsAtLoopback: Felix's host endpoint of all links judges lo; Tortie's does not, as no policy protects a node from itself.
+// differsAtLoopback: Felix's host endpoint of all links judges lo; Tortie's does not, as no policy protects a node from
+// itself.
 func (j Journey) differsAtLoopback() bool {
 	return j.In == "" && j.Out == "" || j.In == Loopback || j.Out == Loopback
 }
 
-// differsAsNeighbour: Felix judges neighbour and router discovery of IPv6; Tortie lets it pass, as no host works without.
+// differsAsNeighbour: Felix judges neighbour and router discovery of IPv6; Tortie lets it pass, as no host works
+// without.
 func (p Packet) differsAsNeighbour() bool {
 	return p.Protocol == ICMPv6 && 133 <= p.Type && p.Type <= 137
 }
 
-// differsInTunnel: Felix lets VXLAN between nodes pass at input and output (rules/static.go: filterInputChain, filterOutputChain), but judges it at
-// early stages; Tortie judges it at none, as with IPIP and WireGuard, so that no policy cuts pods of other nodes off.
+// differsInTunnel: Felix lets VXLAN between nodes pass at input and output (rules/static.go: filterInputChain,
+// filterOutputChain), but judges it at early stages; Tortie judges it at none, as with IPIP and WireGuard, so that no
+// policy cuts pods of other nodes off.
 func (c *Cluster) differsInTunnel(p Packet) bool {
 	isNode := func(a netip.Addr) bool { return slices.Contains(Failsafes.Nodes, a) }
 	return p.Protocol == UDP && p.Port == Failsafes.VXLANPort && isNode(p.From) && isNode(p.To)
 }
 
-// differsAsBoth: Felix takes doNotTrack with preDNAT as doNotTrack. The API refuses such a policy; in Tortie a stored one counts for nothing.
+// differsAsBoth: Felix takes doNotTrack with preDNAT as doNotTrack. The API refuses such a policy; in Tortie a stored
+// one counts for nothing.
 func differsAsBoth(spec *api.CalicoGlobalNetworkPolicySpec) bool {
 	return spec.DoNotTrack && spec.PreDNAT
 }
 
-// Failsafes are the ports that no policy closes on hosts, but for what they forward, and the nodes between which there is VXLAN.
+// Failsafes are the ports that no policy closes on hosts, but for what they forward, and the nodes between which there
+// is VXLAN.
 var Failsafes = policy.HostRules{
 	Inbound:  []policy.Failsafe{{Protocol: TCP, Port: 443}, {Protocol: UDP, Port: 53, Net: netip.MustParsePrefix("192.168.1.128/25")}},
 	Outbound: []policy.Failsafe{{Protocol: TCP, Port: 8080, Net: netip.MustParsePrefix("fd00::/8")}, {Protocol: UDP, Port: 81}},
@@ -310,7 +324,8 @@ func (g Generator) HostCluster() *Cluster {
 	for i := range c.HostEndpoints {
 		c.HostEndpoints[i].Spec.InterfaceName = pick(g, policy.AllInterfaces, policy.AllInterfaces, Uplink, "", "eth9")
 		c.HostEndpoints[i].Spec.Profiles = several(g, 3, func() string {
-			return pick(g, "projectcalico-default-allow", "projectcalico-default-allow", "kns."+pick(g, c.Namespaces...).Name, "ksa.ns-0.robot", "ksa.ns-1.default", "gone")
+			return pick(g, "projectcalico-default-allow", "projectcalico-default-allow", "kns."+pick(g, c.Namespaces...).Name, "ksa.ns-0.robot",
+				"ksa.ns-1.default", "gone")
 		})
 	}
 	return c
@@ -319,8 +334,9 @@ func (g Generator) HostCluster() *Cluster {
 // forHosts makes GlobalNetworkPolicies count for host endpoints, of which there is one at least, at all stages.
 func (g Generator) forHosts(c *Cluster) {
 	for i := range 1 + g.IntN(3) - len(c.HostEndpoints) {
-		c.HostEndpoints = append(c.HostEndpoints, api.CalicoHostEndpoint{Meta: api.Meta{Name: fmt.Sprintf("host-%d", i), Labels: g.labels(thingLabels)},
-			Spec: api.CalicoHostEndpointSpec{Node: Node, InterfaceName: "*", ExpectedIPs: []string{"172.16.0.1", "fd01::1"}}})
+		c.HostEndpoints = append(c.HostEndpoints,
+			api.CalicoHostEndpoint{Meta: api.Meta{Name: fmt.Sprintf("host-%d", i), Labels: g.labels(thingLabels)},
+				Spec: api.CalicoHostEndpointSpec{Node: Node, InterfaceName: "*", ExpectedIPs: []string{"172.16.0.1", "fd01::1"}}})
 	}
 	for i := range c.CalicoGlobalNetworkPolicies {
 		spec := &c.CalicoGlobalNetworkPolicies[i].Spec

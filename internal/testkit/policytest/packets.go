@@ -5,7 +5,8 @@ import "net/netip"
 // ports are the numbers that generated policies and pods use, and those beside them.
 var ports = []uint16{0, 1, 2, 52, 53, 54, 79, 80, 80, 81, 81, 82, 442, 443, 444, 8079, 8080, 8080, 8081, 65534, 65535}
 
-// Packets generates packets of which at least one end is a pod's: between pods, nodes, and addresses just inside and outside of CIDRs.
+// Packets generates packets of which at least one end is a pod's: between pods, nodes, and addresses just inside and
+// outside of CIDRs.
 func (g Generator) Packets(c *Cluster, n int) (all []Packet) {
 	pods, others := c.podAddresses(), c.otherAddresses()
 	if len(pods) == 0 {
@@ -60,7 +61,8 @@ func (c *Cluster) podAddresses() (all []netip.Addr) {
 	return all
 }
 
-// otherAddresses are those of nodes, of pods that there are not, and the edges of the CIDRs that generated policies use.
+// otherAddresses are those of nodes, of pods that there are not, and the edges of the CIDRs that generated policies
+// use.
 func (c *Cluster) otherAddresses() (all []netip.Addr) {
 	for i := range MaxPods {
 		v4, v6 := PodAddress(i)

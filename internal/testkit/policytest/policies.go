@@ -176,5 +176,6 @@ func (g Generator) clusterPort() *api.ClusterNetworkPolicyPort {
 	if g.chance(70) {
 		return &api.ClusterNetworkPolicyPort{Number: pick(g, portNumbers...)}
 	}
-	return &api.ClusterNetworkPolicyPort{Range: &api.ClusterNetworkPolicyPortRange{Start: pick[int32](g, 1, 53, 80), End: pick[int32](g, 81, 443, 65535)}}
+	return &api.ClusterNetworkPolicyPort{Range: &api.ClusterNetworkPolicyPortRange{Start: pick[int32](g, 1, 53, 80),
+		End: pick[int32](g, 81, 443, 65535)}}
 }

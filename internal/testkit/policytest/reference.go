@@ -13,7 +13,8 @@ type Decision struct {
 	Allow bool
 	// Tier is that of the policy that decided. Kind, Namespace and Name are the policy's. All are empty if none did.
 	Tier, Kind, Namespace, Name string
-	// Rule is the index of the rule that decided, among those of its direction; -1 if the pod is isolated and no rule matches.
+	// Rule is the index of the rule that decided, among those of its direction; -1 if the pod is isolated and no rule
+	// matches.
 	Rule int
 	// Logs are the Log rules that the packet met before.
 	Logs []Log
@@ -36,8 +37,8 @@ type side struct {
 	Packet
 }
 
-// Allowed judges a connection by the policies of the pods at its ends, of those that run on one of the nodes, or of all if no node is given. The
-// node of a pod may always open connections to it, and a pod to itself.
+// Allowed judges a connection by the policies of the pods at its ends, of those that run on one of the nodes, or of all
+// if no node is given. The node of a pod may always open connections to it, and a pod to itself.
 func (c *Cluster) Allowed(p Packet, nodes ...string) bool {
 	from, to := c.PodAt(p.From), c.PodAt(p.To)
 	if from != nil && from == to || to != nil && c.onOwnNode(to, p.From) {
@@ -63,9 +64,9 @@ type applying struct {
 	does []string
 }
 
-// Judge says what the policies of one pod decide. The tiers that have a policy for the pod and direction decide one after the other: "the Admin
-// tier takes precedence", "v1.NetworkPolicy always makes a final decision for selected pods", as they are in Calico's tier default, then the
-// Baseline tier, then "all pods can communicate with each other".
+// Judge says what the policies of one pod decide. The tiers that have a policy for the pod and direction decide one
+// after the other: "the Admin tier takes precedence", "v1.NetworkPolicy always makes a final decision for selected
+// pods", as they are in Calico's tier default, then the Baseline tier, then "all pods can communicate with each other".
 func (c *Cluster) Judge(pod *api.Pod, ingress bool, p Packet) Decision {
 	s := c.side(pod, ingress, p)
 	return decide(slices.Concat(c.networkPolicies(s), c.clusterNetworkPolicies(s), c.calicoPolicies(s)), Decision{Allow: true, Rule: -1})
@@ -124,8 +125,8 @@ func (d *Decision) by(a applying, allow bool, rule int) {
 	d.Allow, d.Tier, d.Kind, d.Namespace, d.Name, d.Rule = allow, a.tier.name, a.kind, a.namespace, a.name, rule
 }
 
-// networkPolicies are those that isolate a pod: then only what a rule of any of them says is allowed. A policy of which nobody can tell whom it
-// selects isolates its whole namespace.
+// networkPolicies are those that isolate a pod: then only what a rule of any of them says is allowed. A policy of which
+// nobody can tell whom it selects isolates its whole namespace.
 func (c *Cluster) networkPolicies(s side) (all []applying) {
 	for _, policy := range c.NetworkPolicies {
 		closed := !readable(&policy.Spec.PodSelector)
@@ -141,8 +142,8 @@ func (c *Cluster) networkPolicies(s side) (all []applying) {
 	return all
 }
 
-// isolates applies the default of policyTypes: "policies that contain an egress section are assumed to affect egress, and all policies are
-// assumed to affect ingress". A type that is none counts as both.
+// isolates applies the default of policyTypes: "policies that contain an egress section are assumed to affect egress,
+// and all policies are assumed to affect ingress". A type that is none counts as both.
 func isolates(policy *api.NetworkPolicy, ingress bool) bool {
 	if len(policy.Spec.PolicyTypes) == 0 {
 		return ingress || len(policy.Spec.Egress) > 0
@@ -206,7 +207,8 @@ func blockMatches(b *api.IPBlock, a netip.Addr) bool {
 	return matches
 }
 
-// portMatches: "only traffic on the specified protocol AND port will be matched", TCP if there is none, each port of it if there is no port.
+// portMatches: "only traffic on the specified protocol AND port will be matched", TCP if there is none, each port of it
+// if there is no port.
 func (c *Cluster) portMatches(p api.NetworkPolicyPort, s side) bool {
 	protocol := protocolNumber(cmp.Or(p.Protocol, "TCP"))
 	switch {

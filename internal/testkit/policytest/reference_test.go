@@ -22,11 +22,14 @@ Pods:
   status: {phase: Running, podIPs: [{ip: 10.0.0.1}]}
 - {metadata: {namespace: a, name: pod-1, labels: {app: db}}, spec: {nodeName: node-0}, status: {phase: Running, podIPs: [{ip: 10.0.0.2}]}}
 - {metadata: {namespace: b, name: pod-2, labels: {app: web}}, spec: {nodeName: node-1}, status: {phase: Running, podIPs: [{ip: 10.0.0.3}]}}
-- {metadata: {namespace: b, name: pod-3, labels: {app: web}}, spec: {nodeName: node-1}, status: {phase: Succeeded, podIPs: [{ip: 10.0.0.4}]}}
-- {metadata: {namespace: a, name: pod-4, labels: {app: web}}, spec: {nodeName: node-1, hostNetwork: true}, status: {phase: Running, podIPs: [{ip: 172.16.0.2}]}}
+- {metadata: {namespace: b, name: pod-3, labels: {app: web}}, spec: {nodeName: node-1},
+      status: {phase: Succeeded, podIPs: [{ip: 10.0.0.4}]}}
+- {metadata: {namespace: a, name: pod-4, labels: {app: web}}, spec: {nodeName: node-1, hostNetwork: true},
+      status: {phase: Running, podIPs: [{ip: 172.16.0.2}]}}
 `
 
-// What the API's text says, one sentence each, as "namespaced spec" or "cluster spec" of the policies, and packets with their fate.
+// What the API's text says, one sentence each, as "namespaced spec" or "cluster spec" of the policies, and packets with
+// their fate.
 var sentences = map[string]struct {
 	namespaced, cluster []string
 	packets             map[string]bool
@@ -35,10 +38,12 @@ var sentences = map[string]struct {
 	"isolated by default, for its directions only": {
 		namespaced: []string{`{podSelector: {matchLabels: {app: db}}}`},
 		packets: map[string]bool{
-			"10.0.0.1 10.0.0.2 TCP 80": false, "10.0.0.2 10.0.0.1 TCP 80": true, "172.16.0.1 10.0.0.2 TCP 80": true, "172.16.0.2 10.0.0.2 TCP 80": false,
+			"10.0.0.1 10.0.0.2 TCP 80": false, "10.0.0.2 10.0.0.1 TCP 80": true, "172.16.0.1 10.0.0.2 TCP 80": true,
+			"172.16.0.2 10.0.0.2 TCP 80": false,
 		}},
 	"rules of all policies are combined additively": {
-		namespaced: []string{`{ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}]}`, `{ingress: [{from: [{namespaceSelector: {matchLabels: {env: prod}}}]}]}`},
+		namespaced: []string{`{ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}]}`,
+			`{ingress: [{from: [{namespaceSelector: {matchLabels: {env: prod}}}]}]}`},
 		packets: map[string]bool{
 			"10.0.0.1 10.0.0.2 TCP 80": true, "10.0.0.1 10.0.0.2 TCP 81": false, "10.0.0.3 10.0.0.2 TCP 81": true, "10.0.0.4 10.0.0.2 TCP 81": false,
 			"10.0.0.1 10.0.0.2 UDP 80": false, "10.0.0.3 10.0.0.2 ICMP 0": true, "10.0.0.1 10.0.0.2 ICMP 0": false,
@@ -47,18 +52,24 @@ var sentences = map[string]struct {
 		namespaced: []string{`{ingress: [{from: [{namespaceSelector: {matchLabels: {env: prod}}, podSelector: {matchLabels: {app: db}}}]}]}`},
 		packets:    map[string]bool{"10.0.0.3 10.0.0.2 TCP 80": false}},
 	"except, pods in a block, nodes in a block": {
-		namespaced: []string{`{policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.0.9/24, except: [10.0.0.3/32]}}, {ipBlock: {cidr: 172.16.0.0/31}}]}]}`},
+		namespaced: []string{
+			`{policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.0.9/24, except: [10.0.0.3/32]}}, {ipBlock: {cidr: 172.16.0.0/31}}]}]}`,
+		},
 		packets: map[string]bool{
-			"10.0.0.2 10.0.0.1 TCP 80": true, "10.0.0.2 10.0.0.3 TCP 80": false, "10.0.0.2 172.16.0.1 TCP 80": true, "10.0.0.2 172.16.0.2 TCP 80": false,
+			"10.0.0.2 10.0.0.1 TCP 80": true, "10.0.0.2 10.0.0.3 TCP 80": false, "10.0.0.2 172.16.0.1 TCP 80": true,
+			"10.0.0.2 172.16.0.2 TCP 80": false,
 		}},
 	"named ports are the destination's": {
 		namespaced: []string{`{policyTypes: [Egress], egress: [{ports: [{port: http}, {port: 90, endPort: 95}]}]}`},
 		packets: map[string]bool{
-			"10.0.0.2 10.0.0.1 TCP 8080": true, "10.0.0.1 10.0.0.2 TCP 8080": false, "10.0.0.1 10.0.0.2 TCP 95": true, "10.0.0.1 10.0.0.2 TCP 96": false,
+			"10.0.0.2 10.0.0.1 TCP 8080": true, "10.0.0.1 10.0.0.2 TCP 8080": false, "10.0.0.1 10.0.0.2 TCP 95": true,
+			"10.0.0.1 10.0.0.2 TCP 96": false,
 		}},
 	"what cannot be read matches nothing": {
-		namespaced: []string{`{ingress: [{from: [{}, {ipBlock: {cidr: all}}, {ipBlock: {cidr: 0.0.0.0/0, except: [x]}}]}, {ports: [{port: 80, protocol: ANY}]}]}`},
-		packets:    map[string]bool{"10.0.0.1 10.0.0.2 TCP 80": false}},
+		namespaced: []string{
+			`{ingress: [{from: [{}, {ipBlock: {cidr: all}}, {ipBlock: {cidr: 0.0.0.0/0, except: [x]}}]}, {ports: [{port: 80, protocol: ANY}]}]}`,
+		},
+		packets: map[string]bool{"10.0.0.1 10.0.0.2 TCP 80": false}},
 	"hostNetwork pods are not selected": {
 		namespaced: []string{`{ingress: [{from: [{podSelector: {}}]}]}`},
 		packets:    map[string]bool{"172.16.0.2 10.0.0.1 TCP 80": false}},
@@ -66,7 +77,8 @@ var sentences = map[string]struct {
 		namespaced: []string{`{podSelector: {}}`},
 		cluster: []string{`{tier: Admin, priority: 2, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`,
 			`{tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [
-				{action: Accept, from: [{namespaces: {matchLabels: {env: prod}}}]}, {action: Pass, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 53}}}]}]}`},
+				{action: Accept, from: [{namespaces: {matchLabels: {env: prod}}}]},
+					{action: Pass, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 53}}}]}]}`},
 		packets: map[string]bool{
 			"10.0.0.3 10.0.0.2 TCP 80": true, "10.0.0.1 10.0.0.2 TCP 80": false, "10.0.0.1 10.0.0.2 UDP 53": false, "10.0.0.1 10.0.0.3 UDP 53": true,
 		}},
@@ -75,10 +87,12 @@ var sentences = map[string]struct {
 		cluster:    []string{`{tier: Baseline, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`},
 		packets:    map[string]bool{"10.0.0.1 10.0.0.2 TCP 80": true, "10.0.0.2 10.0.0.1 TCP 80": false}},
 	"an unknown peer closes the rule": {
-		cluster: []string{`{tier: Admin, subject: {namespaces: {}}, ingress: [{action: Accept, from: [{}, {namespaces: {}}]}, {action: Pass, from: [{}], protocols: [{tcp: {destinationPort: {number: 1}}}]}]}`},
+		cluster: []string{`{tier: Admin, subject: {namespaces: {}}, ingress: [{action: Accept, from: [{}, {namespaces: {}}]}, {action: Pass, ` +
+			`from: [{}], protocols: [{tcp: {destinationPort: {number: 1}}}]}]}`},
 		packets: map[string]bool{"10.0.0.1 10.0.0.2 TCP 80": false}},
 	"networks and nodes": {
-		cluster: []string{`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Accept, to: [{nodes: {matchLabels: {rack: r1}}}]}, {action: Deny, to: [{networks: [172.16.0.0/24]}]}]}`},
+		cluster: []string{`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Accept, to: [{nodes: {matchLabels: {rack: r1}}}]}, ` +
+			`{action: Deny, to: [{networks: [172.16.0.0/24]}]}]}`},
 		packets: map[string]bool{"10.0.0.1 172.16.0.1 TCP 80": true, "10.0.0.1 172.16.0.2 TCP 80": false, "10.0.0.1 10.0.0.2 TCP 80": true}},
 }
 
@@ -127,7 +141,8 @@ func TestShrink(t *testing.T) {
 		t.Fatalf("too small from the beginning: %s", big)
 	}
 	small := Shrink(big, func(c *Cluster) bool { return len(c.Pods) >= 2 && Addresses(&c.Pods[1])[0].IsValid() })
-	if len(small.Pods) != 2 || len(small.Namespaces)+len(small.NetworkPolicies)+len(small.ClusterNetworkPolicies)+len(small.Pods[1].Labels) != 0 {
+	if len(small.Pods) != 2 ||
+		len(small.Namespaces)+len(small.NetworkPolicies)+len(small.ClusterNetworkPolicies)+len(small.Pods[1].Labels) != 0 {
 		t.Errorf("not small: %s", small)
 	}
 }

@@ -25,8 +25,9 @@ const Uplink = "uplink"
 // Link is the name of the host's link to the pod that Generate made as its i-th.
 func Link(i int) string { return fmt.Sprintf("cali%d", i) }
 
-// Rig is a node: a namespace that forwards between the links of MaxPods pods and an uplink, each of which ends in a namespace of its own.
-// These ends answer nothing: received packets are only noted. Packets may be sent while another goroutine receives.
+// Rig is a node: a namespace that forwards between the links of MaxPods pods and an uplink, each of which ends in a
+// namespace of its own. These ends answer nothing: received packets are only noted. Packets may be sent while another
+// goroutine receives.
 type Rig struct {
 	Host *netnstest.NS
 	ends map[string]*end
@@ -72,7 +73,8 @@ func NewRig(t testing.TB) *Rig {
 	return r
 }
 
-// awaitLinks waits until packets pass each link, both ways: the kernel lets none through for up to a second after a link came up.
+// awaitLinks waits until packets pass each link, both ways: the kernel lets none through for up to a second after a
+// link came up.
 func (r *Rig) awaitLinks(t testing.TB) {
 	t.Helper()
 	host := netip.MustParseAddr("172.16.0.1")
@@ -139,7 +141,8 @@ func (r *Rig) Cable(t testing.TB, link string, n byte) {
 	e := &end{host: net.HardwareAddr{2, 0, 0, 0, 1, n}, mac: net.HardwareAddr{2, 0, 0, 0, 2, n}}
 	far := netnstest.New(t)
 	err := r.Host.Conn.AddVeth(netlinkx.Veth{
-		Name: link, HardwareAddr: e.host, TxQueueLen: 1000, PeerName: "eth0", PeerNamespace: far.Namespace, PeerHardwareAddr: e.mac, PeerTxQueueLen: 1000,
+		Name: link, HardwareAddr: e.host, TxQueueLen: 1000, PeerName: "eth0", PeerNamespace: far.Namespace,
+		PeerHardwareAddr: e.mac, PeerTxQueueLen: 1000,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +176,8 @@ func (r *Rig) openHost(t testing.TB) {
 	t.Helper()
 	r.Host.Within(t, func() error {
 		for family, protocols := range map[int][]int{
-			unix.AF_INET: {ICMP, TCP, UDP, SCTP, Other, Other + 1, unix.IPPROTO_RAW}, unix.AF_INET6: {ICMPv6, TCP, UDP, SCTP, Other, Other + 1, unix.IPPROTO_RAW},
+			unix.AF_INET:  {ICMP, TCP, UDP, SCTP, Other, Other + 1, unix.IPPROTO_RAW},
+			unix.AF_INET6: {ICMPv6, TCP, UDP, SCTP, Other, Other + 1, unix.IPPROTO_RAW},
 		} {
 			for _, protocol := range protocols {
 				fd, err := socket(t, family, protocol)
@@ -230,7 +234,8 @@ func (c *Cluster) Place(a netip.Addr) string {
 	return Uplink
 }
 
-// Send sends a packet from behind a link, or from the host itself, and returns a number by which Arrivals tells it from others.
+// Send sends a packet from behind a link, or from the host itself, and returns a number by which Arrivals tells it from
+// others.
 func (r *Rig) Send(link string, p Packet) (uint64, error) {
 	number := r.next.Add(1)
 	kind, packet := encode(p, number)
@@ -251,7 +256,8 @@ func (r *Rig) Answer(link string, p Packet, number uint64) (uint64, error) {
 	return answer, r.put(link, Packet{From: p.To, To: p.From}, kind, packet)
 }
 
-// Complain sends from behind a link, or from the host itself, an ICMP error about a packet of that number, as the sender meets it.
+// Complain sends from behind a link, or from the host itself, an ICMP error about a packet of that number, as the
+// sender meets it.
 func (r *Rig) Complain(link string, from netip.Addr, c Complaint, about Packet, number uint64) (uint64, error) {
 	complaint := r.next.Add(1)
 	_, quoted := encode(about, number)
@@ -316,8 +322,8 @@ func (r *Rig) Receive(visit func(Arrival)) {
 	}
 }
 
-// Await is Arrivals until all the given packets came, or for ten seconds, as machines may be busy; and then for a moment more, in which
-// others might come.
+// Await is Arrivals until all the given packets came, or for ten seconds, as machines may be busy; and then for a
+// moment more, in which others might come.
 func (r *Rig) Await(to map[uint64]string, numbers []uint64) {
 	for tick, end := time.Tick(200*time.Microsecond), time.Now().Add(10*time.Second); time.Now().Before(end); <-tick {
 		r.Arrivals(to)

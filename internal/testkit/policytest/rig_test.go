@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Every packet that the rig sends is a new connection to the kernel, and comes out where its address is. One to a closed link does not.
+// Every packet that the rig sends is a new connection to the kernel, and comes out where its address is. One to a
+// closed link does not.
 func TestRig(t *testing.T) {
 	r := NewRig(t)
 	r.Host.Run(t, "nft", `table inet t {

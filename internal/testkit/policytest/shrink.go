@@ -9,7 +9,8 @@ import (
 // patience bounds how long Shrink tries.
 const patience = 20 * time.Second
 
-// Shrink removes what it can of a cluster in 20 s, one object, rule or field after the other, while fails still reports true.
+// Shrink removes what it can of a cluster in 20 s, one object, rule or field after the other, while fails still reports
+// true.
 func Shrink(c *Cluster, fails func(*Cluster) bool) *Cluster {
 	tree, deadline := decode[map[string]any](c), time.Now().Add(patience)
 	for again := true; again; {

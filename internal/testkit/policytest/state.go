@@ -48,7 +48,8 @@ func (c *Cluster) State() policy.State {
 func LinkOf(pod *api.Pod) string { return "cali" + pod.Name[len("pod-"):] }
 
 func podOf(pod *api.Pod) *policy.Pod {
-	to := &policy.Pod{PodKey: policy.PodKey{Namespace: pod.Namespace, Name: pod.Name}, UID: pod.UID, Labels: pod.Labels, Account: pod.Spec.ServiceAccountName, Addresses: Addresses(pod)}
+	to := &policy.Pod{PodKey: policy.PodKey{Namespace: pod.Namespace, Name: pod.Name}, UID: pod.UID, Labels: pod.Labels,
+		Account: pod.Spec.ServiceAccountName, Addresses: Addresses(pod)}
 	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for _, p := range container.Ports {
 			to.Ports = append(to.Ports, policy.NamedPort{Name: p.Name, Protocol: protocolNumber(cmp.Or(p.Protocol, "TCP")), Port: p.ContainerPort})

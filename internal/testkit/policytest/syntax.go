@@ -55,7 +55,8 @@ func readable(s *api.LabelSelector) bool {
 	return true
 }
 
-// parseCIDR reads what API servers have accepted over the years: host bits, which count for nothing, and leading zeros, which are decimal.
+// parseCIDR reads what API servers have accepted over the years: host bits, which count for nothing, and leading zeros,
+// which are decimal.
 func parseCIDR(text string) (p netip.Prefix, ok bool) {
 	address, length, _ := strings.Cut(text, "/")
 	octets := strings.Split(address, ".")

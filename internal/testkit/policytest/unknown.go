@@ -11,15 +11,18 @@ import (
 
 // inheritedLabels are those of shownLabels that come from what may not be known.
 var inheritedLabels = map[string][]string{
-	"pcns.env": {"dev", "prod"}, "pcns.projectcalico.org/name": {"ns-0", "ns-1"}, "pcsa.team": {"red", "blue"}, "pcsa.projectcalico.org/name": {"robot"},
+	"pcns.env": {"dev", "prod"}, "pcns.projectcalico.org/name": {"ns-0", "ns-1"}, "pcsa.team": {"red", "blue"},
+	"pcsa.projectcalico.org/name": {"robot"},
 }
 
-// NamingCluster generates a small cluster, most of whose rules name what an agent may not know yet: labels, ports and addresses of pods, namespaces,
-// service accounts, Services and nodes, and of host endpoints. What they leave is allowed by a last rule, or judged by another tier, for most pods.
+// NamingCluster generates a small cluster, most of whose rules name what an agent may not know yet: labels, ports and
+// addresses of pods, namespaces, service accounts, Services and nodes, and of host endpoints. What they leave is
+// allowed by a last rule, or judged by another tier, for most pods.
 //
-// make mutate changes each decision on what is not known: what an unlisted pod, node, Service or account closes, for each action and end; named ports, also of networks
-// and of network sets (cases 14 and 15: one cluster of 3,000 tells it); notSelector, notPorts, notNets; unknown labels of namespaces and accounts, of
-// pods, sets and host endpoints; the Deny behind a Pass; unsure addresses, of one pod and of several; the pod's own end. Other tests catch what is no
+// make mutate changes each decision on what is not known: what an unlisted pod, node, Service or account closes, for
+// each action and end; named ports, also of networks and of network sets (cases 14 and 15: one cluster of 3,000 tells
+// it); notSelector, notPorts, notNets; unknown labels of namespaces and accounts, of pods, sets and host endpoints; the
+// Deny behind a Pass; unsure addresses, of one pod and of several; the pod's own end. Other tests catch what is no
 // decision on a packet: which pods keep policies for a while, whose an address is, which networks are over a limit.
 func (g Generator) NamingCluster() *Cluster {
 	c := g.CalicoCluster()
@@ -71,7 +74,8 @@ func (g Generator) NamingCluster() *Cluster {
 		spec := &c.HostEndpoints[i].Spec
 		spec.InterfaceName = pick(g, policy.AllInterfaces, policy.AllInterfaces, Uplink)
 		spec.Profiles = several(g, 3, func() string {
-			return pick(g, "projectcalico-default-allow", "ksa.ns-0.robot", "ksa.ns-1.default", "kns."+pick(g, c.Namespaces...).Name, "kns."+pick(g, c.Namespaces...).Name)
+			return pick(g, "projectcalico-default-allow", "ksa.ns-0.robot", "ksa.ns-1.default", "kns."+pick(g, c.Namespaces...).Name,
+				"kns."+pick(g, c.Namespaces...).Name)
 		})
 	}
 	return c
@@ -93,7 +97,8 @@ func (g Generator) bySubject(c *Cluster) {
 
 func few[T any](all []T, n int) []T { return all[:min(len(all), n)] }
 
-// namingForAll generates a ClusterNetworkPolicy for all pods, whose first rules are of pods, or of nodes. What they leave is mostly allowed.
+// namingForAll generates a ClusterNetworkPolicy for all pods, whose first rules are of pods, or of nodes. What they
+// leave is mostly allowed.
 func (g Generator) namingForAll() api.ClusterNetworkPolicy {
 	p := g.ClusterNetworkPolicy(0)
 	p.Spec.Subject = api.ClusterNetworkPolicySubject{Namespaces: &api.LabelSelector{}}
@@ -105,8 +110,10 @@ func (g Generator) namingForAll() api.ClusterNetworkPolicy {
 	if g.chance(50) {
 		to = api.ClusterNetworkPolicyPeer{Nodes: g.peerSelector(nodeLabels)}
 	}
-	p.Spec.Egress = append([]api.ClusterNetworkPolicyEgressRule{{Action: g.action(), To: []api.ClusterNetworkPolicyPeer{to}}}, few(p.Spec.Egress, 1)...)
-	p.Spec.Ingress = append([]api.ClusterNetworkPolicyIngressRule{{Action: g.action(), From: []api.ClusterNetworkPolicyPeer{from}}}, few(p.Spec.Ingress, 1)...)
+	p.Spec.Egress = append([]api.ClusterNetworkPolicyEgressRule{{Action: g.action(), To: []api.ClusterNetworkPolicyPeer{to}}},
+		few(p.Spec.Egress, 1)...)
+	p.Spec.Ingress = append([]api.ClusterNetworkPolicyIngressRule{{Action: g.action(), From: []api.ClusterNetworkPolicyPeer{from}}},
+		few(p.Spec.Ingress, 1)...)
 	if rest {
 		anywhere := []api.ClusterNetworkPolicyPeer{{Networks: []string{"0.0.0.0/0", "::/0"}}}
 		anyone := []api.ClusterNetworkPolicyPeer{{Namespaces: &api.LabelSelector{}}}
@@ -197,8 +204,8 @@ type target struct {
 	ports []ServicePort
 }
 
-// NamedPackets generates up to n packets between pods of Node and what rules name: pods, addresses of Services, nodes and sets, mostly at ports declared
-// there.
+// NamedPackets generates up to n packets between pods of Node and what rules name: pods, addresses of Services, nodes
+// and sets, mostly at ports declared there.
 func (g Generator) NamedPackets(c *Cluster, n int) (all []Packet) {
 	own, peers := c.targets()
 	others := c.otherAddresses()

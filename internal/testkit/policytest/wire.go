@@ -86,7 +86,8 @@ type Complaint struct {
 
 // Complaints are those that senders cannot do without.
 var Complaints = []Complaint{
-	{"port unreachable", [2]byte{3, 3}, [2]byte{1, 4}}, {"fragmentation needed", [2]byte{3, 4}, [2]byte{2, 0}}, {"time exceeded", [2]byte{11, 0}, [2]byte{3, 0}},
+	{"port unreachable", [2]byte{3, 3}, [2]byte{1, 4}}, {"fragmentation needed", [2]byte{3, 4}, [2]byte{2, 0}},
+	{"time exceeded", [2]byte{11, 0}, [2]byte{3, 0}},
 }
 
 func (c Complaint) encode(from, to netip.Addr, quoted []byte, number uint64) (kind uint16, packet []byte) {
@@ -108,7 +109,8 @@ func syn(from, to uint16) []byte {
 	return b
 }
 
-// initChunk is an SCTP packet with an INIT chunk, as RFC 9260 has it, whose one parameter is data: the kernel tracks no connection without.
+// initChunk is an SCTP packet with an INIT chunk, as RFC 9260 has it, whose one parameter is data: the kernel tracks no
+// connection without.
 func initChunk(from, to uint16, data []byte) []byte {
 	const header, parameter = 12 + 20, 0x8000 // a receiver skips an unknown parameter with this bit
 	for len(data)%4 != 0 {
@@ -130,8 +132,8 @@ func initChunk(from, to uint16, data []byte) []byte {
 	return b
 }
 
-// Sendable reports whether hosts forward such a packet at all: no addresses of this host, of all hosts, or of none; and of ICMP only what asks, as
-// the rest belongs to other connections.
+// Sendable reports whether hosts forward such a packet at all: no addresses of this host, of all hosts, or of none; and
+// of ICMP only what asks, as the rest belongs to other connections.
 func Sendable(p Packet) bool {
 	asks := map[uint8][]uint8{ICMP: {8, 13, 15, 17}, ICMPv6: {128}}[p.Protocol]
 	plain := p.Type == 0 && p.Code == 0

@@ -1,4 +1,5 @@
-// Package thread runs functions on operating system threads of their own: namespaces belong to a thread, not to the process.
+// Package thread runs functions on operating system threads of their own: namespaces belong to a thread, not to the
+// process.
 package thread
 
 import (
@@ -9,9 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run runs f on a locked thread that ends with it, so that f may leave it in any namespace. Goroutines that f starts run on other threads.
+// Run runs f on a locked thread that ends with it, so that f may leave it in any namespace. Goroutines that f starts
+// run on other threads.
 //
-// The thread is never the process' main thread: the runtime cannot end that one, so its namespaces would stay, and /proc/self would show them.
+// The thread is never the process' main thread: the runtime cannot end that one, so its namespaces would stay, and
+// /proc/self would show them.
 func Run(f func()) {
 	done := make(chan struct{})
 	go func() {

@@ -1,5 +1,5 @@
-// Package tier divides the tests between the two commands that run them: `make test`, the first tier, and `make test-all`, which runs
-// everything and sets TORTIE_TIER=all. A plain `go test` is of the first tier.
+// Package tier divides the tests between the two commands that run them: `make test`, the first tier, and `make
+// test-all`, which runs everything and sets TORTIE_TIER=all. A plain `go test` is of the first tier.
 package tier
 
 import (

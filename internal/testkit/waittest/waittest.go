@@ -1,6 +1,6 @@
 // Package waittest is the one place where tests wait. For and Until poll for what must become true; their limits are no
-// expectation of speed: a busy machine may exceed them. Advance is for the clock of a bubble of testing/synctest. No test
-// waits for a time of the real clock: it hears of an event instead, or takes the clock of a bubble.
+// expectation of speed: a busy machine may exceed them. Advance is for the clock of a bubble of testing/synctest. No
+// test waits for a time of the real clock: it hears of an event instead, or takes the clock of a bubble.
 package waittest
 
 import (
@@ -27,8 +27,8 @@ var emulated = func() bool {
 // mostMore bounds what a busy machine gets.
 const mostMore = 2 * time.Minute
 
-// stretched returns how long to wait for what takes limit at most on a machine that does nothing else: three times as long, or, on an emulated
-// one, ten times.
+// stretched returns how long to wait for what takes limit at most on a machine that does nothing else: three times as
+// long, or, on an emulated one, ten times.
 func stretched(limit time.Duration) time.Duration {
 	if emulated {
 		return 10 * limit
@@ -36,8 +36,8 @@ func stretched(limit time.Duration) time.Duration {
 	return limit + min(2*limit, mostMore)
 }
 
-// Advance lets the clock of a bubble of testing/synctest go on by d, while what else is in the bubble acts. It refuses the
-// real clock: a bubble begins in the year 2000.
+// Advance lets the clock of a bubble of testing/synctest go on by d, while what else is in the bubble acts. It refuses
+// the real clock: a bubble begins in the year 2000.
 func Advance(d time.Duration) {
 	if time.Now().Year() >= 2020 {
 		panic("waittest.Advance outside of a bubble of testing/synctest")
@@ -45,7 +45,8 @@ func Advance(d time.Duration) {
 	time.Sleep(d)
 }
 
-// For polls until check returns nil. The test fails with the last error of check after limit, which a busy or emulated machine may exceed.
+// For polls until check returns nil. The test fails with the last error of check after limit, which a busy or emulated
+// machine may exceed.
 func For(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
 	limit = stretched(limit)
@@ -73,8 +74,8 @@ func Until(t testing.TB, limit time.Duration, what string, so func() bool) {
 	})
 }
 
-// Late returns what tells for how long, until it is called, this process had no CPU although it wanted it: other processes, whose time is
-// measured, had none either.
+// Late returns what tells for how long, until it is called, this process had no CPU although it wanted it: other
+// processes, whose time is measured, had none either.
 func Late(t testing.TB) (late func() time.Duration) {
 	const nap = 5 * time.Millisecond
 	done, sum := make(chan struct{}), make(chan time.Duration, 1)

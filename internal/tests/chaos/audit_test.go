@@ -62,8 +62,8 @@ func holders(blocks []api.IPAMBlock) (map[netip.Addr]string, error) {
 	return held, nil
 }
 
-// audit returns the violations in a datastore in which exactly the given handles should hold addresses. Its rules are those of `calicoctl ipam
-// check`, and more.
+// audit returns the violations in a datastore in which exactly the given handles should hold addresses. Its rules are
+// those of `calicoctl ipam check`, and more.
 func (all *contents) audit(live map[string][]netip.Addr) []string {
 	held, err := holders(all.blocks.Items)
 	if err != nil {
@@ -147,7 +147,8 @@ func attributeFaults(attributes []api.AllocationAttribute, used map[int]bool) []
 		if !used[i] {
 			wrong = append(wrong, fmt.Sprintf("attribute %d is not used", i))
 		}
-		if released, err := time.Parse(time.RFC3339, attr.ReleasedAt); attr.ReleasedAt != "" && (err != nil || time.Until(released) > time.Second) {
+		if released, err := time.Parse(time.RFC3339, attr.ReleasedAt); attr.ReleasedAt != "" &&
+			(err != nil || time.Until(released) > time.Second) {
 			wrong = append(wrong, fmt.Sprintf("attribute %d was released at %s", i, attr.ReleasedAt))
 		}
 	}
@@ -185,8 +186,8 @@ func (all *contents) handleFaults(held map[netip.Addr]string) []string {
 	return wrong
 }
 
-// affinityFaults checks that affinities match blocks, except where the next assignment of a node repairs them: a node must be able to confirm
-// its pending affinity.
+// affinityFaults checks that affinities match blocks, except where the next assignment of a node repairs them: a node
+// must be able to confirm its pending affinity.
 func (all *contents) affinityFaults() []string {
 	var wrong []string
 	claims := map[string]api.AffinityState{}
@@ -214,5 +215,6 @@ func (all *contents) affinityFaults() []string {
 
 // unconfirmed returns the affinities that are not confirmed.
 func (all *contents) unconfirmed() []api.BlockAffinity {
-	return slices.DeleteFunc(slices.Clone(all.affinities.Items), func(a api.BlockAffinity) bool { return a.Spec.State == api.AffinityConfirmed })
+	return slices.DeleteFunc(slices.Clone(all.affinities.Items),
+		func(a api.BlockAffinity) bool { return a.Spec.State == api.AffinityConfirmed })
 }

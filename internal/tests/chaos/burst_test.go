@@ -90,7 +90,8 @@ func (st *churn) all(t *testing.T) {
 	errtest.Must(t, g.Wait())
 }
 
-// settle checks the addresses of the pods, that this number of blocks has one owner each, and that nothing is left after the pods' deletion.
+// settle checks the addresses of the pods, that this number of blocks has one owner each, and that nothing is left
+// after the pods' deletion.
 func (st *churn) settle(t *testing.T, blocks int) {
 	t.Helper()
 	defer st.report(t)

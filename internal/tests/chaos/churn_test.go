@@ -32,14 +32,15 @@ const (
 	outages            = 4
 	// absence is the minimum outage of the datastore: some plugins reach their deadline in it.
 	absence = 500 * time.Millisecond
-	// generation is the number of processes per pool. Then the next pool replaces it, in which nodes race for their first blocks.
+	// generation is the number of processes per pool. Then the next pool replaces it, in which nodes race for their first
+	// blocks.
 	generation = 300
 	// watchInterval is the interval at which an observer reads all blocks.
 	watchInterval = 250 * time.Millisecond
 )
 
-// newNodes creates the nodes. Half of them have more pods than their share of the pool has addresses, so that they borrow. Two assign both
-// families, two run calico-ipam under another name, by the protocol of any IPAM plugin.
+// newNodes creates the nodes. Half of them have more pods than their share of the pool has addresses, so that they
+// borrow. Two assign both families, two run calico-ipam under another name, by the protocol of any IPAM plugin.
 func (c *cluster) newNodes(t testing.TB) []*node {
 	var nodes []*node
 	for i := range 8 {
@@ -112,7 +113,8 @@ func (st *churn) rotate(ctx context.Context, pools [][]*api.IPPool) error {
 	return nil
 }
 
-// watch reads all blocks repeatedly, until ctx ends. Each list shows the state at one moment between its call and its return.
+// watch reads all blocks repeatedly, until ctx ends. Each list shows the state at one moment between its call and its
+// return.
 func (st *churn) watch(ctx context.Context) error {
 	for {
 		if err := st.look(ctx); err != nil && ctx.Err() == nil && !st.outages {
@@ -232,8 +234,8 @@ func (st *churn) checkNodes(t testing.TB) {
 	}
 }
 
-// TestKilledPlugins: with plugins killed at any time, no address is assigned to two containers, and the leftovers of killed plugins are
-// removed once their containers have seen a DEL or a GC.
+// TestKilledPlugins: with plugins killed at any time, no address is assigned to two containers, and the leftovers of
+// killed plugins are removed once their containers have seen a DEL or a GC.
 func TestKilledPlugins(t *testing.T) {
 	t.Run("kubernetes", func(t *testing.T) {
 		c := shared(t)
@@ -397,8 +399,8 @@ func (st *churn) checkAfter(ctx context.Context, t *testing.T) error {
 	return err
 }
 
-// complete checks that an affinity left by a killed process is no obstacle: when its node needs the block, it confirms the affinity, or
-// deletes it because another node owns the block.
+// complete checks that an affinity left by a killed process is no obstacle: when its node needs the block, it confirms
+// the affinity, or deletes it because another node owns the block.
 func (st *churn) complete(ctx context.Context, a api.BlockAffinity) error {
 	cidr := netip.MustParsePrefix(a.Spec.CIDR)
 	for _, p := range st.pools {

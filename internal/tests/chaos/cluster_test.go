@@ -85,8 +85,9 @@ func (c *cluster) remove(t testing.TB, obj api.Resource) {
 	}
 }
 
-// reach gives a node, which has a network namespace of its own, access to a server through a socket on the node's loopback, and returns the
-// address. Data and closes are passed on, so a killed server has its usual effect on its clients.
+// reach gives a node, which has a network namespace of its own, access to a server through a socket on the node's
+// loopback, and returns the address. Data and closes are passed on, so a killed server has its usual effect on its
+// clients.
 func (n *node) reach(t testing.TB, server string) string {
 	t.Helper()
 	upstream, err := url.Parse(server)

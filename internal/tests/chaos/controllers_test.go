@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// leakGrace and nodeGrace are the controllers' grace periods, minutes in a real cluster. leakGrace must exceed the time from an ADD's
-	// first write, of the handle, to the update of the pod's status, on a machine that other tests keep busy.
+	// leakGrace and nodeGrace are the controllers' grace periods, minutes in a real cluster. leakGrace must exceed the
+	// time from an ADD's first write, of the handle, to the update of the pod's status, on a machine that other tests keep
+	// busy.
 	leakGrace = 30 * time.Second
 	nodeGrace = 2 * time.Second
 )
@@ -35,11 +36,14 @@ func newControllers(t testing.TB, name string, k *kube) *controllers {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	token := labtest.AsOn(t, k.admin, "tortie-kube-controllers").BearerToken
 	errtest.Must(t, os.WriteFile(kubeconfig, []byte(k.kubeconfig(strings.TrimPrefix(k.admin.Host, "https://"), k.admin.CAData, token)), 0o600))
-	c := &controllers{process: &process{name: name, bin: filepath.Join(steppers.Dir(t), "kube-controllers")}, clock: filepath.Join(t.TempDir(), "clock")}
+	c := &controllers{process: &process{name: name, bin: filepath.Join(steppers.Dir(t), "kube-controllers")},
+		clock: filepath.Join(t.TempDir(), "clock")}
 	errtest.Must(t, cnitest.StepClock(c.clock, 0))
 	c.env = []string{
-		"KUBECONFIG=" + kubeconfig, "DATASTORE_TYPE=kubernetes", "NO_DEFAULT_POOLS=true", "TORTIE_LEAK_GRACE_PERIOD=" + leakGrace.String(), "TORTIE_NODE_GRACE_PERIOD=" + nodeGrace.String(),
-		"RECONCILER_PERIOD=5s", "TORTIE_CONTROLLERS_ADDRESS=" + freePort(t), "LOG_LEVEL=info", "POD_NAMESPACE=kube-system", cnitest.ClockSetting(c.clock),
+		"KUBECONFIG=" + kubeconfig, "DATASTORE_TYPE=kubernetes", "NO_DEFAULT_POOLS=true", "TORTIE_LEAK_GRACE_PERIOD=" + leakGrace.String(),
+		"TORTIE_NODE_GRACE_PERIOD=" + nodeGrace.String(),
+		"RECONCILER_PERIOD=5s", "TORTIE_CONTROLLERS_ADDRESS=" + freePort(t), "LOG_LEVEL=info", "POD_NAMESPACE=kube-system",
+		cnitest.ClockSetting(c.clock),
 	}
 	c.endWith(t)
 	return c

@@ -22,15 +22,17 @@ import (
 // agentAccount is the chart's service account of the agent.
 const agentAccount = "tortie-node"
 
-// agentKubeconfig is the path of a machine's agent's kubeconfig, outside the directories that are checked for leftovers.
+// agentKubeconfig is the path of a machine's agent's kubeconfig, outside the directories that are checked for
+// leftovers.
 const agentKubeconfig = "/opt/agent-kubeconfig"
 
 // agentFiles are the files that an agent persists, in addition to a node's own.
-var agentFiles = []string{"/var/lib/calico/mtu", "/var/lib/calico/tortie/node-uid", "/var/lib/calico/tortie/paths.json", "/run/calico/tortie/world.json"}
+var agentFiles = []string{"/var/lib/calico/mtu", "/var/lib/calico/tortie/node-uid", "/var/lib/calico/tortie/paths.json",
+	"/run/calico/tortie/world.json"}
 
-// daemons returns the machines whose agent is a process. There the agent writes the plugins' facts, completes the entries of their journal,
-// and assigns the tunnel's address. On all others the agent's code assigns the address in the test's process: one process per machine would
-// use too much CPU.
+// daemons returns the machines whose agent is a process. There the agent writes the plugins' facts, completes the
+// entries of their journal, and assigns the tunnel's address. On all others the agent's code assigns the address in the
+// test's process: one process per machine would use too much CPU.
 func daemons() []int {
 	if *soakTime < time.Minute {
 		return []int{5}
@@ -44,7 +46,8 @@ func (m *machine) newDaemon(t *testing.T, number int) {
 	address := netip.AddrFrom4([4]byte{10, 250, 10, byte(number)})
 	m.Addr(t, "eth0", address.String()+"/16")
 	m.daemon = &process{name: "node of " + m.name, bin: filepath.Join(cnitest.BinDir, "node"), within: m.Try, env: []string{
-		"NODENAME=" + m.name, "KUBECONFIG=" + agentKubeconfig, "NAMESPACE=kube-system", "NO_DEFAULT_POOLS=true", "CALICO_NETWORKING_BACKEND=vxlan",
+		"NODENAME=" + m.name, "KUBECONFIG=" + agentKubeconfig, "NAMESPACE=kube-system", "NO_DEFAULT_POOLS=true",
+		"CALICO_NETWORKING_BACKEND=vxlan",
 		"IP=" + address.String(), "IP6=none", "LOG_LEVEL=warn", cnitest.ClockSetting(clockPath),
 	}}
 	m.ours = agentFiles
@@ -91,7 +94,8 @@ func (m *machine) watchDaemon(n *api.Node) {
 	if err != nil || a == m.tunnel {
 		return
 	}
-	m.soak.history.add(operation{kind: assign, handle: m.tunnelHandle(), addrs: []netip.Addr{a}, called: m.soak.history.at(m.booted), completed: m.soak.now()})
+	m.soak.history.add(operation{kind: assign, handle: m.tunnelHandle(), addrs: []netip.Addr{a}, called: m.soak.history.at(m.booted),
+		completed: m.soak.now()})
 	m.tunnel = a
 }
 
@@ -135,7 +139,8 @@ func (m *machine) settledDaemon(ctx context.Context) error {
 	slices.Sort(have)
 	slices.Sort(want)
 	if !f.AgentReady || !f.DatastoreReady || !slices.Equal(have, want) {
-		return fmt.Errorf("facts: ready %t, datastore %t, blocks %s, want %s", f.AgentReady, f.DatastoreReady, strings.Join(have, ", "), strings.Join(want, ", "))
+		return fmt.Errorf("facts: ready %t, datastore %t, blocks %s, want %s", f.AgentReady, f.DatastoreReady, strings.Join(have, ", "),
+			strings.Join(want, ", "))
 	}
 	return nil
 }

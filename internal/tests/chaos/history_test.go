@@ -75,8 +75,8 @@ func (s step) String() string {
 // over is the state after the end, in which operations of unknown effect may be placed that never took effect.
 const over = "the end"
 
-// model is one address: free, or held by one handle. An assignment to its holder changes nothing (a repeated ADD), nor does a release by
-// another handle. An operation of unknown effect takes effect, or is placed after the end.
+// model is one address: free, or held by one handle. An assignment to its holder changes nothing (a repeated ADD), nor
+// does a release by another handle. An operation of unknown effect takes effect, or is placed after the end.
 var model = porcupine.Model{
 	Init: func() any { return "" },
 	Step: func(state, input, _ any) (bool, any) {
@@ -138,8 +138,8 @@ func (h *history) touched() map[netip.Addr]map[string]bool {
 	return all
 }
 
-// of returns the operations on one address. An assignment whose address is unknown may be of any address that its handle is seen to hold; if
-// there is none it is left out.
+// of returns the operations on one address. An assignment whose address is unknown may be of any address that its
+// handle is seen to hold; if there is none it is left out.
 func (h *history) of(addr netip.Addr, handles map[string]bool) []porcupine.Operation {
 	var ops []porcupine.Operation
 	var last time.Duration

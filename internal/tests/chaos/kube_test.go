@@ -84,12 +84,14 @@ func (k *kube) token(t testing.TB, n *node) string {
 	return labtest.OnNode(t, k.admin, "tortie-cni", n.name).BearerToken
 }
 
-// kubeconfig returns the plugins' kubeconfig, as the install container writes it, for a server at an address with a certificate of ca.
+// kubeconfig returns the plugins' kubeconfig, as the install container writes it, for a server at an address with a
+// certificate of ca.
 func (k *kube) kubeconfig(address string, ca []byte, token string) string {
 	return labtest.PluginKubeconfig("https://"+address, ca, token)
 }
 
-var conflictMetric = regexp.MustCompile(`(?m)^apiserver_request_total\{code="409",.*resource="(?:ipamblocks|ipamhandles|blockaffinities)".*\} (\d+)$`)
+var conflictMetric = regexp.MustCompile(
+	`(?m)^apiserver_request_total\{code="409",.*resource="(?:ipamblocks|ipamhandles|blockaffinities)".*\} (\d+)$`)
 
 // countConflicts returns a function that returns the number of conflicts on IPAM objects since.
 func (c *cluster) countConflicts(t testing.TB) (met func() int) {

@@ -235,8 +235,8 @@ func (k *kubelet) finish(ctx context.Context, s *sandbox) error {
 	}
 }
 
-// errRefused is the error of a process that failed although it was not killed and the datastore was available. The test stops at once, before
-// other failures follow from it.
+// errRefused is the error of a process that failed although it was not killed and the datastore was available. The test
+// stops at once, before other failures follow from it.
 var errRefused = errors.New("failed without being killed")
 
 func (k *kubelet) add(s *sandbox) (ok bool, err error) {

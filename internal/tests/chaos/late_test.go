@@ -21,16 +21,16 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// lateWrite is a write that is in flight when its process is killed, and is applied after the runtime has handled the failure. Random kills
-// hit that moment too rarely.
+// lateWrite is a write that is in flight when its process is killed, and is applied after the runtime has handled the
+// failure. Random kills hit that moment too rarely.
 type lateWrite struct {
 	verb  string // of the killed process
 	write string
 	first bool // the node has no block yet
 	// orphan is set if the write creates an object that no write of a DEL can conflict with: GC releases it.
 	orphan bool
-	// idle is set if the write creates an empty handle, or is sent together with the one that does, which may be late, too. Such a handle is
-	// harmless, and GC removes it after the grace period.
+	// idle is set if the write creates an empty handle, or is sent together with the one that does, which may be late,
+	// too. Such a handle is harmless, and GC removes it after the grace period.
 	idle bool
 }
 

@@ -20,8 +20,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
 )
 
-// machine is a node on which pods start and end, and which crashes and comes back under the same name. The test acts as kubelet and runtime;
-// the plugins are the real programs, as is the code that keeps the tunnel's address, or the whole agent.
+// machine is a node on which pods start and end, and which crashes and comes back under the same name. The test acts as
+// kubelet and runtime; the plugins are the real programs, as is the code that keeps the tunnel's address, or the whole
+// agent.
 type machine struct {
 	*node
 	soak    *soak
@@ -210,8 +211,8 @@ func (m *machine) reboot(ctx context.Context) error {
 	return m.startDaemon(ctx)
 }
 
-// crash ends the machine without a drain, often while it starts a pod. Others delete its pods and its Node in any order; then it comes back
-// under the same name, with its disk or a new one, possibly before its failure was noticed.
+// crash ends the machine without a drain, often while it starts a pod. Others delete its pods and its Node in any
+// order; then it comes back under the same name, with its disk or a new one, possibly before its failure was noticed.
 func (m *machine) crash(ctx context.Context) error {
 	m.soak.logEvent("%s crashes with %d pods", m.name, len(m.pods))
 	if m.chance(0.5) {
@@ -349,7 +350,8 @@ func (m *machine) tick(ctx context.Context) error {
 		m.watchDaemon(n)
 		return nil
 	}
-	in := duties.TunnelInput{Ranges: duties.Ranges{Assign: []netip.Prefix{soakPool}}, UID: n.UID, Noted: n.Annotations[api.AnnotationIPv4VXLANAddr]}
+	in := duties.TunnelInput{Ranges: duties.Ranges{Assign: []netip.Prefix{soakPool}}, UID: n.UID,
+		Noted: n.Annotations[api.AnnotationIPv4VXLANAddr]}
 	op := operation{kind: assign, handle: m.tunnelHandle(), called: m.soak.now()}
 	a, err := m.agent.Address(ctx, in)
 	op.completed, op.unknown = m.soak.now(), err != nil
@@ -376,7 +378,8 @@ func unlessAway(err error) error {
 	return err
 }
 
-// settle finishes the machine's work without disturbance: each pod gets a sandbox, the journal is processed, and the tunnel has its address.
+// settle finishes the machine's work without disturbance: each pod gets a sandbox, the journal is processed, and the
+// tunnel has its address.
 func (m *machine) settle(ctx context.Context) error {
 	m.kubelet.noKills = true
 	if len(m.pods) == 0 {

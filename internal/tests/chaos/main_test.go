@@ -1,5 +1,5 @@
-// Package chaos runs the real plugins of many nodes concurrently and kills them, and the API server, at random times. It observes processes,
-// the datastore's objects, and the nodes' kernels and files.
+// Package chaos runs the real plugins of many nodes concurrently and kills them, and the API server, at random times.
+// It observes processes, the datastore's objects, and the nodes' kernels and files.
 package chaos
 
 import (

@@ -158,8 +158,8 @@ func (a answer) String() string {
 // execTimeout is longer than the plugins' own deadline; reaching it is a bug.
 const execTimeout = 3 * time.Minute
 
-// call executes the plugin for a sandbox as containerd does. When kill delivers, which may be never (nil), the plugin and its child processes
-// are killed.
+// call executes the plugin for a sandbox as containerd does. When kill delivers, which may be never (nil), the plugin
+// and its child processes are killed.
 func (s *sandbox) call(command string, h *history, kill <-chan time.Time) (answer, error) {
 	conf, err := json.Marshal(s.conf)
 	if err != nil {
@@ -294,8 +294,8 @@ func (n *node) leftovers(t testing.TB) []string {
 }
 
 // ownFiles are the expected files in the directories of Calico and Tortie. The journal's directory stays, empty.
-var ownFiles = []string{kubeconfigPath, etcdCAPath, etcdCertPath, etcdKeyPath, nodenamePath, logPath, "/run/calico/ipam.lock", "/run/calico/tortie/facts.json",
-	"/run/calico/tortie/cooldown", "/run/calico/tortie/block-v4.json", "/run/calico/tortie/block-v6.json"}
+var ownFiles = []string{kubeconfigPath, etcdCAPath, etcdCertPath, etcdKeyPath, nodenamePath, logPath, "/run/calico/ipam.lock",
+	"/run/calico/tortie/facts.json", "/run/calico/tortie/cooldown", "/run/calico/tortie/block-v4.json", "/run/calico/tortie/block-v6.json"}
 
 // agentRoutes is the protocol number of agents' routes, which stay when an agent ends.
 const agentRoutes = 84

@@ -44,13 +44,16 @@ const (
 	concurrency = 6
 )
 
-// soakPool has 64 blocks of 16 addresses for 50 machines. Some machines have more pods than a block has addresses, and borrow.
+// soakPool has 64 blocks of 16 addresses for 50 machines. Some machines have more pods than a block has addresses, and
+// borrow.
 var soakPool = netip.MustParsePrefix("10.64.0.0/22")
 
 // steppers are the programs, built with steppable clocks.
-var steppers = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./cmd/kube-controllers", "./cmd/node").Link("calico-ipam", delegate).Stepping()
+var steppers = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./cmd/kube-controllers", "./cmd/node").Link(
+	"calico-ipam", delegate).Stepping()
 
-// soak is a whole cluster: its API server, two kube-controllers with leader election, and machines on which pods start and end.
+// soak is a whole cluster: its API server, two kube-controllers with leader election, and machines on which pods start
+// and end.
 type soak struct {
 	*churn
 	kube        *kube
@@ -85,8 +88,8 @@ func (s *soak) logEvent(format string, args ...any) {
 // inc counts an event for the report.
 func (s *soak) inc(what string) { s.tally(what, true) }
 
-// TestCluster disturbs a whole cluster, lets it settle, and audits it: no address was assigned twice, no record of a deleted object is left,
-// and the usage of the pools is exact.
+// TestCluster disturbs a whole cluster, lets it settle, and audits it: no address was assigned twice, no record of a
+// deleted object is left, and the usage of the pools is exact.
 func TestCluster(t *testing.T) {
 	tier.All(t)
 	s := newSoak(t)
@@ -127,7 +130,8 @@ func newSoak(t *testing.T) *soak {
 	for i := range cap(s.freeNames) {
 		s.freeNames <- fmt.Sprintf("web-%d", i)
 	}
-	c.create(t, &api.IPPool{Meta: api.Meta{Name: "soak"}, Spec: api.IPPoolSpec{CIDR: soakPool.String(), BlockSize: 28, VXLANMode: api.EncapAlways}})
+	c.create(t, &api.IPPool{Meta: api.Meta{Name: "soak"},
+		Spec: api.IPPoolSpec{CIDR: soakPool.String(), BlockSize: 28, VXLANMode: api.EncapAlways}})
 	for i := range machines {
 		s.machines = append(s.machines, s.newMachine(t, i))
 	}
@@ -139,7 +143,8 @@ func newSoak(t *testing.T) *soak {
 	return s
 }
 
-// newMachine creates a machine. One of five has more pods than a block has addresses; some run calico-ipam by the protocol of any IPAM plugin.
+// newMachine creates a machine. One of five has more pods than a block has addresses; some run calico-ipam by the
+// protocol of any IPAM plugin.
 func (s *soak) newMachine(t *testing.T, i int) *machine {
 	shape := shape{ipam: "calico-ipam", programs: steppers}
 	if i%10 == 3 {
@@ -184,8 +189,8 @@ func (s *soak) disturb(ctx context.Context) error {
 	return errors.Join(err, g.Wait())
 }
 
-// killControllers kills one of the controllers, sometimes both. Between kills they have time to work, and it stops early enough for a new
-// leader to wait for the lease to expire.
+// killControllers kills one of the controllers, sometimes both. Between kills they have time to work, and it stops
+// early enough for a new leader to wait for the lease to expire.
 func (s *soak) killControllers(ctx context.Context, random *rand.Rand) error {
 	end := time.Now().Add(*soakTime * 2 / 3)
 	for pause := min(*soakTime/4, 10*time.Second); ; pause = 5*time.Second + time.Duration(random.Int64N(int64(20*time.Second))) {
@@ -266,8 +271,8 @@ func (s *soak) useTool(ctx context.Context, _ *rand.Rand) error {
 		}
 		output, code, err := s.controllers[0].tool(context.WithoutCancel(ctx), "check", "-again", "2s", "-fix", "-yes")
 		s.inc("runs of ipam check -fix")
-		// Between its DEL and the update of its status a pod reports an address that may already be assigned to another: findings are only
-		// wrong in a settled cluster.
+		// Between its DEL and the update of its status a pod reports an address that may already be assigned to another:
+		// findings are only wrong in a settled cluster.
 		if err != nil || code == 2 {
 			s.fault("ipam check -fix during the disturbance: exit code %d, %v: %s", code, err, tail(output, 2000))
 		}
@@ -301,8 +306,9 @@ func retry(ctx context.Context, request func(context.Context) error) error {
 		err := request(try)
 		cancel()
 		var status apierrors.APIStatus
-		if err == nil || errors.As(err, &status) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err) && !apierrors.IsInternalError(err) &&
-			!apierrors.IsConflict(err) && !apierrors.IsServiceUnavailable(err) && !apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err) && !apierrors.IsTimeout(err) {
+		if err == nil || errors.As(err, &status) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err) &&
+			!apierrors.IsInternalError(err) && !apierrors.IsConflict(err) && !apierrors.IsServiceUnavailable(err) &&
+			!apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err) && !apierrors.IsTimeout(err) {
 			return err
 		}
 		sleep(ctx, 100*time.Millisecond)
@@ -312,7 +318,8 @@ func retry(ctx context.Context, request func(context.Context) error) error {
 	}
 }
 
-// createPod creates a pod's object, and returns CNI_ARGS for it. AlreadyExists is the result of an earlier try without a response.
+// createPod creates a pod's object, and returns CNI_ARGS for it. AlreadyExists is the result of an earlier try without
+// a response.
 func (s *soak) createPod(ctx context.Context, p *pod) (args string, err error) {
 	pods := s.kube.core.CoreV1().Pods(namespace)
 	err = retry(ctx, func(ctx context.Context) error {
@@ -333,7 +340,8 @@ func (s *soak) createPod(ctx context.Context, p *pod) (args string, err error) {
 
 // reportPod sets the status of a pod, as its kubelet does.
 func (s *soak) reportPod(ctx context.Context, p *pod) error {
-	status := map[string]any{"phase": "Running", "podIP": p.sandbox.addrs[0].String(), "podIPs": []map[string]string{{"ip": p.sandbox.addrs[0].String()}}}
+	status := map[string]any{"phase": "Running", "podIP": p.sandbox.addrs[0].String(),
+		"podIPs": []map[string]string{{"ip": p.sandbox.addrs[0].String()}}}
 	return s.patchStatus(ctx, p, status)
 }
 
@@ -384,7 +392,9 @@ func (s *soak) newToken(ctx context.Context, node, account string) (token string
 		if err != nil {
 			return err
 		}
-		request := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{BoundObjectRef: &authv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: n.UID}}}
+		request := &authv1.TokenRequest{
+			Spec: authv1.TokenRequestSpec{BoundObjectRef: &authv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: n.UID}},
+		}
 		answer, err := s.kube.core.CoreV1().ServiceAccounts("kube-system").CreateToken(ctx, account, request, metav1.CreateOptions{})
 		if err == nil {
 			token = answer.Status.Token
@@ -406,7 +416,9 @@ func (s *soak) deleteNode(ctx context.Context, name string) error {
 }
 
 func (s *soak) annotateNode(ctx context.Context, name string, tunnel netip.Addr) error {
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{api.AnnotationIPv4VXLANAddr: tunnel.String()}}})
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{api.AnnotationIPv4VXLANAddr: tunnel.String()}},
+	})
 	if err != nil {
 		return err
 	}
@@ -542,7 +554,8 @@ func (s *soak) usage(ctx context.Context, inUse int) (audit.Usage, error) {
 	}
 	u := all[i]
 	if u.InUse != inUse || u.Free.Int64() != 1024-int64(inUse) || u.Cooling != 0 || u.Reserved.Sign() != 0 {
-		return u, fmt.Errorf("%d addresses are used by pods and tunnels; the pool reports %d in use, %d cooling, %d reserved, %d free of %d", inUse, u.InUse, u.Cooling, u.Reserved, u.Free, u.Size)
+		return u, fmt.Errorf("%d addresses are used by pods and tunnels; the pool reports %d in use, %d cooling, %d reserved, %d free of %d",
+			inUse, u.InUse, u.Cooling, u.Reserved, u.Free, u.Size)
 	}
 	return u, nil
 }
@@ -576,7 +589,8 @@ func (s *soak) vacate(ctx context.Context, v *verdict) error {
 		if len(view.Blocks)+len(view.Affinities)+len(view.Handles) == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%d blocks, %d claims and %d handles are left of nodes that are gone", len(view.Blocks), len(view.Affinities), len(view.Handles))
+		return fmt.Sprintf("%d blocks, %d claims and %d handles are left of nodes that are gone", len(view.Blocks),
+			len(view.Affinities), len(view.Handles))
 	})
 	return err
 }

@@ -30,7 +30,8 @@ type verdict struct {
 
 func (v *verdict) String() string {
 	return fmt.Sprintf("%d operations on %d addresses: %d addresses in two hands (checked in %v)\n"+
-		"%d findings when the disturbance ended, none %v after the machines had settled; %d addresses in use by pods and tunnels, %d by the pool, %d free of %d\n"+
+		"%d findings when the disturbance ended, none %v after the machines had settled; %d addresses in use by pods and tunnels, %d by "+
+		"the pool, %d free of %d\n"+
 		"without pods: none after %v, %d in use; without nodes: nothing left after %v",
 		v.operations, v.addresses, v.twice, v.proving.Round(time.Millisecond),
 		v.left, v.resting.Round(100*time.Millisecond), v.live, v.withPods.InUse, v.withPods.Free, v.withPods.Size,
@@ -74,7 +75,8 @@ Clocks were stepped by up to %v, in plugins, agents and controllers.
 
 `, v.started.UTC().Format("2006-01-02 15:04 MST"), *soakTime, *seed, result,
 		v.operations, v.addresses, v.twice, v.left, leakGrace, nodeGrace, v.resting.Round(100*time.Millisecond),
-		v.live, v.withPods.InUse, v.withPods.Free, v.withPods.Size, v.emptying.Round(100*time.Millisecond), v.withoutPods.InUse, v.vacating.Round(100*time.Millisecond),
+		v.live, v.withPods.InUse, v.withPods.Free, v.withPods.Size, v.emptying.Round(100*time.Millisecond), v.withoutPods.InUse,
+		v.vacating.Round(100*time.Millisecond),
 		machines, concurrency, len(daemons()), maxStep)
 	for _, what := range slices.Sorted(maps.Keys(v.events)) {
 		fmt.Fprintf(&b, "- %s: %d\n", what, v.events[what])

@@ -95,7 +95,8 @@ func (s *siege) requests(t *testing.T) {
 			err := s.send(t, r)
 			refusal := apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 			byPolicy := refusal && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '")
-			if !refusal || !strings.Contains(err.Error(), r.refused) || !strings.Contains(err.Error(), r.message) || byPolicy != strings.HasPrefix(r.refused, "tortie-") {
+			if !refusal || !strings.Contains(err.Error(), r.refused) || !strings.Contains(err.Error(), r.message) ||
+				byPolicy != strings.HasPrefix(r.refused, "tortie-") {
 				t.Fatalf("%s: %v, want it refused by %q: %q", r, err, r.refused, r.message)
 			}
 			seen := "the API server's answer"
@@ -120,7 +121,8 @@ func (s *siege) refusals(t *testing.T) (total int) {
 	text, err := s.by["admin"].Get().AbsPath("/metrics").Do(t.Context()).Raw()
 	errtest.Must(t, err)
 	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "apiserver_validating_admission_policy_check_total{") && strings.Contains(line, `enforcement_action="deny"`) && strings.Contains(line, "tortie-fence-") {
+		if strings.HasPrefix(line, "apiserver_validating_admission_policy_check_total{") && strings.Contains(line, `enforcement_action="deny"`) &&
+			strings.Contains(line, "tortie-fence-") {
 			n := 0
 			fmt.Sscan(line[strings.LastIndex(line, " ")+1:], &n)
 			total += n
@@ -129,8 +131,8 @@ func (s *siege) refusals(t *testing.T) (total int) {
 	return total
 }
 
-// claimMany claims free blocks. A policy sees one object and not their number, so the claims succeed. Pods of others still get addresses, and
-// `ipam check` finds the claims.
+// claimMany claims free blocks. A policy sees one object and not their number, so the claims succeed. Pods of others
+// still get addresses, and `ipam check` finds the claims.
 func (s *siege) claimMany(t *testing.T) {
 	const count = 40
 	var claims []string
@@ -160,7 +162,8 @@ func (s *siege) claimMany(t *testing.T) {
 // pose sets the address of another pod in the annotation that Calico's agents read, on a pod of the thief's node.
 func (s *siege) pose(t *testing.T) {
 	path := core + "namespaces/default/pods/" + s.talker[thief] + "/status"
-	r := request{by: "plugins", verb: "PATCH", path: path, body: notes("cni.projectcalico.org/podIP", s.web.Status.PodIP+"/32", "cni.projectcalico.org/podIPs", s.web.Status.PodIP+"/32")}
+	r := request{by: "plugins", verb: "PATCH", path: path,
+		body: notes("cni.projectcalico.org/podIP", s.web.Status.PodIP+"/32", "cni.projectcalico.org/podIPs", s.web.Status.PodIP+"/32")}
 	s.must(t, r)
 	s.inVain(t)
 	s.record.add(row{part: partAPI, aim: "another pod's address for its own pod", tried: r.String(),
@@ -187,26 +190,30 @@ func denial(err error) string {
 
 func affinity(node, cidr string) object {
 	return object{
-		"apiVersion": "crd.projectcalico.org/v1", "kind": "BlockAffinity", "metadata": object{"name": node + "-" + objectnames.Block(netip.MustParsePrefix(cidr))},
-		"spec": object{"node": node, "cidr": cidr, "state": "confirmed", "type": "host", "deleted": "false"},
+		"apiVersion": "crd.projectcalico.org/v1", "kind": "BlockAffinity",
+		"metadata": object{"name": node + "-" + objectnames.Block(netip.MustParsePrefix(cidr))},
+		"spec":     object{"node": node, "cidr": cidr, "state": "confirmed", "type": "host", "deleted": "false"},
 	}
 }
 
 func (s *siege) onClaims() []request {
 	claim := func(aim, node, cidr, refused string) request {
-		return request{aim: aim, by: "plugins", verb: "POST", path: crd + "blockaffinities", body: affinity(node, cidr), what: "of " + node + ", " + cidr, refused: refused}
+		return request{aim: aim, by: "plugins", verb: "POST", path: crd + "blockaffinities", body: affinity(node, cidr),
+			what: "of " + node + ", " + cidr, refused: refused}
 	}
 	pod := s.pod[victim].V4
 	odd := affinity(thief, "192.168.77.0/26")
 	odd["metadata"].(object)["name"] = victim + "-192-168-77-0-26"
 	return []request{
 		claim("a claim in another node's name", victim, "192.168.77.0/26", "tortie-fence-affinities"),
-		{aim: "its own claim under the name of another node's", by: "plugins", verb: "POST", path: crd + "blockaffinities", body: odd, what: "named " + victim + "-192-168-77-0-26", refused: "tortie-fence-affinities"},
+		{aim: "its own claim under the name of another node's", by: "plugins", verb: "POST", path: crd + "blockaffinities", body: odd,
+			what: "named " + victim + "-192-168-77-0-26", refused: "tortie-fence-affinities"},
 		claim("the address of another node's pod alone", thief, pod.String()+"/32", "tortie-fence-ranges"),
 		claim("a part of a block", thief, "192.168.77.32/27", "tortie-fence-ranges"),
 		claim("all addresses", thief, "0.0.0.0/0", "tortie-fence-"),
 		claim("all blocks of the pool", thief, "192.168.0.0/16", "tortie-fence-"),
-		{aim: "delete another node's claim", by: "plugins", verb: "DELETE", path: crd + "blockaffinities/" + objectnames.Affinity(victim, s.block(victim)), refused: "tortie-fence-affinities"},
+		{aim: "delete another node's claim", by: "plugins", verb: "DELETE",
+			path: crd + "blockaffinities/" + objectnames.Affinity(victim, s.block(victim)), refused: "tortie-fence-affinities"},
 	}
 }
 
@@ -225,7 +232,8 @@ func (s *siege) onBlocks(t *testing.T) []request {
 	place := int(s.pod[victim].V4.As4()[3]) - int(b.Addr().As4()[3])
 	put := func(aim, what, message string, block netip.Prefix, change func(obj, spec object)) request {
 		return request{
-			aim: aim, by: "plugins", verb: "PUT", path: crd + "ipamblocks/" + objectnames.Block(block), what: what, refused: "tortie-fence-blocks", message: message,
+			aim: aim, by: "plugins", verb: "PUT", path: crd + "ipamblocks/" + objectnames.Block(block), what: what,
+			refused: "tortie-fence-blocks", message: message,
 			body: s.changed(t, block, change),
 		}
 	}
@@ -234,20 +242,25 @@ func (s *siege) onBlocks(t *testing.T) []request {
 			spec["allocations"].([]any)[place] = nil
 			spec["unallocated"] = append(spec["unallocated"].([]any), place)
 		}),
-		put("take the address of another node's pod", "its attributes with node: "+thief, "changes addresses of other nodes", b, func(_, spec object) {
-			spec["attributes"].([]any)[int(spec["allocations"].([]any)[place].(int64))].(object)["secondary"].(object)["node"] = thief
-		}),
-		put("take another node's block", "affinity: host:"+thief, "takes no block from", b, func(_, spec object) { spec["affinity"] = "host:" + thief }),
-		put("exhaust a block's sequence number", "sequenceNumber: 2^62", "counts one write", b, func(_, spec object) { spec["sequenceNumber"] = int64(1) << 62 }),
+		put("take the address of another node's pod", "its attributes with node: "+thief, "changes addresses of other nodes",
+			b, func(_, spec object) {
+				spec["attributes"].([]any)[int(spec["allocations"].([]any)[place].(int64))].(object)["secondary"].(object)["node"] = thief
+			}),
+		put("take another node's block", "affinity: host:"+thief, "takes no block from", b,
+			func(_, spec object) { spec["affinity"] = "host:" + thief }),
+		put("exhaust a block's sequence number", "sequenceNumber: 2^62", "counts one write", b,
+			func(_, spec object) { spec["sequenceNumber"] = int64(1) << 62 }),
 		put("let the garbage collector delete a block", "an ownerReference to what does not exist", "adds no owners", b, func(obj, _ object) {
 			obj["metadata"].(object)["ownerReferences"] = []any{object{"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "0"}}
 		}),
-		put("hold addresses of its own block for another node", "a free address with node: "+victim, "changes addresses of other nodes", s.block(thief), func(_, spec object) {
-			free := spec["unallocated"].([]any)
-			spec["attributes"] = append(spec["attributes"].([]any), object{"handle_id": "x", "secondary": object{"node": victim}})
-			spec["allocations"].([]any)[int(free[0].(int64))], spec["unallocated"] = len(spec["attributes"].([]any))-1, free[1:]
-		}),
-		{aim: "delete another node's block", by: "plugins", verb: "DELETE", path: crd + "ipamblocks/" + objectnames.Block(b), refused: "tortie-fence-blocks"},
+		put("hold addresses of its own block for another node", "a free address with node: "+victim, "changes addresses of other nodes",
+			s.block(thief), func(_, spec object) {
+				free := spec["unallocated"].([]any)
+				spec["attributes"] = append(spec["attributes"].([]any), object{"handle_id": "x", "secondary": object{"node": victim}})
+				spec["allocations"].([]any)[int(free[0].(int64))], spec["unallocated"] = len(spec["attributes"].([]any))-1, free[1:]
+			}),
+		{aim: "delete another node's block", by: "plugins", verb: "DELETE", path: crd + "ipamblocks/" + objectnames.Block(b),
+			refused: "tortie-fence-blocks"},
 	}
 }
 
@@ -256,11 +269,14 @@ func (s *siege) onHandles(t *testing.T) []request {
 	place := int(s.pod[victim].V4.As4()[3]) - int(s.block(victim).Addr().As4()[3])
 	holder := spec["attributes"].([]any)[int(spec["allocations"].([]any)[place].(int64))].(object)["handle_id"].(string)
 	handle := func(id string) object {
-		return object{"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMHandle", "metadata": object{"name": strings.ToLower(id)}, "spec": object{"handleID": id, "block": object{}}}
+		return object{"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMHandle", "metadata": object{"name": strings.ToLower(id)},
+			"spec": object{"handleID": id, "block": object{}}}
 	}
 	return []request{
-		{aim: "delete the handle of another node's pod", by: "plugins", verb: "DELETE", path: crd + "ipamhandles/" + objectnames.Handle(holder), refused: "tortie-fence-handles"},
-		{aim: "the handle of the tunnel of a node that is still to join, in capitals", by: "plugins", verb: "POST", path: crd + "ipamhandles", body: handle("VXLAN-tunnel-addr-node9"), what: "VXLAN-tunnel-addr-node9", refused: "tortie-fence-handles"},
+		{aim: "delete the handle of another node's pod", by: "plugins", verb: "DELETE", path: crd + "ipamhandles/" + objectnames.Handle(holder),
+			refused: "tortie-fence-handles"},
+		{aim: "the handle of the tunnel of a node that is still to join, in capitals", by: "plugins", verb: "POST", path: crd + "ipamhandles",
+			body: handle("VXLAN-tunnel-addr-node9"), what: "VXLAN-tunnel-addr-node9", refused: "tortie-fence-handles"},
 	}
 }
 
@@ -272,19 +288,31 @@ func (s *siege) onTheCluster(t *testing.T) []request {
 	locked := s.get(t, crd+"clusterinformations/default")
 	locked["spec"].(object)["datastoreReady"] = false
 	return []request{
-		{aim: "a pool over the nodes' network", by: "agent", verb: "POST", path: crd + "ippools", body: custom("IPPool", "evil", object{"cidr": "172.30.0.0/24", "blockSize": 32}), refused: byRBAC},
-		{aim: "disable the pool", by: "agent", verb: "PATCH", path: crd + "ippools/default-ipv4-ippool", body: object{"spec": object{"disabled": true}}, refused: byRBAC},
-		{aim: "a BGP peer of all nodes", by: "agent", verb: "POST", path: crd + "bgppeers", body: custom("BGPPeer", "evil", object{"peerIP": s.is[thief].address, "asNumber": 65009}), refused: byRBAC},
-		{aim: "no mesh any more", by: "agent", verb: "POST", path: crd + "bgpconfigurations", body: custom("BGPConfiguration", "default", object{"nodeToNodeMeshEnabled": false}), refused: byRBAC},
-		{aim: "settings of another node", by: "agent", verb: "POST", path: crd + "felixconfigurations", body: custom("FelixConfiguration", "node."+victim, object{"vxlanPort": 9999}), refused: "tortie-fence-cluster"},
-		{aim: "lock the datastore", by: "agent", verb: "PUT", path: crd + "clusterinformations/default", body: locked, what: "datastoreReady: false", refused: "tortie-fence-cluster"},
-		{aim: "lead the controllers", by: "agent", verb: "PATCH", path: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tortie-kube-controllers", body: object{"spec": object{"holderIdentity": "evil"}}, refused: byRBAC},
-		{aim: "the heartbeat of another node", by: "kubelet", verb: "PATCH", path: "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + victim, body: object{"spec": object{"holderIdentity": "evil"}}, refused: byNode},
-		{aim: "an Event in another node's name", by: "agent", verb: "POST", path: core + "namespaces/default/events", what: "source.host: " + victim, body: object{
-			"apiVersion": "v1", "kind": "Event", "metadata": object{"generateName": "evil", "namespace": "default"}, "type": "Warning", "reason": "InvalidNode", "message": "evil",
-			"involvedObject": object{"kind": "Node", "name": victim}, "source": object{"component": "tortie-node", "host": victim},
-			"reportingComponent": "tortie-node", "reportingInstance": victim,
-		}, refused: "tortie-fence-events"},
+		{aim: "a pool over the nodes' network", by: "agent", verb: "POST", path: crd + "ippools",
+			body: custom("IPPool", "evil", object{"cidr": "172.30.0.0/24", "blockSize": 32}), refused: byRBAC},
+		{aim: "disable the pool", by: "agent", verb: "PATCH", path: crd + "ippools/default-ipv4-ippool",
+			body: object{"spec": object{"disabled": true}}, refused: byRBAC},
+		{aim: "a BGP peer of all nodes", by: "agent", verb: "POST", path: crd + "bgppeers",
+			body: custom("BGPPeer", "evil", object{"peerIP": s.is[thief].address, "asNumber": 65009}), refused: byRBAC},
+		{aim: "no mesh any more", by: "agent", verb: "POST", path: crd + "bgpconfigurations",
+			body: custom("BGPConfiguration", "default", object{"nodeToNodeMeshEnabled": false}), refused: byRBAC},
+		{aim: "settings of another node", by: "agent", verb: "POST", path: crd + "felixconfigurations",
+			body: custom("FelixConfiguration", "node."+victim, object{"vxlanPort": 9999}), refused: "tortie-fence-cluster"},
+		{aim: "lock the datastore", by: "agent", verb: "PUT", path: crd + "clusterinformations/default", body: locked,
+			what: "datastoreReady: false", refused: "tortie-fence-cluster"},
+		{aim: "lead the controllers",
+			by: "agent", verb: "PATCH", path: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tortie-kube-controllers",
+			body: object{"spec": object{"holderIdentity": "evil"}}, refused: byRBAC},
+		{aim: "the heartbeat of another node",
+			by: "kubelet", verb: "PATCH", path: "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + victim,
+			body: object{"spec": object{"holderIdentity": "evil"}}, refused: byNode},
+		{aim: "an Event in another node's name", by: "agent", verb: "POST", path: core + "namespaces/default/events",
+			what: "source.host: " + victim, body: object{
+				"apiVersion": "v1", "kind": "Event", "metadata": object{"generateName": "evil", "namespace": "default"}, "type": "Warning",
+				"reason": "InvalidNode", "message": "evil",
+				"involvedObject": object{"kind": "Node", "name": victim}, "source": object{"component": "tortie-node", "host": victim},
+				"reportingComponent": "tortie-node", "reportingInstance": victim,
+			}, refused: "tortie-fence-events"},
 	}
 }
 
@@ -299,22 +327,32 @@ func notes(pairs ...string) object {
 func (s *siege) onNodesAndPods() []request {
 	address, target := s.is[victim].address, core+"namespaces/default/pods/web"
 	pod := object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": "evil", "namespace": "kube-system"}, "spec": object{
-		"serviceAccountName": "tortie-kube-controllers", "nodeName": thief, "containers": []any{object{"name": "c", "image": "none", "securityContext": object{"privileged": true}}},
+		"serviceAccountName": "tortie-kube-controllers", "nodeName": thief,
+		"containers": []any{object{"name": "c", "image": "none", "securityContext": object{"privileged": true}}},
 	}}
 	node := object{"apiVersion": "v1", "kind": "Node", "metadata": object{"name": "evil"}}
 	return []request{
-		{aim: "another node's address", by: "agent", verb: "PATCH", path: core + "nodes/" + victim + "/status", body: notes("projectcalico.org/IPv4Address", s.is[thief].address+"/24"), refused: "tortie-fence-nodes"},
-		{aim: "another node's address, with the kubelet's credential", by: "kubelet", verb: "PATCH", path: core + "nodes/" + victim + "/status", body: notes("projectcalico.org/IPv4Address", s.is[thief].address+"/24"), refused: "is not allowed"},
-		{aim: "labels that make it a route reflector", by: "agent", verb: "PATCH", path: core + "nodes/" + thief + "/status", body: notes("projectcalico.org/labels", `{"route-reflector":"true"}`), refused: "tortie-fence-nodes"},
-		{aim: "an annotation in other letters", by: "agent", verb: "PATCH", path: core + "nodes/" + thief + "/status", body: notes("projectcalico.org/ipv4address", address+"/24"), refused: "tortie-fence-nodes"},
-		{aim: "a key twice, of which the last counts", by: "agent", verb: "PATCH", path: core + "nodes/" + thief + "/status", body: json.RawMessage(
-			`{"metadata":{"annotations":{"projectcalico.org/VXLANTunnelMACAddr":null,"projectcalico.org/VXLANTunnelMACAddr":"` + s.is[victim].mac + `"}}}`), refused: "tortie-fence-nodes"},
+		{aim: "another node's address", by: "agent", verb: "PATCH", path: core + "nodes/" + victim + "/status",
+			body: notes("projectcalico.org/IPv4Address", s.is[thief].address+"/24"), refused: "tortie-fence-nodes"},
+		{aim: "another node's address, with the kubelet's credential", by: "kubelet", verb: "PATCH", path: core + "nodes/" + victim + "/status",
+			body: notes("projectcalico.org/IPv4Address", s.is[thief].address+"/24"), refused: "is not allowed"},
+		{aim: "labels that make it a route reflector", by: "agent", verb: "PATCH", path: core + "nodes/" + thief + "/status",
+			body: notes("projectcalico.org/labels", `{"route-reflector":"true"}`), refused: "tortie-fence-nodes"},
+		{aim: "an annotation in other letters", by: "agent", verb: "PATCH", path: core + "nodes/" + thief + "/status",
+			body: notes("projectcalico.org/ipv4address", address+"/24"), refused: "tortie-fence-nodes"},
+		{aim: "a key twice, of which the last counts", by: "agent", verb: "PATCH",
+			path: core + "nodes/" + thief + "/status", body: json.RawMessage(
+				`{"metadata":{"annotations":{"projectcalico.org/VXLANTunnelMACAddr":null,"projectcalico.org/VXLANTunnelMACAddr":"` + s.is[victim].mac +
+					`"}}}`), refused: "tortie-fence-nodes"},
 		{aim: "another Node", by: "kubelet", verb: "POST", path: core + "nodes", body: node, refused: "is not allowed"},
 		{aim: "delete another node", by: "agent", verb: "DELETE", path: core + "nodes/" + victim, refused: byRBAC},
-		{aim: "the address of another node's pod, by its annotation", by: "plugins", verb: "PATCH", path: target + "/status", body: notes("cni.projectcalico.org/podIP", ""), refused: "tortie-fence-pods"},
+		{aim: "the address of another node's pod, by its annotation", by: "plugins", verb: "PATCH", path: target + "/status",
+			body: notes("cni.projectcalico.org/podIP", ""), refused: "tortie-fence-pods"},
 		{aim: "delete another node's pod", by: "kubelet", verb: "DELETE", path: target, refused: byNode},
-		{aim: "a privileged pod with the controllers' account", by: "agent", verb: "POST", path: core + "namespaces/kube-system/pods", body: pod, what: "privileged, tortie-kube-controllers", refused: byRBAC},
-		{aim: "such a pod, with the kubelet's credential", by: "kubelet", verb: "POST", path: core + "namespaces/kube-system/pods", body: pod, what: "privileged, tortie-kube-controllers", refused: "can only create"},
+		{aim: "a privileged pod with the controllers' account", by: "agent", verb: "POST", path: core + "namespaces/kube-system/pods", body: pod,
+			what: "privileged, tortie-kube-controllers", refused: byRBAC},
+		{aim: "such a pod, with the kubelet's credential", by: "kubelet", verb: "POST", path: core + "namespaces/kube-system/pods", body: pod,
+			what: "privileged, tortie-kube-controllers", refused: "can only create"},
 	}
 }
 
@@ -330,10 +368,15 @@ func (s *siege) onTokens() []request {
 		return core + "namespaces/kube-system/serviceaccounts/" + account + "/token"
 	}
 	return []request{
-		{aim: "the plugins' token of another node", by: "agent", verb: "POST", path: of("tortie-cni"), body: bound(victim, nil), what: "bound to Node " + victim, refused: "tortie-fence-tokens"},
-		{aim: "a token of no node", by: "agent", verb: "POST", path: of("tortie-cni"), body: object{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": object{}}, what: "bound to nothing", refused: "tortie-fence-tokens"},
-		{aim: "a token for ten years", by: "agent", verb: "POST", path: of("tortie-cni"), body: bound(thief, object{"expirationSeconds": 315360000}), what: "expirationSeconds: 315360000", refused: "tortie-fence-tokens"},
-		{aim: "the controllers' token", by: "agent", verb: "POST", path: of("tortie-kube-controllers"), body: bound(thief, nil), what: "bound to Node " + thief, refused: byRBAC},
-		{aim: "the controllers' token, with the kubelet's credential", by: "kubelet", verb: "POST", path: of("tortie-kube-controllers"), body: bound(thief, nil), what: "bound to Node " + thief, refused: "forbidden"},
+		{aim: "the plugins' token of another node", by: "agent", verb: "POST", path: of("tortie-cni"), body: bound(victim, nil),
+			what: "bound to Node " + victim, refused: "tortie-fence-tokens"},
+		{aim: "a token of no node", by: "agent", verb: "POST", path: of("tortie-cni"), body: object{"apiVersion": "authentication.k8s.io/v1",
+			"kind": "TokenRequest", "spec": object{}}, what: "bound to nothing", refused: "tortie-fence-tokens"},
+		{aim: "a token for ten years", by: "agent", verb: "POST", path: of("tortie-cni"),
+			body: bound(thief, object{"expirationSeconds": 315360000}), what: "expirationSeconds: 315360000", refused: "tortie-fence-tokens"},
+		{aim: "the controllers' token", by: "agent", verb: "POST", path: of("tortie-kube-controllers"), body: bound(thief, nil),
+			what: "bound to Node " + thief, refused: byRBAC},
+		{aim: "the controllers' token, with the kubelet's credential", by: "kubelet", verb: "POST", path: of("tortie-kube-controllers"),
+			body: bound(thief, nil), what: "bound to Node " + thief, refused: "forbidden"},
 	}
 }

@@ -21,8 +21,8 @@ import (
 
 const partAnnotations = "By annotations of its own Node"
 
-// annotations are the writes that the API server accepts, as they are about the thief's own Node. The thief has stopped its agent, which would
-// revert them.
+// annotations are the writes that the API server accepts, as they are about the thief's own Node. The thief has stopped
+// its agent, which would revert them.
 func (s *siege) annotations(t *testing.T) {
 	s.On(t, thief, "kill -STOP $(pgrep -xo kubelet); kill -KILL $(pgrep -xo node)")
 	path := core + "nodes/" + thief + "/status"
@@ -36,11 +36,16 @@ func (s *siege) annotations(t *testing.T) {
 		notes         []string
 		problem, what string
 	}{
-		{"another node's address, and another AS number", "agent", nil, []string{"IPv4Address", v.address + "/24", "ASNumber", "65009"}, "its address " + v.address + " is that of node " + victim + " too", ""},
-		{"another node's address, and its kubelet reports it", "agent", internalIP(v.address), []string{"IPv4Address", v.address + "/24"}, "its address " + v.address + " is that of node " + victim + " too", "its InternalIP too"},
-		{"an address in another node's block", "agent", nil, []string{"IPv4Address", inside + "/32"}, "its address " + inside + " lies in block", ""},
-		{"an address in another node's block, and its kubelet reports it", "agent", internalIP(inside), []string{"IPv4Address", inside + "/32"}, "its address " + inside + " lies in block", "its InternalIP too"},
-		{"another node's end of VXLAN tunnels", "agent", nil, []string{"IPv4VXLANTunnelAddr", v.end}, "its end of VXLAN tunnels, " + v.end + ", lies in none of its blocks", ""},
+		{"another node's address, and another AS number", "agent", nil, []string{"IPv4Address", v.address + "/24", "ASNumber", "65009"},
+			"its address " + v.address + " is that of node " + victim + " too", ""},
+		{"another node's address, and its kubelet reports it", "agent", internalIP(v.address), []string{"IPv4Address", v.address + "/24"},
+			"its address " + v.address + " is that of node " + victim + " too", "its InternalIP too"},
+		{"an address in another node's block", "agent", nil, []string{"IPv4Address", inside + "/32"},
+			"its address " + inside + " lies in block", ""},
+		{"an address in another node's block, and its kubelet reports it", "agent", internalIP(inside), []string{"IPv4Address", inside + "/32"},
+			"its address " + inside + " lies in block", "its InternalIP too"},
+		{"another node's end of VXLAN tunnels", "agent", nil, []string{"IPv4VXLANTunnelAddr", v.end},
+			"its end of VXLAN tunnels, " + v.end + ", lies in none of its blocks", ""},
 		{"an address that is none", "kubelet", nil, []string{"IPv4Address", "0.0.0.0/0"}, "0.0.0.0/0 cannot be a node's address", ""},
 		{"an address of several hosts", "kubelet", nil, []string{"IPv4Address", "224.0.0.1/4"}, "224.0.0.1/4 cannot be a node's address", ""},
 		{"the MAC of another node's end", "kubelet", nil, []string{"VXLANTunnelMACAddr", v.mac}, "has the MAC of node " + victim, ""},
@@ -79,7 +84,8 @@ func (s *siege) tunnelOfAnother(t *testing.T, path string, meant object) {
 		server, node := s.inside(t, s.tenants["server"]), at(s.is[witness].address, 10250)
 		errtest.Must(t, connect(server.NS, node))
 		s.must(t, request{by: "admin", verb: "POST", path: clusterPolicies, body: object{
-			"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": object{"name": "no-nodes"}, "spec": object{
+			"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+			"metadata": object{"name": "no-nodes"}, "spec": object{
 				"tier": "Admin", "priority": 1, "subject": object{"namespaces": object{"matchLabels": object{"kubernetes.io/metadata.name": "team"}}},
 				"egress": []object{{"name": "no-nodes", "action": "Deny", "to": []object{{"nodes": object{}}}}},
 			},
@@ -96,7 +102,8 @@ func (s *siege) tunnelOfAnother(t *testing.T, path string, meant object) {
 		s.tells(t, "is said to be the address of a tunnel device, and lies in no block of this node")
 		serves(t, server.NS, at(s.web.Status.PodIP, 80), "web")
 		s.inVain(t)
-		s.record.add(row{part: partAnnotations, aim: aim, tried: r.String(), answer: "no address of a node to policies: the pod is reached", seen: victim + ": `node status`"})
+		s.record.add(row{part: partAnnotations, aim: aim, tried: r.String(), answer: "no address of a node to policies: the pod is reached",
+			seen: victim + ": `node status`"})
 		s.restore(t, path, meant)
 	})
 }
@@ -110,7 +117,9 @@ func lastOf(b netip.Prefix) netip.Addr {
 
 // internalIP returns a Node status with an InternalIP.
 func internalIP(a string) object {
-	return object{"status": object{"addresses": []any{object{"type": "InternalIP", "address": a}, object{"type": "Hostname", "address": thief}}}}
+	return object{
+		"status": object{"addresses": []any{object{"type": "InternalIP", "address": a}, object{"type": "Hostname", "address": thief}}},
+	}
 }
 
 // restore restores the Node of the thief, and waits until the witness reports no problem.
@@ -172,7 +181,8 @@ func (s *siege) speaker(t *testing.T) {
 			session.Send(bgptest.UpdateMessage(c.hop, 100, c.prefix), bgptest.Message(bgptest.Keepalive))
 			why := s.refusal(t, c.prefix, c.why)
 			s.inVain(t)
-			s.record.add(row{part: partBGP, aim: "announce " + c.aim, tried: c.prefix.String() + " via " + c.hop.String(), answer: "no route: " + why, seen: witness + ": `node routes`, refused"})
+			s.record.add(row{part: partBGP, aim: "announce " + c.aim, tried: c.prefix.String() + " via " + c.hop.String(),
+				answer: "no route: " + why, seen: witness + ": `node routes`, refused"})
 		})
 	}
 	t.Run("too many prefixes", func(t *testing.T) {
@@ -222,7 +232,8 @@ func (s *siege) flood(t *testing.T, session *bgptest.Raw, hop netip.Addr) {
 	})
 	s.event(t, "PeerHeldDown", thief)
 	s.inVain(t)
-	s.record.add(row{part: partBGP, aim: "announce too much", tried: fmt.Sprintf("%d prefixes", len(some)), answer: "the session is closed, for a minute at least", seen: seen + "; Event PeerHeldDown"})
+	s.record.add(row{part: partBGP, aim: "announce too much", tried: fmt.Sprintf("%d prefixes", len(some)),
+		answer: "the session is closed, for a minute at least", seen: seen + "; Event PeerHeldDown"})
 }
 
 // silent opens connections and sends nothing.
@@ -252,7 +263,8 @@ func (s *siege) silent(t *testing.T, host *bgptest.Host, to netip.Addr) {
 		if kept > few {
 			t.Errorf("%s keeps %d of %d connections", witness, kept, count)
 		}
-		s.record.add(row{part: partBGP, aim: "keep the speaker busy", tried: fmt.Sprintf("%d connections that say nothing, from the node's address", count),
+		s.record.add(row{part: partBGP, aim: "keep the speaker busy",
+			tried:  fmt.Sprintf("%d connections that say nothing, from the node's address", count),
 			answer: fmt.Sprintf("at most %d are kept; sessions of others stay", few), seen: witness + ": `node peers`: " + s.down(t)})
 	})
 }
@@ -288,15 +300,18 @@ func (s *siege) unknown(t *testing.T) {
 			})
 		})
 		s.inVain(t)
-		s.record.add(row{part: partBGP, aim: "a BGP session from an address of no node", tried: "connect from " + outsider, answer: "closed", seen: seen})
+		s.record.add(row{part: partBGP, aim: "a BGP session from an address of no node", tried: "connect from " + outsider,
+			answer: "closed", seen: seen})
 	})
 	t.Run("VXLAN from an unknown address", func(t *testing.T) {
-		kind, b := netnstest.Datagram(netip.MustParseAddrPort(outsider+":4789"), netip.MustParseAddrPort(at(s.is[victim].address, 4789)), s.encapsulated())
+		kind, b := netnstest.Datagram(netip.MustParseAddrPort(outsider+":4789"),
+			netip.MustParseAddrPort(at(s.is[victim].address, 4789)), s.encapsulated())
 		seen := s.counted(t, victim, dropped("vxlan-from-stranger"), func() {
 			ns.Send(t, "eth0", netnstest.Frame(mac(t, ns, "eth0"), mac(t, s.hosts[victim], "eth0"), kind, b))
 		})
 		s.inVain(t)
-		s.record.add(row{part: partBGP, aim: "VXLAN from an address of no node", tried: "a pod's packet inside, from " + outsider, answer: "dropped", seen: seen})
+		s.record.add(row{part: partBGP, aim: "VXLAN from an address of no node", tried: "a pod's packet inside, from " + outsider,
+			answer: "dropped", seen: seen})
 	})
 }
 

@@ -85,10 +85,12 @@ func (h *tenant) secondLink(t *testing.T) {
 	}
 	web, here, there := h.web.Status.PodIP, h.is[victim], h.is[witness]
 	by("packets with its own address, past its egress policy", "UDP from its address to "+web, datagram(at(h.raw.V4, 53), at(web, 53), nil))
-	by("packets with another pod's address", "UDP from "+h.pod[witness].V4.String()+" to "+web, datagram(at(h.pod[witness].V4, 53), at(web, 53), nil))
+	by("packets with another pod's address", "UDP from "+h.pod[witness].V4.String()+" to "+web,
+		datagram(at(h.pod[witness].V4, 53), at(web, 53), nil))
 	by("packets with another pod's address, IPv6", "UDP from "+h.pod[witness].V6.String()+" to "+h.pod[victim].V6.String(),
 		datagram(at(h.pod[witness].V6, 53), at(h.pod[victim].V6, 53), nil))
-	by("VXLAN with a node's address", "UDP from "+there.address+" to "+here.address+":4789", datagram(at(there.address, 4789), at(here.address, 4789), h.encapsulated()))
+	by("VXLAN with a node's address", "UDP from "+there.address+" to "+here.address+":4789",
+		datagram(at(there.address, 4789), at(here.address, 4789), h.encapsulated()))
 }
 
 func datagram(src, dst string, data []byte) func() (uint16, []byte) {
@@ -114,12 +116,14 @@ func (h *tenant) forged(t *testing.T) {
 	h.drop(t, "packets with another pod's address", "UDP from "+h.pod[witness].V4.String()+" to "+web, "spoofed-from-pod", func() {
 		h.send(t, datagram(at(h.pod[witness].V4, 53), at(web, 53), nil))
 	})
-	h.drop(t, "packets with another pod's address, IPv6", "UDP from "+h.pod[witness].V6.String()+" to "+h.pod[victim].V6.String(), "spoofed-from-pod", func() {
-		h.send(t, datagram(at(h.pod[witness].V6, 53), at(h.pod[victim].V6, 53), nil))
-	})
-	h.drop(t, "VXLAN with a node's address", "UDP from "+h.is[witness].address+" to "+h.is[victim].address+":4789", "spoofed-from-pod", func() {
-		h.send(t, datagram(at(h.is[witness].address, 4789), at(h.is[victim].address, 4789), h.encapsulated()))
-	})
+	h.drop(t, "packets with another pod's address, IPv6", "UDP from "+h.pod[witness].V6.String()+" to "+h.pod[victim].V6.String(),
+		"spoofed-from-pod", func() {
+			h.send(t, datagram(at(h.pod[witness].V6, 53), at(h.pod[victim].V6, 53), nil))
+		})
+	h.drop(t, "VXLAN with a node's address", "UDP from "+h.is[witness].address+" to "+h.is[victim].address+":4789",
+		"spoofed-from-pod", func() {
+			h.send(t, datagram(at(h.is[witness].address, 4789), at(h.is[victim].address, 4789), h.encapsulated()))
+		})
 	h.drop(t, "services on 127.0.0.1 of its node", "a frame to 127.0.0.1:9099", "loopback-from-pod", func() {
 		h.send(t, datagram(at(own, 53), at("127.0.0.1", 9099), nil))
 	})
@@ -159,7 +163,8 @@ func (h *tenant) neighbours(t *testing.T) {
 		var frames [][]byte
 		for _, a := range []string{h.web.Status.PodIP, h.pod[witness].V4.String(), h.is[witness].address, h.is[victim].address} {
 			for _, op := range []byte{1, 2} {
-				frames = append(frames, netnstest.ARP(op, h.mac, netip.MustParseAddr(a), gateway), netnstest.ARP(op, h.mac, netip.MustParseAddr(a), netip.MustParseAddr(a)))
+				frames = append(frames, netnstest.ARP(op, h.mac, netip.MustParseAddr(a), gateway),
+					netnstest.ARP(op, h.mac, netip.MustParseAddr(a), netip.MustParseAddr(a)))
 			}
 		}
 		for i := range 2000 {
@@ -177,14 +182,16 @@ func (h *tenant) neighbours(t *testing.T) {
 		}
 		h.inVain(t)
 		h.record.add(row{part: partPods, aim: "ARP for others' addresses, and from 2,000", tried: "requests and replies for pods and nodes",
-			answer: "no entry in node2's table of neighbours but of the pod's own address", seen: "nowhere: the kernel ignores them, and counts none"})
+			answer: "no entry in node2's table of neighbours but of the pod's own address",
+			seen:   "nowhere: the kernel ignores them, and counts none"})
 	})
 	h.drop(t, "neighbour discovery from 1,000 addresses", "router and neighbour solicitations", "neighbours-from-pod", func() {
 		var frames [][]byte
 		to := netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
 		for i := range 1000 {
 			body := slices.Concat([]byte{135, 0, 0, 0, 0, 0, 0, 0}, to.AsSlice(), []byte{1, 1}, h.mac)
-			kind, b := netnstest.Packet(netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 14: byte(i >> 8), 15: byte(i)}), to, unix.IPPROTO_ICMPV6, 255, body, 2)
+			kind, b := netnstest.Packet(netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 14: byte(i >> 8), 15: byte(i)}), to,
+				unix.IPPROTO_ICMPV6, 255, body, 2)
 			frames = append(frames, netnstest.Frame(h.mac, hostMAC, kind, b))
 		}
 		h.raw.Send(t, "eth0", frames...)
@@ -206,7 +213,8 @@ func (h *tenant) annotated(t *testing.T) {
 			defer h.Kubectl(t, "delete", "pod", name, "--now")
 			text := h.sandboxRefused(t, name, c.message)
 			h.inVain(t)
-			h.record.add(row{part: partPods, aim: c.aim, tried: c.key + ": " + c.value, answer: text, seen: "Event FailedCreatePodSandBox of the pod"})
+			h.record.add(row{part: partPods, aim: c.aim, tried: c.key + ": " + c.value, answer: text,
+				seen: "Event FailedCreatePodSandBox of the pod"})
 		})
 	}
 }
@@ -214,17 +222,21 @@ func (h *tenant) annotated(t *testing.T) {
 // idle returns a pod on the victim's node.
 func idle(name string, annotations map[string]string) *corev1.Pod {
 	now := int64(0)
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations, Labels: map[string]string{"app": name}}, Spec: corev1.PodSpec{
-		NodeName: victim, TerminationGracePeriodSeconds: &now,
-		Containers: []corev1.Container{{Name: "c", Image: "docker.io/tortie-net/debug:dev", ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "infinity"}}},
-	}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations, Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{
+			NodeName: victim, TerminationGracePeriodSeconds: &now,
+			Containers: []corev1.Container{
+				{Name: "c", Image: "docker.io/tortie-net/debug:dev", ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "infinity"}},
+			},
+		}}
 }
 
 // sandboxRefused waits until the runtime reports why a pod has no network.
 func (s *siege) sandboxRefused(t *testing.T, name, words string) (text string) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {
-		list, err := s.client.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedCreatePodSandBox,involvedObject.name=" + name})
+		list, err := s.client.CoreV1().Events(namespace).List(t.Context(),
+			metav1.ListOptions{FieldSelector: "reason=FailedCreatePodSandBox,involvedObject.name=" + name})
 		if err != nil {
 			return err
 		}
@@ -240,7 +252,8 @@ func (s *siege) sandboxRefused(t *testing.T, name, words string) (text string) {
 	return text
 }
 
-// translated uses the DNAT of kube-proxy and portmap: packets to a node's address lead to a pod, and packets to a Service to a node.
+// translated uses the DNAT of kube-proxy and portmap: packets to a node's address lead to a pod, and packets to a
+// Service to a node.
 func (h *tenant) translated(t *testing.T) {
 	t.Run("host port of VXLAN", func(t *testing.T) {
 		h.porter(t, corev1.ContainerPort{ContainerPort: 4789, HostPort: 4789, Protocol: corev1.ProtocolUDP})
@@ -251,7 +264,8 @@ func (h *tenant) translated(t *testing.T) {
 		if err := connect(h.hosts[witness], at(h.is[victim].address, 179)); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("a new connection to BGP of %s: %v, want it refused by the pod, which does not listen", victim, err)
 		}
-		h.flows(t, "new BGP sessions of a node, by a host port", "hostPort 179/TCP", "new connections are the pod's, which is a known gap; sessions that are up, and routes, stay")
+		h.flows(t, "new BGP sessions of a node, by a host port", "hostPort 179/TCP",
+			"new connections are the pod's, which is a known gap; sessions that are up, and routes, stay")
 	})
 	t.Run("external address of VXLAN", func(t *testing.T) {
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "porter"}, Spec: corev1.ServiceSpec{
@@ -287,7 +301,8 @@ func (h *tenant) porter(t *testing.T, port corev1.ContainerPort) {
 
 // translates returns nil once kube-proxy has rules for a Service's external address.
 func (h *tenant) translates(t *testing.T, port string) error {
-	if text := h.hosts[victim].Run(t, "nft", "list", "map", "ip", "kube-proxy", "service-ips"); !strings.Contains(text, h.is[victim].address+" . udp . "+port) {
+	if text := h.hosts[victim].Run(t, "nft", "list", "map", "ip", "kube-proxy", "service-ips"); !strings.Contains(text,
+		h.is[victim].address+" . udp . "+port) {
 		return fmt.Errorf("rules of kube-proxy: %s", text)
 	}
 	return nil
@@ -306,7 +321,8 @@ func (h *tenant) flows(t *testing.T, aim, tried, answer string) {
 	h.record.add(row{part: partPods, aim: aim, tried: tried, answer: answer, seen: "the pod's or Service's own object"})
 }
 
-// detour sends packets through another node: to the node port of a Service whose endpoints are nodes. The node masquerades what it translates.
+// detour sends packets through another node: to the node port of a Service whose endpoints are nodes. The node
+// masquerades what it translates.
 func (h *tenant) detour(t *testing.T) {
 	for _, c := range []struct {
 		aim, reason string
@@ -326,13 +342,15 @@ func (h *tenant) detour(t *testing.T) {
 		t.Run(c.aim, func(t *testing.T) {
 			const port = 30179
 			meta := metav1.ObjectMeta{Name: "detour", Labels: map[string]string{"kubernetes.io/service-name": "detour"}}
-			service := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: c.port, NodePort: port, Protocol: c.protocol}}}}
+			service := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
+				Ports: []corev1.ServicePort{{Port: c.port, NodePort: port, Protocol: c.protocol}}}}
 			if _, err := h.client.CoreV1().Services(namespace).Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			defer h.Kubectl(t, "delete", "service,endpointslice", "detour")
 			slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
-				Ports: []discoveryv1.EndpointPort{{Port: &c.port, Protocol: &c.protocol}}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{h.is[witness].address}}}}
+				Ports:     []discoveryv1.EndpointPort{{Port: &c.port, Protocol: &c.protocol}},
+				Endpoints: []discoveryv1.Endpoint{{Addresses: []string{h.is[witness].address}}}}
 			if _, err := h.client.DiscoveryV1().EndpointSlices(namespace).Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -345,7 +363,8 @@ func (h *tenant) detour(t *testing.T) {
 				return nil
 			})
 			h.inVain(t)
-			h.record.add(row{part: partPods, aim: c.aim, tried: fmt.Sprintf("endpoint %s, port %d/%s, nodePort %d of master", h.is[witness].address, c.port, c.protocol, port),
+			h.record.add(row{part: partPods, aim: c.aim,
+				tried:  fmt.Sprintf("endpoint %s, port %d/%s, nodePort %d of master", h.is[witness].address, c.port, c.protocol, port),
 				answer: "dropped", seen: witness + ": `" + dropped(c.reason) + "`"})
 		})
 	}

@@ -36,13 +36,13 @@ const attackIntro = `<!-- Written by make attack; what it does is in internal/te
 [attack.csv](attack.csv) has the %d attacks of make attack: what was tried, what came back, and where it is seen. The nodes that were not
 attacked lost [no packet](#effect-on-others).
 
-A real cluster of three nodes in [the lab](lab.md), dual stack, VXLAN for IPv4, no encapsulation for IPv6. The attacker is root on node1, with
-its agent's, plugins' and kubelet's tokens, and has two pods on node2, one with the runtime's default capabilities (including NET_RAW), one
-without any. Another attacker may write pods and policies of namespace tenant: he wants to reach SERVER, a pod of another namespace on node2, to
-which his pods, a host outside and the pod on node1 send all the time, and which an administrator's policies protect. Meanwhile pods on master and
-node2 talk. After each attack routes, tunnel neighbours and sessions of master and node2 are compared with those before the first one. A refusal
-(403) is in the API server's audit log; one by a policy also in apiserver_validating_admission_policy_check_total. Other signs are on nodes that are
-not the attacker's. Addresses and blocks are replaced by
+A real cluster of three nodes in [the lab](lab.md), dual stack, VXLAN for IPv4, no encapsulation for IPv6. The attacker is root on node1,
+with its agent's, plugins' and kubelet's tokens, and has two pods on node2, one with the runtime's default capabilities (including NET_RAW),
+one without any. Another attacker may write pods and policies of namespace tenant: he wants to reach SERVER, a pod of another namespace on
+node2, to which his pods, a host outside and the pod on node1 send all the time, and which an administrator's policies protect. Meanwhile
+pods on master and node2 talk. After each attack routes, tunnel neighbours and sessions of master and node2 are compared with those before
+the first one. A refusal (403) is in the API server's audit log; one by a policy also in apiserver_validating_admission_policy_check_total.
+Other signs are on nodes that are not the attacker's. Addresses and blocks are replaced by
 their owners' names. [The tests of each attack](defences.csv); [what the attacker can still
 do](security.md#a-stolen-node).
 
@@ -77,7 +77,8 @@ func (r *record) write(t *testing.T, s *siege) {
 // refusal finds who of the API server refuses: a policy says its name first.
 var refusal = regexp.MustCompile(`^403(, tortie-fence-[a-z]+)?: `)
 
-// outcome says what came back and where that is seen. Of a refusal, who refused is enough: docs/troubleshooting.md has the words.
+// outcome says what came back and where that is seen. Of a refusal, who refused is enough: docs/troubleshooting.md has
+// the words.
 func outcome(w row) (answer, seen string) {
 	switch found := refusal.FindStringSubmatch(w.answer); {
 	case found == nil:

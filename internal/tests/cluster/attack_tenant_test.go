@@ -30,9 +30,10 @@ const (
 	ofTenant = crd + "namespaces/tenant/"
 )
 
-// tenancy is the siege of a server, which an administrator's policies protect, by who may write objects of another namespace. Five send datagrams to
-// the server all the time, each from a new port, and what reaches it is counted by sender: friend, of the server's namespace; evil and other, of the
-// tenant's; outsider; and traffic, the pod on the thief's node.
+// tenancy is the siege of a server, which an administrator's policies protect, by who may write objects of another
+// namespace. Five send datagrams to the server all the time, each from a new port, and what reaches it is counted by
+// sender: friend, of the server's namespace; evil and other, of the tenant's; outsider; and traffic, the pod on the
+// thief's node.
 type tenancy struct {
 	*siege
 	server *meshtest.Pod
@@ -92,7 +93,8 @@ func (s *siege) tenantsObjects(t *testing.T) {
 	h.links(t)
 }
 
-// send sends datagrams that say who sends, each from a new port, so that none belongs to a connection of an earlier one.
+// send sends datagrams that say who sends, each from a new port, so that none belongs to a connection of an earlier
+// one.
 func send(ctx context.Context, name, from string, to netip.AddrPort) error {
 	for tick := time.Tick(20 * time.Millisecond); ctx.Err() == nil; <-tick {
 		d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}
@@ -218,7 +220,8 @@ func (s *siege) tells(t *testing.T, words string) {
 // unlisted comes first: an agent that follows all pods once does so for long.
 func (h *tenancy) unlisted(t *testing.T) {
 	h.attack(t, attempt{
-		aim: "send while the pods are not listed that an Allow leaves out", who: "evil", tried: "to a new policy, Allow all but role == 'untrusted', while agents may not list pods", policies: []object{ingress(h.friends())},
+		aim: "send while the pods are not listed that an Allow leaves out", who: "evil",
+		tried: "to a new policy, Allow all but role == 'untrusted', while agents may not list pods", policies: []object{ingress(h.friends())},
 		answer: "denied; others are allowed once pods are listed", seen: victim + ": `node status`",
 		do: func(t *testing.T) {
 			list := h.withhold(t)
@@ -235,7 +238,8 @@ func (h *tenancy) unlisted(t *testing.T) {
 func (h *tenancy) withhold(t *testing.T) (list func()) {
 	const path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/tortie-node"
 	all := field[[]any](h.get(t, path), "rules")
-	without := slices.DeleteFunc(slices.Clone(all), func(r any) bool { return slices.Contains(field[[]any](r.(object), "resources"), any("pods")) })
+	without := slices.DeleteFunc(slices.Clone(all),
+		func(r any) bool { return slices.Contains(field[[]any](r.(object), "resources"), any("pods")) })
 	set := func(rules []any) {
 		h.must(t, request{by: "admin", verb: "PATCH", path: path, body: object{"rules": rules}, what: "rules"})
 	}
@@ -249,7 +253,8 @@ func (h *tenancy) joined(t *testing.T) {
 		return object{"serviceAccounts": object{"names": names}, "namespaceSelector": "all()"}
 	}
 	h.attack(t, attempt{
-		aim: "an account `evil,worse`, in place of an administrator's Deny of evil and worse", who: "evil", tried: "owner: POST networkpolicies, Deny from serviceAccounts.names: [\"evil,worse\"]",
+		aim: "an account `evil,worse`, in place of an administrator's Deny of evil and worse", who: "evil",
+		tried:    "owner: POST networkpolicies, Deny from serviceAccounts.names: [\"evil,worse\"]",
 		policies: []object{ingress(rule("Deny", accounts("evil", "worse")), object{"action": "Allow"})},
 		answer:   "denied as before; the tenant's rule is closed", seen: victim + ": `node status`",
 		do: func(t *testing.T) {
@@ -288,16 +293,19 @@ func (h *tenancy) create(t *testing.T, p *corev1.Pod) {
 }
 
 func (h *tenancy) gone(t *testing.T, pod string) {
-	if _, err := h.Do(context.Background(), "kubectl", "delete", "pod", pod, "--namespace", "tenant", "--ignore-not-found", "--now"); err != nil {
+	if _, err := h.Do(context.Background(), "kubectl", "delete", "pod", pod, "--namespace", "tenant",
+		"--ignore-not-found", "--now"); err != nil {
 		t.Error(err)
 	}
 }
 
 func (h *tenancy) unnamed(t *testing.T) {
 	h.attack(t, attempt{
-		aim: "send against a Deny of accounts by labels that has an empty list of names", who: "evil", tried: "serviceAccounts: {names: [], selector: role == 'untrusted'}",
-		policies: []object{ingress(rule("Deny", object{"serviceAccounts": object{"names": []string{}, "selector": "role == 'untrusted'"}}), object{"action": "Allow"})},
-		answer:   "denied", seen: arrived,
+		aim: "send against a Deny of accounts by labels that has an empty list of names", who: "evil",
+		tried: "serviceAccounts: {names: [], selector: role == 'untrusted'}",
+		policies: []object{ingress(rule("Deny", object{"serviceAccounts": object{"names": []string{}, "selector": "role == 'untrusted'"}}),
+			object{"action": "Allow"})},
+		answer: "denied", seen: arrived,
 		do: func(t *testing.T) { h.passes(t, "other") },
 	})
 }
@@ -322,24 +330,29 @@ func (h *tenancy) sets(t *testing.T) {
 	})
 }
 
-// claim creates a pod that never starts, whose annotation says what nobody has reported. One object later a label of another pod counts.
+// claim creates a pod that never starts, whose annotation says what nobody has reported. One object later a label of
+// another pod counts.
 func (h *tenancy) claim(t *testing.T) {
 	known := object{"selector": "has(known)", "namespaceSelector": "projectcalico.org/name == 'tenant'"}
 	apiServer := strings.Fields(h.Kubectl(t, "get", "endpoints", "kubernetes", "-o", "jsonpath={.subsets[0].addresses[0].ip}"))[0]
 	names := strings.Join([]string{outsider + "/32", apiServer + "/32", h.web.Status.PodIP + "/32"}, ",")
 	p := idle("claim", map[string]string{"cni.projectcalico.org/podIPs": names})
 	p.Labels["known"], p.Spec.NodeName = "yes", witness
-	p.Spec.Volumes = []corev1.Volume{{Name: "never", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "never"}}}}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "never", VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "never"}},
+	}}}
 	both := ingress(h.friends(), rule("Allow", known))
 	both["types"], both["egress"] = []string{"Ingress", "Egress"}, []object{{"action": "Deny", "destination": known}, {"action": "Allow"}}
 	h.attack(t, attempt{
-		aim: "others' addresses for a pod that never starts, to allow a host outside what the pod may, and to deny others what it may not", who: "outsider",
+		aim:   "others' addresses for a pod that never starts, to allow a host outside what the pod may, and to deny others what it may not",
+		who:   "outsider",
 		tried: "cni.projectcalico.org/podIPs: " + names, policies: []object{both},
 		answer: "the host is denied; the API server and the pod with this address are reached", seen: arrived,
 		do: func(t *testing.T) {
 			h.create(t, p)
 			t.Cleanup(func() { h.gone(t, "claim") })
-			h.must(t, request{by: "owner", verb: "PATCH", path: core + "namespaces/tenant/pods/other", body: object{"metadata": object{"labels": object{"known": "yes"}}}})
+			h.must(t, request{by: "owner", verb: "PATCH", path: core + "namespaces/tenant/pods/other",
+				body: object{"metadata": object{"labels": object{"known": "yes"}}}})
 			h.passes(t, "other")
 			if err := connect(h.server.NS, "10.96.0.1:443"); err != nil {
 				t.Errorf("the API server: %v", err)
@@ -351,8 +364,8 @@ func (h *tenancy) claim(t *testing.T) {
 	})
 }
 
-// stale lets the annotation of the pod on the thief's node, whose labels are allowed, say another address than the status: as when its sandbox was made
-// anew, and the next pod may have its address.
+// stale lets the annotation of the pod on the thief's node, whose labels are allowed, say another address than the
+// status: as when its sandbox was made anew, and the next pod may have its address.
 func (h *tenancy) stale(t *testing.T) {
 	p := h.pod[thief]
 	note := func(v4 string) request {
@@ -363,7 +376,8 @@ func (h *tenancy) stale(t *testing.T) {
 	t.Run(aim, func(t *testing.T) {
 		defer h.clean(t)
 		h.must(t, note(p.V4.String()))
-		h.protect(t, 0, ingress(h.friends(), rule("Allow", object{"selector": "app == 'traffic'", "namespaceSelector": "projectcalico.org/name == 'default'"})))
+		h.protect(t, 0,
+			ingress(h.friends(), rule("Allow", object{"selector": "app == 'traffic'", "namespaceSelector": "projectcalico.org/name == 'default'"})))
 		h.denied(t, "evil")
 		h.passes(t, "traffic")
 		h.must(t, note(lastOf(h.block(thief)).String()))
@@ -379,7 +393,8 @@ func (h *tenancy) stale(t *testing.T) {
 func (h *tenancy) links(t *testing.T) {
 	names := []string{"cilium_host", "antrea-gw0", "kube-ipvs0"}
 	h.attack(t, attempt{
-		aim: "with CAP_NET_ADMIN, links of other engines' names on its node", who: "evil", tried: "RTM_NEWLINK with IFLA_TARGET_NETNSID 0: " + strings.Join(names, ", "),
+		aim: "with CAP_NET_ADMIN, links of other engines' names on its node", who: "evil",
+		tried:    "RTM_NEWLINK with IFLA_TARGET_NETNSID 0: " + strings.Join(names, ", "),
 		policies: []object{ingress(h.friends())},
 		answer:   "policies stay in force: denied", seen: victim + ": `node status`",
 		do: func(t *testing.T) {

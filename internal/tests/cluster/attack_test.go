@@ -33,8 +33,8 @@ const thief, victim, witness = "node1", "node2", "master"
 
 var honest = []string{witness, victim}
 
-// siege is a cluster in which the attacker is root on one node and has its tokens, and runs pods on another, while pods of the other nodes
-// exchange traffic.
+// siege is a cluster in which the attacker is root on one node and has its tokens, and runs pods on another, while pods
+// of the other nodes exchange traffic.
 type siege struct {
 	*world
 	by     map[string]rest.Interface // clients of the API server: admin, and agent, plugins and kubelet with the thief's tokens
@@ -60,8 +60,8 @@ type machine struct {
 	blocks                      []netip.Prefix
 }
 
-// TestAttack runs all known attacks on a cluster under traffic. Each is denied by the API server or reported by a node other than the
-// attacker's, no packet of others is lost, and no address changes its holder.
+// TestAttack runs all known attacks on a cluster under traffic. Each is denied by the API server or reported by a node
+// other than the attacker's, no packet of others is lost, and no address changes its holder.
 func TestAttack(t *testing.T) {
 	tier.All(t)
 	s := newSiege(t)
@@ -86,7 +86,8 @@ func newSiege(t *testing.T) *siege {
 	t.Helper()
 	w := newWorld(t, "-ipv6", "-image", labtest.BuildImage(t, labtest.Root(), "dev"))
 	w.Kubectl(t, "apply", "-f", labtest.ClusterNetworkPolicyDefinition(t))
-	w.Release(t, "install", "dev", append(slices.Clone(dualStack), "--set", `ipPool.vxlanMode=Always,controllers.nodeSelector.kubernetes\.io/hostname=`+witness)...)
+	w.Release(t, "install", "dev",
+		append(slices.Clone(dualStack), "--set", `ipPool.vxlanMode=Always,controllers.nodeSelector.kubernetes\.io/hostname=`+witness)...)
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
 	w.exclusive(t)
@@ -94,7 +95,8 @@ func newSiege(t *testing.T) *siege {
 	w.apply(t, "attack.yaml")
 	w.apply(t, "tenants.yaml")
 	w.ends = map[string]*meshtest.Pod{}
-	s := &siege{world: w, by: map[string]rest.Interface{}, hosts: map[string]*netnstest.NS{}, pod: map[string]*meshtest.Pod{}, talker: map[string]string{}, is: map[string]*machine{}, tenants: map[string]*corev1.Pod{}}
+	s := &siege{world: w, by: map[string]rest.Interface{}, hosts: map[string]*netnstest.NS{}, pod: map[string]*meshtest.Pod{},
+		talker: map[string]string{}, is: map[string]*machine{}, tenants: map[string]*corev1.Pod{}}
 	w.rolledOut(t, "daemonset/traffic")
 	s.web = w.readyPods(t, "attacked", 1)[0]
 	w.readyPods(t, "hostile", 2)
@@ -189,8 +191,8 @@ func (s *siege) block(node string) netip.Prefix {
 	return s.is[node].blocks[i]
 }
 
-// settled waits until the honest nodes have a session with every other node, and routes to all blocks and nothing else: an address is announced
-// by itself until the announcing node has seen that the block is its own.
+// settled waits until the honest nodes have a session with every other node, and routes to all blocks and nothing else:
+// an address is announced by itself until the announcing node has seen that the block is its own.
 func (s *siege) settled(t *testing.T) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {
@@ -226,7 +228,8 @@ func (s *siege) allRoutes(t *testing.T) map[string][]string {
 	all := map[string][]string{}
 	for _, node := range honest {
 		for _, args := range [][]string{
-			{"ip", "-4", "route"}, {"ip", "-6", "route", "show", "proto", "84"}, {"ip", "neigh", "show", "dev", "vxlan.calico"}, {"bridge", "fdb", "show", "dev", "vxlan.calico"},
+			{"ip", "-4", "route"}, {"ip", "-6", "route", "show", "proto", "84"}, {"ip", "neigh", "show", "dev", "vxlan.calico"},
+			{"bridge", "fdb", "show", "dev", "vxlan.calico"},
 		} {
 			for line := range strings.Lines(s.hosts[node].Run(t, args[0], args[1:]...)) {
 				if what := strings.Fields(line); len(what) > 0 && !s.own[what[0]] && !strings.Contains(line, " dev cali") {
@@ -322,8 +325,8 @@ func (s *siege) reported(t *testing.T, words string) (problem, seen string) {
 	return problem, fmt.Sprintf("%s: `node status`; Event %s", witness, s.event(t, "", words))
 }
 
-// event waits for an Event from an honest node with this reason, if one is given, that contains these words or is about the Node with this
-// name.
+// event waits for an Event from an honest node with this reason, if one is given, that contains these words or is about
+// the Node with this name.
 func (s *siege) event(t *testing.T, want, words string) (reason string) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {

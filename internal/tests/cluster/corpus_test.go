@@ -34,17 +34,19 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// answerTime is how long an answer may take: nobody listens, so that a kernel answers, or a policy has dropped the packet.
+// answerTime is how long an answer may take: nobody listens, so that a kernel answers, or a policy has dropped the
+// packet.
 const answerTime = time.Second
 
 // pods4 is the range of pods' addresses, in none of the networks that cases name.
 const pods4 = "10.0.0.0/16"
 
-// ofHosts are what only cases have that need HostEndpoints. The others have none: policies for all would cut the nodes off.
+// ofHosts are what only cases have that need HostEndpoints. The others have none: policies for all would cut the nodes
+// off.
 var ofHosts = []string{"kubernetes-host", "notSelector: all()"}
 
-// TestCorpus applies policies as tutorials teach them to a cluster, and opens the connections that they are said to allow and to deny, between
-// pods, nodes and addresses outside. In the end it cuts a node off.
+// TestCorpus applies policies as tutorials teach them to a cluster, and opens the connections that they are said to
+// allow and to deny, between pods, nodes and addresses outside. In the end it cuts a node off.
 func TestCorpus(t *testing.T) {
 	tier.All(t)
 	cases, err := policytest.Corpus()
@@ -106,8 +108,8 @@ spec: {node: %[1]s, interfaceName: %[3]s, expectedIPs: [%[2]s], profiles: %[4]s}
 `, nodes[node], ps[fmt.Sprint("node", node)].address, link, profiles)
 }
 
-// cutOff gives a node a host endpoint that nothing is allowed for: SSH, BGP and the API server stay by their failsafe ports. Without these nothing is
-// left, so that the node does not come back.
+// cutOff gives a node a host endpoint that nothing is allowed for: SSH, BGP and the API server stay by their failsafe
+// ports. Without these nothing is left, so that the node does not come back.
 func (w *world) cutOff(t *testing.T, ps parties) {
 	path := filepath.Join(t.TempDir(), "host.yaml")
 	errtest.Must(t, os.WriteFile(path, []byte(hostEndpoint(ps, 1, `"*"`, "[]")), 0o600))
@@ -115,7 +117,8 @@ func (w *world) cutOff(t *testing.T, ps parties) {
 	failsafe := []string{"node0 -> node1 TCP 22", "node0 -> node1 TCP 179", "node1 -> node0 TCP 179", "node1 -> api TCP 6443"}
 	other := []string{"node0 -> node1 TCP 23", "node1 -> node0 TCP 23", "node1 -> api TCP 22", "node0 -> node1 ICMP 8/0"}
 	ps.hold(t, &policytest.Case{Allow: failsafe, Deny: other})
-	w.Kubectl(t, "patch", "felixconfiguration", "default", "--type=merge", "-p", `{"spec":{"failsafeInboundHostPorts":[],"failsafeOutboundHostPorts":[]}}`)
+	w.Kubectl(t, "patch", "felixconfiguration", "default", "--type=merge", "-p",
+		`{"spec":{"failsafeInboundHostPorts":[],"failsafeOutboundHostPorts":[]}}`)
 	ps.hold(t, &policytest.Case{Deny: slices.Concat(failsafe, other)})
 }
 
@@ -188,11 +191,13 @@ func try(from, to netip.AddrPort, protocol string) (answered bool, err error) {
 	return answer(err)
 }
 
-// echoes counts the echo requests. A connection to conntrack is one identifier between two addresses: a try with that of an earlier one would be
-// part of a connection that began before the policies were in force, and keep it established.
+// echoes counts the echo requests. A connection to conntrack is one identifier between two addresses: a try with that
+// of an earlier one would be part of a connection that began before the policies were in force, and keep it
+// established.
 var echoes atomic.Uint32
 
-// ping reports whether an echo request is answered. The socket also receives other ICMP messages of that address: only the reply counts.
+// ping reports whether an echo request is answered. The socket also receives other ICMP messages of that address: only
+// the reply counts.
 func ping(from, to netip.Addr) (answered bool, err error) {
 	conn, err := net.DialIP("ip4:icmp", &net.IPAddr{IP: from.AsSlice()}, &net.IPAddr{IP: to.AsSlice()})
 	if err != nil {
@@ -216,7 +221,8 @@ func ping(from, to netip.Addr) (answered bool, err error) {
 	}
 }
 
-// echo returns an echo message of ICMP with sequence number 1 and nothing else (RFC 792): 8 is the type of requests, 0 that of replies.
+// echo returns an echo message of ICMP with sequence number 1 and nothing else (RFC 792): 8 is the type of requests, 0
+// that of replies.
 func echo(kind byte, id uint16) []byte {
 	m := []byte{kind, 0, 0, 0, byte(id >> 8), byte(id), 0, 1}
 	sum := uint32(kind)<<8 + uint32(id) + 1
@@ -235,7 +241,8 @@ func answer(err error) (answered bool, _ error) {
 	return false, err
 }
 
-// parties creates the pods of the cases, on two nodes as they say, their service accounts and Services; the third node has the addresses outside.
+// parties creates the pods of the cases, on two nodes as they say, their service accounts and Services; the third node
+// has the addresses outside.
 func (w *world) parties(t *testing.T, c *policytest.Cluster) parties {
 	t.Helper()
 	var accounts, pods []any
@@ -243,7 +250,8 @@ func (w *world) parties(t *testing.T, c *policytest.Cluster) parties {
 		accounts = append(accounts, &corev1.Namespace{TypeMeta: v1("Namespace"), ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}})
 	}
 	for _, a := range c.ServiceAccounts {
-		accounts = append(accounts, &corev1.ServiceAccount{TypeMeta: v1("ServiceAccount"), ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name, Labels: a.Labels}})
+		accounts = append(accounts, &corev1.ServiceAccount{TypeMeta: v1("ServiceAccount"),
+			ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name, Labels: a.Labels}})
 	}
 	for i := range c.Pods {
 		pods = append(pods, idlePod(&c.Pods[i]))
@@ -295,13 +303,17 @@ var on = map[string]string{"node-0": nodes[0], "node-1": nodes[1]}
 // idlePod returns a pod that does nothing.
 func idlePod(p *api.Pod) *corev1.Pod {
 	var none int64
-	made := &corev1.Pod{TypeMeta: v1("Pod"), ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels}, Spec: corev1.PodSpec{
-		NodeName: on[p.Spec.NodeName], ServiceAccountName: p.Spec.ServiceAccountName, TerminationGracePeriodSeconds: &none,
-		Containers: []corev1.Container{{Name: "idle", Image: labtest.DebugImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "1d"}}},
-	}}
+	made := &corev1.Pod{TypeMeta: v1("Pod"),
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels}, Spec: corev1.PodSpec{
+			NodeName: on[p.Spec.NodeName], ServiceAccountName: p.Spec.ServiceAccountName, TerminationGracePeriodSeconds: &none,
+			Containers: []corev1.Container{
+				{Name: "idle", Image: labtest.DebugImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "1d"}},
+			},
+		}}
 	for _, c := range p.Spec.Containers {
 		for _, port := range c.Ports {
-			made.Spec.Containers[0].Ports = append(made.Spec.Containers[0].Ports, corev1.ContainerPort{Name: port.Name, ContainerPort: int32(port.ContainerPort), Protocol: corev1.Protocol(port.Protocol)})
+			made.Spec.Containers[0].Ports = append(made.Spec.Containers[0].Ports,
+				corev1.ContainerPort{Name: port.Name, ContainerPort: int32(port.ContainerPort), Protocol: corev1.Protocol(port.Protocol)})
 		}
 	}
 	return made
@@ -318,7 +330,8 @@ func (w *world) services(t *testing.T, c *policytest.Cluster, addresses map[stri
 		meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}
 		service := &corev1.Service{TypeMeta: v1("Service"), ObjectMeta: meta}
 		meta.Labels = map[string]string{discoveryv1.LabelServiceName: s.Name}
-		slice := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}, ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4}
+		slice := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}, ObjectMeta: meta,
+			AddressType: discoveryv1.AddressTypeIPv4}
 		for _, e := range s.Endpoints {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{addresses[e.Address]}})
 			for i, p := range e.Ports {

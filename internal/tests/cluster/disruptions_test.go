@@ -97,7 +97,8 @@ func (w *world) upgrade(t *testing.T) {
 	w.noSandboxErrors(t)
 }
 
-// noSandboxErrors fails the test if the runtime has failed to set up or tear down a pod's network, even if a retry succeeded.
+// noSandboxErrors fails the test if the runtime has failed to set up or tear down a pod's network, even if a retry
+// succeeded.
 func (w *world) noSandboxErrors(t *testing.T) {
 	t.Helper()
 	for _, reason := range []string{"FailedCreatePodSandBox", "FailedKillPod"} {
@@ -119,8 +120,8 @@ func (w *world) plugins(t *testing.T, version string) {
 	}
 }
 
-// status tests STATUS, which containerd executes for each runtime status request of the kubelet: a node where ADD would fail is not ready and
-// reports the reason, while its pods keep running.
+// status tests STATUS, which containerd executes for each runtime status request of the kubelet: a node where ADD would
+// fail is not ready and reports the reason, while its pods keep running.
 func (w *world) status(t *testing.T) {
 	streams := w.between(t, [2]string{"node1", "node2"})
 	lock := func(locked bool) {
@@ -161,7 +162,8 @@ func (w *world) agents(t *testing.T) map[string]*corev1.Pod {
 	return byNode
 }
 
-// replaced waits until every node has a new ready agent with this tag. Helm 3 waits for all but maxUnavailable of a DaemonSet's pods.
+// replaced waits until every node has a new ready agent with this tag. Helm 3 waits for all but maxUnavailable of a
+// DaemonSet's pods.
 func (w *world) replaced(t *testing.T, before map[string]*corev1.Pod, tag string) {
 	t.Helper()
 	w.rolledOut(t, "daemonset/tortie-node", "--namespace=kube-system")
@@ -197,8 +199,9 @@ func (w *world) drain(t *testing.T) {
 	w.readyPods(t, "web", 6)
 }
 
-// reboot kills every process of a node and starts it again, as a power cut does. Its pods come back with unused addresses, other nodes lose no
-// packet, and no pod gets what a policy denies, not even one that starts before its node's agent.
+// reboot kills every process of a node and starts it again, as a power cut does. Its pods come back with unused
+// addresses, other nodes lose no packet, and no pod gets what a policy denies, not even one that starts before its
+// node's agent.
 func (w *world) reboot(t *testing.T) {
 	w.apply(t, "web.yaml")
 	w.apply(t, "set.yaml")

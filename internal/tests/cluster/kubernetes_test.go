@@ -23,11 +23,13 @@ import (
 // dualStack are Helm's flags for dual-stack pods, with the lab's IPv6 range.
 var dualStack = []string{"--set", "ipFamilies={IPv4,IPv6},ipv6Pool.cidr=fd00:192:168::/48"}
 
-// TestKubernetes is the life of one cluster, from an installation on definitions of somebody else to the uninstallation, which leaves
-// the hosts as they were. Each part between restores the state that it found, without a leak.
+// TestKubernetes is the life of one cluster, from an installation on definitions of somebody else to the
+// uninstallation, which leaves the hosts as they were. Each part between restores the state that it found, without a
+// leak.
 func TestKubernetes(t *testing.T) {
 	// containerd 2 calls STATUS and GC, which containerd 1.6 of the other suites' labs does not.
-	w := newWorld(t, "-containerd", "2", "-ipv6", "-dns", "-image", labtest.BuildImage(t, labtest.Root(), "dev"), "-image", labtest.BuildImage(t, labtest.Root(), "next"))
+	w := newWorld(t, "-containerd", "2", "-ipv6", "-dns", "-image", labtest.BuildImage(t, labtest.Root(), "dev"), "-image",
+		labtest.BuildImage(t, labtest.Root(), "next"))
 	for _, node := range nodes {
 		w.On(t, node, prepare)
 	}
@@ -112,7 +114,8 @@ func (w *world) exclusive(t *testing.T) {
 	t.Cleanup(func() { events.Stop(); watching.Wait() })
 }
 
-// clean waits until IPAM has no record of the part, and the nodes have only the links, routes and journal entries of running pods.
+// clean waits until IPAM has no record of the part, and the nodes have only the links, routes and journal entries of
+// running pods.
 func (w *world) clean(t *testing.T) {
 	meshtest.Within(t, patience, func() error {
 		view, err := inventory.Read(t.Context(), inventory.Source{IPAM: w.store, Cluster: w.store}, time.Now)
@@ -141,7 +144,8 @@ func (w *world) tidy(t *testing.T, node string) error {
 			pods++
 		}
 	}
-	out := w.On(t, node, "ip -o link | grep -c ': cali'; ip -4 route | grep -c ' dev cali'; ls /run/netns | wc -l; find /var/lib/calico -path '*journal*' -type f | wc -l; true")
+	out := w.On(t, node, "ip -o link | grep -c ': cali'; ip -4 route | grep -c ' dev cali'; ls /run/netns | wc -l; find /var/lib/calico "+
+		"-path '*journal*' -type f | wc -l; true")
 	want := fmt.Sprintf("%[1]d %[1]d %[1]d 0", pods)
 	if got := strings.Join(strings.Fields(out), " "); got != want {
 		return fmt.Errorf("%s has %s links, routes, namespaces of pods and journal entries, want %s", node, got, want)
@@ -153,7 +157,8 @@ func (w *world) tidy(t *testing.T, node string) error {
 func (w *world) explain(t *testing.T) {
 	var plugins [][]string
 	for _, node := range nodes {
-		plugins = append(plugins, []string{"exec", node, "sh", "-c", "grep -v level=INFO /var/log/calico/cni/cni.log | tail -20; ip -4 route; ls /run/netns"})
+		plugins = append(plugins,
+			[]string{"exec", node, "sh", "-c", "grep -v level=INFO /var/log/calico/cni/cni.log | tail -20; ip -4 route; ls /run/netns"})
 	}
 	w.LogDiagnostics(t, plugins...)
 }

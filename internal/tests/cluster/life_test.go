@@ -15,9 +15,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// prepare gives a node what it has without a pod network: the tables of kube-proxy, addresses that no other host has, and forwarding,
-// which Kubernetes demands of every node. Tortie leaves forwarding on when it goes, since others may count on it. The directories are
-// those that the kubelet makes in order to mount them; nobody can remove them from inside the mount.
+// prepare gives a node what it has without a pod network: the tables of kube-proxy, addresses that no other host has,
+// and forwarding, which Kubernetes demands of every node. Tortie leaves forwarding on when it goes, since others may
+// count on it. The directories are those that the kubelet makes in order to mount them; nobody can remove them from
+// inside the mount.
 const prepare = `until nft list table ip6 kube-proxy && [ -z "$(ip -6 addr show tentative)" ]; do sleep 0.1; done >/dev/null 2>&1
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 mkdir -p /opt/cni/bin /etc/cni/net.d /var/lib/calico /var/run/calico /var/log/calico`
@@ -68,8 +69,8 @@ func (w *world) helmTest(t *testing.T) {
 	}
 }
 
-// uninstalled takes the release away, with a tunnel in use and pods that run: then the hosts are as they were before, the Nodes have
-// no trace, and pools and addresses are still there.
+// uninstalled takes the release away, with a tunnel in use and pods that run: then the hosts are as they were before,
+// the Nodes have no trace, and pools and addresses are still there.
 func (w *world) uninstalled(t *testing.T, before map[string]string) {
 	w.vxlan(t, "Always", len(nodes)-1)
 	w.StartPod(t, "web", "node1")
@@ -83,7 +84,8 @@ func (w *world) uninstalled(t *testing.T, before map[string]string) {
 	w.noTrace(t)
 }
 
-// noTrace looks at the API: the release and what agents wrote on Nodes are gone; data stay, and no finalizer holds them.
+// noTrace looks at the API: the release and what agents wrote on Nodes are gone; data stay, and no finalizer holds
+// them.
 func (w *world) noTrace(t *testing.T) {
 	t.Helper()
 	all := w.Kubectl(t, "get", "nodes", "-o", "yaml")
@@ -92,7 +94,8 @@ func (w *world) noTrace(t *testing.T) {
 			t.Errorf("a Node still has %s:\n%s", trace, all)
 		}
 	}
-	const kinds = "daemonsets,deployments,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,services,leases,jobs,pods"
+	const kinds = "daemonsets,deployments,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings," +
+		"services,leases,jobs,pods"
 	meshtest.Within(t, patience, func() error {
 		left := strings.Fields(w.Kubectl(t, "get", "-n", "kube-system", "-l", "app.kubernetes.io/part-of=tortie", "-o", "name", kinds))
 		// The pod of helm test stays, so that its logs can be read.

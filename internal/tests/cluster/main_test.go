@@ -1,5 +1,5 @@
-// Package cluster tests Tortie in a real Kubernetes: kubelets, containerd and kube-proxy on a lab's nodes, with usual workloads and node
-// disruptions. It counts every packet of its traffic.
+// Package cluster tests Tortie in a real Kubernetes: kubelets, containerd and kube-proxy on a lab's nodes, with usual
+// workloads and node disruptions. It counts every packet of its traffic.
 package cluster
 
 import (

@@ -14,7 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// policy tests a NetworkPolicy on pods of all nodes: the pods that it names reach them, others do not until it is deleted.
+// policy tests a NetworkPolicy on pods of all nodes: the pods that it names reach them, others do not until it is
+// deleted.
 func (w *world) policy(t *testing.T) {
 	w.apply(t, "web.yaml")
 	w.apply(t, "policy.yaml")
@@ -30,7 +31,8 @@ func (w *world) policy(t *testing.T) {
 	}
 }
 
-// allowed fails the test unless each pod of web reaches the guarded pods of all nodes, by their addresses and by their Service.
+// allowed fails the test unless each pod of web reaches the guarded pods of all nodes, by their addresses and by their
+// Service.
 func (w *world) allowed(t *testing.T) {
 	t.Helper()
 	guarded := w.readyPods(t, "guarded", 3)

@@ -33,7 +33,8 @@ func (w *world) named(t *testing.T, from []corev1.Pod, service *corev1.Service, 
 	}
 }
 
-// called tests that the API server, which runs on no node, reaches pods of all nodes, without encapsulation and with VXLAN.
+// called tests that the API server, which runs on no node, reaches pods of all nodes, without encapsulation and with
+// VXLAN.
 func (w *world) called(t *testing.T, service *corev1.Service, pods []corev1.Pod) {
 	t.Helper()
 	w.proxied(t, pods)
@@ -57,7 +58,8 @@ func (w *world) proxied(t *testing.T, pods []corev1.Pod) {
 	}
 }
 
-// vxlan changes the pool, and waits until the first node has this number of routes to other nodes' blocks through the tunnel.
+// vxlan changes the pool, and waits until the first node has this number of routes to other nodes' blocks through the
+// tunnel.
 func (w *world) vxlan(t *testing.T, mode string, routes int) {
 	t.Helper()
 	w.Kubectl(t, "patch", "ippools.crd.projectcalico.org", "default-ipv4-ippool", "--type=merge", "-p", `{"spec":{"vxlanMode":"`+mode+`"}}`)
@@ -70,8 +72,8 @@ func (w *world) vxlan(t *testing.T, mode string, routes int) {
 	})
 }
 
-// webhook makes the API server call an admission webhook in a pod. The pod serves HTTP instead of HTTPS, so the error shows that it was
-// reached.
+// webhook makes the API server call an admission webhook in a pod. The pod serves HTTP instead of HTTPS, so the error
+// shows that it was reached.
 func (w *world) webhook(t *testing.T, service *corev1.Service) {
 	t.Helper()
 	path, port, effects, fail := "/", int32(80), admission.SideEffectClassNone, admission.Fail
@@ -79,8 +81,9 @@ func (w *world) webhook(t *testing.T, service *corev1.Service) {
 	_, err := hooks.Create(t.Context(), &admission.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Webhooks: []admission.ValidatingWebhook{{
-			Name:                    "web.example.net",
-			ClientConfig:            admission.WebhookClientConfig{Service: &admission.ServiceReference{Namespace: namespace, Name: service.Name, Path: &path, Port: &port}},
+			Name: "web.example.net",
+			ClientConfig: admission.WebhookClientConfig{Service: &admission.ServiceReference{Namespace: namespace, Name: service.Name,
+				Path: &path, Port: &port}},
 			AdmissionReviewVersions: []string{"v1"}, SideEffects: &effects, FailurePolicy: &fail,
 			ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"ask": service.Name}},
 			Rules: []admission.RuleWithOperations{{

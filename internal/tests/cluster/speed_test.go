@@ -23,8 +23,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// TestSpeed measures, for hack/bench, the time until nodes are ready and pods run. Without -figures there is nothing to measure: TestCorpus
-// shows that its parts work.
+// TestSpeed measures, for hack/bench, the time until nodes are ready and pods run. Without -figures there is nothing to
+// measure: TestCorpus shows that its parts work.
 func TestSpeed(t *testing.T) {
 	if !meshtest.Measuring() {
 		t.Skip("left to hack/bench, which measures by it")
@@ -42,7 +42,8 @@ func TestSpeed(t *testing.T) {
 	}
 }
 
-// rollout installs Tortie with Helm's flags, and measures the time from the DaemonSet to ready nodes. The image is on the nodes already.
+// rollout installs Tortie with Helm's flags, and measures the time from the DaemonSet to ready nodes. The image is on
+// the nodes already.
 func (w *world) rollout(t *testing.T, flags ...string) {
 	sets, err := w.client.AppsV1().DaemonSets("kube-system").Watch(t.Context(), metav1.ListOptions{})
 	errtest.Must(t, err)
@@ -87,13 +88,15 @@ func allReady() func(runtime.Object) bool {
 	}
 }
 
-// startOf prints the start time of a process on a node, in seconds since 1970, computed from its start time since boot and the uptime.
-const startOf = `awk -v now=$(date +%%s.%%N) -v up=$(cut -d" " -f1 /proc/uptime) '{printf "%%.3f", now - up + $22/100}' /proc/$(pgrep -xo %s)/stat`
+// startOf prints the start time of a process on a node, in seconds since 1970, computed from its start time since boot
+// and the uptime.
+const startOf = `awk -v now=$(date +%%s.%%N) -v up=$(cut -d" " -f1 /proc/uptime) '{printf "%%.3f", now - up + $22/100}' ` +
+	`/proc/$(pgrep -xo %s)/stat`
 
 var logLine = regexp.MustCompile(`time=(\S+) level=INFO msg="(plugins are in place|kubeconfig is in place and works|conflist is in place)"`)
 
-// installer measures the steps of the installer by the process' start time and the timestamps in its log. Between kubeconfig and conflist it
-// waits for the agent.
+// installer measures the steps of the installer by the process' start time and the timestamps in its log. Between
+// kubeconfig and conflist it waits for the agent.
 func (w *world) installer(t *testing.T, node string) {
 	t.Helper()
 	seconds, err := strconv.ParseFloat(w.On(t, node, fmt.Sprintf(startOf, "install")), 64)
@@ -119,7 +122,8 @@ const trivial = `{"name": "trivial", "cniVersion": "1.0.0", "plugins": [
   {"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.99.0.0/24"}}
 ]}`
 
-// compare measures pods that are created at once on one node, alternating between our plugins, which take addresses of own, and trivial ones.
+// compare measures pods that are created at once on one node, alternating between our plugins, which take addresses of
+// own, and trivial ones.
 func (w *world) compare(t *testing.T, own netip.Prefix) {
 	const node, conflist = "node1", "/etc/cni/net.d/00-trivial.conflist"
 	w.trivialPlugins(t, node)
@@ -137,7 +141,8 @@ func (w *world) trivialPlugins(t *testing.T, node string) {
 	t.Helper()
 	dir := t.TempDir()
 	const plugins = "github.com/containernetworking/plugins/plugins/"
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/", plugins+"main/ptp", plugins+"ipam/host-local")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/", plugins+"main/ptp",
+		plugins+"ipam/host-local")
 	cmd.Dir, cmd.Env = labtest.Root(), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the trivial plugins: %v: %s", err, out)
@@ -149,7 +154,8 @@ func (w *world) trivialPlugins(t *testing.T, node string) {
 	}
 }
 
-// burst creates pods on a node, measures the time until all run, and deletes them. Their addresses show which plugins they use.
+// burst creates pods on a node, measures the time until all run, and deletes them. Their addresses show which plugins
+// they use.
 func (w *world) burst(t *testing.T, node string, count int, from netip.Prefix, plugins string) {
 	t.Helper()
 	w.uses(t, node, from)
@@ -217,7 +223,9 @@ func (w *world) create(t *testing.T, app, node string, count int) {
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", app, i), Labels: map[string]string{"app": app}},
 			Spec: corev1.PodSpec{
 				NodeName: node, TerminationGracePeriodSeconds: new(int64),
-				Containers: []corev1.Container{{Name: "sleep", Image: labtest.DebugImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "infinity"}}},
+				Containers: []corev1.Container{
+					{Name: "sleep", Image: labtest.DebugImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "infinity"}},
+				},
 			},
 		}
 		g.Go(func() error {

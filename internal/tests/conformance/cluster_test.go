@@ -17,8 +17,10 @@ import (
 // features are what the suite runs beyond its standard.
 const features = "ClusterNetworkPolicyNamedPorts,ClusterNetworkPolicyEgressNodePeers"
 
-// fewTests are tests that together use both tiers, each action, priorities, ports, and NetworkPolicies between the tiers.
-const fewTests = "^(CNPAdminTierIntegration|CNPAdminTierPriorityField|CNPAdminTierEgressNamedPort|CNPBaselineTierIngressTCP|CNPAdminTierEgressUDP)$"
+// fewTests are tests that together use both tiers, each action, priorities, ports, and NetworkPolicies between the
+// tiers.
+const fewTests = "^(CNPAdminTierIntegration|CNPAdminTierPriorityField|CNPAdminTierEgressNamedPort|CNPBaselineTierIngressTCP|" +
+	"CNPAdminTierEgressUDP)$"
 
 // ended matches the line of a test or case that has ended, and skipped the reason of one that is not run.
 var (
@@ -62,7 +64,8 @@ func parse(out string) (all []result) {
 			continue
 		}
 		took, _ := strconv.ParseFloat(m[3], 64) // the expression has found a number
-		all = append(all, result{suite: apiSuite, spec: m[2], passed: m[1] == "PASS", why: why[m[2]], took: time.Duration(took * float64(time.Second))})
+		all = append(all,
+			result{suite: apiSuite, spec: m[2], passed: m[1] == "PASS", why: why[m[2]], took: time.Duration(took * float64(time.Second))})
 	}
 	return all
 }

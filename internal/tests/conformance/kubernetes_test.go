@@ -74,7 +74,8 @@ func asked(spec string) bool {
 func runSpec(t *testing.T, lab *labtest.Lab, spec string) {
 	ctx, cancel := context.WithTimeout(t.Context(), specPatience*meshtest.TimeScale)
 	defer cancel()
-	out, err := lab.Do(ctx, "conformance", "networkpolicy", "--provider=skeleton", "--ginkgo.no-color", "--ginkgo.v", "--ginkgo.focus="+regexp.QuoteMeta(spec)+"$")
+	out, err := lab.Do(ctx, "conformance", "networkpolicy", "--provider=skeleton", "--ginkgo.no-color", "--ginkgo.v",
+		"--ginkgo.focus="+regexp.QuoteMeta(spec)+"$")
 	if err != nil || !strings.Contains(out, "1 Passed | 0 Failed") {
 		t.Errorf("%v\n%s", err, tail(out))
 	}

@@ -1,6 +1,6 @@
-// Package conformance runs other projects' suites of network policy on a lab with Tortie: Kubernetes' end-to-end specs of NetworkPolicy, and
-// network-policy-api's tests of ClusterNetworkPolicy. Every spec that this kernel can run must pass; what is not run is reported with its
-// reason.
+// Package conformance runs other projects' suites of network policy on a lab with Tortie: Kubernetes' end-to-end specs
+// of NetworkPolicy, and network-policy-api's tests of ClusterNetworkPolicy. Every spec that this kernel can run must
+// pass; what is not run is reported with its reason.
 package conformance
 
 import (
@@ -19,16 +19,19 @@ var (
 	everything = flag.Bool("all", false, "run every spec; by default some of each kind, for want of time")
 	only       = flag.String("spec", "", "run the specs of Kubernetes whose name has this text, and of ClusterNetworkPolicy none")
 	onlySCTP   = flag.Bool("only-sctp", false, "run what sends SCTP, and nothing else, on a kernel that has it")
-	sctp       = flag.String("sctp-results", "", "comma-separated values that a run with -only-sctp has written, for what this kernel cannot run")
-	report     = flag.String("conformance-report", "", "file into which TestConformance writes what each spec has shown")
+	sctp       = flag.String("sctp-results", "",
+		"comma-separated values that a run with -only-sctp has written, for what this kernel cannot run")
+	report = flag.String("conformance-report", "", "file into which TestConformance writes what each spec has shown")
 )
 
 const (
-	// specPatience is the limit for one spec of Kubernetes. One that passes takes up to half a minute; one that fails tries again for minutes.
+	// specPatience is the limit for one spec of Kubernetes. One that passes takes up to half a minute; one that fails
+	// tries again for minutes.
 	specPatience = 2 * time.Minute
 	// suitePatience is the limit for the tests of ClusterNetworkPolicy, all of which one process runs.
 	suitePatience = 12 * time.Minute
-	// atOnce is the number of specs that run at once, as many processors or not: they wait for denied connections to time out, most of the time.
+	// atOnce is the number of specs that run at once, as many processors or not: they wait for denied connections to time
+	// out, most of the time.
 	atOnce = "5"
 )
 

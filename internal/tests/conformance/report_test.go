@@ -107,8 +107,8 @@ const intro = `<!-- Written by make e2e; what it does is in internal/tests/confo
 
 # Conformance of policy
 
-What other projects' tests of network policy have shown, on [the lab](lab.md): three nodes, kube-proxy in nftables mode, pods with IPv4 over VXLAN.
-Each test, with its time: [conformance.csv](conformance.csv). Pods serve SCTP by [the lab's own
+What other projects' tests of network policy have shown, on [the lab](lab.md): three nodes, kube-proxy in nftables mode, pods with IPv4 over
+VXLAN. Each test, with its time: [conformance.csv](conformance.csv). Pods serve SCTP by [the lab's own
 program](../lab/conformance/agnhost/main.go), which waits for its client.
 
 `
@@ -169,7 +169,8 @@ func (r *results) values(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// summary returns how many specs of a suite have passed, have failed and were not run, by the reason, and the names of those that failed.
+// summary returns how many specs of a suite have passed, have failed and were not run, by the reason, and the names of
+// those that failed.
 func (r *results) summary(suite string) string {
 	count, failed := map[string]int{passed: 0, "failed": 0}, ""
 	for _, one := range r.all {
@@ -188,10 +189,12 @@ func (r *results) summary(suite string) string {
 	return text + failed
 }
 
-// Counts and failed specs are on the page, all specs among the values, and what one kernel cannot run is taken from another's.
+// Counts and failed specs are on the page, all specs among the values, and what one kernel cannot run is taken from
+// another's.
 func TestReport(t *testing.T) {
 	r := &results{kernel: "6.2", all: []result{
-		{suite: apiSuite, spec: "good", passed: true, took: 1600 * time.Millisecond, kernel: "6.2"}, {suite: apiSuite, spec: "bad", took: time.Second, kernel: "6.2"},
+		{suite: apiSuite, spec: "good", passed: true, took: 1600 * time.Millisecond, kernel: "6.2"},
+		{suite: apiSuite, spec: "bad", took: time.Second, kernel: "6.2"},
 		{suite: apiSuite, spec: "idle", why: "no SCTP"}, {suite: kubernetesSuite, spec: "another", kernel: "6.2"},
 	}}
 	if got := r.summary(apiSuite); got != "- 1 failed\n- 1 not run: no SCTP\n- 1 passed\n- **failed**: bad\n" {

@@ -21,7 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
-var report = flag.String("faults-report", "", "file into which TestFaults writes the faults as comma-separated values: where they are told, in which words")
+var report = flag.String("faults-report", "",
+	"file into which TestFaults writes the faults as comma-separated values: where they are told, in which words")
 
 // fault is one that is injected, told of, and undone.
 type fault struct {
@@ -32,7 +33,8 @@ type fault struct {
 	after []told
 	// undo is empty for what heals by itself.
 	undo []step
-	// checks are those of `node diagnose` that may find something meanwhile, on any node. What another check finds is a wrong accusation.
+	// checks are those of `node diagnose` that may find something meanwhile, on any node. What another check finds is a
+	// wrong accusation.
 	checks []string
 	// traffic is what becomes of packets between pods of node1 and node2.
 	traffic traffic
@@ -47,8 +49,8 @@ const (
 	cut   traffic = "lost until the end of the fault"
 )
 
-// TestFaults injects one fault after the other. Each must be told of in the table's words, and no other cause may be named; after each the
-// cluster is well again.
+// TestFaults injects one fault after the other. Each must be told of in the table's words, and no other cause may be
+// named; after each the cluster is well again.
 func TestFaults(t *testing.T) {
 	needtest.More(t, "the lab and the image, built")
 	w := newWorld(t)
@@ -95,7 +97,8 @@ func (f *fault) lines() (all [][]string) {
 		}
 	}
 	add := func(where string, one told) {
-		all = append(all, []string{f.number, f.what, strings.Join(injected, "; "), where, one.said(), map[bool]string{true: "yes", false: "no"}[len(f.undo) == 0], string(f.traffic)})
+		all = append(all, []string{f.number, f.what, strings.Join(injected, "; "), where, one.said(),
+			map[bool]string{true: "yes", false: "no"}[len(f.undo) == 0], string(f.traffic)})
 	}
 	for _, one := range f.told {
 		add(one.place(), one)

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// patience is the limit for what must be told: more than the three minutes in which a node that joins answers no probe, and than a session's hold time
-	// and the time until it counts as down.
+	// patience is the limit for what must be told: more than the three minutes in which a node that joins answers no
+	// probe, and than a session's hold time and the time until it counts as down.
 	patience = 8 * time.Minute
 	// commandTime bounds one command that asks a node, whose answer a fault may keep from coming.
 	commandTime = 40 * time.Second
@@ -135,7 +135,8 @@ func (w *world) well(ctx context.Context) error {
 			}
 		}
 		if !r.Ready || r.LastError != "" || len(r.Problems) > 0 || len(r.Peers) != 2 || r.Paths == nil || r.Paths.Up != 2 {
-			return fmt.Errorf("%s: ready is %v, last error %q, problems %q, %d peers, paths %+v", node, r.Ready, r.LastError, r.Problems, len(r.Peers), r.Paths)
+			return fmt.Errorf("%s: ready is %v, last error %q, problems %q, %d peers, paths %+v", node, r.Ready, r.LastError,
+				r.Problems, len(r.Peers), r.Paths)
 		}
 		d, err := w.diagnose(ctx, node)
 		if err != nil {

@@ -173,7 +173,9 @@ func (c talk) settle(t *testing.T, port int, nodes ...*pathtest.Node) {
 func passed(t *testing.T, n *pathtest.Node) func() uint64 {
 	t.Helper()
 	table := nft.New(n.NS)
-	part := nft.Part{Prefixes: []string{"count-"}, Chains: []nft.Chain{{Name: "count-forward", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward}, Rules: []nft.Rule{nft.NewRule("all", nft.Count())}}}}
+	part := nft.Part{Prefixes: []string{"count-"}, Chains: []nft.Chain{
+		{Name: "count-forward", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward}, Rules: []nft.Rule{nft.NewRule("all", nft.Count())}},
+	}}
 	_, err := table.Sync(t.Context(), part)
 	errtest.Must(t, err)
 	return func() uint64 {
@@ -183,7 +185,8 @@ func passed(t *testing.T, n *pathtest.Node) func() uint64 {
 	}
 }
 
-// fast fails the test if a node forwards more of a connection's packets by its rules than those around the start of the count.
+// fast fails the test if a node forwards more of a connection's packets by its rules than those around the start of the
+// count.
 func (c talk) fast(t *testing.T, nodes ...*pathtest.Node) {
 	t.Helper()
 	var counts []func() uint64
@@ -224,10 +227,12 @@ func meter(t *testing.T, pod *netlinkx.Namespace, port int) func() traffic {
 	}
 }
 
-// udpFirst is an order in which conntrack counts all: not counted is a SYN that is sent again because the first one waits for neighbours' addresses.
+// udpFirst is an order in which conntrack counts all: not counted is a SYN that is sent again because the first one
+// waits for neighbours' addresses.
 var udpFirst = []string{"udp", "tcp"}
 
-// counted waits until nodes have counted as many packets and bytes of a connection to a server's port as its client, most of them in a flowtable.
+// counted waits until nodes have counted as many packets and bytes of a connection to a server's port as its client,
+// most of them in a flowtable.
 func counted(t *testing.T, client func() traffic, port int, nodes ...*pathtest.Node) {
 	t.Helper()
 	waittest.For(t, patience, func() (err error) {
@@ -247,8 +252,8 @@ func counted(t *testing.T, client func() traffic, port int, nodes ...*pathtest.N
 	})
 }
 
-// TestPasses: packets of established connections of TCP, and of UDP that last, pass no rule, by all ways that gain; those of a new connection do.
-// Conntrack counts all of them.
+// TestPasses: packets of established connections of TCP, and of UDP that last, pass no rule, by all ways that gain;
+// those of a new connection do. Conntrack counts all of them.
 func TestPasses(t *testing.T) {
 	for _, e := range []pathtest.Encap{pathtest.Routes, pathtest.Routes6, pathtest.VXLAN, pathtest.VXLAN6, pathtest.IPIP} {
 		t.Run(e.Name, func(t *testing.T) {
@@ -283,7 +288,8 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
-// TestRouteChange: a connection in the flowtable follows a route to another device, and one that leads nowhere stops it.
+// TestRouteChange: a connection in the flowtable follows a route to another device, and one that leads nowhere stops
+// it.
 func TestRouteChange(t *testing.T) {
 	r := newRig(t, pathtest.Routes)
 	from, to := r.Nodes[0], r.Nodes[1]
@@ -316,7 +322,8 @@ func TestRouteChange(t *testing.T) {
 	}
 }
 
-// TestWaysDiffer: of a connection whose nodes send to each other by different devices, as while a pool changes its encapsulation, nothing is lost.
+// TestWaysDiffer: of a connection whose nodes send to each other by different devices, as while a pool changes its
+// encapsulation, nothing is lost.
 func TestWaysDiffer(t *testing.T) {
 	r := newRig(t, pathtest.Routes)
 	from, to := r.Nodes[0], r.Nodes[1]
@@ -356,8 +363,8 @@ func received(t *testing.T, n *pathtest.Node, link string) func() uint64 {
 	}
 }
 
-// TestPodGoes: the plugin removes a pod with a connection in the flowtable, and the kernel forgets it before the plugin returns; the next pod by the
-// same name of a link takes part.
+// TestPodGoes: the plugin removes a pod with a connection in the flowtable, and the kernel forgets it before the plugin
+// returns; the next pod by the same name of a link takes part.
 func TestPodGoes(t *testing.T) {
 	r := newRig(t, pathtest.Routes)
 	from, to := r.Nodes[0], r.Nodes[1]
@@ -377,7 +384,8 @@ func TestPodGoes(t *testing.T) {
 		}
 	}))
 	errtest.Must(t, to.NS.Do(func() error {
-		_, err := podnet.Setup(t.Context(), podnet.Config{Netns: to.Pod.Path(), IfName: "eth0", HostVeth: pathtest.PodLink, Addresses: []netip.Addr{to.PodAddr()}, MTU: 1500})
+		_, err := podnet.Setup(t.Context(),
+			podnet.Config{Netns: to.Pod.Path(), IfName: "eth0", HostVeth: pathtest.PodLink, Addresses: []netip.Addr{to.PodAddr()}, MTU: 1500})
 		return err
 	}))
 	errtest.Must(t, r.fast[1].Sync(t.Context(), r.choose(t, to)))
@@ -407,8 +415,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestSync: an agent that starts leaves connections in the flowtable, devices come and go without harm to them, what another program changes is
-// put right, and without devices nothing is left.
+// TestSync: an agent that starts leaves connections in the flowtable, devices come and go without harm to them, what
+// another program changes is put right, and without devices nothing is left.
 func TestSync(t *testing.T) {
 	r := newRig(t, pathtest.Routes)
 	from, to := r.Nodes[0], r.Nodes[1]
@@ -422,7 +430,8 @@ func TestSync(t *testing.T) {
 	more.Devices = slices.Clone(want.Devices)
 	for i := range 150 { // more than the kernel takes in one request
 		a, b := fmt.Sprintf("cali-a%d", i), fmt.Sprintf("cali-b%d", i)
-		errtest.Must(t, to.Conn.AddVeth(netlinkx.Veth{Name: a, PeerName: b, PeerNamespace: to.NS, MTU: 1500, TxQueueLen: 1000, PeerTxQueueLen: 1000}))
+		errtest.Must(t,
+			to.Conn.AddVeth(netlinkx.Veth{Name: a, PeerName: b, PeerNamespace: to.NS, MTU: 1500, TxQueueLen: 1000, PeerTxQueueLen: 1000}))
 		more.Devices = append(more.Devices, a, b)
 	}
 	slices.Sort(more.Devices)
@@ -453,7 +462,8 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// TestLeaves: where rules have to see each packet, and after a change of what pods may send, connections pass rules again, and lose nothing.
+// TestLeaves: where rules have to see each packet, and after a change of what pods may send, connections pass rules
+// again, and lose nothing.
 func TestLeaves(t *testing.T) {
 	r := newRig(t, pathtest.Routes)
 	from, to := r.Nodes[0], r.Nodes[1]

@@ -44,7 +44,8 @@ func (r *rig) byPeers(t *testing.T) bool {
 	return slices.ContainsFunc(links, ipip.IsPeer)
 }
 
-// follow has a node send to others as told, in the agent's order: what takes part is narrowed, routes, the flowtable, devices.
+// follow has a node send to others as told, in the agent's order: what takes part is narrowed, routes, the flowtable,
+// devices.
 func (r *rig) follow(t *testing.T, i int, ways ...ipip.Way) {
 	t.Helper()
 	n := r.Nodes[i]
@@ -94,7 +95,8 @@ func newTap(t *testing.T, n *pathtest.Node) *tap {
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all)
 		return err
 	}))
-	errtest.Must(t, errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100000}),
+	errtest.Must(t, errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100000}),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Index})))
 	w, done := &tap{seen: map[carried]int{}}, make(chan struct{})
 	var g errgroup.Group
@@ -134,7 +136,8 @@ func (w *tap) take() map[carried]int {
 	return seen
 }
 
-// between fails the test for packets of two nodes' pods with other outer addresses than the nodes', and if there are none of a direction.
+// between fails the test for packets of two nodes' pods with other outer addresses than the nodes', and if there are
+// none of a direction.
 func (w *tap) between(t *testing.T, nodes []*pathtest.Node) {
 	t.Helper()
 	found := [2]int{}
@@ -161,7 +164,8 @@ func resent(t *testing.T, nodes []*pathtest.Node) (count int) {
 			var in, out, segments, again int
 			for line := range strings.Lines(string(text)) {
 				var skip [9]int
-				if k, _ := fmt.Sscanf(line, "Tcp: %d %d %d %d %d %d %d %d %d %d %d %d", &skip[0], &skip[1], &skip[2], &skip[3], &skip[4], &skip[5], &skip[6], &skip[7], &skip[8], &in, &out, &again); k == 12 {
+				if k, _ := fmt.Sscanf(line, "Tcp: %d %d %d %d %d %d %d %d %d %d %d %d", &skip[0], &skip[1], &skip[2], &skip[3], &skip[4], &skip[5],
+					&skip[6], &skip[7], &skip[8], &in, &out, &again); k == 12 {
 					segments, count = segments+out, count+again
 				}
 			}
@@ -174,8 +178,8 @@ func resent(t *testing.T, nodes []*pathtest.Node) (count int) {
 	return count
 }
 
-// TestPeersUnderTraffic makes and removes devices at both ends of connections in both directions: nothing is lost, and every packet travels between the
-// two nodes. What is in a flowtable stays when its device goes.
+// TestPeersUnderTraffic makes and removes devices at both ends of connections in both directions: nothing is lost, and
+// every packet travels between the two nodes. What is in a flowtable stays when its device goes.
 func TestPeersUnderTraffic(t *testing.T) {
 	r := newPeerRig(t)
 	wire := newTap(t, r.Nodes[0])
@@ -243,7 +247,8 @@ func addThird(t *testing.T, n *pathtest.Node) {
 	t.Helper()
 	link, err := n.Conn.LinkByName("eth0")
 	errtest.Must(t, err)
-	errtest.Must(t, errors.Join(n.Conn.AddNeighbours([]netlinkx.Neighbour{{Link: link.Index, Addr: third, MAC: [6]byte{2, 0, 0, 0, 0, 0x99}, Permanent: true}})...))
+	errtest.Must(t, errors.Join(
+		n.Conn.AddNeighbours([]netlinkx.Neighbour{{Link: link.Index, Addr: third, MAC: [6]byte{2, 0, 0, 0, 0, 0x99}, Permanent: true}})...))
 }
 
 // forge sends a datagram in a tunnel to a node, from an address of the sender's choice.
@@ -265,8 +270,9 @@ func forge(t *testing.T, from, to *pathtest.Node, src, dst netip.AddrPort) {
 	}))
 }
 
-// TestPeersSource: a node sends from an address of another node's block. The answers go where the route leads, however long it does so: else it would have
-// them. That the kernel sends them back by the device that packets came in by is shown where all addresses count as behind it.
+// TestPeersSource: a node sends from an address of another node's block. The answers go where the route leads, however
+// long it does so: else it would have them. That the kernel sends them back by the device that packets came in by is
+// shown where all addresses count as behind it.
 func TestPeersSource(t *testing.T) {
 	r := newPeerRig(t)
 	from, to := r.Nodes[0], r.Nodes[1]
@@ -301,8 +307,8 @@ func TestPeersSource(t *testing.T) {
 	})
 }
 
-// TestPeersRouteChange: the route to a block moves to another node while the old one goes on sending from it: from then on nothing goes to the old one,
-// and all comes back when the route does.
+// TestPeersRouteChange: the route to a block moves to another node while the old one goes on sending from it: from then
+// on nothing goes to the old one, and all comes back when the route does.
 func TestPeersRouteChange(t *testing.T) {
 	r := newPeerRig(t)
 	from, to := r.Nodes[0], r.Nodes[1]

@@ -70,7 +70,8 @@ func enforce(t *testing.T, r *rig, node int) *feed {
 	engine := netpol.New(n.NS, podnet.DefaultVethPrefix)
 	f := newFeed(n.PodAddr())
 	w := policies.New(policies.Options{
-		Mode: config.PolicyOn, Feed: f, Engine: engine, Kernel: n.Conn, Table: nft.New(n.NS), Flowtable: r.fast[node], Log: slog.New(slog.DiscardHandler),
+		Mode: config.PolicyOn, Feed: f, Engine: engine, Kernel: n.Conn, Table: nft.New(n.NS), Flowtable: r.fast[node],
+		Log:   slog.New(slog.DiscardHandler),
 		Drops: func(ctx context.Context) (<-chan netpol.Drop, error) { return netpol.Drops(ctx, n.NS) },
 	})
 	w.SetHostRules(policy.HostRules{})
@@ -89,7 +90,8 @@ func enforce(t *testing.T, r *rig, node int) *feed {
 
 // allowOnly is a policy that lets TCP to a port pass in a direction.
 func allowOnly(direction string, port int32) *api.NetworkPolicy {
-	allow := &api.NetworkPolicy{Meta: api.Meta{Name: "allow", Namespace: "default"}, Spec: api.NetworkPolicySpec{PolicyTypes: []string{direction}}}
+	allow := &api.NetworkPolicy{Meta: api.Meta{Name: "allow", Namespace: "default"},
+		Spec: api.NetworkPolicySpec{PolicyTypes: []string{direction}}}
 	ports := []api.NetworkPolicyPort{{Port: &api.IntOrString{Number: port}}}
 	if direction == "Egress" {
 		allow.Spec.Egress = []api.NetworkPolicyEgressRule{{Ports: ports}}
@@ -112,8 +114,9 @@ func stop(t *testing.T, denied ...talk) {
 	}
 }
 
-// TestDenied: a connection that is in the flowtables of both nodes, and that a policy at either end forbids, stops within a second, by TCP and by UDP. One
-// that stays allowed goes on, and comes back to the flowtable; so does all when the policy goes.
+// TestDenied: a connection that is in the flowtables of both nodes, and that a policy at either end forbids, stops
+// within a second, by TCP and by UDP. One that stays allowed goes on, and comes back to the flowtable; so does all when
+// the policy goes.
 func TestDenied(t *testing.T) {
 	directions := []string{"Egress", "Ingress"}
 	for i, e := range []pathtest.Encap{pathtest.Routes, pathtest.Routes, pathtest.IPIP, pathtest.IPIP, pathtest.VXLAN, pathtest.VXLAN6} {
@@ -137,8 +140,9 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// TestDeniedEncrypted: of connections over WireGuard, for which there is no flowtable, those that a policy at either end comes to forbid stop within
-// a second, and nothing passes of one that is forbidden from the start. One that stays allowed goes on.
+// TestDeniedEncrypted: of connections over WireGuard, for which there is no flowtable, those that a policy at either
+// end comes to forbid stop within a second, and nothing passes of one that is forbidden from the start. One that stays
+// allowed goes on.
 func TestDeniedEncrypted(t *testing.T) {
 	for node, direction := range []string{"Egress", "Ingress"} {
 		t.Run(direction, func(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 // service is the address of a Service with ports 80 of UDP and 81 of TCP, which one endpoint serves at 7000 and 7001.
 var service = netip.AddrFrom4([4]byte{10, 96, 0, 10})
 
-// proxyRules are those of kube-proxy with mode nftables for it. A Service of which it masquerades all has a jump to mark-for-masquerade first.
+// proxyRules are those of kube-proxy with mode nftables for it. A Service of which it masquerades all has a jump to
+// mark-for-masquerade first.
 const proxyRules = `table ip kube-proxy {
 	map service-ips {
 		type ipv4_addr . inet_proto . inet_service : verdict
@@ -51,7 +52,8 @@ func proxy(t *testing.T, n *pathtest.Node, endpoint netip.Addr, masquerade bool)
 	}))
 }
 
-// TestService: TCP to a Service passes the flowtables, translated there as by rules, and counted. UDP is translated by rules for as long as it lasts.
+// TestService: TCP to a Service passes the flowtables, translated there as by rules, and counted. UDP is translated by
+// rules for as long as it lasts.
 func TestService(t *testing.T) {
 	for _, e := range []pathtest.Encap{pathtest.Routes, pathtest.IPIP} {
 		for _, masquerade := range []bool{false, true} {

@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestUnnumbered: a connection in the flowtable goes on when a route of IPv4 changes to an IPv6 next hop, which no flowtable follows: its link leaves before,
-// in the agent's order, and so does a new connection find none.
+// TestUnnumbered: a connection in the flowtable goes on when a route of IPv4 changes to an IPv6 next hop, which no
+// flowtable follows: its link leaves before, in the agent's order, and so does a new connection find none.
 func TestUnnumbered(t *testing.T) {
 	r := newRig(t, pathtest.Routes)
 	from, to := r.Nodes[0], r.Nodes[1]
@@ -32,7 +32,8 @@ func TestUnnumbered(t *testing.T) {
 		alone := flowtable.Choose(fabric.Without([]string{"eth0"}), "cali", links)
 		hop := routes.Hop{Via: netip.MustParseAddr(fmt.Sprintf("fe80::%d", 2-i)), Dev: "eth0"}
 		errtest.Must(t, r.fast[i].Narrow(t.Context(), alone))
-		_, err = routes.New(n.Conn, routes.Options{}).Sync(t.Context(), []routes.Route{{Dst: n.Block, Type: netlinkx.Unreachable}, routes.To(r.Nodes[1-i].Block, hop)})
+		_, err = routes.New(n.Conn, routes.Options{}).Sync(t.Context(),
+			[]routes.Route{{Dst: n.Block, Type: netlinkx.Unreachable}, routes.To(r.Nodes[1-i].Block, hop)})
 		errtest.Must(t, err)
 		if err := c.exchange(50, soon); err != nil {
 			t.Errorf("after the change of node %d, before that of its flowtable: %v", i, err)

@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// theft is two honest nodes with traffic between their pods, and a third Node whose token was stolen. That Node is older and has the lesser
-// name, and no agent reverts what is written to it.
+// theft is two honest nodes with traffic between their pods, and a third Node whose token was stolen. That Node is
+// older and has the lesser name, and no agent reverts what is written to it.
 type theft struct {
 	*meshtest.Cluster
 	thief, victim, watcher *meshtest.Node
@@ -111,7 +111,8 @@ func TestStolenAnnotations(t *testing.T) {
 	for _, lie := range []struct{ key, text, after, says string }{
 		{api.AnnotationIPv4VXLANAddr, end, "10.90.66.1", "its end of VXLAN tunnels, " + end + ", lies in none of its blocks"},
 		{api.AnnotationVXLANMAC, vxlan.MACOf(th.victim.Name, false).String(), "", "has the MAC of node " + th.victim.Name},
-		{api.AnnotationIPv4Address, th.victim.Prefix.String(), "172.31.1.66/24", "its address " + th.victim.Prefix.Addr().String() + " is that of node " + th.victim.Name},
+		{api.AnnotationIPv4Address, th.victim.Prefix.String(), "172.31.1.66/24",
+			"its address " + th.victim.Prefix.Addr().String() + " is that of node " + th.victim.Name},
 	} {
 		th.annotate(t, lie.key, lie.text)
 		reports(t, th.watcher, "Node aaa-thief: ", lie.says)
@@ -186,8 +187,8 @@ func TestStolenRanges(t *testing.T) {
 	})
 	th.inVain(t, "claims of parts", line)
 
-	// An affinity of a whole block without an IPAMBlock: IPAM reads blocks, so the next node may claim it, and the block then records the
-	// owner.
+	// An affinity of a whole block without an IPAMBlock: IPAM reads blocks, so the next node may claim it, and the block
+	// then records the owner.
 	claims("10.90.98.64/26")
 	th.later(t)
 	th.Create(t, &api.IPAMBlock{Meta: api.Meta{Name: "10-90-98-64-26"}, Spec: api.IPAMBlockSpec{

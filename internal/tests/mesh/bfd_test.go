@@ -15,7 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// bfdSetting is the annotation of the tests, bfdDetection how long it lets a peer be silent: more than agents that start on a busy machine are.
+// bfdSetting is the annotation of the tests, bfdDetection how long it lets a peer be silent: more than agents that
+// start on a busy machine are.
 const (
 	bfdSetting   = "5x300ms"
 	bfdDetection = 1500 * time.Millisecond
@@ -52,7 +53,8 @@ func (p *pair) watched(t testing.TB, sessions int) {
 	}
 }
 
-// lostByBFD reports that BFD has ended a session since a time. What keeps the next one from coming about may be its last error soon.
+// lostByBFD reports that BFD has ended a session since a time. What keeps the next one from coming about may be its
+// last error soon.
 func lostByBFD(p nodestatus.Peer, since time.Time) error {
 	for _, e := range p.Ends {
 		if !e.At.Before(since.Truncate(time.Second)) && strings.Contains(e.Reason, "BFD is down: Control Detection Time Expired") {
@@ -62,7 +64,8 @@ func lostByBFD(p nodestatus.Peer, since time.Time) error {
 	return fmt.Errorf("want it ended by BFD since %s: %+v", since, p.Ends)
 }
 
-// killed kills the first node's agent and starts it again, once the other's BFD has found out if late. No session is ended by BFD.
+// killed kills the first node's agent and starts it again, once the other's BFD has found out if late. No session is
+// ended by BFD.
 func (p *pair) killed(t testing.TB, sessions int, late bool) {
 	t.Helper()
 	p.a.Signal(t, syscall.SIGKILL)
@@ -84,8 +87,8 @@ func (p *pair) killed(t testing.TB, sessions int, late bool) {
 	})
 }
 
-// BFD watches the mesh. It ends with the agent while the kernel goes on forwarding, so that its end costs no packet and changes no route. A node
-// that is silent as a whole is found; there is no other way to its pods, so that routes stay.
+// BFD watches the mesh. It ends with the agent while the kernel goes on forwarding, so that its end costs no packet and
+// changes no route. A node that is silent as a whole is found; there is no other way to its pods, so that routes stay.
 func TestBFD(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -133,14 +136,15 @@ func (p *pair) silent(t testing.TB) {
 	p.watched(t, 2)
 }
 
-// BFD of the mesh watches nodes in the same subnet. One behind a router keeps its session without, and is named, also as the peer of a BGPPeer;
-// without the annotation all is well.
+// BFD of the mesh watches nodes in the same subnet. One behind a router keeps its session without, and is named, also
+// as the peer of a BGPPeer; without the annotation all is well.
 func TestBFDAcrossSubnets(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	c := meshtest.NewCluster(t)
 	asked := map[string]string{api.AnnotationBFD: "3x300ms"}
-	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever), &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName, Annotations: asked}})
+	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever),
+		&api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName, Annotations: asked}})
 	n, near, far := c.NewNode(t, "node", 0, 20), c.NewNode(t, "near", 0, 21), c.NewNode(t, "far", 1, 22)
 	meshtest.Start(t, n, near, far)
 	named := func(object string) {
@@ -160,7 +164,8 @@ func TestBFDAcrossSubnets(t *testing.T) {
 	named("")
 }
 
-// namesFar fails unless a node's BFD with near is up, and with far is not, for which an object is named; empty: far is to have no BFD.
+// namesFar fails unless a node's BFD with near is up, and with far is not, for which an object is named; empty: far is
+// to have no BFD.
 func namesFar(n, far *meshtest.Node, object string) error {
 	r, err := n.Status()
 	if err != nil {

@@ -15,10 +15,12 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// calicoPreference is the LOCAL_PREF of Calico 3.32 and later: 2147483647 less the metric of a block's route, which is 1024.
+// calicoPreference is the LOCAL_PREF of Calico 3.32 and later: 2147483647 less the metric of a block's route, which
+// is 1024.
 const calicoPreference = 2147482623
 
-// calicoNode is a node with Calico: BIRD 1.6 has the sessions and the kernel's routes, and the Node has the annotations. No agent runs on it.
+// calicoNode is a node with Calico: BIRD 1.6 has the sessions and the kernel's routes, and the Node has the
+// annotations. No agent runs on it.
 type calicoNode struct {
 	*meshtest.Node
 	bird  bgptest.Daemon
@@ -48,8 +50,8 @@ func newCalicoNode(t testing.TB, c *meshtest.Cluster, host int, peers ...netip.A
 	return n
 }
 
-// An agent in a mesh of Calico nodes, as during a migration: it connects to one of two and waits for the other. All kernels have the others'
-// routes, pods reach each other, and restarts on either side lose no packet.
+// An agent in a mesh of Calico nodes, as during a migration: it connects to one of two and waits for the other. All
+// kernels have the others' routes, pods reach each other, and restarts on either side lose no packet.
 func TestAmongCalicoNodes(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -88,8 +90,8 @@ func TestAmongCalicoNodes(t *testing.T) {
 	packets.Onward(t, 3*time.Second)
 	packets.Intact(t)
 
-	// A password of the mesh is applied by both kinds of nodes; the test does it for Calico's confd. In the new sessions BIRD drops the old
-	// paths: no packets are counted.
+	// A password of the mesh is applied by both kinds of nodes; the test does it for Calico's confd. In the new sessions
+	// BIRD drops the old paths: no packets are counted.
 	changed := time.Now()
 	c.SetPassword(t, "first")
 	for _, n := range calico {

@@ -37,15 +37,16 @@ func interventions(t testing.TB, n *meshtest.Node, own, others, via string) []in
 	}
 	all := []intervention{
 		{"a route is removed", []string{"ip", "route", "del", others}, route(others + " via " + via + " dev eth0")},
-		{"a route is changed", []string{"ip", "route", "replace", others, "via", "172.31.1.1", "dev", "eth0", "proto", "84"}, route(others + " via " + via + " dev eth0")},
+		{"a route is changed", []string{"ip", "route", "replace", others, "via", "172.31.1.1", "dev", "eth0", "proto", "84"},
+			route(others + " via " + via + " dev eth0")},
 		{"the own block's route is removed", []string{"ip", "route", "del", "unreachable", own}, route("unreachable " + own)},
 		{"the NAT chain is flushed", []string{"nft", "flush", "chain", "inet", "tortie", "nat-postrouting"}, table},
 		{"the whole table is removed", []string{"nft", "delete", "table", "inet", "tortie"}, table},
 		{"forwarding is turned off", []string{"sysctl", "-qw", "net.ipv4.ip_forward=0"}, sysctl("net.ipv4.ip_forward", "1")},
 	}
 	if set := setWith(ruleset, "10.90.0.0/16"); set != "" {
-		all = append(all, intervention{"a set loses an element", []string{"nft", "delete element inet tortie " + set + " { 10.90.0.0/16 }"}, table},
-			intervention{"a set gets an element", []string{"nft", "add element inet tortie " + set + " { 10.200.0.0/16 }"}, table})
+		all = append(all, intervention{"a set loses an element", []string{"nft", "delete element inet tortie " + set + " { 10.90.0.0/16 }"},
+			table}, intervention{"a set gets an element", []string{"nft", "add element inet tortie " + set + " { 10.200.0.0/16 }"}, table})
 	} else {
 		t.Errorf("no set has the pool:\n%s", ruleset)
 	}
@@ -101,7 +102,8 @@ func foreign(t testing.TB, n *meshtest.Node) (look func() string) {
 		var all strings.Builder
 		for _, args := range [][]string{
 			{"ip", "route", "show", "proto", "12"}, {"ip", "route", "show", "proto", "80"}, {"ip", "route", "show", "proto", "static"},
-			{"ip", "route", "show", "table", "77"}, {"ip", "rule"}, {"ip", "-o", "addr", "show", "dev", "lo"}, {"ip", "-o", "-4", "addr", "show", "dev", "eth0"},
+			{"ip", "route", "show", "table", "77"}, {"ip", "rule"}, {"ip", "-o", "addr", "show", "dev", "lo"},
+			{"ip", "-o", "-4", "addr", "show", "dev", "eth0"},
 			{"nft", "list", "table", "inet", "tortie-not"}, {"nft", "list", "table", "ip", "tortie"},
 		} {
 			all.WriteString(n.Run(t, args[0], args[1:]...))

@@ -70,8 +70,8 @@ func (n *felixNode) knows(t testing.TB, other *meshtest.Node, end netip.Addr, bl
 	n.Run(t, "ip", "route", "replace", block, "via", end.String(), "dev", vxlan.Device4, "proto", "80", "onlink")
 }
 
-// A cluster without BGP is being migrated: agents among Felix nodes, in one subnet and in two. All pods reach each other, and an agent that
-// takes over a node uses Felix's device and loses no packet.
+// A cluster without BGP is being migrated: agents among Felix nodes, in one subnet and in two. All pods reach each
+// other, and an agent that takes over a node uses Felix's device and loses no packet.
 func TestAmongFelixNodes(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

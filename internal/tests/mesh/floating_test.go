@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// TestFloatingAddresses: a pod is reached by its floating address from every node, also if the address's block is another node's, and from itself.
-// A node that announces one which the IPAMBlock does not say it has is not believed.
+// TestFloatingAddresses: a pod is reached by its floating address from every node, also if the address's block is
+// another node's, and from itself. A node that announces one which the IPAMBlock does not say it has is not believed.
 func TestFloatingAddresses(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -27,7 +27,8 @@ func TestFloatingAddresses(t *testing.T) {
 			if encap == api.EncapAlways {
 				pool.Spec.VXLANMode = encap
 			}
-			c.Create(t, pool, &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.FelixConfigurationSpec{FloatingIPs: "Enabled"}})
+			c.Create(t, pool,
+				&api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.FelixConfigurationSpec{FloatingIPs: "Enabled"}})
 			a, _ := c.NewNodeWithPod(t, 0, 10)
 			b, podB := c.NewNodeWithPod(t, 0, 11)
 			third, podC := c.NewNodeWithPod(t, 0, 12)

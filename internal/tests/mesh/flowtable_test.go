@@ -28,7 +28,8 @@ type conversation struct {
 	stop           chan struct{}
 }
 
-// converse begins one between pods of the first two nodes, and returns when both have it in their flowtables. It ends with the test at the latest.
+// converse begins one between pods of the first two nodes, and returns when both have it in their flowtables. It ends
+// with the test at the latest.
 func (n *tunnelled) converse(t *testing.T) *conversation {
 	t.Helper()
 	from, server := n.always[0], netip.AddrPortFrom(n.always[1].V4, answers)

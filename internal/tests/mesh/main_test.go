@@ -1,5 +1,5 @@
-// Package mesh tests agents in a mesh: real agent processes in namespaces that stand for nodes, a real API server, real BGP sessions, and
-// packets between pods, each of which is counted.
+// Package mesh tests agents in a mesh: real agent processes in namespaces that stand for nodes, a real API server, real
+// BGP sessions, and packets between pods, each of which is counted.
 package mesh
 
 import (

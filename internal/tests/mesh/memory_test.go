@@ -38,8 +38,9 @@ const (
 // object is an object of the Kubernetes API.
 type object = map[string]any
 
-// An agent in a cluster whose nodes have realistic objects hears the blocks of all that answer. hack/bench measures its memory, in clusters that
-// grow, a minute and a half later: then the garbage collector has returned the memory of its start.
+// An agent in a cluster whose nodes have realistic objects hears the blocks of all that answer. hack/bench measures its
+// memory, in clusters that grow, a minute and a half later: then the garbage collector has returned the memory of its
+// start.
 func TestMemory(t *testing.T) {
 	tier.All(t)
 	sizes, settle := []int{5}, time.Duration(0)
@@ -61,7 +62,8 @@ func TestMemory(t *testing.T) {
 		for _, kind := range []struct {
 			what         string
 			mesh, answer bool
-		}{{"route reflectors, so no mesh", false, false}, {"full mesh, no peer answers", true, false}, {"full mesh, all peers answer", true, true}} {
+		}{{"route reflectors, so no mesh", false, false}, {"full mesh, no peer answers", true, false},
+			{"full mesh, all peers answer", true, true}} {
 			conf := &api.BGPConfiguration{Meta: api.Meta{Name: "default"}, Spec: api.BGPConfigurationSpec{NodeToNodeMeshEnabled: &kind.mesh}}
 			c.Remove(t, &api.BGPConfiguration{Meta: api.Meta{Name: "default"}})
 			c.Create(t, conf)
@@ -100,8 +102,8 @@ func heard(n *meshtest.Node, want int) error {
 	return err
 }
 
-// answer keeps up a session with the agent from each node's address, on which the node announces its blocks. The agent refuses it until it knows
-// the node. end ends them.
+// answer keeps up a session with the agent from each node's address, on which the node announces its blocks. The agent
+// refuses it until it knows the node. end ends them.
 func answer(others *meshtest.Node, count int) (end func()) {
 	done := make(chan struct{})
 	var all errgroup.Group
@@ -167,8 +169,8 @@ func speak(others *meshtest.Node, i int, done <-chan struct{}) {
 	}
 }
 
-// fill creates nodes up to count, and three blocks for each. The agent knows their neighbours for good: others count for the kernel's limit of
-// 1,024, which all namespaces share.
+// fill creates nodes up to count, and three blocks for each. The agent knows their neighbours for good: others count
+// for the kernel's limit of 1,024, which all namespaces share.
 func fill(t *testing.T, c *meshtest.Cluster, agent *meshtest.Node, from, count int) {
 	t.Helper()
 	post := func(path string, obj object) error {
@@ -208,16 +210,19 @@ func bigNode(name string, i int) object {
 		"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux",
 		"beta.kubernetes.io/arch": "amd64", "node.kubernetes.io/instance-type": "m6i.2xlarge", "beta.kubernetes.io/instance-type": "m6i.2xlarge",
 		"topology.kubernetes.io/region": "eu-central-1", "failure-domain.beta.kubernetes.io/region": "eu-central-1",
-		"topology.kubernetes.io/zone": fmt.Sprintf("eu-central-1%c", 'a'+i%3), "failure-domain.beta.kubernetes.io/zone": fmt.Sprintf("eu-central-1%c", 'a'+i%3),
-		"topology.ebs.csi.aws.com/zone": fmt.Sprintf("eu-central-1%c", 'a'+i%3), "k8s.io/cloud-provider-aws": "3f2b7c5e0a6d4b1f9a8c7e6d5b4a3f2e",
-		"kops.k8s.io/instancegroup": "workers", "node-role.kubernetes.io/node": "", "team.example.com/owner": "platform",
+		"topology.kubernetes.io/zone":            fmt.Sprintf("eu-central-1%c", 'a'+i%3),
+		"failure-domain.beta.kubernetes.io/zone": fmt.Sprintf("eu-central-1%c", 'a'+i%3),
+		"topology.ebs.csi.aws.com/zone":          fmt.Sprintf("eu-central-1%c", 'a'+i%3),
+		"k8s.io/cloud-provider-aws":              "3f2b7c5e0a6d4b1f9a8c7e6d5b4a3f2e",
+		"kops.k8s.io/instancegroup":              "workers", "node-role.kubernetes.io/node": "", "team.example.com/owner": "platform",
 		"node.example.com/pool": fmt.Sprintf("pool-%d", i%10), "example.com/rack": fmt.Sprintf("rack-%d", i%40),
 		"example.com/generation": "7", "example.com/lifecycle": "spot",
 	}
 	address := bigNodeAddress(i)
 	annotations := object{
-		"projectcalico.org/IPv4Address": address.String() + "/16", "projectcalico.org/IPv4IPIPTunnelAddr": fmt.Sprintf("10.244.%d.%d", i/64, i%64*4),
-		"node.alpha.kubernetes.io/ttl": "15", "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+		"projectcalico.org/IPv4Address":        address.String() + "/16",
+		"projectcalico.org/IPv4IPIPTunnelAddr": fmt.Sprintf("10.244.%d.%d", i/64, i%64*4),
+		"node.alpha.kubernetes.io/ttl":         "15", "volumes.kubernetes.io/controller-managed-attach-detach": "true",
 		"csi.volume.kubernetes.io/nodeid":                  fmt.Sprintf(`{"ebs.csi.aws.com":"i-%017x","efs.csi.aws.com":"i-%017x"}`, i, i),
 		"alpha.kubernetes.io/provided-node-ip":             address.String(),
 		"kubeadm.alpha.kubernetes.io/cri-socket":           "unix:///run/containerd/containerd.sock",
@@ -228,13 +233,16 @@ func bigNode(name string, i int) object {
 	var images []object
 	for k := range 50 {
 		images = append(images, object{"names": []string{
-			fmt.Sprintf("registry.example.com/platform/service-%d@sha256:%064x", k, k), fmt.Sprintf("registry.example.com/platform/service-%d:v1.%d.0", k, i%7),
+			fmt.Sprintf("registry.example.com/platform/service-%d@sha256:%064x", k, k),
+			fmt.Sprintf("registry.example.com/platform/service-%d:v1.%d.0", k, i%7),
 		}, "sizeBytes": 100_000_000 + k})
 	}
 	return object{
 		"metadata": object{"name": name, "labels": labels, "annotations": annotations},
-		"spec":     object{"podCIDR": fmt.Sprintf("10.%d.%d.0/24", 100+i/250, i%250), "providerID": fmt.Sprintf("aws:///eu-central-1a/i-%017x", i)},
-		"status":   object{"images": images, "addresses": []object{{"type": "InternalIP", "address": address.String()}, {"type": "Hostname", "address": name}}},
+		"spec": object{"podCIDR": fmt.Sprintf("10.%d.%d.0/24", 100+i/250, i%250),
+			"providerID": fmt.Sprintf("aws:///eu-central-1a/i-%017x", i)},
+		"status": object{"images": images,
+			"addresses": []object{{"type": "InternalIP", "address": address.String()}, {"type": "Hostname", "address": name}}},
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// monitor records every change of a node's links, addresses, routes, rules and nftables, by any process. The kernel's own updates of neighbour
-// entries are not included.
+// monitor records every change of a node's links, addresses, routes, rules and nftables, by any process. The kernel's
+// own updates of neighbour entries are not included.
 type monitor struct {
 	node *meshtest.Node
 
@@ -41,7 +41,8 @@ func listen(t testing.TB, n *meshtest.Node) *monitor {
 	e := &monitor{node: n}
 	e.reset()
 	e.subscribe(t, unix.NETLINK_ROUTE, groups, e.route)
-	e.subscribe(t, unix.NETLINK_NETFILTER, nftGroup, func(m syscall.NetlinkMessage) { e.note(fmt.Sprintf("nftables message %d", m.Header.Type&0xff)) })
+	e.subscribe(t, unix.NETLINK_NETFILTER, nftGroup,
+		func(m syscall.NetlinkMessage) { e.note(fmt.Sprintf("nftables message %d", m.Header.Type&0xff)) })
 	return e
 }
 

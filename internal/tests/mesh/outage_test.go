@@ -11,12 +11,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// The API server may fail, the cluster may change while watches are interrupted, and objects may be wrong for a moment: packets between
-// unaffected pods are not lost. The parts run in sequence on one cluster.
+// The API server may fail, the cluster may change while watches are interrupted, and objects may be wrong for a moment:
+// packets between unaffected pods are not lost. The parts run in sequence on one cluster.
 func TestOutages(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
-	pools := []*api.IPPool{meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever), meshtest.NewPool("unused", "10.91.0.0/24", api.EncapNever)}
+	pools := []*api.IPPool{meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever),
+		meshtest.NewPool("unused", "10.91.0.0/24", api.EncapNever)}
 	c.Create(t, pools[0], pools[1])
 	p := newPair(t, c, 0)
 	others := newPair(t, c, 1)
@@ -49,13 +50,15 @@ func TestOutages(t *testing.T) {
 			n.Wire.Stall()
 			n.Wire.Reset()
 		}
-		// Meanwhile a node joins, another is deleted with its block, a block gets a new owner, pools are changed, created and deleted.
+		// Meanwhile a node joins, another is deleted with its block, a block gets a new owner, pools are changed, created and
+		// deleted.
 		added := c.NewNode(whole, "node-20", 0, 20)
 		added.Claim(t, "10.90.20.0/26")
 		added.Start(t, meshtest.Build)
 		others.b.Signal(t, syscall.SIGKILL)
 		for _, obj := range []api.Resource{
-			&api.Node{Meta: api.Meta{Name: others.b.Name}}, meshtest.NewAffinity(others.b.Name, "10.90.13.0/26"), meshtest.NewAffinity(others.b.Name, "10.90.200.0/26"), pools[1],
+			&api.Node{Meta: api.Meta{Name: others.b.Name}}, meshtest.NewAffinity(others.b.Name, "10.90.13.0/26"),
+			meshtest.NewAffinity(others.b.Name, "10.90.200.0/26"), pools[1],
 		} {
 			c.Remove(t, obj)
 		}

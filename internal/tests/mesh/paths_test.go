@@ -68,8 +68,8 @@ func paths(n *meshtest.Node, s stack, up, down int) error {
 	return nil
 }
 
-// TestPaths injects faults that pods suffer from and the nodes do not: the agents of the others name the node, by Event, status and metric, and
-// say when it is over.
+// TestPaths injects faults that pods suffer from and the nodes do not: the agents of the others name the node, by
+// Event, status and metric, and say when it is over.
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
@@ -89,13 +89,16 @@ func TestPaths(t *testing.T) {
 			t.Parallel()
 			nodes := newPaths(t, of.mode, of.stack)
 			bad := nodes[2]
-			bad.Run(t, "nft", fmt.Sprintf("add table %s hostfw; add chain %[1]s hostfw f { type filter hook forward priority 0; policy drop; }", of.table))
+			bad.Run(t, "nft",
+				fmt.Sprintf("add table %s hostfw; add chain %[1]s hostfw f { type filter hook forward priority 0; policy drop; }", of.table))
 			for _, n := range nodes[:2] {
 				meshtest.Eventually(t, func() error { return paths(n, of.fails, 1, 1) })
 				meshtest.Eventually(t, func() error {
-					return n.HasEvent(t, "Node", bad.Name, "PathDown", n, fmt.Sprintf("%s is not reached by pods of %s (%s, since ", bad.Name, n.Name, of.way))
+					return n.HasEvent(t, "Node", bad.Name, "PathDown", n,
+						fmt.Sprintf("%s is not reached by pods of %s (%s, since ", bad.Name, n.Name, of.way))
 				})
-				if all := n.Events(t, "Node", bad.Name); !slices.ContainsFunc(all, func(e events.Event) bool { return strings.Contains(e.Message, of.sysctl) }) {
+				if all := n.Events(t, "Node", bad.Name); !slices.ContainsFunc(all,
+					func(e events.Event) bool { return strings.Contains(e.Message, of.sysctl) }) {
 					t.Errorf("no Event names sysctl %s: %+v", of.sysctl, all)
 				}
 				text, err := n.Metrics()
@@ -113,7 +116,8 @@ func TestPaths(t *testing.T) {
 							t.Errorf("%s misses %+v", n.Name, m)
 						}
 					}
-					if want := fmt.Sprintf("tortie_path_up{family=%q,kind=%q,peer=%q} %d\n", []string{"IPv4", "IPv6"}[f], of.kind, bad.Name, up); !strings.Contains(text, want) {
+					if want := fmt.Sprintf("tortie_path_up{family=%q,kind=%q,peer=%q} %d\n", []string{"IPv4", "IPv6"}[f], of.kind, bad.Name,
+						up); !strings.Contains(text, want) {
 						t.Errorf("%s has no metric %s", n.Name, want)
 					}
 				}
@@ -128,7 +132,8 @@ func TestPaths(t *testing.T) {
 			for _, n := range nodes[:2] {
 				meshtest.Eventually(t, func() error { return paths(n, of.stack, 2, 0) })
 				meshtest.Eventually(t, func() error {
-					return n.HasEvent(t, "Node", bad.Name, "PathUp", n, fmt.Sprintf("%s is reached by pods of %s again (%s, after ", bad.Name, n.Name, of.way))
+					return n.HasEvent(t, "Node", bad.Name, "PathUp", n,
+						fmt.Sprintf("%s is reached by pods of %s again (%s, after ", bad.Name, n.Name, of.way))
 				})
 			}
 			for _, n := range nodes[:2] {
@@ -146,7 +151,8 @@ func TestPathsOfOne(t *testing.T) {
 	t.Parallel()
 	nodes := newPaths(t, api.EncapAlways, ipv4)
 	bad := nodes[2]
-	bad.Run(t, "nft", "add table inet hostfw; add chain inet hostfw i { type filter hook input priority -10; }; add rule inet hostfw i udp dport 4789 drop")
+	bad.Run(t, "nft",
+		"add table inet hostfw; add chain inet hostfw i { type filter hook input priority -10; }; add rule inet hostfw i udp dport 4789 drop")
 	meshtest.Eventually(t, func() error {
 		return bad.HasEvent(t, "Node", bad.Name, "PathDown", bad, fmt.Sprintf("pods of %s reach no other node (VXLAN, since ", bad.Name))
 	})

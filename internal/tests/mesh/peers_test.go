@@ -110,7 +110,8 @@ func TestPeers(t *testing.T) {
 	})
 }
 
-// TestMeshPeerDown drops BGP at one node, as a firewall does: the others say so on its Node, by one text, and it says so itself.
+// TestMeshPeerDown drops BGP at one node, as a firewall does: the others say so on its Node, by one text, and it says
+// so itself.
 func TestMeshPeerDown(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -124,7 +125,8 @@ func TestMeshPeerDown(t *testing.T) {
 	}
 	meshtest.Settle(t, nodes...)
 	bad := nodes[2]
-	bad.Run(t, "nft", "add table inet hostfw; add chain inet hostfw i { type filter hook input priority -10; }; add chain inet hostfw o { type filter hook output priority -10; }; add rule inet hostfw i tcp dport 179 drop; add rule inet hostfw i tcp sport 179 drop")
+	bad.Run(t, "nft", "add table inet hostfw; add chain inet hostfw i { type filter hook input priority -10; }; add chain inet hostfw o { "+
+		"type filter hook output priority -10; }; add rule inet hostfw i tcp dport 179 drop; add rule inet hostfw i tcp sport 179 drop")
 	text := fmt.Sprintf("other nodes have no BGP session with %s at %s: ", bad.Name, bad.Prefix.Addr())
 	meshtest.Within(t, 4*meshtest.Patience, func() error { // the hold time and as much again
 		return errors.Join(bad.HasEvent(t, "Node", bad.Name, "PeerDown", bad, bad.Name+" has no BGP session with any of 2 nodes"),

@@ -36,17 +36,18 @@ const (
 	killEvery = 1500 * time.Millisecond
 )
 
-// Pods of a node without an agent come and go by their objects alone. To all agents they are peers as any other node's, and cost this machine no
-// links: with them 50 pods come and go in a second.
+// Pods of a node without an agent come and go by their objects alone. To all agents they are peers as any other node's,
+// and cost this machine no links: with them 50 pods come and go in a second.
 const (
 	distantWriters = 4
 	distantLife    = 80 * time.Millisecond // 45 per second, where the API server is not slower
 )
 
-// Pods come and go at 50 per second, if the machine can, and policies change every second, at first with all agents there, then while one after
-// the other is killed and comes back. What must be allowed loses no packet, of what must be denied none gets through. It does not run in parallel:
-// it measures how soon a pod is allowed and a policy in force. A benchmark measures that alone, with five agents, 20 pods per second, and one policy,
-// and once more with 500 GlobalNetworkPolicies.
+// Pods come and go at 50 per second, if the machine can, and policies change every second, at first with all agents
+// there, then while one after the other is killed and comes back. What must be allowed loses no packet, of what must be
+// denied none gets through. It does not run in parallel: it measures how soon a pod is allowed and a policy in force. A
+// benchmark measures that alone, with five agents, 20 pods per second, and one policy, and once more with 500
+// GlobalNetworkPolicies.
 func TestPolicyUnderLoad(t *testing.T) {
 	tier.All(t)
 	l := newLoad(t, newGuarded(t, meshtest.Repeat(*loadAgents, 5)))
@@ -152,7 +153,8 @@ func (l *load) phase(t *testing.T, name string, span time.Duration, more func(co
 	meshtest.Record("pods that come and go", "per second", rate)
 }
 
-// roles are the labels of the pods that come and go, one after the other: those of the first alone are allowed to send to servers.
+// roles are the labels of the pods that come and go, one after the other: those of the first alone are allowed to send
+// to servers.
 var roles = []map[string]string{{"role": "friend"}, {"role": "foe"}, {"role": "friend", "outlaw": "yes"}}
 
 // comeAndGo has one pod after the other in a place of a node. An address comes again after some seconds.
@@ -167,7 +169,8 @@ func (l *load) comeAndGo(ctx context.Context, t *testing.T, node, place int, ns 
 			labels[k] = v
 		}
 		p := passing{load: l, node: n, ns: ns, name: fmt.Sprintf("passing-%d-%d-%d", node, place, time.Now().UnixNano()),
-			addr: address(n, 12+each*place+i%each), labels: labels, allowed: role == 0, servers: l.others(node), poker: l.plain[(node+2)%len(l.plain)]}
+			addr: address(n, 12+each*place+i%each), labels: labels, allowed: role == 0, servers: l.others(node),
+			poker: l.plain[(node+2)%len(l.plain)]}
 		began := time.Now()
 		if err := p.live(t); err != nil {
 			t.Errorf("%s: %v", p.name, err)
@@ -182,7 +185,8 @@ func (l *load) others(node int) []*meshtest.Pod {
 	return slices.Concat(l.servers[node+1:], l.servers[:node])
 }
 
-// comeAndGoElsewhere has one pod after the other at a node without an agent. An address comes again at once, with other labels.
+// comeAndGoElsewhere has one pod after the other at a node without an agent. An address comes again at once, with other
+// labels.
 func (l *load) comeAndGoElsewhere(ctx context.Context, t *testing.T, writer int) {
 	elsewhere := &meshtest.Node{Name: "elsewhere"}
 	addr := netip.AddrFrom4([4]byte{10, 90, 200, byte(1 + writer)})
@@ -227,7 +231,8 @@ func (p *passing) live(t *testing.T) error {
 	if err := p.node.Do(func() error { _, err := podnet.Setup(t.Context(), wires); return err }); err != nil {
 		return err
 	}
-	poked := p.send(t, fmt.Sprintf("%s to %s", p.poker.V4, p.name), p.poker.NS, p.addr, time.Duration(meshtest.Repeat(10, 500))*time.Millisecond)
+	poked := p.send(t, fmt.Sprintf("%s to %s", p.poker.V4, p.name), p.poker.NS, p.addr,
+		time.Duration(meshtest.Repeat(10, 500))*time.Millisecond)
 	p.deny(poked)
 	sends := p.sendToServers(t)
 	if err := p.register(t, p.node, p.name, p.addr, p.labels); err != nil {
@@ -279,8 +284,8 @@ func (p *passing) leave(t *testing.T, wires podnet.Config) error {
 	}))
 }
 
-// kill ends one agent after the other and starts it again. None ends before it was ready: a busy machine would not let it do anything between two
-// ends, so that no pod was ever let through by all nodes.
+// kill ends one agent after the other and starts it again. None ends before it was ready: a busy machine would not let
+// it do anything between two ends, so that no pod was ever let through by all nodes.
 func (l *load) kill(ctx context.Context, t *testing.T) {
 	for i := 0; ; i++ {
 		select {
@@ -328,8 +333,8 @@ func (l *load) openAndClose(ctx context.Context, t *testing.T) {
 	}
 }
 
-// silent says whether fifty packets were sent to each gate since the last one that has arrived: time alone says little where a busy machine
-// stops the sender.
+// silent says whether fifty packets were sent to each gate since the last one that has arrived: time alone says little
+// where a busy machine stops the sender.
 func (l *load) silent() func() bool {
 	counts, sent := make([]int, len(l.gates)), make([]int64, len(l.gates))
 	return func() bool {
@@ -346,7 +351,8 @@ func (l *load) silent() func() bool {
 
 // soon waits until something is true.
 func soon(t *testing.T, is func() bool) bool {
-	for end := time.Now().Add(meshtest.Patience * meshtest.TimeScale); t.Context().Err() == nil && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(meshtest.Patience * meshtest.TimeScale); t.Context().Err() == nil &&
+		time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if is() {
 			return true
 		}
@@ -393,7 +399,8 @@ func (l *load) nothingDenied(t *testing.T) {
 // isolate returns a policy that allows the pods with a label to receive nothing.
 func isolate(name, key, value string) *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.NetworkPolicySpec{
-		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{key: value}}, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{key: value}},
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
 	}}
 }
 
@@ -408,7 +415,8 @@ func admit(name, role string, first, last int32) *networkingv1.NetworkPolicy {
 	return p
 }
 
-// tiers creates GlobalNetworkPolicies in three tiers for all pods with a role. Each denies what no pod sends, and all leave the rest to NetworkPolicies.
+// tiers creates GlobalNetworkPolicies in three tiers for all pods with a role. Each denies what no pod sends, and all
+// leave the rest to NetworkPolicies.
 func (l *load) tiers(t *testing.T, policies int) {
 	t.Helper()
 	create := func(kind, resource, name string, spec map[string]any) {
@@ -432,7 +440,8 @@ func (l *load) tiers(t *testing.T, policies int) {
 	}
 }
 
-var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies"}
+var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
+	Resource: "clusternetworkpolicies"}
 
 // policies creates those that hold all the time.
 func (l *load) policies(t *testing.T) {
@@ -449,7 +458,8 @@ func (l *load) policies(t *testing.T) {
 	}
 }
 
-// outlaws returns a policy of the cluster that denies what a NetworkPolicy allows. It has more rules, which match nobody, on request.
+// outlaws returns a policy of the cluster that denies what a NetworkPolicy allows. It has more rules, which match
+// nobody, on request.
 func outlaws(more int) *unstructured.Unstructured {
 	rule := func(name, label, value string) any {
 		pods := map[string]any{"namespaceSelector": map[string]any{}, "podSelector": map[string]any{"matchLabels": map[string]any{label: value}}}
@@ -459,15 +469,18 @@ func outlaws(more int) *unstructured.Unstructured {
 	for i := range more {
 		ingress = append(ingress, rule(fmt.Sprint("nobody-", i), "nobody", fmt.Sprint(i)))
 	}
-	subject := map[string]any{"namespaceSelector": map[string]any{}, "podSelector": map[string]any{"matchLabels": map[string]any{"role": "server"}}}
+	subject := map[string]any{"namespaceSelector": map[string]any{},
+		"podSelector": map[string]any{"matchLabels": map[string]any{"role": "server"}}}
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": clusterPolicies.Group + "/" + clusterPolicies.Version, "kind": "ClusterNetworkPolicy", "metadata": map[string]any{"name": "outlaws"},
+		"apiVersion": clusterPolicies.Group + "/" + clusterPolicies.Version, "kind": "ClusterNetworkPolicy",
+		"metadata": map[string]any{"name": "outlaws"},
 		"spec": map[string]any{"tier": "Admin", "priority": int64(10), "subject": map[string]any{"pods": subject},
 			"ingress": append(ingress, rule("outlaws", "outlaw", "yes"))},
 	}}
 }
 
-// changePolicies changes one policy a second, all of which select pods whose packets are counted; none changes what is allowed.
+// changePolicies changes one policy a second, all of which select pods whose packets are counted; none changes what is
+// allowed.
 func (l *load) changePolicies(ctx context.Context, t *testing.T) {
 	policies := l.client.NetworkingV1().NetworkPolicies(guardedNamespace)
 	for i := 0; ; i++ {

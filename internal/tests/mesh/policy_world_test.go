@@ -212,7 +212,8 @@ func (g *guarded) send(t testing.TB, name string, from *netnstest.NS, to netip.A
 	return s
 }
 
-// run sends until it is stopped or the test ends. A packet that the pod's own kernel refuses, as the pod has no route yet, does not count.
+// run sends until it is stopped or the test ends. A packet that the pod's own kernel refuses, as the pod has no route
+// yet, does not count.
 func (s *sender) run(t testing.TB, to netip.Addr, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

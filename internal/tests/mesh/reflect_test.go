@@ -74,8 +74,8 @@ func (r *reflected) reflectors(t testing.TB) (all []*Node) {
 	return all
 }
 
-// agreed returns nil once count nodes are reflectors, in a zone each, and all nodes have sessions with these and no others, except nodes
-// without a running agent.
+// agreed returns nil once count nodes are reflectors, in a zone each, and all nodes have sessions with these and no
+// others, except nodes without a running agent.
 func (r *reflected) agreed(t testing.TB, count int) error {
 	t.Helper()
 	reflecting := r.reflectors(t)
@@ -114,8 +114,8 @@ func btoi(b bool) int {
 	return 0
 }
 
-// sessions returns nil if a node has this number of established sessions in each family, and all others are with nodes without a running
-// agent.
+// sessions returns nil if a node has this number of established sessions in each family, and all others are with nodes
+// without a running agent.
 func (r *reflected) sessions(n *Node, count int) error {
 	report, err := n.Status()
 	if err != nil {
@@ -140,7 +140,8 @@ func (r *reflected) sessions(n *Node, count int) error {
 	return nil
 }
 
-// traffic starts streams between neighbours in the list of nodes, and to a pod with a borrowed address, whose route is known by BGP only.
+// traffic starts streams between neighbours in the list of nodes, and to a pod with a borrowed address, whose route is
+// known by BGP only.
 func (r *reflected) traffic(t testing.TB, of ...*Node) (packets Traffic) {
 	t.Helper()
 	for i, n := range of[1:] {
@@ -163,7 +164,8 @@ func (r *reflected) ready(t testing.TB, n *Node, status string) {
 	n.Condition(t, api.NodeReady, status)
 }
 
-// A mesh grows until its nodes elect reflectors; one of these is restarted, another one fails and comes back, without packet loss.
+// A mesh grows until its nodes elect reflectors; one of these is restarted, another one fails and comes back, without
+// packet loss.
 func TestReflectors(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -12,7 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// TestRepairsAreTold undoes what an agent has made, as other programs do: it is made again, and an Event and the log name it.
+// TestRepairsAreTold undoes what an agent has made, as other programs do: it is made again, and an Event and the log
+// name it.
 func TestRepairsAreTold(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -49,7 +50,8 @@ func TestRepairsAreTold(t *testing.T) {
 	n.Run(t, "ip", "link", "set", vxlan.Device4, "mtu", "1300")
 	n.Run(t, "bridge", "fdb", "del", vxlan.MACOf(nodes[1].Name, false).String(), "dev", vxlan.Device4)
 	told("annotation projectcalico.org/IPv4Address of the Node was changed or removed, written again (1st time today)",
-		"link vxlan.calico had MTU 1300, set again (1st time today)", "peers of vxlan.calico 1 of 1 were missing or changed, written again (1st time today)")
+		"link vxlan.calico had MTU 1300, set again (1st time today)",
+		"peers of vxlan.calico 1 of 1 were missing or changed, written again (1st time today)")
 	// All the rest, while the agent sleeps: it would be faster than the test.
 	errtest.Must(t, n.Cmd.Process.Signal(syscall.SIGSTOP))
 	n.Run(t, "sysctl", "-w", "net.ipv4.ip_forward=0")
@@ -57,8 +59,10 @@ func TestRepairsAreTold(t *testing.T) {
 	n.Run(t, "ip", "link", "add", vxlan.Device4, "type", "bridge")
 	n.Run(t, "nft", "flush", "ruleset")
 	errtest.Must(t, n.Cmd.Process.Signal(syscall.SIGCONT))
-	told("net.ipv4.ip_forward was 0, set to 1 (2nd time today)", "link vxlan.calico was another program's, of kind bridge: replaced by ours (2nd time today)",
-		"nftables table inet tortie, chains guard-* were changed or removed, written again (1st time today)", "were missing or changed, such as one to 10.90.1")
+	told("net.ipv4.ip_forward was 0, set to 1 (2nd time today)",
+		"link vxlan.calico was another program's, of kind bridge: replaced by ours (2nd time today)",
+		"nftables table inet tortie, chains guard-* were changed or removed, written again (1st time today)",
+		"were missing or changed, such as one to 10.90.1")
 	if log := n.Tail(1 << 20); strings.Count(log, "repaired what another program has changed") < 5 {
 		t.Errorf("the log has not a line for each:\n%s", log)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// pair is two nodes with a pod each. A second pod on the first node has an address borrowed from the second's block, whose route is known by
-// BGP only.
+// pair is two nodes with a pod each. A second pod on the first node has an address borrowed from the second's block,
+// whose route is known by BGP only.
 type pair struct {
 	a, b                 *meshtest.Node
 	podA, podB, borrower *meshtest.Pod
@@ -41,7 +41,8 @@ func (p *pair) traffic(t testing.TB) meshtest.Traffic {
 
 func (p *pair) nodes() []*meshtest.Node { return []*meshtest.Node{p.a, p.b} }
 
-// An agent may be stopped or killed at any time and restarted without packet loss. Each case has a pair of nodes of its own in one full mesh.
+// An agent may be stopped or killed at any time and restarted without packet loss. Each case has a pair of nodes of its
+// own in one full mesh.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)

@@ -19,7 +19,8 @@ func TestStreamCounts(t *testing.T) {
 	var s *meshtest.Stream
 	more := func() { s.Await(t, s.Arrived()+some, meshtest.Patience) }
 	hole := func() int {
-		b.Run(t, "nft", "add table ip hole; add chain ip hole in { type filter hook input priority 0; }; add rule ip hole in udp dport 7001 counter drop")
+		b.Run(t, "nft",
+			"add table ip hole; add chain ip hole in { type filter hook input priority 0; }; add rule ip hole in udp dport 7001 counter drop")
 		dropped := func() int {
 			found := regexp.MustCompile(`counter packets (\d+)`).FindStringSubmatch(b.Run(t, "nft", "list", "table", "ip", "hole"))
 			n, err := strconv.Atoi(found[1])

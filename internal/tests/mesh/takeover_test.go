@@ -28,9 +28,10 @@ const felixTable = `table ip calico {
 }
 `
 
-// A node migrates from Calico to the agent and back without packet loss, among a node that keeps Calico and one that always has the agent. One
-// pool has no encapsulation, with BIRD's routes, and one has VXLAN, with Felix's. The agent starts while BIRD still runs, and leaves its
-// routes alone; then it takes over. After the way back both have their routes again. Only the BIRD of the node that keeps Calico may lose packets.
+// A node migrates from Calico to the agent and back without packet loss, among a node that keeps Calico and one that
+// always has the agent. One pool has no encapsulation, with BIRD's routes, and one has VXLAN, with Felix's. The agent
+// starts while BIRD still runs, and leaves its routes alone; then it takes over. After the way back both have their
+// routes again. Only the BIRD of the node that keeps Calico may lose packets.
 func TestNodeChangesOverAndBack(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -67,7 +68,8 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 	leaveFelix(t, node)
 
 	streams := func() (all meshtest.Traffic) {
-		for _, pair := range [][2]*meshtest.Pod{{node.pod, agentPod}, {node.pod, stays.pod}, {felix.pod, vxPod}, {felix.pod, staying.pod}, {stays.pod, agentPod}, {staying.pod, vxPod}} {
+		for _, pair := range [][2]*meshtest.Pod{{node.pod, agentPod}, {node.pod, stays.pod}, {felix.pod, vxPod}, {felix.pod, staying.pod},
+			{stays.pod, agentPod}, {staying.pod, vxPod}} {
 			all = append(all, meshtest.StartTraffic(t, pair[0], pair[1])...)
 		}
 		all[3].PastBIRD(1) // from stays.pod to node.pod
@@ -83,7 +85,8 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 	}
 	node.bird.Signal(syscall.SIGKILL)
 	meshtest.Eventually(t, func() error { return node.Settled(len(peers)) })
-	for _, route := range []string{"10.90.40.0/26 via 172.31.1.40 dev eth0", stays.block + " via 172.31.1.30 dev eth0", "unreachable " + node.block} {
+	for _, route := range []string{"10.90.40.0/26 via 172.31.1.40 dev eth0", stays.block + " via 172.31.1.30 dev eth0",
+		"unreachable " + node.block} {
 		if err := node.Has(t, route); err != nil {
 			t.Errorf("%v:\n%s", err, node.Routes(t))
 		}
@@ -126,7 +129,8 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 		t.Errorf("left of the agent's routes:\n%s", left)
 	}
 	packets.Onward(t, 5*time.Second) // two scans of BIRD
-	for _, want := range []string{"10.90.40.0/26 via 172.31.1.40 dev eth0", stays.block + " via 172.31.1.30 dev eth0", "blackhole " + node.block} {
+	for _, want := range []string{"10.90.40.0/26 via 172.31.1.40 dev eth0", stays.block + " via 172.31.1.30 dev eth0",
+		"blackhole " + node.block} {
 		if got := node.routesOf(t, "bird"); !strings.Contains(got, want) {
 			t.Errorf("BIRD has no route %q:\n%s", want, got)
 		}

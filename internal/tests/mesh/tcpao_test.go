@@ -16,8 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// The annotation of a BGPPeer and the Secret that it names make a session with a router that TCP-AO signs. The Secret's keys are rolled over
-// while the session stays up.
+// The annotation of a BGPPeer and the Secret that it names make a session with a router that TCP-AO signs. The Secret's
+// keys are rolled over while the session stays up.
 func TestTCPAOFromSecret(t *testing.T) {
 	_, noBIRD := bgptest.AOBirdDir()
 	inMachine(t, errors.Join(tcpao.Check(), noBIRD), []string{"-newest", "-bird"}, func(t *testing.T) {

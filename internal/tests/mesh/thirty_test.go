@@ -91,8 +91,8 @@ func describe(all []time.Duration) string {
 // noFullPass is less than the time between two periodic passes: a change within it was caused by an event.
 const noFullPass = 20 * time.Second
 
-// join starts the last node's agent and, once the node is ready, confirms its first block. It returns the times until the other kernels had
-// the route.
+// join starts the last node's agent and, once the node is ready, confirms its first block. It returns the times until
+// the other kernels had the route.
 func (l *large) join(t testing.TB) []time.Duration {
 	t.Helper()
 	late := l.nodes[len(l.nodes)-1]
@@ -104,9 +104,10 @@ func (l *large) join(t testing.TB) []time.Duration {
 	return l.spread(t, confirmed, late, blockOf(late), noFullPass)
 }
 
-// Thirty agents in a full mesh: all have all routes, a node that joins late is learned at once, and then no kernel and no object is written.
-// It does not run in parallel: each kernel knows the others' addresses, and all namespaces of a machine share a table of 1,024 neighbours
-// (net.ipv4.neigh.default.gc_thresh3), which these and another test's nodes would fill. Then packets are lost.
+// Thirty agents in a full mesh: all have all routes, a node that joins late is learned at once, and then no kernel and
+// no object is written. It does not run in parallel: each kernel knows the others' addresses, and all namespaces of a
+// machine share a table of 1,024 neighbours (net.ipv4.neigh.default.gc_thresh3), which these and another test's nodes
+// would fill. Then packets are lost.
 func TestThirty(t *testing.T) {
 	tier.All(t)
 	l := newLarge(t, thirty)

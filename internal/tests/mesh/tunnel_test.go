@@ -22,8 +22,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// TestMeshOverIPIP has the restart test over the kernel's IPIP, TestVXLAN from a pool with IPIP, and WireGuard over both, in each of these a connection
-// in the flowtable, too. A suite of its own knows it by its name.
+// TestMeshOverIPIP has the restart test over the kernel's IPIP, TestVXLAN from a pool with IPIP, and WireGuard over
+// both, in each of these a connection in the flowtable, too. A suite of its own knows it by its name.
 func TestMeshOverIPIP(t *testing.T) {
 	inMachine(t, errors.Join(netnstest.IPIP(), netnstest.WireGuard()), nil, func(t *testing.T) {
 		n := newTunnelled(t) // one for all: an emulated API server takes a minute to start
@@ -41,8 +41,9 @@ func TestMeshOverIPIP(t *testing.T) {
 // whole reports whether this is make test-all. The first tier has one restart and one change of pools.
 func whole() bool { return tier.Size(false, true) }
 
-// inMachine runs a test in a virtual machine with these options of lab vm, with the same test binary and agents. The machine counts instructions, so
-// that no other program's load makes its API server slow. lacks is what this kernel has not; there it must have all.
+// inMachine runs a test in a virtual machine with these options of lab vm, with the same test binary and agents. The
+// machine counts instructions, so that no other program's load makes its API server slow. lacks is what this kernel has
+// not; there it must have all.
 func inMachine(t *testing.T, lacks error, options []string, test func(*testing.T)) {
 	if meshtest.TimeScale > 1 {
 		errtest.Must(t, lacks)
@@ -60,8 +61,8 @@ func inMachine(t *testing.T, lacks error, options []string, test func(*testing.T
 	}
 }
 
-// tunnelled is two nodes in one subnet and one in another, with pods of a pool that always encapsulates and of one that encapsulates between
-// subnets only.
+// tunnelled is two nodes in one subnet and one in another, with pods of a pool that always encapsulates and of one that
+// encapsulates between subnets only.
 type tunnelled struct {
 	*meshtest.Cluster
 	nodes         []*meshtest.Node
@@ -77,8 +78,8 @@ func (n *tunnelled) done(t testing.TB, what string) {
 func newTunnelled(t *testing.T) *tunnelled {
 	t.Helper()
 	if meshtest.TimeScale > 1 {
-		// An emulator may stop a processor for seconds, which overflows the kernel's default queue. In the virtual machine the setting affects
-		// only the test.
+		// An emulator may stop a processor for seconds, which overflows the kernel's default queue. In the virtual machine
+		// the setting affects only the test.
 		errtest.Must(t, sysctl.DefaultRoot.Set(sysctl.Key{"net", "core", "netdev_max_backlog"}, "100000"))
 	}
 	n := &tunnelled{Cluster: meshtest.NewCluster(t), begun: time.Now()}
@@ -104,7 +105,8 @@ func newTunnelled(t *testing.T) *tunnelled {
 	meshtest.Start(t, n.nodes...)
 	meshtest.Settle(t, n.nodes...)
 	n.done(t, "the nodes know each other")
-	for _, route := range []string{"10.90.101.0/26 via 172.31.1.11 dev tunl0", "10.91.101.0/26 via 172.31.1.11 dev eth0", "10.91.102.0/26 via 172.31.2.12 dev tunl0"} {
+	for _, route := range []string{"10.90.101.0/26 via 172.31.1.11 dev tunl0", "10.91.101.0/26 via 172.31.1.11 dev eth0",
+		"10.91.102.0/26 via 172.31.2.12 dev tunl0"} {
 		if err := n.nodes[0].Has(t, route); err != nil {
 			t.Errorf("%v:\n%s", err, n.nodes[0].Routes(t))
 		}

@@ -12,8 +12,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// Two nodes on a link that are each other's router: each learns the other's address from its router advertisements. Packets of both families go by
-// link-local next hops, and an agent that is killed and comes back, which has to learn the address again, costs none.
+// Two nodes on a link that are each other's router: each learns the other's address from its router advertisements.
+// Packets of both families go by link-local next hops, and an agent that is killed and comes back, which has to learn
+// the address again, costs none.
 func TestUnnumbered(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

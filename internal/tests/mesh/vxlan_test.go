@@ -25,8 +25,8 @@ type inSubnets struct {
 	pods  []*meshtest.Pod
 }
 
-// newInSubnets creates the nodes, dual-stack. The network between them has routes to all blocks, as if its routers spoke BGP, so that a pool
-// works without encapsulation.
+// newInSubnets creates the nodes, dual-stack. The network between them has routes to all blocks, as if its routers
+// spoke BGP, so that a pool works without encapsulation.
 func newInSubnets(t testing.TB, c *meshtest.Cluster) *inSubnets {
 	t.Helper()
 	c.Dual = true
@@ -110,8 +110,8 @@ func (s *inSubnets) way(t testing.TB, to int, v6 bool, device string) error {
 	return nil
 }
 
-// A pool is changed under traffic, from no encapsulation to each VXLAN mode and back; an agent is restarted meanwhile. No packet is lost, in
-// either family.
+// A pool is changed under traffic, from no encapsulation to each VXLAN mode and back; an agent is restarted meanwhile.
+// No packet is lost, in either family.
 func TestVXLAN(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -207,9 +207,11 @@ func vxlanInterventions(t testing.TB, s *inSubnets) []intervention {
 	forward := shows(fmt.Sprintf("%s dst %s self permanent", mac, s.nodes[1].Prefix.Addr()), "bridge", "fdb", "show", "dev", vxlan.Device4)
 	return []intervention{
 		{"a neighbour is removed", []string{"ip", "neigh", "del", peer.String(), "dev", vxlan.Device4}, neighbour},
-		{"a neighbour is changed", []string{"ip", "neigh", "change", peer.String(), "lladdr", "66:00:00:00:00:01", "dev", vxlan.Device4}, neighbour},
+		{"a neighbour is changed",
+			[]string{"ip", "neigh", "change", peer.String(), "lladdr", "66:00:00:00:00:01", "dev", vxlan.Device4}, neighbour},
 		{"a forwarding entry is removed", []string{"bridge", "fdb", "del", mac, "dev", vxlan.Device4}, forward},
-		{"the device's address is removed", []string{"ip", "addr", "flush", "dev", vxlan.Device4}, shows(end(t, n, false).String()+"/32", "ip", "addr", "show", "dev", vxlan.Device4)},
+		{"the device's address is removed", []string{"ip", "addr", "flush", "dev", vxlan.Device4},
+			shows(end(t, n, false).String()+"/32", "ip", "addr", "show", "dev", vxlan.Device4)},
 		{"the device is removed", []string{"ip", "link", "del", vxlan.Device4}, func() error {
 			if err := forward(); err != nil {
 				return err

@@ -119,7 +119,8 @@ func (n *tunnelled) rotate(t *testing.T) {
 // ownSysfs are the arguments of unshare for a program that sees the links of its network namespace in /sys.
 var ownSysfs = []string{"--mount", "sh", "-c", `mount -t sysfs sysfs /sys && exec "$@"`, "sh"}
 
-// encrypted returns an error unless all nodes send encrypted packets to as many others, the pods' blocks among it. Reports say so before routes do.
+// encrypted returns an error unless all nodes send encrypted packets to as many others, the pods' blocks among it.
+// Reports say so before routes do.
 func (n *tunnelled) encrypted(others int) error {
 	for _, node := range n.nodes {
 		table, err := node.Try("ip", "route", "show", "table", "1")

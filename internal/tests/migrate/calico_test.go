@@ -25,15 +25,16 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// programs replace Calico's plugins: they write the same formats, which other tests compare with files of a real Calico.
+// programs replace Calico's plugins: they write the same formats, which other tests compare with files of a real
+// Calico.
 var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "github.com/containernetworking/plugins/plugins/meta/portmap",
 	"github.com/containernetworking/plugins/plugins/meta/bandwidth", "github.com/containernetworking/plugins/plugins/main/loopback")
 
 // nodes are the lab's nodes, with their blocks in testdata/datastore.yaml.
 var nodes = []struct{ name, block string }{{"master", "192.168.154.0/26"}, {"node1", "192.168.9.64/26"}}
 
-// restartTime is for how long a node's routes are kept by the others while it changes over, as datastore.yaml has it too: the default of
-// 120 s is for machines on which pods start within seconds.
+// restartTime is for how long a node's routes are kept by the others while it changes over, as datastore.yaml has it
+// too: the default of 120 s is for machines on which pods start within seconds.
 const restartTime = 15 * time.Minute
 
 // world is a lab with its workloads.
@@ -46,7 +47,8 @@ func newWorld(t *testing.T, count int) *world {
 	t.Helper()
 	w := &world{labtest.NewLab(t, count, "-image", labtest.Image()), t}
 	t.Cleanup(func() {
-		w.LogDiagnostics(t, []string{"kubectl", "-n", "kube-system", "logs", "-l", "k8s-app=calico-node", "--all-containers", "--prefix", "--tail=20"})
+		w.LogDiagnostics(t,
+			[]string{"kubectl", "-n", "kube-system", "logs", "-l", "k8s-app=calico-node", "--all-containers", "--prefix", "--tail=20"})
 	})
 	return w
 }
@@ -110,7 +112,8 @@ func (w *world) pod(name, node string) *pod {
 	w.t.Helper()
 	w.StartPod(w.t, name, node)
 	p := &pod{world: w, name: name, before: w.facts(name)}
-	uid, address := w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.metadata.uid}"), w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.status.podIP}")
+	uid, address := w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.metadata.uid}"), w.Kubectl(w.t, "get", "pod", name, "-o",
+		"jsonpath={.status.podIP}")
 	p.Pod = &meshtest.Pod{NS: w.Lab.Pod(w.t, uid), V4: netip.MustParseAddr(address)}
 	p.link = p.Run(w.t, "ip", "-o", "link", "show", "eth0")
 	return p
@@ -127,7 +130,8 @@ type pod struct {
 // facts returns the properties of a running pod that must not change.
 func (w *world) facts(name string) string {
 	w.t.Helper()
-	return w.Kubectl(w.t, "get", "pod", name, "-o", "jsonpath={.metadata.uid} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}")
+	return w.Kubectl(w.t, "get", "pod", name, "-o",
+		"jsonpath={.metadata.uid} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}")
 }
 
 // same fails the test if the pod has changed.
@@ -141,8 +145,9 @@ func (p *pod) same() {
 	}
 }
 
-// felix writes Felix's rules for the existing pods to a node, and puts them in force: packets of other pods are dropped, and those to the
-// pods of the policy that are not from one of them. A Calico that comes back puts them in force again.
+// felix writes Felix's rules for the existing pods to a node, and puts them in force: packets of other pods are
+// dropped, and those to the pods of the policy that are not from one of them. A Calico that comes back puts them in
+// force again.
 func (w *world) felix(node string, rules func(links []string, policed []*pod) string, policed ...*pod) {
 	w.t.Helper()
 	links := strings.Fields(w.On(w.t, node, `ip -o link show | sed -n 's/^[0-9]*: \(cali[^@:]*\)[@:].*/\1/p'`))
@@ -174,7 +179,8 @@ table ip calico {
 	chain filter-%s { ip saddr { %s } return; drop; }
 	chain filter-cali-from-wl-dispatch { %s; drop; }
 	chain filter-cali-to-wl-dispatch { %s; drop; }
-	chain filter-FORWARD { type filter hook forward priority 0; policy accept; iifname "cali*" jump filter-cali-from-wl-dispatch; oifname "cali*" jump filter-cali-to-wl-dispatch; }
+	chain filter-FORWARD { type filter hook forward priority 0; policy accept; iifname "cali*" jump filter-cali-from-wl-dispatch;
+		oifname "cali*" jump filter-cali-to-wl-dispatch; }
 }
 END
 `, policyChain, strings.Join(known, ", "), strings.Join(from, "; "), strings.Join(to, "; "))
@@ -182,9 +188,11 @@ END
 
 // felixIPTables is felixNFTables in its mode of iptables.
 func felixIPTables(links []string, policed []*pod) string {
-	rules := []string{"*filter", ":cali-FORWARD - [0:0]", ":cali-from-wl-dispatch - [0:0]", ":cali-to-wl-dispatch - [0:0]", ":" + policyChain + " - [0:0]"}
+	rules := []string{"*filter", ":cali-FORWARD - [0:0]", ":cali-from-wl-dispatch - [0:0]", ":cali-to-wl-dispatch - [0:0]",
+		":" + policyChain + " - [0:0]"}
 	for _, p := range policed {
-		rules = append(rules, fmt.Sprintf("-A %s -s %s -j RETURN", policyChain, p.V4), fmt.Sprintf("-A cali-to-wl-dispatch -o %s -g %s", p.hostLink(), policyChain))
+		rules = append(rules, fmt.Sprintf("-A %s -s %s -j RETURN", policyChain, p.V4),
+			fmt.Sprintf("-A cali-to-wl-dispatch -o %s -g %s", p.hostLink(), policyChain))
 	}
 	for _, l := range links {
 		rules = append(rules, "-A cali-from-wl-dispatch -i "+l+" -j RETURN", "-A cali-to-wl-dispatch -o "+l+" -j RETURN")
@@ -247,8 +255,8 @@ func (all deniedStreams) none(t *testing.T, when string) {
 // agentLabels select the agents' pods.
 const agentLabels = "app.kubernetes.io/name=tortie,app.kubernetes.io/component=node"
 
-// latePolicies has agents read no policies until the one of a node, which is the first, has made its routes and logged that it cannot read
-// NetworkPolicies. Felix's rules must have stayed until then.
+// latePolicies has agents read no policies until the one of a node, which is the first, has made its routes and logged
+// that it cannot read NetworkPolicies. Felix's rules must have stayed until then.
 func (w *world) latePolicies(node string) {
 	w.t.Helper()
 	text := w.Kubectl(w.t, "get", "clusterrole", "tortie-node", "-o", "json")
@@ -273,7 +281,8 @@ func (w *world) latePolicies(node string) {
 				break
 			}
 		}
-		if chains, err := w.Do(w.t.Context(), "exec", node, "nft", "list", "chains"); err == nil && !strings.Contains(chains, "cali-from-wl-dispatch") {
+		if chains, err := w.Do(w.t.Context(), "exec", node, "nft", "list", "chains"); err == nil &&
+			!strings.Contains(chains, "cali-from-wl-dispatch") {
 			w.t.Errorf("Felix's rules are gone from %s before the agent knows of policies: %s", node, chains)
 		}
 		w.grant(all)
@@ -291,7 +300,8 @@ func (w *world) grant(rules []rbacv1.PolicyRule) {
 	}
 }
 
-// open takes the emulated Felix's policies away on all nodes, to show that nothing else has kept the streams from arriving.
+// open takes the emulated Felix's policies away on all nodes, to show that nothing else has kept the streams from
+// arriving.
 func (w *world) open(all deniedStreams) {
 	w.t.Helper()
 	for _, n := range nodes {
@@ -305,28 +315,36 @@ func (w *world) open(all deniedStreams) {
 			return nil
 		})
 		c := d.End()
-		w.t.Logf("%s: %d packets sent in %v, all denied but the %d before the policy and at the end", d.name, c.Sent, c.Took.Round(time.Second), c.Sent-c.Lost)
+		w.t.Logf("%s: %d packets sent in %v, all denied but the %d before the policy and at the end", d.name, c.Sent,
+			c.Took.Round(time.Second), c.Sent-c.Lost)
 	}
 }
 
 // files returns checksums of the installed files of a node.
 func (w *world) files(node string) string {
 	w.t.Helper()
-	return w.On(w.t, node, "sha256sum /etc/cni/net.d/10-calico.conflist /opt/cni/bin/calico /opt/cni/bin/calico-ipam /opt/cni/bin/portmap /opt/cni/bin/bandwidth; grep -c . /etc/cni/net.d/calico-kubeconfig")
+	return w.On(w.t, node, "sha256sum /etc/cni/net.d/10-calico.conflist /opt/cni/bin/calico /opt/cni/bin/calico-ipam /opt/cni/bin/portmap "+
+		"/opt/cni/bin/bandwidth; grep -c . /etc/cni/net.d/calico-kubeconfig")
 }
 
 // golden returns Calico's object of a pod that this test does not use.
 func (w *world) golden() string {
 	w.t.Helper()
-	return w.Kubectl(w.t, "get", "ipamhandles.crd.projectcalico.org", "k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef", "-o", "jsonpath={.spec} {.metadata.uid}") + "\n" +
-		w.Kubectl(w.t, "get", "ipamblocks.crd.projectcalico.org", "192-168-154-0-26", "-o", `jsonpath={.metadata.uid} {.spec.cidr} {.spec.affinity} {.spec.attributes[?(@.handle_id=="k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef")].secondary}`) + "\n" +
-		w.Kubectl(w.t, "get", "blockaffinities.crd.projectcalico.org", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`) + "\n" +
-		w.Kubectl(w.t, "get", "ippools.crd.projectcalico.org", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`)
+	return w.Kubectl(w.t, "get", "ipamhandles.crd.projectcalico.org",
+		"k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef", "-o", "jsonpath={.spec} {.metadata.uid}") + "\n" +
+		w.Kubectl(w.t, "get",
+			"ipamblocks.crd.projectcalico.org", "192-168-154-0-26", "-o", `jsonpath={.metadata.uid} {.spec.cidr} {.spec.affinity} `+
+				`{.spec.attributes[?(@.handle_id=="k8s-pod-network.3f1d9c8a7b6e5d4c3b2a190817263544536271809fabcdef0123456789abcdef")].secondary}`) +
+		"\n" +
+		w.Kubectl(w.t, "get", "blockaffinities.crd.projectcalico.org", "-o",
+			`jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`) + "\n" +
+		w.Kubectl(w.t, "get", "ippools.crd.projectcalico.org", "-o",
+			`jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`)
 }
 
-// A Calico cluster is migrated by the page, node by node, and back again under traffic: no pod loses a packet, its address or a connection,
-// none gets a packet that a policy denies, of Kubernetes or of Calico, and Calico's objects are unchanged. Felix works by nftables on one
-// node, by iptables on the other.
+// A Calico cluster is migrated by the page, node by node, and back again under traffic: no pod loses a packet, its
+// address or a connection, none gets a packet that a policy denies, of Kubernetes or of Calico, and Calico's objects
+// are unchanged. Felix works by nftables on one node, by iptables on the other.
 func TestFromCalicoAndBack(t *testing.T) {
 	tier.All(t)
 	w := newWorld(t, len(nodes))
@@ -384,8 +402,8 @@ func TestFromCalicoAndBack(t *testing.T) {
 			t.Errorf("%s has routes of the agent:\n%s", node, left)
 		}
 	}
-	// Not node1 back and forth at once: the other node's BIRD drops the stale routes of a peer that restarts again during its graceful
-	// restart.
+	// Not node1 back and forth at once: the other node's BIRD drops the stale routes of a peer that restarts again during
+	// its graceful restart.
 	w.latePolicies("node1")
 	move("node1", "1")
 	move("master", "2")

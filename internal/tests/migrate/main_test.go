@@ -1,5 +1,5 @@
-// Package migrate runs docs/migrate-from-calico.md on real nodes, command by command, with traffic between pods: no packet may be lost but by
-// BIRD. It also checks that the chart accepts the values shown in docs/.
+// Package migrate runs docs/migrate-from-calico.md on real nodes, command by command, with traffic between pods: no
+// packet may be lost but by BIRD. It also checks that the chart accepts the values shown in docs/.
 package migrate
 
 import (

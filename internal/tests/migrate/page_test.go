@@ -87,7 +87,8 @@ func newShell(t *testing.T, p *page, l *labtest.Lab) *shell {
 	t.Helper()
 	s := &shell{page: p, dir: t.TempDir(), env: map[string]string{}}
 	s.write(t, "kubectl", "#!/bin/sh\nexec "+l.Command("kubectl")+" \"$@\"\n")
-	s.write(t, "helm", fmt.Sprintf("#!/bin/sh\ncase $1 in install|upgrade) set -- \"$@\" --set %s;; esac\nexec %s \"$@\"\n", labtest.SetImage(labtest.ImageTag), l.Command("helm")))
+	s.write(t, "helm", fmt.Sprintf("#!/bin/sh\ncase $1 in install|upgrade) set -- \"$@\" --set %s;; esac\nexec %s \"$@\"\n",
+		labtest.SetImage(labtest.ImageTag), l.Command("helm")))
 	errtest.Must(t, os.Symlink(filepath.Join(labtest.Root(), "charts"), filepath.Join(s.dir, "charts")))
 	for name, text := range p.values {
 		s.write(t, name+".yaml", text)
@@ -173,7 +174,8 @@ func (s *shell) run(t *testing.T, text string, instead map[string]string) (strin
 	return "", nil
 }
 
-// matches compares an output with the page's: ... matches any text, or any lines on a line of its own. White space between words is ignored.
+// matches compares an output with the page's: ... matches any text, or any lines on a line of its own. White space
+// between words is ignored.
 func matches(want []string, got string) error {
 	var b strings.Builder
 	b.WriteString(`(?s)^\s*`)

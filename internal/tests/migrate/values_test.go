@@ -12,7 +12,8 @@ import (
 )
 
 // documents are the pages that show values of the chart.
-var documents = []string{"migrate-from-calico.md", "get-started/kubeadm.md", "get-started/kind.md", "get-started/k3s.md", "get-started/bare.md"}
+var documents = []string{"migrate-from-calico.md", "get-started/kubeadm.md", "get-started/kind.md",
+	"get-started/k3s.md", "get-started/bare.md"}
 
 // The chart accepts and renders the values shown in docs/, and mounts the directories that a page names.
 func TestChartTakesShownValues(t *testing.T) {

@@ -20,16 +20,17 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/pathtest"
 )
 
-// kernel names the column of testdata/ratios.csv; empty: nothing is compared, as outside of the counting machine, where time is no number of
-// instructions.
+// kernel names the column of testdata/ratios.csv; empty: nothing is compared, as outside of the counting machine, where
+// time is no number of instructions.
 var kernel = flag.String("kernel", "", "column of testdata/ratios.csv to compare with")
 
-// quick leaves out single policies: a thousand cost more; conntrack alone and tunnels by hand, which are the kernel's; VXLAN over IPv6; of three nodes
-// all but streams; and of WireGuard all but streams by IPv4, peers too.
-var quick = flag.Bool("quick", false, "leave out paths with a single policy, with nothing but conntrack and by hand, VXLAN over IPv6, and most of WireGuard and of three nodes")
+// quick leaves out single policies: a thousand cost more; conntrack alone and tunnels by hand, which are the kernel's;
+// VXLAN over IPv6; of three nodes all but streams; and of WireGuard all but streams by IPv4, peers too.
+var quick = flag.Bool("quick", false,
+	"leave out paths with a single policy, with nothing but conntrack and by hand, VXLAN over IPv6, and most of WireGuard and of three nodes")
 
-// onePolicy ends the names of paths with a single policy, tracked those of paths with conntrack as kube-proxy asks for it, and withFlowtable those of
-// paths with what the agent may have a flowtable do.
+// onePolicy ends the names of paths with a single policy, tracked those of paths with conntrack as kube-proxy asks for
+// it, and withFlowtable those of paths with what the agent may have a flowtable do.
 const (
 	onePolicy     = ", 1 policy"
 	manyPolicies  = ", 1,000 policies"
@@ -46,7 +47,8 @@ const (
 	base3 = "three nodes, node to two nodes"
 )
 
-// figure is what a unit takes, in nanoseconds, and how many times the base that is: of a path node to node, of other work the least that the kernel asks.
+// figure is what a unit takes, in nanoseconds, and how many times the base that is: of a path node to node, of other
+// work the least that the kernel asks.
 type figure struct {
 	what, unit  string
 	cost, ratio float64
@@ -151,8 +153,9 @@ func (m *meter) byHand(encaps ...pathtest.Encap) {
 	}
 }
 
-// devices measures IPIP with the agent's rules and a flowtable, without policies, and fails the test where devices of kind ipip for single nodes are not
-// worth as much as is asked of them: against tunl0, and against no tunnel at all, each with the same rules.
+// devices measures IPIP with the agent's rules and a flowtable, without policies, and fails the test where devices of
+// kind ipip for single nodes are not worth as much as is asked of them: against tunl0, and against no tunnel at all,
+// each with the same rules.
 func (m *meter) devices() {
 	m.Helper()
 	p, err := pathtest.New(m.Context(), pathtest.IPIP)
@@ -177,7 +180,8 @@ func (m *meter) devices() {
 		for _, rules := range []string{"", manyPolicies} {
 			with, than := m.cost(pathtest.IPIP.Name+rules+flowtableOnly, bar.unit), m.cost(bar.than+rules, bar.unit)
 			if with == 0 || with > than*bar.most {
-				m.Errorf("IPIP%s by a device for one node, %s: %.0f, which is more than %.2f times the %.0f of %s", rules, bar.unit, with, bar.most, than, bar.than)
+				m.Errorf("IPIP%s by a device for one node, %s: %.0f, which is more than %.2f times the %.0f of %s", rules, bar.unit, with,
+					bar.most, than, bar.than)
 			}
 		}
 	}
@@ -203,8 +207,8 @@ func podWire(t *testing.T, p *pathtest.Mesh) *wire {
 	return newWire(t, p.Nodes[0].Pod, to...)
 }
 
-// leastOfHand is the least throughput that a stream by the agent's WireGuard may have, in that of a stream by WireGuard by hand whose routes are in
-// a table of their own, too: the rule that leads there costs 2 to 4 %.
+// leastOfHand is the least throughput that a stream by the agent's WireGuard may have, in that of a stream by WireGuard
+// by hand whose routes are in a table of their own, too: the rule that leads there costs 2 to 4 %.
 const leastOfHand = 0.97
 
 // encrypted measures WireGuard as the agent makes it, without its rules and with them, beside the same by hand.
@@ -246,7 +250,8 @@ func (m *meter) encrypted(agent, plain, byRule pathtest.Encap) {
 	}
 }
 
-// three measures traffic from a node's pod to those of two others, streams to both at once, and what a flowtable changes then.
+// three measures traffic from a node's pod to those of two others, streams to both at once, and what a flowtable
+// changes then.
 func (m *meter) three(encaps ...pathtest.Encap) {
 	m.Helper()
 	of := kinds[:2]
@@ -273,7 +278,8 @@ func (m *meter) three(encaps ...pathtest.Encap) {
 	}
 }
 
-// gains fails the test where established connections cost a hundredth more with a flowtable than without: then there must be none.
+// gains fails the test where established connections cost a hundredth more with a flowtable than without: then there
+// must be none.
 func gains(t *testing.T, without, with []figure) {
 	t.Helper()
 	for i, f := range with {
@@ -340,8 +346,8 @@ func limits(t *testing.T) map[[2]string]limit {
 	return all
 }
 
-// compare fails the test where a ratio is worse than the file's, or, in a full run, better, which lowers the file; and where the file's kernel takes
-// more, which shows what a path and its base both lose.
+// compare fails the test where a ratio is worse than the file's, or, in a full run, better, which lowers the file; and
+// where the file's kernel takes more, which shows what a path and its base both lose.
 func compare(t *testing.T, all []figure) {
 	t.Helper()
 	want := limits(t)

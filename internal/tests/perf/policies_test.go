@@ -18,13 +18,14 @@ import (
 
 const port = 7000
 
-// addPolicies programs so many policies for ingress of the second node's pod. Each allows three ports from one other pod; the last one allows
-// what is measured.
+// addPolicies programs so many policies for ingress of the second node's pod. Each allows three ports from one other
+// pod; the last one allows what is measured.
 func addPolicies(t *testing.T, p *pathtest.Mesh, count int) {
 	t.Helper()
 	from, to := p.Nodes[0], p.Nodes[1]
 	key := policy.PodKey{Namespace: "default", Name: "to"}
-	s := policy.State{Local: map[string]policy.PodKey{pathtest.PodLink: key}, Pods: map[policy.PodKey]*policy.Pod{}, Namespaces: map[string]map[string]string{"default": {}}}
+	s := policy.State{Local: map[string]policy.PodKey{pathtest.PodLink: key}, Pods: map[policy.PodKey]*policy.Pod{},
+		Namespaces: map[string]map[string]string{"default": {}}}
 	s.Pods[key] = &policy.Pod{PodKey: key, UID: "to", Labels: map[string]string{"role": "to"}, Addresses: []netip.Addr{to.PodAddr()}}
 	for i := range count {
 		group := fmt.Sprint("from-", i)

@@ -46,10 +46,11 @@ const (
 
 func ofProcesses(unit string) bool { return unit == process || unit == pass || unit == table }
 
-// TestPrograms runs the plugins and the agent as they are installed, with a real API server and etcd, which take a minute to start where instructions
-// are counted. A figure is the processor time of a process with all its threads and children, in which the kernel's work for them is; the least
-// is one GET of the API server by a program of its own. The kernel knows the sum to a microsecond, and what of it was in user space only
-// by what it finds at ticks of its timer, some milliseconds apart, which says nothing of processes that last ten.
+// TestPrograms runs the plugins and the agent as they are installed, with a real API server and etcd, which take a
+// minute to start where instructions are counted. A figure is the processor time of a process with all its threads and
+// children, in which the kernel's work for them is; the least is one GET of the API server by a program of its own. The
+// kernel knows the sum to a microsecond, and what of it was in user space only by what it finds at ticks of its timer,
+// some milliseconds apart, which says nothing of processes that last ten.
 func TestPrograms(t *testing.T) {
 	needtest.More(t, "a virtual machine that counts instructions: make perf")
 	if *programs == "" {
@@ -123,14 +124,15 @@ func (w *worker) plugin(t *testing.T, command string, pod []string) float64 {
 	conf, err := json.Marshal(map[string]any{
 		"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes", "nodename": w.Name, "mtu": 1440,
 		"log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log", "ipam": map[string]string{"type": "calico-ipam"},
-		"policy": map[string]string{"type": "k8s"}, "policy_enforced": true, "policy_setup_timeout_seconds": 5, "kubernetes": map[string]string{"kubeconfig": kubeconfigPath},
+		"policy": map[string]string{"type": "k8s"}, "policy_enforced": true, "policy_setup_timeout_seconds": 5,
+		"kubernetes": map[string]string{"kubeconfig": kubeconfigPath},
 	})
 	errtest.Must(t, err)
 	return w.run(t, "calico", conf, append(pod, "CNI_COMMAND="+command)...)
 }
 
-// measure connects pods one after another, lets the agent rest, and disconnects them. A pod before these, with which the node gets its block, is
-// not counted.
+// measure connects pods one after another, lets the agent rest, and disconnects them. A pod before these, with which
+// the node gets its block, is not counted.
 func (w *worker) measure(t *testing.T) []figure {
 	t.Helper()
 	const count = 12
@@ -155,8 +157,8 @@ func (w *worker) measure(t *testing.T) []figure {
 	}
 }
 
-// pod creates a pod and its network namespace, and returns the environment of the plugins for it once the agent knows the pod, as plugins ask for more
-// without that.
+// pod creates a pod and its network namespace, and returns the environment of the plugins for it once the agent knows
+// the pod, as plugins ask for more without that.
 func (w *worker) pod(t *testing.T, i int) []string {
 	t.Helper()
 	name := fmt.Sprint("pod-", i)
@@ -185,7 +187,8 @@ func (w *worker) pod(t *testing.T, i int) []string {
 // fullPass is the interval of the agent's passes while nothing changes.
 const fullPass = 30 * time.Second
 
-// rest returns the agent's processor time from one pass to the next while nothing changes: the pass, the plugins' facts, sessions, watches.
+// rest returns the agent's processor time from one pass to the next while nothing changes: the pass, the plugins'
+// facts, sessions, watches.
 func (w *worker) rest(t *testing.T) float64 {
 	t.Helper()
 	const passes = 4
@@ -230,8 +233,9 @@ func (w *worker) spent(t *testing.T) float64 {
 	return float64(ts.Nano())
 }
 
-// learn has another node announce 10,000 blocks by BGP and withdraw them, and returns the agent's processor time from the first UPDATE until the kernel
-// has all their routes, and from the withdrawal until it has none: sessions, table, judgment, routes. The first time is not counted.
+// learn has another node announce 10,000 blocks by BGP and withdraw them, and returns the agent's processor time from
+// the first UPDATE until the kernel has all their routes, and from the withdrawal until it has none: sessions, table,
+// judgment, routes. The first time is not counted.
 func (w *worker) learn(t *testing.T) float64 {
 	t.Helper()
 	const count, each, times = 10000, 500, 4

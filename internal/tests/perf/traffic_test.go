@@ -30,8 +30,8 @@ const (
 	datagrams     = 200 // and as many answers
 )
 
-// wire is a way for packets between two namespaces. One thread has both ends: the kernel delivers a packet before it returns to its sender, so that
-// nothing is measured but the packet's way, neither a scheduler's work nor that of Go's.
+// wire is a way for packets between two namespaces. One thread has both ends: the kernel delivers a packet before it
+// returns to its sender, so that nothing is measured but the packet's way, neither a scheduler's work nor that of Go's.
 type wire struct {
 	from *netlinkx.Namespace
 	to   []end
@@ -81,7 +81,8 @@ func (e end) open(kind int) (int, error) {
 		return -1, err
 	}
 	patience := unix.Timeval{Sec: 60}
-	return fd, errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &patience))
+	return fd, errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &patience))
 }
 
 // connect returns both ends of a connection.
@@ -95,7 +96,8 @@ func (e end) connect() (ends [2]int, err error) {
 	ends[1], _, err = unix.Accept(e.listener)
 	for _, fd := range ends {
 		// Acknowledgements go with answers from the first byte on: when the kernel would begin with that is a matter of time.
-		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0))
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0))
 	}
 	return ends, err
 }
@@ -127,8 +129,9 @@ type kind struct {
 	run    func(*wire) ([]time.Duration, error)
 }
 
-// Of exchanges the mean counts without the slowest tenth, into which timers fall, of connections without the slowest quarter; of streams, each of which has
-// thousands of packets, that of the faster half, as some wait for a timer of TCP.
+// Of exchanges the mean counts without the slowest tenth, into which timers fall, of connections without the slowest
+// quarter; of streams, each of which has thousands of packets, that of the faster half, as some wait for a timer of
+// TCP.
 var kinds = []kind{
 	{"KiB of a stream", streamBytes >> 10, streams, 0.5, (*wire).stream},
 	{"round trip", 1, rounds, 0.9, (*wire).roundTrips},
@@ -136,7 +139,8 @@ var kinds = []kind{
 	{"datagram", 2, rounds, 0.9, (*wire).datagrams},
 }
 
-// stream sends as much as the window takes, and then receives it, in turns; to several ends at once, the bytes in equal parts.
+// stream sends as much as the window takes, and then receives it, in turns; to several ends at once, the bytes in equal
+// parts.
 func (w *wire) stream() ([]time.Duration, error) {
 	var all []*flow
 	var waits []unix.PollFd
@@ -217,7 +221,8 @@ func (w *wire) conversation() ([]time.Duration, error) {
 	return w.exchange(exchanges, all...)
 }
 
-// exchange passes a byte back and forth, between all ends in turns, and returns how long each time took by the number of these.
+// exchange passes a byte back and forth, between all ends in turns, and returns how long each time took by the number
+// of these.
 func (w *wire) exchange(times int, all ...[2]int) (took []time.Duration, err error) {
 	for range times {
 		start := time.Now()
@@ -277,11 +282,12 @@ func (w *wire) datagrams() ([]time.Duration, error) {
 	return w.exchange(datagrams, ends)
 }
 
-// alone has no other thread of this process run while this one can, which ends with its goroutine: Go's monitor wakes every 70 us while there are system
-// calls, which adds a sixth to a round trip, and twice that to some. A real-time priority would keep out the kernel's threads, too.
+// alone has no other thread of this process run while this one can, which ends with its goroutine: Go's monitor wakes
+// every 70 us while there are system calls, which adds a sixth to a round trip, and twice that to some. A real-time
+// priority would keep out the kernel's threads, too.
 //
-// WireGuard has threads of the kernel encrypt and decrypt. With a nice of 19 these run whenever they can, and with 0 it is up to chance, which made
-// runs differ by 14 %.
+// WireGuard has threads of the kernel encrypt and decrypt. With a nice of 19 these run whenever they can, and with 0 it
+// is up to chance, which made runs differ by 14 %.
 func alone(nice int32) error {
 	runtime.LockOSThread()
 	threads, err := os.ReadDir("/proc/self/task")

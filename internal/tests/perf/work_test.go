@@ -54,7 +54,8 @@ func wiring(t *testing.T) []figure {
 	var setup, teardown, pair []float64
 	for i := range pods {
 		pod := netnstest.New(t)
-		c := podnet.Config{Netns: pod.Path(), IfName: "eth0", HostVeth: pathtest.PodLink, MTU: 1500, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}}
+		c := podnet.Config{Netns: pod.Path(), IfName: "eth0", HostVeth: pathtest.PodLink, MTU: 1500,
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}}
 		host.Within(t, func() error {
 			setup = append(setup, used(t, func() error { _, err := podnet.Setup(t.Context(), c); return err }))
 			teardown = append(teardown, used(t, func() error { _, err := podnet.Teardown(t.Context(), c); return err }))
@@ -72,7 +73,8 @@ func wiring(t *testing.T) []figure {
 	}
 }
 
-// programming programs learned routes, once it is decided what of another node's paths becomes one; at least it takes writing them.
+// programming programs learned routes, once it is decided what of another node's paths becomes one; at least it takes
+// writing them.
 func programming(t *testing.T) []figure {
 	var written, decided, programmed, steady []float64
 	for range 5 { // each of one run differs from that of the next by up to a tenth
@@ -102,10 +104,11 @@ func program(t *testing.T, count int) (written, decided, programmed, steady floa
 		raw = append(raw, netlinkx.Route{Dst: block, Via: via, Dev: dev, Protocol: routes.DefaultProtocol})
 		learned = append(learned, bgp.Path{Prefix: block, NextHop: via, From: via})
 	}
-	s, problems := desired.Build(desired.Self{Name: "self", Addr: netip.MustParsePrefix("172.30.0.1/24"), Link: "eth0", LinkMTU: 1500}, state.Cluster{
-		Pools: []api.IPPool{{Meta: api.Meta{Name: "pool"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/12"}}},
-		Nodes: []api.Node{{Meta: api.Meta{Name: "other", Annotations: map[string]string{api.AnnotationIPv4Address: via.String() + "/24"}}}},
-	})
+	s, problems := desired.Build(desired.Self{Name: "self", Addr: netip.MustParsePrefix("172.30.0.1/24"), Link: "eth0", LinkMTU: 1500},
+		state.Cluster{
+			Pools: []api.IPPool{{Meta: api.Meta{Name: "pool"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/12"}}},
+			Nodes: []api.Node{{Meta: api.Meta{Name: "other", Annotations: map[string]string{api.AnnotationIPv4Address: via.String() + "/24"}}}},
+		})
 	errtest.Must(t, errors.Join(problems...))
 	var wanted []routes.Route
 	decided = used(t, func() error {
@@ -128,11 +131,13 @@ func program(t *testing.T, count int) (written, decided, programmed, steady floa
 // manyPeers begins the names of what encrypting measures.
 const manyPeers = "1,000 WireGuard peers"
 
-// maxPeers is the most that a node's agent may take for a thousand peers: a second of a processor that takes a nanosecond for an instruction.
+// maxPeers is the most that a node's agent may take for a thousand peers: a second of a processor that takes a
+// nanosecond for an instruction.
 const maxPeers = 1e9
 
-// encrypting programs a node's WireGuard for a thousand others, and the routes to their blocks; at least it takes writing them. Threads of the kernel
-// begin handshakes meanwhile, with those peers that the node greets: the time until all is programmed has them, too, where there is one processor.
+// encrypting programs a node's WireGuard for a thousand others, and the routes to their blocks; at least it takes
+// writing them. Threads of the kernel begin handshakes meanwhile, with those peers that the node greets: the time until
+// all is programmed has them, too, where there is one processor.
 func encrypting(t *testing.T) []figure {
 	const count = 1000
 	d, ways := thousand(count)
@@ -145,7 +150,8 @@ func encrypting(t *testing.T) []figure {
 	}
 	var raw []netlinkx.Route
 	for _, r := range ways {
-		raw = append(raw, netlinkx.Route{Dst: r.Dst, Dev: index, Scope: netlinkx.ScopeLink, Table: wireguard.Table4, Protocol: routes.DefaultProtocol})
+		raw = append(raw,
+			netlinkx.Route{Dst: r.Dst, Dev: index, Scope: netlinkx.ScopeLink, Table: wireguard.Table4, Protocol: routes.DefaultProtocol})
 	}
 	written := used(t, func() error {
 		return errors.Join(append(hand.Conn.AddRoutes(raw), hand.Conn.ChangeWireGuardPeers(index, changes))...)
@@ -211,7 +217,8 @@ func newGate(t *testing.T) gate {
 	return g
 }
 
-// encrypt makes the node's device without peers. Its key is the same in each run: the kernel greets the peers whose keys are greater.
+// encrypt makes the node's device without peers. Its key is the same in each run: the kernel greets the peers whose
+// keys are greater.
 func (g gate) encrypt(t *testing.T, name string, d wireguard.Device) (index int) {
 	t.Helper()
 	errtest.Must(t, g.Conn.AddWireGuard(name, d.MTU))

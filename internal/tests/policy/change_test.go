@@ -38,8 +38,8 @@ func newHistory(seed uint64) history {
 
 func keyOf(p *api.Pod) policy.PodKey { return policy.PodKey{Namespace: p.Namespace, Name: p.Name} }
 
-// step changes a few pods: other labels, ended or running again, under another address. Some steps change a policy instead. It returns the pods
-// and whether nothing changed but pods of other nodes.
+// step changes a few pods: other labels, ended or running again, under another address. Some steps change a policy
+// instead. It returns the pods and whether nothing changed but pods of other nodes.
 func (h history) step() (changed []policy.PodKey, remoteOnly bool) {
 	if h.IntN(5) == 0 {
 		return nil, !h.changePolicy()
@@ -165,8 +165,8 @@ func (n *table) outlive(t *testing.T, compiled *policy.Compiled) {
 	n.Run(t, "sh", "-c", "nft list table inet tortie-policy | nft -c -f -")
 }
 
-// list is the table without what two equal ones differ in: handles, counters, the order in which things were made, and the size that a set was
-// given to grow.
+// list is the table without what two equal ones differ in: handles, counters, the order in which things were made, and
+// the size that a set was given to grow.
 func (n *table) list(t *testing.T) string {
 	t.Helper()
 	var listing struct {

@@ -74,7 +74,8 @@ func egress(app, rules string) api.NetworkPolicy { return policyFor(app, "Egress
 
 func policyFor(app, direction, rules string) api.NetworkPolicy {
 	p := api.NetworkPolicy{Meta: api.Meta{Namespace: "a", Name: app}}
-	text := fmt.Sprintf("{podSelector: {matchLabels: {app: %s}}, policyTypes: [%s], %s: %s}", app, direction, strings.ToLower(direction), rules)
+	text := fmt.Sprintf("{podSelector: {matchLabels: {app: %s}}, policyTypes: [%s], %s: %s}", app, direction,
+		strings.ToLower(direction), rules)
 	if err := yaml.UnmarshalStrict([]byte(text), &p.Spec); err != nil {
 		panic(err)
 	}
@@ -127,7 +128,8 @@ func (s *scene) follow(t *testing.T, what string, want fate, send func() (uint64
 			s.came[a.Number] = a
 		}
 	}
-	for deadline := time.Now().Add(10 * time.Second); s.came[number].Number == 0 && s.dropped(t, before) == "" && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(10 * time.Second); s.came[number].Number == 0 && s.dropped(t, before) == "" &&
+		time.Now().Before(deadline); {
 		s.Receive(note)
 	}
 	time.Sleep(2 * time.Millisecond) //nolint:forbidigo // a second packet, which must not come, has no event
@@ -175,7 +177,8 @@ func reasonOf(d netpol.Denied) string {
 
 var allFamilies = map[string]family{"IPv4": v4, "IPv6": v6}
 
-// ICMP errors about allowed connections pass both ways, whatever policies say of their direction. Others do not reach a pod, nor leave it.
+// ICMP errors about allowed connections pass both ways, whatever policies say of their direction. Others do not reach a
+// pod, nor leave it.
 func TestComplaints(t *testing.T) {
 	s := newScene(t)
 	for name, f := range allFamilies {
@@ -193,7 +196,8 @@ func (s *scene) complaints(t *testing.T, f family, c policytest.Complaint) {
 	client, web, plain, isolated := policytest.Link(0), policytest.Link(1), policytest.Link(3), "ingress invalid state"
 	complain := func(link string, from netip.Addr, about policytest.Packet, number uint64, want fate) {
 		t.Helper()
-		s.follow(t, fmt.Sprintf("error from %s about %s", from, about), want, func() (uint64, error) { return s.Complain(link, from, c, about, number) })
+		s.follow(t, fmt.Sprintf("error from %s about %s", from, about), want,
+			func() (uint64, error) { return s.Complain(link, from, c, about, number) })
 	}
 	out, in := udp(f.client, f.outside, 53), udp(f.outside, f.web, 53)
 	sent := s.sends(t, out, comes(policytest.Uplink, f.client))
@@ -240,9 +244,11 @@ func (s *scene) plainly(t *testing.T, c crossing) { s.sends(t, c.packet, c.fate)
 
 func only(p ...api.NetworkPolicy) []api.NetworkPolicy { return p }
 
-// Behind a Service policies judge the pod: its address and port, and the sender as it is before kube-proxy masquerades it.
+// Behind a Service policies judge the pod: its address and port, and the sender as it is before kube-proxy masquerades
+// it.
 func TestServices(t *testing.T) {
-	for mode, load := range map[string][]string{"iptables": {"iptables-nft-restore", "testdata/kube-proxy.iptables"}, "nftables": {"nft", "-f", "testdata/kube-proxy.nft"}} {
+	for mode, load := range map[string][]string{"iptables": {"iptables-nft-restore", "testdata/kube-proxy.iptables"},
+		"nftables": {"nft", "-f", "testdata/kube-proxy.nft"}} {
 		t.Run(mode, func(t *testing.T) {
 			s := newScene(t)
 			s.Host.Run(t, load[0], load[1:]...)
@@ -267,8 +273,10 @@ func services() []crossing {
 		{"egress to the pod's address, the Service's port", only(egress("client", to(v4.web, 80))), udp(v4.client, web, 80), deniedOut},
 		{"egress to the Service's address", only(egress("client", to(web, 80))), udp(v4.client, web, 80), deniedOut},
 		{"egress to the Service's address, the pod's port", only(egress("client", to(web, 8080))), udp(v4.client, web, 80), deniedOut},
-		{"egress to a pod of another node", only(egress("client", fmt.Sprintf("[{to: %s}]", pods("far")))), udp(v4.client, far, 80), comes(policytest.Uplink, v4.client)},
-		{"egress to another pod than that of another node", only(egress("client", fmt.Sprintf("[{to: %s}]", pods("web")))), udp(v4.client, far, 80), deniedOut},
+		{"egress to a pod of another node", only(egress("client", fmt.Sprintf("[{to: %s}]", pods("far")))), udp(v4.client, far, 80),
+			comes(policytest.Uplink, v4.client)},
+		{"egress to another pod than that of another node", only(egress("client", fmt.Sprintf("[{to: %s}]", pods("web")))),
+			udp(v4.client, far, 80), deniedOut},
 		{"ingress from the client", only(ingress("web", from(pods("client"), 8080))), udp(v4.client, web, 80), atWeb},
 		{"ingress from another", only(ingress("web", from(pods("plain"), 8080))), udp(v4.client, web, 80), deniedIn},
 		{"ingress at the Service's port", only(ingress("web", from(pods("client"), 80))), udp(v4.client, web, 80), deniedIn},
@@ -276,12 +284,17 @@ func services() []crossing {
 		{"hairpin, ingress from itself", only(ingress("web", from(pods("web"), 8080))), self, comes(policytest.Link(1), v4.host)},
 		{"hairpin, ingress from another", only(ingress("web", from(pods("client"), 8080))), self, deniedIn},
 		{"hairpin, no egress", only(egress("web", "[]")), self, dropped("egress NetworkPolicy a/web")},
-		{"node port Cluster, from the client", only(ingress("web", from(block(v4.outside), 8080))), udp(v4.outside, v4.host, 30080), comes(policytest.Link(1), v4.host)},
+		{"node port Cluster, from the client", only(ingress("web", from(block(v4.outside), 8080))), udp(v4.outside, v4.host, 30080),
+			comes(policytest.Link(1), v4.host)},
 		{"node port Cluster, from another", only(ingress("web", from(block(v4.router), 8080))), udp(v4.outside, v4.host, 30080), deniedIn},
-		{"node port Cluster, to another node's pod", only(ingress("web", "[]")), udp(v4.outside, v4.host, 30081), comes(policytest.Uplink, v4.host)},
-		{"node port Cluster of another node, from that node", only(ingress("web", from(block(v4.farNode), 8080))), udp(v4.farNode, v4.web, 8080), comes(policytest.Link(1), v4.farNode)},
-		{"node port Cluster of another node, from the client", only(ingress("web", from(block(v4.outside), 8080))), udp(v4.farNode, v4.web, 8080), deniedIn},
-		{"node port Local, from the client", only(ingress("web", from(block(v4.outside), 8080))), udp(v4.outside, v4.host, 30082), comes(policytest.Link(1), v4.outside)},
+		{"node port Cluster, to another node's pod", only(ingress("web", "[]")), udp(v4.outside, v4.host, 30081),
+			comes(policytest.Uplink, v4.host)},
+		{"node port Cluster of another node, from that node", only(ingress("web", from(block(v4.farNode), 8080))), udp(v4.farNode, v4.web, 8080),
+			comes(policytest.Link(1), v4.farNode)},
+		{"node port Cluster of another node, from the client", only(ingress("web", from(block(v4.outside), 8080))),
+			udp(v4.farNode, v4.web, 8080), deniedIn},
+		{"node port Local, from the client", only(ingress("web", from(block(v4.outside), 8080))), udp(v4.outside, v4.host, 30082),
+			comes(policytest.Link(1), v4.outside)},
 		{"node port Local, from another", only(ingress("web", from(block(v4.router), 8080))), udp(v4.outside, v4.host, 30082), deniedIn},
 		{"node port Local, from a pod", only(ingress("web", from(pods("client"), 8080))), udp(v4.client, v4.host, 30082), atWeb},
 		{"Service of a pod with node port Local", only(ingress("web", from(pods("client"), 8080))), udp(v4.client, local, 80), atWeb},
@@ -291,7 +304,8 @@ func services() []crossing {
 // throughService: what comes back of an allowed connection is from the Service.
 func (s *scene) throughService(t *testing.T) {
 	service := netip.MustParseAddr("10.96.0.10")
-	s.under(t, egress("client", fmt.Sprintf("[{to: %s}]", pods("web"))), ingress("client", "[]"), ingress("web", fmt.Sprintf("[{from: %s}]", pods("client"))), egress("web", "[]"))
+	s.under(t, egress("client", fmt.Sprintf("[{to: %s}]", pods("web"))), ingress("client", "[]"),
+		ingress("web", fmt.Sprintf("[{from: %s}]", pods("client"))), egress("web", "[]"))
 	number := s.sends(t, udp(v4.client, service, 80), comes(policytest.Link(1), v4.client))
 	behind := udp(v4.client, v4.web, 8080)
 	s.follow(t, "answer", comes(policytest.Link(0), service), func() (uint64, error) { return s.Answer(policytest.Link(1), behind, number) })
@@ -311,13 +325,19 @@ func TestNATOutgoing(t *testing.T) {
 	}
 	out, inside, near := udp(v4.client, v4.outside, 53), udp(v4.client, v4.far, 53), udp(v4.client, v4.plain, 53) // plain is in no pool
 	s.cross(t, []crossing{
-		{"egress to the destination", only(egress("client", fmt.Sprintf("[{to: %s}]", block(v4.outside)))), out, comes(policytest.Uplink, v4.host)},
+		{"egress to the destination", only(egress("client", fmt.Sprintf("[{to: %s}]", block(v4.outside)))), out,
+			comes(policytest.Uplink, v4.host)},
 		{"egress to another", only(egress("client", fmt.Sprintf("[{to: %s}]", block(v4.router)))), out, dropped("egress NetworkPolicy a/client")},
-		{"egress inside of the pools", only(egress("client", fmt.Sprintf("[{to: %s}]", pods("far")))), inside, comes(policytest.Uplink, v4.client)},
-		{"ingress by the pod, that is translated later", only(ingress("plain", fmt.Sprintf("[{from: %s}]", pods("client")))), near, comes(policytest.Link(3), v4.host)},
-		{"ingress by the node that it is translated to", only(ingress("plain", fmt.Sprintf("[{from: %s}]", block(v4.host)))), near, dropped("ingress NetworkPolicy a/plain")},
-		{"ingress from a pod of another node", only(ingress("web", fmt.Sprintf("[{from: %s}]", pods("far")))), udp(v4.far, v4.web, 53), comes(policytest.Link(1), v4.far)},
-		{"ingress from a pod that its node has translated", only(ingress("web", fmt.Sprintf("[{from: %s}]", pods("far")))), udp(v4.farNode, v4.web, 53), dropped("ingress NetworkPolicy a/web")},
+		{"egress inside of the pools", only(egress("client", fmt.Sprintf("[{to: %s}]", pods("far")))), inside,
+			comes(policytest.Uplink, v4.client)},
+		{"ingress by the pod, that is translated later", only(ingress("plain", fmt.Sprintf("[{from: %s}]", pods("client")))), near,
+			comes(policytest.Link(3), v4.host)},
+		{"ingress by the node that it is translated to", only(ingress("plain", fmt.Sprintf("[{from: %s}]", block(v4.host)))), near,
+			dropped("ingress NetworkPolicy a/plain")},
+		{"ingress from a pod of another node", only(ingress("web", fmt.Sprintf("[{from: %s}]", pods("far")))), udp(v4.far, v4.web, 53),
+			comes(policytest.Link(1), v4.far)},
+		{"ingress from a pod that its node has translated", only(ingress("web", fmt.Sprintf("[{from: %s}]", pods("far")))),
+			udp(v4.farNode, v4.web, 53), dropped("ingress NetworkPolicy a/web")},
 	}, s.plainly)
 }
 
@@ -348,11 +368,14 @@ func tunnelled(outer netip.Addr) []crossing {
 	return []crossing{
 		{"ingress from the pod", only(ingress("web", fmt.Sprintf("[{from: %s}]", pods("far")))), in, comes(policytest.Link(1), v4.far)},
 		{"ingress from another", only(ingress("web", fmt.Sprintf("[{from: %s}]", pods("client")))), in, dropped("ingress NetworkPolicy a/web")},
-		{"ingress from an address that is no pod's", only(ingress("web", fmt.Sprintf("[{from: %s}]", pods("far")))), udp(stranger, v4.web, 53), dropped("ingress NetworkPolicy a/web")},
-		{"ingress from the other node", only(ingress("web", fmt.Sprintf("[{from: %s}]", block(v4.farNode)))), in, dropped("ingress NetworkPolicy a/web")},
+		{"ingress from an address that is no pod's", only(ingress("web", fmt.Sprintf("[{from: %s}]", pods("far")))), udp(stranger, v4.web, 53),
+			dropped("ingress NetworkPolicy a/web")},
+		{"ingress from the other node", only(ingress("web", fmt.Sprintf("[{from: %s}]", block(v4.farNode)))), in,
+			dropped("ingress NetworkPolicy a/web")},
 		{"egress to the pod", only(egress("client", fmt.Sprintf("[{to: %s}]", pods("far")))), out, comes(policytest.Uplink, outer)},
 		{"egress to another", only(egress("client", fmt.Sprintf("[{to: %s}]", pods("web")))), out, dropped("egress NetworkPolicy a/client")},
-		{"egress to the other node", only(egress("client", fmt.Sprintf("[{to: %s}]", block(v4.farNode)))), out, dropped("egress NetworkPolicy a/client")},
+		{"egress to the other node", only(egress("client", fmt.Sprintf("[{to: %s}]", block(v4.farNode)))), out,
+			dropped("egress NetworkPolicy a/client")},
 	}
 }
 
@@ -384,7 +407,8 @@ func TestSCTP(t *testing.T) {
 		to := func(port uint16) policytest.Packet {
 			return policytest.Packet{From: f.client, To: f.web, Protocol: policytest.SCTP, Port: port}
 		}
-		ports, arrives, denied := rules("{protocol: SCTP, port: 100, endPort: 200}"), comes(policytest.Link(1), f.client), dropped("ingress NetworkPolicy a/web")
+		ports, arrives, denied := rules("{protocol: SCTP, port: 100, endPort: 200}"), comes(policytest.Link(1), f.client),
+			dropped("ingress NetworkPolicy a/web")
 		s.cross(t, []crossing{
 			{name + " port", rules("{protocol: SCTP, port: 36412}"), to(36412), arrives},
 			{name + " any port", rules("{protocol: SCTP}"), to(1), arrives},
@@ -395,8 +419,10 @@ func TestSCTP(t *testing.T) {
 			{name + " last of a range", ports, to(200), arrives},
 			{name + " after a range", ports, to(201), denied},
 			{name + " from another pod", ports, policytest.Packet{From: f.plain, To: f.web, Protocol: policytest.SCTP, Port: 150}, denied},
-			{name + " egress", only(egress("client", fmt.Sprintf("[{to: %s, ports: [{protocol: SCTP, port: 100}]}]", pods("web")))), to(100), arrives},
-			{name + " egress to another port", only(egress("client", fmt.Sprintf("[{to: %s, ports: [{protocol: SCTP, port: 100}]}]", pods("web")))), to(101), dropped("egress NetworkPolicy a/client")},
+			{name + " egress",
+				only(egress("client", fmt.Sprintf("[{to: %s, ports: [{protocol: SCTP, port: 100}]}]", pods("web")))), to(100), arrives},
+			{name + " egress to another port", only(egress("client", fmt.Sprintf("[{to: %s, ports: [{protocol: SCTP, port: 100}]}]", pods("web")))),
+				to(101), dropped("egress NetworkPolicy a/client")},
 		}, s.plainly)
 	}
 }

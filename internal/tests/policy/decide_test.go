@@ -1,5 +1,5 @@
-// Package policy proves network policy: what internal/policy makes of generated clusters is what the reference of policytest says, interpreted
-// and as the packets of a node meet it.
+// Package policy proves network policy: what internal/policy makes of generated clusters is what the reference of
+// policytest says, interpreted and as the packets of a node meet it.
 package policy
 
 import (
@@ -60,7 +60,8 @@ func TestCalico(t *testing.T) {
 	}
 }
 
-// While it is not known what labels a namespace has, or service accounts have, nothing passes that these labels, whatever they are, could forbid.
+// While it is not known what labels a namespace has, or service accounts have, nothing passes that these labels,
+// whatever they are, could forbid.
 func TestUnknownLabels(t *testing.T) {
 	unknown(t, policytest.Generator.Cluster, policytest.Generator.Packets, func(s *policy.State) { delete(s.Namespaces, "ns-0") })
 	unknown(t, policytest.Generator.CalicoCluster, policytest.Generator.CalicoPackets, func(s *policy.State) { delete(s.Namespaces, "ns-0") })
@@ -69,7 +70,8 @@ func TestUnknownLabels(t *testing.T) {
 
 var worlds = flag.Uint64("worlds", 2000, "in how many clusters TestUnknownLabels forgets one thing, three times")
 
-func unknown(t *testing.T, cluster func(policytest.Generator) *policytest.Cluster, packets func(policytest.Generator, *policytest.Cluster, int) []policytest.Packet, forget func(*policy.State)) {
+func unknown(t *testing.T, cluster func(policytest.Generator) *policytest.Cluster,
+	packets func(policytest.Generator, *policytest.Cluster, int) []policytest.Packet, forget func(*policy.State)) {
 	t.Helper()
 	enough := *worlds
 	if testing.Short() {
@@ -110,7 +112,8 @@ func TestInterest(t *testing.T) {
 					continue
 				}
 				if got, want := v.decide(pod, d, p), c.Judge(pod, d == policy.Ingress, p); got.Allow != want.Allow || !got.Allow && got.By != by(want) {
-					t.Fatalf("-seed %d: %s: %s of %s with an interest in %+v: %+v, the reference says %+v\n%s", s, p, d, keyOf(pod), interest, got, want, c)
+					t.Fatalf("-seed %d: %s: %s of %s with an interest in %+v: %+v, the reference says %+v\n%s", s, p, d,
+						keyOf(pod), interest, got, want, c)
 				}
 			}
 		}
@@ -168,14 +171,16 @@ func (v view) wrong(p policytest.Packet) string {
 	return ""
 }
 
-// namedDenials is how many policies of a tier a program denies by name; the others share a verdict that has their kind alone.
+// namedDenials is how many policies of a tier a program denies by name; the others share a verdict that has their kind
+// alone.
 const namedDenials = 4
 
 // unnamed reports whether a denial is that of a policy which shares its verdict with others.
 func (v view) unnamed(got policy.Verdict, d policy.Direction, why *policy.Judgement) bool {
 	denying := 0
 	for _, p := range v.State.Policies {
-		if p.Tier.Name == why.Tier && slices.Contains(why.Selecting, p.ID) && slices.ContainsFunc(p.Rules[d], func(r policy.Rule) bool { return r.Action == policy.Deny }) {
+		if p.Tier.Name == why.Tier && slices.Contains(why.Selecting, p.ID) &&
+			slices.ContainsFunc(p.Rules[d], func(r policy.Rule) bool { return r.Action == policy.Deny }) {
 			denying++
 		}
 	}

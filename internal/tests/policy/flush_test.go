@@ -62,7 +62,8 @@ func newGuarded(t *testing.T, more int) *guarded {
 		a, _ := policytest.PodAddress(i)
 		g.Cable(t, link, byte(100+i))
 		g.Neighbours(t, link, a)
-		route := netlinkx.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: g.Host.Link(t, link).Index, Scope: netlinkx.ScopeLink, Protocol: netlinkx.ProtocolBoot}
+		route := netlinkx.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: g.Host.Link(t, link).Index, Scope: netlinkx.ScopeLink,
+			Protocol: netlinkx.ProtocolBoot}
 		if err := g.Host.Conn.ReplaceRoute(route); err != nil {
 			t.Fatal(err)
 		}
@@ -103,8 +104,8 @@ func (g *guarded) work(t *testing.T) {
 
 var denied = udp(v4.client, v4.web, 53)
 
-// What somebody flushes is in force again within 100 ms, however many policies there are. It cannot be at once: some packets come through, but the
-// connections that began so end.
+// What somebody flushes is in force again within 100 ms, however many policies there are. It cannot be at once: some
+// packets come through, but the connections that began so end.
 func TestFlushedByHand(t *testing.T) {
 	for name, more := range map[string]int{"one policy": 0, "a thousand more": 1000} {
 		g := newGuarded(t, more)
@@ -150,7 +151,8 @@ func (g *guarded) flushed(t *testing.T, script string) time.Duration {
 	return last.Sub(first)
 }
 
-// flood sends the denied packet, each of a connection of its own, until the function has returned, and returns when each was sent by its number.
+// flood sends the denied packet, each of a connection of its own, until the function has returned, and returns when
+// each was sent by its number.
 func (g *guarded) flood(t *testing.T, while func()) map[uint64]time.Time {
 	t.Helper()
 	sent, stop := map[uint64]time.Time{}, make(chan struct{})
@@ -227,7 +229,8 @@ func TestFlushedWhileWaiting(t *testing.T) {
 	waittest.Until(t, 10*time.Second, "the new policy is read", func() bool { return g.Seen().Passes > passes })
 	begun := time.Now()
 	g.Host.Run(t, "nft", "delete table inet tortie-policy")
-	waittest.Until(t, 10*time.Second, "the table is back", func() bool { return strings.Contains(g.Host.Run(t, "nft", "list ruleset"), "chain ingress") })
+	waittest.Until(t, 10*time.Second, "the table is back",
+		func() bool { return strings.Contains(g.Host.Run(t, "nft", "list ruleset"), "chain ingress") })
 	if took := time.Since(begun); took > time.Second {
 		t.Errorf("back after %v", took)
 	}

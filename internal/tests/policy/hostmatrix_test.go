@@ -15,7 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// second is a link of the node by which it forwards what comes by the uplink. Only the host endpoint of all links can be for it.
+// second is a link of the node by which it forwards what comes by the uplink. Only the host endpoint of all links can
+// be for it.
 const second = "second"
 
 // way is a way through the node, in one family, whose packets have ports of their own.
@@ -41,7 +42,8 @@ func (w way) at(deed int) policytest.Journey {
 	return j
 }
 
-// ways are all: what the node takes, sends and forwards, from and to its pods and two links, and what is translated at it (translations).
+// ways are all: what the node takes, sends and forwards, from and to its pods and two links, and what is translated at
+// it (translations).
 func ways() (all []way) {
 	add := func(name, in, out, meant string, from, to, translated string) {
 		p := policytest.Packet{From: netip.MustParseAddr(from), To: netip.MustParseAddr(to), Protocol: policytest.UDP}
@@ -76,10 +78,11 @@ func ways() (all []way) {
 }
 
 // translations are for the ways that have other destinations in the end.
-const translations = "add table ip services; add chain ip services pre { type nat hook prerouting priority -100; }; add chain ip services out " +
-	"{ type nat hook output priority -100; }; add rule ip services pre ip daddr 172.16.0.1 udp dport 1270-1289 dnat to 10.0.0.6; add rule ip services pre ip daddr " +
-	"203.0.113.3 dnat to 10.0.0.6; add rule ip services out ip daddr 203.0.113.1 dnat to 192.0.2.9; add rule ip services out ip daddr 203.0.113.2 " +
-	"dnat to 198.18.0.9; add rule ip services out ip daddr 203.0.113.3 dnat to 10.0.0.6"
+const translations = "add table ip services; add chain ip services pre { type nat hook prerouting " +
+	"priority -100; }; add chain ip services out { type nat hook output priority -100; }; add rule ip services pre ip daddr 172.16.0.1 udp " +
+	"dport 1270-1289 dnat to 10.0.0.6; add rule ip services pre ip daddr 203.0.113.3 dnat to 10.0.0.6; add rule ip services out ip daddr " +
+	"203.0.113.1 dnat to 192.0.2.9; add rule ip services out ip daddr 203.0.113.2 dnat to 198.18.0.9; add rule ip services out ip daddr " +
+	"203.0.113.3 dnat to 10.0.0.6"
 
 // setting is the policies and host endpoints of one ruleset of the matrix.
 type setting struct {
@@ -108,7 +111,8 @@ func settings() (all []setting) {
 
 // cluster has two pods on the node.
 func (s setting) cluster() *policytest.Cluster {
-	c := &policytest.Cluster{Namespaces: []api.Namespace{{Meta: api.Meta{Name: "ns"}}}, Nodes: []api.Node{{Meta: api.Meta{Name: policytest.Node}}},
+	c := &policytest.Cluster{Namespaces: []api.Namespace{{Meta: api.Meta{Name: "ns"}}},
+		Nodes: []api.Node{{Meta: api.Meta{Name: policytest.Node}}},
 		Tiers: []api.CalicoTier{{Meta: api.Meta{Name: "later"}, Spec: api.CalicoTierSpec{Order: new(2e6)}}}}
 	for _, text := range []string{policytest.Node, "172.16.0.1", "fd01::1"} {
 		c.Nodes[0].Status.Addresses = append(c.Nodes[0].Status.Addresses, api.NodeAddress{Address: text})
@@ -188,8 +192,8 @@ type cell struct {
 	number uint64
 }
 
-// A packet passes what Felix lets through, at each stage in each direction, of an interface's host endpoint and of that of all, on each way: what opens
-// a connection, what belongs to one that opened before, and what belongs to none.
+// A packet passes what Felix lets through, at each stage in each direction, of an interface's host endpoint and of that
+// of all, on each way: what opens a connection, what belongs to one that opened before, and what belongs to none.
 func TestHostMatrix(t *testing.T) {
 	n, m := newNode(t), matrix{all: ways()}
 	n.Cable(t, second, 0xfe)
@@ -198,7 +202,8 @@ func TestHostMatrix(t *testing.T) {
 		n.Host.Route(t, netip.PrefixFrom(a, a.BitLen()).String(), "", second)
 		n.Neighbours(t, second, a)
 	}
-	n.AwaitLink(t, second, policytest.Packet{From: netip.MustParseAddr("172.16.0.1"), To: netip.MustParseAddr("198.18.0.9"), Protocol: policytest.Other})
+	n.AwaitLink(t, second,
+		policytest.Packet{From: netip.MustParseAddr("172.16.0.1"), To: netip.MustParseAddr("198.18.0.9"), Protocol: policytest.Other})
 	n.Host.Run(t, "nft", translations)
 	for _, s := range settings() {
 		m.setting = s
@@ -256,8 +261,8 @@ func (m *matrix) open(t *testing.T, n *node, c *policytest.Cluster) []cell {
 	return cells
 }
 
-// strangers are packets of TCP that no connection can begin with, also to a failsafe port, where a host endpoint is asked: a pod's link has rules of
-// its own for them.
+// strangers are packets of TCP that no connection can begin with, also to a failsafe port, where a host endpoint is
+// asked: a pod's link has rules of its own for them.
 func (m *matrix) strangers(c *policytest.Cluster) (cells []cell) {
 	for _, w := range m.all {
 		for _, port := range []uint16{w.port, policytest.Failsafes.Inbound[0].Port} {

@@ -50,8 +50,8 @@ type place struct {
 	policy.Direction
 }
 
-// judgedAt are all places: of a link that can have a host endpoint of its own, of one that cannot, and of a pod's link those at which that of all links
-// judges.
+// judgedAt are all places: of a link that can have a host endpoint of its own, of one that cannot, and of a pod's link
+// those at which that of all links judges.
 var judgedAt = func() (all []place) {
 	for stage := range policy.Stages {
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
@@ -158,8 +158,8 @@ func (n *node) becomeHost(t *testing.T, c *policytest.Cluster) {
 	n.Forget(t)
 }
 
-// withHost are packets of which some are to or from the node in the place of a pod, and these to or from a failsafe port, without those for which a rig
-// would choose a port. No two are of one connection.
+// withHost are packets of which some are to or from the node in the place of a pod, and these to or from a failsafe
+// port, without those for which a rig would choose a port. No two are of one connection.
 func withHost(c *policytest.Cluster, all []policytest.Packet) []policytest.Packet {
 	own := func(a netip.Addr) netip.Addr {
 		for _, text := range c.Nodes[0].Status.Addresses {
@@ -188,7 +188,8 @@ func withHost(c *policytest.Cluster, all []policytest.Packet) []policytest.Packe
 	})
 }
 
-// toFailsafe sends every second packet to a failsafe port of its protocol, and the others from one, as answers are sent.
+// toFailsafe sends every second packet to a failsafe port of its protocol, and the others from one, as answers are
+// sent.
 func toFailsafe(i int, p *policytest.Packet, to, from []policy.Failsafe) {
 	port, ports := &p.Port, to
 	if i%2 == 1 {

@@ -13,7 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// kernelClusters times perCluster packets go through a kernel under Kubernetes' policies, calicoKernelClusters under Calico's.
+// kernelClusters times perCluster packets go through a kernel under Kubernetes' policies, calicoKernelClusters under
+// Calico's.
 const kernelClusters, calicoKernelClusters = 40, 70
 
 // enforcer is an engine in a namespace of its own.
@@ -63,21 +64,25 @@ func (n *node) become(t *testing.T, c *policytest.Cluster) {
 	n.Forget(t)
 }
 
-// What arrives is what the reference lets through, on a node whose engine changes from each cluster's ruleset to the next one's.
+// What arrives is what the reference lets through, on a node whose engine changes from each cluster's ruleset to the
+// next one's.
 func TestPackets(t *testing.T) {
 	throughKernel(t, kernelClusters, 1000, policytest.Generator.Cluster, policytest.Generator.Packets)
 }
 
 // So it is under Calico's policies among the others.
 func TestCalicoPackets(t *testing.T) {
-	throughKernel(t, calicoKernelClusters, 2000, policytest.Generator.CalicoCluster, func(g policytest.Generator, c *policytest.Cluster, n int) []policytest.Packet {
-		return slices.DeleteFunc(g.CalicoPackets(c, n), func(p policytest.Packet) bool {
-			return p.SourcePort == 0 && slices.Contains([]uint8{policytest.TCP, policytest.UDP, policytest.SCTP}, p.Protocol) // which a rig would choose
+	throughKernel(t, calicoKernelClusters, 2000, policytest.Generator.CalicoCluster,
+		func(g policytest.Generator, c *policytest.Cluster, n int) []policytest.Packet {
+			return slices.DeleteFunc(g.CalicoPackets(c, n), func(p policytest.Packet) bool {
+				// which a rig would choose
+				return p.SourcePort == 0 && slices.Contains([]uint8{policytest.TCP, policytest.UDP, policytest.SCTP}, p.Protocol)
+			})
 		})
-	})
 }
 
-func throughKernel(t *testing.T, clusters uint64, atLeast int, cluster func(policytest.Generator) *policytest.Cluster, generate func(policytest.Generator, *policytest.Cluster, int) []policytest.Packet) {
+func throughKernel(t *testing.T, clusters uint64, atLeast int, cluster func(policytest.Generator) *policytest.Cluster,
+	generate func(policytest.Generator, *policytest.Cluster, int) []policytest.Packet) {
 	n, sent := newNode(t), 0
 	for s := *seed; s < *seed+clusters; s++ {
 		g := policytest.NewGenerator(s)
@@ -109,7 +114,8 @@ func onWire(c *policytest.Cluster, all []policytest.Packet) (some []policytest.P
 	return some
 }
 
-// try sends packets at once, and returns the first one that came to where it should not, or did not come to where it should.
+// try sends packets at once, and returns the first one that came to where it should not, or did not come to where it
+// should.
 func (n *node) try(t *testing.T, c *policytest.Cluster, packets []policytest.Packet) (policytest.Packet, string) {
 	t.Helper()
 	numbers, came := make([]uint64, len(packets)), map[uint64]string{}
@@ -130,7 +136,8 @@ func (n *node) try(t *testing.T, c *policytest.Cluster, packets []policytest.Pac
 	return n.tryAnswers(t, c, packets, numbers)
 }
 
-// tryAnswers sends the answers to the UDP packets that arrived: all of them arrive, whatever policies say of their direction.
+// tryAnswers sends the answers to the UDP packets that arrived: all of them arrive, whatever policies say of their
+// direction.
 func (n *node) tryAnswers(t *testing.T, c *policytest.Cluster, packets []policytest.Packet, numbers []uint64) (policytest.Packet, string) {
 	t.Helper()
 	came, answers := map[uint64]string{}, map[uint64]policytest.Packet{}

@@ -27,8 +27,8 @@ import (
 
 var inVM = flag.Bool("in-vm", false, "the kernel must have SCTP: this is the virtual machine of TestAssociations")
 
-// The kernel's own associations of SCTP, not only their first packets, are judged by both pods' policies, and end when a policy has come to forbid them.
-// Where this kernel has no SCTP the test runs in a virtual machine, with TestSCTP.
+// The kernel's own associations of SCTP, not only their first packets, are judged by both pods' policies, and end when
+// a policy has come to forbid them. Where this kernel has no SCTP the test runs in a virtual machine, with TestSCTP.
 func TestAssociations(t *testing.T) {
 	fd, err := sctp(unix.AF_INET)
 	if err == nil {
@@ -64,7 +64,8 @@ type peers struct {
 func newPeers(t *testing.T, f family) *peers {
 	host, client, web := netnstest.New(t), netnstest.New(t), netnstest.New(t)
 	host.Within(t, func() error {
-		return errors.Join(sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1"), sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv6", "conf", "all", "forwarding"}, "1"))
+		return errors.Join(sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1"),
+			sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv6", "conf", "all", "forwarding"}, "1"))
 	})
 	c := &peers{host: host, client: client, enforcer: newEnforcer(t, host)}
 	c.Namespaces = []api.Namespace{{Meta: api.Meta{Name: "a"}}}
@@ -127,7 +128,8 @@ func associations(t *testing.T, f family) {
 	}
 }
 
-// A heartbeat of the end that may send would begin an association that has ended anew, with the packets that the policy denies for answers.
+// A heartbeat of the end that may send would begin an association that has ended anew, with the packets that the policy
+// denies for answers.
 func heartbeats(t *testing.T, f family) {
 	c := newPeers(t, f)
 	c.under(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// A cluster whose policies are in part only staged, in part to be replaced and in part to be deleted would be what the reference says of it with all
-// that done; and what holds now is what it says of the policies in force.
+// A cluster whose policies are in part only staged, in part to be replaced and in part to be deleted would be what the
+// reference says of it with all that done; and what holds now is what it says of the policies in force.
 func TestStaged(t *testing.T) {
 	changed := 0
 	for s := *seed; s < *seed+100; s++ {
@@ -32,7 +32,8 @@ func TestStaged(t *testing.T) {
 				is, would := before.Judge(pod, d == policy.Ingress, p), after.Judge(pod, d == policy.Ingress, p)
 				got, gotPending := judged(now, pod, d, p), judged(pending, pod, d, p)
 				if got != textOf(is) || gotPending != textOf(would) {
-					t.Fatalf("-seed %d: %s of %s is judged %s, staged %s; the reference says %s, staged %s\nBefore:\n%s\nAfter:\n%s", s, p, d, got, gotPending, textOf(is), textOf(would), before, after)
+					t.Fatalf("-seed %d: %s of %s is judged %s, staged %s; the reference says %s, staged %s\nBefore:\n%s\nAfter:\n%s", s, p, d, got,
+						gotPending, textOf(is), textOf(would), before, after)
 				}
 				if is.Allow != would.Allow {
 					changed++
@@ -74,19 +75,22 @@ func stage(g policytest.Generator, after *policytest.Cluster) (before *policytes
 	}
 	tiers, _ := policy.FromCalicoTiers(objects)
 	for i, p := range after.NetworkPolicies {
-		s, _, _ := policy.FromStagedKubernetesNetworkPolicy(&api.CalicoStagedKubernetesNetworkPolicy{Meta: p.Meta, Spec: api.CalicoStagedKubernetesNetworkPolicySpec{NetworkPolicySpec: p.Spec}})
+		s, _, _ := policy.FromStagedKubernetesNetworkPolicy(&api.CalicoStagedKubernetesNetworkPolicy{Meta: p.Meta,
+			Spec: api.CalicoStagedKubernetesNetworkPolicySpec{NetworkPolicySpec: p.Spec}})
 		other := g.NetworkPolicy(after, i)
 		other.Meta = p.Meta
 		b.NetworkPolicies = tryOut(g, b.NetworkPolicies, p, other, s, nil, &all)
 	}
 	for i, p := range after.CalicoNetworkPolicies {
-		s, _, err := policy.FromStagedNetworkPolicy(&api.CalicoStagedNetworkPolicy{Meta: p.Meta, Spec: api.CalicoStagedNetworkPolicySpec{StagedAction: "Set", CalicoPolicySpec: p.Spec.CalicoPolicySpec}}, tiers)
+		s, _, err := policy.FromStagedNetworkPolicy(&api.CalicoStagedNetworkPolicy{Meta: p.Meta,
+			Spec: api.CalicoStagedNetworkPolicySpec{StagedAction: "Set", CalicoPolicySpec: p.Spec.CalicoPolicySpec}}, tiers)
 		other := g.CalicoNetworkPolicy(after, i)
 		other.Meta = p.Meta
 		b.CalicoNetworkPolicies = tryOut(g, b.CalicoNetworkPolicies, p, other, s, err, &all)
 	}
 	for i, p := range after.CalicoGlobalNetworkPolicies {
-		s, _, err := policy.FromStagedGlobalNetworkPolicy(&api.CalicoStagedGlobalNetworkPolicy{Meta: p.Meta, Spec: api.CalicoStagedGlobalNetworkPolicySpec{CalicoGlobalNetworkPolicySpec: p.Spec}}, tiers)
+		s, _, err := policy.FromStagedGlobalNetworkPolicy(&api.CalicoStagedGlobalNetworkPolicy{Meta: p.Meta,
+			Spec: api.CalicoStagedGlobalNetworkPolicySpec{CalicoGlobalNetworkPolicySpec: p.Spec}}, tiers)
 		other := g.CalicoGlobalNetworkPolicy(i)
 		other.Meta = p.Meta
 		b.CalicoGlobalNetworkPolicies = tryOut(g, b.CalicoGlobalNetworkPolicies, p, other, s, err, &all)
@@ -94,7 +98,8 @@ func stage(g policytest.Generator, after *policytest.Cluster) (before *policytes
 	gone := g.NetworkPolicy(after, 100)
 	if len(after.NetworkPolicies) > 0 {
 		b.NetworkPolicies = append(b.NetworkPolicies, gone)
-		s, _, _ := policy.FromStagedKubernetesNetworkPolicy(&api.CalicoStagedKubernetesNetworkPolicy{Meta: gone.Meta, Spec: api.CalicoStagedKubernetesNetworkPolicySpec{StagedAction: "Delete"}})
+		s, _, _ := policy.FromStagedKubernetesNetworkPolicy(&api.CalicoStagedKubernetesNetworkPolicy{Meta: gone.Meta,
+			Spec: api.CalicoStagedKubernetesNetworkPolicySpec{StagedAction: "Delete"}})
 		all = append(all, s)
 	}
 	return before, all

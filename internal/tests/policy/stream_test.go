@@ -9,7 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// While the engine goes from one ruleset to another, what both let through goes through, and what neither does never comes.
+// While the engine goes from one ruleset to another, what both let through goes through, and what neither does never
+// comes.
 func TestBetweenTransactions(t *testing.T) {
 	n, sent, changes := newNode(t), 0, 0
 	for s := *seed; s < *seed+30; s++ {
@@ -29,7 +30,8 @@ func TestBetweenTransactions(t *testing.T) {
 				sent += len(numbers)
 				lost, leaked := count(came, numbers, slices.Contains(may, p))
 				if lost+leaked > 0 {
-					t.Errorf("-seed %d: of %d packets %s, whose fate the old and the new ruleset agree on, %d were lost and %d came through\n%s", s, len(numbers), p, lost, leaked, h)
+					t.Errorf("-seed %d: of %d packets %s, whose fate the old and the new ruleset agree on, %d were lost and %d came through\n%s", s,
+						len(numbers), p, lost, leaked, h)
 				}
 			}
 			changes++
@@ -71,7 +73,8 @@ func unchanged(h history) (may, mayNot []policytest.Packet) {
 	return may, mayNot
 }
 
-// asSent is a packet with a source port like those that the rig chooses, none of which a generated rule tells from the others: Calico's rules read it.
+// asSent is a packet with a source port like those that the rig chooses, none of which a generated rule tells from the
+// others: Calico's rules read it.
 func asSent(p policytest.Packet) policytest.Packet {
 	if p.Protocol == policytest.UDP || p.Protocol == policytest.TCP || p.Protocol == policytest.SCTP {
 		p.SourcePort = 30000
@@ -79,7 +82,8 @@ func asSent(p policytest.Packet) policytest.Packet {
 	return p
 }
 
-// stream sends packets in turn before, while and after change runs, each of a connection of its own, and returns their numbers.
+// stream sends packets in turn before, while and after change runs, each of a connection of its own, and returns their
+// numbers.
 func (n *node) stream(t *testing.T, c *policytest.Cluster, packets []policytest.Packet, change func()) map[policytest.Packet][]uint64 {
 	t.Helper()
 	numbers, started, done := map[policytest.Packet][]uint64{}, make(chan struct{}), make(chan struct{})

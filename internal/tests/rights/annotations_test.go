@@ -30,13 +30,15 @@ func newTenancy(t *testing.T) *tenancy {
 	cfg := server(t, "auto")
 	n := &tenancy{name: strings.ToLower(t.Name()), admin: newUser(t, cfg)}
 	n.admin.declare(t, n.name)
-	_, err := n.admin.core.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, metav1.CreateOptions{})
+	_, err := n.admin.core.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}},
+		metav1.CreateOptions{})
 	errtest.Must(t, err)
 	as := func(name string, groups []string, roles ...string) *user {
 		for _, role := range roles {
 			_, err := n.admin.core.RbacV1().RoleBindings(n.name).Create(t.Context(), &rbacv1.RoleBinding{
-				ObjectMeta: metav1.ObjectMeta{GenerateName: "of-"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-				Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "of-"},
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+				Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
 			}, metav1.CreateOptions{})
 			errtest.Must(t, err)
 		}
@@ -103,7 +105,8 @@ func (n *tenancy) updates(t *testing.T, pod string, change func(*corev1.Pod)) er
 // ofPod is an annotation of the plugins'.
 func ofPod(key string) string { return "cni.projectcalico.org/" + key }
 
-// The plugins' annotations of a pod, which say its address before the kubelet does, are changed by those who write its status, and by nobody who writes pods.
+// The plugins' annotations of a pod, which say its address before the kubelet does, are changed by those who write its
+// status, and by nobody who writes pods.
 func TestTenantsLeaveTheAnnotationsOfPlugins(t *testing.T) {
 	n := newTenancy(t)
 	n.creates(t, "plain", nil)
@@ -111,7 +114,8 @@ func TestTenantsLeaveTheAnnotationsOfPlugins(t *testing.T) {
 	for who, u := range n.writers {
 		for i, patch := range []string{
 			`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"","cni.projectcalico.org/podIPs":""}}}`,
-			`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"10.99.0.5/32","cni.projectcalico.org/podIPs":"10.99.0.5/32","cni.projectcalico.org/containerID":"c1"}}}`,
+			`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"10.99.0.5/32","cni.projectcalico.org/podIPs":"10.99.0.5/32",` +
+				`"cni.projectcalico.org/containerID":"c1"}}}`,
 		} {
 			passed(t, fmt.Sprint(who, " note ", i), n.patches(t, u, "plain", types.StrategicMergePatchType, patch, "status"))
 		}
@@ -128,19 +132,23 @@ func TestTenantsLeaveTheAnnotationsOfPlugins(t *testing.T) {
 				return n.patches(t, n.tenant, "plain", types.MergePatchType, fmt.Sprintf(`{"metadata":{"annotations":{%q:""}}}`, key))
 			}, "empty"},
 			"removes it": {func() error {
-				return n.patches(t, n.tenant, "plain", types.JSONPatchType, fmt.Sprintf(`[{"op":"remove","path":"/metadata/annotations/%s"}]`, strings.ReplaceAll(key, "/", "~1")))
+				return n.patches(t, n.tenant, "plain", types.JSONPatchType,
+					fmt.Sprintf(`[{"op":"remove","path":"/metadata/annotations/%s"}]`, strings.ReplaceAll(key, "/", "~1")))
 			}, "absent"},
 			"changes it": {func() error {
-				return n.patches(t, n.tenant, "plain", types.StrategicMergePatchType, fmt.Sprintf(`{"metadata":{"annotations":{%q:"10.99.0.6/32"}}}`, key))
+				return n.patches(t, n.tenant, "plain", types.StrategicMergePatchType,
+					fmt.Sprintf(`{"metadata":{"annotations":{%q:"10.99.0.6/32"}}}`, key))
 			}, "10.99.0.6/32"},
 			"applies another": {func() error {
-				return n.patches(t, n.tenant, "plain", types.ApplyPatchType, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{%q:"10.99.0.6/32"}}}`, key))
+				return n.patches(t, n.tenant, "plain", types.ApplyPatchType,
+					fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{%q:"10.99.0.6/32"}}}`, key))
 			}, "10.99.0.6/32"},
 			"replaces the pod": {func() error {
 				return n.updates(t, "plain", func(p *corev1.Pod) { p.Annotations[key] = strings.Repeat("long", 1000) })
 			}, strings.Repeat("long", 63) + "l..."},
 		} {
-			want := fmt.Sprintf("tortie fences pods: annotation %s of pod %s/plain is %s, and stays so, not %s: only the CNI plugin changes it, by pods/status: leave it as it is", key, n.name, was, c.is)
+			want := fmt.Sprintf("tortie fences pods: annotation %s of pod %s/plain is %s, and stays so, not %s: only the CNI plugin changes it, "+
+				"by pods/status: leave it as it is", key, n.name, was, c.is)
 			if err := c.do(); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), want) {
 				t.Errorf("the tenant %s: error %v, want %q", what, err, want)
 			}
@@ -153,7 +161,8 @@ func TestTenantsLeaveTheAnnotationsOfPlugins(t *testing.T) {
 
 	// These change other parts of a pod. A server that has no such subresource does not find it.
 	for _, sub := range []string{"ephemeralcontainers", "resize"} {
-		err := n.patches(t, n.admin, "plain", types.StrategicMergePatchType, `{"metadata":{"annotations":{"cni.projectcalico.org/podIP":""}}}`, sub)
+		err := n.patches(t, n.admin, "plain", types.StrategicMergePatchType,
+			`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":""}}}`, sub)
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("%s: %v", sub, err)
 		}
@@ -167,7 +176,8 @@ func TestTenantsLeaveTheAnnotationsOfPlugins(t *testing.T) {
 		passed(t, pod+" gets another annotation", n.patches(t, n.tenant, pod, types.MergePatchType, `{"metadata":{"annotations":{"own":"y"}}}`))
 		passed(t, pod+" is replaced", n.updates(t, pod, func(p *corev1.Pod) { p.Labels["app"] = "db" }))
 		passed(t, pod+" is applied with the same", n.patches(t, n.tenant, pod, types.ApplyPatchType,
-			fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"app":"x"},"annotations":{"cni.projectcalico.org/podIP":%q}}}`, n.read(t, pod).Annotations[ofPod("podIP")])))
+			fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"app":"x"},"annotations":{"cni.projectcalico.org/podIP":%q}}}`,
+				n.read(t, pod).Annotations[ofPod("podIP")])))
 	}
 	n.creates(t, "copy", n.read(t, "plain").Annotations)
 }

@@ -37,7 +37,8 @@ func agentCapabilities(t *testing.T) []corev1.Capability {
 	return nil
 }
 
-// confined returns a launcher that executes a program with only these capabilities and no_new_privs, as a container runtime does.
+// confined returns a launcher that executes a program with only these capabilities and no_new_privs, as a container
+// runtime does.
 func confined(capabilities []corev1.Capability) []string {
 	set := "-all"
 	for _, c := range capabilities {
@@ -66,7 +67,8 @@ func wantConfined(t *testing.T, pid int, capabilities []corev1.Capability) {
 	}
 }
 
-// capabilities tests that the agents, which have passed all parts with exactly the chart's capabilities, need each of them.
+// capabilities tests that the agents, which have passed all parts with exactly the chart's capabilities, need each of
+// them.
 func (l *life) capabilities(t *testing.T) {
 	all := agentCapabilities(t)
 	wantConfined(t, l.first.Cmd.Process.Pid, all)
@@ -119,7 +121,8 @@ func (l *life) logged(texts ...string) error {
 	return nil
 }
 
-// probes runs node diagnose, and waits for its advice about the tunnel to another node; "" expects that its probe was answered.
+// probes runs node diagnose, and waits for its advice about the tunnel to another node; "" expects that its probe was
+// answered.
 func (l *life) probes(t *testing.T, launcher []string, advice string) {
 	t.Helper()
 	command := append(slices.Clone(launcher), meshtest.Program(t, meshtest.Build), "diagnose", "-o", "json")

@@ -54,15 +54,16 @@ func (s *scene) pod(t *testing.T, node string) {
 	t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"other": "x"}},
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none", Env: []corev1.EnvVar{{Name: "A", Value: secret}}}}},
+		Spec: corev1.PodSpec{NodeName: node,
+			Containers: []corev1.Container{{Name: "c", Image: "none", Env: []corev1.EnvVar{{Name: "A", Value: secret}}}}},
 	}
 	if _, err := s.admin.core.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// refused fails the test unless the chart's admission policies, and nothing else, denied the request. An expression that cannot be evaluated
-// results in Invalid.
+// refused fails the test unless the chart's admission policies, and nothing else, denied the request. An expression
+// that cannot be evaluated results in Invalid.
 func refused(t *testing.T, what string, err error) {
 	t.Helper()
 	said := apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
@@ -87,8 +88,8 @@ func passed(t *testing.T, what string, err error) {
 	}
 }
 
-// block returns a block of 16 addresses at 10.99.N.0/28: the first two are the victim's, the third is the thief's, the fourth is in cooldown,
-// the fifth is assigned without a node, the sixth has an empty attribute, the rest is free.
+// block returns a block of 16 addresses at 10.99.N.0/28: the first two are the victim's, the third is the thief's, the
+// fourth is in cooldown, the fifth is assigned without a node, the sixth has an empty attribute, the rest is free.
 func (s *scene) block(t testing.TB, n int, affinity string) *unstructured.Unstructured {
 	t.Helper()
 	spec := map[string]any{
@@ -235,7 +236,8 @@ func TestBlocks(t *testing.T) {
 			b.free(2)
 			b["unallocated"] = append(b.list("unallocated")[1:], int64(2))
 		}, true},
-		{"list a held address as free", victims, func(_ *unstructured.Unstructured, b spec) { b["unallocated"] = append(b.list("unallocated"), int64(0)) }, true},
+		{"list a held address as free", victims,
+			func(_ *unstructured.Unstructured, b spec) { b["unallocated"] = append(b.list("unallocated"), int64(0)) }, true},
 		{"reorder the free addresses", victims, func(_ *unstructured.Unstructured, b spec) { slices.Reverse(b.list("unallocated")) }, true},
 		{"make it shorter", victims, func(_ *unstructured.Unstructured, b spec) {
 			b["allocations"], b["unallocated"] = b.list("allocations")[:15], b.list("unallocated")[:9]
@@ -248,10 +250,14 @@ func TestBlocks(t *testing.T) {
 		{"forget the victim's sequence number", victims, func(_ *unstructured.Unstructured, b spec) {
 			delete(b["sequenceNumberForAllocation"].(map[string]any), "0")
 		}, true},
-		{"forge the time of the claim", victims, func(_ *unstructured.Unstructured, b spec) { b["affinityClaimTime"] = "2030-01-02T03:04:05Z" }, true},
-		{"list the victim's as free in its own block", thiefs, func(_ *unstructured.Unstructured, b spec) { b["unallocated"] = append(b.list("unallocated"), int64(0)) }, true},
-		{"lose a free address of its own block", thiefs, func(_ *unstructured.Unstructured, b spec) { b["unallocated"] = b.list("unallocated")[1:] }, true},
-		{"exhaust the sequence number of its own block", thiefs, func(_ *unstructured.Unstructured, b spec) { b["sequenceNumber"] = int64(1<<63 - 1) }, true},
+		{"forge the time of the claim", victims,
+			func(_ *unstructured.Unstructured, b spec) { b["affinityClaimTime"] = "2030-01-02T03:04:05Z" }, true},
+		{"list the victim's as free in its own block", thiefs,
+			func(_ *unstructured.Unstructured, b spec) { b["unallocated"] = append(b.list("unallocated"), int64(0)) }, true},
+		{"lose a free address of its own block", thiefs,
+			func(_ *unstructured.Unstructured, b spec) { b["unallocated"] = b.list("unallocated")[1:] }, true},
+		{"exhaust the sequence number of its own block", thiefs,
+			func(_ *unstructured.Unstructured, b spec) { b["sequenceNumber"] = int64(1<<63 - 1) }, true},
 		{"do not count a write of its own block", thiefs, func(_ *unstructured.Unstructured, b spec) {
 			b.assign(6, "net.n", s.thief)
 			b["sequenceNumber"] = int64(100)
@@ -277,7 +283,8 @@ func TestBlocks(t *testing.T) {
 		{"let the garbage collector delete it", victims, func(o *unstructured.Unstructured, _ spec) {
 			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "0"}})
 		}, true},
-		{"keep others from deleting it", victims, func(o *unstructured.Unstructured, _ spec) { o.SetFinalizers([]string{"thief.example/x"}) }, true},
+		{"keep others from deleting it", victims,
+			func(o *unstructured.Unstructured, _ spec) { o.SetFinalizers([]string{"thief.example/x"}) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			made := s.admin.create(t, s.block(t, n, c.owner))
@@ -402,8 +409,9 @@ func handle(id, node string) *unstructured.Unstructured {
 		annotations["tortie.io/node"] = node
 	}
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMHandle", "metadata": map[string]any{"name": strings.ToLower(id), "annotations": annotations},
-		"spec": map[string]any{"handleID": id, "block": map[string]any{"10.99.0.0/28": int64(1)}, "deleted": false},
+		"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMHandle",
+		"metadata": map[string]any{"name": strings.ToLower(id), "annotations": annotations},
+		"spec":     map[string]any{"handleID": id, "block": map[string]any{"10.99.0.0/28": int64(1)}, "deleted": false},
 	}}
 }
 
@@ -477,7 +485,8 @@ func TestPools(t *testing.T) {
 		rules: [{apiGroups: [crd.projectcalico.org], resources: [ippools, ippools/status], verbs: ["*"]}]}`))
 	s.admin.create(t, object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: pools-test},
 		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: pools-test},
-		subjects: [{kind: ServiceAccount, name: tortie-node, namespace: kube-system}, {kind: ServiceAccount, name: tortie-cni, namespace: kube-system}]}`))
+		subjects: [{kind: ServiceAccount, name: tortie-node, namespace: kube-system},
+			{kind: ServiceAccount, name: tortie-cni, namespace: kube-system}]}`))
 	meshtest.Eventually(t, func() error {
 		err := createPool(t, s.agent, "default-ipv4-ippool", "10.0.0.0/16")
 		if err == nil || strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
@@ -486,7 +495,8 @@ func TestPools(t *testing.T) {
 		return err // the role is not observed yet
 	})
 	for account, u := range map[string]*user{"agent": s.agent, "plugins": s.plugin} {
-		for name, cidr := range map[string]string{"default-ipv4-ippool": "10.0.0.0/16", "default-ipv6-ippool": "10.0.0.0/24", "mine": "fd00:9::/64"} {
+		for name, cidr := range map[string]string{"default-ipv4-ippool": "10.0.0.0/16",
+			"default-ipv6-ippool": "10.0.0.0/24", "mine": "fd00:9::/64"} {
 			refused(t, account+" create "+name, createPool(t, u, name, cidr))
 		}
 		next := made.DeepCopy()
@@ -506,8 +516,8 @@ func createPool(t *testing.T, u *user, name, cidr string) error {
 	return err
 }
 
-// The size of an affinity's or block's range must be the pool's block size. Otherwise a node could claim part of a block that another node is
-// about to claim.
+// The size of an affinity's or block's range must be the pool's block size. Otherwise a node could claim part of a
+// block that another node is about to claim.
 func TestRanges(t *testing.T) {
 	s := newScene(t)
 	for _, pool := range []string{
@@ -566,7 +576,8 @@ func TestRangesOfAMaskedPool(t *testing.T) {
 		return nil
 	})
 	young.Object["status"] = map[string]any{"conditions": []any{map[string]any{
-		"type": api.Allocatable, "status": "False", "reason": api.PoolOverlap, "message": "overlaps", "lastTransitionTime": "2026-11-28T20:00:00Z",
+		"type": api.Allocatable, "status": "False", "reason": api.PoolOverlap, "message": "overlaps",
+		"lastTransitionTime": "2026-11-28T20:00:00Z",
 	}}}
 	_, err := s.plugin.of(young).UpdateStatus(t.Context(), young, metav1.UpdateOptions{})
 	refusedByRBAC(t, "a node masks a pool", err)
@@ -581,7 +592,8 @@ func longAffinity(t *testing.T, node, cidr string) string {
 	return names.Affinity(node, netip.MustParsePrefix(cidr))
 }
 
-// Nodes that migrate from host-local lock the datastore meanwhile, each with its own lock, and only if the chart enables it.
+// Nodes that migrate from host-local lock the datastore meanwhile, each with its own lock, and only if the chart
+// enables it.
 func TestMigrationLocks(t *testing.T) {
 	s := newScene(t, "--set", "migrateFromHostLocal=true")
 	for _, c := range []struct {
@@ -604,7 +616,9 @@ func TestMigrationLocks(t *testing.T) {
 		{"the end while the victim has not", false, true, s.victim + "," + s.thief, s.victim, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			info := object(t, `{kind: ClusterInformation, metadata: {name: default, annotations: {tortie.net/upgrading-nodes: "%s"}}, spec: {datastoreReady: %v}}`, c.nodes, c.ready)
+			info := object(t,
+				`{kind: ClusterInformation, metadata: {name: default, annotations: {tortie.net/upgrading-nodes: "%s"}}, spec: {datastoreReady: %v}}`,
+				c.nodes, c.ready)
 			made := s.admin.create(t, info)
 			made.SetAnnotations(map[string]string{"tortie.net/upgrading-nodes": c.next})
 			made.Object["spec"].(map[string]any)["datastoreReady"] = c.willReady
@@ -614,8 +628,9 @@ func TestMigrationLocks(t *testing.T) {
 	}
 }
 
-// The permission to patch a pod's status exposes any pod: the API server applies a patch before it evaluates policies, and its response to a
-// patch with an invalid result contains the pod. Removing the plugins' permission to read pods would hide nothing.
+// The permission to patch a pod's status exposes any pod: the API server applies a patch before it evaluates policies,
+// and its response to a patch with an invalid result contains the pod. Removing the plugins' permission to read pods
+// would hide nothing.
 func TestPatchesExposePods(t *testing.T) {
 	s := newScene(t)
 	_, err := s.agent.core.CoreV1().Pods("default").Get(t.Context(), s.victim, metav1.GetOptions{})

@@ -26,8 +26,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// hooks runs Helm's hooks, each with its own account: definitions are upgraded, packets are sent between pods, and the first node is cleaned.
-// No kubelet runs here; the test updates the pods of the first node.
+// hooks runs Helm's hooks, each with its own account: definitions are upgraded, packets are sent between pods, and the
+// first node is cleaned. No kubelet runs here; the test updates the pods of the first node.
 func (l *life) hooks(t *testing.T) {
 	admin := newUser(t, l.Admin)
 	l.upgrade(t, admin)
@@ -36,11 +36,14 @@ func (l *life) hooks(t *testing.T) {
 	cluster, err := objects.New(l.as(t, "tortie-test"))
 	errtest.Must(t, err)
 	// Time for each request before the pods, which never come.
-	settings := traffic.Settings{Namespace: "kube-system", Pod: chartPod(t, "tortie-test", chartArgs...), Timeout: 10 * time.Second * meshtest.TimeScale}
-	if err := traffic.New(cluster, settings, func(string) {}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), ": waiting for pod") {
+	settings := traffic.Settings{Namespace: "kube-system", Pod: chartPod(t, "tortie-test", chartArgs...),
+		Timeout: 10 * time.Second * meshtest.TimeScale}
+	if err := traffic.New(cluster, settings, func(string) {}).Run(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), ": waiting for pod") {
 		t.Errorf("helm test without a kubelet: %v", err)
 	}
-	away := uninstall.Settings{Namespace: "kube-system", DaemonSet: "tortie-node", Agents: "none=none", Pod: chartPod(t, "tortie-uninstall", chartArgs...), Timeout: meshtest.Patience}
+	away := uninstall.Settings{Namespace: "kube-system", DaemonSet: "tortie-node", Agents: "none=none",
+		Pod: chartPod(t, "tortie-uninstall", chartArgs...), Timeout: meshtest.Patience}
 	u, err := uninstall.New(l.as(t, "tortie-uninstall"), away, func(string) {})
 	errtest.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -69,7 +72,8 @@ func asHook(t *testing.T, admin *rest.Config, account string) *rest.Config {
 // upgrade creates a missing definition, and completes one that another installer has created.
 func (l *life) upgrade(t *testing.T, admin *user) {
 	t.Helper()
-	kind := admin.any.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	kind := admin.any.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 	errtest.Must(t, kind.Delete(t.Context(), "bgpfilters.crd.projectcalico.org", metav1.DeleteOptions{}))
 	_, err := kind.Patch(t.Context(), "ipreservations.crd.projectcalico.org", types.JSONPatchType, []byte(`[
 		{"op": "remove", "path": "/metadata/labels/app.kubernetes.io~1part-of"},
@@ -83,12 +87,14 @@ func (l *life) upgrade(t *testing.T, admin *user) {
 	ctx, cancel := context.WithTimeout(t.Context(), meshtest.Patience)
 	defer cancel()
 	errtest.Must(t, applier.Apply(ctx, all))
-	difftest.Contains(t, told, "bgpfilters.crd.projectcalico.org: "+string(definitions.Create), "ipreservations.crd.projectcalico.org: "+string(definitions.Extend))
+	difftest.Contains(t, told, "bgpfilters.crd.projectcalico.org: "+string(definitions.Create),
+		"ipreservations.crd.projectcalico.org: "+string(definitions.Extend))
 }
 
 func patchNode(t *testing.T, admin *user, change string, sub ...string) {
 	t.Helper()
-	_, err := admin.core.CoreV1().Nodes().Patch(t.Context(), "first", types.StrategicMergePatchType, []byte(change), metav1.PatchOptions{}, sub...)
+	_, err := admin.core.CoreV1().Nodes().Patch(t.Context(), "first", types.StrategicMergePatchType, []byte(change),
+		metav1.PatchOptions{}, sub...)
 	errtest.Must(t, err)
 }
 
@@ -164,7 +170,8 @@ func TestHookPods(t *testing.T) {
 			"that sees the host's processes": {func(p *corev1.PodSpec) { p.HostPID = true }, true},
 			"in the other network":           {func(p *corev1.PodSpec) { p.HostNetwork = !p.HostNetwork }, true},
 			"with a directory of the host": {func(p *corev1.PodSpec) {
-				p.Volumes = append(p.Volumes, corev1.Volume{Name: "root", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+				p.Volumes = append(p.Volumes,
+					corev1.Volume{Name: "root", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
 			}, true},
 			"with a probe": {func(p *corev1.PodSpec) {
 				p.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/x"}}}}
@@ -176,7 +183,8 @@ func TestHookPods(t *testing.T) {
 			_, err := pods.Create(t.Context(), pod, metav1.CreateOptions{DryRun: dryRun})
 			check(t, hook+" makes a pod "+name, err, c.refused)
 		}
-		made := object(t, `{apiVersion: v1, kind: Pod, metadata: {name: %s-other, namespace: kube-system, labels: {app: x}}, spec: {containers: [{name: c, image: none}]}}`, hook)
+		made := object(t, `{apiVersion: v1, kind: Pod, metadata: {name: %s-other, namespace: kube-system, labels: {app: x}}, spec: `+
+			`{containers: [{name: c, image: none}]}}`, hook)
 		admin.create(t, made)
 		refused(t, hook+" deletes another's pod", pods.Delete(t.Context(), made.GetName(), metav1.DeleteOptions{DryRun: dryRun}))
 		own, err := pods.Create(t.Context(), base, metav1.CreateOptions{})

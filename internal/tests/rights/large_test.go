@@ -13,7 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// sized returns a block of the victim in which every second address is assigned to a pod, each with attributes of its own.
+// sized returns a block of the victim in which every second address is assigned to a pod, each with attributes of its
+// own.
 func sized(bits int, victim string) *unstructured.Unstructured {
 	size := 1 << (32 - bits)
 	allocations, unallocated, attributes, numbers := []any{}, []any{}, []any{}, map[string]any{}
@@ -25,7 +26,8 @@ func sized(bits int, victim string) *unstructured.Unstructured {
 		allocations = append(allocations, int64(len(attributes)))
 		attributes = append(attributes, map[string]any{
 			"handle_id": fmt.Sprintf("k8s-pod-network.%064d", i),
-			"secondary": map[string]any{"node": victim, "namespace": "default", "pod": fmt.Sprint("pod-", i), "timestamp": "2026-11-20 16:04:32.68279702 +0000 UTC"},
+			"secondary": map[string]any{"node": victim, "namespace": "default", "pod": fmt.Sprint("pod-", i),
+				"timestamp": "2026-11-20 16:04:32.68279702 +0000 UTC"},
 		})
 		numbers[fmt.Sprint(i)] = int64(i)
 	}
@@ -56,10 +58,12 @@ func TestLargeBlock(t *testing.T) {
 	refused(t, "free the victim's", err)
 }
 
-// update goes on when the API server has run out of time: on a busy machine the policies need a minute for such a block.
+// update goes on when the API server has run out of time: on a busy machine the policies need a minute for such a
+// block.
 func (s *scene) update(t *testing.T, block *unstructured.Unstructured) (made *unstructured.Unstructured, err error) {
 	for range 5 {
-		if made, err = s.plugin.of(block).Update(t.Context(), block, metav1.UpdateOptions{}); !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) {
+		if made, err = s.plugin.of(block).Update(t.Context(), block, metav1.UpdateOptions{}); !apierrors.IsTimeout(err) &&
+			!apierrors.IsServerTimeout(err) {
 			break
 		}
 	}

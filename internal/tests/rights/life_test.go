@@ -36,8 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// life is a cluster of two nodes with real agents, and the real plugins and installer on a host that stands for the first node, with an API
-// server that has an audit log and the chart's admission policies.
+// life is a cluster of two nodes with real agents, and the real plugins and installer on a host that stands for the
+// first node, with an API server that has an audit log and the chart's admission policies.
 type life struct {
 	server *labtest.Server
 	*meshtest.Cluster
@@ -77,7 +77,8 @@ func (l *life) restart(t *testing.T, n *meshtest.Node, env ...string) {
 	l.Env = before
 }
 
-// beginning initializes a cluster, and starts on an initialized one, with a server that does not support streaming lists.
+// beginning initializes a cluster, and starts on an initialized one, with a server that does not support streaming
+// lists.
 func (l *life) beginning(t *testing.T) {
 	meshtest.Start(t, l.first, l.second)
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
@@ -119,8 +120,10 @@ func (l *life) installation(t *testing.T) {
 	errtest.Must(t, err)
 	cmd := exec.Command(filepath.Join(programs.Dir(t), "install"), "-once")
 	cmd.Env = []string{
-		"KUBERNETES_NODE_NAME=first", "KUBERNETES_SERVICE_HOST=" + address.Addr().String(), fmt.Sprint("KUBERNETES_SERVICE_PORT=", address.Port()),
-		"SERVICE_ACCOUNT_DIR=" + dir, "CNI_BIN_SOURCE_DIR=" + programs.Dir(t), "SKIP_CNI_BINARIES=install", "HOST_CNI_BIN_DIR=" + dir + "/bin", "HOST_CNI_NET_DIR=" + dir + "/net",
+		"KUBERNETES_NODE_NAME=first", "KUBERNETES_SERVICE_HOST=" + address.Addr().String(),
+		fmt.Sprint("KUBERNETES_SERVICE_PORT=", address.Port()),
+		"SERVICE_ACCOUNT_DIR=" + dir, "CNI_BIN_SOURCE_DIR=" + programs.Dir(t), "SKIP_CNI_BINARIES=install", "HOST_CNI_BIN_DIR=" + dir + "/bin",
+		"HOST_CNI_NET_DIR=" + dir + "/net",
 		"TORTIE_INSTALL_STATE_DIR=" + dir, "TORTIE_INSTALL_RUN_DIR=" + dir,
 	}
 	for _, made := range []string{"bin", "net"} {
@@ -142,7 +145,8 @@ func (l *life) call(t *testing.T, verb, container, pod string, more map[string]a
 	t.Helper()
 	conf := map[string]any{
 		"name": "net", "cniVersion": "1.1.0", "type": "calico", "datastore_type": "kubernetes", "nodename": "first",
-		"ipam": map[string]any{"type": "calico-ipam"}, "policy": map[string]any{"type": "k8s"}, "kubernetes": map[string]any{"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"},
+		"ipam": map[string]any{"type": "calico-ipam"}, "policy": map[string]any{"type": "k8s"},
+		"kubernetes": map[string]any{"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"},
 	}
 	for key, value := range more {
 		conf[key] = value
@@ -180,7 +184,9 @@ func kubeconfig(address string, cfg *rest.Config) string {
 func (l *life) pod(t *testing.T, name string) {
 	t.Helper()
 	admin := newUser(t, l.Admin)
-	admin.create(t, object(t, `{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: default}, spec: {nodeName: first, containers: [{name: c, image: none}]}}`, name))
+	admin.create(t, object(t,
+		`{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: default}, spec: {nodeName: first, containers: [{name: c, image: none}]}}`,
+		name))
 }
 
 // containers runs ADD and DEL, a DEL that the agent completes, and GC.
@@ -193,7 +199,8 @@ func (l *life) containers(t *testing.T) {
 	}
 	errtest.Must(t, l.call(t, "STATUS", "", "", nil))
 	errtest.Must(t, l.call(t, "DEL", "usual", "usual", nil))
-	errtest.Must(t, l.call(t, "GC", "", "", map[string]any{"cni.dev/valid-attachments": []any{map[string]any{"containerID": "late", "ifname": "eth0"}}}))
+	errtest.Must(t,
+		l.call(t, "GC", "", "", map[string]any{"cni.dev/valid-attachments": []any{map[string]any{"containerID": "late", "ifname": "eth0"}}}))
 	l.reach(t, "127.0.0.1:1")
 	errtest.Must(t, l.call(t, "DEL", "late", "late", nil))
 	l.handJournal(t)
@@ -217,14 +224,16 @@ func (l *life) handJournal(t *testing.T) {
 		return err
 	})
 	meshtest.Eventually(t, func() error {
-		if err := l.Store.Get(t.Context(), &api.IPAMHandle{Meta: api.Meta{Name: "net.late"}, Spec: api.IPAMHandleSpec{HandleID: "net.late"}}); err == nil {
+		if err := l.Store.Get(t.Context(),
+			&api.IPAMHandle{Meta: api.Meta{Name: "net.late"}, Spec: api.IPAMHandleSpec{HandleID: "net.late"}}); err == nil {
 			return errors.New("the agent has not finished the journal")
 		}
 		return nil
 	})
 }
 
-// block creates a block of one address that was claimed long ago; holder is the node of its address, owner that of its affinity.
+// block creates a block of one address that was claimed long ago; holder is the node of its address, owner that of its
+// affinity.
 func (l *life) block(t *testing.T, cidr, owner, holder string) {
 	t.Helper()
 	spec := map[string]any{
@@ -241,7 +250,8 @@ func (l *life) block(t *testing.T, cidr, owner, holder string) {
 	}
 	text, err := json.Marshal(spec)
 	errtest.Must(t, err)
-	newUser(t, l.Admin).create(t, object(t, `{kind: IPAMBlock, metadata: {name: %s}, spec: %s}`, names.Block(netip.MustParsePrefix(cidr)), text))
+	newUser(t, l.Admin).create(t,
+		object(t, `{kind: IPAMBlock, metadata: {name: %s}, spec: %s}`, names.Block(netip.MustParsePrefix(cidr)), text))
 }
 
 // rest returns the free blocks of a pool of 8.
@@ -258,7 +268,8 @@ func (l *life) rest(t *testing.T, base string) (free []string) {
 	return free
 }
 
-// scarcity exhausts all ranges: pods, and then tunnels, claim blocks without an owner, leave the others to their owners, and borrow.
+// scarcity exhausts all ranges: pods, and then tunnels, claim blocks without an owner, leave the others to their
+// owners, and borrow.
 func (l *life) scarcity(t *testing.T) {
 	pool := &api.IPPool{Meta: api.Meta{Name: "default-ipv4-ippool"}}
 	errtest.Must(t, l.Store.Get(t.Context(), pool))
@@ -288,7 +299,8 @@ func (l *life) scarcity(t *testing.T) {
 	l.restart(t, l.first)
 }
 
-// scarce leaves one free block without an owner and one of a node that does not use it; of the others one is claimed by two nodes.
+// scarce leaves one free block without an owner and one of a node that does not use it; of the others one is claimed by
+// two nodes.
 func (l *life) scarce(t *testing.T, free []string, node string) {
 	t.Helper()
 	if len(free) < 3 {
@@ -305,10 +317,13 @@ func (l *life) scarce(t *testing.T, free []string, node string) {
 // configuration applies other settings of operators: BGP with passwords, services, reports, and mistakes.
 func (l *life) configuration(t *testing.T) {
 	admin := newUser(t, l.Admin)
-	admin.create(t, object(t, `{kind: GlobalNetworkPolicy, metadata: {name: accounts}, spec: {selector: has(nothing), serviceAccountSelector: has(nothing), types: [Ingress]}}`))
+	admin.create(t, object(t, `{kind: GlobalNetworkPolicy, metadata: {name: accounts}, spec: {selector: has(nothing), `+
+		`serviceAccountSelector: has(nothing), types: [Ingress]}}`))
 	admin.create(t, object(t, `{apiVersion: v1, kind: Secret, metadata: {name: bgp, namespace: kube-system}, stringData: {password: x}}`))
-	admin.create(t, object(t, `{kind: BGPConfiguration, metadata: {name: default}, spec: {serviceClusterIPs: [{cidr: 10.96.0.0/16}], nodeMeshPassword: {secretKeyRef: {name: bgp, key: password}}}}`))
-	admin.create(t, object(t, `{kind: CalicoNodeStatus, metadata: {name: ask}, spec: {node: first, classes: [Agent, BGP, Routes], updatePeriodSeconds: 10}}`))
+	admin.create(t, object(t, `{kind: BGPConfiguration, metadata: {name: default}, spec: {serviceClusterIPs: [{cidr: 10.96.0.0/16}], `+
+		`nodeMeshPassword: {secretKeyRef: {name: bgp, key: password}}}}`))
+	admin.create(t,
+		object(t, `{kind: CalicoNodeStatus, metadata: {name: ask}, spec: {node: first, classes: [Agent, BGP, Routes], updatePeriodSeconds: 10}}`))
 	bad := "x"
 	l.second.Annotate(t, api.AnnotationASNumber, &bad)
 	meshtest.Eventually(t, func() error {

@@ -1,5 +1,5 @@
-// Package rights tests the permissions of the chart's accounts and pods on a real API server: each permission is used and none is missing, and
-// a node's token cannot harm other nodes.
+// Package rights tests the permissions of the chart's accounts and pods on a real API server: each permission is used
+// and none is missing, and a node's token cannot harm other nodes.
 package rights
 
 import (
@@ -117,7 +117,8 @@ func (u *user) create(t testing.TB, obj *unstructured.Unstructured) *unstructure
 // inForce is the fencing mode of the shared server. Its tests run in sequence.
 var inForce string
 
-// server returns the shared API server, with the chart's admission policies in a mode, and more arguments of `helm template`.
+// server returns the shared API server, with the chart's admission policies in a mode, and more arguments of `helm
+// template`.
 func server(t testing.TB, mode string, args ...string) (admin *rest.Config) {
 	t.Helper()
 	admin = labtest.RESTConfig(t)

@@ -43,7 +43,8 @@ const sampled = 8
 var dryRun = []string{metav1.DryRunAll}
 
 // everyAccount are permissions of all authenticated users: access reviews.
-var everyAccount = []string{"selfsubjectaccessreviews.authorization.k8s.io", "selfsubjectrulesreviews.authorization.k8s.io", "selfsubjectreviews.authentication.k8s.io"}
+var everyAccount = []string{"selfsubjectaccessreviews.authorization.k8s.io", "selfsubjectrulesreviews.authorization.k8s.io",
+	"selfsubjectreviews.authentication.k8s.io"}
 
 // TestModelIsRBAC: RBAC grants exactly the writes that the model has rules for.
 func TestModelIsRBAC(t *testing.T) {
@@ -63,8 +64,8 @@ var namespaces = []string{"kube-system", "default", "other"}
 // readOnly are the verbs that only read.
 var readOnly = []string{"get", "list", "watch"}
 
-// TestReadsAreRBAC: RBAC grants exactly the model's reads: with the default values, with all values that add permissions, and without those
-// that remove some.
+// TestReadsAreRBAC: RBAC grants exactly the model's reads: with the default values, with all values that add
+// permissions, and without those that remove some.
 func TestReadsAreRBAC(t *testing.T) {
 	s := newScene(t)
 	defer func() {
@@ -82,7 +83,8 @@ func TestReadsAreRBAC(t *testing.T) {
 		{"bgp.passwordSecrets={one},policy.enabled=false", "migrateFromHostLocal policy.enabled policy.flows.enabled"},
 		{"bgp.passwordSecrets={one},policy.enabled=false,migrateFromHostLocal=true", "policy.enabled policy.flows.enabled"},
 		{"bgp.passwordSecrets={one},bgp.advertiseServices=false", "bgp.advertiseServices migrateFromHostLocal policy.flows.enabled"},
-		{"bgp.passwordSecrets={one},bgp.enabled=false,ipPool.ipipMode=Never,ipPool.vxlanMode=Always", "bgp.advertiseServices migrateFromHostLocal policy.flows.enabled"},
+		{"bgp.passwordSecrets={one},bgp.enabled=false,ipPool.ipipMode=Never,ipPool.vxlanMode=Always",
+			"bgp.advertiseServices migrateFromHostLocal policy.flows.enabled"},
 	} {
 		labtest.GrantAll(t, s.cfg, labtest.Chart(t, "--set", c.values))
 		for _, namespace := range namespaces {
@@ -157,7 +159,8 @@ func (s *scene) samples(t *testing.T) (all []sample) {
 		add("blockaffinities"+group, of.whose, affinity(fmt.Sprintf("%s-10-97-%d-0-26", of.node, i), of.node, fmt.Sprintf("10.97.%d.0/26", i)))
 		add("ipamblocks"+group, of.whose, s.block(t, 150+i, "host:"+of.node))
 		add("ipamhandles"+group, of.whose, handle("net.model-"+of.node, of.node))
-		add("caliconodestatuses"+group, of.whose, object(t, `{kind: CalicoNodeStatus, metadata: {name: ask-%s}, spec: {node: %[1]s, classes: [Agent], updatePeriodSeconds: 10}}`, of.node))
+		add("caliconodestatuses"+group, of.whose,
+			object(t, `{kind: CalicoNodeStatus, metadata: {name: ask-%s}, spec: {node: %[1]s, classes: [Agent], updatePeriodSeconds: 10}}`, of.node))
 		add("events", of.whose, s.event(t, "model-"+of.node, of.node))
 		for resource, kind := range map[string]schema.GroupVersionResource{"nodes/status": kinds["Node"], "pods/status": kinds["Pod"]} {
 			var at dynamic.ResourceInterface = s.admin.any.Resource(kind)
@@ -171,7 +174,8 @@ func (s *scene) samples(t *testing.T) (all []sample) {
 	}
 	add("ipamblocks"+group, fence.Nobodys, s.block(t, 152, ""))
 	add("ipamhandles"+group, fence.Nobodys, handle("net.model-calico", ""))
-	add("clusterinformations"+group, fence.Cluster, object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true, clusterGUID: 0123456789abcdef0123456789abcdef, clusterType: "k8s,bgp"}}`))
+	add("clusterinformations"+group, fence.Cluster, object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: `+
+		`true, clusterGUID: 0123456789abcdef0123456789abcdef, clusterType: "k8s,bgp"}}`))
 	return all
 }
 
@@ -187,7 +191,8 @@ func (s *scene) templates(t *testing.T) (all []sample) {
 			sample{"blockaffinities" + group, of.whose, affinity(of.node+"-10-96-0-0-26", of.node, "10.96.0.0/26")},
 			sample{"ipamblocks" + group, of.whose, emptied(s.block(t, 160, "host:"+of.node))},
 			sample{"ipamhandles" + group, of.whose, handle("net.new-"+of.node, of.node)},
-			sample{"caliconodestatuses" + group, of.whose, object(t, `{kind: CalicoNodeStatus, metadata: {name: new-%s}, spec: {node: %[1]s}}`, of.node)},
+			sample{"caliconodestatuses" + group,
+				of.whose, object(t, `{kind: CalicoNodeStatus, metadata: {name: new-%s}, spec: {node: %[1]s}}`, of.node)},
 			sample{"events", of.whose, s.event(t, "new-"+of.node, of.node)},
 		)
 	}
@@ -198,7 +203,8 @@ func (s *scene) templates(t *testing.T) (all []sample) {
 }
 
 func (s *scene) event(t *testing.T, name, host string) *unstructured.Unstructured {
-	return object(t, `{apiVersion: v1, kind: Event, metadata: {name: %s, namespace: default}, involvedObject: {apiVersion: v1, kind: Node, name: %s},
+	return object(t,
+		`{apiVersion: v1, kind: Event, metadata: {name: %s, namespace: default}, involvedObject: {apiVersion: v1, kind: Node, name: %s},
 		type: Warning, reason: Test, message: x, source: {component: tortie-node, host: %[2]s}, count: 1}`, name, host)
 }
 
@@ -209,7 +215,8 @@ type change struct {
 	good  bool
 }
 
-// changes returns the writes of all fields of an object: those of the rule with its values, all others with values of their type.
+// changes returns the writes of all fields of an object: those of the rule with its values, all others with values of
+// their type.
 func (s *scene) changes(t *testing.T, rule *fence.Rule, fields []change) (all []change) {
 	t.Helper()
 	if rule != nil {
@@ -247,8 +254,9 @@ func (s *scene) fields(t *testing.T, resource string) (all []change) {
 	add("b", "metadata", "labels", "thief.example/a")
 	add(strings.Repeat("x", 20000), "metadata", "annotations", "thief.example/a")
 	for _, key := range []string{
-		api.AnnotationInterfaces, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationReflector, api.AnnotationLabels, api.AnnotationIPv4Address,
-		api.NoReflector, api.AnnotationReflection, names.AnnotationMetadata, names.AnnotationNode, "tortie.net/upgrading-nodes", api.AnnotationPodIP, api.AnnotationIPAddrs, api.AnnotationHwAddr,
+		api.AnnotationInterfaces, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationReflector, api.AnnotationLabels,
+		api.AnnotationIPv4Address, api.NoReflector, api.AnnotationReflection, names.AnnotationMetadata, names.AnnotationNode,
+		"tortie.net/upgrading-nodes", api.AnnotationPodIP, api.AnnotationIPAddrs, api.AnnotationHwAddr,
 	} {
 		add("192.0.2.77/32", "metadata", "annotations", key)
 	}
@@ -387,7 +395,8 @@ func (u *user) patch(ctx context.Context, on *sample, c change) (*unstructured.U
 	return u.of(on.stored).Patch(ctx, on.stored.GetName(), kind, patch(body), metav1.PatchOptions{DryRun: dryRun}, sub...)
 }
 
-// matrix sends requests concurrently: all that must be allowed, and in the first tier a sample of those that must be refused.
+// matrix sends requests concurrently: all that must be allowed, and in the first tier a sample of those that must be
+// refused.
 type matrix struct {
 	t               *testing.T
 	g               errgroup.Group
@@ -421,7 +430,8 @@ func (m *matrix) expect(what string, want bool, do func() error) {
 	})
 }
 
-// done awaits the answers. The arguments are how many requests to allow, and to refuse, the test must have had at least.
+// done awaits the answers. The arguments are how many requests to allow, and to refuse, the test must have had at
+// least.
 func (m *matrix) done(allowed, denied int) {
 	m.t.Helper()
 	errtest.Must(m.t, m.g.Wait())
@@ -441,11 +451,12 @@ func newMatrix(t *testing.T) *matrix {
 var errNoEffect = errors.New("the write has no effect")
 
 func denied(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || errors.Is(err, errNoEffect) || strings.Contains(err.Error(), "strategic merge patch")
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || errors.Is(err, errNoEffect) ||
+		strings.Contains(err.Error(), "strategic merge patch")
 }
 
-// TestModelFields: each write of each field of each kind, on existing and new objects of each owner, is allowed if a rule of the model allows
-// it, and denied otherwise.
+// TestModelFields: each write of each field of each kind, on existing and new objects of each owner, is allowed if a
+// rule of the model allows it, and denied otherwise.
 func TestModelFields(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -498,7 +509,8 @@ func differs(before, after *unstructured.Unstructured, path []string) bool {
 	return hadIt != hasIt || !reflect.DeepEqual(a, b)
 }
 
-// TestModelDeletes: an object may be deleted by its own node, or by any node if it has no owner, but not while it holds addresses of others.
+// TestModelDeletes: an object may be deleted by its own node, or by any node if it has no owner, but not while it holds
+// addresses of others.
 func TestModelDeletes(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -519,7 +531,8 @@ func TestModelDeletes(t *testing.T) {
 	m.done(8, 20)
 }
 
-// TestModelClaims: affinities of all nodes, ranges, names, types and states; the last name is that of the node's affinity to another range.
+// TestModelClaims: affinities of all nodes, ranges, names, types and states; the last name is that of the node's
+// affinity to another range.
 func TestModelClaims(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -550,14 +563,16 @@ func TestModelClaims(t *testing.T) {
 // claims reports whether name is that of a node's affinity to a range that may be a block.
 func claims(node, name, text string) bool {
 	cidr, err := netip.ParsePrefix(text)
-	return err == nil && !cidr.Addr().Is4In6() && cidr.Masked().String() == text && cidr.Addr().BitLen()-cidr.Bits() <= 12 && name == names.Affinity(node, cidr)
+	return err == nil && !cidr.Addr().Is4In6() && cidr.Masked().String() == text && cidr.Addr().BitLen()-cidr.Bits() <= 12 &&
+		name == names.Affinity(node, cidr)
 }
 
 // TestModelHandles: handles of all IDs, in all cases, of all nodes.
 func TestModelHandles(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
-	tunnels := []string{"ipip-tunnel-addr-", "vxlan-tunnel-addr-", "vxlan-v6-tunnel-addr-", "wireguard-tunnel-addr-", "wireguard-v6-tunnel-addr-"}
+	tunnels := []string{"ipip-tunnel-addr-", "vxlan-tunnel-addr-", "vxlan-v6-tunnel-addr-", "wireguard-tunnel-addr-",
+		"wireguard-v6-tunnel-addr-"}
 	prefixes := append([]string{"net.", "Net.", "IPIP-tunnel-addr-", "vxlan-Tunnel-addr-", "VXLAN-V6-TUNNEL-ADDR-"}, tunnels...)
 	for _, prefix := range prefixes {
 		for _, node := range []string{s.thief, s.victim, s.thief + "-x", strings.ToUpper(s.victim)} {
@@ -606,7 +621,8 @@ func TestModelTokens(t *testing.T) {
 	m.done(3, 100)
 }
 
-// TestModelAbsent: absent objects can be neither changed nor deleted, and objects of the cluster are created with their defaults only.
+// TestModelAbsent: absent objects can be neither changed nor deleted, and objects of the cluster are created with their
+// defaults only.
 func TestModelAbsent(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -670,12 +686,14 @@ func managers(on *unstructured.Unstructured, characters int, at ...string) []any
 		fields = map[string]any{name: fields}
 	}
 	return []any{map[string]any{
-		"manager": "thief", "operation": "Update", "apiVersion": on.GetAPIVersion(), "time": "2026-01-02T03:04:05Z", "fieldsType": "FieldsV1", "fieldsV1": fields,
+		"manager": "thief", "operation": "Update", "apiVersion": on.GetAPIVersion(), "time": "2026-01-02T03:04:05Z",
+		"fieldsType": "FieldsV1", "fieldsV1": fields,
 	}}
 }
 
-// TestModelMetadata: the owners and finalizers that others have given to what is the node's own stay, and who has written what the API server
-// notes: a writer may say that himself, in as much text as he likes, which all agents would get.
+// TestModelMetadata: the owners and finalizers that others have given to what is the node's own stay, and who has
+// written what the API server notes: a writer may say that himself, in as much text as he likes, which all agents would
+// get.
 func TestModelMetadata(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -701,7 +719,8 @@ func TestModelMetadata(t *testing.T) {
 				}
 				for _, at := range places {
 					m.expect(fmt.Sprintf("%s: managedFields at %s", what, at), false, func() error {
-						got, err := u.send(t.Context(), verb, on, change{path: []string{"metadata", "managedFields"}, value: managers(on.stored, 200000, at...)})
+						got, err := u.send(t.Context(), verb, on,
+							change{path: []string{"metadata", "managedFields"}, value: managers(on.stored, 200000, at...)})
 						if text, _ := json.Marshal(got); err == nil && len(text) < 20000 {
 							return errNoEffect
 						}
@@ -721,7 +740,8 @@ func TestModelMetadata(t *testing.T) {
 			}
 			for _, at := range places {
 				m.expect(fmt.Sprintf("%s create %s: managedFields at %s", account, on.resource, at), false, func() error {
-					_, err := u.send(t.Context(), "create", &on, change{path: []string{"metadata", "managedFields"}, value: managers(on.stored, 200000, at...)})
+					_, err := u.send(t.Context(), "create", &on,
+						change{path: []string{"metadata", "managedFields"}, value: managers(on.stored, 200000, at...)})
 					return err
 				})
 			}
@@ -737,7 +757,8 @@ func (s *scene) keep(t *testing.T, on *sample) {
 		return
 	}
 	write := func(ctx context.Context, meta map[string]any) *unstructured.Unstructured {
-		got, err := s.admin.of(on.stored).Patch(ctx, on.stored.GetName(), types.MergePatchType, patch(map[string]any{"metadata": meta}), metav1.PatchOptions{})
+		got, err := s.admin.of(on.stored).Patch(ctx, on.stored.GetName(), types.MergePatchType,
+			patch(map[string]any{"metadata": meta}), metav1.PatchOptions{})
 		if err != nil {
 			t.Error(err)
 			return on.stored

@@ -81,7 +81,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestUnfenced: where the API server does not support the policies, auto renders none; off never does. Other values fail instead.
+// TestUnfenced: where the API server does not support the policies, auto renders none; off never does. Other values
+// fail instead.
 func TestUnfenced(t *testing.T) {
 	for _, c := range []struct {
 		mode, kubernetes string
@@ -96,7 +97,8 @@ func TestUnfenced(t *testing.T) {
 		}
 	}
 	for _, mode := range []string{"enforce", "warn"} {
-		out, err := exec.CommandContext(t.Context(), labtest.Program(t, "helm"), "template", labtest.ChartDir(), "--set", "fencing="+mode, "--kube-version", "1.30.14").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), labtest.Program(t, "helm"), "template", labtest.ChartDir(), "--set", "fencing="+mode,
+			"--kube-version", "1.30.14").CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "needs Kubernetes 1.31") {
 			t.Errorf("%s on Kubernetes 1.30: %v, %s", mode, err, out)
 		}

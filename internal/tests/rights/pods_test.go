@@ -19,10 +19,12 @@ import (
 	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
-// templates returns the pods of the chart by workload, with every value enabled. The pods of hooks may be in a ConfigMap.
+// templates returns the pods of the chart by workload, with every value enabled. The pods of hooks may be in a
+// ConfigMap.
 func templates(t *testing.T) map[string]corev1.PodSpec {
 	t.Helper()
-	objects := labtest.Chart(t, "--set", "migrateFromHostLocal=true,monitoring.metrics.enabled=true,bgp.passwordSecret=bgp,policy.flows.enabled=true,policy.flows.file=true,wireguard.threaded=true")
+	objects := labtest.Chart(t, "--set", "migrateFromHostLocal=true,monitoring.metrics.enabled=true,bgp.passwordSecret=bgp,"+
+		"policy.flows.enabled=true,policy.flows.file=true,wireguard.threaded=true")
 	for _, obj := range objects {
 		data, _, _ := unstructured.NestedStringMap(obj.Object, "data")
 		for key, text := range data {
@@ -136,7 +138,8 @@ var violations = map[string][]string{
 	"Pod tortie-test":                    {"host namespaces"},
 	"Job tortie-uninstall":               {"host namespaces"},
 	"Job tortie-upgrade":                 {"host namespaces"},
-	"Pod tortie-uninstall/pod.yaml":      {"host namespaces", "restricted volume types", "runAsNonRoot != true", "runAsUser=0", "unrestricted capabilities"},
+	"Pod tortie-uninstall/pod.yaml": {"host namespaces", "restricted volume types", "runAsNonRoot != true", "runAsUser=0",
+		"unrestricted capabilities"},
 }
 
 // TestPodSecurity sends each pod through the API server's PodSecurity admission.
@@ -144,7 +147,8 @@ func TestPodSecurity(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	admin, checksProbes := newUser(t, cfg), release(t, cfg).AtLeast(version.MajorMinor(1, 34))
 	const strict = "restricted"
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: strict, Labels: map[string]string{"pod-security.kubernetes.io/enforce": strict}}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: strict,
+		Labels: map[string]string{"pod-security.kubernetes.io/enforce": strict}}}
 	if _, err := admin.core.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

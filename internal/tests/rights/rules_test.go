@@ -23,8 +23,8 @@ var unseen = []string{
 	"tortie-node delete blockaffinities.crd.projectcalico.org",
 }
 
-// TestRules runs agents with exactly the chart's capabilities, plugins, installer and Helm's hooks through all situations, and compares the
-// audit log with the chart's permissions: none is missing, and none is unused.
+// TestRules runs agents with exactly the chart's capabilities, plugins, installer and Helm's hooks through all
+// situations, and compares the audit log with the chart's permissions: none is missing, and none is unused.
 func TestRules(t *testing.T) {
 	tier.All(t)
 	l := newLife(t)

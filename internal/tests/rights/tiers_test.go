@@ -62,9 +62,12 @@ func TestRightsOnTiers(t *testing.T) {
 		`{"kind":"ClusterRole","metadata":{"name":"calico-blind"},"rules":[
 			{"apiGroups":["crd.projectcalico.org"],"resources":["networkpolicies"],"verbs":["*"]},
 			{"apiGroups":["projectcalico.org"],"resources":["tier.networkpolicies"],"resourceNames":["default.*"],"verbs":["*"]}]}`,
-		`{"kind":"ClusterRoleBinding","metadata":{"name":"tenant"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"calico-default-tier"},"subjects":[{"kind":"User","name":"tenant"}]}`,
-		`{"kind":"ClusterRoleBinding","metadata":{"name":"platform"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"calico-platform-tier"},"subjects":[{"kind":"User","name":"platform"}]}`,
-		`{"kind":"ClusterRoleBinding","metadata":{"name":"blind"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"calico-blind"},"subjects":[{"kind":"User","name":"blind"}]}`,
+		`{"kind":"ClusterRoleBinding","metadata":{"name":"tenant"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole",` +
+			`"name":"calico-default-tier"},"subjects":[{"kind":"User","name":"tenant"}]}`,
+		`{"kind":"ClusterRoleBinding","metadata":{"name":"platform"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole",` +
+			`"name":"calico-platform-tier"},"subjects":[{"kind":"User","name":"platform"}]}`,
+		`{"kind":"ClusterRoleBinding","metadata":{"name":"blind"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole",` +
+			`"name":"calico-blind"},"subjects":[{"kind":"User","name":"blind"}]}`,
 	} {
 		admin.create(t, object(t, "%s", `{"apiVersion":"rbac.authorization.k8s.io/v1",`+strings.TrimPrefix(text, "{")))
 	}
@@ -78,7 +81,8 @@ func TestRightsOnTiers(t *testing.T) {
 		return object(t, `{"kind":"NetworkPolicy","metadata":{"namespace":"default","name":"%s"},"spec":{%s"selector":"all()"}}`, name, tier)
 	}
 	const inPlatform, inDefault = `"tier":"platform",`, `"tier":"default",`
-	for what, made := range map[string]*unstructured.Unstructured{"default.w": np("default.w", ""), "platform.w": np("platform.w", inPlatform)} {
+	for what, made := range map[string]*unstructured.Unstructured{"default.w": np("default.w", ""),
+		"platform.w": np("platform.w", inPlatform)} {
 		if _, err := admin.of(made).Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
 			t.Fatalf("the administrator creates %s: %v", what, err)
 		}
@@ -92,7 +96,8 @@ func TestRightsOnTiers(t *testing.T) {
 	}
 	patches := func(name, spec string) func(*user) error {
 		return func(u *user) error {
-			_, err := u.of(np(name, "")).Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{`+spec+`}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			_, err := u.of(np(name, "")).Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{`+spec+`}}`),
+				metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 			return err
 		}
 	}
@@ -131,7 +136,8 @@ func TestRightsOnTiers(t *testing.T) {
 		"the administrator creates in a tier that is not there": {admin, creates(np("new", `"tier":"none",`)), false},
 	} {
 		err := c.do(c.as)
-		if apierrors.IsForbidden(err) != c.refused || !c.refused && err != nil || c.refused && !strings.Contains(err.Error(), "writing a policy of a tier takes ") {
+		if apierrors.IsForbidden(err) != c.refused || !c.refused && err != nil ||
+			c.refused && !strings.Contains(err.Error(), "writing a policy of a tier takes ") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 )
 
 func init() {
-	flag.StringVar(&labtest.Kubernetes, "kubernetes", "", "minor release of the API servers, of those that lab/versions has; empty is the lab's own")
+	flag.StringVar(&labtest.Kubernetes, "kubernetes", "",
+		"minor release of the API servers, of those that lab/versions has; empty is the lab's own")
 }
 
 // oldestFenced is the first release whose CEL has IP address functions.
@@ -40,8 +41,8 @@ func wantRelease(t testing.TB, admin *rest.Config) {
 	}
 }
 
-// TestPoliciesOfRelease: the API server accepts each of the chart's policies, from the first release for which the chart renders them; the
-// release before rejects some, and gets none.
+// TestPoliciesOfRelease: the API server accepts each of the chart's policies, from the first release for which the
+// chart renders them; the release before rejects some, and gets none.
 func TestPoliciesOfRelease(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	wantRelease(t, cfg)
@@ -49,7 +50,8 @@ func TestPoliciesOfRelease(t *testing.T) {
 	if got := len(policies(labtest.Chart(t))) > 0; got != fenced {
 		t.Errorf("the chart makes policies: %v, want %v", got, fenced)
 	}
-	kind := newUser(t, cfg).any.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicies"})
+	kind := newUser(t, cfg).any.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1",
+		Resource: "validatingadmissionpolicies"})
 	var refusals []string
 	for _, obj := range labtest.Chart(t, "--kube-version", oldestFenced.String()+".0") {
 		if obj.GetKind() != "ValidatingAdmissionPolicy" {

@@ -26,7 +26,8 @@ const (
 
 func used(k bgptest.AOKey, use string) bgptest.AOKey { k.Use = use; return k }
 
-// withBIRD is a session with a BIRD that connects to it: BIRD would take a connection that crosses its own for a restart of the other end.
+// withBIRD is a session with a BIRD that connects to it: BIRD would take a connection that crosses its own for a
+// restart of the other end.
 type withBIRD struct {
 	*bgptest.Speaker
 	t     *testing.T
@@ -68,7 +69,8 @@ func (s *withBIRD) same(what string) bgp.PeerStatus {
 	return p
 }
 
-// Keys are rolled over with BIRD at the other end, by each of the algorithms that both have, while the session stays up.
+// Keys are rolled over with BIRD at the other end, by each of the algorithms that both have, while the session stays
+// up.
 func TestBIRD(t *testing.T) {
 	s := startBIRD(t, ourOne, birdOne)
 	wire := listen(t, s.Host)
@@ -100,8 +102,8 @@ func TestBIRD(t *testing.T) {
 	s.bird.OneSession()
 }
 
-// BIRD asks for the second key and goes on signing by the first one, as it lacks the third, which it is asked for: at this end both stay as long as
-// BIRD needs them, and are named. Once it has the third they go.
+// BIRD asks for the second key and goes on signing by the first one, as it lacks the third, which it is asked for: at
+// this end both stay as long as BIRD needs them, and are named. Once it has the third they go.
 func TestPeerKeepsOldKey(t *testing.T) {
 	s := startBIRD(t, ourOne+ourTwo, used(birdOne, ""), used(birdTwo, preferred))
 	wire := listen(t, s.Host)

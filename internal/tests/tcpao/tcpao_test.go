@@ -67,7 +67,8 @@ func start(t *testing.T, n int) []*bgptest.Speaker {
 	return all
 }
 
-// Keys are rolled over while a session is up in each family, and neither of them ends: which key signs is seen on the wire.
+// Keys are rolled over while a session is up in each family, and neither of them ends: which key signs is seen on the
+// wire.
 func TestRollOver(t *testing.T) {
 	s := start(t, 2)
 	set := func(i int, text string) {
@@ -307,15 +308,16 @@ func TestLinkLocalKeys(t *testing.T) {
 	}
 }
 
-// A listener on all addresses cannot tell peers with one link-local address apart: of two with different keys one is refused, for else each could pose
-// as the other.
+// A listener on all addresses cannot tell peers with one link-local address apart: of two with different keys one is
+// refused, for else each could pose as the other.
 func TestOneAddressOnTwoLinks(t *testing.T) {
 	s := start(t, 1)[0]
 	s.SetLocal(bgp.Local{ASN: 64512, Listen: []netip.Addr{netip.IPv6Unspecified()}})
 	first, second := netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("fe80::1%eth1")
 	set := func(text string) {
 		t.Helper()
-		s.SetPeers(bgp.Peer{Addr: first, ASN: 64512, Passive: true, AO: keys(t, one)}, bgp.Peer{Addr: second, ASN: 64512, Passive: true, AO: keys(t, text)})
+		s.SetPeers(bgp.Peer{Addr: first, ASN: 64512, Passive: true, AO: keys(t, one)},
+			bgp.Peer{Addr: second, ASN: 64512, Passive: true, AO: keys(t, text)})
 	}
 	set(two)
 	s.WaitError(second, "no session: the kernel refuses its TCP-AO keys: fe80::1%eth0 has not the same")

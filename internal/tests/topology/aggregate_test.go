@@ -15,7 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// aggregated is a mesh of two nodes and a router that they are to tell of pools, not of blocks. It is the nodes' default gateway, and has a client.
+// aggregated is a mesh of two nodes and a router that they are to tell of pools, not of blocks. It is the nodes'
+// default gateway, and has a client.
 type aggregated struct {
 	*world
 	nodes  []*meshtest.Node
@@ -58,8 +59,9 @@ func (a *aggregated) tells(t *testing.T, communities string, v4 ...string) {
 	}
 }
 
-// The router gets the pools, and the nodes get blocks of each other. Packets for the other node's pods, for a borrowed address and for no pod come
-// to the right end by any node; the aggregate goes with the last block, and sessions stay up.
+// The router gets the pools, and the nodes get blocks of each other. Packets for the other node's pods, for a borrowed
+// address and for no pod come to the right end by any node; the aggregate goes with the last block, and sessions stay
+// up.
 func TestAggregate(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -149,7 +151,8 @@ func (a *aggregated) blocks(t *testing.T) {
 	a.Remove(t, meshtest.NewAffinity(one.Name, blockOf(one)))
 	leads(t, two.NS, two.Name, "10.90.0.0/16", "unreachable")
 	meshtest.Eventually(t, func() error {
-		if r, err := one.Status(); err != nil || slices.ContainsFunc(r.Announced, func(p nodestatus.Announced) bool { return p.Prefix == blockOf(one) }) {
+		if r, err := one.Status(); err != nil ||
+			slices.ContainsFunc(r.Announced, func(p nodestatus.Announced) bool { return p.Prefix == blockOf(one) }) {
 			return fmt.Errorf("%s still announces its block: %v %v", one.Name, r.Announced, err)
 		}
 		return nil

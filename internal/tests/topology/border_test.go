@@ -10,7 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// Chapter 3: a router for all nodes, and one for some nodes; routes from a router stay on the nodes that have a session with it.
+// Chapter 3: a router for all nodes, and one for some nodes; routes from a router stay on the nodes that have a session
+// with it.
 func TestBorder(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -73,7 +73,8 @@ func blocks(t testing.TB, text string) (all []block) {
 	}
 }
 
-// apply runs the blocks of commands and objects with kubectl, in order, and returns the remaining blocks: the routers' configurations.
+// apply runs the blocks of commands and objects with kubectl, in order, and returns the remaining blocks: the routers'
+// configurations.
 func (w *world) apply(t testing.TB, blocks []block) (routers map[string]block) {
 	t.Helper()
 	routers = map[string]block{}

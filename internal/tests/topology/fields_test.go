@@ -63,7 +63,8 @@ func TestPeerFields(t *testing.T) {
 	learned(t, router, first, block(nodes[0], "65055", "65000:11", first), block(nodes[1], "65055", "", first))
 	// Routes announced over eBGP have this node as next hop, and learned routes keep their communities.
 	learned(t, near, first, block(nodes[0], "64512", "65000:11", first), block(nodes[1], "64512", "", netip.Addr{}))
-	learned(t, near, nodes[1].Prefix.Addr(), block(nodes[0], "64512", "65000:11", netip.Addr{}), block(nodes[1], "64512", "", nodes[1].Prefix.Addr()))
+	learned(t, near, nodes[1].Prefix.Addr(), block(nodes[0], "64512", "65000:11", netip.Addr{}),
+		block(nodes[1], "64512", "", nodes[1].Prefix.Addr()))
 	leads(t, nodes[0].NS, nodes[0].Name, "172.31.2.2", "172.31.1.1 eth0")
 	leads(t, nodes[0].NS, nodes[0].Name, "203.0.113.0/24", "172.31.1.1 eth0")
 	said := router.Session(first)

@@ -24,7 +24,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// force is a cluster of three nodes and two routers, one of which all changes are about, and the state before each change.
+// force is a cluster of three nodes and two routers, one of which all changes are about, and the state before each
+// change.
 type force struct {
 	*world
 	nodes      []*meshtest.Node
@@ -206,7 +207,8 @@ func TestInForce(t *testing.T) {
 	f.now(t)
 	peer.Spec.Password = passwordRef("missing")
 	f.Create(t, peer)
-	f.holds(t, "a BGPPeer is created whose password is not there: there is no session until then", f.complains(t, "there is no session until then", true))
+	f.holds(t, "a BGPPeer is created whose password is not there: there is no session until then",
+		f.complains(t, "there is no session until then", true))
 	if f.established(t)() == nil {
 		t.Error("there is a session without the password")
 	}
@@ -361,8 +363,9 @@ func (f *force) meshGoes(t *testing.T, configuration *api.BGPConfiguration) {
 	f.holds(t, "the mesh is turned on: all sessions are established", sessionsWith(4))
 }
 
-// roleChanges makes a node a route reflector, with one cluster ID and another, and reverts that. Its sessions with the other nodes are reset,
-// as the kind of session changes; those between the others stay, and those with routers of another AS.
+// roleChanges makes a node a route reflector, with one cluster ID and another, and reverts that. Its sessions with the
+// other nodes are reset, as the kind of session changes; those between the others stay, and those with routers of
+// another AS.
 func (f *force) roleChanges(t *testing.T) {
 	last := f.nodes[len(f.nodes)-1]
 	renewed := func(kind, cluster string) func() error {
@@ -376,7 +379,8 @@ func (f *force) roleChanges(t *testing.T) {
 			}
 			for _, n := range f.nodes[:len(f.nodes)-1] {
 				if p := sessions(t, n)[last.Prefix.Addr().String()]; p.Kind != kind || p.State != "Established" || !p.Since.After(f.begun) {
-					return fmt.Errorf("%s: the session with %s is of kind %s, and %s since %v: %s", n.Name, last.Name, p.Kind, p.State, p.Since, p.LastError)
+					return fmt.Errorf("%s: the session with %s is of kind %s, and %s since %v: %s", n.Name, last.Name, p.Kind,
+						p.State, p.Since, p.LastError)
 				}
 			}
 			return nil
@@ -467,7 +471,8 @@ func (f *force) listenerMoves(t *testing.T, configuration *api.BGPConfiguration)
 	f.holds(t, "no listenPort: the others connect to the usual one", connected(179))
 }
 
-// agentStartsWithoutFilter kills an agent while a BGPFilter is missing: the next one uses what the earlier one persisted.
+// agentStartsWithoutFilter kills an agent while a BGPFilter is missing: the next one uses what the earlier one
+// persisted.
 func (f *force) agentStartsWithoutFilter(t *testing.T, peer *api.BGPPeer) {
 	first := f.nodes[0]
 	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Filters = []string{"missing"} })

@@ -49,7 +49,8 @@ func newHostile(t *testing.T) *hostile {
 		// Stale routes of an earlier agent are removed only then.
 		meshtest.Eventually(t, func() error { return n.Settled(2) })
 	}
-	h.Create(t, &api.BGPPeer{Meta: api.Meta{Name: "hostile"}, Spec: api.BGPPeerSpec{PeerIP: hostileAddr, ASNumber: hostileASN, Node: "node-11"}})
+	h.Create(t, &api.BGPPeer{Meta: api.Meta{Name: "hostile"},
+		Spec: api.BGPPeerSpec{PeerIP: hostileAddr, ASNumber: hostileASN, Node: "node-11"}})
 	h.since = uptimes(t, h.nodes...)
 	return h
 }
@@ -104,7 +105,8 @@ func lies() []lie {
 	own := []uint32{hostileASN}
 	return []lie{
 		{"the node's AS number is in the path", update([]uint32{hostileASN, 64512}, hostileAddr, nil, "192.0.2.0/28"), "192.0.2.0/28", "own AS"},
-		{"a path that does not begin with the peer", update([]uint32{65000, 65001}, hostileAddr, nil, "192.0.2.16/28"), "192.0.2.16/28", "AS path"},
+		{"a path that does not begin with the peer", update([]uint32{65000, 65001}, hostileAddr, nil, "192.0.2.16/28"),
+			"192.0.2.16/28", "AS path"},
 		{"the node's own address", update(own, hostileAddr, nil, "172.31.1.11/32"), "172.31.1.11", "own address"},
 		{"the node's own block", update(own, hostileAddr, nil, "10.90.11.0/26"), "", "own block"},
 		{"a pod of the node", update(own, hostileAddr, nil, "10.90.11.5/32"), "10.90.11.5", "a pod on this node has the address"},
@@ -120,8 +122,8 @@ func lies() []lie {
 	}
 }
 
-// Invalid announcements of a router are rejected, counted and reported with a reason; valid ones of the same session are accepted; other
-// sessions are not affected.
+// Invalid announcements of a router are rejected, counted and reported with a reason; valid ones of the same session
+// are accepted; other sessions are not affected.
 func TestHostileRouter(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -136,7 +138,8 @@ func TestHostileRouter(t *testing.T) {
 		if l.prefix == "" { // the kernel has a route of its own
 			continue
 		}
-		if have := hops(t, h.victim().NS, l.prefix); slices.ContainsFunc(have, func(hop string) bool { return strings.HasPrefix(hop, hostileAddr) }) {
+		if have := hops(t, h.victim().NS, l.prefix); slices.ContainsFunc(have,
+			func(hop string) bool { return strings.HasPrefix(hop, hostileAddr) }) {
 			t.Errorf("%s: the kernel sends %s to %v", l.name, l.prefix, have)
 		}
 	}

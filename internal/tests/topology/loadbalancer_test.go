@@ -60,7 +60,8 @@ func newBalanced(t *testing.T) *balanced {
 	return b
 }
 
-// startControllers starts kube-controllers with the rights that the chart gives it, in a namespace of its own: its addresses are fixed.
+// startControllers starts kube-controllers with the rights that the chart gives it, in a namespace of its own: its
+// addresses are fixed.
 func (w *world) startControllers(t testing.TB) {
 	t.Helper()
 	ns, log := netnstest.New(t), &logtest.Buffer{}
@@ -93,7 +94,8 @@ spec:
 `, name))
 }
 
-// endpoints sets a Service's endpoints of one family: a ready one on each of these nodes, and else an unready one on the first node.
+// endpoints sets a Service's endpoints of one family: a ready one on each of these nodes, and else an unready one on
+// the first node.
 func (b *balanced) endpoints(t testing.TB, service, family string, nodes ...*meshtest.Node) {
 	t.Helper()
 	addr := func(n *meshtest.Node) netip.Addr {
@@ -125,7 +127,8 @@ ports: [{port: 80, name: "", protocol: UDP}]
 `, service, strings.ToLower(family), service, family, strings.Join(list, ", ")))
 }
 
-// given waits until exactly these Services have an address of each family, in their status and in IPAM, and returns them, IPv4 first.
+// given waits until exactly these Services have an address of each family, in their status and in IPAM, and returns
+// them, IPv4 first.
 func (b *balanced) given(t testing.TB, names ...string) (addrs map[string][]netip.Addr) {
 	t.Helper()
 	pools := []netip.Prefix{netip.MustParsePrefix("192.0.2.64/26"), netip.MustParsePrefix("2001:db8:45::/122")}
@@ -152,8 +155,8 @@ func (b *balanced) given(t testing.TB, names ...string) (addrs map[string][]neti
 	return addrs
 }
 
-// addresses returns what the Services of type LoadBalancer show and what they hold in IPAM, in ascending order, by their names. What is held
-// by a handle of no such Service is under the handle's ID.
+// addresses returns what the Services of type LoadBalancer show and what they hold in IPAM, in ascending order, by
+// their names. What is held by a handle of no such Service is under the handle's ID.
 func (b *balanced) addresses(t testing.TB) (shown, held map[string][]netip.Addr, err error) {
 	t.Helper()
 	var list api.List[api.Service, *api.Service]
@@ -194,7 +197,8 @@ func (b *balanced) addresses(t testing.TB) (shown, held map[string][]netip.Addr,
 	return shown, held, nil
 }
 
-// tells waits until the router has learned of a node the pods' blocks, the Services' ranges, and exactly these addresses of Services.
+// tells waits until the router has learned of a node the pods' blocks, the Services' ranges, and exactly these
+// addresses of Services.
 func (b *balanced) tells(t testing.TB, n *meshtest.Node, services ...netip.Addr) {
 	t.Helper()
 	for peer, prefixes := range map[netip.Addr][]string{
@@ -215,8 +219,8 @@ func (b *balanced) tells(t testing.TB, n *meshtest.Node, services ...netip.Addr)
 	}
 }
 
-// A Service gets its addresses from kube-controllers, and the nodes with a ready endpoint announce those of the endpoint's family, until the
-// Service is deleted. Packets come to the endpoint.
+// A Service gets its addresses from kube-controllers, and the nodes with a ready endpoint announce those of the
+// endpoint's family, until the Service is deleted. Packets come to the endpoint.
 func TestLoadBalancer(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -268,14 +272,16 @@ func (b *balanced) answers(t testing.TB, n *meshtest.Node, addrs []netip.Addr) {
 		n.Run(t, "nft", fmt.Sprintf("add table %[1]s proxy; add chain %[1]s proxy pre { type nat hook prerouting priority -100; }; "+
 			"add rule %[1]s proxy pre %[1]s daddr %[2]s dnat to %[3]s", family, addrs[i], pod))
 		b.pods[n].EchoUDP(t, netip.AddrPortFrom(pod, 80).String())
-		answer, err := b.host.AskUDP(t, netip.AddrPortFrom(source, 0).String(), netip.AddrPortFrom(addrs[i], 80).String(), "hello", meshtest.Patience)
+		answer, err := b.host.AskUDP(t, netip.AddrPortFrom(source, 0).String(), netip.AddrPortFrom(addrs[i], 80).String(),
+			"hello", meshtest.Patience)
 		if err != nil || answer != source.String()+" hello" {
 			t.Errorf("response of the Service at %s: %q, %v", addrs[i], answer, err)
 		}
 	}
 }
 
-// requestedOnly has Services lose their addresses to assignIPs: RequestedServicesOnly, but for one that asks for some, as long as it does.
+// requestedOnly has Services lose their addresses to assignIPs: RequestedServicesOnly, but for one that asks for some,
+// as long as it does.
 func (b *balanced) requestedOnly(t *testing.T) {
 	tells := func(addrs ...netip.Addr) {
 		t.Helper()

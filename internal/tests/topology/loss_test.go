@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// reflected is a pair of nodes with a reflector of one kind, and a pod on the first node with an address borrowed from the second: only the
-// reflector announces its route.
+// reflected is a pair of nodes with a reflector of one kind, and a pod on the first node with an address borrowed from
+// the second: only the reflector announces its route.
 type reflected struct {
 	kind           bgptest.Kind
 	nodes          []*meshtest.Node
@@ -58,7 +58,8 @@ func TestReflectorRestarts(t *testing.T) {
 					for _, n := range r.nodes {
 						meshtest.Eventually(t, func() error {
 							if p := sessions(t, n)[r.at.String()]; p.State != "Established" || p.Since.Before(begun) || !p.EndOfTable {
-								return fmt.Errorf("%s: the session with the reflector is %s since %v, End-of-RIB received: %t; %s", n.Name, p.State, p.Since, p.EndOfTable, p.LastError)
+								return fmt.Errorf("%s: the session with the reflector is %s since %v, End-of-RIB received: %t; %s", n.Name, p.State, p.Since,
+									p.EndOfTable, p.LastError)
 							}
 							return nil
 						})
@@ -92,8 +93,8 @@ func (w *world) reflected(t *testing.T, kind bgptest.Kind, number int) *reflecte
 	return r
 }
 
-// A router's session is lost and comes back, and its process is killed and restarted: with a second path, and graceful restart, no packet is
-// lost.
+// A router's session is lost and comes back, and its process is killed and restarted: with a second path, and graceful
+// restart, no packet is lost.
 func TestRouterFlaps(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -123,7 +124,8 @@ func TestRouterFlaps(t *testing.T) {
 		meshtest.Eventually(t, func() error {
 			p := sessions(t, here)[addr]
 			if p.State != "Established" || p.Since.Before(after) || !p.EndOfTable || p.BFD == nil || p.BFD.State != "Up" {
-				return fmt.Errorf("the session with %s is %s since %v, End-of-RIB received: %t, BFD %+v; %s", addr, p.State, p.Since, p.EndOfTable, p.BFD, p.LastError)
+				return fmt.Errorf("the session with %s is %s since %v, End-of-RIB received: %t, BFD %+v; %s", addr, p.State, p.Since,
+					p.EndOfTable, p.BFD, p.LastError)
 			}
 			return nil
 		})
@@ -140,8 +142,8 @@ func TestRouterFlaps(t *testing.T) {
 	back(killed)
 	packets.Intact(t)
 
-	// A router that closes a session withdraws its routes: the node has one path, and then two. Convergence between the routers is not tested:
-	// only packets from the node are counted.
+	// A router that closes a session withdraws its routes: the node has one path, and then two. Convergence between the
+	// routers is not tested: only packets from the node are counted.
 	up := meshtest.Traffic{
 		meshtest.StartStream(t, "up", r.pods[there], r.pods[here]),
 		meshtest.StartStreamBetween(t, "up, IPv6", r.pods[there], r.pods[here], r.pods[there].V6, r.pods[here].V6),

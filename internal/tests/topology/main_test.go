@@ -1,6 +1,6 @@
-// Package topology tests docs/bgp.md: the objects and router configurations are read from the page and applied to a cluster of real agents and
-// to real routers. Then sessions, routes in every kernel, paths learned by the routers, and packets between pods are checked.
-// The same is done with addresses that kube-controllers gives to Services.
+// Package topology tests docs/bgp.md: the objects and router configurations are read from the page and applied to a
+// cluster of real agents and to real routers. Then sessions, routes in every kernel, paths learned by the routers, and
+// packets between pods are checked. The same is done with addresses that kube-controllers gives to Services.
 package topology
 
 import (

@@ -31,7 +31,8 @@ func newRacks(t testing.TB) *racks {
 	tor := func(name string, rack, number int, b block, changes ...string) {
 		links := []link{{"spine", spine, []string{fmt.Sprintf("172.31.0.%d%d/24", rack, number), fmt.Sprintf("fd31::%d%d/64", rack, number)}}}
 		if rack == 2 {
-			links = slices.Insert(links, 0, link{"rack", "br1", []string{fmt.Sprintf("172.31.2.%d/24", number+1), fmt.Sprintf("fd31:2::%d/64", number+1)}})
+			links = slices.Insert(links, 0,
+				link{"rack", "br1", []string{fmt.Sprintf("172.31.2.%d/24", number+1), fmt.Sprintf("fd31:2::%d/64", number+1)}})
 		}
 		h := r.host(t, name, links...)
 		if rack == 1 {
@@ -94,8 +95,8 @@ func (r *racks) bothLead(t testing.TB, from, to *meshtest.Node) {
 	}
 }
 
-// Chapter 2: every node has a session with both routers of its rack, by link-local addresses or in both families; within a rack and between
-// racks two paths are used, on nodes and on routers.
+// Chapter 2: every node has a session with both routers of its rack, by link-local addresses or in both families;
+// within a rack and between racks two paths are used, on nodes and on routers.
 func TestRacks(t *testing.T) {
 	t.Parallel()
 	r := newRacks(t)

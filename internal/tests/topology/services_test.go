@@ -32,7 +32,8 @@ func TestServices(t *testing.T) {
 	meshtest.Start(t, nodes...)
 	routers := w.apply(t, chapter(t, "5. "))
 	// The Service's load balancer controller writes its status.
-	w.shell(t, `kubectl patch service web --subresource=status --type=merge -p '{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}'`, "")
+	w.shell(t, `kubectl patch service web --subresource=status --type=merge -p '{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}'`,
+		"")
 	w.shell(t, "kubectl apply -f -", endpoints)
 	host := w.host(t, "tor", link{"nodes", "br0", []string{"172.31.1.2/24"}})
 	client := clientOf(t, host, "198.51.100.1/24", "198.51.100.10/24")
@@ -58,7 +59,8 @@ func TestServices(t *testing.T) {
 	talk(t, w.pods[nodes[0]], w.pods[nodes[1]], client)
 
 	// These rules replace kube-proxy.
-	nodes[1].Run(t, "nft", "add table ip proxy; add chain ip proxy pre { type nat hook prerouting priority -100; }; add rule ip proxy pre ip daddr 192.0.2.7 dnat to 10.90.12.5")
+	nodes[1].Run(t, "nft", "add table ip proxy; add chain ip proxy pre { type nat hook prerouting priority -100; }; add rule ip proxy pre "+
+		"ip daddr 192.0.2.7 dnat to 10.90.12.5")
 	w.pods[nodes[1]].EchoUDP(t, "10.90.12.5:80")
 	answer, err := client.AskUDP(t, "198.51.100.10:0", "192.0.2.7:80", "hello", meshtest.Patience)
 	if err != nil || answer != "198.51.100.10 hello" {

@@ -14,8 +14,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// A router that is stopped and forwards nothing any more, while its kernel keeps its connections, costs the packets that are sent by it during
-// BFD's detection time, and a tenth of a second more: for FRR's and BIRD's racks, and both intervals of the page's table.
+// A router that is stopped and forwards nothing any more, while its kernel keeps its connections, costs the packets
+// that are sent by it during BFD's detection time, and a tenth of a second more: for FRR's and BIRD's racks, and both
+// intervals of the page's table.
 func TestSilentRouter(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -23,7 +24,8 @@ func TestSilentRouter(t *testing.T) {
 	here, there := r.one[0], r.two[0]
 	for _, interval := range []time.Duration{300 * time.Millisecond, 50 * time.Millisecond} {
 		r.shell(t, fmt.Sprintf("kubectl annotate --overwrite bgppeers.crd.projectcalico.org --all tortie.io/bfd=3x%s", interval), "")
-		// A busy machine delays what this measures, and hastens nothing: the agent and the router have processes of their own.
+		// A busy machine delays what this measures, and hastens nothing: the agent and the router have processes of their
+		// own.
 		for _, rack := range []func() bool{
 			func() bool {
 				return r.silence(t, here, there, interval)
@@ -41,7 +43,8 @@ func TestSilentRouter(t *testing.T) {
 	}
 }
 
-// silence silences the one of a rack's two routers by which packets go, and reports whether no more were lost than may be.
+// silence silences the one of a rack's two routers by which packets go, and reports whether no more were lost than may
+// be.
 func (r *racks) silence(t *testing.T, from, to *meshtest.Node, interval time.Duration) bool {
 	t.Helper()
 	ways := r.ways(t, from, false)
@@ -51,7 +54,8 @@ func (r *racks) silence(t *testing.T, from, to *meshtest.Node, interval time.Dur
 			for _, w := range ways {
 				p := sessions(t, from)[w.peer]
 				if p.State != "Established" || p.BFD == nil || p.BFD.State != "Up" || p.BFD.Detection != (3*interval).Seconds() {
-					return fmt.Errorf("%s: the session with %s is %s, BFD %+v: want detection in 3 x %s; %s", from.Name, w.peer, p.State, p.BFD, interval, p.LastError)
+					return fmt.Errorf("%s: the session with %s is %s, BFD %+v: want detection in 3 x %s; %s", from.Name, w.peer, p.State,
+						p.BFD, interval, p.LastError)
 				}
 			}
 			return nil

@@ -35,7 +35,8 @@ type world struct {
 func newWorld(t testing.TB, dual bool) *world {
 	t.Helper()
 	kubectl := labtest.Program(t, "kubectl")
-	w := &world{Cluster: meshtest.NewCluster(t), path: filepath.Dir(kubectl) + ":" + os.Getenv("PATH"), pods: map[*meshtest.Node]*meshtest.Pod{}}
+	w := &world{Cluster: meshtest.NewCluster(t), path: filepath.Dir(kubectl) + ":" + os.Getenv("PATH"),
+		pods: map[*meshtest.Node]*meshtest.Pod{}}
 	w.Dual = dual
 	return w
 }
@@ -123,8 +124,10 @@ func (w *world) podPools(t testing.TB) {
 	}
 }
 
-// torOf starts a router of AS 65000 on the first subnet with a session of each family with each node, and creates the BGPPeers tor and tor6.
-func (w *world) torOf(t testing.TB, kind bgptest.Kind, annotations map[string]string, nodes ...*meshtest.Node) (*bgptest.Host, bgptest.Daemon) {
+// torOf starts a router of AS 65000 on the first subnet with a session of each family with each node, and creates the
+// BGPPeers tor and tor6.
+func (w *world) torOf(t testing.TB, kind bgptest.Kind, annotations map[string]string,
+	nodes ...*meshtest.Node) (*bgptest.Host, bgptest.Daemon) {
 	t.Helper()
 	host := w.host(t, "tor", link{"nodes", "br0", []string{"172.31.1.2/24", "fd31:1::2/64"}})
 	var sessions []bgptest.Session
@@ -205,7 +208,8 @@ func (u uptime) untouched(t testing.TB, after string, but ...string) {
 				continue
 			}
 			if p := now[addr]; p.State != "Established" || !p.Since.Equal(since) {
-				t.Errorf("%s: the session of %s with %s is %q since %v, and was up since %v: %s", after, n.Name, addr, p.State, p.Since, since, p.LastError)
+				t.Errorf("%s: the session of %s with %s is %q since %v, and was up since %v: %s", after, n.Name, addr, p.State,
+					p.Since, since, p.LastError)
 			}
 		}
 	}
@@ -262,8 +266,8 @@ func leads(t testing.TB, ns *netnstest.NS, who, prefix string, want ...string) {
 	})
 }
 
-// learnedFrom waits until a node's route to a prefix is learned by BGP from exactly these peers: routes to owners of blocks may come from the
-// API, too.
+// learnedFrom waits until a node's route to a prefix is learned by BGP from exactly these peers: routes to owners of
+// blocks may come from the API, too.
 func learnedFrom(t testing.TB, n *meshtest.Node, prefix string, by ...string) {
 	t.Helper()
 	meshtest.Eventually(t, func() error {
@@ -277,7 +281,8 @@ func learnedFrom(t testing.TB, n *meshtest.Node, prefix string, by ...string) {
 		}
 		route := r.Routes.List[i]
 		stranger := func(peer string) bool { return !slices.Contains(by, peer) }
-		if peers := append(slices.Clone(route.Peers), route.Peer); route.Source != "BGP" || slices.ContainsFunc(slices.DeleteFunc(peers, isEmpty), stranger) {
+		if peers := append(slices.Clone(route.Peers), route.Peer); route.Source != "BGP" ||
+			slices.ContainsFunc(slices.DeleteFunc(peers, isEmpty), stranger) {
 			return fmt.Errorf("%s: the route to %s is from %s of %v, want BGP from %v", n.Name, prefix, route.Source, peers, by)
 		}
 		return nil
@@ -308,7 +313,8 @@ func learned(t testing.TB, d bgptest.Daemon, peer netip.Addr, want ...bgptest.Ro
 // asked counts the requests; each uses a port of its own.
 var asked atomic.Int32
 
-// talk sends a packet between all pairs of pods, in each family that both have, and checks the source address in the reply.
+// talk sends a packet between all pairs of pods, in each family that both have, and checks the source address in the
+// reply.
 func talk(t testing.TB, pods ...*meshtest.Pod) {
 	t.Helper()
 	for _, from := range pods {

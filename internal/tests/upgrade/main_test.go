@@ -1,5 +1,5 @@
-// Package upgrade tests the way from the last release to these sources, and back, in a real Kubernetes: packets between pods of all nodes
-// are counted, and pods come and go all the while.
+// Package upgrade tests the way from the last release to these sources, and back, in a real Kubernetes: packets between
+// pods of all nodes are counted, and pods come and go all the while.
 package upgrade
 
 import (

@@ -37,8 +37,8 @@ type cluster struct {
 	pods map[string]*meshtest.Pod // by node
 }
 
-// TestUpgrade upgrades a cluster of the last release to these sources and rolls it back. No packet is lost, and pods are replaced all the
-// while.
+// TestUpgrade upgrades a cluster of the last release to these sources and rolls it back. No packet is lost, and pods
+// are replaced all the while.
 func TestUpgrade(t *testing.T) {
 	release, sources := lastRelease(t)
 	t.Logf("the last release: %s", release)
@@ -99,8 +99,8 @@ func (c *cluster) rolledOut(t *testing.T, workload string, options ...string) {
 	c.Kubectl(t, append([]string{"rollout", "status", workload, timeout}, options...)...)
 }
 
-// under makes a change to another version under traffic between all pairs of nodes, in both directions and families, while pods come and
-// go.
+// under makes a change to another version under traffic between all pairs of nodes, in both directions and families,
+// while pods come and go.
 func (c *cluster) under(t *testing.T, tag string, change func()) {
 	t.Helper()
 	web := filepath.Join(labtest.Root(), "internal/tests/cluster/testdata/web.yaml")

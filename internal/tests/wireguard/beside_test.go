@@ -121,8 +121,9 @@ func (n *network) travels(t *testing.T, h *host, want map[*host][2]string) {
 	}
 }
 
-// TestBesideTunnels: of three nodes, with pools in IPIP and VXLAN, the last one has no key. What the others send to each other is encrypted, what they and
-// the last one do travels by the pools' tunnels, until it has a key, under traffic.
+// TestBesideTunnels: of three nodes, with pools in IPIP and VXLAN, the last one has no key. What the others send to
+// each other is encrypted, what they and the last one do travels by the pools' tunnels, until it has a key, under
+// traffic.
 func TestBesideTunnels(t *testing.T) {
 	n := newNetwork(t, 3)
 	n.encap = [2]string{byIPIP, byVXLAN}

@@ -312,8 +312,8 @@ func (n *network) by(second bool, hosts ...*host) bool {
 	return true
 }
 
-// flow sends numbered datagrams from one pod to another, about as many a second, until it is stopped. It returns how many were sent, how many of them
-// did not arrive, and the longest time in which none did.
+// flow sends numbered datagrams from one pod to another, about as many a second, until it is stopped. It returns how
+// many were sent, how many of them did not arrive, and the longest time in which none did.
 func flow(t *testing.T, from, to *host, v6 bool, rate int) (stop func() (sent, lost int, gap time.Duration)) {
 	t.Helper()
 	family := 0
@@ -399,7 +399,8 @@ func (n *network) flows(t *testing.T, h *host, rate int) (stop func(most time.Du
 		t.Helper()
 		for _, s := range all {
 			sent, lost, gap := s.stop()
-			t.Logf("%s: %d of %d packets lost in %v, longest gap %v", s.what, lost, sent, time.Since(begun).Round(time.Second), gap.Round(time.Millisecond))
+			t.Logf("%s: %d of %d packets lost in %v, longest gap %v", s.what, lost, sent, time.Since(begun).Round(time.Second),
+				gap.Round(time.Millisecond))
 			if sent < rate || lost > 0 && (most == 0 || gap > most) {
 				t.Errorf("%s: %d of %d packets lost, longest gap %v", s.what, lost, sent, gap)
 			}
@@ -598,7 +599,8 @@ func TestRotationOfTwo(t *testing.T) {
 	n.changed(t, b, beforeB)
 }
 
-// handshake is how long a peer that takes no part may be without one: the kernel repeats a first message after five seconds and a bit.
+// handshake is how long a peer that takes no part may be without one: the kernel repeats a first message after five
+// seconds and a bit.
 const handshake = 7 * time.Second
 
 // TestRotationBesideAlien has a node change its keys beside one that takes no part, which is not waited for.

@@ -57,14 +57,16 @@ func (n *node) pass(t *testing.T, other *node, now time.Time) {
 	peer := api.Node{Meta: api.Meta{Name: other.name, Annotations: map[string]string{
 		api.AnnotationIPv4Address: other.Node.Addr.String() + "/24", api.AnnotationWireGuardKey: n.hears,
 	}}}
-	s, problems := desired.Build(desired.Self{Name: n.name, Addr: netip.PrefixFrom(n.Node.Addr, 24), Link: "eth0", LinkMTU: 1500}, state.Cluster{
-		Nodes: []api.Node{peer},
-		Pools: []api.IPPool{{Meta: api.Meta{Name: "pool"}, Spec: api.IPPoolSpec{CIDR: pathtest.Routes.Pool().String()}}},
-		Affinities: []api.BlockAffinity{
-			{Meta: api.Meta{Name: "own"}, Spec: api.BlockAffinitySpec{Node: n.name, CIDR: n.Block.String(), State: api.AffinityConfirmed}},
-			{Meta: api.Meta{Name: "other"}, Spec: api.BlockAffinitySpec{Node: other.name, CIDR: other.Block.String(), State: api.AffinityConfirmed}},
-		},
-	})
+	s, problems := desired.Build(desired.Self{Name: n.name, Addr: netip.PrefixFrom(n.Node.Addr, 24), Link: "eth0", LinkMTU: 1500},
+		state.Cluster{
+			Nodes: []api.Node{peer},
+			Pools: []api.IPPool{{Meta: api.Meta{Name: "pool"}, Spec: api.IPPoolSpec{CIDR: pathtest.Routes.Pool().String()}}},
+			Affinities: []api.BlockAffinity{
+				{Meta: api.Meta{Name: "own"}, Spec: api.BlockAffinitySpec{Node: n.name, CIDR: n.Block.String(), State: api.AffinityConfirmed}},
+				{Meta: api.Meta{Name: "other"},
+					Spec: api.BlockAffinitySpec{Node: other.name, CIDR: other.Block.String(), State: api.AffinityConfirmed}},
+			},
+		})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
@@ -106,7 +108,8 @@ func (n *node) encrypts(t *testing.T, other *node) bool {
 	return false
 }
 
-// stream sends numbered datagrams from one pod to another until it is stopped, and returns how many were sent and how many of them did not arrive.
+// stream sends numbered datagrams from one pod to another until it is stopped, and returns how many were sent and how
+// many of them did not arrive.
 func stream(t *testing.T, from, to *node, port uint16) (stop func() (sent, lost int)) {
 	t.Helper()
 	dst := netip.AddrPortFrom(to.PodAddr(), port)

@@ -18,8 +18,8 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
-// apiTimeout has a reserve: a loaded machine takes 10 s, a virtual machine without hardware virtualization 60 s, and much longer on a loaded
-// host, where the environment multiplies it.
+// apiTimeout has a reserve: a loaded machine takes 10 s, a virtual machine without hardware virtualization 60 s, and
+// much longer on a loaded host, where the environment multiplies it.
 const apiTimeout = 3 * time.Minute
 
 // Needs of etcd and kube-apiserver in MB: memory, and disk for etcd's log.
@@ -30,8 +30,10 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	dir := f.String("dir", "", "directory for the state and admin.kubeconfig (default: a temporary one)")
 	kcm := f.Bool("kcm", false, "run kube-controller-manager too")
 	address := f.String("address", "127.0.0.1", "address that the API server listens on; it must be this host's")
-	kubernetes := f.String("kubernetes", "", "minor release of the API server, such as 1.31, of those that lab/versions has (default: the lab's own)")
-	audit := f.String("audit", "", "group of users, such as system:serviceaccounts:kube-system, whose requests are written to audit.log beside admin.kubeconfig")
+	kubernetes := f.String("kubernetes", "",
+		"minor release of the API server, such as 1.31, of those that lab/versions has (default: the lab's own)")
+	audit := f.String("audit", "",
+		"group of users, such as system:serviceaccounts:kube-system, whose requests are written to audit.log beside admin.kubeconfig")
 	if err := parse(f, args, false); err != nil {
 		return err
 	}
@@ -90,8 +92,8 @@ func lines(r io.Reader) <-chan string {
 	return read
 }
 
-// serve executes the commands on standard input. It returns when that is closed (the launcher has exited), at a signal, or when a component
-// exits unexpectedly.
+// serve executes the commands on standard input. It returns when that is closed (the launcher has exited), at a signal,
+// or when a component exits unexpectedly.
 func serve(ctx context.Context, s server, ready string, input <-chan string) error {
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
@@ -114,8 +116,8 @@ func serve(ctx context.Context, s server, ready string, input <-chan string) err
 	}
 }
 
-// obey executes a command of a test: "kill" kills the server, "start" restarts it with the same port and data and prints the ready line. Other
-// lines are ignored.
+// obey executes a command of a test: "kill" kills the server, "start" restarts it with the same port and data and
+// prints the ready line. Other lines are ignored.
 func obey(ctx context.Context, s server, ready, line string) error {
 	switch line {
 	case "kill":

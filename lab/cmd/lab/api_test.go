@@ -158,8 +158,8 @@ func TestAPIEndsWithItsInput(t *testing.T) {
 	}
 }
 
-// Two instances, one of them with a controller manager, on a machine without /dev/shm: neither port nor socket collides. They also end at a
-// signal, and when the launcher is killed.
+// Two instances, one of them with a controller manager, on a machine without /dev/shm: neither port nor socket
+// collides. They also end at a signal, and when the launcher is killed.
 func TestAPITwice(t *testing.T) {
 	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")
 	noShm := machine{prepare: "mount -t tmpfs -o ro,size=4k none /dev/shm"}

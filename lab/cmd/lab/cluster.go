@@ -64,8 +64,8 @@ func runUp(ctx context.Context, args []string) error {
 	if *attached {
 		return attend(ctx, l)
 	}
-	fmt.Fprintf(os.Stderr, "use it: lab kubectl%[1]s get nodes; lab exec%[1]s NODE CMD; lab down%[1]s; with your own programs: lab shell%[1]s\nkubeconfig, for lab shell: ",
-		nameArgs(*name))
+	fmt.Fprintf(os.Stderr, "use it: lab kubectl%[1]s get nodes; lab exec%[1]s NODE CMD; lab down%[1]s; with your own programs: lab "+
+		"shell%[1]s\nkubeconfig, for lab shell: ", nameArgs(*name))
 	fmt.Println(l.Kubeconfig())
 	return nil
 }
@@ -179,7 +179,8 @@ func runShell(ctx context.Context, args []string) error {
 	return become(l, cmd)
 }
 
-// become replaces this process by a program in the namespace of a lab's control plane, so that terminals, signals and exit codes are the program's.
+// become replaces this process by a program in the namespace of a lab's control plane, so that terminals, signals and
+// exit codes are the program's.
 func become(l *lab.Lab, cmd *exec.Cmd) error {
 	// The thread is in the namespace; exec makes it that of the process.
 	runtime.LockOSThread()

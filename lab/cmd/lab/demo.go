@@ -32,7 +32,8 @@ func runDemo(ctx context.Context, args []string) error {
 	f.StringVar(&o.name, "name", demo.Name, "name of the lab")
 	f.BoolVar(&o.keep, "keep", false, "leave the cluster running")
 	f.StringVar(&o.record, "record", "", "file that the transcript is written to as well")
-	f.StringVar(&o.encap, "encap", encapAuto, "what packets between nodes travel in: ipip, in a virtual machine where the kernel has none, vxlan, or auto, ipip if the kernel has it, else vxlan")
+	f.StringVar(&o.encap, "encap", encapAuto, "what packets between nodes travel in: ipip, in a virtual machine where the kernel has none, "+
+		"vxlan, or auto, ipip if the kernel has it, else vxlan")
 	counting := countFlag(f)
 	if err := parse(f, args, false); err != nil {
 		return err
@@ -74,7 +75,8 @@ type demoOptions struct {
 	record string
 	encap  string
 	shown  *demo.Encap
-	// counting: in a virtual machine that counts instructions, which is slower, and to which another program's load is nothing.
+	// counting: in a virtual machine that counts instructions, which is slower, and to which another program's load is
+	// nothing.
 	counting bool
 }
 
@@ -217,7 +219,8 @@ func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
 	if err != nil {
 		return m, err
 	}
-	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name, "-encap", encapIPIP}, Env: passedOn(m), Dir: wd, SharedRoot: true}
+	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name, "-encap", encapIPIP}, Env: passedOn(m),
+		Dir: wd, SharedRoot: true}
 	if m.Timeout = demoTimeout; o.counting {
 		m.Timeout = countedTimeout
 	}

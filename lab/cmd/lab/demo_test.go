@@ -44,7 +44,8 @@ func TestChooseEncap(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || got.inVM != test.inVM || (got.say == "") != (test.say == "") || !strings.Contains(got.say, test.say) || got.encap != test.encap {
+		if err != nil || got.inVM != test.inVM || (got.say == "") != (test.say == "") || !strings.Contains(got.say, test.say) ||
+			got.encap != test.encap {
 			t.Errorf("-encap %s: %+v, %v; want %+v", test.want, got, err, test)
 		}
 	}

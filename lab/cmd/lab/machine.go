@@ -27,7 +27,8 @@ func runDeps(ctx context.Context, args []string) error {
 	f := flags("deps")
 	install := f.Bool("install", false, "install what is missing (as root), without starting services")
 	tests := f.Bool("tests", false, "what tests and benchmarks need, too")
-	encap := f.String("encap", encapIPIP, "what is run is lab demo with this -encap; by default anything, so that a virtual machine is needed where the kernel has no IPIP")
+	encap := f.String("encap", encapIPIP,
+		"what is run is lab demo with this -encap; by default anything, so that a virtual machine is needed where the kernel has no IPIP")
 	if err := parse(f, args, false); err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Command lab runs real Kubernetes clusters of several nodes on one Linux machine, in namespaces of their own, natively or
-// inside a virtual machine, for Tortie's tests and its demo.
+// Command lab runs real Kubernetes clusters of several nodes on one Linux machine, in namespaces of their own, natively
+// or inside a virtual machine, for Tortie's tests and its demo.
 package main
 
 import (
@@ -32,10 +32,12 @@ func commands() []command {
 		{"shell", "shell [-name N] [CMD [ARGS]...]", "a shell, or a program, whose kubectl, helm and other clients use a lab", runShell},
 		{"exec", "exec [-name N] NODE CMD [ARGS]...", "run a program in a node's namespaces", runExec},
 		{"restart", "restart [-name N] [-containerd] NODE", "cut a node's power and start it again, or its containerd alone", runRestart},
-		{"conformance", "conformance [-name N] SUITE [ARGS]...", "run another project's suite on a lab: networkpolicy or clusternetworkpolicy", runConformance},
+		{"conformance", "conformance [-name N] SUITE [ARGS]...",
+			"run another project's suite on a lab: networkpolicy or clusternetworkpolicy", runConformance},
 		{"api", "api [-dir DIR] [-kcm] [-address A] [-kubernetes 1.31]", "run etcd and kube-apiserver, on loopback, until stdin ends", runAPI},
 		{"etcd", "etcd [-dir DIR] [-tls]", "run an etcd of its own, on loopback, until stdin ends", runEtcd},
-		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] [-newest] [-bird] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
+		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] [-newest] [-bird] -- CMD [ARGS]...",
+			"run a program in a virtual machine that has IPIP", runVM},
 		{"vmtest", "vmtest PROG [ARGS]...", "for go test -exec: run a static test binary in one", runVMTest},
 		{"probe", "probe", "say whether this kernel has IPIP tunnels (exit code 0) or not (1)", runProbe},
 		{"deps", "deps [-install] [-tests] [-encap auto]", "name or install the Debian packages that are missing", runDeps},

@@ -53,7 +53,8 @@ func (m machine) refuses(t *testing.T, args []string, words ...string) {
 	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
 	last := lines[len(lines)-1]
 	// The lines before are progress.
-	if slices.ContainsFunc(lines[:len(lines)-1], func(l string) bool { return strings.HasPrefix(l, "lab: ") }) || !strings.HasPrefix(last, "lab: ") {
+	if slices.ContainsFunc(lines[:len(lines)-1], func(l string) bool { return strings.HasPrefix(l, "lab: ") }) ||
+		!strings.HasPrefix(last, "lab: ") {
 		t.Errorf("lab %q prints more than a line:\n%s", args, said.String())
 	}
 	for _, w := range words {
@@ -68,7 +69,8 @@ func overlay(t *testing.T, dirs ...string) string {
 	t.Helper()
 	lines := []string{"o=" + t.TempDir(), "mount -t tmpfs none $o"}
 	for _, d := range dirs {
-		lines = append(lines, fmt.Sprintf("mkdir -p $o%[1]s/u $o%[1]s/w; mount -t overlay none -o lowerdir=%[1]s,upperdir=$o%[1]s/u,workdir=$o%[1]s/w %[1]s", d))
+		lines = append(lines,
+			fmt.Sprintf("mkdir -p $o%[1]s/u $o%[1]s/w; mount -t overlay none -o lowerdir=%[1]s,upperdir=$o%[1]s/u,workdir=$o%[1]s/w %[1]s", d))
 	}
 	return strings.Join(lines, "; ")
 }
@@ -104,7 +106,8 @@ func TestLittleMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := machine{prepare: "echo $$ > " + group + "/cgroup.procs"}
-	m.refuses(t, []string{"vm", "-mem", "4096", "--", "true"}, "the virtual machine needs 4296 MB of memory", "the cgroup "+group+" has 20", "-mem")
+	m.refuses(t, []string{"vm", "-mem", "4096", "--", "true"}, "the virtual machine needs 4296 MB of memory",
+		"the cgroup "+group+" has 20", "-mem")
 	m.refuses(t, []string{"up", "-nodes", "12"}, "a lab of 12 nodes needs 2300 MB of memory", group, "ask for fewer nodes")
 }
 
@@ -147,12 +150,14 @@ func TestFullDisk(t *testing.T) {
 	}
 	caches := strings.Fields(string(out))
 	m := machine{prepare: "mount -t tmpfs -o size=8m none " + tiny, env: []string{"XDG_CACHE_HOME=" + tiny, "GOCACHE=" + caches[0]}}
-	m.refuses(t, []string{"up", "-nodes", "1", "-dir", tiny + "/labs"}, "a lab of 1 nodes needs 300 MB in "+tiny+"/labs, whose file system has 8 MB free", "-dir")
+	m.refuses(t, []string{"up", "-nodes", "1", "-dir", tiny + "/labs"},
+		"a lab of 1 nodes needs 300 MB in "+tiny+"/labs, whose file system has 8 MB free", "-dir")
 	m.refuses(t, []string{"api", "-dir", tiny + "/api"}, "lab api needs 150 MB in "+tiny+"/api", "-dir")
 	m.refuses(t, []string{"build", "pause"}, "the build needs ", " MB in "+tiny+"/tortie, whose file system has ", "set XDG_CACHE_HOME")
 	m.env = []string{"XDG_CACHE_HOME=" + t.TempDir(), "GOCACHE=" + tiny}
 	m.refuses(t, []string{"build", "pause"}, "the build needs 50 MB in "+tiny, "set GOCACHE")
-	m.env = []string{"XDG_CACHE_HOME=" + t.TempDir(), "GOCACHE=" + caches[0], "GOMODCACHE=" + tiny, "GOPROXY=file://" + caches[1] + "/cache/download"}
+	m.env = []string{"XDG_CACHE_HOME=" + t.TempDir(), "GOCACHE=" + caches[0], "GOMODCACHE=" + tiny,
+		"GOPROXY=file://" + caches[1] + "/cache/download"}
 	m.refuses(t, []string{"build", "vminit"}, "build vminit: the disk is full", "GOMODCACHE", "no space left on device")
 	m.prepare += "; mount -o remount,ro " + tiny
 	m.refuses(t, []string{"api", "-dir", tiny + "/api"}, "cannot write to "+tiny+"/api (read-only file system)", "-dir")
@@ -192,6 +197,8 @@ func TestNoNetwork(t *testing.T) {
 		prepare: overlay(t, "/usr", "/var", "/etc") + "; dpkg --remove --force-depends tcpdump > /dev/null 2>&1; apt-get clean",
 		env:     []string{"APT_CONFIG=" + retries}}
 	apt.refuses(t, []string{"deps", "-install"}, "cannot be downloaded", "run this once with network")
-	modules := machine{flags: syscall.CLONE_NEWNET, prepare: "true", env: []string{"GOMODCACHE=" + filepath.Join(cache, "mod"), "XDG_CACHE_HOME=" + cache}}
-	modules.refuses(t, []string{"build", "vminit"}, "build vminit: Go modules cannot be downloaded", "run this once with network", "GOMODCACHE")
+	modules := machine{flags: syscall.CLONE_NEWNET, prepare: "true",
+		env: []string{"GOMODCACHE=" + filepath.Join(cache, "mod"), "XDG_CACHE_HOME=" + cache}}
+	modules.refuses(t, []string{"build", "vminit"}, "build vminit: Go modules cannot be downloaded",
+		"run this once with network", "GOMODCACHE")
 }

@@ -26,7 +26,8 @@ func vmTimeScale(m vm.Machine) string {
 	return "10"
 }
 
-// Needs of a virtual machine in MB in addition to its memory: memory of qemu and virtiofsd, disk of the initial file system.
+// Needs of a virtual machine in MB in addition to its memory: memory of qemu and virtiofsd, disk of the initial file
+// system.
 const qemuMemory, initrdDisk = 200, 100
 
 // passedOn are the environment variables that are passed to a program in the virtual machine.
@@ -43,8 +44,8 @@ func passedOn(m vm.Machine) []string {
 	return append(env, timeScale+"="+vmTimeScale(m), binaries.InVM+"=1")
 }
 
-// newMachine fills the cache with the needs of a virtual machine and the programs used inside, where nothing is built. memoryMB is the memory
-// of the machine. One that does not count instructions has KVM where that works.
+// newMachine fills the cache with the needs of a virtual machine and the programs used inside, where nothing is built.
+// memoryMB is the memory of the machine. One that does not count instructions has KVM where that works.
 func newMachine(ctx context.Context, memoryMB int, counting bool, from vm.Source, programs ...string) (vm.Machine, error) {
 	needs := preflight.Needs{What: "the virtual machine", Memory: memoryMB + qemuMemory, Less: ", or ask for less where there is -mem",
 		Packages: deps.VM, Space: []preflight.Space{{Dir: os.TempDir(), MB: initrdDisk, Elsewhere: "set TMPDIR to a directory of another one"}}}
@@ -75,7 +76,8 @@ func runVM(ctx context.Context, args []string) error {
 	memory := f.Int("mem", 4096, "memory of the virtual machine in MB; what programs write there counts too")
 	timeout := f.Duration("timeout", 20*time.Minute, "end of the virtual machine")
 	out := f.String("out", "", "directory that the program can write to, at the same path; all else it writes is lost")
-	programs := f.String("programs", strings.Join(lab.DefaultPrograms, ","), "programs of lab build that are built before the machine boots, with commas between them; inside nothing is built")
+	programs := f.String("programs", strings.Join(lab.DefaultPrograms, ","),
+		"programs of lab build that are built before the machine boots, with commas between them; inside nothing is built")
 	counting := countFlag(f)
 	newer := unstableFlags(f)
 	if err := parse(f, args, true); err != nil {
@@ -178,7 +180,8 @@ type fromUnstable struct{ kernel, bird *bool }
 func unstableFlags(f *flag.FlagSet) fromUnstable {
 	return fromUnstable{
 		kernel: f.Bool("newest", false, "take the newest kernel of Debian, of its unstable release, in place of this release's"),
-		bird:   f.Bool("bird", false, "have BIRD 2 of Debian's unstable release, which has TCP-AO, in the directory that TORTIE_BIRD names; vmtest has BIRD 3 in /bird3, too"),
+		bird: f.Bool("bird", false,
+			"have BIRD 2 of Debian's unstable release, which has TCP-AO, in the directory that TORTIE_BIRD names; vmtest has BIRD 3 in /bird3, too"),
 	}
 }
 

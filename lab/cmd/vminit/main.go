@@ -1,5 +1,5 @@
-// Command vminit is the first process of a test's virtual machine. It mounts file systems, loads modules, runs one program, reports its exit
-// code to the launcher and powers the machine off.
+// Command vminit is the first process of a test's virtual machine. It mounts file systems, loads modules, runs one
+// program, reports its exit code to the launcher and powers the machine off.
 package main
 
 import (
@@ -29,7 +29,8 @@ func main() {
 	if err := tell(code); err != nil {
 		fmt.Fprintln(os.Stderr, "vminit:", err)
 	}
-	// The kernel logs its power-off as an emergency message on the console, where it would be part of the program's output.
+	// The kernel logs its power-off as an emergency message on the console, where it would be part of the program's
+	// output.
 	if err := os.WriteFile("/proc/sys/kernel/printk", []byte("0 4 0 7"), 0); err != nil {
 		fmt.Fprintln(os.Stderr, "vminit:", err)
 	}
@@ -125,7 +126,8 @@ func load(path string) error {
 	return unix.FinitModule(int(f.Fd()), "", 0)
 }
 
-// sharedRoot mounts an overlay in memory on the launcher's root directory and makes it the root, as switch_root(8) does.
+// sharedRoot mounts an overlay in memory on the launcher's root directory and makes it the root, as switch_root(8)
+// does.
 func sharedRoot(c vmproto.Config) error {
 	const lower, rw, root = "/lower", "/rw", "/root"
 	for _, dir := range []string{lower, rw, root} {

@@ -1,6 +1,7 @@
-// Command agnhost is Kubernetes' program of that name with the commands that conformance suites of network policy use, and a server of SCTP of
-// its own: the original closes an association when it has answered, so that on a slow machine its client, which sends something first, sometimes
-// cannot (EPIPE), and a connection that policies allow counts as refused.
+// Command agnhost is Kubernetes' program of that name with the commands that conformance suites of network policy use,
+// and a server of SCTP of its own: the original closes an association when it has answered, so that on a slow machine
+// its client, which sends something first, sometimes cannot (EPIPE), and a connection that policies allow counts as
+// refused.
 package main
 
 import (

@@ -1,8 +1,8 @@
-// Command clusternetworkpolicy runs network-policy-api's conformance tests of ClusterNetworkPolicy against the cluster of KUBECONFIG, with the
-// flags of that suite and those of a test binary.
+// Command clusternetworkpolicy runs network-policy-api's conformance tests of ClusterNetworkPolicy against the cluster
+// of KUBECONFIG, with the flags of that suite and those of a test binary.
 //
-// On a kernel without SCTP, the servers of that protocol are left out of the pods, which would never be ready, and the tests that send a
-// packet of it say so and are not run.
+// On a kernel without SCTP, the servers of that protocol are left out of the pods, which would never be ready, and the
+// tests that send a packet of it say so and are not run.
 package main
 
 import (
@@ -25,7 +25,8 @@ import (
 
 var (
 	onlySCTP  = flag.Bool("only-sctp", false, "run the tests that send SCTP, and no others")
-	timeScale = flag.Int("timescale", 1, "multiply the suite's time-outs for a slow machine; that of one connection by 4 at most, as each refusal takes as long")
+	timeScale = flag.Int("timescale", 1,
+		"multiply the suite's time-outs for a slow machine; that of one connection by 4 at most, as each refusal takes as long")
 )
 
 func main() {
@@ -51,7 +52,8 @@ func testConformance(t *testing.T) {
 	}
 	options := suite.Options{
 		Client: c, ClientSet: clients, KubeConfig: *cfg, Debug: *flags.ShowDebug, CleanupBaseResources: *flags.CleanupBaseResources,
-		SupportedFeatures: suite.ParseSupportedFeatures(*flags.SupportedFeatures), ExemptFeatures: suite.ParseSupportedFeatures(*flags.ExemptFeatures),
+		SupportedFeatures:          suite.ParseSupportedFeatures(*flags.SupportedFeatures),
+		ExemptFeatures:             suite.ParseSupportedFeatures(*flags.ExemptFeatures),
 		EnableAllSupportedFeatures: *flags.EnableAllSupportedFeatures, TimeoutConfig: suiteconfig.DefaultTimeoutConfig(),
 	}
 	options.TimeoutConfig.RequestTimeout *= time.Duration(min(*timeScale, 4))

@@ -21,10 +21,11 @@ var ofSCTP = []string{
 const baseManifests = "base/manifests.yaml"
 
 // sctpServer is a container that serves SCTP, in the suite's base manifests.
-var sctpServer = regexp.MustCompile(`(?m)^        - name: \S.*\n(?:          .*\n)*?          env:\n          - name: SERVE_SCTP_PORT_.*\n            value: .*(?:\n|\z)`)
+var sctpServer = regexp.MustCompile(
+	`(?m)^        - name: \S.*\n(?:          .*\n)*?          env:\n          - name: SERVE_SCTP_PORT_.*\n            value: .*(?:\n|\z)`)
 
-// withoutSCTP serves the suite's base manifests without their servers of SCTP, and returns the address: what the suite takes, other than its
-// own files, is a URL with https.
+// withoutSCTP serves the suite's base manifests without their servers of SCTP, and returns the address: what the suite
+// takes, other than its own files, is a URL with https.
 func withoutSCTP(t *testing.T) string {
 	t.Helper()
 	manifests, err := conformance.Manifests.ReadFile(baseManifests)

@@ -1,5 +1,5 @@
-// Command networkpolicy runs the specs of Kubernetes' end-to-end suite that are about NetworkPolicy against the cluster of -kubeconfig, with
-// the flags of that suite.
+// Command networkpolicy runs the specs of Kubernetes' end-to-end suite that are about NetworkPolicy against the cluster
+// of -kubeconfig, with the flags of that suite.
 package main
 
 import (

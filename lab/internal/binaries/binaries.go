@@ -1,7 +1,7 @@
 // Package binaries builds the programs that a lab runs, and caches them outside the clone.
 //
-// It owns only the cache directory. The path of a program contains a hash of all its inputs, so that a clone never runs a program of other
-// sources, and a fresh clone on a machine with a filled cache builds nothing.
+// It owns only the cache directory. The path of a program contains a hash of all its inputs, so that a clone never runs
+// a program of other sources, and a fresh clone on a machine with a filled cache builds nothing.
 package binaries
 
 import (
@@ -58,13 +58,14 @@ var Targets = []Target{
 
 // Others are programs that only some tests need.
 var Others = []Target{
-	// API servers of other releases, each in a module of its own: the oldest with everything that the chart's policies use, and the one
-	// before.
+	// API servers of other releases, each in a module of its own: the oldest with everything that the chart's policies
+	// use, and the one before.
 	{Name: "kube-apiserver-1.30", Package: ".", Sources: []string{"versions/kube-apiserver-1.30"}, Module: "versions/kube-apiserver-1.30"},
 	{Name: "kube-apiserver-1.31", Package: ".", Sources: []string{"versions/kube-apiserver-1.31"}, Module: "versions/kube-apiserver-1.31"},
 	// The suites of others that a pod network must pass, and the program of their pods.
 	{Name: "networkpolicy", Package: "./networkpolicy", Sources: []string{"conformance/networkpolicy"}, Module: "conformance"},
-	{Name: "clusternetworkpolicy", Package: "./clusternetworkpolicy", Sources: []string{"conformance/clusternetworkpolicy"}, Module: "conformance"},
+	{Name: "clusternetworkpolicy", Package: "./clusternetworkpolicy",
+		Sources: []string{"conformance/clusternetworkpolicy"}, Module: "conformance"},
 	{Name: "agnhost", Package: "./agnhost", Sources: []string{"conformance/agnhost"}, Module: "conformance"},
 }
 
@@ -80,8 +81,8 @@ type Cache struct {
 	ReadOnly bool
 }
 
-// InVM is the environment variable that is set inside a lab's virtual machine, where the cache is read-only: there is no network, and builds
-// would be lost.
+// InVM is the environment variable that is set inside a lab's virtual machine, where the cache is read-only: there is
+// no network, and builds would be lost.
 const InVM = "TORTIE_LAB_VM"
 
 // Open returns the user's cache for the clone of the working directory, or else of the running program.
@@ -114,8 +115,8 @@ func DefaultDir() (string, error) {
 	return filepath.Join(base, "tortie"), nil
 }
 
-// FindModule returns the root of the lab's module: the nearest one at or above a starting directory, which may also be a directory of the
-// repository that contains it as lab/.
+// FindModule returns the root of the lab's module: the nearest one at or above a starting directory, which may also be
+// a directory of the repository that contains it as lab/.
 func FindModule(starts ...string) (string, error) {
 	for _, start := range starts {
 		start, err := filepath.Abs(start) // "." has no parent
@@ -160,8 +161,8 @@ func (c *Cache) Path(ctx context.Context, name string) (string, error) {
 	return paths[0], nil
 }
 
-// Paths is Path for several programs. Missing ones are built by as few go commands as possible, so that common packages are compiled, and
-// counted, once.
+// Paths is Path for several programs. Missing ones are built by as few go commands as possible, so that common packages
+// are compiled, and counted, once.
 func (c *Cache) Paths(ctx context.Context, names ...string) ([]string, error) {
 	paths := make([]string, len(names))
 	var missing []program

@@ -14,7 +14,8 @@ import (
 func module(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	write(t, dir, "go.mod", "module "+ModulePath+"\n\ngo 1.26\n\nrequire k8s.io/kubernetes v1.36.3\n\nreplace k8s.io/kubernetes => ./kubernetes\n")
+	write(t, dir, "go.mod",
+		"module "+ModulePath+"\n\ngo 1.26\n\nrequire k8s.io/kubernetes v1.36.3\n\nreplace k8s.io/kubernetes => ./kubernetes\n")
 	write(t, dir, "kubernetes/go.mod", "module k8s.io/kubernetes\n") // only its version is used
 	write(t, dir, "go.sum", "")
 	write(t, dir, "cmd/pause/main.go", "package main\n\nfunc main() { println(\"one\") }\n")

@@ -29,8 +29,8 @@ func (c *Cache) flags(t Target) ([]string, error) {
 	return []string{"-trimpath", "-buildvcs=false", "-tags", tags, "-ldflags", ld}, err
 }
 
-// stamps adds Kubernetes' release to the linker's flags: otherwise a server reports v0.0.0-master in /version, and Helm's kubeVersion checks
-// fail.
+// stamps adds Kubernetes' release to the linker's flags: otherwise a server reports v0.0.0-master in /version, and
+// Helm's kubeVersion checks fail.
 func (c *Cache) stamps(ld, module string) (string, error) {
 	mod, err := os.ReadFile(filepath.Join(c.Module, module, "go.mod"))
 	if err != nil {
@@ -98,7 +98,8 @@ func (c *Cache) build(ctx context.Context, group []program) error {
 	return nil
 }
 
-// keep moves a program from dir to its path atomically. The tools of a module are built alone, and stay in one directory.
+// keep moves a program from dir to its path atomically. The tools of a module are built alone, and stay in one
+// directory.
 func (c *Cache) keep(p program, dir string) error {
 	if p.Package != "tool" {
 		own := filepath.Join(dir, "of-"+p.Name)
@@ -140,7 +141,8 @@ func (c *Cache) compile(ctx context.Context, group []program, dir string) error 
 	p := newProgress(c.Log, namesOf(group, ", "))
 	defer p.end()
 	goCommand := func(args ...string) *exec.Cmd { return c.command(ctx, group[0].Target, temp, args...) }
-	stale, err := p.plan(ctx, goCommand(slices.Concat([]string{"list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}, flags, packages)...))
+	stale, err := p.plan(ctx,
+		goCommand(slices.Concat([]string{"list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}, flags, packages)...))
 	if err != nil {
 		return err
 	}
@@ -166,8 +168,8 @@ func (c *Cache) compile(ctx context.Context, group []program, dir string) error 
 	return nil
 }
 
-// command returns a go command in a target's module, with temporary files in a directory that the caller removes, as an interrupted go does
-// not always do so. Ctrl-C on a terminal reaches it, and its compilers, only when ctx ends.
+// command returns a go command in a target's module, with temporary files in a directory that the caller removes, as an
+// interrupted go does not always do so. Ctrl-C on a terminal reaches it, and its compilers, only when ctx ends.
 func (c *Cache) command(ctx context.Context, t Target, temp string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(c.Module, t.Module)

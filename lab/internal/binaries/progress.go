@@ -95,7 +95,8 @@ func (p *progress) compiling(packages int) {
 	p.print(fmt.Sprintf("%d packages to compile; what is compiled is kept when this is interrupted", packages))
 }
 
-// run runs a go command and follows its standard error. The error contains the lines that are not progress: those of the compiler.
+// run runs a go command and follows its standard error. The error contains the lines that are not progress: those of
+// the compiler.
 func (p *progress) run(ctx context.Context, cmd *exec.Cmd) error {
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

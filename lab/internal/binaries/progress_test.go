@@ -40,8 +40,8 @@ func TestFollowTellsProgressFromErrors(t *testing.T) {
 	}
 }
 
-// TestInterruptedBuildLeavesNothing interrupts a build while the compiler runs: the cache and the directory of temporary files have no trace,
-// and the next build succeeds.
+// TestInterruptedBuildLeavesNothing interrupts a build while the compiler runs: the cache and the directory of
+// temporary files have no trace, and the next build succeeds.
 func TestInterruptedBuildLeavesNothing(t *testing.T) {
 	dir, temp := module(t), t.TempDir()
 	t.Setenv("TMPDIR", temp)

@@ -12,7 +12,8 @@ import (
 // cacheMB is the minimum free space of Go's cache: on a full disk go reports its own packages as missing.
 const cacheMB = 50
 
-// packageMB is the average space of a compiled package, in go's temporary files and in its cache: 3086 of Kubernetes and helm take 3.3 GB.
+// packageMB is the average space of a compiled package, in go's temporary files and in its cache: 3086 of Kubernetes
+// and helm take 3.3 GB.
 const packageMB = 1
 
 // weights are the needs of linking at its peak, in MB of memory, and of disk for the program twice. Others are small.

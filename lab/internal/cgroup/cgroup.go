@@ -1,7 +1,9 @@
-// Package cgroup creates a cgroup for each node of a lab, in every mounted hierarchy of the machine: one with cgroup v2, several with v1.
+// Package cgroup creates a cgroup for each node of a lab, in every mounted hierarchy of the machine: one with cgroup
+// v2, several with v1.
 //
-// It owns the cgroups tortie-LAB and those below. Without separate ones, the kubelets of two nodes would conflict in /kubepods. On a v2
-// machine whose root does not delegate a controller that a kubelet needs, it enables that controller, and disables it at the end.
+// It owns the cgroups tortie-LAB and those below. Without separate ones, the kubelets of two nodes would conflict in
+// /kubepods. On a v2 machine whose root does not delegate a controller that a kubelet needs, it enables that
+// controller, and disables it at the end.
 package cgroup
 
 import (
@@ -24,7 +26,8 @@ import (
 // needed are the controllers that a kubelet needs, and io, which containerd uses if available.
 var needed = []string{"cpu", "cpuset", "memory", "pids", "io"}
 
-// leaf is the cgroup below a node's own for the node's daemons: v2 allows no process in a cgroup that delegates controllers.
+// leaf is the cgroup below a node's own for the node's daemons: v2 allows no process in a cgroup that delegates
+// controllers.
 const leaf = "daemons"
 
 // Hierarchy is a mounted cgroup file system.
@@ -118,7 +121,8 @@ func (l Layout) Create(lab, node string) (enabled []string, err error) {
 	return enabled, nil
 }
 
-// delegate enables every needed controller of a cgroup for its children, and returns those that were not enabled before.
+// delegate enables every needed controller of a cgroup for its children, and returns those that were not enabled
+// before.
 func delegate(dir string) ([]string, error) {
 	has, err := fields(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -172,7 +176,8 @@ func (l Layout) Join(lab, node string) error {
 	return nil
 }
 
-// Mount mounts the hierarchies below dir (a node's /sys/fs/cgroup), as seen from the caller's cgroup namespace: its own cgroup is their root.
+// Mount mounts the hierarchies below dir (a node's /sys/fs/cgroup), as seen from the caller's cgroup namespace: its own
+// cgroup is their root.
 func (l Layout) Mount(dir string) error {
 	if l.V2 {
 		if err := unix.Mount("cgroup2", dir, "cgroup2", 0, ""); err != nil {
@@ -225,8 +230,8 @@ func (l Layout) enterLeaf(dir string) error {
 	return err
 }
 
-// Remove kills the processes in a lab's cgroups and removes these, and disables the controllers that Create enabled unless another cgroup uses
-// them. Missing cgroups are not an error.
+// Remove kills the processes in a lab's cgroups and removes these, and disables the controllers that Create enabled
+// unless another cgroup uses them. Missing cgroups are not an error.
 func (l Layout) Remove(ctx context.Context, lab string, enabled []string) error {
 	var errs []error
 	for _, h := range l.Hierarchies {

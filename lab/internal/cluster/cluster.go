@@ -1,7 +1,7 @@
 // Package cluster starts a Kubernetes cluster of several nodes on this machine, and removes it without remains.
 //
-// It owns everything with the lab's name: cgroups tortie-LAB, the lab's directory and its entry in RunDir, which has its network namespaces. It
-// does not change the machine's own network, cgroups and files.
+// It owns everything with the lab's name: cgroups tortie-LAB, the lab's directory and its entry in RunDir, which has
+// its network namespaces. It does not change the machine's own network, cgroups and files.
 package cluster
 
 import (
@@ -44,13 +44,15 @@ const (
 // ControlPlaneName is used in place of a node's name; no node may have it.
 const ControlPlaneName = "cp"
 
-// underlays are the subnets between the nodes, with the control plane's address, by family; every lab has them in namespaces of its own.
+// underlays are the subnets between the nodes, with the control plane's address, by family; every lab has them in
+// namespaces of its own.
 var underlays = []netip.Prefix{netip.MustParsePrefix("172.30.0.1/24"), netip.MustParsePrefix("fd00:172:30::1/64")}
 
 // DefaultPodCIDRs are the default ranges of pod addresses, by family as underlays.
 var DefaultPodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("fd00:192:168::/48")}
 
-// NodeAddrs returns the addresses of the i-th node in the underlay, in the first families of it: 172.30.0.11 and fd00:172:30::11.
+// NodeAddrs returns the addresses of the i-th node in the underlay, in the first families of it: 172.30.0.11 and
+// fd00:172:30::11.
 func NodeAddrs(i, families int) []netip.Addr {
 	v4, v6 := underlays[0].Addr().As4(), underlays[1].Addr().As16()
 	n := firstNode + i
@@ -88,8 +90,9 @@ type Cluster struct {
 	running map[string]*proc.Process // the first processes of the nodes, by their names
 }
 
-// Up starts a cluster and returns when every node is Ready or lacks only the pod network. After an error nothing is left. The remains of a
-// cluster of that name whose owner was killed are removed first. self is the program that is run as node.EnterName.
+// Up starts a cluster and returns when every node is Ready or lacks only the pod network. After an error nothing is
+// left. The remains of a cluster of that name whose owner was killed are removed first. self is the program that is run
+// as node.EnterName.
 func Up(ctx context.Context, spec Spec, self string, progress Progress) (_ *Cluster, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -141,7 +144,8 @@ func (c *Cluster) underlays() []netip.Prefix { return underlays[:len(c.state.Pod
 func (c *Cluster) planeDir() string        { return filepath.Join(c.state.Dir, ControlPlaneName) }
 func (c *Cluster) nodeDir(n string) string { return filepath.Join(c.state.Dir, n) }
 
-// prepare creates directories, namespaces and cgroups. The state is written first, so that remains can always be removed.
+// prepare creates directories, namespaces and cgroups. The state is written first, so that remains can always be
+// removed.
 func (c *Cluster) prepare() error {
 	s := &c.state
 	layout, err := cgroup.Detect()
@@ -171,16 +175,16 @@ func (c *Cluster) prepare() error {
 			return err
 		}
 	}
-	// The API server calls webhooks and proxies requests to pods. The control plane is no node and has no pod network, but every node's agent
-	// has routes to all pods: packets are routed through the first node.
+	// The API server calls webhooks and proxies requests to pods. The control plane is no node and has no pod network, but
+	// every node's agent has routes to all pods: packets are routed through the first node.
 	if err := wire.Routes(cp, s.PodCIDRs, s.Nodes[0].Addrs); err != nil {
 		return err
 	}
 	return s.write()
 }
 
-// makeDir creates the lab's directory, which must be new, as it will be removed with its content. Below DataDir, a directory of this name is
-// of a lab that a reboot ended.
+// makeDir creates the lab's directory, which must be new, as it will be removed with its content. Below DataDir, a
+// directory of this name is of a lab that a reboot ended.
 func (c *Cluster) makeDir() error {
 	dir := c.state.Dir
 	if filepath.Dir(dir) == DataDir {

@@ -18,7 +18,8 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/node"
 )
 
-// Stop stops a lab of another process, and removes the remains of a killed one. It returns ErrNotRunning if there are none.
+// Stop stops a lab of another process, and removes the remains of a killed one. It returns ErrNotRunning if there are
+// none.
 func Stop(ctx context.Context, name string) error {
 	state, err := ReadState(name)
 	if err != nil {
@@ -39,8 +40,8 @@ func Stop(ctx context.Context, name string) error {
 	return errors.Join(sweep(ctx, name), removeRunDir(name), held.Close())
 }
 
-// terminate sends SIGTERM to the supervisor. A held lock indicates a supervisor, but another process may have held it for a query: the name of
-// the process is checked, too, before it is signalled.
+// terminate sends SIGTERM to the supervisor. A held lock indicates a supervisor, but another process may have held it
+// for a query: the name of the process is checked, too, before it is signalled.
 func terminate(s State) error {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.Supervisor))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -121,7 +122,8 @@ func (s State) removeParts(ctx context.Context) error {
 	if s.Dir != "" {
 		for _, n := range s.Nodes {
 			// Mounted if the lab's directory lies on an overlay file system.
-			if err := unix.Unmount(node.DiskDir(filepath.Join(s.Dir, n.Name)), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			if err := unix.Unmount(node.DiskDir(filepath.Join(s.Dir, n.Name)), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
+				!errors.Is(err, unix.ENOENT) {
 				errs = append(errs, fmt.Errorf("unmount the disk of node %s: %w", n.Name, err))
 			}
 		}
@@ -130,8 +132,8 @@ func (s State) removeParts(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeDir removes a lab's directory, and its parent if that is the common one and empty. A node's mounts are removed with its last process;
-// until then its directories are busy.
+// removeDir removes a lab's directory, and its parent if that is the common one and empty. A node's mounts are removed
+// with its last process; until then its directories are busy.
 func removeDir(ctx context.Context, dir string) error {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()

@@ -33,8 +33,9 @@ func (s State) index(name string) int {
 	return slices.IndexFunc(s.Nodes, func(n Node) bool { return n.Name == name })
 }
 
-// Restart kills all processes of a node at once, as a power failure does, and starts it again. As in a reboot, namespaces, links, routes,
-// rules, cgroups and /run are lost, and its disk is kept. It returns when the kubelet is healthy; pods restart later.
+// Restart kills all processes of a node at once, as a power failure does, and starts it again. As in a reboot,
+// namespaces, links, routes, rules, cgroups and /run are lost, and its disk is kept. It returns when the kubelet is
+// healthy; pods restart later.
 func (c *Cluster) Restart(ctx context.Context, name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -160,8 +160,8 @@ func List() ([]string, error) {
 // errLocked is returned if a running supervisor owns the lab.
 var errLocked = errors.New("the lab is running")
 
-// lock locks a lab until the file is closed or the process exits. The holder removes the directory; a process that has locked a removed file
-// tries again.
+// lock locks a lab until the file is closed or the process exits. The holder removes the directory; a process that has
+// locked a removed file tries again.
 func lock(name string) (*os.File, error) {
 	for {
 		if err := os.MkdirAll(stateDir(name), 0o700); err != nil {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Encap is how packets travel between the nodes: what the chart is told, and what the steps that look at it show and expect.
+// Encap is how packets travel between the nodes: what the chart is told, and what the steps that look at it show and
+// expect.
 type Encap struct {
 	// values are options of helm install beside the image's.
 	values string
@@ -65,7 +66,8 @@ func (d *Demo) ipipRoutes(ctx context.Context) error { return d.routes(ctx, d.fa
 
 // vxlanRoutes learns the other ends from the Nodes' annotations, where all agents have them from.
 func (d *Demo) vxlanRoutes(ctx context.Context) error {
-	out, err := d.kubectl(ctx, `kubectl get nodes --no-headers -o custom-columns='NODE:.metadata.name,END:.metadata.annotations.projectcalico\.org/IPv4VXLANTunnelAddr'`)
+	out, err := d.kubectl(ctx,
+		`kubectl get nodes --no-headers -o custom-columns='NODE:.metadata.name,END:.metadata.annotations.projectcalico\.org/IPv4VXLANTunnelAddr'`)
 	if err != nil {
 		return err
 	}
@@ -99,7 +101,8 @@ func (d *Demo) routes(ctx context.Context, gateways map[string]string) error {
 		}
 		errs = append(errs, expectLines(out, len(Nodes)-1, quote(d.Encap.device)))
 		for _, other := range others(n) {
-			errs = append(errs, expect(out, `^`+quote(d.facts.blocks[other])+` via `+quote(gateways[other])+` dev `+quote(d.Encap.device)+` .*onlink`))
+			errs = append(errs,
+				expect(out, `^`+quote(d.facts.blocks[other])+` via `+quote(gateways[other])+` dev `+quote(d.Encap.device)+` .*onlink`))
 		}
 	}
 	return errors.Join(errs...)
@@ -143,10 +146,10 @@ func (d *Demo) vxlanWire(ctx context.Context) error {
 		expect(link, `^\d+: vxlan\.calico: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1450 `,
 			`vxlan id 4096 local `+quote(d.facts.addresses["node1"])+` dev eth0 .*dstport 4789 nolearning`),
 		d.expectEnds(neighbours, forwarding),
-		expect(wire, `^IP `+d.outer(`\.\d+`, `\.4789`)+`: VXLAN, flags \[I\] \(0x08\), vni 4096\nIP \S+ > `+quote(d.facts.pod2IP)+`: ICMP echo request`),
+		expect(wire,
+			`^IP `+d.outer(`\.\d+`, `\.4789`)+`: VXLAN, flags \[I\] \(0x08\), vni 4096\nIP \S+ > `+quote(d.facts.pod2IP)+`: ICMP echo request`),
 		expectLines(wire, captured, `^IP \S+ > \S+\.4789: VXLAN,`),
-		expectLines(wire, captured, `^IP \S+ > \S+: ICMP echo re(quest|ply)`),
-		counted(counters))
+		expectLines(wire, captured, `^IP \S+ > \S+: ICMP echo re(quest|ply)`), counted(counters))
 }
 
 // expectEnds expects that node1 knows the MAC of each other end, and that frames for it go to that node.

@@ -52,9 +52,10 @@ var replacements = []replacement{
 	replace(`\s+`, " "),
 }
 
-// Shape is what a transcript has in common with every other that shows the same: the text, the commands, and the kind of
-// each line of output. Lines of one output are sorted, for many are in the order of addresses that the run has chosen, and each kind
-// counts once: a container that was started twice on a slow machine is no other demo. What has to be so many, the demo itself asserts.
+// Shape is what a transcript has in common with every other that shows the same: the text, the commands, and the kind
+// of each line of output. Lines of one output are sorted, for many are in the order of addresses that the run has
+// chosen, and each kind counts once: a container that was started twice on a slow machine is no other demo. What has to
+// be so many, the demo itself asserts.
 func Shape(transcript string) []string {
 	var shape, block []string
 	flush := func() {

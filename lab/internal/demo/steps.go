@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-const intro = `Real output of a cluster on this machine: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, and three nodes with
-containerd, kubelet and kube-proxy, each in namespaces of its own, without a pod network yet.
+const intro = `Real output of a cluster on this machine: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, and three nodes
+with containerd, kubelet and kube-proxy, each in namespaces of its own, without a pod network yet.
 
 Lines after $ run next to the control plane (lab kubectl, lab helm), lines after node1# on that node (lab exec node1). The demo waits until
 nodes and pods are Ready.`
@@ -33,33 +33,48 @@ var installStep = step{
 // steps are those after installStep.
 func (d *Demo) steps() []step {
 	return []step{
-		{"The components run", `The nodes are Ready, as each has a pod network. Beside containerd, kubelet and kube-proxy runs Tortie's agent, "node"; "install" has put
+		{"The components run",
+			`The nodes are Ready, as each has a pod network. Beside containerd, kubelet and kube-proxy runs Tortie's agent, "node"; "install" has put
 the CNI plugins on the node and renews their token.`, (*Demo).components},
 		{"A pod on node1", "Without the scheduler, so that the pod is where we look. It serves its name by HTTP.", (*Demo).runPod},
-		{"The kubelet has the runtime make a sandbox", `containerd holds the pod's namespaces open with a container of its own, "pause", and calls CNI for the network namespace, cni-...`,
+		{"The kubelet has the runtime make a sandbox",
+			`containerd holds the pod's namespaces open with a container of its own, "pause", and calls CNI for the network namespace, cni-...`,
 			(*Demo).sandbox},
-		{"The runtime reads the conflist", `containerd takes the first file in /etc/cni/net.d. It was written after the plugins and their kubeconfig: a node is never Ready with half
-an installation.`, (*Demo).conflist},
-		{`The runtime executes "calico"`, "The plugin, a small static program, makes interfaces and routes; nothing of it stays running.", (*Demo).calico},
-		{`"calico" assigns an address`, `As ipam.type is calico-ipam it does that itself: a second process would double the time. It updates the API's objects, asks no agent, and
-notes the address in a handle, by which DEL finds it. What the agent has written down of pools and claims only saves requests.`, (*Demo).calicoIPAM},
-		{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses. A node claims a block by creating a BlockAffinity, and each address by updating the IPAMBlock,
-guarded by resource versions.`, (*Demo).blocks},
-		{"The pod's address", "The kubelet reports it from the CNI result. The plugin has noted it on the pod too, where agents find it at once.", (*Demo).podAddress},
-		{"BlockAffinities of all nodes", `An affinity says which node a block is for: all that routing needs. The IPAMBlock, which only plugins read, says which addresses are taken
-by which handle. The first address of each block is the node's own, for its tunnel.`, (*Demo).affinities},
-		{"The pod's route and interface", `On the host the pod is a /32 route to its veth, named by a hash of namespace and name. The pod's only neighbour is 169.254.1.1,
+		{"The runtime reads the conflist",
+			`containerd takes the first file in /etc/cni/net.d. It was written after the plugins and their kubeconfig: a node is never Ready with
+half an installation.`, (*Demo).conflist},
+		{`The runtime executes "calico"`,
+			"The plugin, a small static program, makes interfaces and routes; nothing of it stays running.", (*Demo).calico},
+		{`"calico" assigns an address`,
+			`As ipam.type is calico-ipam it does that itself: a second process would double the time. It updates the API's objects, asks no agent,
+and notes the address in a handle, by which DEL finds it. What the agent has written down of pools and claims only saves requests.`,
+			(*Demo).calicoIPAM},
+		{"Pool, block, affinity",
+			`The pool is cut into blocks of 64 addresses. A node claims a block by creating a BlockAffinity, and each address by updating the
+IPAMBlock, guarded by resource versions.`, (*Demo).blocks},
+		{"The pod's address", "The kubelet reports it from the CNI result. The plugin has noted it on the pod too, where agents find it at once.",
+			(*Demo).podAddress},
+		{"BlockAffinities of all nodes",
+			`An affinity says which node a block is for: all that routing needs. The IPAMBlock, which only plugins read, says which addresses are
+taken by which handle. The first address of each block is the node's own, for its tunnel.`, (*Demo).affinities},
+		{"The pod's route and interface",
+			`On the host the pod is a /32 route to its veth, named by a hash of namespace and name. The pod's only neighbour is 169.254.1.1,
 which no interface has: the host's end of the veth answers for it by proxy ARP.`, (*Demo).podRoute},
-		{"What the agent watches", `Besides Nodes and Namespaces, every agent watches ten of Calico's resources, three of them only for its node's plugins: these are the watches
-that the API server counts. (A fourth of each is kube-controller-manager's garbage collector's, a fifth of some kube-controllers'; one of the
-pools is the API server's own, for node fencing.) For policies an agent watches its node's pods, and of others those that these name.`, (*Demo).watches},
+		{"What the agent watches",
+			`Besides Nodes and Namespaces, every agent watches ten of Calico's resources, three of them only for its node's plugins: these are the
+watches that the API server counts. (A fourth of each is kube-controller-manager's garbage collector's, a fifth of some kube-controllers';
+one of the pools is the API server's own, for node fencing.) For policies an agent watches its node's pods, and of others those that these
+name.`, (*Demo).watches},
 		{"BGP sessions", "Every agent has one BGP session with every other node, on port 179. A node announces its blocks.", (*Demo).sessions},
 		d.Encap.routes,
-		{"From node to node", `A second pod on node2, and a third on node1 that calls it. Time to live is 62 of 64: each node takes one, the tunnel none.`, (*Demo).traffic},
+		{"From node to node",
+			`A second pod on node2, and a third on node1 that calls it. Time to live is 62 of 64: each node takes one, the tunnel none.`,
+			(*Demo).traffic},
 		d.Encap.wire,
 		{"The pool", "The IPPool says all of it: range, block size, encapsulation, masquerading for what leaves the pool.", (*Demo).pool},
-		{"Deny all, then allow one", `A NetworkPolicy without rules: no pod may send to the namespace's pods; connections are dropped on the destination's node. A second one lets
-debug in, at one port; test-pod stays outside.`, (*Demo).policy},
+		{"Deny all, then allow one",
+			`A NetworkPolicy without rules: no pod may send to the namespace's pods; connections are dropped on the destination's node. A second one
+lets debug in, at one port; test-pod stays outside.`, (*Demo).policy},
 	}
 }
 
@@ -76,7 +91,9 @@ func (d *Demo) components(ctx context.Context) error {
 	if err := d.waitNodes(ctx); err != nil {
 		return err
 	}
-	out, err := d.kubectl(ctx, `kubectl get nodes,pods -n kube-system --no-headers -o custom-columns='KIND:.kind,NAME:.metadata.name,ADDRESS:.status.addresses[0].address,NODE:.spec.nodeName,READY:.status.conditions[?(@.type=="Ready")].status,NETWORK UNAVAILABLE:.status.conditions[?(@.type=="NetworkUnavailable")].status'`)
+	out, err := d.kubectl(ctx, `kubectl get nodes,pods -n kube-system --no-headers -o custom-columns='KIND:.kind,NAME:.metadata.name,`+
+		`ADDRESS:.status.addresses[0].address,NODE:.spec.nodeName,READY:.status.conditions[?(@.type=="Ready")].status,NETWORK `+
+		`UNAVAILABLE:.status.conditions[?(@.type=="NetworkUnavailable")].status'`)
 	if err != nil {
 		return err
 	}
@@ -138,7 +155,8 @@ func (d *Demo) conflist(ctx context.Context) error {
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
 		return fmt.Errorf("the conflist is no JSON: %w", err)
 	}
-	if len(list.Plugins) == 0 || list.Plugins[0].Type != "calico" || list.Plugins[0].IPAM.Type != "calico-ipam" || list.Plugins[0].Nodename != "node1" {
+	if len(list.Plugins) == 0 || list.Plugins[0].Type != "calico" || list.Plugins[0].IPAM.Type != "calico-ipam" ||
+		list.Plugins[0].Nodename != "node1" {
 		return errors.New("the conflist does not begin with calico and calico-ipam for node1")
 	}
 	return expectLines(files, 2, `^-rw------- 1 root root .*(10-calico\.conflist|calico-kubeconfig)$`)
@@ -190,7 +208,8 @@ func (d *Demo) blocks(ctx context.Context) error {
 }
 
 func (d *Demo) podAddress(ctx context.Context) error {
-	out, err := d.kubectl(ctx, `kubectl get pod test-pod --no-headers -o custom-columns='POD:.metadata.name,IP:.status.podIP,NODE:.spec.nodeName,ANNOTATED:.metadata.annotations.cni\.projectcalico\.org/podIP'`)
+	out, err := d.kubectl(ctx, `kubectl get pod test-pod --no-headers -o custom-columns='POD:.metadata.name,IP:.status.podIP,`+
+		`NODE:.spec.nodeName,ANNOTATED:.metadata.annotations.cni\.projectcalico\.org/podIP'`)
 	if err != nil {
 		return err
 	}
@@ -202,8 +221,9 @@ func (d *Demo) podAddress(ctx context.Context) error {
 }
 
 func (d *Demo) affinities(ctx context.Context) error {
-	out, err := d.kubectl(ctx, "kubectl get blockaffinities,ipamblocks --no-headers -o custom-columns="+
-		"'KIND:.kind,NODE:.spec.node,BLOCK:.spec.cidr,STATE:.spec.state,DELETED:.spec.deleted,AFFINITY:.spec.affinity,HANDLES:.spec.attributes[*].handle_id'")
+	out, err := d.kubectl(ctx, "kubectl get blockaffinities,ipamblocks --no-headers -o "+
+		"custom-columns='KIND:.kind,NODE:.spec.node,BLOCK:.spec.cidr,STATE:.spec.state,DELETED:.spec.deleted,"+
+		"AFFINITY:.spec.affinity,HANDLES:.spec.attributes[*].handle_id'")
 	if err != nil {
 		return err
 	}
@@ -211,7 +231,8 @@ func (d *Demo) affinities(ctx context.Context) error {
 	d.facts.blocks = columns(affinities)
 	errs := []error{expectLines(affinities, len(Nodes), `/26\s+confirmed\s+false\s+<none>\s+<none>\s*$`), expectLines(blocks, len(Nodes), `.`)}
 	for _, n := range Nodes {
-		errs = append(errs, expect(blocks, `^<none>\s+`+quote(d.facts.blocks[n])+`\s+<none>\s+(<none>|false)\s+host:`+n+`\s+\S*`+d.Encap.handle+n))
+		errs = append(errs,
+			expect(blocks, `^<none>\s+`+quote(d.facts.blocks[n])+`\s+<none>\s+(<none>|false)\s+host:`+n+`\s+\S*`+d.Encap.handle+n))
 	}
 	errs = append(errs, expect(blocks, `host:node1\s+\S*k8s-pod-network\.[0-9a-f]{64}`), inside(d.facts.podIP, d.facts.blocks["node1"]))
 	return errors.Join(errs...)
@@ -264,14 +285,15 @@ var watched = []string{
 }
 
 func (d *Demo) watches(ctx context.Context) error {
-	out, err := d.kubectl(ctx, `kubectl get --raw /metrics | sed -nE 's/^apiserver_longrunning_requests.*resource="(`+strings.Join(watched, "|")+`)".*verb="(WATCH)".* ([0-9]+)$/\1 \2 \3/p' | sort`)
+	out, err := d.kubectl(ctx, `kubectl get --raw /metrics | sed -nE 's/^apiserver_longrunning_requests.*resource="(`+
+		strings.Join(watched, "|")+`)".*verb="(WATCH)".* ([0-9]+)$/\1 \2 \3/p' | sort`)
 	if err != nil {
 		return err
 	}
 	errs := []error{expectLines(out, len(watched), `WATCH`)}
 	for _, resource := range watched {
-		// One each, perhaps the garbage collector's, and of some kube-controllers'. The API server's own is of the pools, which the
-		// fence's policy on the size of claims has as parameters.
+		// One each, perhaps the garbage collector's, and of some kube-controllers'. The API server's own is of the pools,
+		// which the fence's policy on the size of claims has as parameters.
 		most := len(Nodes) + 2
 		if resource == "ippools" {
 			most++
@@ -324,9 +346,8 @@ func (d *Demo) traffic(ctx context.Context) error {
 	}
 	return errors.Join(
 		inside(d.facts.pod2IP, d.facts.blocks["node2"]),
-		expect(out, `^test-pod\s+`+quote(d.facts.podIP)+`\s+node1\s*$`, `^test-pod2\s+`+quote(d.facts.pod2IP)+`\s+node2\s*$`, `^debug\s+\S+\s+node1\s*$`),
-		expect(said, `5 packets received, 0% packet loss`),
-		expectLines(said, 5, ` ttl=62 `),
+		expect(out, `^test-pod\s+`+quote(d.facts.podIP)+`\s+node1\s*$`, `^test-pod2\s+`+quote(d.facts.pod2IP)+`\s+node2\s*$`,
+			`^debug\s+\S+\s+node1\s*$`), expect(said, `5 packets received, 0% packet loss`), expectLines(said, 5, ` ttl=62 `),
 		expect(said, `^test-pod2$`))
 }
 

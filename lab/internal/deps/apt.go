@@ -24,8 +24,8 @@ func apt(ctx context.Context, log io.Writer, args ...string) error {
 	return Explain(run(ctx, log, "apt-get", append([]string{"-qq", "-o", "DPkg::Lock::Timeout=300"}, args...)...))
 }
 
-// run runs one of Debian's tools; its output is only in the error. Ctrl-C on a terminal does not reach it: it is interrupted once, when ctx
-// ends, and may finish its current step.
+// run runs one of Debian's tools; its output is only in the error. Ctrl-C on a terminal does not reach it: it is
+// interrupted once, when ctx ends, and may finish its current step.
 func run(ctx context.Context, log io.Writer, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")

@@ -1,5 +1,5 @@
-// Package deps lists the Debian packages that a lab needs, and installs missing ones without starting a service. A package that would conflict
-// with an installed one is unpacked into the lab's cache instead.
+// Package deps lists the Debian packages that a lab needs, and installs missing ones without starting a service. A
+// package that would conflict with an installed one is unpacked into the lab's cache instead.
 package deps
 
 import (
@@ -53,7 +53,8 @@ var Tests = []Need{
 // VM is the additional needs of a virtual machine.
 var VM = []Need{
 	{Package: "qemu-system-x86", Files: []string{"/usr/bin/qemu-system-x86_64"}},
-	{Package: "virtiofsd", Files: []string{"/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd", "/usr/bin/virtiofsd"}, Or: "qemu-system-common"},
+	{Package: "virtiofsd", Files: []string{"/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd", "/usr/bin/virtiofsd"},
+		Or: "qemu-system-common"},
 }
 
 // Places are the directories in which needs are searched.
@@ -214,8 +215,8 @@ func (n Need) available(ctx context.Context) string {
 // (https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt).
 const denyAll = "#!/bin/sh\n# Of Tortie's lab, while it installs packages.\nexit 101\n"
 
-// forbidServices prevents packages from starting their services: a lab runs containerd itself, in its nodes. An existing policy of the machine
-// is kept, unless it is this one, of a killed process.
+// forbidServices prevents packages from starting their services: a lab runs containerd itself, in its nodes. An
+// existing policy of the machine is kept, unless it is this one, of a killed process.
 func forbidServices(policy string) (restore func() error, err error) {
 	if b, err := os.ReadFile(policy); err == nil && string(b) == denyAll {
 		return func() error { return os.Remove(policy) }, nil

@@ -11,7 +11,8 @@ import (
 // Real messages of apt, with parts of their remedies.
 func TestExplain(t *testing.T) {
 	for output, remedy := range map[string]string{
-		"exit status 100: E: Failed to fetch http://deb.debian.org/debian/pool/main/s/sl/sl_5.02-1%2bb1_amd64.deb  Temporary failure resolving 'deb.debian.org'\nE: Unable": "with network",
+		"exit status 100: E: Failed to fetch http://deb.debian.org/debian/pool/main/s/sl/sl_5.02-1%2bb1_amd64.deb  Temporary failure resolving " +
+			"'deb.debian.org'\nE: Unable": "with network",
 		"E: Unable to locate package sl":                                                 "main section",
 		"E: Package 'quagga-core' has no installation candidate":                         "main section",
 		"E: You don't have enough free space in /var/cache/apt/archives/.":               "disk is full",
@@ -22,7 +23,8 @@ func TestExplain(t *testing.T) {
 			t.Errorf("error for %q is %q, want %q in one line", output, got, remedy)
 		}
 	}
-	for _, err := range []error{nil, errors.New("exit status 1: dpkg: error processing package x"), fmt.Errorf("Failed to fetch: %w", context.Canceled)} {
+	for _, err := range []error{nil, errors.New("exit status 1: dpkg: error processing package x"),
+		fmt.Errorf("Failed to fetch: %w", context.Canceled)} {
 		if got := Explain(err); !errors.Is(got, err) {
 			t.Errorf("error for %v is %v, want it unchanged", err, got)
 		}

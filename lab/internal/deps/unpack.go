@@ -39,7 +39,8 @@ func (n Need) unpack(ctx context.Context, cache string, log io.Writer) error {
 	return os.Rename(root, target)
 }
 
-// download downloads the package from this machine's sources or, if its release of Debian has it no longer, from the last one that had it.
+// download downloads the package from this machine's sources or, if its release of Debian has it no longer, from the
+// last one that had it.
 func (n Need) download(ctx context.Context, dir string, log io.Writer) (string, error) {
 	fmt.Fprintf(log, "deps: downloading %s %s\n", n.Package, n.Version)
 	own := aptDownload(ctx, dir, n)

@@ -18,8 +18,8 @@ import (
 // namespaces are in the order of entering: the mount namespace last, since it hides /proc.
 var namespaces = []string{"cgroup", "ipc", "uts", "net", "pid", "mnt"}
 
-// Run runs a program in the namespaces of a process, with its root directory, and waits for it. The path of cmd is looked up there if it has
-// no slash; its environment should have a PATH.
+// Run runs a program in the namespaces of a process, with its root directory, and waits for it. The path of cmd is
+// looked up there if it has no slash; its environment should have a PATH.
 func Run(ctx context.Context, pid int, name string, args []string, prepare func(*exec.Cmd)) error {
 	return thread.Run(func() error {
 		if err := enter(pid); err != nil {

@@ -18,7 +18,8 @@ type options struct {
 
 // NewCommand returns the command "etcd": it runs until its context ends (SIGTERM, SIGINT).
 //
-// Data is not fsynced: a lab lives only as long as its processes, and the fsync of a shared disk would dominate all timing.
+// Data is not fsynced: a lab lives only as long as its processes, and the fsync of a shared disk would dominate all
+// timing.
 func NewCommand() *cobra.Command {
 	var o options
 	c := &cobra.Command{

@@ -1,5 +1,5 @@
-// Package images writes container image archives for `ctr images import` and `docker load` without a container tool. The output is
-// reproducible.
+// Package images writes container image archives for `ctr images import` and `docker load` without a container tool.
+// The output is reproducible.
 package images
 
 import (
@@ -70,8 +70,8 @@ func Debug() (Image, error) {
 	return Image{Tag: DebugImage, Files: files, Cmd: []string{"/bin/sh"}}, nil
 }
 
-// agnhostTags are the releases that conformance suites of other projects ask for: Kubernetes', and network-policy-api's. Both run parts of it
-// that are the same in either.
+// agnhostTags are the releases that conformance suites of other projects ask for: Kubernetes', and
+// network-policy-api's. Both run parts of it that are the same in either.
 var agnhostTags = []string{"registry.k8s.io/e2e-test-images/agnhost:2.63.0", "registry.k8s.io/e2e-test-images/agnhost:2.45"}
 
 // Agnhost returns the image of pods of conformance suites, with the program that is its name and a shell.
@@ -138,7 +138,8 @@ func (i Image) Write(file string) error {
 	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	for _, part := range []File{{Path: configName, Content: config}, {Path: "layer.tar", Content: layer}, {Path: "manifest.json", Content: index}} {
+	for _, part := range []File{{Path: configName, Content: config}, {Path: "layer.tar", Content: layer},
+		{Path: "manifest.json", Content: index}} {
 		if err := put(w, part); err != nil {
 			return fmt.Errorf("write image %s: %w", i.Tag, err)
 		}

@@ -38,7 +38,8 @@ func entries(t *testing.T, r io.Reader) (map[string]string, []string) {
 	}
 }
 
-// The lab's tests import and run images; this test checks what an importer checks: names, digests, directories before their content.
+// The lab's tests import and run images; this test checks what an importer checks: names, digests, directories before
+// their content.
 func TestArchive(t *testing.T) {
 	image := Image{
 		Tag: "docker.io/tortie-net/x:1", Entrypoint: []string{"/a/b"},

@@ -1,4 +1,5 @@
-// Package kubeapi is a small client of a lab's API server for starting and describing a lab, so that the launcher does not link client-go.
+// Package kubeapi is a small client of a lab's API server for starting and describing a lab, so that the launcher does
+// not link client-go.
 package kubeapi
 
 import (
@@ -114,7 +115,8 @@ func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 	}
 	nodes := make([]Node, 0, len(list.Items))
 	for _, i := range list.Items {
-		n := Node{Name: i.Metadata.Name, Conditions: i.Status.Conditions, Kubelet: i.Status.NodeInfo.KubeletVersion, Runtime: i.Status.NodeInfo.ContainerRuntimeVersion}
+		n := Node{Name: i.Metadata.Name, Conditions: i.Status.Conditions, Kubelet: i.Status.NodeInfo.KubeletVersion,
+			Runtime: i.Status.NodeInfo.ContainerRuntimeVersion}
 		var addresses []string
 		for _, a := range i.Status.Addresses {
 			if a.Type == "InternalIP" {

@@ -1,8 +1,8 @@
 // Package netns creates, enters and removes network namespaces that files keep, as `ip netns` does.
 //
-// It owns the files that it is given. They are never in /run/netns: `ip netns add` mounts that directory over itself, after which what was
-// mounted there before can neither be seen nor removed, and `ip -all netns delete` removes all of it. It never changes the namespace of the
-// process: every change runs on an operating system thread of its own.
+// It owns the files that it is given. They are never in /run/netns: `ip netns add` mounts that directory over itself,
+// after which what was mounted there before can neither be seen nor removed, and `ip -all netns delete` removes all of
+// it. It never changes the namespace of the process: every change runs on an operating system thread of its own.
 package netns
 
 import (
@@ -97,8 +97,8 @@ func Enter(path string) error {
 // DialFunc is the type of a function that opens connections.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Dialer returns a function that connects from inside a namespace to an address given as IP:port. A socket stays in the namespace of its
-// creation, so the connection can be used anywhere.
+// Dialer returns a function that connects from inside a namespace to an address given as IP:port. A socket stays in the
+// namespace of its creation, so the connection can be used anywhere.
 func Dialer(path string) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		var c net.Conn

@@ -49,8 +49,8 @@ const (
 	configFile          = "node.json"
 )
 
-// DiskDir is the node's disk, which outlives its processes. It must not be on an overlay file system, which cannot hold upper layers of
-// another one.
+// DiskDir is the node's disk, which outlives its processes. It must not be on an overlay file system, which cannot hold
+// upper layers of another one.
 func DiskDir(dir string) string { return filepath.Join(dir, "disk") }
 
 // ConfigPath is the path of the first process' configuration.
@@ -117,12 +117,13 @@ func (c Config) hostsFile() string {
 	return b.String()
 }
 
-// restrict_oom_score_adj: without CAP_SYS_RESOURCE (a container, a restricted machine) runc could not lower the score of a
-// sandbox and dies with "can't get final child's PID from pipe: EOF".
+// restrict_oom_score_adj: without CAP_SYS_RESOURCE (a container, a restricted machine) runc could not lower the score
+// of a sandbox and dies with "can't get final child's PID from pipe: EOF".
 const containerdConfig = `version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper"]
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.aufs",
+    "io.containerd.snapshotter.v1.devmapper"]
 [grpc]
   address = "` + ContainerdSocket + `"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -163,7 +164,8 @@ state = "/run/containerd"
         SystemdCgroup = false
 `
 
-// Images are never pulled, so none may be garbage-collected. Sysctls and eviction concern the machine, which many nodes share.
+// Images are never pulled, so none may be garbage-collected. Sysctls and eviction concern the machine, which many nodes
+// share.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix://` + ContainerdSocket + `

@@ -14,7 +14,8 @@ import (
 // answerTime bounds one question.
 const answerTime = 5 * time.Second
 
-// Answers asks the container runtime behind a socket for its status, as the kubelet does, and returns nil if it answers. containerd listens before it can.
+// Answers asks the container runtime behind a socket for its status, as the kubelet does, and returns nil if it
+// answers. containerd listens before it can.
 func Answers(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

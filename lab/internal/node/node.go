@@ -1,7 +1,8 @@
 // Package node is the first process of a node's namespaces.
 //
-// It creates the node's root file system, in which the machine's programs are read-only and nothing of the machine is writable, starts
-// containerd, kubelet and kube-proxy there, and reaps orphans. A node has no pod network: /etc/cni/net.d is empty until a chart fills it.
+// It creates the node's root file system, in which the machine's programs are read-only and nothing of the machine is
+// writable, starts containerd, kubelet and kube-proxy there, and reaps orphans. A node has no pod network:
+// /etc/cni/net.d is empty until a chart fills it.
 package node
 
 import (
@@ -18,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/cgroup"
 )
 
-// CloneFlags are the namespaces that a node's first process must be started in, in addition to the network namespace. It creates its cgroup
-// namespace itself, once it is in the cgroup that becomes its root.
+// CloneFlags are the namespaces that a node's first process must be started in, in addition to the network namespace.
+// It creates its cgroup namespace itself, once it is in the cgroup that becomes its root.
 const CloneFlags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC
 
 // Names of the two stages of the first process: argv[0].
@@ -28,8 +29,8 @@ const (
 	InitName  = "tortie-lab-init"
 )
 
-// Enter is the first stage: it moves into the node's cgroup, creates the cgroup namespace and execs the second stage. It returns only on
-// error.
+// Enter is the first stage: it moves into the node's cgroup, creates the cgroup namespace and execs the second stage.
+// It returns only on error.
 func Enter(configPath string) error {
 	c, err := readConfig(configPath)
 	if err != nil {
@@ -50,7 +51,8 @@ func Enter(configPath string) error {
 	return unix.Exec("/proc/self/exe", []string{InitName, configPath}, os.Environ())
 }
 
-// Init is the second stage. It returns when a daemon of the node has exited, which ends the node; containerd is restarted instead.
+// Init is the second stage. It returns when a daemon of the node has exited, which ends the node; containerd is
+// restarted instead.
 func Init(ctx context.Context, configPath string) error {
 	c, err := readConfig(configPath)
 	if err != nil {

@@ -14,10 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper waits for all children. The first process of a PID namespace inherits all orphans (such as containerd's shims), so waiting for single
-// children, as os/exec does, is not enough, and both together would take each other's exit statuses.
+// reaper waits for all children. The first process of a PID namespace inherits all orphans (such as containerd's
+// shims), so waiting for single children, as os/exec does, is not enough, and both together would take each other's
+// exit statuses.
 type reaper struct {
-	// mu makes starting a child and recording its PID atomic, so that a child that exits at once is not taken for an orphan.
+	// mu makes starting a child and recording its PID atomic, so that a child that exits at once is not taken for an
+	// orphan.
 	mu      sync.Mutex
 	waiting map[int]chan string
 	child   chan struct{}
@@ -104,8 +106,8 @@ const (
 // settled is the minimum run time of a working containerd.
 const settled = 5 * time.Second
 
-// keepContainerd starts containerd, and restarts it whenever it exits, as systemd does. Its shims and their containers keep running. If it
-// exits at once it cannot work: that is reported, and ends the node.
+// keepContainerd starts containerd, and restarts it whenever it exits, as systemd does. Its shims and their containers
+// keep running. If it exits at once it cannot work: that is reported, and ends the node.
 func (r *reaper) keepContainerd(ended chan<- string) error {
 	start := func() (<-chan string, error) {
 		return r.start("containerd", "/usr/bin/containerd", []string{"--config", stateDir + "/containerd.toml"})

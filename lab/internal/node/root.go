@@ -94,10 +94,12 @@ func (r root) programs() error {
 			return err
 		}
 	}
-	return r.mkdir("root", "home", "mnt", "opt/cni/bin", "srv", "var/lib/cni", "var/cache", "var/spool", "var/tmp", "etc/cni/net.d", "etc/kubernetes")
+	return r.mkdir("root", "home", "mnt", "opt/cni/bin", "srv", "var/lib/cni", "var/cache", "var/spool", "var/tmp",
+		"etc/cni/net.d", "etc/kubernetes")
 }
 
-// mirror makes a file or directory of the machine visible in the node: a link is copied, anything else is bind-mounted read-only.
+// mirror makes a file or directory of the machine visible in the node: a link is copied, anything else is bind-mounted
+// read-only.
 func (r root) mirror(src, name string) error {
 	st, err := os.Lstat(src)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -239,7 +241,8 @@ func (r root) dev() error {
 			return err
 		}
 	}
-	links := map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+	links := map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
+		"stderr": "/proc/self/fd/2"}
 	for name, target := range links {
 		if err := os.Symlink(target, r.path("dev/"+name)); err != nil {
 			return err
@@ -291,8 +294,8 @@ func (r root) containerd() error {
 	return nil
 }
 
-// pivot makes the new root the root and unmounts the old one, with every mount of the machine and of other labs, which their owners could not
-// release otherwise.
+// pivot makes the new root the root and unmounts the old one, with every mount of the machine and of other labs, which
+// their owners could not release otherwise.
 func (r root) pivot() error {
 	const old = "old-root"
 	if err := r.mkdir(old); err != nil {

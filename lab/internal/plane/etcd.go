@@ -90,7 +90,8 @@ func (e *Etcd) KillServer(ctx context.Context) error {
 	return err
 }
 
-// StartServer restarts a killed etcd with the same port and data, and returns when it is healthy. A running one is left alone.
+// StartServer restarts a killed etcd with the same port and data, and returns when it is healthy. A running one is left
+// alone.
 func (e *Etcd) StartServer(ctx context.Context) error {
 	if e.member != nil {
 		return nil

@@ -25,8 +25,8 @@ const (
 	ServiceCIDR6 = "fd00:10:96::/112"
 )
 
-// etcdURL is a Unix socket in the working directory, so that no port is used and no other process reaches an etcd without authentication. etcd
-// requires the form host:port even for a socket; both are the name of the socket.
+// etcdURL is a Unix socket in the working directory, so that no port is used and no other process reaches an etcd
+// without authentication. etcd requires the form host:port even for a socket; both are the name of the socket.
 const etcdURL = "unix://client:0"
 
 // portAttempts is the number of attempts with another free port after a race for one.
@@ -212,8 +212,8 @@ func (p *Plane) KillServer(ctx context.Context) error {
 	return err
 }
 
-// StartServer restarts a killed kube-apiserver on the same port with the same credentials, and returns when it is ready. A running one is left
-// alone.
+// StartServer restarts a killed kube-apiserver on the same port with the same credentials, and returns when it is
+// ready. A running one is left alone.
 func (p *Plane) StartServer(ctx context.Context) error {
 	if p.server != nil {
 		return nil
@@ -288,9 +288,10 @@ func (p *Plane) controllerManagerFlags() []string {
 
 func (p *Plane) withKubeconfig(user string, more ...string) []string {
 	path := p.Kubeconfig(user)
-	// Port 0 disables the components' own endpoints, which are not used and would collide between labs on loopback. The default rate limits
-	// protect busy API servers; here they would be most of a start's time.
-	return append([]string{"--kubeconfig=" + path, "--secure-port=0", "--profiling=false", "--kube-api-qps=500", "--kube-api-burst=1000"}, more...)
+	// Port 0 disables the components' own endpoints, which are not used and would collide between labs on loopback. The
+	// default rate limits protect busy API servers; here they would be most of a start's time.
+	return append([]string{"--kubeconfig=" + path, "--secure-port=0", "--profiling=false", "--kube-api-qps=500", "--kube-api-burst=1000"},
+		more...)
 }
 
 func (p *Plane) writeCerts() error {

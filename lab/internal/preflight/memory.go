@@ -61,7 +61,8 @@ func memoryCgroups() ([]memoryCgroup, error) {
 	return nil, nil
 }
 
-// ownPath returns the process' cgroup from the lines of /proc/self/cgroup: ID:CONTROLLERS:PATH, without controllers in version 2.
+// ownPath returns the process' cgroup from the lines of /proc/self/cgroup: ID:CONTROLLERS:PATH, without controllers in
+// version 2.
 func ownPath(lines string, v2 bool) string {
 	for line := range strings.Lines(lines) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -72,8 +73,8 @@ func ownPath(lines string, v2 bool) string {
 	return "/"
 }
 
-// above returns a cgroup and its parents up to the mount point of the hierarchy. In a container the path may be relative to the host, and only
-// the container's own cgroup exists.
+// above returns a cgroup and its parents up to the mount point of the hierarchy. In a container the path may be
+// relative to the host, and only the container's own cgroup exists.
 func above(mount, path string, v2 bool) []memoryCgroup {
 	dir := filepath.Join(mount, path)
 	if _, err := os.Stat(dir); err != nil {

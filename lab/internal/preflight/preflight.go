@@ -1,5 +1,5 @@
-// Package preflight checks the requirements of a lab's command before it starts, and reports each missing one in a line with a remedy. It
-// changes nothing.
+// Package preflight checks the requirements of a lab's command before it starts, and reports each missing one in a line
+// with a remedy. It changes nothing.
 package preflight
 
 import (

@@ -23,7 +23,8 @@ var (
 // name is not a name that the kernel assigns.
 const name = "probe"
 
-// IPIP returns nil if a tunnel like the agent's can be created, possibly after loading the module, and ErrNoIPIP otherwise.
+// IPIP returns nil if a tunnel like the agent's can be created, possibly after loading the module, and ErrNoIPIP
+// otherwise.
 func IPIP(ctx context.Context) error {
 	link := &netlink.Iptun{LinkAttrs: netlink.NewLinkAttrs(), Local: net.IPv4(192, 0, 2, 1), Remote: net.IPv4(192, 0, 2, 2)}
 	link.Name = name

@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
-// A kernel with IPIP creates tunl0 in every network namespace (unless net.core.fb_tunnels_only_for_init_net is set): the probe must report
-// IPIP where it exists, and only where it can be created.
+// A kernel with IPIP creates tunl0 in every network namespace (unless net.core.fb_tunnels_only_for_init_net is set):
+// the probe must report IPIP where it exists, and only where it can be created.
 func TestIPIPAgreesWithTunl0(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("a network namespace is needed: run as root")

@@ -1,5 +1,5 @@
-// Package proc runs the processes of a lab: each logs to a file, may start in another network namespace or in namespaces of
-// its own, and dies with the process that started it.
+// Package proc runs the processes of a lab: each logs to a file, may start in another network namespace or in
+// namespaces of its own, and dies with the process that started it.
 package proc
 
 import (
@@ -56,8 +56,8 @@ type Process struct {
 	err error
 }
 
-// Spawner starts processes from one thread that never ends. The kernel sends the parent-death signal when the *thread* that forked ends, and
-// the Go runtime may end any other thread.
+// Spawner starts processes from one thread that never ends. The kernel sends the parent-death signal when the *thread*
+// that forked ends, and the Go runtime may end any other thread.
 type Spawner struct {
 	requests chan func()
 }
@@ -128,7 +128,8 @@ func startIn(name string, cmd *exec.Cmd) (err error) {
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err waits for the exit and returns an error with the exit status and the tail of the log, for a process that must not exit.
+// Err waits for the exit and returns an error with the exit status and the tail of the log, for a process that must not
+// exit.
 func (p *Process) Err() error {
 	<-p.done
 	state := "ended"

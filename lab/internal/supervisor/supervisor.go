@@ -1,8 +1,9 @@
-// Package supervisor runs a cluster in a process of its own, so that it does not outlive its launcher, however that ends.
+// Package supervisor runs a cluster in a process of its own, so that it does not outlive its launcher, however that
+// ends.
 //
-// The launcher starts the supervisor in a session of its own and holds a pipe to it. The first line in the pipe is the job. When the pipe is
-// closed, the supervisor stops everything, unless the launcher has detached before. The supervisor's children die with it, by the kernel's
-// parent-death signal.
+// The launcher starts the supervisor in a session of its own and holds a pipe to it. The first line in the pipe is the
+// job. When the pipe is closed, the supervisor stops everything, unless the launcher has detached before. The
+// supervisor's children die with it, by the kernel's parent-death signal.
 package supervisor
 
 import (
@@ -161,7 +162,8 @@ func released(in *bufio.Reader) bool {
 	return strings.TrimSpace(string(word)) == letGo
 }
 
-// watch returns when the cluster is to be stopped. The exit of a part is recorded once; the rest keeps running for inspection.
+// watch returns when the cluster is to be stopped. The exit of a part is recorded once; the rest keeps running for
+// inspection.
 func watch(ctx context.Context, c *cluster.Cluster) {
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
@@ -216,8 +218,8 @@ func Start(spec cluster.Spec) (*Launch, error) {
 	return l, nil
 }
 
-// WaitReady returns when the cluster is up; progress takes the stages until then. After an error the cluster and the supervisor have ended. When ctx ends the supervisor is
-// requested to stop everything.
+// WaitReady returns when the cluster is up; progress takes the stages until then. After an error the cluster and the
+// supervisor have ended. When ctx ends the supervisor is requested to stop everything.
 func (l *Launch) WaitReady(ctx context.Context, progress func(string)) error {
 	stop := context.AfterFunc(ctx, func() { l.pipe.Close() })
 	defer stop()

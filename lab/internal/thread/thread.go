@@ -1,4 +1,5 @@
-// Package thread runs functions on operating system threads of their own: namespaces belong to a thread, not to the process.
+// Package thread runs functions on operating system threads of their own: namespaces belong to a thread, not to the
+// process.
 package thread
 
 import (
@@ -7,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run runs f on a thread that ends with it, so that f may leave it in any namespace. Goroutines that f starts run on other threads.
+// Run runs f on a thread that ends with it, so that f may leave it in any namespace. Goroutines that f starts run on
+// other threads.
 func Run(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -16,8 +18,8 @@ func Run(f func() error) error {
 			done <- f() // the goroutine exits locked, which ends the thread
 			return
 		}
-		// The runtime cannot end a process' main thread: it would keep the namespace, and /proc/self would show it. While this goroutine waits
-		// on the main thread, the other one cannot run there.
+		// The runtime cannot end a process' main thread: it would keep the namespace, and /proc/self would show it. While
+		// this goroutine waits on the main thread, the other one cannot run there.
 		done <- Run(f)
 		runtime.UnlockOSThread()
 	}()

@@ -16,8 +16,9 @@ import (
 // birdPackages are BIRD 2's and those of the libraries that it needs, at the beginnings of lines.
 var birdPackages = regexp.MustCompile(`(?m)^(?:bird2|zlib1g|lib[a-z0-9.+-]+)$`)
 
-// FetchBIRD returns a directory with BIRD 2 of Debian's unstable release and its libraries, and one with BIRD 3, which needs the same. They are
-// unpacked and never installed: without these libraries they could not run beside those of this machine.
+// FetchBIRD returns a directory with BIRD 2 of Debian's unstable release and its libraries, and one with BIRD 3, which
+// needs the same. They are unpacked and never installed: without these libraries they could not run beside those of
+// this machine.
 func FetchBIRD(ctx context.Context, cache string, log io.Writer) (two, three string, err error) {
 	two, three = filepath.Join(cache, "newest-bird"), filepath.Join(cache, "newest-bird3")
 	lock, err := lockCache(cache)
@@ -50,8 +51,8 @@ func FetchBIRD(ctx context.Context, cache string, log io.Writer) (two, three str
 }
 
 func (a *apt) unpackWithLibraries(ctx context.Context, cache, dir string) error {
-	out, err := exec.CommandContext(ctx, "apt-cache", a.args("depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks",
-		"--no-replaces", "--no-enhances", "bird2")...).Output()
+	out, err := exec.CommandContext(ctx, "apt-cache", a.args("depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts",
+		"--no-breaks", "--no-replaces", "--no-enhances", "bird2")...).Output()
 	if err != nil {
 		return err
 	}

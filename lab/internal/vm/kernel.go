@@ -24,8 +24,8 @@ type Kernel struct {
 	Version, Image, Modules string
 }
 
-// kernelMeta is Debian's metapackage of the current kernel for virtual machines, which has IPIP, nftables and everything else that Tortie
-// needs.
+// kernelMeta is Debian's metapackage of the current kernel for virtual machines, which has IPIP, nftables and
+// everything else that Tortie needs.
 const kernelMeta = "linux-image-cloud-"
 
 // Source is where a kernel comes from.
@@ -45,7 +45,8 @@ func (s Source) prefix() string {
 	return "kernel-"
 }
 
-// FetchKernel returns the cached kernel of a source, or downloads Debian's package, which is unpacked and never installed.
+// FetchKernel returns the cached kernel of a source, or downloads Debian's package, which is unpacked and never
+// installed.
 func FetchKernel(ctx context.Context, cache string, from Source, log io.Writer) (*Kernel, error) {
 	if k, err := findKernel(cache, from); k != nil || err != nil {
 		return k, err
@@ -97,7 +98,8 @@ func findKernel(cache string, from Source) (*Kernel, error) {
 		}
 		for _, modules := range found {
 			version := filepath.Base(modules)
-			for _, image := range []string{filepath.Join(root, "boot", "vmlinuz-"+version), filepath.Join(modules, "vmlinuz")} { // moved in Debian 14
+			// moved in Debian 14
+			for _, image := range []string{filepath.Join(root, "boot", "vmlinuz-"+version), filepath.Join(modules, "vmlinuz")} {
 				if _, err := os.Stat(image); err == nil {
 					return &Kernel{Version: version, Image: image, Modules: modules}, nil
 				}
@@ -108,6 +110,9 @@ func findKernel(cache string, from Source) (*Kernel, error) {
 }
 
 func download(ctx context.Context, cache string, from Source, log io.Writer) error {
+	if runtime.GOARCH != "amd64" {
+		return fmt.Errorf("the virtual machine is for amd64, this is %s", runtime.GOARCH)
+	}
 	if !deps.HaveApt() {
 		return fmt.Errorf("this machine has no apt-get, as Debian and Ubuntu have: bring %s/%s* of one that has", cache, from.prefix())
 	}
@@ -116,12 +121,29 @@ func download(ctx context.Context, cache string, from Source, log io.Writer) err
 		return err
 	}
 	defer apt.close()
-	name, err := apt.kernelPackage(ctx, log)
-	if err != nil {
-		return err
+	return apt.fetchKernel(ctx, cache, from.prefix(), log)
+}
+
+// fetchKernel downloads the current kernel, after an update if the lists are missing, or older than the archive: that
+// keeps no package for which it has a newer version.
+func (a *apt) fetchKernel(ctx context.Context, cache, prefix string, log io.Writer) error {
+	fetch := func() error {
+		name, err := a.kernelPackage(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(log, "kernel: downloading %s\n", name)
+		return a.unpack(ctx, cache, a.parts(ctx, name), prefix+name)
 	}
-	fmt.Fprintf(log, "kernel: downloading %s\n", name)
-	return apt.unpack(ctx, cache, apt.parts(ctx, name), from.prefix()+name)
+	first := fetch()
+	if first == nil || ctx.Err() != nil {
+		return first
+	}
+	fmt.Fprintln(log, "kernel: apt-get update")
+	if err := proc.RunIn(ctx, "", "apt-get", a.args("-qq", "update")...); err != nil {
+		return errors.Join(first, err)
+	}
+	return fetch()
 }
 
 // unpack makes packages a directory of the cache.
@@ -150,7 +172,7 @@ func (a *apt) unpack(ctx context.Context, cache string, packages []string, targe
 	return os.Rename(root, filepath.Join(cache, target))
 }
 
-// apt is the machine's apt, or one with lists of its own for another release of Debian.
+// apt is the machine's apt, or one with lists of its own for another archive.
 type apt struct {
 	options []string
 	dir     string // of its own lists; empty: the machine's
@@ -158,28 +180,38 @@ type apt struct {
 
 // newApt reads unstable from the mirror that the machine uses.
 func newApt(ctx context.Context, cache string, from Source) (*apt, error) {
-	// Without apt's sandbox user, which may not be able to read the cache.
-	a := &apt{options: []string{"-o", "APT::Sandbox::User=root"}}
 	if from != Unstable {
-		return a, nil
+		return &apt{options: asRoot}, nil
 	}
-	mirror, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian", "Label: Debian").Output()
+	mirror, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI)",
+		"Created-By: Packages", "Origin: Debian", "Label: Debian").Output()
 	uri, _, _ := strings.Cut(string(mirror), "\n")
 	if err != nil || uri == "" {
 		uri = "http://deb.debian.org/debian"
 	}
-	if a.dir, err = os.MkdirTemp(cache, "apt-unstable-"); err != nil {
+	return ownApt(cache, "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "+uri+" sid main")
+}
+
+// asRoot does without apt's sandbox user, which may not be able to read the cache.
+var asRoot = []string{"-o", "APT::Sandbox::User=root"}
+
+// ownApt reads only the archive that a line of sources.list names.
+func ownApt(cache, source string) (_ *apt, err error) {
+	a := &apt{options: slices.Clone(asRoot)}
+	if a.dir, err = os.MkdirTemp(cache, "apt-"); err != nil {
 		return nil, err
 	}
 	list := filepath.Join(a.dir, "sources.list")
 	for name, value := range map[string]string{
-		"Dir::Etc::sourcelist": list, "Dir::Etc::sourceparts": "/dev/null", "Dir::State::lists": filepath.Join(a.dir, "lists"),
-		"Dir::Cache": filepath.Join(a.dir, "cache"), "Acquire::Languages": "none", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
+		"Dir::Etc::sourcelist": list, "Dir::Etc::sourceparts": "/dev/null",
+		"Dir::State::lists": filepath.Join(a.dir, "lists"), "Dir::Cache": filepath.Join(a.dir, "cache"),
+		"Acquire::Languages": "none", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
 	} {
 		a.options = append(a.options, "-o", name+"="+value)
 	}
-	err = errors.Join(os.MkdirAll(filepath.Join(a.dir, "lists", "partial"), 0o755), os.MkdirAll(filepath.Join(a.dir, "cache", "archives", "partial"), 0o755),
-		os.WriteFile(list, []byte("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "+uri+" sid main\n"), 0o644))
+	err = errors.Join(os.MkdirAll(filepath.Join(a.dir, "lists", "partial"), 0o755),
+		os.MkdirAll(filepath.Join(a.dir, "cache", "archives", "partial"), 0o755),
+		os.WriteFile(list, []byte(source+"\n"), 0o644))
 	if err != nil {
 		a.close()
 		return nil, err
@@ -213,23 +245,12 @@ var partLine = regexp.MustCompile(`(?m)^\s*Depends: (linux-(?:binary|modules)-[0
 
 var dependsLine = regexp.MustCompile(`(?m)^\s*Depends: (linux-image-[0-9]\S+)$`)
 
-// kernelPackage returns the kernel's package from apt, after an update if apt has no lists yet.
-func (a *apt) kernelPackage(ctx context.Context, log io.Writer) (string, error) {
-	if runtime.GOARCH != "amd64" {
-		return "", fmt.Errorf("the virtual machine is for amd64, this is %s", runtime.GOARCH)
-	}
+// kernelPackage returns the name of the package of the current kernel.
+func (a *apt) kernelPackage(ctx context.Context) (string, error) {
 	meta := kernelMeta + runtime.GOARCH
-	for attempt := 0; ; attempt++ {
-		out, err := exec.CommandContext(ctx, "apt-cache", a.args("depends", meta)...).Output()
-		if m := dependsLine.FindSubmatch(out); m != nil {
-			return string(m[1]), nil
-		}
-		if attempt > 0 {
-			return "", errors.Join(fmt.Errorf("apt knows no package that %s depends on", meta), err)
-		}
-		fmt.Fprintln(log, "kernel: apt-get update")
-		if err := proc.RunIn(ctx, "", "apt-get", a.args("-qq", "update")...); err != nil {
-			return "", err
-		}
+	out, err := exec.CommandContext(ctx, "apt-cache", a.args("depends", meta)...).Output()
+	if m := dependsLine.FindSubmatch(out); m != nil {
+		return string(m[1]), nil
 	}
+	return "", errors.Join(fmt.Errorf("apt knows no package that %s depends on", meta), err)
 }

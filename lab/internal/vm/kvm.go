@@ -17,9 +17,10 @@ import (
 // kvmBound is the longest boot on KVM that counts: the kernel comes up in about a second, on a busy machine in a few.
 const kvmBound = 10 * time.Second
 
-// FindKVM reports whether the kernel comes up on this machine's KVM. It boots a virtual machine that runs nothing, and remembers the answer in
-// the cache until this machine boots again or has another qemu. That /dev/kvm opens is not enough: on some machines, most of them virtual
-// themselves, qemu then aborts, or the kernel never gets to its first process.
+// FindKVM reports whether the kernel comes up on this machine's KVM. It boots a virtual machine that runs nothing, and
+// remembers the answer in the cache until this machine boots again or has another qemu. That /dev/kvm opens is not
+// enough: on some machines, most of them virtual themselves, qemu then aborts, or the kernel never gets to its first
+// process.
 func FindKVM(ctx context.Context, cache string, kernel *Kernel, init string, log io.Writer) (bool, error) {
 	qemu, err := findQEMU()
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// emulated stands for a machine whose KVM works: the same boot, without the device. Any file that opens takes the device's place.
+// emulated stands for a machine whose KVM works: the same boot, without the device. Any file that opens takes the
+// device's place.
 func emulated(t *testing.T) (kvm, Machine) {
 	t.Helper()
 	m, _ := machine(t, "")

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// NetworkModules are the kernel modules that Tortie's packages use: a virtual machine does not load modules on demand, so each expression of
-// any nftables rule is listed (including kube-proxy's reject and fib).
+// NetworkModules are the kernel modules that Tortie's packages use: a virtual machine does not load modules on demand,
+// so each expression of any nftables rule is listed (including kube-proxy's reject and fib).
 var NetworkModules = []string{
 	"veth", "ipip", "ip6_tunnel", "sit", "vxlan", "wireguard", "bridge", "br_netfilter", "dummy", "ifb", "tun",
 	"nf_tables", "nf_conntrack", "nf_conntrack_netlink", "nft_chain_nat", "nft_ct", "nft_fib_inet", "nft_fib_ipv4", "nft_fib_ipv6",
@@ -24,7 +24,8 @@ var NetworkModules = []string{
 	"sctp",
 }
 
-// partOf are modules that newer kernels have as a part of another one or, without one, of the kernel itself, whose package lists none of these.
+// partOf are modules that newer kernels have as a part of another one or, without one, of the kernel itself, whose
+// package lists none of these.
 var partOf = map[string]string{"nft_objref": "nf_tables", "virtio_pci": "", "virtiofs": ""}
 
 // sharedRootModules are needed for the shared root file system.
@@ -50,7 +51,8 @@ func (m module) content() ([]byte, error) {
 	return out, nil
 }
 
-// depends returns the modules that must be loaded before this one, from the object's .modinfo, so that depmod is not needed.
+// depends returns the modules that must be loaded before this one, from the object's .modinfo, so that depmod is not
+// needed.
 func (m module) depends() ([]string, error) {
 	b, err := m.content()
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package vm runs one program in a virtual machine with Debian's kernel, for machines whose own kernel lacks IPIP.
 //
-// It starts qemu, with KVM where the kernel comes up on it, and virtiofsd, and owns a temporary directory. It needs no image, no network and,
-// unless the machine's files are shared, no root.
+// It starts qemu, with KVM where the kernel comes up on it, and virtiofsd, and owns a temporary directory. It needs no
+// image, no network and, unless the machine's files are shared, no root.
 package vm
 
 import (
@@ -32,8 +32,8 @@ type Machine struct {
 	Files map[string]string
 	// Links are symbolic links in the initial file system and their targets.
 	Links map[string]string
-	// Counting makes time in the machine the number of instructions of its one processor, in nanoseconds: what else this machine does changes no
-	// measured time. It knows no caches.
+	// Counting makes time in the machine the number of instructions of its one processor, in nanoseconds: what else this
+	// machine does changes no measured time. It knows no caches.
 	Counting bool
 	// KVM takes this machine's processors in place of emulated ones, unless Counting: FindKVM tells where that works.
 	KVM bool
@@ -173,12 +173,13 @@ func (r *runner) serve(ctx context.Context, tag, dir, cache string) error {
 	})
 }
 
-// virtiofsd returns the command that shares a directory. Debian 12 has it in qemu's package; from Debian 13 on it is a package of its own,
-// with other flags.
+// virtiofsd returns the command that shares a directory. Debian 12 has it in qemu's package; from Debian 13 on it is a
+// package of its own, with other flags.
 func virtiofsd(socket, dir, cache string) (string, []string, error) {
 	const part = "/usr/lib/qemu/virtiofsd"
 	if _, err := os.Stat(part); err == nil {
-		return part, []string{"--socket-path=" + socket, "-o", "source=" + dir, "-o", "cache=" + cache, "-o", "sandbox=chroot", "-o", "xattr"}, nil
+		return part, []string{"--socket-path=" + socket, "-o", "source=" + dir, "-o", "cache=" + cache, "-o",
+			"sandbox=chroot", "-o", "xattr"}, nil
 	}
 	for _, own := range []string{"/usr/libexec/virtiofsd", "/usr/bin/virtiofsd"} {
 		if _, err := os.Stat(own); err == nil {
@@ -198,7 +199,8 @@ func (r *runner) boot(ctx context.Context) error {
 		return err
 	}
 	defer console.Close()
-	p, err := r.spawner.Start(proc.Spec{Name: "qemu-system-x86_64", Path: qemu, Args: r.qemuArgs(), Stdout: out, Log: r.path("qemu.log"), Attr: ownGroup})
+	p, err := r.spawner.Start(proc.Spec{Name: "qemu-system-x86_64", Path: qemu, Args: r.qemuArgs(), Stdout: out,
+		Log: r.path("qemu.log"), Attr: ownGroup})
 	out.Close()
 	if err != nil {
 		return err
@@ -242,7 +244,8 @@ func (m Machine) processors() []string {
 	switch {
 	case m.Counting:
 		return []string{"-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=off",
-			// What the guest takes for chance and for the date is the same in each run: a hash table's collisions are instructions, too.
+			// What the guest takes for chance and for the date is the same in each run: a hash table's collisions are
+			// instructions, too.
 			"-seed", "1", "-rtc", "base=2026-01-01T00:00:00,clock=vm"}
 	case m.KVM:
 		return []string{"-accel", "kvm", "-smp", "2"}
@@ -251,7 +254,8 @@ func (m Machine) processors() []string {
 }
 
 func (r *runner) shareArgs(tag string) []string {
-	return []string{"-chardev", "socket,id=" + tag + ",path=" + r.path(tag+".sock"), "-device", "vhost-user-fs-pci,chardev=" + tag + ",tag=" + tag}
+	return []string{"-chardev", "socket,id=" + tag + ",path=" + r.path(tag+".sock"), "-device",
+		"vhost-user-fs-pci,chardev=" + tag + ",tag=" + tag}
 }
 
 // result reads vminit's result from the second serial port.

@@ -46,7 +46,8 @@ func machine(t *testing.T, script string) (Machine, *bytes.Buffer) {
 }
 
 func TestProgramAndItsExitCode(t *testing.T) {
-	m, console := machine(t, `echo "$WORD in $(busybox pwd)"; busybox ip link show tunl0 && busybox ls /modules/order && echo "exit 0"; exit 7`)
+	m, console := machine(t,
+		`echo "$WORD in $(busybox pwd)"; busybox ip link show tunl0 && busybox ls /modules/order && echo "exit 0"; exit 7`)
 	code, err := m.Run(t.Context())
 	if err != nil || code != 7 {
 		t.Fatalf("exit code %d, %v; console:\n%s", code, err, console)
@@ -121,7 +122,8 @@ func TestTempDirsOfKilledRunsGo(t *testing.T) {
 // The launcher's files are readable, one directory is writable, and nothing else on the machine changes.
 func TestSharedRoot(t *testing.T) {
 	out, other := t.TempDir(), t.TempDir()
-	m, console := machine(t, `echo written > `+out+`/file && echo lost > `+other+`/file && cat /etc/debian_version && cat /sys/fs/cgroup/cgroup.controllers`)
+	m, console := machine(t,
+		`echo written > `+out+`/file && echo lost > `+other+`/file && cat /etc/debian_version && cat /sys/fs/cgroup/cgroup.controllers`)
 	m.SharedRoot, m.Dir, m.Files = true, "/", nil
 	m.Program, m.Args = "/bin/sh", m.Args[1:]
 	m.Env = []string{"PATH=/usr/bin:/bin"}

@@ -1,5 +1,5 @@
-// Package vmproto is the protocol between the launcher of a virtual machine and the machine's first process. It has only names and data, as
-// both sides link it.
+// Package vmproto is the protocol between the launcher of a virtual machine and the machine's first process. It has
+// only names and data, as both sides link it.
 package vmproto
 
 // Paths in the initial file system.
@@ -20,13 +20,14 @@ const ResultFormat = "exit %d\n"
 
 // Config is the configuration of a virtual machine.
 type Config struct {
-	// Program is run with Args, Env and in Dir; its exit ends the machine. Without one the machine ends, with 0, as soon as it is up.
+	// Program is run with Args, Env and in Dir; its exit ends the machine. Without one the machine ends, with 0, as soon
+	// as it is up.
 	Program string
 	Args    []string
 	Env     []string
 	Dir     string
-	// SharedRoot makes the launcher's root directory the root, under an overlay in memory for all writes. Otherwise the root is the initial
-	// file system.
+	// SharedRoot makes the launcher's root directory the root, under an overlay in memory for all writes. Otherwise the
+	// root is the initial file system.
 	SharedRoot bool
 	// Shares are writable directories of the launcher, by tag.
 	Shares map[string]string

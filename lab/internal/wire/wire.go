@@ -1,5 +1,5 @@
-// Package wire connects the network namespaces of a lab: a bridge in the control plane's, a veth pair to each node. It is the only package of
-// the lab that uses netlink, and it never changes the machine's own namespace.
+// Package wire connects the network namespaces of a lab: a bridge in the control plane's, a veth pair to each node. It
+// is the only package of the lab that uses netlink, and it never changes the machine's own namespace.
 package wire
 
 import (
@@ -23,16 +23,16 @@ const BridgeName = "underlay"
 // uplink is the node's interface on the underlay.
 const uplink = "eth0"
 
-// sysctls are those of a freshly installed Debian. A new network namespace would inherit the machine's, so that a lab's result would depend on
-// them, such as on forwarding.
+// sysctls are those of a freshly installed Debian. A new network namespace would inherit the machine's, so that a lab's
+// result would depend on them, such as on forwarding.
 var sysctls = map[string]string{
 	"net/ipv4/ip_forward":             "0",
 	"net/ipv4/conf/all/rp_filter":     "0",
 	"net/ipv4/conf/default/rp_filter": "2",
 }
 
-// hubSysctls are those of the control plane's namespace. A node that forwards to a pod of another node sends an ICMP redirect, which would be
-// cached longer than the pod's address exists.
+// hubSysctls are those of the control plane's namespace. A node that forwards to a pod of another node sends an ICMP
+// redirect, which would be cached longer than the pod's address exists.
 var hubSysctls = map[string]string{
 	"net/ipv4/conf/all/accept_redirects":     "0",
 	"net/ipv4/conf/default/accept_redirects": "0",
@@ -110,7 +110,8 @@ func Detach(hub, port string) error {
 	return nil
 }
 
-// hardwareAddr derives the MAC address from the IP address, so that it survives a restart of the node: others have cached it.
+// hardwareAddr derives the MAC address from the IP address, so that it survives a restart of the node: others have
+// cached it.
 func (n Node) hardwareAddr() net.HardwareAddr {
 	ip := n.Addrs[0].Addr().As4()
 	return append(net.HardwareAddr{0x02, 0}, ip[:]...)

@@ -1,4 +1,5 @@
-// Command chained is a CNI plugin for the middle of a list: it insists on the result of the plugin before it, and passes that on.
+// Command chained is a CNI plugin for the middle of a list: it insists on the result of the plugin before it, and
+// passes that on.
 package main
 
 import (

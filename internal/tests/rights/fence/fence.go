@@ -1,6 +1,7 @@
-// Package fence is the permission model, as data: what a node's tokens may read and write, and the host access of its containers. The chart's
-// roles, policies and pods enforce it; the tests of internal/tests/rights compare it with the chart and with an API server, and
-// docs/security.md contains its lists, docs/fence.csv its table. No program imports it.
+// Package fence is the permission model, as data: what a node's tokens may read and write, and the host access of its
+// containers. The chart's roles, policies and pods enforce it; the tests of internal/tests/rights compare it with the
+// chart and with an API server, and docs/security.md contains its lists, docs/fence.csv its table. No program imports
+// it.
 package fence
 
 import (
@@ -49,8 +50,9 @@ type Field struct {
 	Path []string
 	// Condition restricts its values; it is prose for docs/fence.csv.
 	Condition string
-	// Good are values that a write may set, Bad are examples of others. In texts, {thief} is the node of the token and {victim} another node.
-	// A field without good values changes together with others only, as the rule's Condition states.
+	// Good are values that a write may set, Bad are examples of others. In texts, {thief} is the node of the token and
+	// {victim} another node. A field without good values changes together with others only, as the rule's Condition
+	// states.
 	Good, Bad []any
 }
 
@@ -74,10 +76,12 @@ func texts(all ...string) []any {
 }
 
 var (
-	metadata = Field{Path: annotation(names.AnnotationMetadata), Condition: "at most 1,024 characters", Good: texts("{}", `{"labels":{}}`), Bad: texts(long)}
+	metadata = Field{Path: annotation(names.AnnotationMetadata), Condition: "at most 1,024 characters",
+		Good: texts("{}", `{"labels":{}}`), Bad: texts(long)}
 
 	affinityFields = []Field{
-		{Path: at("spec.state"), Condition: "pending, confirmed or pendingDeletion", Good: texts("pending", "confirmed", "pendingDeletion"), Bad: texts("", "x", long)},
+		{Path: at("spec.state"), Condition: "pending, confirmed or pendingDeletion", Good: texts("pending", "confirmed", "pendingDeletion"),
+			Bad: texts("", "x", long)},
 		{Path: at("spec.type"), Condition: "host or empty", Good: texts("", "host"), Bad: texts("virtual", "x")},
 		{Path: at("spec.deleted"), Condition: "false or empty", Good: texts("", "false"), Bad: texts("true", "x")},
 		{Path: label(names.LabelHostnameHash), Good: texts("x")},
@@ -95,10 +99,12 @@ var (
 			Bad: []any{[]any{}, []any{map[string]any{"handle_id": long}}},
 		},
 		{Path: at("spec.sequenceNumber"), Condition: "one more", Bad: []any{int64(0), int64(7), int64(1<<63 - 1)}},
-		{Path: at("spec.sequenceNumberForAllocation"), Condition: "of addresses that this write assigns", Bad: []any{map[string]any{}, map[string]any{"x": int64(1)}}},
+		{Path: at("spec.sequenceNumberForAllocation"), Condition: "of addresses that this write assigns",
+			Bad: []any{map[string]any{}, map[string]any{"x": int64(1)}}},
 	}
 	newBlockFields = append(slices.DeleteFunc(slices.Clone(ownBlockFields), func(f Field) bool { return f.name() == "sequenceNumber" }),
-		Field{Path: at("spec.sequenceNumber"), Condition: "less than 2^62", Good: []any{int64(0), int64(1 << 61)}, Bad: []any{int64(-1), int64(1 << 62), int64(1<<63 - 1)}})
+		Field{Path: at("spec.sequenceNumber"), Condition: "less than 2^62", Good: []any{int64(0), int64(1 << 61)},
+			Bad: []any{int64(-1), int64(1 << 62), int64(1<<63 - 1)}})
 	ownBlockFields = append([]Field{
 		{Path: at("spec.affinity"), Condition: "host:NODE of the own node, or none", Bad: texts("host:{victim}", "virtual:load-balancer", "x")},
 		{Path: at("spec.affinityClaimTime"), Good: texts("2026-02-02T03:04:05Z"), Bad: texts("x")},
@@ -106,23 +112,29 @@ var (
 	}, blockFields...)
 
 	handleFields = []Field{
-		{Path: at("spec.block"), Condition: "at most 64 CIDRs, each with 0 to 4,096 addresses", Good: []any{map[string]any{}, map[string]any{"10.99.0.0/28": int64(2)}}, Bad: []any{
-			map[string]any{"x": int64(1)}, map[string]any{"10.99.0.0/28": int64(-1)}, map[string]any{"10.99.0.0/28": int64(4097)}, many(65),
-		}},
+		{Path: at("spec.block"), Condition: "at most 64 CIDRs, each with 0 to 4,096 addresses",
+			Good: []any{map[string]any{}, map[string]any{"10.99.0.0/28": int64(2)}}, Bad: []any{
+				map[string]any{"x": int64(1)}, map[string]any{"10.99.0.0/28": int64(-1)}, map[string]any{"10.99.0.0/28": int64(4097)}, many(65),
+			}},
 		{Path: annotation(names.AnnotationNode), Condition: "the own node", Good: texts("{thief}"), Bad: texts("{victim}", long)},
 		metadata,
 	}
 
-	address4 = texts("x", "", "192.0.2.1", "2001:db8::1/64", "127.0.0.1/8", "0.0.0.0/0", "224.0.0.1/4", "192.0.2.1/33", " 192.0.2.1/24", "::ffff:192.0.2.1/120", long)
-	tunnel4  = texts("x", "", "10.99.0.1/32", "fd00::1", "127.0.0.1", "0.0.0.0", "224.0.0.1", long)
-	tunnel6  = texts("x", "", "10.99.0.1", "fd00::1/128", "::1", "ff02::1", long)
-	keys     = texts("AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAI=")
-	notKeys  = texts("x", "", "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAJ=", "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAIA", "\nAQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAI=", long)
+	address4 = texts("x", "", "192.0.2.1", "2001:db8::1/64", "127.0.0.1/8", "0.0.0.0/0", "224.0.0.1/4", "192.0.2.1/33", " 192.0.2.1/24",
+		"::ffff:192.0.2.1/120", long)
+	tunnel4 = texts("x", "", "10.99.0.1/32", "fd00::1", "127.0.0.1", "0.0.0.0", "224.0.0.1", long)
+	tunnel6 = texts("x", "", "10.99.0.1", "fd00::1/128", "::1", "ff02::1", long)
+	keys    = texts("AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAI=")
+	notKeys = texts("x", "", "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAJ=", "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAIA",
+		"\nAQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAI=", long)
 
 	nodeFields = []Field{
-		{Path: annotation(api.AnnotationIPv4Address), Condition: "an IPv4 address with the length of its network", Good: texts("192.0.2.1/24", "10.0.0.9/32"), Bad: address4},
-		{Path: annotation(api.AnnotationIPv6Address), Condition: "an IPv6 address with the length of its network", Good: texts("2001:db8::1/64", "fe80::1/64"), Bad: texts("x", "", "2001:db8::1", "192.0.2.1/24", "::1/128", "ff02::1/64", long)},
-		{Path: annotation(api.AnnotationASNumber), Condition: "a number", Good: texts("64512", "4294967295"), Bad: texts("", "x", "-1", "1.2", long)},
+		{Path: annotation(api.AnnotationIPv4Address), Condition: "an IPv4 address with the length of its network",
+			Good: texts("192.0.2.1/24", "10.0.0.9/32"), Bad: address4},
+		{Path: annotation(api.AnnotationIPv6Address), Condition: "an IPv6 address with the length of its network",
+			Good: texts("2001:db8::1/64", "fe80::1/64"), Bad: texts("x", "", "2001:db8::1", "192.0.2.1/24", "::1/128", "ff02::1/64", long)},
+		{Path: annotation(api.AnnotationASNumber), Condition: "a number", Good: texts("64512", "4294967295"),
+			Bad: texts("", "x", "-1", "1.2", long)},
 		{Path: annotation(api.AnnotationIPv4TunnelAddr), Condition: "an IPv4 address", Good: texts("10.99.0.1"), Bad: tunnel4},
 		{Path: annotation(api.AnnotationIPv4VXLANAddr), Condition: "an IPv4 address", Good: texts("10.99.0.1"), Bad: tunnel4},
 		{Path: annotation(api.AnnotationIPv6VXLANAddr), Condition: "an IPv6 address", Good: texts("fd00::1"), Bad: tunnel6},
@@ -132,28 +144,38 @@ var (
 		{Path: annotation(api.AnnotationWireGuardKeyV6), Condition: "a key of 32 bytes in base64", Good: keys, Bad: notKeys},
 		{Path: annotation(api.AnnotationWireGuardNextKey), Condition: "a key of 32 bytes in base64", Good: keys, Bad: notKeys},
 		{Path: annotation(api.AnnotationWireGuardNextKeyV6), Condition: "a key of 32 bytes in base64", Good: keys, Bad: notKeys},
-		{Path: annotation(api.AnnotationReflection), Condition: "client, reflector or retiring", Good: texts("client", "reflector", "retiring"), Bad: texts("", "x", long)},
-		{Path: at("status.conditions"), Condition: "NetworkUnavailable alone, once: CalicoIsUp or CalicoIsDown, with at most 512 characters", Good: []any{
-			condition("NetworkUnavailable", "False", "CalicoIsUp", "up"), condition("NetworkUnavailable", "True", "CalicoIsDown", "down"),
-		}, Bad: []any{
-			condition("Ready", "False", "CalicoIsUp", "up"), condition("NetworkUnavailable", "Unknown", "CalicoIsUp", "up"), condition("NetworkUnavailable", "False", "x", "up"),
-			condition("NetworkUnavailable", "False", "CalicoIsUp", long), condition("networkUnavailable", "False", "CalicoIsUp", "up"), condition("Other", "True", "CalicoIsUp", "up"),
-		}},
+		{Path: annotation(api.AnnotationReflection), Condition: "client, reflector or retiring", Good: texts("client", "reflector", "retiring"),
+			Bad: texts("", "x", long)},
+		{Path: at("status.conditions"),
+			Condition: "NetworkUnavailable alone, once: CalicoIsUp or CalicoIsDown, with at most 512 characters", Good: []any{
+				condition("NetworkUnavailable", "False", "CalicoIsUp", "up"), condition("NetworkUnavailable", "True", "CalicoIsDown", "down"),
+			}, Bad: []any{
+				condition("Ready", "False", "CalicoIsUp", "up"), condition("NetworkUnavailable", "Unknown", "CalicoIsUp", "up"),
+				condition("NetworkUnavailable", "False", "x", "up"),
+				condition("NetworkUnavailable", "False", "CalicoIsUp", long), condition("networkUnavailable", "False", "CalicoIsUp", "up"),
+				condition("Other", "True", "CalicoIsUp", "up"),
+			}},
 	}
 
 	podFields = []Field{
 		{Path: annotation(api.AnnotationPodIP), Condition: "CIDRs", Good: texts("", "10.99.0.1/32"), Bad: texts("x", "10.99.0.1", long)},
-		{Path: annotation(api.AnnotationPodIPs), Condition: "CIDRs", Good: texts("", "10.99.0.1/32", "10.99.0.1/32,fd00::1/128"), Bad: texts("x", "10.99.0.1/32,x", long)},
-		{Path: annotation(api.AnnotationContainerID), Condition: "at most 253 letters, digits, dots and dashes", Good: texts("", "3f1d9c8a"), Bad: texts("a/b", "a b", long)},
+		{Path: annotation(api.AnnotationPodIPs), Condition: "CIDRs", Good: texts("", "10.99.0.1/32", "10.99.0.1/32,fd00::1/128"),
+			Bad: texts("x", "10.99.0.1/32,x", long)},
+		{Path: annotation(api.AnnotationContainerID), Condition: "at most 253 letters, digits, dots and dashes", Good: texts("", "3f1d9c8a"),
+			Bad: texts("a/b", "a b", long)},
 	}
 
 	eventFields = []Field{
-		{Path: at("involvedObject"), Condition: "a Node or an object of crd.projectcalico.org/v1: its apiVersion, kind, name and uid, of at most 253 characters each", Good: []any{
-			node("{victim}"), map[string]any{"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "name": "x", "uid": "1"},
-		}, Bad: []any{
-			map[string]any{"apiVersion": "v1", "kind": "Secret", "name": "x"}, map[string]any{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "x"}, node(long),
-			map[string]any{"apiVersion": "v1", "kind": "Node", "name": "x", "fieldPath": "x"}, map[string]any{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": long},
-		}},
+		{Path: at("involvedObject"),
+			Condition: "a Node or an object of crd.projectcalico.org/v1: its apiVersion, kind, name and uid, of at most 253 characters each",
+			Good: []any{
+				node("{victim}"), map[string]any{"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "name": "x", "uid": "1"},
+			}, Bad: []any{
+				map[string]any{"apiVersion": "v1", "kind": "Secret", "name": "x"},
+				map[string]any{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "x"}, node(long),
+				map[string]any{"apiVersion": "v1", "kind": "Node", "name": "x", "fieldPath": "x"},
+				map[string]any{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": long},
+			}},
 		{Path: at("type"), Condition: "Warning or Normal", Good: texts("Warning", "Normal"), Bad: texts("x", long)},
 		{Path: at("reason"), Condition: "at most 128 characters", Good: texts("BGPPortTaken"), Bad: texts(long)},
 		{Path: at("message"), Condition: "at most 1,024 characters", Good: texts("x"), Bad: texts(long)},
@@ -165,7 +187,8 @@ var (
 	}
 
 	informationFields = []Field{
-		{Path: at("spec.clusterType"), Condition: "what was there, and more; a list of at most 256 characters", Good: texts("k8s,bgp,kdd", "typha,k8s,bgp"), Bad: texts("", "kdd", "k8s", "k8s,bgp,<x>", "k8s,bgp,"+long)},
+		{Path: at("spec.clusterType"), Condition: "what was there, and more; a list of at most 256 characters",
+			Good: texts("k8s,bgp,kdd", "typha,k8s,bgp"), Bad: texts("", "kdd", "k8s", "k8s,bgp,<x>", "k8s,bgp,"+long)},
 		metadata,
 	}
 )
@@ -199,35 +222,48 @@ var Rules = []Rule{
 		Condition: "named after its range, of the size that its pool says, whole, and without addresses of other nodes"},
 	{Accounts: both, Verbs: verbs("update"), Resource: "ipamblocks.crd.projectcalico.org", Whose: Own, Fields: ownBlockFields,
 		Condition: "addresses that other nodes hold stay theirs, and the block whole and in order"},
-	{Accounts: both, Verbs: verbs("delete"), Resource: "ipamblocks.crd.projectcalico.org", Whose: Own, Condition: "if no other node holds an address in it"},
-	{Accounts: both, Verbs: verbs("update"), Resource: "ipamblocks.crd.projectcalico.org", Whose: Nobodys, Fields: blockFields, Condition: "as the own one, which it may become"},
-	{Accounts: both, Verbs: verbs("delete"), Resource: "ipamblocks.crd.projectcalico.org", Whose: Nobodys, Condition: "if no other node holds an address in it"},
+	{Accounts: both, Verbs: verbs("delete"), Resource: "ipamblocks.crd.projectcalico.org", Whose: Own,
+		Condition: "if no other node holds an address in it"},
+	{Accounts: both, Verbs: verbs("update"), Resource: "ipamblocks.crd.projectcalico.org", Whose: Nobodys, Fields: blockFields,
+		Condition: "as the own one, which it may become"},
+	{Accounts: both, Verbs: verbs("delete"), Resource: "ipamblocks.crd.projectcalico.org", Whose: Nobodys,
+		Condition: "if no other node holds an address in it"},
 	{Accounts: both, Verbs: verbs("update"), Resource: "ipamblocks.crd.projectcalico.org", Whose: Others, Fields: blockFields,
 		Condition: "addresses that the node holds or takes: free ones, and those that have cooled down"},
 	{Accounts: both, Verbs: verbs("create"), Resource: "ipamhandles.crd.projectcalico.org", Whose: Own, Fields: handleFields,
 		Condition: "named as its ID in lower case; the name of a tunnel's is of the node whose tunnel it is, and its ID has no capitals"},
 	{Accounts: both, Verbs: verbs("update"), Resource: "ipamhandles.crd.projectcalico.org", Whose: Own, Fields: handleFields},
 	{Accounts: both, Verbs: verbs("delete"), Resource: "ipamhandles.crd.projectcalico.org", Whose: Own},
-	{Accounts: both, Verbs: verbs("create", "update"), Resource: "ipamhandles.crd.projectcalico.org", Whose: Nobodys, Fields: handleFields, Condition: "as Calico writes them, without the annotation"},
-	{Accounts: both, Verbs: verbs("delete"), Resource: "ipamhandles.crd.projectcalico.org", Whose: Nobodys, Condition: "as Calico writes them, without the annotation"},
+	{Accounts: both, Verbs: verbs("create", "update"), Resource: "ipamhandles.crd.projectcalico.org", Whose: Nobodys, Fields: handleFields,
+		Condition: "as Calico writes them, without the annotation"},
+	{Accounts: both, Verbs: verbs("delete"), Resource: "ipamhandles.crd.projectcalico.org", Whose: Nobodys,
+		Condition: "as Calico writes them, without the annotation"},
 	{Accounts: []string{Agent}, Verbs: verbs("patch"), Resource: "nodes/status", Whose: Own, Fields: nodeFields},
 	{Accounts: both, Verbs: verbs("patch"), Resource: "pods/status", Whose: Own, Fields: podFields, Condition: "pods on its node"},
-	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "ipamconfigs.crd.projectcalico.org", Whose: Cluster, Fields: []Field{metadata}, Condition: "default, with Calico's defaults"},
-	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "felixconfigurations.crd.projectcalico.org", Whose: Cluster, Fields: []Field{metadata}, Condition: "default, with Calico's defaults"},
-	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "clusterinformations.crd.projectcalico.org", Whose: Cluster, Fields: informationFields,
+	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "ipamconfigs.crd.projectcalico.org", Whose: Cluster,
+		Fields: []Field{metadata}, Condition: "default, with Calico's defaults"},
+	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "felixconfigurations.crd.projectcalico.org", Whose: Cluster,
+		Fields: []Field{metadata}, Condition: "default, with Calico's defaults"},
+	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "clusterinformations.crd.projectcalico.org", Whose: Cluster,
+		Fields:    informationFields,
 		Condition: "default, with datastoreReady true and a clusterGUID of 32 hexadecimal digits"},
-	{Accounts: []string{Agent}, Verbs: verbs("update"), Resource: "clusterinformations.crd.projectcalico.org", Whose: Cluster, Fields: informationFields,
+	{Accounts: []string{Agent}, Verbs: verbs("update"), Resource: "clusterinformations.crd.projectcalico.org", Whose: Cluster,
+		Fields:    informationFields,
 		Condition: "with the value migrateFromHostLocal also the lock of the own node"},
 	{Accounts: []string{Agent}, Verbs: verbs("patch"), Resource: "caliconodestatuses.crd.projectcalico.org", Whose: Own,
-		Fields: []Field{{Path: at("status"), Good: []any{map[string]any{"lastUpdated": "2026-01-02T03:04:05Z"}}}}, Condition: "questions to its node"},
-	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "events", Whose: Own, Namespace: "default", Fields: eventFields, Condition: "in namespace default; source.host is the node, source.component is tortie-node or tortie-install"},
+		Fields:    []Field{{Path: at("status"), Good: []any{map[string]any{"lastUpdated": "2026-01-02T03:04:05Z"}}}},
+		Condition: "questions to its node"},
+	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "events", Whose: Own, Namespace: "default", Fields: eventFields,
+		Condition: "in namespace default; source.host is the node, source.component is tortie-node or tortie-install"},
 	{Accounts: []string{Agent}, Verbs: verbs("patch"), Resource: "events", Whose: Own, Namespace: "default", Fields: []Field{
 		{Path: at("count"), Good: []any{int64(2)}},
 		{Path: at("lastTimestamp"), Good: texts("2026-01-02T03:04:05Z")},
 	}},
 	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "serviceaccounts/token", Whose: Own, Namespace: release, Fields: []Field{
-		{Path: at("spec.boundObjectRef"), Condition: "the own Node", Good: []any{node("{thief}")}, Bad: []any{nil, node("{victim}"), map[string]any{"apiVersion": "v1", "kind": "Pod", "name": "{thief}"}}},
-		{Path: at("spec.expirationSeconds"), Condition: "at most a day", Good: []any{int64(600), int64(3607), int64(day)}, Bad: []any{int64(day + 1), int64(10 * 365 * day)}},
+		{Path: at("spec.boundObjectRef"), Condition: "the own Node", Good: []any{node("{thief}")},
+			Bad: []any{nil, node("{victim}"), map[string]any{"apiVersion": "v1", "kind": "Pod", "name": "{thief}"}}},
+		{Path: at("spec.expirationSeconds"), Condition: "at most a day", Good: []any{int64(600), int64(3607), int64(day)},
+			Bad: []any{int64(day + 1), int64(10 * 365 * day)}},
 		{Path: at("spec.audiences"), Condition: "any: admission does not see which are the API server's own"},
 	}, Condition: "of the ServiceAccount tortie-cni"},
 }

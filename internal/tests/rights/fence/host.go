@@ -1,6 +1,7 @@
 package fence
 
-// Container is a container of the chart with its access to the host: all that is available to an attacker who controls it.
+// Container is a container of the chart with its access to the host: all that is available to an attacker who controls
+// it.
 type Container struct {
 	Name string
 	// Root: runs as user 0. HostNetwork: uses the host's network namespace.
@@ -25,19 +26,24 @@ var Containers = []Container{
 	{
 		Name: "node", Root: true, HostNetwork: true,
 		Capabilities: []Capability{
-			{"NET_ADMIN", "links, addresses, routes, rules, nftables, the TCP MD5 key of a BGP session: the attacker controls the host's whole network"},
-			{"NET_RAW", "raw sockets: router advertisements, probes of node diagnose, rules of the old iptables; the attacker reads and forges the host's packets"},
+			{"NET_ADMIN",
+				"links, addresses, routes, rules, nftables, the TCP MD5 key of a BGP session: the attacker controls the host's whole network"},
+			{"NET_RAW", "raw sockets: router advertisements, probes of node diagnose, rules of the old iptables; the attacker reads and " +
+				"forges the host's packets"},
 			{"NET_BIND_SERVICE", "BGP's port 179"},
 		},
 		Paths: []Path{
 			{"/proc/sys/net", true, "network parameters; a container's own /proc/sys cannot be written"},
-			{"/sys/devices/virtual/net", true, "threads of WireGuard's devices, with the value wireguard.threaded. The attacker has the links' other settings, which NET_ADMIN allows anyway, and has udev see their events again"},
-			{"/var/lib/calico", true, "nodename, mtu, and in tortie/journal addresses that plugins could not release. The attacker stops pods of this node and has their addresses released; the fence " +
-				"refuses another node's name for the plugins, and others' addresses"},
+			{"/sys/devices/virtual/net", true, "threads of WireGuard's devices, with the value wireguard.threaded. The attacker has the links' " +
+				"other settings, which NET_ADMIN allows anyway, and has udev see their events again"},
+			{"/var/lib/calico", true, "nodename, mtu, and in tortie/journal addresses that plugins could not release. The attacker stops pods of " +
+				"this node and has their addresses released; the fence refuses another node's name for the plugins, and others' addresses"},
 			{"/var/log/calico/flowlogs", true, "flow records, with the value policy.flows.file"},
-			{"/var/run/calico/tortie", true, "the plugins' facts and last block: this node's pods get no address, each other's, or one that no other node knows; notes on refused tokens: the installer asks for another, after a pause"},
+			{"/var/run/calico/tortie", true, "the plugins' facts and last block: this node's pods get no address, each other's, or one that no " +
+				"other node knows; notes on refused tokens: the installer asks for another, after a pause"},
 			{"/etc/cni/net.d", false, "for node diagnose. The attacker reads the plugins' token, which the fence keeps to this node"},
-			{"/var/lib/cni", false, "for node diagnose: how much room is left. The attacker reads the results of the runtime's plugins: names and addresses of this node's pods"},
+			{"/var/lib/cni", false, "for node diagnose: how much room is left. The attacker reads the results of the runtime's plugins: names and " +
+				"addresses of this node's pods"},
 			{"/var/log/calico/cni", false, "likewise. The attacker reads the plugins' log"},
 		},
 	},
