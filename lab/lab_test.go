@@ -125,8 +125,7 @@ func wantNoTrace(t *testing.T, name string) {
 func eventuallyNoTrace(t *testing.T, name string) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
-	for len(traces(t, name)) > 0 && time.Now().Before(deadline) {
-		time.Sleep(50 * time.Millisecond)
+	for tick := time.Tick(50 * time.Millisecond); len(traces(t, name)) > 0 && time.Now().Before(deadline); <-tick {
 	}
 	wantNoTrace(t, name)
 }

@@ -112,7 +112,15 @@ func TestClusterNetworkPoliciesComeAndGo(t *testing.T) {
 	}
 	r := startFeed(t, f)
 	r.want(t, policy.Interest{})
-	time.Sleep(200 * time.Millisecond)
+	requests := 0
+	waittest.Until(t, 20*time.Second, "policies are looked for again", func() bool {
+		for _, words := range asked.take() {
+			if strings.Contains(words, "clusternetworkpolicies") {
+				requests++
+			}
+		}
+		return requests > 2
+	})
 	if r.take(); r.view.Err != nil {
 		t.Errorf("that a definition is missing is no error: %v", r.view.Err)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -324,20 +325,53 @@ func TestADefinitionThatIsMissingForAMoment(t *testing.T) {
 	await(t, w, func(world state.Cluster) bool { return len(world.Peers) == 1 })
 	asked := f.knowsNo("bgppeers")
 	f.server.CloseClientConnections()
-	for end := time.Now().Add(20 * time.Second); asked.Load() < 3; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it is not looked for")
-		}
+	waittest.Until(t, 20*time.Second, "it is looked for", func() bool {
 		if len(w.Cluster().Peers) != 1 {
 			t.Fatal("it was taken away")
 		}
-	}
+		return asked.Load() >= 3
+	})
 	f.answer.Store(nil)
 	put(t, cfg, peerPath, "comes", peer("comes", "null"))
 	await(t, w, func(world state.Cluster) bool { return len(world.Peers) == 2 })
 }
 
-// Whatever the API server answers, it is asked ever less often; and when it is itself again, all is seen.
+// awaitTries waits until each watch has sent so many requests in a row that brought nothing.
+func awaitTries(t *testing.T, w *Watch, n int) {
+	t.Helper()
+	waittest.For(t, time.Minute, func() error {
+		for _, f := range w.followers {
+			f.mu.Lock()
+			tries := f.tries
+			f.mu.Unlock()
+			if tries < n {
+				return fmt.Errorf("%d requests for %s in a row brought nothing, want %d", tries, f.name, n)
+			}
+		}
+		return nil
+	})
+}
+
+// Pauses between requests that bring nothing double up to a bound, whatever these are answered.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, last := &follower{}, time.Now()
+		for try := 1; try <= atOnce+14; try++ {
+			f.pace(t.Context())
+			want := time.Duration(0)
+			if over := try - atOnce; over > 0 {
+				want = min(minPause<<min(over, 10), maxPause)
+			}
+			if pause := time.Since(last); pause < want/2 || pause > want*3/2 {
+				t.Errorf("before request %d: %v, want about %v", try, pause, want)
+			}
+			last = time.Now()
+		}
+	})
+}
+
+// Whatever the API server answers, it is asked ever less often, as pauses depend on the requests that brought nothing;
+// and when it is itself again, all is seen.
 func TestStormsOfErrors(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"errors": func(rw http.ResponseWriter, _ *http.Request) {
@@ -363,12 +397,7 @@ func TestStormsOfErrors(t *testing.T) {
 			store := storeAt(t, cfg)
 			f.answers(answer)
 			f.server.CloseClientConnections()
-			f.asked.Store(0)
-			time.Sleep(3 * time.Second)
-			// Twelve streams; each asks twice or three times a try, and the pauses double from 100 ms.
-			if n := f.asked.Load(); n > 300 {
-				t.Errorf("%d requests in 3 s", n)
-			}
+			awaitTries(t, w, atOnce+4)
 			after := "after-" + strings.ReplaceAll(name, " ", "-")
 			create(t, store, &api.IPPool{Meta: api.Meta{Name: after}, Spec: api.IPPoolSpec{CIDR: "10.83.0.0/16"}})
 			f.answer.Store(nil)
@@ -390,7 +419,7 @@ func TestServerThatWasAway(t *testing.T) {
 	errtest.Must(t, store.Create(t.Context(), gone))
 	await(t, w, func(world state.Cluster) bool { return len(world.Pools) == 1 })
 	errtest.Must(t, server.Kill())
-	time.Sleep(3 * time.Second)
+	awaitTries(t, w, 3)
 	if w.Cluster().Pools[0].Name != "gone" {
 		t.Error("what was known is forgotten")
 	}
@@ -415,11 +444,7 @@ func TestRunEnds(t *testing.T) {
 		defer close(ended)
 		_ = w.Run(ctx)
 	}()
-	time.Sleep(2 * time.Second)
+	awaitTries(t, w, atOnce+2)
 	cancel()
-	select {
-	case <-ended:
-	case <-time.After(20 * time.Second):
-		t.Error("it goes on")
-	}
+	<-ended
 }

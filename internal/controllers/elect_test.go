@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // election is some processes and their datastore.
@@ -61,7 +62,7 @@ func (e *election) lead(ctx context.Context, name string) {
 			e.t.Errorf("%s led for %s after it had asked for its last renewal; %v", name, led, err)
 		}
 	}
-	time.Sleep(e.work)
+	waittest.Advance(e.work)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.leading = slices.DeleteFunc(e.leading, func(other string) bool { return other == name })
@@ -162,10 +163,10 @@ func (n *network) do(ctx context.Context, serve func(context.Context) error) err
 	}
 	answer := make(chan error, 1)
 	go func() {
-		time.Sleep(there)
+		waittest.Advance(there)
 		err := serve(context.WithoutCancel(ctx))
 		if back != never {
-			time.Sleep(back)
+			waittest.Advance(back)
 			answer <- err
 		}
 	}()
@@ -217,7 +218,7 @@ func electionOf(t *testing.T, seed uint64) {
 		stops[i] = e.start(i, 0)
 	}
 	for n := range 60 {
-		time.Sleep(time.Duration(e.random(int64(40 * time.Second))))
+		waittest.Advance(time.Duration(e.random(int64(40 * time.Second))))
 		place := int(e.random(3))
 		switch e.random(4) {
 		case 0:
@@ -234,12 +235,12 @@ func electionOf(t *testing.T, seed uint64) {
 	for place := range e.faults {
 		e.set(place, noneFail)
 	}
-	time.Sleep(time.Minute)
+	waittest.Advance(time.Minute)
 	leaders, terms := e.leaders()
 	if len(leaders) != 1 || terms < 3 {
 		t.Errorf("a minute after the faults %v lead, after %d terms", leaders, terms)
 	}
-	time.Sleep(10 * time.Minute)
+	waittest.Advance(10 * time.Minute)
 	if later, after := e.leaders(); !slices.Equal(leaders, later) || after != terms {
 		t.Errorf("without faults %v lead after %d terms, and then %v after %d", leaders, terms, later, after)
 	}
@@ -273,24 +274,24 @@ func TestTerms(t *testing.T) {
 				e := newElection(t, 0)
 				e.set(0, c.before)
 				first := e.start(0, 0)
-				time.Sleep(9100 * time.Millisecond) // no request begins as the faults do
+				waittest.Advance(9100 * time.Millisecond) // no request begins as the faults do
 				second := e.start(1, 0)
-				time.Sleep(time.Second)
+				waittest.Advance(time.Second)
 				began := time.Now()
 				e.set(0, c.faults)
 				if c.ends > 0 {
-					time.Sleep(c.ends)
+					waittest.Advance(c.ends)
 					if leaders, _ := e.leaders(); len(leaders) != 0 {
 						t.Errorf("%v lead %s after the last renewal", leaders, c.ends)
 					}
-					time.Sleep(20*time.Second - c.ends)
+					waittest.Advance(20*time.Second - c.ends)
 					if leaders, _ := e.leaders(); !slices.Equal(leaders, []string{"1-0"}) {
 						t.Errorf("%v lead after 20 seconds", leaders)
 					}
 				}
-				time.Sleep(c.last - time.Since(began))
+				waittest.Advance(c.last - time.Since(began))
 				e.set(0, noneFail)
-				time.Sleep(time.Minute)
+				waittest.Advance(time.Minute)
 				want, terms := []string{"0-0"}, 1
 				if c.another {
 					want, terms = []string{"1-0"}, 2
@@ -313,15 +314,15 @@ func TestALeaderThatEndsGivesTheLeaseBack(t *testing.T) {
 		e := newElection(t, 0)
 		e.work = work
 		first := e.start(0, 0)
-		time.Sleep(10 * time.Second)
+		waittest.Advance(10 * time.Second)
 		second := e.start(1, 0)
-		time.Sleep(10 * time.Second)
+		waittest.Advance(10 * time.Second)
 		first()
-		time.Sleep(work - time.Second)
+		waittest.Advance(work - time.Second)
 		if leaders, _ := e.leaders(); !slices.Equal(leaders, []string{"0-0"}) {
 			t.Errorf("%v lead while the work of 0-0 ends", leaders)
 		}
-		time.Sleep(time.Second + 3*time.Second)
+		waittest.Advance(time.Second + 3*time.Second)
 		if leaders, _ := e.leaders(); !slices.Equal(leaders, []string{"1-0"}) {
 			t.Errorf("%v lead 3 seconds after it has ended", leaders)
 		}
@@ -338,9 +339,9 @@ func TestADeletedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newElection(t, 0)
 		stop := e.start(0, 0)
-		time.Sleep(10 * time.Second)
+		waittest.Advance(10 * time.Second)
 		errtest.Must(t, e.store.Delete(t.Context(), e.lease()))
-		time.Sleep(time.Minute)
+		waittest.Advance(time.Minute)
 		if leaders, terms := e.leaders(); len(leaders) != 1 || terms != 1 || e.lease().Spec.HolderIdentity != "0-0" {
 			t.Errorf("%v lead after %d terms, by %+v", leaders, terms, e.lease().Spec)
 		}

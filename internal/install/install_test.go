@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
@@ -302,7 +303,9 @@ func TestRunningBinaryIsReplaced(t *testing.T) {
 // TestHelperSleeps is the running program of TestRunningBinaryIsReplaced; alone it does nothing.
 func TestHelperSleeps(_ *testing.T) {
 	if _, ok := os.LookupEnv(helperSleeps); ok {
-		time.Sleep(time.Hour) // an empty select can be a deadlock, which ends a process
+		for { // until it is killed; an empty select can be a deadlock, which ends a process
+			_ = unix.Pause()
+		}
 	}
 }
 

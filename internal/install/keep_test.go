@@ -146,7 +146,7 @@ func TestARefusedTokenIsRenewed(t *testing.T) {
 			told <- struct{}{}
 			synctest.Wait()
 		}
-		time.Sleep(time.Hour)
+		waittest.Advance(time.Hour)
 		told <- struct{}{} // another file of the directory
 		synctest.Wait()
 		if len(issued) != 1 {
@@ -158,9 +158,9 @@ func TestARefusedTokenIsRenewed(t *testing.T) {
 		}
 		for range 100 { // plugins that still have the old one
 			refuse()
-			time.Sleep(100 * time.Millisecond)
+			waittest.Advance(100 * time.Millisecond)
 		}
-		time.Sleep(time.Minute)
+		waittest.Advance(time.Minute)
 		synctest.Wait()
 		if len(issued) != 3 || issued[2].Sub(issued[1]) < refusalPause {
 			t.Errorf("tokens at %v: want one more, %v after the last", issued, refusalPause)
@@ -180,11 +180,11 @@ func TestWhatWasPutBackStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := h.unwatched(fixedToken("secret"))
 		run(t, i)
-		time.Sleep(time.Hour)
+		waittest.Advance(time.Hour)
 		synctest.Wait()
 		found := read(t, h.net(KubeconfigName))
 		errtest.Must(t, Rollback(t.Context(), h.cfg.InstallHost, slog.New(slog.DiscardHandler)))
-		time.Sleep(5 * 24 * time.Hour)
+		waittest.Advance(5 * 24 * time.Hour)
 		synctest.Wait()
 		if got := read(t, h.net(KubeconfigName)); got != "Calico's kubeconfig" || found == got {
 			t.Errorf("Calico's kubeconfig has become %q", got)
@@ -223,7 +223,7 @@ func TestAFailedRenewalIsTold(t *testing.T) {
 			return Token{Value: "first", Expires: time.Now().Add(tokenLife)}, nil
 		})
 		run(t, i)
-		time.Sleep(13 * time.Hour)
+		waittest.Advance(13 * time.Hour)
 		synctest.Wait()
 		if failed := value(t, i, "tortie_install_token_renewals_total", resultFailed); failed < 10 {
 			t.Errorf("%v renewals have failed", failed)
@@ -567,13 +567,13 @@ func TestNoConflistWithoutAKubeconfig(t *testing.T) {
 			!h.hasSaid(eventRestored, "10-calico.conflist", "not back yet: putting the kubeconfig back: connection refused") {
 			t.Errorf("the conflist is there: %v, after %d tokens; %q", there(path)(), asked.Load(), h.said())
 		}
-		time.Sleep(restores * 2 * refusalPause)
+		waittest.Advance(restores * 2 * refusalPause)
 		synctest.Wait()
 		if there(path)() || asked.Load() < restores {
 			t.Errorf("the conflist is there: %v, after %d tokens", there(path)(), asked.Load())
 		}
 		fails.Store(false)
-		time.Sleep(refusalPause)
+		waittest.Advance(refusalPause)
 		synctest.Wait()
 		if !there(path)() || !there(h.net(KubeconfigName))() || !h.hasSaid(eventRestored, "put back (1 times") {
 			t.Errorf("files %v, said %q", h.files(t), h.said())

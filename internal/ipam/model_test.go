@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // TestHistories runs random histories: pods come and go on three nodes at once, with and without an agent that knows
@@ -174,13 +175,13 @@ func (h *history) run() {
 			h.start()
 			started++
 		case len(h.queue()) == 0 || h.rng.IntN(20) == 0:
-			time.Sleep(time.Second) // longer than any pause between tries: who waits for a second try goes on
+			waittest.Advance(time.Second) // longer than any pause between tries: who waits for a second try goes on
 		case h.rng.IntN(30) == 0:
 			h.landLate()
 		case h.rng.IntN(20) == 0:
 			h.look(hosts[h.rng.IntN(len(hosts))])
 		case h.rng.IntN(100) == 0: // blocks grow old enough to be reclaimed, addresses cool down
-			time.Sleep(time.Duration(h.rng.IntN(90)) * time.Second)
+			waittest.Advance(time.Duration(h.rng.IntN(90)) * time.Second)
 		default:
 			h.serve()
 		}
@@ -351,7 +352,7 @@ func (h *history) release(handle string) {
 
 // collect frees what containers hold of which nobody knows whether they live, but the runtime.
 func (h *history) collect(host string) {
-	time.Sleep(time.Second) // what was assigned before has an older time stamp
+	waittest.Advance(time.Second) // what was assigned before has an older time stamp
 	what := Collection{Host: host, Network: "net", Before: h.now(), Known: h.known(host)}
 	for _, handle := range h.among(live, busy) {
 		what.Live = append(what.Live, strings.TrimPrefix(handle, "net."))
@@ -550,7 +551,7 @@ func (h *history) abandon() {
 		h.settle()
 		queue := h.queue()
 		if len(queue) == 0 {
-			time.Sleep(time.Second)
+			waittest.Advance(time.Second)
 			continue
 		}
 		h.mu.Lock()

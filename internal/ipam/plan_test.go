@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -553,7 +552,8 @@ func TestPlanLabelsAffinities(t *testing.T) {
 }
 
 // Pools of 2^32 blocks and more are walked in no time: past taken blocks, and past reserved ranges however large.
-func TestPlanWalksHugePoolsQuickly(t *testing.T) {
+// A plan that looked at each block of these pools would not end.
+func TestPlanWalksHugePools(t *testing.T) {
 	huge := func(t testing.TB) []Pool {
 		return []Pool{pool(t, "huge", "fd00::/48", func(p *api.IPPool) { p.Spec.BlockSize = 122 })}
 	}
@@ -574,17 +574,13 @@ func TestPlanWalksHugePoolsQuickly(t *testing.T) {
 			"fd00::", nil},
 		{"all reserved", planCase{pools: huge, request: v6, cluster: true, reserved: cidrs("fd00::/48")}, "", ErrExhausted},
 		{"more than all reserved", planCase{pools: huge, request: v6, cluster: true, reserved: cidrs("::/0")}, "", ErrExhausted},
-		{"a reserved IPv4 pool", planCase{cluster: true, reserved: cidrs("10.0.0.0/8"), pools: func(t testing.TB) []Pool {
-			return []Pool{pool(t, "large", "10.0.0.0/8", func(p *api.IPPool) { p.Spec.BlockSize = 32 })}
+		{"a reserved IPv4 pool", planCase{cluster: true, reserved: cidrs("0.0.0.0/0"), pools: func(t testing.TB) []Pool {
+			return []Pool{pool(t, "large", "0.0.0.0/0", func(p *api.IPPool) { p.Spec.BlockSize = 32 })}
 		}}, "", ErrExhausted},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			st, req := c.state(t), c.req()
-			began := time.Now()
 			plan, err := PlanAssign(st, req)
-			if took := time.Since(began); took > time.Second {
-				t.Errorf("planning took %v", took)
-			}
 			if !errors.Is(err, c.err) {
 				t.Fatalf("error %v, want %v", err, c.err)
 			}

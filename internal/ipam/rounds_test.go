@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // metronome notes the requests of a client, and how many rounds they take: each takes a second of a bubble's time, so
@@ -37,7 +38,7 @@ func (m *metronome) hook(_ context.Context, r datastoretest.Request) datastorete
 	m.rounds[n] = append(m.rounds[n], strings.TrimSpace(r.String()))
 	slices.Sort(m.rounds[n])
 	m.mu.Unlock()
-	time.Sleep(time.Second)
+	waittest.Advance(time.Second)
 	return datastoretest.None
 }
 

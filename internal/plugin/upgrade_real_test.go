@@ -251,12 +251,12 @@ func TestUpgradeWaitsForTheOperator(t *testing.T) {
 	errtest.Must(t, w.api.setReady(context.Background(), false))
 	t.Cleanup(func() { _ = w.api.setReady(context.Background(), true) })
 	p := w.host.start(t, "/opt/cni/bin/calico-ipam", w.upgradeEnv(), "-upgrade")
-	time.Sleep(2 * time.Second)
+	waittest.Until(t, time.Minute, "it waits", func() bool { return strings.Contains(p.out.String(), "an operator has locked it") })
 	if ready, by := w.ready(t); ready || by != "" {
 		t.Errorf("the lock of the operator was changed: %v %q", ready, by)
 	}
 	errtest.Must(t, w.api.setReady(context.Background(), true))
-	if state := p.wait(); !state.Success() || !strings.Contains(p.out.String(), "an operator has locked it") {
+	if state := p.wait(); !state.Success() {
 		t.Errorf("%v: %s", state, p.out.String())
 	}
 	w.wantMigrated(t, map[netip.Addr]*sandbox{addrA: a})

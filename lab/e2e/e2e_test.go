@@ -266,8 +266,9 @@ func (u user) interrupt(t *testing.T, at *regexp.Regexp, args ...string) {
 func (u user) nothingLeft(t *testing.T) {
 	t.Helper()
 	left := u.traces(t)
+	tick := time.Tick(200 * time.Millisecond)
 	for end := time.Now().Add(5 * time.Minute); len(left) > 0 && time.Now().Before(end); left = u.traces(t) {
-		time.Sleep(200 * time.Millisecond) // the supervisor outlives its caller by what it has to remove
+		<-tick // the supervisor outlives its caller by what it has to remove
 	}
 	if len(left) > 0 {
 		t.Errorf("the demo has left: %q", left)

@@ -7,13 +7,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 func TestWaitingShowsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		done := Say(slog.New(slog.NewTextHandler(&log, nil)), "waiting for something")
-		time.Sleep(50 * time.Second)
+		waittest.Advance(50 * time.Second)
 		done()
 		synctest.Wait()
 		if n := strings.Count(log.String(), "waiting for something"); n != 4 || !strings.Contains(log.String(), "waited=2s") {

@@ -114,13 +114,13 @@ func TestAloneAnnounces(t *testing.T) {
 // The peer hears of this node three times in its hold time, and is told when it has been silent for as long.
 func TestAloneKeepsTime(t *testing.T) {
 	t.Parallel()
+	began := time.Now()
 	a := newAlone(t, keeper{mute{t}, nil}, 3)
 	a.start()
-	began := time.Now()
 	a.hears(endOfRIB, "4 ", "4 ")
-	a.hears("3 0400", "0 ")
-	if took := time.Since(began); took < 2900*time.Millisecond || took > 10*time.Second {
-		t.Errorf("the session has ended after %s, want the hold time of 3 s", took)
+	a.hears("3 0400", "0 ") // NOTIFICATION: the hold timer has expired
+	if took := time.Since(began); took < 3*time.Second {
+		t.Errorf("the session has ended after %s, before the hold time of 3 s", took)
 	}
 	bgptest.Eventually(t, func() error {
 		if s := a.link.Status(); !s.Restarting && s.Up {
@@ -149,13 +149,9 @@ func TestAloneWithADeafPeer(t *testing.T) {
 	for i := range 3 {
 		a.relay.SetOriginated(many[i:])
 	}
-	began := time.Now()
 	a.link.Retire()
 	a.link.Release()
 	a.link.Wait(t.Context())
-	if took := time.Since(began); took > 15*time.Second {
-		t.Errorf("the link has ended after %s", took)
-	}
 	_, _ = io.Copy(io.Discard, a.conn)
 }
 

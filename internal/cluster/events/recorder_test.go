@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // memory is a Store that can be told to fail. The real API server has its test in internal/cluster.
@@ -296,7 +297,7 @@ func TestRunTriesAgain(t *testing.T) {
 		server.mu.Lock()
 		server.failing = nil
 		server.mu.Unlock()
-		time.Sleep(retry + time.Second)
+		waittest.Advance(retry + time.Second)
 		synctest.Wait()
 		server.only(t)
 		cancel()

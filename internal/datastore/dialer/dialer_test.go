@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // shortTimeout stands for the seconds that a real set-up may take.
@@ -60,19 +61,16 @@ func TestSilentServerFailsAllTogether(t *testing.T) {
 			d := newDialer(&tls.Config{MinVersion: tls.VersionTLS12})
 			d.timeout = shortTimeout
 			client := &http.Client{Transport: &http.Transport{DialTLSContext: d.secure, ForceAttemptHTTP2: true, MaxConnsPerHost: 1}}
-			began := time.Now()
+			var errs [6]error
 			var wg sync.WaitGroup
-			for range 6 {
-				wg.Go(func() {
-					_, err := client.Get("https://" + addr)
-					if !errtest.Names(err, addr+" 300ms") {
-						t.Errorf("error %v, want one that names %s", err, addr)
-					}
-				})
+			for i := range errs {
+				wg.Go(func() { _, errs[i] = client.Get("https://" + addr) })
 			}
 			wg.Wait()
-			if took := time.Since(began); took < shortTimeout || took > 3*shortTimeout {
-				t.Errorf("six requests took %v, want about one time-out of %v", took, shortTimeout)
+			for _, err := range errs {
+				if !errors.Is(err, d.silent[addr].err) || !errtest.Names(err, addr+" silent") {
+					t.Errorf("error %v, want the one of the only attempt, %v", err, d.silent[addr].err)
+				}
 			}
 		})
 	}
@@ -85,7 +83,7 @@ func TestAbsenceIsRemembered(t *testing.T) {
 		asked := 0
 		absent := func(context.Context, string) (net.Conn, error) {
 			asked++
-			time.Sleep(slow)
+			waittest.Advance(slow)
 			return nil, syscall.EHOSTUNREACH
 		}
 		for range 3 {
@@ -125,9 +123,13 @@ func TestRefusalIsNotRemembered(t *testing.T) {
 
 // Without TLS, HTTP/2 is spoken from the first byte, and requests share one connection.
 func TestPlainHTTP2(t *testing.T) {
+	const requests = 20
 	var connections atomic.Int32
+	var all sync.WaitGroup // are there at once
+	all.Add(requests)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(20 * time.Millisecond)
+		all.Done()
+		all.Wait()
 		fmt.Fprint(w, r.Proto)
 	}))
 	server.Config.Protocols = new(http.Protocols)
@@ -141,7 +143,7 @@ func TestPlainHTTP2(t *testing.T) {
 	t.Cleanup(server.Close)
 	client := &http.Client{Transport: Transport(nil)}
 	var wg sync.WaitGroup
-	for range 20 {
+	for range requests {
 		wg.Go(func() {
 			resp, err := client.Get(server.URL)
 			if err != nil {
@@ -162,36 +164,41 @@ func TestPlainHTTP2(t *testing.T) {
 
 // Of several servers the first that answers is taken: a refusal is passed over at once, silence after a moment.
 func TestRace(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	errtest.Must(t, err)
-	defer l.Close()
+	const good, refusing, silent = "good", "refusing", "silent"
+	here, _ := net.Pipe()
+	open := func(ctx context.Context, addr string) (net.Conn, error) {
+		switch addr {
+		case good:
+			return here, nil
+		case refusing:
+			return nil, syscall.ECONNREFUSED
+		}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	for name, c := range map[string]struct {
+		servers []string
+		after   time.Duration
+	}{
+		"the first":       {[]string{good, silent}, 0},
+		"after a refusal": {[]string{refusing, refusing, good}, 0},
+		"after silence":   {[]string{silent, good}, stagger},
+		"after both":      {[]string{silent, refusing, good}, stagger},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			if conn, err := newDialer(nil).race(t.Context(), c.servers, open); err != nil || conn != here || time.Since(began) != c.after {
+				t.Errorf("%s: %v, %v after %v, want a connection after %v", name, conn, err, time.Since(began), c.after)
+			}
+		})
+	}
+}
+
+func TestNoServerAnswers(t *testing.T) {
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	errtest.Must(t, err)
 	gone.Close()
-	good, refusing, silent := l.Addr().String(), gone.Addr().String(), deaf(t)
-	for _, c := range []struct {
-		name    string
-		servers []string
-		within  time.Duration
-	}{
-		{"the first", []string{good, silent}, stagger},
-		{"after a refusal", []string{refusing, refusing, good}, stagger},
-		{"after silence", []string{silent, good}, 2 * stagger},
-		{"after both", []string{silent, refusing, good}, 2 * stagger},
-	} {
-		d := newDialer(nil)
-		d.servers = c.servers
-		began := time.Now()
-		conn, err := d.plain(t.Context(), "tcp", "nowhere:1")
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-			continue
-		}
-		if conn.RemoteAddr().String() != good || time.Since(began) > c.within {
-			t.Errorf("%s: connected to %s after %v, want %s within %v", c.name, conn.RemoteAddr(), time.Since(began), good, c.within)
-		}
-		conn.Close()
-	}
+	refusing, silent := gone.Addr().String(), deaf(t)
 	d := newDialer(nil)
 	d.timeout, d.servers = shortTimeout, []string{silent, refusing}
 	_, err = d.plain(t.Context(), "tcp", "nowhere:1")
@@ -209,11 +216,11 @@ func TestMemoryEnds(t *testing.T) {
 	d := newDialer(nil)
 	addr := l.Addr().String()
 	d.silent["other"] = silence{err: net.ErrClosed, until: time.Now().Add(time.Hour)}
-	d.silent[addr] = silence{err: net.ErrClosed, until: time.Now().Add(100 * time.Millisecond)}
+	d.silent[addr] = silence{err: net.ErrClosed, until: time.Now().Add(time.Hour)}
 	if _, err := d.plain(t.Context(), "tcp", addr); err == nil {
 		t.Error("a server that was silent just now is asked again")
 	}
-	time.Sleep(150 * time.Millisecond)
+	d.silent[addr] = silence{err: net.ErrClosed, until: time.Now()}
 	conn, err := d.plain(t.Context(), "tcp", addr)
 	errtest.Must(t, err)
 	conn.Close()

@@ -9,12 +9,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/dialer"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -173,24 +176,32 @@ func TestTokens(t *testing.T) {
 
 // A deadline of the caller ends the tries; so does the client's own when a member accepts and says nothing.
 func TestSilentMemberIsUnavailableInBoundedTime(t *testing.T) {
-	t.Parallel()
-	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	silent := func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }
+	refusing := func(*http.Request) (*http.Response, error) { return nil, &dialer.Error{Err: syscall.ECONNREFUSED} }
 	for name, do := range map[string]func(context.Context, *Store) error{"get": get, "update": update} {
-		s := open(t, Config{Endpoints: []string{newFaulty(t, silent).URL}})
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		began := time.Now()
-		err := do(ctx, s)
-		cancel()
-		if !errors.Is(err, datastore.ErrUnavailable) || time.Since(began) > 2*time.Second {
-			t.Errorf("%s with a deadline: error %v after %v", name, err, time.Since(began))
-		}
-		s.client.timeout = 200 * time.Millisecond
-		began = time.Now()
-		if err := do(t.Context(), s); !errors.Is(err, datastore.ErrUnavailable) || time.Since(began) > 2*time.Second {
-			t.Errorf("%s without one: error %v after %v", name, err, time.Since(began))
-		}
+		synctest.Test(t, func(t *testing.T) {
+			s := open(t, Config{Endpoints: []string{"http://192.0.2.1:2379"}})
+			within := func(what string, ctx context.Context, answer answers, least, most time.Duration) {
+				t.Helper()
+				s.client.http.Transport = answer
+				began := time.Now()
+				err, took := do(ctx, s), time.Since(began)
+				if !errors.Is(err, datastore.ErrUnavailable) || took < least || took > most {
+					t.Errorf("%s, %s: error %v after %v, want %v to %v", name, what, err, took, least, most)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			within("a deadline", ctx, silent, time.Second, time.Second)
+			within("silence", t.Context(), silent, requestTimeout, requestTimeout)
+			within("refusals", t.Context(), refusing, 0, time.Second)
+		})
 	}
 }
+
+type answers func(*http.Request) (*http.Response, error)
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) { return a(r) }
 
 func TestConfig(t *testing.T) {
 	for _, c := range []struct {

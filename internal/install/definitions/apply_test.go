@@ -189,11 +189,10 @@ func (c *cluster) readAll(t *testing.T) (stop func()) {
 	var reading sync.WaitGroup
 	for plural := range objects {
 		reading.Go(func() {
-			for ctx.Err() == nil {
+			for tick := time.Tick(20 * time.Millisecond); ctx.Err() == nil; <-tick {
 				if list, err := c.kind(plural).List(ctx, metav1.ListOptions{}); ctx.Err() == nil && (err != nil || len(list.Items) != 1) {
 					t.Errorf("%s during the upgrade: %v", plural, err)
 				}
-				time.Sleep(20 * time.Millisecond)
 			}
 		})
 	}

@@ -9,13 +9,14 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // look runs a pass each second for a while, and checks after each that what lives holds what it was given.
 func (h *history) look(t *testing.T, span time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); {
-		time.Sleep(time.Second)
+		waittest.Advance(time.Second)
 		v := h.read()
 		next, d := Pass(h.states[0], &v, h.rules)
 		h.states[0] = next

@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // TestHistories runs random histories of a cluster: pods come and go on nodes that come and go, containers start anew
@@ -149,11 +150,11 @@ func (h *history) run() {
 // rest lets time pass. The agents that run look after their tunnels first: they do so all the time.
 func (h *history) rest(d time.Duration) {
 	const pause = 20 * time.Second
-	time.Sleep(min(d, pause))
+	waittest.Advance(min(d, pause))
 	for _, node := range slices.Sorted(maps.Keys(h.agents)) {
 		h.tick(node, h.agents[node])
 	}
-	time.Sleep(max(d-pause, 0))
+	waittest.Advance(max(d-pause, 0))
 }
 
 // happen is one random event of the cluster.
@@ -621,7 +622,7 @@ func (h *history) quiesce() {
 	}
 	h.rest(time.Minute)
 	for range 5 {
-		time.Sleep(h.rules.Grace + time.Second)
+		waittest.Advance(h.rules.Grace + time.Second)
 		v := h.read()
 		next, d := Pass(h.states[0], &v, h.rules)
 		h.states[0] = next

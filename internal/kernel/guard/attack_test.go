@@ -783,8 +783,12 @@ func TestND(t *testing.T) {
 		}
 		frames = append(frames, icmp6(134, src, own, linkLocal, netip.Addr{}))
 	}
+	conn, to := c.known.ListenUDP(t, netip.AddrPortFrom(known, 7000).String()), netip.AddrPortFrom(known, 7000)
 	c.send(t, frames...)
-	time.Sleep(soon)
+	c.datagram(t, netip.AddrPortFrom(pod, 53), to, "the last")
+	if got, _ := next(t, conn, surely); got != "the last" {
+		t.Errorf("%q arrives after the frames", got)
+	}
 	var believed []string
 	for _, entry := range c.claims(t, claimed...) {
 		if !strings.Contains(entry, own.String()+" ") { // a link-local address is the pod's to choose
@@ -911,12 +915,13 @@ func TestPathMTU(t *testing.T) {
 				return nil
 			})
 			errtest.Must(t, c.guard.Remove(t.Context()))
-			for deadline := time.Now().Add(surely); len(believed()) < 2 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			waittest.For(t, surely, func() error {
 				attack()
-			}
-			if got := believed(); len(got) < 2 {
-				t.Errorf("without the guard the nodes believe %q: the test shows nothing", got)
-			}
+				if got := believed(); len(got) < 2 {
+					return fmt.Errorf("without the guard the nodes believe %q: the test shows nothing", got)
+				}
+				return nil
+			})
 		})
 	}
 }

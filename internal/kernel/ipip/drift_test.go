@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // kept is a namespace in which a loop keeps tunl0 and the routes through it, woken by the kernel's events as the agent
@@ -75,15 +76,12 @@ func (k *kept) pass(ctx context.Context) {
 // await waits until device and routes are as they should be.
 func (k *kept) await(what string, mtu int) {
 	k.t.Helper()
-	begin := time.Now()
-	var is string
-	for ; time.Since(begin) < 30*time.Second; time.Sleep(5 * time.Millisecond) {
-		if is = k.wrong(mtu); is == "" {
-			k.t.Logf("%s: put right after %v", what, time.Since(begin).Round(time.Millisecond))
-			return
+	waittest.For(k.t, 30*time.Second, func() error {
+		if is := k.wrong(mtu); is != "" {
+			return fmt.Errorf("%s: %s", what, is)
 		}
-	}
-	k.t.Errorf("%s: after 30 s %s", what, is)
+		return nil
+	})
 }
 
 // wrong says what is not as it should be, empty for nothing.

@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // forge sends a UDP packet from one pod's address to another's, in an outer header of somebody else's choice.
@@ -84,11 +85,12 @@ func TestGuard(t *testing.T) {
 		forge(t, stranger, from, to, a.podAddr(), b.podAddr(), "forged")
 	}
 	dropped := uint64(0)
-	for deadline := time.Now().Add(20 * time.Second); dropped < 3 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	waittest.Until(t, 20*time.Second, "all three are dropped", func() bool {
 		counters, err := packets.Counters(t.Context())
 		errtest.Must(t, err)
 		dropped = counters[guard.IPIPFromStranger].Packets
-	}
+		return dropped >= 3
+	})
 	if got := arrives(200 * time.Millisecond); got != "" || dropped != 3 {
 		t.Errorf("%q arrives in spite of the guard, which has dropped %d packets of 3", got, dropped)
 	}

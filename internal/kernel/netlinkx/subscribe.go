@@ -76,25 +76,39 @@ func (c *Conn) SubscribeToOthersAtOnce(ctx context.Context, events Events, proto
 }
 
 func (c *Conn) subscribeToOthers(ctx context.Context, events Events, protocols []Protocol, p *pace) (<-chan struct{}, error) {
-	var filter []unix.SockFilter
-	err := c.direct.with(c.ns, func(s *nlmsg.Socket) error {
+	filter, err := c.othersFilter(protocols)
+	if err != nil {
+		return nil, err
+	}
+	return c.subscribe(ctx, events, filter, p)
+}
+
+func (c *Conn) othersFilter(protocols []Protocol) (filter []unix.SockFilter, err error) {
+	err = c.direct.with(c.ns, func(s *nlmsg.Socket) error {
 		filter = othersFilter(s.Port, protocols)
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink events: %w", err)
 	}
-	return c.subscribe(ctx, events, filter, p)
+	return filter, nil
 }
 
-func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockFilter, p *pace) (<-chan struct{}, error) {
-	var socket *nlmsg.Events
-	err := c.ns.Do(func() (err error) {
+func (c *Conn) listen(events Events, filter []unix.SockFilter) (socket *nlmsg.Events, err error) {
+	err = c.ns.Do(func() (err error) {
 		socket, err = nlmsg.Listen(unix.NETLINK_ROUTE, events.groups(), filter, 0)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink events: %w", err)
+	}
+	return socket, nil
+}
+
+func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockFilter, p *pace) (<-chan struct{}, error) {
+	socket, err := c.listen(events, filter)
+	if err != nil {
+		return nil, err
 	}
 	wake := make(chan struct{}, 1)
 	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })

@@ -290,8 +290,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestEvents: a flush by hand wakes, the engine's own transactions do not, however large, and what was flushed is back
-// soon.
+// TestEvents: a flush by hand wakes, the engine's own transactions do not, however large.
 func TestEvents(t *testing.T) {
 	ns := netnstest.New(t)
 	e := newEngine(t, ns)
@@ -317,16 +316,12 @@ func TestEvents(t *testing.T) {
 	}
 	ns.Run(t, "nft", "delete table ip other")
 	ns.Run(t, "nft", "delete table inet tortie-policy")
-	from := time.Now()
 	select {
 	case <-wake:
 	case <-time.After(20 * time.Second):
 		t.Fatal("not woken")
 	}
 	mustSync(t, e, rs)
-	if took := time.Since(from); took > 100*time.Millisecond {
-		t.Errorf("back after %s", took)
-	}
 	difftest.Golden(t, "sample.txt", list(t, ns))
 }
 

@@ -141,18 +141,18 @@ func (p *proxied) start(t *testing.T) {
 func (p *proxied) settle(t *testing.T) {
 	t.Helper()
 	last, since := "", time.Now()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	waittest.For(t, time.Minute, func() error {
 		text := p.theirs(t)
 		if text != last {
 			last, since = text, time.Now()
 		}
 		done := strings.Count(text, "\n-A FORWARD -m comment --comment \"kubernetes forwarding rules\"") == 2 ||
 			strings.Count(text, "chain services {") == 2
-		if done && time.Since(since) > 2*time.Second {
-			return
+		if !done || time.Since(since) <= 2*time.Second {
+			return fmt.Errorf("kube-proxy does not come to rest:\n%s", last)
 		}
-	}
-	t.Fatalf("kube-proxy does not come to rest:\n%s", last)
+		return nil
+	})
 }
 
 // synced asks kube-proxy whether it has written what it wants: rules of an earlier one are no sign of that.

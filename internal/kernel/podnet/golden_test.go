@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // dump describes a namespace in the form of the golden files.
@@ -73,14 +74,12 @@ func normalize(text string) string {
 func wantDump(t *testing.T, ns *netnstest.NS, file string) {
 	t.Helper()
 	want := normalize(golden(t, file))
-	var diff string
-	for range 50 {
-		if diff = cmp.Diff(want, normalize(dump(t, ns))); diff == "" {
-			return
+	waittest.For(t, 5*time.Second, func() error {
+		if diff := cmp.Diff(want, normalize(dump(t, ns))); diff != "" {
+			return fmt.Errorf("differs from what Calico left in %s (-Calico +here):\n%s", file, diff)
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	t.Errorf("differs from what Calico left in %s (-Calico +here):\n%s", file, diff)
+		return nil
+	})
 }
 
 // parameters reads all of /proc/sys/net as the namespace sees it, keys in dots as in the golden files. Statistics and

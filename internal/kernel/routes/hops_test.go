@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // rack makes a namespace with eth0 and eth1, each towards a top-of-rack router.
@@ -244,6 +246,7 @@ func TestHopsChangeWithoutAGap(t *testing.T) {
 				listen = "[::]:0"
 			}
 			conn := ns.ListenUDP(t, listen)
+			var sent atomic.Int64
 			stop, done := make(chan struct{}), make(chan error, 1)
 			go func() {
 				var lost error
@@ -257,6 +260,7 @@ func TestHopsChangeWithoutAGap(t *testing.T) {
 					if _, err := conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(tt.to)); err != nil && !isFull(err) {
 						lost = err
 					}
+					sent.Add(1)
 				}
 			}()
 			for range 100 {
@@ -264,7 +268,8 @@ func TestHopsChangeWithoutAGap(t *testing.T) {
 					sync(t, tb, routes.Stats{Replaced: 1}, r)
 				}
 			}
-			time.Sleep(10 * time.Millisecond)
+			changed := sent.Load()
+			waittest.Until(t, 20*time.Second, "packets after the last change", func() bool { return sent.Load() > changed+100 })
 			close(stop)
 			if err := <-done; err != nil {
 				t.Errorf("a packet found no route: %v", err)

@@ -165,6 +165,14 @@ func watched(t *testing.T, ns *netnstest.NS, v6 bool) (quiet func()) {
 	t.Cleanup(other.Close)
 	neighbours, err := other.SubscribeToNeighbours(t.Context(), []int{ns.Link(t, vxlan.Device(v6)).Index})
 	errtest.Must(t, err)
+	// The kernel's own multicast on a new link of IPv6: its reports are up to a second apart.
+	for quiet := false; !quiet; {
+		select {
+		case <-neighbours:
+		case <-time.After(1500 * time.Millisecond):
+			quiet = true
+		}
+	}
 	return func() {
 		t.Helper()
 		select {
@@ -183,7 +191,6 @@ func TestSteadyWritesNothing(t *testing.T) {
 		t.Parallel()
 		ns, tun := host(t), tunnel(v6, 20)
 		sync(t, ns, tun)
-		time.Sleep(2 * time.Second) // the kernel's own multicast on a new link of IPv6
 		quiet := watched(t, ns, v6)
 		for range 3 {
 			m, err := vxlan.New(ns.Conn).Merge(t.Context(), tun)
@@ -428,7 +435,6 @@ func TestFelixDeviceIsAdopted(t *testing.T) {
 		t.Parallel()
 		ns, tun := host(t), tunnel(v6, 5)
 		felixDevice(t, ns, tun)
-		time.Sleep(2 * time.Second)
 		quiet := watched(t, ns, v6)
 		sync(t, ns, tun)
 		quiet()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,12 +15,14 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 func entry(handle string) Entry {
@@ -274,7 +277,9 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	}
 }
 
-func TestWithdrawWaitsForWhoFinishes(t *testing.T) {
+func TestWithdrawWaitsForWhoFinishes(t *testing.T) { synctest.Test(t, withdrawWaits) }
+
+func withdrawWaits(t *testing.T) {
 	d := Dir(t.TempDir())
 	add(t, d, entry("a"))
 	finishing, goOn := make(chan struct{}), make(chan struct{})
@@ -306,7 +311,7 @@ func TestWithdrawWaitsForWhoFinishes(t *testing.T) {
 		}
 		withdrawn <- err
 	}()
-	time.Sleep(20 * time.Millisecond)
+	synctest.Wait() // it waits
 	close(goOn)
 	if err := errors.Join(<-done, <-withdrawn); err != nil {
 		t.Error(err)
@@ -328,7 +333,9 @@ func TestEntryReplacedMeanwhileStays(t *testing.T) {
 
 // Plugins add and withdraw, an agent and a GC finish: each entry is finished by one at a time, and never after its
 // withdrawal.
-func TestManyAtOnce(t *testing.T) {
+func TestManyAtOnce(t *testing.T) { synctest.Test(t, manyAtOnce) }
+
+func manyAtOnce(t *testing.T) {
 	d := Dir(t.TempDir())
 	const handles, rounds = 4, 25
 	var busy [handles]atomic.Int32
@@ -342,7 +349,7 @@ func TestManyAtOnce(t *testing.T) {
 		if live[i].Load() {
 			t.Errorf("%s is released although it was taken back", e.Handle)
 		}
-		time.Sleep(time.Millisecond)
+		waittest.Advance(time.Millisecond)
 		busy[i].Add(-1)
 		return nil
 	}
@@ -353,12 +360,12 @@ func TestManyAtOnce(t *testing.T) {
 				if err := d.Add(t.Context(), entry(fmt.Sprint(i))); err != nil {
 					t.Error(err)
 				}
-				time.Sleep(time.Duration(i) * time.Millisecond)
+				waittest.Advance(time.Duration(i) * time.Millisecond)
 				if err := d.Withdraw(t.Context(), fmt.Sprint(i)); err != nil {
 					t.Error(err)
 				}
 				live[i].Store(true)
-				time.Sleep(time.Millisecond)
+				waittest.Advance(time.Millisecond)
 				live[i].Store(false)
 			}
 		})
@@ -370,6 +377,7 @@ func TestManyAtOnce(t *testing.T) {
 				if err := d.Each(t.Context(), finish); err != nil {
 					t.Error(err)
 				}
+				waittest.Advance(rand.N(time.Millisecond))
 			}
 		})
 	}

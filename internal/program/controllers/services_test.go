@@ -139,10 +139,13 @@ func TestServicesGetAddresses(t *testing.T) {
 // whether it had.
 func killAtWork(p *process) bool {
 	const given = "Service has addresses"
-	for end := time.Now().Add(rand.N(time.Second)); time.Now().Before(end) && !strings.Contains(p.log.String(), given); {
-		time.Sleep(time.Millisecond)
+	tick, ends := time.Tick(time.Millisecond), time.Now().Add(rand.N(time.Second))
+	for time.Now().Before(ends) && !strings.Contains(p.log.String(), given) {
+		<-tick
 	}
-	time.Sleep(rand.N(20 * time.Millisecond)) // others are on their way
+	for range rand.N(20) { // others are on their way
+		<-tick
+	}
 	p.kill()
 	return strings.Contains(p.log.String(), given)
 }
@@ -212,7 +215,6 @@ func BenchmarkServices(b *testing.B) {
 	w.servicePools()
 	waittest.For(b, 10*time.Minute, func() error { // to list 10,000 Services costs more than to give some of them addresses
 		if n := strings.Count(p.log.String(), "Service has addresses"); n < services {
-			time.Sleep(time.Second)
 			return fmt.Errorf("%d Services have addresses", n)
 		}
 		return nil

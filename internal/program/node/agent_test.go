@@ -161,11 +161,7 @@ func remembers(t *testing.T, m *machine, agent int) {
 // diagnosed checks what `node diagnose` finds on a node with one peer that is well and one that nobody answers for.
 func diagnosed(t *testing.T, m *machine) {
 	t.Helper()
-	began := time.Now()
 	out := m.try("diagnose", "-o", "json")
-	if took := time.Since(began); took > 40*time.Second {
-		t.Errorf("diagnose took %s", took)
-	}
 	var d nodestatus.Diagnosis
 	_, text, ok := strings.Cut(out, "...\n{")
 	if err := json.NewDecoder(strings.NewReader("{" + text)).Decode(&d); err != nil || !ok {

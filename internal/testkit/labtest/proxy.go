@@ -150,7 +150,10 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	status, delay := fault(requestKey(r))
-	time.Sleep(delay)
+	select {
+	case <-time.After(delay):
+	case <-r.Context().Done():
+	}
 	if status != 0 {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(status)

@@ -277,12 +277,15 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 		prepare = func(ns *netlinkx.Namespace) { cableOnce(t, host, name, ns) }
 	}
 	prepare(last)
-	// A netlink socket keeps its namespace for one RCU grace period after it is closed.
-	time.Sleep(100 * time.Millisecond)
-	for _, ns := range append(bulk, last) {
-		errtest.Must(t, ns.Close())
-		// The first namespace to be deleted starts a cleanup batch of its own; the others wait for it.
-		time.Sleep(time.Millisecond)
+	// A netlink socket keeps its namespace for one RCU grace period after it is closed, for which the system call waits by
+	// MEMBARRIER_CMD_GLOBAL.
+	const global = 1
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
+		t.Fatal(errno)
+	}
+	for tick, all := time.Tick(time.Millisecond), append(bulk, last); len(all) > 0; all = all[1:] {
+		errtest.Must(t, all[0].Close())
+		<-tick // The first namespace to be deleted starts a cleanup batch of its own; the others wait for it.
 	}
 	return name
 }
@@ -352,9 +355,6 @@ func (n *NS) AskUDP(t testing.TB, local, addr, payload string, wait time.Duratio
 		}
 		if time.Now().After(deadline) {
 			return "", errors.Join(fmt.Errorf("no answer from %s in %v", addr, wait), sendErr, err)
-		}
-		if sendErr != nil {
-			time.Sleep(50 * time.Millisecond)
 		}
 	}
 }

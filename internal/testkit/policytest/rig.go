@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // Uplink is the host's link to everything that is no pod of it.
@@ -89,7 +90,7 @@ func (r *Rig) awaitLinks(t testing.TB) {
 func (r *Rig) AwaitLink(t testing.TB, link string, p Packet) {
 	t.Helper()
 	back, came := Packet{From: p.To, To: p.From, Protocol: p.Protocol}, map[uint64]string{}
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	waittest.Until(t, 10*time.Second, "a packet passes "+link, func() bool {
 		there, err := r.Send("", p)
 		here, err2 := r.Send(link, back)
 		if err != nil || err2 != nil {
@@ -97,11 +98,9 @@ func (r *Rig) AwaitLink(t testing.TB, link string, p Packet) {
 		}
 		r.Arrivals(came)
 		_, ok := came[there]
-		if _, ok2 := came[here]; ok && ok2 {
-			return
-		}
-	}
-	t.Fatalf("no packet passes %s", link)
+		_, ok2 := came[here]
+		return ok && ok2
+	})
 }
 
 // addresses gives the host its own ones and its routes by the uplink.
@@ -326,13 +325,13 @@ func (r *Rig) Receive(visit func(Arrival)) {
 // Await is Arrivals until all the given packets came, or for ten seconds, as machines may be busy; and then for a
 // moment more, in which others might come.
 func (r *Rig) Await(to map[uint64]string, numbers []uint64) {
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Microsecond) {
+	for tick, end := time.Tick(200*time.Microsecond), time.Now().Add(10*time.Second); time.Now().Before(end); <-tick {
 		r.Arrivals(to)
 		if !slices.ContainsFunc(numbers, func(n uint64) bool { _, ok := to[n]; return !ok }) {
 			break
 		}
 	}
-	time.Sleep(10 * time.Millisecond)
+	time.Sleep(10 * time.Millisecond) //nolint:forbidigo // a packet that must not come has no event
 	r.Arrivals(to)
 }
 

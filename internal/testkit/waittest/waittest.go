@@ -1,5 +1,6 @@
-// Package waittest polls for conditions that must become true. The limits are no expectation of speed: a busy machine
-// may exceed them.
+// Package waittest is the one place where tests wait. For and Until poll for what must become true; their limits are no
+// expectation of speed: a busy machine may exceed them. Advance is for the clock of a bubble of testing/synctest. No
+// test waits for a time of the real clock: it hears of an event instead, or takes the clock of a bubble.
 package waittest
 
 import (
@@ -33,6 +34,15 @@ func stretched(limit time.Duration) time.Duration {
 		return 10 * limit
 	}
 	return limit + min(2*limit, mostMore)
+}
+
+// Advance lets the clock of a bubble of testing/synctest go on by d, while what else is in the bubble acts. It refuses
+// the real clock: a bubble begins in the year 2000.
+func Advance(d time.Duration) {
+	if time.Now().Year() >= 2020 {
+		panic("waittest.Advance outside of a bubble of testing/synctest")
+	}
+	time.Sleep(d)
 }
 
 // For polls until check returns nil. The test fails with the last error of check after limit, which a busy or emulated

@@ -283,7 +283,7 @@ func (st *churn) killServer(ctx context.Context, server killable) error {
 		if err := server.Kill(); err != nil {
 			return err
 		}
-		time.Sleep(absence)
+		sleep(ctx, absence)
 		if err := server.Start(); err != nil {
 			return err
 		}

@@ -230,7 +230,7 @@ func (s *soak) killServer(ctx context.Context, random *rand.Rand) error {
 		if err := s.server.Kill(); err != nil {
 			return err
 		}
-		time.Sleep(absence) // it is restarted even if ctx has ended
+		sleep(ctx, absence) // it is restarted even if ctx has ended
 		if err := s.server.Start(); err != nil {
 			return err
 		}

@@ -96,13 +96,12 @@ func (s *siege) tenantsObjects(t *testing.T) {
 // send sends datagrams that say who sends, each from a new port, so that none belongs to a connection of an earlier
 // one.
 func send(ctx context.Context, name, from string, to netip.AddrPort) error {
-	for ctx.Err() == nil {
+	for tick := time.Tick(20 * time.Millisecond); ctx.Err() == nil; <-tick {
 		d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}
 		if conn, err := d.DialContext(ctx, "udp", to.String()); err == nil {
 			_, _ = conn.Write([]byte(name)) // one that a policy denies is an error in some cases
 			_ = conn.Close()
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	return nil
 }

@@ -364,13 +364,12 @@ func (s *siege) ask(t *testing.T) *prober {
 	t.Cleanup(cancel)
 	a := &prober{stop: cancel}
 	a.done.Go(func() {
-		for ctx.Err() == nil {
+		for tick := time.Tick(50 * time.Millisecond); ctx.Err() == nil; <-tick {
 			page, err := get(context.WithoutCancel(ctx), s.pod[witness].NS, address)
 			if a.sent++; err != nil || page != "web" {
 				a.failed++
 				a.last = fmt.Errorf("%q, %w", page, err)
 			}
-			time.Sleep(50 * time.Millisecond)
 		}
 	})
 	return a

@@ -338,7 +338,7 @@ func TestWaysDiffer(t *testing.T) {
 	for i, network := range udpFirst {
 		c := open(t, network, from.Pod, to.Pod, to.PodAddr(), 7000+i)
 		// UDP is taken when it has lasted for two seconds.
-		for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for tick, end := time.Tick(50*time.Millisecond), time.Now().Add(4*time.Second); time.Now().Before(end); <-tick {
 			if err := c.exchange(10, soon); err != nil {
 				t.Fatalf("%s: %v", network, err)
 			}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -184,21 +185,22 @@ func TestPeersUnderTraffic(t *testing.T) {
 	wire := newTap(t, r.Nodes[0])
 	var g errgroup.Group
 	stop := make(chan struct{})
+	var exchanges atomic.Int64
 	for i, n := range r.Nodes {
 		for k, network := range []string{"tcp", "udp"} {
 			other := r.Other(n)
 			c := open(t, network, n.Pod, other.Pod, other.PodAddr(), 7000+2*i+k)
 			g.Go(func() error {
-				for {
+				for tick := time.Tick(5 * time.Millisecond); ; {
 					select {
 					case <-stop:
 						return nil
-					default:
+					case <-tick:
 					}
 					if err := c.exchange(20, patience); err != nil {
 						return fmt.Errorf("%s from pod %d: %w", network, i, err)
 					}
-					time.Sleep(5 * time.Millisecond)
+					exchanges.Add(1)
 				}
 			})
 		}
@@ -222,7 +224,8 @@ func TestPeersUnderTraffic(t *testing.T) {
 			} else {
 				r.off(t, i)
 			}
-			time.Sleep(100 * time.Millisecond)
+			before := exchanges.Load()
+			waittest.Until(t, patience, "bytes are exchanged meanwhile", func() bool { return exchanges.Load() > before+20 })
 			r.follow(t, i, ways[i]...)
 		}
 	}
@@ -289,9 +292,9 @@ func TestPeersSource(t *testing.T) {
 		}
 		return by
 	}
-	for range 50 {
+	for tick, n := time.Tick(100*time.Millisecond), 50; n > 0; n-- {
 		forge(t, from, to, src, dst)
-		time.Sleep(100 * time.Millisecond)
+		<-tick
 	}
 	if by := answers(); offloaded(t, to, 7000) || by[third] < 40 || len(by) != 1 {
 		t.Errorf("the answers go to %v, all of 50 should to %s", by, third)
@@ -317,10 +320,10 @@ func TestPeersRouteChange(t *testing.T) {
 	t.Cleanup(r.fast[1].Close)
 	r.follow(t, 1, ipip.Way{Dst: from.Block, Node: third})
 	wire.take()
-	for range 50 {
+	for tick, n := time.Tick(50*time.Millisecond), 50; n > 0; n-- {
 		_, err := c.Write([]byte{1})
 		errtest.Must(t, err)
-		time.Sleep(50 * time.Millisecond)
+		<-tick
 	}
 	went := 0
 	for c, count := range wire.take() {

@@ -275,12 +275,11 @@ func (w *world) latePolicies(node string) {
 		return err == nil && strings.Contains(out, words)
 	}
 	go func() { // it ends with the step, which waits for an agent that is ready
-		for w.t.Context().Err() == nil {
+		for tick := time.Tick(200 * time.Millisecond); w.t.Context().Err() == nil; <-tick {
 			if shows("proto 84", "exec", node, "ip", "route") &&
 				shows("kind=NetworkPolicy", "kubectl", "-n", "kube-system", "logs", "-l", agentLabels, "-c", "node", "--tail=-1") {
 				break
 			}
-			time.Sleep(200 * time.Millisecond)
 		}
 		if chains, err := w.Do(w.t.Context(), "exec", node, "nft", "list", "chains"); err == nil &&
 			!strings.Contains(chains, "cali-from-wl-dispatch") {

@@ -219,7 +219,7 @@ func (w *worker) agent(t *testing.T, span time.Duration) (used float64, passes i
 		return count, w.spent(t)
 	}
 	before, start := look()
-	time.Sleep(span) // it is what is measured
+	time.Sleep(span) //nolint:forbidigo // it is what is measured
 	after, end := look()
 	return end - start, after - before
 }

@@ -132,7 +132,7 @@ func (s *scene) follow(t *testing.T, what string, want fate, send func() (uint64
 		time.Now().Before(deadline); {
 		s.Receive(note)
 	}
-	time.Sleep(2 * time.Millisecond)
+	time.Sleep(2 * time.Millisecond) //nolint:forbidigo // a second packet, which must not come, has no event
 	s.Receive(note)
 	a, came := s.came[number]
 	if got := (fate{a.Place, a.Source, s.dropped(t, before)}); came != (want.why == "") || got != want {

@@ -101,7 +101,7 @@ func patchNode(t *testing.T, admin *user, change string, sub ...string) {
 // endPods sets the status of the pods that clean the first node to Succeeded, until ctx ends.
 func endPods(ctx context.Context, admin *user) {
 	pods := admin.core.CoreV1().Pods("kube-system")
-	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+	for tick := time.Tick(50 * time.Millisecond); ctx.Err() == nil; <-tick {
 		all, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "tortie.io/uninstall"})
 		if err != nil {
 			continue // the uninstallation reports the node as not cleaned

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // objectsOf are those of a section of docs/calico-policy.md.
@@ -145,13 +146,5 @@ func TestRightsOnTiers(t *testing.T) {
 // awaitRight waits until a user has a right that it was just given.
 func awaitRight(t *testing.T, u *user, do func(*user) error) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		err := do(u)
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	waittest.For(t, time.Minute, func() error { return do(u) })
 }

@@ -118,7 +118,7 @@ func TestPeerKeepsOldKey(t *testing.T) {
 		})
 	}
 	s.set(ourThree)
-	time.Sleep(40 * time.Second) // BIRD would miss our KEEPALIVEs, and this end BIRD's
+	time.Sleep(40 * time.Second) //nolint:forbidigo // BIRD would miss our KEEPALIVEs, and this end BIRD's: longer than the hold time
 	if p := s.same("all keys changed"); p.OldKeys != "" {
 		t.Errorf("named within a minute: %+v", p)
 	}

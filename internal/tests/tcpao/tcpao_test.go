@@ -112,7 +112,7 @@ func TestRollOver(t *testing.T) {
 		{"and for both ends", 0, "1 hmac-sha256-96 new\n" + three, 1, 1},
 	} {
 		if step.what == "IDs are used again once they are free" {
-			time.Sleep(6 * time.Second) // the interval at which keys are removed that were in use
+			time.Sleep(6 * time.Second) //nolint:forbidigo // longer than the interval at which keys are removed that were in use
 		}
 		set(step.at, step.keys)
 		wire.await(t, step.what, s[0].V4, s[1].V4, step.byOurs, step.byPeer)

@@ -74,8 +74,9 @@ func (h *host) restart() {
 // network is some hosts on one link.
 type network struct {
 	hosts []*host
-	ahead time.Duration // of the agents' clocks
-	encap [2]string     // of the pools, "" for none: then the main table has no way to pods of others
+	ahead time.Duration    // of the agents' clocks
+	tick  <-chan time.Time // between rounds
+	encap [2]string        // of the pools, "" for none: then the main table has no way to pods of others
 }
 
 func newNetwork(t *testing.T, size int) *network {
@@ -85,7 +86,7 @@ func newNetwork(t *testing.T, size int) *network {
 	}
 	// An emulator may stop a processor for seconds, which overflows the kernel's default queue.
 	errtest.Must(t, sysctl.DefaultRoot.Set(sysctl.Key{"net", "core", "netdev_max_backlog"}, "100000"))
-	hub, n := netnstest.New(t), &network{}
+	hub, n := netnstest.New(t), &network{tick: time.Tick(200 * time.Millisecond)}
 	hub.Run(t, "ip", "link", "add", "br0", "type", "bridge")
 	hub.Up(t, "br0")
 	for i := range size {
@@ -287,7 +288,7 @@ func (n *network) round(t *testing.T) {
 	for _, h := range n.hosts {
 		n.pass(t, h)
 	}
-	time.Sleep(200 * time.Millisecond)
+	<-n.tick
 }
 
 // by reports whether all others and these hosts send to each other by second devices, or by the first ones.
@@ -368,11 +369,8 @@ func flow(t *testing.T, from, to *host, v6 bool, rate int) (stop func() (sent, l
 	}()
 	return func() (int, int, time.Duration) {
 		count := end()
-		for range 100 {
-			if int(arrived.Load()) == count {
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
+		for tick, left := time.Tick(100*time.Millisecond), 100; int(arrived.Load()) != count && left > 0; left-- {
+			<-tick
 		}
 		return count, count - int(arrived.Load()), time.Duration(longest.Load())
 	}

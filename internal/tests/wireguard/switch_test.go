@@ -147,11 +147,8 @@ func stream(t *testing.T, from, to *node, port uint16) (stop func() (sent, lost 
 	return func() (int, int) {
 		close(ended)
 		count := <-sent
-		for range 50 {
-			if int(arrived.Load()) == count {
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
+		for tick, left := time.Tick(100*time.Millisecond), 50; int(arrived.Load()) != count && left > 0; left-- {
+			<-tick
 		}
 		return count, count - int(arrived.Load())
 	}
@@ -168,12 +165,13 @@ func TestSwitch(t *testing.T) {
 	port := uint16(7000)
 	there, back := stream(t, a, b, port), stream(t, b, a, port+1)
 	start, ahead := time.Now(), time.Duration(0)
+	tick := time.Tick(200 * time.Millisecond)
 	rounds := func(n int) {
 		for range n {
 			for i, n := range nodes {
 				n.pass(t, nodes[1-i], start.Add(time.Since(start)+ahead))
 			}
-			time.Sleep(200 * time.Millisecond)
+			<-tick
 		}
 	}
 	intact := func(what string) {

@@ -190,8 +190,7 @@ func TestAPITwice(t *testing.T) {
 	}
 	_ = b.cmd.Wait() // killed
 	deadline := time.Now().Add(2 * time.Minute)
-	for len(inDirectory(t, two)) > 0 && time.Now().Before(deadline) {
-		time.Sleep(20 * time.Millisecond)
+	for tick := time.Tick(20 * time.Millisecond); len(inDirectory(t, two)) > 0 && time.Now().Before(deadline); <-tick {
 	}
 	if left := inDirectory(t, two); len(left) > 0 {
 		t.Errorf("processes of a killed lab api: %q", left)

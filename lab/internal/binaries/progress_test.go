@@ -50,11 +50,10 @@ func TestInterruptedBuildLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer cancel()
-		for {
+		for tick := time.Tick(5 * time.Millisecond); ; <-tick {
 			if begun, _ := filepath.Glob(filepath.Join(c.Dir, "building-*", "temp", "*")); len(begun) > 0 || ctx.Err() != nil {
 				return
 			}
-			time.Sleep(5 * time.Millisecond)
 		}
 	}()
 	if _, err := c.Path(ctx, "pause"); !errors.Is(err, context.Canceled) {
