@@ -46,10 +46,11 @@ type Stream struct {
 
 	sent     chan sendCount // the sender's counts, once it has ended
 	received chan arrivals
-	last     atomic.Int64 // time of the last arrival, since began
-	arrived  atomic.Int64 // packets received
-	refused  atomic.Int64 // packets that the sender's kernel did not take
-	departed atomic.Int64 // packets sent
+	flushed  chan struct{} // closed when the packet after the last numbered one has arrived
+	last     atomic.Int64  // time of the last arrival, since began
+	arrived  atomic.Int64  // packets received
+	refused  atomic.Int64  // packets that the sender's kernel did not take
+	departed atomic.Int64  // packets sent
 }
 
 // sendCount is the counters of the sender.
@@ -101,7 +102,8 @@ func StartStream(t testing.TB, name string, from, to *Pod) *Stream {
 func StartStreamBetween(t testing.TB, name string, from, to *Pod, src, dst netip.Addr) *Stream {
 	t.Helper()
 	to.streams++
-	s := &Stream{name: name, from: from, src: src, dst: dst, port: streamPort + to.streams, sent: make(chan sendCount, 1), received: make(chan arrivals, 1)}
+	s := &Stream{name: name, from: from, src: src, dst: dst, port: streamPort + to.streams,
+		sent: make(chan sendCount, 1), received: make(chan arrivals, 1), flushed: make(chan struct{})}
 	address := netip.AddrPortFrom(dst, uint16(s.port))
 	s.conn = to.ListenUDP(t, address.String())
 	raw, err := s.conn.SyscallConn()
@@ -127,7 +129,8 @@ func rate() int {
 	return fullRate
 }
 
-// warmUp sends packets without a number until one arrives, as address resolution may drop the first packets of a path.
+// warmUp sends packets without a number until one arrives, as address resolution may drop the first packets of a path. The receiver skips those that
+// arrive later.
 func (s *Stream) warmUp(t testing.TB, to netip.AddrPort) {
 	t.Helper()
 	conn := s.from.ListenUDP(t, netip.AddrPortFrom(s.src, 0).String())
@@ -142,8 +145,6 @@ func (s *Stream) warmUp(t testing.TB, to netip.AddrPort) {
 		_, err = s.conn.Read(buf)
 		return err
 	})
-	// The other warm-up packets arrive now; they have no number.
-	time.Sleep(100 * time.Millisecond)
 	s.conn.SetReadDeadline(time.Time{})
 }
 
@@ -164,6 +165,9 @@ func (s *Stream) send(interval time.Duration) {
 			}
 			time.Sleep(time.Duration(c.packets)*interval - time.Since(s.began) + waited)
 		}
+		// It takes the way of the last packets, behind them. If it is lost, End waits for silence.
+		_, to := s.destination()
+		_ = unix.Sendto(f.fd, []byte(lastWord), 0, to)
 		return nil
 	})
 	if err != nil {
@@ -232,13 +236,18 @@ func (s *Stream) destination() (family int, to unix.Sockaddr) {
 func (s *Stream) receive() {
 	var a arrivals
 	buf := make([]byte, 100)
-	top := -1
+	top, flushed := -1, false
 	for {
 		size, from, err := s.conn.ReadFromUDPAddrPort(buf)
 		if err != nil {
 			break
 		}
-		if size != 8 {
+		switch {
+		case string(buf[:size]) == lastWord && !flushed:
+			flushed = true
+			close(s.flushed)
+			continue
+		case size != 8:
 			continue // of the warm-up
 		}
 		s.last.Store(int64(time.Since(s.began)))
@@ -292,6 +301,9 @@ func (s *Stream) Arrived() int { return int(s.arrived.Load()) }
 // Refused returns how many packets the sender's kernel has refused to send so far.
 func (s *Stream) Refused() int { return int(s.refused.Load()) }
 
+// lastWord is the content of the packet that follows the last numbered one.
+const lastWord = "last word"
+
 // quiet is the time without an arrival after which no packet is in flight.
 const quiet = time.Second
 
@@ -300,9 +312,7 @@ func (s *Stream) End() Count {
 	s.stop.Store(true)
 	sent := <-s.sent
 	c := Count{name: s.name, Sent: sent.packets, Took: sent.took, Refused: sent.errors}
-	for ended := time.Now(); time.Since(ended) < quiet || time.Since(s.began)-time.Duration(s.last.Load()) < quiet; {
-		time.Sleep(50 * time.Millisecond)
-	}
+	s.land(sent)
 	s.conn.SetReadDeadline(time.Now())
 	a := <-s.received
 	s.conn.Close()
@@ -320,6 +330,23 @@ func (s *Stream) End() Count {
 	}
 	c.Duplicated, c.Reordered, c.Translated, c.Overrun = a.duplicated, a.reordered, a.translated, a.overrun
 	return c
+}
+
+// land returns when all packets that the kernel took have arrived and what followed them has, too, or when no packet has arrived for a while.
+func (s *Stream) land(sent sendCount) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	flushed := s.flushed
+	for flushed != nil || s.Arrived() < sent.packets-s.Refused() {
+		if time.Since(s.began)-max(sent.took, time.Duration(s.last.Load())) >= quiet {
+			return
+		}
+		select {
+		case <-flushed:
+			flushed = nil
+		case <-tick.C:
+		}
+	}
 }
 
 // Traffic is a stream in each direction.
