@@ -276,7 +276,8 @@ func TestStartNamesWhatHinders(t *testing.T) {
 	done := make(chan bgptest.Reply)
 	patient.Local.Listen = []netip.Addr{other.V4, first.V4}
 	go func() { done <- second.Try(patient) }()
-	bgptest.Eventually(t, func() error { // it was so for the first attempt above, then another address was named, and now it is again
+	// A hindrance is logged when it changes: this is the third above.
+	bgptest.Eventually(t, func() error {
 		if n := strings.Count(second.Log(), "BGP speaker waits for its address"); n != 3 {
 			return fmt.Errorf("%d addresses were waited for", n)
 		}

@@ -157,7 +157,7 @@ func TestPeerWithoutBFD(t *testing.T) {
 	})
 }
 
-// saysDown matches BFD packets in state Down: the first two bits of the second byte after the UDP header (RFC 5880 section 4.1).
+// saysDown matches BFD packets in state Down: the first two bits of their second byte (RFC 5880 section 4.1).
 const saysDown = "udp dport 3784 @th,72,2 1"
 
 // silence has the host send no BFD any more.
