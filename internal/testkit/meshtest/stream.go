@@ -129,8 +129,8 @@ func rate() int {
 	return fullRate
 }
 
-// warmUp sends packets without a number until one arrives, as address resolution may drop the first packets of a path. The receiver skips those that
-// arrive later.
+// warmUp sends packets without a number until one arrives, as address resolution may drop the first packets of a path.
+// The receiver skips those that arrive later.
 func (s *Stream) warmUp(t testing.TB, to netip.AddrPort) {
 	t.Helper()
 	conn := s.from.ListenUDP(t, netip.AddrPortFrom(s.src, 0).String())
@@ -332,7 +332,8 @@ func (s *Stream) End() Count {
 	return c
 }
 
-// land returns when all packets that the kernel took have arrived and what followed them has, too, or when no packet has arrived for a while.
+// land returns when all packets that the kernel took have arrived, and lastWord behind them, or when no packet has
+// arrived for a while.
 func (s *Stream) land(sent sendCount) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
