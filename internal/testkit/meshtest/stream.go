@@ -16,10 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 const (
-	// fullRate is the packets per second of a stream. emulatedRate is the rate that an emulated processor sustains; loss is counted at either rate.
+	// fullRate is the packets per second of a stream. The first tier has a quarter: dozens of streams at once would keep a
+	// processor busy. emulatedRate is the rate that an emulated processor sustains. Loss is counted at any rate.
 	fullRate     = 1000
 	emulatedRate = 50
 	// perFlow is the number of packets from one source port before the sender uses another. A new port is a new connection for conntrack, so
@@ -123,10 +125,13 @@ func StartStreamBetween(t testing.TB, name string, from, to *Pod, src, dst netip
 
 // rate is the packets per second of a stream on this machine.
 func rate() int {
-	if TimeScale > 1 {
+	switch {
+	case TimeScale > 1:
 		return emulatedRate
+	case Measuring():
+		return fullRate
 	}
-	return fullRate
+	return tier.Size(fullRate/4, fullRate)
 }
 
 // warmUp sends packets without a number until one arrives, as address resolution may drop the first packets of a path.
@@ -372,8 +377,12 @@ func StartTraffic(t testing.TB, a, b *Pod) (tr Traffic) {
 // packet fewer.
 func (tr Traffic) Onward(t testing.TB, span time.Duration) {
 	t.Helper()
-	for _, s := range tr {
-		s.Await(t, s.Arrived()+int(span.Seconds()*float64(rate())), Patience+4*span)
+	want := make([]int, len(tr)) // of all streams from the same moment on
+	for i, s := range tr {
+		want[i] = s.Arrived() + int(span.Seconds()*float64(rate()))
+	}
+	for i, s := range tr {
+		s.Await(t, want[i], Patience+4*span)
 	}
 }
 
