@@ -71,7 +71,8 @@ func (h intervention) repair(t testing.TB, n *meshtest.Node) time.Duration {
 	t.Helper()
 	begun := time.Now()
 	n.Run(t, h.undo[0], h.undo[1:]...)
-	for end := begun.Add(meshtest.Patience * meshtest.TimeScale); ; { // without pauses, which would be measured; a check takes a while
+	// A check takes a while. A pause between two would be measured.
+	for end := begun.Add(meshtest.Patience * meshtest.TimeScale); ; {
 		err := h.back()
 		if err == nil {
 			return time.Since(begun)

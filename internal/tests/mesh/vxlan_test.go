@@ -110,8 +110,8 @@ func (s *inSubnets) way(t testing.TB, to int, v6 bool, device string) error {
 	return nil
 }
 
-// A pool is changed under traffic, from no encapsulation to each VXLAN mode and back; an agent is restarted meanwhile. No packet is lost, in
-// either family.
+// A pool is changed under traffic, from no encapsulation to each VXLAN mode and back; an agent is restarted meanwhile.
+// No packet is lost, in either family. In the second tier nothing is left of VXLAN at the end.
 func TestVXLAN(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -161,13 +161,15 @@ func TestVXLAN(t *testing.T) {
 
 	packets = s.streams(t)
 	both(api.EncapNever)
-	for _, n := range s.nodes {
-		meshtest.Within(t, 5*time.Minute, func() error { return cleared(t, n) }) // VXLAN is received for two minutes more
-	}
 	s.ways(t, "eth0", "")
+	if whole() { // VXLAN is received for two minutes more
+		for _, n := range s.nodes {
+			meshtest.Within(t, 5*time.Minute, func() error { return cleared(t, n) })
+		}
+	}
 	packets.Intact(t)
 	s.nodes[0].Running(t)
-	done("nothing is left of VXLAN")
+	done("VXLAN turned off")
 }
 
 // cleared returns nil once a node has no VXLAN device, address or rule.
