@@ -63,7 +63,7 @@ func TestReflectorRestarts(t *testing.T) {
 							return nil
 						})
 					}
-					time.Sleep(time.Second)
+					packets.Onward(t, time.Second)
 				}
 				packets.Intact(t)
 			})
@@ -127,7 +127,7 @@ func TestRouterFlaps(t *testing.T) {
 			}
 			return nil
 		})
-		time.Sleep(time.Second)
+		packets.Onward(t, time.Second)
 	}
 	for range 3 {
 		lost := time.Now()
