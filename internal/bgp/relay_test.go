@@ -215,9 +215,10 @@ func TestCollisionWithAnEstablishedEnd(t *testing.T) {
 	defer second.Close()
 	second.send(hello(77))
 	bgptest.Eventually(t, func() error { // the node has read the OPEN
-		unread := node.Run(t, "ss", "-Htn", "dst", second.LocalAddr().String())
-		if fields := strings.Fields(unread + peer.Run(t, "ss", "-Htn", "src", second.LocalAddr().String())); len(fields) != 10 || fields[1]+fields[7] != "00" {
-			return fmt.Errorf("not read or not sent: %q", fields)
+		addr := second.LocalAddr().String()
+		ends := strings.Fields(node.Run(t, "ss", "-Htn", "dst", addr) + peer.Run(t, "ss", "-Htn", "src", addr))
+		if len(ends) != 10 || ends[1] != "0" || ends[7] != "0" {
+			return fmt.Errorf("not read or not sent: %q", ends)
 		}
 		return nil
 	})
@@ -258,7 +259,9 @@ func takeover(t *testing.T, others ...bgp.Peer) {
 	first.send(announce(peer.V4, 26, 10, 1, 2, 0), bgptest.Message(2, 0, 0, 0, 0))
 	node.WaitLearned("10.1.2.0/26")
 	since := node.Peer(peer.V4).Since
-	waittest.Until(t, time.Minute, "later than a connection could cross the first one", func() bool { return time.Since(since) > 3500*time.Millisecond })
+	waittest.Until(t, time.Minute, "later than a connection could cross the first one", func() bool {
+		return time.Since(since) > 3500*time.Millisecond
+	})
 	for name, open := range map[string][]byte{"another router": hello(77), "the same router": hello(2), "another that has restarted": restarted(77), "the same, restarted": restarted(2)} {
 		told(peer, to, "Cease/Connection Collision Resolution", open, keepalive)
 		if p := node.Peer(peer.V4); p.State != bgp.Established || !p.Since.Equal(since) {

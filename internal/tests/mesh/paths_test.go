@@ -120,7 +120,8 @@ func TestPaths(t *testing.T) {
 				}
 			}
 			errtest.Must(t, paths(bad, of.stack, 2, 0))                       // the others forward
-			if again := nodes[0]; whole() && of.name == "vxlan" { // the next agent knows what the node did before, after a minute
+			// The next agent knows what the node did before, after a minute.
+			if again := nodes[0]; whole() && of.name == "vxlan" {
 				again.Signal(t, syscall.SIGKILL)
 				again.Start(t, meshtest.Build)
 				meshtest.Within(t, 3*meshtest.Patience, func() error { return paths(again, of.fails, 1, 1) })

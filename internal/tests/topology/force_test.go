@@ -372,7 +372,7 @@ func (f *force) roleChanges(t *testing.T) {
 			for _, n := range f.nodes[:len(f.nodes)-1] {
 				for _, p := range []nodestatus.Peer{own[n.Prefix.Addr().String()], sessions(t, n)[last.Prefix.Addr().String()]} {
 					if p.Kind != kind || p.State != "Established" || !p.Since.After(f.begun) {
-						return fmt.Errorf("the session of %s with %s is of kind %s, and %s since %v: %s", n.Name, last.Name, p.Kind, p.State, p.Since, p.LastError)
+						return fmt.Errorf("the session of %s with %s: %+v", n.Name, last.Name, p)
 					}
 				}
 			}
