@@ -119,7 +119,7 @@ func TestPaths(t *testing.T) {
 					}
 				}
 			}
-			errtest.Must(t, paths(bad, of.stack, 2, 0))                       // the others forward
+			errtest.Must(t, paths(bad, of.stack, 2, 0)) // the others forward
 			// The next agent knows what the node did before, after a minute.
 			if again := nodes[0]; whole() && of.name == "vxlan" {
 				again.Signal(t, syscall.SIGKILL)
