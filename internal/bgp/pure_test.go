@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -301,58 +302,62 @@ func TestNeighbours(t *testing.T) {
 }
 
 func TestWindow(t *testing.T) {
-	var w window
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	for range windowSize {
+	synctest.Test(t, func(t *testing.T) {
+		var w window
+		ctx, cancel := context.WithCancel(t.Context())
+		for range windowSize {
+			w.take(ctx)
+		}
+		room := w.try()
+		if room == nil {
+			t.Fatal("no bound")
+		}
+		go w.done()
+		<-room
 		w.take(ctx)
-	}
-	room := w.try()
-	if room == nil {
-		t.Fatal("no bound")
-	}
-	go w.done()
-	<-room
-	w.take(ctx)
-	w.take(ctx) // nobody says done: it goes on after windowStall
-	cancel()
-	for range 2 * windowSize {
-		w.take(ctx) // ends with ctx
-	}
-	w.clear()
-	w.clear()
-	if w.open != 0 {
-		t.Errorf("%d open", w.open)
-	}
+		w.take(ctx) // nobody says done: it goes on after windowStall
+		cancel()
+		for range 2 * windowSize {
+			w.take(ctx) // ends with ctx
+		}
+		w.clear()
+		w.clear()
+		if w.open != 0 {
+			t.Errorf("%d open", w.open)
+		}
+	})
 }
 
 // What is under way when a session ends is waited for, and given up if it was dropped.
 func TestWindowDrains(t *testing.T) {
-	var w window
-	w.drain(t.Context()) // nothing to wait for
-	w.take(t.Context())
-	w.take(t.Context())
-	drained := make(chan struct{})
-	go func() { w.drain(t.Context()); close(drained) }()
-	w.done()
-	select {
-	case <-drained:
-		t.Fatal("drained with an UPDATE under way")
-	case <-time.After(50 * time.Millisecond):
-	}
-	w.done()
-	<-drained
-	w.take(t.Context())
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	if w.drain(over); w.busy() == nil {
-		t.Error("a link that ended gave up the UPDATEs of all")
-	}
-	start := time.Now()
-	w.drain(t.Context())
-	if took := time.Since(start); took < windowStall/2 || w.busy() != nil {
-		t.Errorf("an UPDATE that is never worked in was given up after %s; busy: %t", took, w.busy() != nil)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var w window
+		w.drain(t.Context()) // nothing to wait for
+		w.take(t.Context())
+		w.take(t.Context())
+		drained := false
+		go func() { w.drain(t.Context()); drained = true }()
+		synctest.Wait()
+		w.done()
+		if synctest.Wait(); drained {
+			t.Fatal("drained with an UPDATE under way")
+		}
+		w.done()
+		if synctest.Wait(); !drained {
+			t.Fatal("not drained when all UPDATEs were worked in")
+		}
+		w.take(t.Context())
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		if w.drain(over); w.busy() == nil {
+			t.Error("a link that ended gave up the UPDATEs of all")
+		}
+		start := time.Now()
+		w.drain(t.Context())
+		if took := time.Since(start); took != windowStall || w.busy() != nil {
+			t.Errorf("an UPDATE that is never worked in was given up after %s; busy: %t", took, w.busy() != nil)
+		}
+	})
 }
 
 // A refused connection is tried every few seconds: people want to know since when.

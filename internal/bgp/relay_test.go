@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // withPassword gives all peers a password.
@@ -119,15 +120,21 @@ func TestBothEndsConnect(t *testing.T) {
 			return nil
 		})
 	}
-	// One session, and it stays.
+	// One session on one connection, and it stays while both ends announce more.
+	bgptest.Eventually(t, func() error {
+		if all := nine.Run(t, "ss", "-Htn", "dst", ten.V4.String()); strings.Count(all, "\n") != 1 || !strings.HasPrefix(all, "ESTAB") {
+			return fmt.Errorf("connections:\n%s", all)
+		}
+		return nil
+	})
 	ten.WaitEstablished(nine.V4)
 	since := ten.Peer(nine.V4).Since
-	time.Sleep(time.Second)
+	nine.Originate("10.1.9.0/26", "10.1.9.64/26")
+	ten.WaitLearned("10.1.9.0/26 10.1.9.64/26")
+	ten.Originate("10.1.10.0/26")
+	nine.WaitLearned("10.1.10.0/26")
 	if p := ten.Peer(nine.V4); p.State != bgp.Established || !p.Since.Equal(since) {
 		t.Errorf("session flaps: %+v", p)
-	}
-	if n := strings.Count(nine.Run(t, "ss", "-Htn", "state", "established", "dst", ten.V4.String()), "\n"); n != 1 {
-		t.Errorf("%d connections", n)
 	}
 }
 
@@ -208,7 +215,14 @@ func TestCollisionWithAnEstablishedEnd(t *testing.T) {
 	second := connect(peer, to)
 	defer second.Close()
 	second.send(hello(77))
-	time.Sleep(300 * time.Millisecond) // the node has read the OPEN
+	bgptest.Eventually(t, func() error { // the node has read the OPEN
+		addr := second.LocalAddr().String()
+		ends := strings.Fields(node.Run(t, "ss", "-Htn", "dst", addr) + peer.Run(t, "ss", "-Htn", "src", addr))
+		if len(ends) != 10 || ends[1] != "0" || ends[7] != "0" {
+			return fmt.Errorf("not read or not sent: %q", ends)
+		}
+		return nil
+	})
 	first.send(keepalive)
 	node.WaitEstablished(peer.V4)
 	if got := second.last(); got != "Cease/Connection Collision Resolution" {
@@ -247,8 +261,10 @@ func takeover(t *testing.T, others ...bgp.Peer) {
 	first := established(peer, to, hello(2))
 	first.send(announce(peer.V4, 26, 10, 1, 2, 0), bgptest.Message(2, 0, 0, 0, 0))
 	node.WaitLearned("10.1.2.0/26")
-	time.Sleep(3500 * time.Millisecond) // later than a connection could cross the first one
 	since := node.Peer(peer.V4).Since
+	waittest.Until(t, time.Minute, "later than a connection could cross the first one", func() bool {
+		return time.Since(since) > 3500*time.Millisecond
+	})
 	for name, open := range map[string][]byte{"another router": hello(77), "the same router": hello(2),
 		"another that has restarted": restarted(77), "the same, restarted": restarted(2)} {
 		told(peer, to, "Cease/Connection Collision Resolution", open, keepalive)

@@ -148,8 +148,9 @@ func TestAdvisoriesWithoutRelay(t *testing.T) {
 			})
 			p := established(peer, netip.MustParseAddrPort("10.0.0.1:179"), outsideHello(2))
 			p.send(a.Message, keepalive)
-			if a.Panic == "" {
-				time.Sleep(500 * time.Millisecond)
+			if a.Panic == "" { // GoBGP has worked in the message when it takes the next session
+				p.Close()
+				established(peer, netip.MustParseAddrPort("10.0.0.1:179"), outsideHello(2))
 			} else {
 				_ = p.last()
 			}

@@ -276,7 +276,13 @@ func TestStartNamesWhatHinders(t *testing.T) {
 	done := make(chan bgptest.Reply)
 	patient.Local.Listen = []netip.Addr{other.V4, first.V4}
 	go func() { done <- second.Try(patient) }()
-	time.Sleep(500 * time.Millisecond)
+	// A hindrance is logged when it changes: this is the third above.
+	bgptest.Eventually(t, func() error {
+		if n := strings.Count(second.Log(), "BGP speaker waits for its address"); n != 3 {
+			return fmt.Errorf("%d addresses were waited for", n)
+		}
+		return nil
+	})
 	first.End(syscall.SIGKILL)
 	if r := <-done; r.Err != "" {
 		t.Errorf("Start when the port has become free: %s", r.Err)

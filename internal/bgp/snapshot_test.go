@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // learn gives a new speaker count paths of one peer, which is on the loopback interface.
@@ -35,11 +36,11 @@ func learn(b *testing.B, count int) *Server {
 	if _, err := conn.Write(table10(count)); err != nil {
 		b.Fatal(err)
 	}
-	for n := 0; n != count; time.Sleep(10 * time.Millisecond) {
+	waittest.Until(b, time.Minute, "all paths are learned", func() bool {
 		paths, err := s.Snapshot(ctx, nil)
 		errtest.Must(b, err)
-		n = len(paths)
-	}
+		return len(paths) == count
+	})
 	return s
 }
 

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"regexp"
+	"strconv"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/bgp"
@@ -100,3 +102,22 @@ func family(addr netip.Addr, prefixes ...string) []netip.Prefix {
 	}
 	return list
 }
+
+// waitPackets waits until so many packets of each family that match have come to a host ("in") or left it ("out").
+func waitPackets(t *testing.T, h *bgptest.Host, way, match string, packets int) {
+	t.Helper()
+	h.Run(t, "nft", fmt.Sprintf("add table inet counted; add chain inet counted c { type filter hook %sput priority -300; }; "+
+		"add rule inet counted c meta nfproto ipv4 %[2]s counter; add rule inet counted c meta nfproto ipv6 %[2]s counter", way, match))
+	defer h.Run(t, "nft", "delete", "table", "inet", "counted")
+	bgptest.Eventually(t, func() error {
+		text := h.Run(t, "nft", "list", "table", "inet", "counted")
+		for _, found := range counter.FindAllStringSubmatch(text, -1) {
+			if n, err := strconv.Atoi(found[1]); err != nil || n < packets {
+				return fmt.Errorf("want %d packets of each:\n%s", packets, text)
+			}
+		}
+		return nil
+	})
+}
+
+var counter = regexp.MustCompile(`counter packets (\d+)`)

@@ -167,7 +167,6 @@ func TestTTLSecurity(t *testing.T) {
 				"add rule inet far out tcp dport 179 ip ttl set 254; add rule inet far out tcp sport 179 ip ttl set 254; "+
 				"add rule inet far out tcp dport 179 ip6 hoplimit set 254; add rule inet far out tcp sport 179 ip6 hoplimit set 254")
 			node.Run(t, "ss", "-K", "state", "established", "( sport = :179 or dport = :179 )")
-			stays := time.Now().Add(8 * time.Second) // more than the others' time between two attempts
 			bgptest.Eventually(t, func() error {
 				for _, addr := range host.Addrs() {
 					if p := node.Peer(addr); p.State == bgp.Established || p.LastError == "" {
@@ -176,11 +175,14 @@ func TestTTLSecurity(t *testing.T) {
 				}
 				return nil
 			})
-			for ; time.Now().Before(stays); time.Sleep(100 * time.Millisecond) {
-				for _, addr := range host.Addrs() {
-					if p := node.Peer(addr); p.State == bgp.Established {
-						t.Fatalf("there is a session with %s, who is far away", addr)
-					}
+			lost := map[netip.Addr]time.Time{}
+			for _, addr := range host.Addrs() {
+				lost[addr] = node.Peer(addr).Since
+			}
+			waitPackets(t, host, "out", "meta l4proto tcp", 6) // of several attempts
+			for _, addr := range host.Addrs() {
+				if p := node.Peer(addr); p.State == bgp.Established || !p.Since.Equal(lost[addr]) {
+					t.Errorf("there is or was a session with %s, who is far away: %+v", addr, p)
 				}
 			}
 			host.Run(t, "nft", "delete", "table", "inet", "far")

@@ -16,11 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 const (
-	// fullRate is the packets per second of a stream. emulatedRate is the rate that an emulated processor sustains; loss
-	// is counted at either rate.
+	// fullRate is the packets per second of a stream. The first tier has a quarter: dozens of streams at once would keep a
+	// processor busy. emulatedRate is the rate that an emulated processor sustains. Loss is counted at any rate.
 	fullRate     = 1000
 	emulatedRate = 50
 	// perFlow is the number of packets from one source port before the sender uses another. A new port is a new connection
@@ -47,10 +48,11 @@ type Stream struct {
 
 	sent     chan sendCount // the sender's counts, once it has ended
 	received chan arrivals
-	last     atomic.Int64 // time of the last arrival, since began
-	arrived  atomic.Int64 // packets received
-	refused  atomic.Int64 // packets that the sender's kernel did not take
-	departed atomic.Int64 // packets sent
+	flushed  chan struct{} // closed when the packet after the last numbered one has arrived
+	last     atomic.Int64  // time of the last arrival, since began
+	arrived  atomic.Int64  // packets received
+	refused  atomic.Int64  // packets that the sender's kernel did not take
+	departed atomic.Int64  // packets sent
 }
 
 // sendCount is the counters of the sender.
@@ -104,8 +106,8 @@ func StartStream(t testing.TB, name string, from, to *Pod) *Stream {
 func StartStreamBetween(t testing.TB, name string, from, to *Pod, src, dst netip.Addr) *Stream {
 	t.Helper()
 	to.streams++
-	s := &Stream{name: name, from: from, src: src, dst: dst, port: streamPort + to.streams, sent: make(chan sendCount, 1),
-		received: make(chan arrivals, 1)}
+	s := &Stream{name: name, from: from, src: src, dst: dst, port: streamPort + to.streams,
+		sent: make(chan sendCount, 1), received: make(chan arrivals, 1), flushed: make(chan struct{})}
 	address := netip.AddrPortFrom(dst, uint16(s.port))
 	s.conn = to.ListenUDP(t, address.String())
 	raw, err := s.conn.SyscallConn()
@@ -125,13 +127,17 @@ func StartStreamBetween(t testing.TB, name string, from, to *Pod, src, dst netip
 
 // rate is the packets per second of a stream on this machine.
 func rate() int {
-	if TimeScale > 1 {
+	switch {
+	case TimeScale > 1:
 		return emulatedRate
+	case Measuring():
+		return fullRate
 	}
-	return fullRate
+	return tier.Size(fullRate/4, fullRate)
 }
 
 // warmUp sends packets without a number until one arrives, as address resolution may drop the first packets of a path.
+// The receiver skips those that arrive later.
 func (s *Stream) warmUp(t testing.TB, to netip.AddrPort) {
 	t.Helper()
 	conn := s.from.ListenUDP(t, netip.AddrPortFrom(s.src, 0).String())
@@ -146,8 +152,6 @@ func (s *Stream) warmUp(t testing.TB, to netip.AddrPort) {
 		_, err = s.conn.Read(buf)
 		return err
 	})
-	// The other warm-up packets arrive now; they have no number.
-	time.Sleep(100 * time.Millisecond)
 	s.conn.SetReadDeadline(time.Time{})
 }
 
@@ -168,6 +172,9 @@ func (s *Stream) send(interval time.Duration) {
 			}
 			time.Sleep(time.Duration(c.packets)*interval - time.Since(s.began) + waited)
 		}
+		// It takes the way of the last packets, behind them. If it is lost, End waits for silence.
+		_, to := s.destination()
+		_ = unix.Sendto(f.fd, []byte(lastWord), 0, to)
 		return nil
 	})
 	if err != nil {
@@ -237,13 +244,18 @@ func (s *Stream) destination() (family int, to unix.Sockaddr) {
 func (s *Stream) receive() {
 	var a arrivals
 	buf := make([]byte, 100)
-	top := -1
+	top, flushed := -1, false
 	for {
 		size, from, err := s.conn.ReadFromUDPAddrPort(buf)
 		if err != nil {
 			break
 		}
-		if size != 8 {
+		switch {
+		case string(buf[:size]) == lastWord && !flushed:
+			flushed = true
+			close(s.flushed)
+			continue
+		case size != 8:
 			continue // of the warm-up
 		}
 		s.last.Store(int64(time.Since(s.began)))
@@ -297,6 +309,9 @@ func (s *Stream) Arrived() int { return int(s.arrived.Load()) }
 // Refused returns how many packets the sender's kernel has refused to send so far.
 func (s *Stream) Refused() int { return int(s.refused.Load()) }
 
+// lastWord is the content of the packet that follows the last numbered one.
+const lastWord = "last word"
+
 // quiet is the time without an arrival after which no packet is in flight.
 const quiet = time.Second
 
@@ -305,9 +320,7 @@ func (s *Stream) End() Count {
 	s.stop.Store(true)
 	sent := <-s.sent
 	c := Count{name: s.name, Sent: sent.packets, Took: sent.took, Refused: sent.errors}
-	for ended := time.Now(); time.Since(ended) < quiet || time.Since(s.began)-time.Duration(s.last.Load()) < quiet; {
-		time.Sleep(50 * time.Millisecond)
-	}
+	s.land(sent)
 	s.conn.SetReadDeadline(time.Now())
 	a := <-s.received
 	s.conn.Close()
@@ -325,6 +338,24 @@ func (s *Stream) End() Count {
 	}
 	c.Duplicated, c.Reordered, c.Translated, c.Overrun = a.duplicated, a.reordered, a.translated, a.overrun
 	return c
+}
+
+// land returns when all packets that the kernel took have arrived, and lastWord behind them, or when no packet has
+// arrived for a while.
+func (s *Stream) land(sent sendCount) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	flushed := s.flushed
+	for flushed != nil || s.Arrived() < sent.packets-s.Refused() {
+		if time.Since(s.began)-max(sent.took, time.Duration(s.last.Load())) >= quiet {
+			return
+		}
+		select {
+		case <-flushed:
+			flushed = nil
+		case <-tick.C:
+		}
+	}
 }
 
 // Traffic is a stream in each direction.
@@ -349,8 +380,12 @@ func StartTraffic(t testing.TB, a, b *Pod) (tr Traffic) {
 // makes that longer, and no packet fewer.
 func (tr Traffic) Onward(t testing.TB, span time.Duration) {
 	t.Helper()
-	for _, s := range tr {
-		s.Await(t, s.Arrived()+int(span.Seconds()*float64(rate())), Patience+4*span)
+	want := make([]int, len(tr)) // of all streams from the same moment on
+	for i, s := range tr {
+		want[i] = s.Arrived() + int(span.Seconds()*float64(rate()))
+	}
+	for i, s := range tr {
+		s.Await(t, want[i], Patience+4*span)
 	}
 }
 

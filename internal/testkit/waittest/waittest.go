@@ -5,7 +5,6 @@ package waittest
 
 import (
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,30 +71,4 @@ func Until(t testing.TB, limit time.Duration, what string, so func() bool) {
 		}
 		return nil
 	})
-}
-
-// Late returns what tells for how long, until it is called, this process had no CPU although it wanted it: other
-// processes, whose time is measured, had none either.
-func Late(t testing.TB) (late func() time.Duration) {
-	const nap = 5 * time.Millisecond
-	done, sum := make(chan struct{}), make(chan time.Duration, 1)
-	stop := sync.OnceFunc(func() { close(done) })
-	t.Cleanup(stop)
-	go func() {
-		var late time.Duration
-		for {
-			select {
-			case <-done:
-				sum <- late
-				return
-			default:
-			}
-			began := time.Now()
-			time.Sleep(nap)
-			if over := time.Since(began) - nap; over > nap {
-				late += over
-			}
-		}
-	}()
-	return func() time.Duration { stop(); return <-sum }
 }

@@ -64,7 +64,7 @@ func TestReflectorRestarts(t *testing.T) {
 							return nil
 						})
 					}
-					time.Sleep(time.Second)
+					packets.Onward(t, time.Second)
 				}
 				packets.Intact(t)
 			})
@@ -129,7 +129,7 @@ func TestRouterFlaps(t *testing.T) {
 			}
 			return nil
 		})
-		time.Sleep(time.Second)
+		packets.Onward(t, time.Second)
 	}
 	for range 3 {
 		lost := time.Now()

@@ -52,7 +52,7 @@ func TestReflectors(t *testing.T) {
 			learnedFrom(t, n, block6Of(other), append(by6, other.V6.String())...)
 		}
 	}
-	time.Sleep(time.Second)
+	packets.Onward(t, time.Second)
 	packets.Intact(t)
 
 	// New routes are learned through the reflectors.

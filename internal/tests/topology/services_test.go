@@ -1,10 +1,13 @@
 package topology
 
 import (
+	"fmt"
 	"net/netip"
+	"regexp"
+	"strconv"
 	"testing"
-	"time"
 
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -135,14 +138,24 @@ spec:
 		host.Run(t, "nft", "add table ip far; add chain ip far out { type filter hook output priority 0; }; "+
 			"add rule ip far out tcp dport 179 ip ttl set 254; add rule ip far out tcp sport 179 ip ttl set 254")
 		for _, n := range nodes {
+			host.Run(t, "nft", "add rule ip far out ip daddr "+n.Prefix.Addr().String()+" meta l4proto tcp counter")
 			n.Run(t, "ss", "-K", "state", "established", "dst", "172.31.1.2")
 			down(t, n, "172.31.1.2", "")
 		}
-		for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // more than one attempt
-			for _, n := range nodes {
-				if p := sessions(t, n)["172.31.1.2"]; p.State == "Established" {
-					t.Fatalf("%s has a session with a router that is too far away", n.Name)
+		lost := []nodestatus.Peer{sessions(t, nodes[0])["172.31.1.2"], sessions(t, nodes[1])["172.31.1.2"]}
+		const most = 6 // packets of more than one attempt
+		meshtest.Eventually(t, func() error {
+			text := host.Run(t, "nft", "list", "table", "ip", "far")
+			for _, found := range regexp.MustCompile(`counter packets (\d+)`).FindAllStringSubmatch(text, -1) {
+				if n, err := strconv.Atoi(found[1]); err != nil || n < most {
+					return fmt.Errorf("want %d packets to each node:\n%s", most, text)
 				}
+			}
+			return nil
+		})
+		for i, n := range nodes {
+			if p := sessions(t, n)["172.31.1.2"]; p.State == "Established" || !p.Since.Equal(lost[i].Since) {
+				t.Errorf("%s has or had a session with a router that is too far away: %+v", n.Name, p)
 			}
 		}
 		host.Run(t, "nft", "delete", "table", "ip", "far")
