@@ -1,5 +1,6 @@
 // Package messages reads the catalogue of what programs, the chart and the API server's policies report, from which
-// lists of docs/troubleshooting.md and docs/install.md are made. Its test holds the catalogue against the code.
+// lists of docs/troubleshooting.md and docs/install.md are made. Its test holds the names of Events,
+// alerts and policies against the code; sentences may differ.
 package messages
 
 import (

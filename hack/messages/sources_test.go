@@ -16,17 +16,17 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// message is a message for operators, with its position.
+// message is the name of an Event, alert or policy, with its position.
 type message struct {
-	class string // event, chart, refusal or alert
-	text  string // with fmt's verbs; %v for non-constants
+	class string // event, refusal or alert
+	name  string
 	at    string
 }
 
-// sources is the texts of the programs and the chart.
+// sources is what programs and chart have.
 type sources struct {
-	texts    map[string]bool // every constant text of the Go sources
-	messages []message       // messages that must be on the page
+	names []message
+	words map[string]bool // texts of one word, some of which are names by other ways
 }
 
 // file is one parsed Go file, and the constants of its package.
@@ -39,17 +39,16 @@ type file struct {
 // readSources parses the sources of all programs, without packages for tests.
 func readSources(t *testing.T) *sources {
 	t.Helper()
-	s := &sources{texts: map[string]bool{}}
+	s := &sources{words: map[string]bool{}}
 	for _, dir := range goDirs(t) {
-		files := parseDir(t, dir)
-		for _, f := range files {
+		for _, f := range parseDir(t, dir) {
 			s.read(f)
 		}
 	}
-	s.readChart(t)
+	s.readAlerts(t)
 	s.readFences(t)
-	if len(s.messages) < 50 {
-		t.Fatalf("found only %d messages: the test would prove nothing", len(s.messages))
+	if len(s.names) < 50 {
+		t.Fatalf("found only %d names: the test would prove nothing", len(s.names))
 	}
 	return s
 }
@@ -111,7 +110,7 @@ func noteConstants(d ast.Decl, consts map[string]string) {
 	}
 }
 
-// text returns the format of an expression, with %v for non-constants. It is false if nothing in it is a constant text.
+// text returns the value of a constant text.
 func (f *file) text(e ast.Expr) (string, bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -124,25 +123,8 @@ func (f *file) text(e ast.Expr) (string, bool) {
 	case *ast.Ident:
 		text, ok := f.consts[e.Name]
 		return text, ok
-	case *ast.BinaryExpr:
-		left, isLeft := f.text(e.X)
-		right, isRight := f.text(e.Y)
-		if e.Op == token.ADD && (isLeft || isRight) {
-			return orVerb(left, isLeft) + orVerb(right, isRight), true
-		}
-	case *ast.CallExpr:
-		if name := selected(e.Fun); (name == "Sprintf" || name == "Errorf") && len(e.Args) > 0 {
-			return f.text(e.Args[0])
-		}
 	}
 	return "", false
-}
-
-func orVerb(text string, ok bool) string {
-	if ok {
-		return text
-	}
-	return "%v"
 }
 
 // selected returns the last name of a function or a variable: Warn of a.Log.Warn.
@@ -161,9 +143,9 @@ func (s *sources) read(f *file) {
 		s.readDecl(f, d)
 	}
 	ast.Inspect(f.tree, func(n ast.Node) bool {
-		if e, ok := n.(ast.Expr); ok {
-			if text, ok := f.text(e); ok {
-				s.texts[text] = true
+		if lit, ok := n.(*ast.BasicLit); ok {
+			if text, ok := f.text(lit); ok {
+				s.words[text] = oneWord.MatchString(text)
 			}
 		}
 		if call, ok := n.(*ast.CallExpr); ok {
@@ -234,59 +216,40 @@ func (f *file) at(n ast.Node) string {
 // add adds a reason; what is more than a word is the text of a log.
 func (s *sources) add(f *file, e ast.Expr) {
 	if text, ok := f.text(e); ok && oneWord.MatchString(text) {
-		s.messages = append(s.messages, message{"event", text, f.at(e)})
+		s.names = append(s.names, message{"event", text, f.at(e)})
 	}
 }
 
 var (
-	failing = regexp.MustCompile(`fail (?:\(printf )?"([^"]+)"`)
-	alert   = regexp.MustCompile(`alert: (\w+)`)
+	alert = regexp.MustCompile(`alert: (\w+)`)
+	// Prefixes of the policies' messages, by which they are searched for.
+	fences  = []string{"tortie fences nodes", "tortie fences hooks", "tortie fences pods"}
+	refusal = regexp.MustCompile(`(?m)^ +message(?:Expression)?: ["']*(.+)$`)
 )
 
-// Prefixes of the policies' messages, by which they are searched for.
-var fences = []string{"tortie fences nodes", "tortie fences hooks", "tortie fences pods"}
-
-var (
-	refusal = regexp.MustCompile(`(?m)^ +message: (.+)$|^ +messageExpression: "'(.+)"$`)
-	asked   = regexp.MustCompile(`' \+ .+? \+ '|' \+ [^']+$`)
-)
-
-// readFences finds the denial messages of the policies.
+// readFences adds the prefixes, of which each message of the policies that refuse requests has one.
 func (s *sources) readFences(t *testing.T) {
 	t.Helper()
 	const path = "charts/tortie/templates/fencing.yaml"
 	text, err := os.ReadFile(filepath.Join(root, path))
 	errtest.Must(t, err)
 	for _, found := range refusal.FindAllStringSubmatch(string(text), -1) {
-		text := asked.ReplaceAllString(strings.TrimSuffix(found[1]+found[2], "'"), "%v")
-		if !slices.ContainsFunc(fences, func(words string) bool { return strings.HasPrefix(text, words) }) {
-			t.Errorf("%s: %q begins with none of %q, by which it is found", path, text, fences)
+		if !slices.ContainsFunc(fences, func(words string) bool { return strings.HasPrefix(found[1], words) }) {
+			t.Errorf("%s: %q begins with none of %q, by which it is found", path, found[1], fences)
 		}
-		s.texts[text] = true
 	}
 	for _, words := range fences {
-		s.texts[words] = true
-		s.messages = append(s.messages, message{"refusal", words, path})
+		s.names = append(s.names, message{"refusal", words, path})
 	}
 }
 
-// readChart finds the chart's rendering errors, and the names of the alerts.
-func (s *sources) readChart(t *testing.T) {
+// readAlerts adds the names of the alerts.
+func (s *sources) readAlerts(t *testing.T) {
 	t.Helper()
-	templates, err := filepath.Glob(filepath.Join(root, "charts/tortie/templates/*.*"))
+	const path = "charts/tortie/files/alerts.yaml"
+	text, err := os.ReadFile(filepath.Join(root, path))
 	errtest.Must(t, err)
-	s.readText(t, "chart", failing, templates...)
-	s.readText(t, "alert", alert, filepath.Join(root, "charts/tortie/files/alerts.yaml"))
-}
-
-func (s *sources) readText(t *testing.T, class string, what *regexp.Regexp, paths ...string) {
-	t.Helper()
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		errtest.Must(t, err)
-		for _, found := range what.FindAllStringSubmatch(string(text), -1) {
-			s.texts[found[1]] = true
-			s.messages = append(s.messages, message{class, found[1], strings.TrimPrefix(path, root+"/")})
-		}
+	for _, found := range alert.FindAllStringSubmatch(string(text), -1) {
+		s.names = append(s.names, message{"alert", found[1], path})
 	}
 }

@@ -25,7 +25,7 @@ func More(t testing.TB, what string) {
 const machineIDs = "0 0 4294967295"
 
 // Root fails the test, or skips it in a short run, if the process is not root in the machine's first user namespace:
-// root of another one (make check-rootless) lacks some rights, as does any other user. what is the right that the test
+// root of another one (hack/rootless.sh) lacks some rights, as does any other user. what is the right that the test
 // needs.
 func Root(t testing.TB, what string) {
 	t.Helper()
