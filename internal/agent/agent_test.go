@@ -251,8 +251,8 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	return status, stop
 }
 
-// watched returns what a part of an agent works with, once all has been listed: a test has it do at once what the agent's own
-// does in time.
+// watched returns what a part of an agent works with, once all has been listed: a test has it do at once what the
+// agent's own does in time.
 func (r *rig) watched(t *testing.T) (*cluster.Watch, *kubernetes.Store, *slog.Logger) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))

@@ -93,8 +93,8 @@ func (e *evidence) run(ctx context.Context) error {
 	return e.todo.serve(ctx, &e.mu, e.work, evidencePause, func(_ string, q inquiry) { e.read(ctx, q) })
 }
 
-// read reads one object. One that cannot be read leaves what was known, and is read again: a node that waits for it makes no
-// other request until its cluster changes.
+// read reads one object. One that cannot be read leaves what was known, and is read again: a node that waits for it
+// makes no other request until its cluster changes.
 func (e *evidence) read(ctx context.Context, q inquiry) {
 	ctx, cancel := context.WithTimeout(ctx, recordTime)
 	defer cancel()

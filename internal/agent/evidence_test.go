@@ -29,7 +29,8 @@ func (f *flaky) Get(_ context.Context, obj api.Resource) error {
 	return nil
 }
 
-// What could not be read is read again, though no pass asks for it again: less and less often, and no other object waits for it.
+// What could not be read is read again, though no pass asks for it again: less and less often, and no other object
+// waits for it.
 func TestEvidenceIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &flaky{fails: "far", asked: map[string]int{}}

@@ -37,8 +37,8 @@ func (r *rig) told() *facts.Facts {
 	return f
 }
 
-// content returns what the plugins are told without the time at which it was written, and that time. Its text has no fixed
-// length.
+// content returns what the plugins are told without the time at which it was written, and that time. Its text has no
+// fixed length.
 func (r *rig) content(t *testing.T) (string, time.Time) {
 	t.Helper()
 	for { // until nothing was written between both reads
@@ -409,7 +409,9 @@ func TestJournalWaitsForTheDatastore(t *testing.T) {
 	watch, store, log := r.watched(t)
 	wire.Stall()
 	r.update(t, info, func() { info.Spec.DatastoreReady = &open })
-	another := &journalWorker{dir: r.journal(), node: rigNode, store: store, ipam: ipam.NewClient(store, time.Now), watch: watch, status: status, log: log}
+	another := &journalWorker{
+		dir: r.journal(), node: rigNode, store: store, ipam: ipam.NewClient(store, time.Now), watch: watch, status: status, log: log,
+	}
 	if err := another.pass(t.Context()); err == nil || r.entries(t) != 1 || !r.holds(t, e) {
 		t.Errorf("finished without the API server: %v", err)
 	}

@@ -155,8 +155,8 @@ func dieAt(name string) rule {
 	}
 }
 
-// rounds is a rule that holds the answers to a round of requests back until all of the round have come, and so tells which requests
-// wait for the answers of which others.
+// rounds is a rule that holds the answers to a round of requests back until all of the round have come, and so tells
+// which requests wait for the answers of which others.
 type rounds struct {
 	mu   sync.Mutex // guards what follows
 	want [][]string // the rounds to come

@@ -233,14 +233,15 @@ func (n *NS) Quiet(t testing.TB, events netlinkx.Events) <-chan struct{} {
 	return nil
 }
 
-// Changes returns what tells how often processes have changed links, addresses, routes and neighbours since the last call. What the
-// kernel does of its own accord has no sender, and does not count.
+// Changes returns what tells how often processes have changed links, addresses, routes and neighbours since the last
+// call. What the kernel does of its own accord has no sender, and does not count.
 func (n *NS) Changes(t testing.TB) func() int {
 	t.Helper()
 	var events *nlmsg.Events
 	n.Within(t, func() (err error) {
 		groups := []int{
-			unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+			unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+			unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
 		}
 		events, err = nlmsg.ListenUnwatched(unix.NETLINK_ROUTE, groups, 1<<20)
 		return err

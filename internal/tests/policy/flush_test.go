@@ -123,8 +123,9 @@ func (g *guarded) work(t *testing.T) {
 
 var denied = udp(v4.client, v4.web, 53)
 
-// What is flushed is made again on the kernel's event. It cannot be at once: some packets come through, but few even where the
-// table takes long to make, as links are shut before, and none once it is made. The connections that began so end.
+// What is flushed is made again on the kernel's event. It cannot be at once: some packets come through, but few even
+// where the table takes long to make, as links are shut before, and none once it is made. The connections that began
+// so end.
 func TestFlushedByHand(t *testing.T) {
 	for name, more := range map[string]int{"one policy": 0, "a thousand more": 1000} {
 		g := newGuarded(t, more)
@@ -179,7 +180,8 @@ func (g *guarded) flushed(t *testing.T, script string) (came, made int64) {
 	return int64(len(answered)), made - flushed
 }
 
-// flood sends the denied packet, each of a connection of its own, until the returned function is called, which returns their numbers.
+// flood sends the denied packet, each of a connection of its own, until the returned function is called, which
+// returns their numbers.
 func (g *guarded) flood(t *testing.T) (stop func() []uint64) {
 	t.Helper()
 	var numbers []uint64

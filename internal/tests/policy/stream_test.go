@@ -9,9 +9,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// While the engine goes from one ruleset to another, what both let through goes through, and what one end denies in both
-// never comes. No node can hold more: the kernel reads the generation at each base chain. A packet may have the old verdict
-// of its source and the new one of its destination, which together let through what each ruleset denies.
+// While the engine goes from one ruleset to another, what both let through goes through, and what one end denies in
+// both never comes. No node can hold more: the kernel reads the generation at each base chain. A packet may have the
+// old verdict of its source and the new one of its destination, which together let through what each ruleset denies.
 func TestBetweenTransactions(t *testing.T) {
 	n, sent, changes := newNode(t), 0, 0
 	for s := *seed; s < *seed+30; s++ {
@@ -55,8 +55,8 @@ func count(came map[uint64]string, numbers []uint64, may bool) (lost, leaked int
 	return lost, leaked
 }
 
-// unchanged changes a cluster, and returns packets that both ends allow before and after, and packets that one end denies
-// before and after.
+// unchanged changes a cluster, and returns packets that both ends allow before and after, and packets that one end
+// denies before and after.
 func unchanged(h history) (may, mayNot []policytest.Packet) {
 	packets := onWire(h.Cluster, h.Packets(h.Cluster, 2*perCluster))
 	before := map[policytest.Packet][2]bool{}
@@ -82,8 +82,8 @@ func verdicts(h history, p policytest.Packet) [2]bool {
 	return [2]bool{source, destination}
 }
 
-// asSent is a packet as the rig sends it, which Calico's rules read: an echo request, or with a source port like those that the
-// rig chooses, none of which a generated rule tells from the others.
+// asSent is a packet as the rig sends it, which Calico's rules read: an echo request, or with a source port like
+// those that the rig chooses, none of which a generated rule tells from the others.
 func asSent(p policytest.Packet) policytest.Packet {
 	switch p.Protocol {
 	case policytest.ICMP:
