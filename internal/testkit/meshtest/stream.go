@@ -347,7 +347,7 @@ func (s *Stream) land(sent sendCount) {
 	defer tick.Stop()
 	flushed := s.flushed
 	for flushed != nil || s.Arrived() < sent.packets-s.Refused() {
-		if time.Since(s.began)-max(sent.took, time.Duration(s.last.Load())) >= quiet {
+		if time.Since(s.began)-max(sent.took, time.Duration(s.last.Load())) >= quiet && !s.unread() {
 			return
 		}
 		select {
@@ -356,6 +356,19 @@ func (s *Stream) land(sent sendCount) {
 		case <-tick.C:
 		}
 	}
+}
+
+// unread reports whether packets wait at the receiver's socket: a busy machine has not let the receiver read them.
+func (s *Stream) unread() (waiting bool) {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		size, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+		waiting = err == nil && size > 0
+	})
+	return waiting
 }
 
 // Traffic is a stream in each direction.
