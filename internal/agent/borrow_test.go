@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 func TestJudgeRecord(t *testing.T) {
@@ -225,19 +226,19 @@ func TestAFloodOfClaimsDelaysNobody(t *testing.T) {
 		claims := flood("thief", 4096)
 		never := func(desired.Claim) bool { return false }
 		r.want(time.Now(), claims, never)
-		time.Sleep(2 * time.Second) // for the thief to be known as one
+		waittest.Advance(2 * time.Second) // for the thief to be known as one
 		began, before := time.Now(), store.count()
 		claims[honest] = desired.Claimed{Block: block, By: "node2"}
 		for !r.verdicts()[honest].Confirmed && time.Since(began) < 10*time.Second {
 			r.want(time.Now(), claims, never)
-			time.Sleep(10 * time.Millisecond)
+			waittest.Advance(10 * time.Millisecond)
 		}
 		if took := time.Since(began); took > 3*time.Second {
 			t.Errorf("an honest claim was looked at after %s", took)
 		}
 		for time.Since(began) < 5*time.Second {
 			r.want(time.Now(), claims, never)
-			time.Sleep(50 * time.Millisecond)
+			waittest.Advance(50 * time.Millisecond)
 		}
 		if n := store.count() - before; n > 7 || before > refusalsInARow+3 {
 			t.Errorf("%d readings at first, and %d in the 5 seconds after", before, n)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // flaky answers for each Node but one of that name, and counts.
@@ -46,7 +47,7 @@ func TestEvidenceIsReadAgain(t *testing.T) {
 		if !read("near") || read("far") {
 			t.Errorf("after the first answer: %v", e.known(nil).Internal)
 		}
-		time.Sleep(10 * time.Minute)
+		waittest.Advance(10 * time.Minute)
 		synctest.Wait()
 		if n := store.asked["far"]; n < 25 || n > 80 || store.asked["near"] != 1 {
 			t.Errorf("requests in 10 minutes: %v", store.asked)

@@ -9,6 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/bgp/radv"
 	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // idle is an agent with sources of events, whose last pass ended long ago.
@@ -39,7 +40,7 @@ func TestPassesWhileAPeerFlaps(t *testing.T) {
 			defer flapping.Wait()
 			flapping.Go(func() {
 				for time.Since(begun) < window {
-					time.Sleep(every)
+					waittest.Advance(every)
 					speaker.tell(false)
 				}
 			})
@@ -82,7 +83,7 @@ func TestPauseBeforeAPass(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a, speaker := idle()
 			a.ended = time.Now()
-			time.Sleep(c.rest)
+			waittest.Advance(c.rest)
 			begun := time.Now()
 			c.first(a, speaker)
 			if c.later != nil {

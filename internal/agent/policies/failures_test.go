@@ -169,7 +169,7 @@ func probe(t *testing.T, from *pod, at string, await bool) (p *probing, stop fun
 				}
 				return nil
 			})
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(5 * time.Millisecond) //nolint:forbidigo // the sender's pace
 		}
 	})
 	return p, func() { cancel(); running.Wait() }

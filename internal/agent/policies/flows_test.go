@@ -50,7 +50,7 @@ func connect(t *testing.T, client, server *pod, port string, clientSends, server
 				if _, err := from.Write([]byte("x")); err != nil {
 					return
 				}
-				time.Sleep(10 * time.Millisecond)
+				time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the stream's pace
 			}
 		}()
 	}
@@ -144,7 +144,7 @@ func talk(t *testing.T, client, server *pod, port string) *stream {
 			if _, err := from.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(to)); err != nil {
 				return
 			}
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the stream's pace
 		}
 	}
 	counts := func(at *net.UDPConn, arrived *atomic.Int64, first func()) {

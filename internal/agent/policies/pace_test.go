@@ -10,6 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // slowEngine takes its time for each pass. It always has an event, or none unless it is busy.
@@ -23,7 +24,7 @@ type slowEngine struct {
 
 func (e *slowEngine) Remove(context.Context) error {
 	e.passes = append(e.passes, time.Now())
-	time.Sleep(e.takes)
+	waittest.Advance(e.takes)
 	if e.busy {
 		e.events <- struct{}{}
 	}

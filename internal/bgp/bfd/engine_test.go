@@ -147,7 +147,7 @@ func TestDistantPacket(t *testing.T) {
 		return n
 	}
 	send(ttl - 1)
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) //nolint:forbidigo // none of these wakes anything that could be waited for
 	if n := heard(); n != 0 {
 		t.Errorf("%d of 2 packets were taken that have passed a router", n)
 	}
@@ -190,7 +190,7 @@ func BenchmarkSessions(b *testing.B) {
 	before := heap()
 	w.set(b)
 	w.waitUp(b)
-	perEnd(b, func() { time.Sleep(span) })
+	perEnd(b, func() { time.Sleep(span) }) //nolint:forbidigo // what a benchmark measures
 	w.waitUp(b)
 	b.ReportMetric(float64(heap()-before)/2/1024, "KiB/end")
 }
@@ -228,7 +228,7 @@ func BenchmarkPackets(b *testing.B) {
 					}
 				}
 			}
-			time.Sleep(mostTick)
+			time.Sleep(mostTick) //nolint:forbidigo // what a benchmark measures
 		}
 	})
 }

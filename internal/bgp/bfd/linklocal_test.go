@@ -116,7 +116,7 @@ func TestLinkLocalElsewhere(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(2500 * time.Millisecond) // the other router sends one packet a second
+	time.Sleep(2500 * time.Millisecond) //nolint:forbidigo // two packets of the other router, one a second
 	if s := r.engines[2].Status(theNode); s.Fault != "" {
 		t.Fatalf("the other router cannot send: %s", s.Fault)
 	}

@@ -172,7 +172,7 @@ func checkSteady(t *testing.T, node *bgptest.Speaker, all []bgp.Peer) {
 	for _, p := range all {
 		since[p.Addr] = node.Peer(p.Addr).Since
 	}
-	time.Sleep(8 * time.Second) // more than the others' time between two attempts
+	time.Sleep(8 * time.Second) //nolint:forbidigo // longer than the others wait between two attempts
 	for _, p := range all {
 		if now := node.Peer(p.Addr); now.State != bgp.Established || !now.Since.Equal(since[p.Addr]) {
 			t.Errorf("session to %s: %+v, was established since %s", p.Addr, now, since[p.Addr])

@@ -72,7 +72,7 @@ func signed(s, other *bgptest.Host) []bgp.Peer {
 func hurry(node *bgptest.Speaker, host *bgptest.Host) *bgptest.Speaker {
 	for range 20 {
 		node = again(node, host, syscall.SIGKILL)
-		time.Sleep(rand.N(20 * time.Millisecond))
+		time.Sleep(rand.N(20 * time.Millisecond)) //nolint:forbidigo // any moment of a session's beginning
 	}
 	return node
 }

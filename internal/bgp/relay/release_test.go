@@ -136,7 +136,7 @@ func TestReplaceKeepsPaths(t *testing.T) {
 type busy struct{ mute }
 
 func (b busy) Attach(context.Context, []byte) (net.Conn, error) {
-	time.Sleep(300 * time.Millisecond) // longer than it is held without an answer
+	time.Sleep(300 * time.Millisecond) //nolint:forbidigo // longer than it is held without an answer
 	ours, theirs := net.Pipe()
 	b.t.Cleanup(func() { ours.Close() })
 	go func() { _, _ = ours.Write(bgptest.Message(bgptest.Update, 0, 0, 0, 0)) }()

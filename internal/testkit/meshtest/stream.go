@@ -170,7 +170,7 @@ func (s *Stream) send(interval time.Duration) {
 					return err
 				}
 			}
-			time.Sleep(time.Duration(c.packets)*interval - time.Since(s.began) + waited)
+			time.Sleep(time.Duration(c.packets)*interval - time.Since(s.began) + waited) //nolint:forbidigo // the stream's pace
 		}
 		// It takes the way of the last packets, behind them. If it is lost, End waits for silence.
 		_, to := s.destination()
@@ -200,7 +200,7 @@ func (s *Stream) wait(c *sendCount) time.Duration {
 			c.givenUp = c.packets - int(s.arrived.Load())
 			break
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // a poll of its own receiver
 	}
 	return time.Since(begun)
 }

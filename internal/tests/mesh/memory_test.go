@@ -75,7 +75,7 @@ func TestMemory(t *testing.T) {
 			if kind.answer {
 				meshtest.Eventually(t, func() error { return heard(agent, blocksPerNode*count) })
 			}
-			time.Sleep(settle)
+			time.Sleep(settle) //nolint:forbidigo // memory is measured at rest
 			used := agent.Usage(t)
 			for what, kib := range map[string]int{"memory": used.RSS, "of that anonymous": used.Anonymous, "peak": used.Peak} {
 				meshtest.Record(fmt.Sprintf("memory | %s | %d | %s", kind.what, count, what), "MiB", float64(kib)/1024)

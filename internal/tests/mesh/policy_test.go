@@ -161,7 +161,8 @@ var roles = []map[string]string{{"role": "friend"}, {"role": "foe"}, {"role": "f
 func (l *load) comeAndGo(ctx context.Context, t *testing.T, node, place int, ns *netnstest.NS) {
 	const each = 10 // addresses of a place
 	n := l.nodes[node]
-	time.Sleep(l.every * time.Duration(node*l.places+place) / time.Duration(len(l.nodes)*l.places)) // not all at once
+	//nolint:forbidigo // not all pods come at once
+	time.Sleep(l.every * time.Duration(node*l.places+place) / time.Duration(len(l.nodes)*l.places))
 	for i := 0; ctx.Err() == nil; i++ {
 		labels := map[string]string{"isolated": "yes"}
 		role := (i + place) % meshtest.Repeat(len(roles), 1)
@@ -176,7 +177,7 @@ func (l *load) comeAndGo(ctx context.Context, t *testing.T, node, place int, ns 
 			t.Errorf("%s: %v", p.name, err)
 			return
 		}
-		time.Sleep(l.every - time.Since(began))
+		time.Sleep(l.every - time.Since(began)) //nolint:forbidigo // the load's pace
 	}
 }
 
@@ -193,7 +194,7 @@ func (l *load) comeAndGoElsewhere(ctx context.Context, t *testing.T, writer int)
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("elsewhere-%d-%d", writer, time.Now().UnixNano())
 		err := l.register(t, elsewhere, name, addr, roles[i%len(roles)])
-		time.Sleep(distantLife)
+		time.Sleep(distantLife) //nolint:forbidigo // a pod's life
 		if err == nil {
 			err = l.client.CoreV1().Pods(guardedNamespace).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 		}
@@ -245,7 +246,7 @@ func (p *passing) live(t *testing.T) error {
 		late = errors.Join(late, endAll(sends))
 		sends = nil
 	}
-	time.Sleep(p.life - time.Since(came))
+	time.Sleep(p.life - time.Since(came)) //nolint:forbidigo // a pod's life
 	return errors.Join(late, poked.end(), endAll(sends), p.leave(t, wires))
 }
 
@@ -329,7 +330,7 @@ func (l *load) openAndClose(ctx context.Context, t *testing.T) {
 		}
 		l.closing = append(l.closing, max(0, last.Sub(closed)))
 		l.opening = append(l.opening, max(0, l.arrived.begun(l.gates).Sub(opened)))
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the load's pace
 	}
 }
 
@@ -351,8 +352,8 @@ func (l *load) silent() func() bool {
 
 // soon waits until something is true.
 func soon(t *testing.T, is func() bool) bool {
-	for end := time.Now().Add(meshtest.Patience * meshtest.TimeScale); t.Context().Err() == nil &&
-		time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	end, tick := time.Now().Add(meshtest.Patience*meshtest.TimeScale), time.Tick(5*time.Millisecond)
+	for ; t.Context().Err() == nil && time.Now().Before(end); <-tick {
 		if is() {
 			return true
 		}

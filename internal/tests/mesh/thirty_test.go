@@ -147,7 +147,7 @@ func (l *large) quiet(t testing.TB, span time.Duration) {
 	if asked["POST blockaffinities"] == 0 {
 		t.Errorf("the API server counts no writes, although there were some: %s", counts(asked))
 	}
-	time.Sleep(span)
+	time.Sleep(span) //nolint:forbidigo // two whole passes of an agent
 	after := l.Requests(t)
 	for i, e := range l.monitors {
 		if events, err := e.all(); err != nil || len(events) > 0 {
