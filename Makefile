@@ -29,8 +29,9 @@ WRITE    ?=
 # Of vulncheck: where the database is.
 VULNDB   ?= $(TORTIE_VULNDB)
 
-# Set where Git does not trust the directory (a checkout of another user): the version comes from the flags above.
-export GOFLAGS := $(GOFLAGS) -buildvcs=false
+# No version control: Git may not trust the directory (a checkout of another user); the version comes from the flags above. No paths: what
+# one clone has compiled, every other one takes from Go's cache.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false -trimpath
 
 # One binary has all that talks to Kubernetes by its client, and is called by these names; another one is both plugins.
 NAMES        := node install kube-controllers

@@ -229,7 +229,11 @@ func (h *services) complete() {
 // Services come, change and go while leaders die at any request: no address is ever shown by two, and in the end each
 // Service has one address of each family, or an Event says why not.
 func TestServicesThroughDeathsOfTheLeader(t *testing.T) {
-	for seed := range uint64(100) {
+	seeds := uint64(100)
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
 		h := newServices(t, seed)
 		for range 30 {
 			old := h.view()

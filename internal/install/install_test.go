@@ -26,6 +26,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
 // host is a node's directories, as an installer's container sees them, and the container's own.
@@ -324,6 +325,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 			smallDisk(t, h.cfg.HostBinDirs[0])
 		}, []string{"bin/calico", "no space left", "free space"}},
 		{"directory of somebody else", func(t *testing.T, h *host) {
+			needtest.Root(t, "a directory of another user")
 			errtest.Must(t, os.Chown(h.cfg.HostBinDirs[0], 1001, 1001))
 			dropOverride(t)
 		}, []string{"permission denied", "1001", "0755", "DAC_OVERRIDE"}},

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
 // readOnly bind-mounts dir onto itself, read-only, as a hostPath without write access is.
@@ -51,12 +52,14 @@ func dropOverride(t *testing.T) {
 // labelled gives a directory an SELinux label, which a kernel without SELinux keeps as any other attribute.
 func labelled(t *testing.T, dir, label string) {
 	t.Helper()
+	needtest.Root(t, "a label")
 	errtest.Must(t, unix.Setxattr(dir, "security.selinux", []byte(label+"\x00"), 0))
 }
 
 // immutable lets nobody write to a directory, not even root, as a security module would.
 func immutable(t *testing.T, dir string) {
 	t.Helper()
+	needtest.Root(t, "an immutable directory")
 	set := func(flags int) {
 		d, err := os.Open(dir)
 		errtest.Must(t, err)

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -81,10 +80,18 @@ func RESTConfig(t testing.TB) *rest.Config {
 }
 
 // Root returns the root of the repository.
-func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..")
-}
+func Root() string { return root }
+
+// root is found upwards from where the process begins: make builds without the paths of sources.
+var root = func() string {
+	dir, _ := os.Getwd()
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "charts", "tortie")); err == nil {
+			break
+		}
+	}
+	return dir
+}()
 
 var shared = sync.OnceValues(func() (string, error) {
 	lab, err := program()
