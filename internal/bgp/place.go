@@ -99,7 +99,7 @@ func (s *Server) inner(p Peer) inner {
 
 // idleHoldTime is how many seconds GoBGP stays in Idle, where it closes what connects, after a reset. 0 would mean its
 // default of 30, and it multiplies without a look: this many seconds are a negative number of nanoseconds, which have
-// passed. TestFastReconnect fails when an upgrade takes the number at its word.
+// passed.
 const idleHoldTime = uint64(math.MaxInt64/int64(time.Second)) + 1
 
 // config is a peer in GoBGP's words.
