@@ -116,9 +116,17 @@ func (h *host) files(t *testing.T) []string {
 	return all
 }
 
+// put writes a file, or replaces it by one of the same mode, as an installer does: who watches the directory sees no
+// part of it.
 func put(t *testing.T, path, text string) {
 	t.Helper()
-	errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
+	mode, part := os.FileMode(0o644), filepath.Join(filepath.Dir(path), ".part")
+	if info, err := os.Stat(path); err == nil {
+		mode = info.Mode().Perm()
+	}
+	errtest.Must(t, os.WriteFile(part, []byte(text), 0o600))
+	errtest.Must(t, os.Chmod(part, mode))
+	errtest.Must(t, os.Rename(part, path))
 }
 
 func read(t *testing.T, path string) string {
