@@ -51,6 +51,11 @@ func metricRows(dir string) ([][]string, error) {
 	if len(rows) == 0 {
 		return nil, fmt.Errorf("no metrics found in %s", dir)
 	}
+	for _, row := range rows {
+		if row[3] == "" {
+			return nil, fmt.Errorf("%s: the text of %s is no literal", dir, row[0])
+		}
+	}
 	slices.SortFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
 	return rows, nil
 }
@@ -110,7 +115,15 @@ func labelList(e ast.Expr) string {
 	return strings.Join(labels, " ")
 }
 
+// literal is the text of a literal, or of literals that are joined by +; empty if it is none.
 func literal(e ast.Expr) string {
+	if sum, ok := e.(*ast.BinaryExpr); ok {
+		x, y := literal(sum.X), literal(sum.Y)
+		if x == "" || y == "" {
+			return ""
+		}
+		return x + y
+	}
 	lit, ok := e.(*ast.BasicLit)
 	if !ok || lit.Kind != token.STRING {
 		return ""
