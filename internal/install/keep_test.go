@@ -493,6 +493,21 @@ func TestCalicosInstallationIsAChoice(t *testing.T) {
 	}
 }
 
+// Calico's plugin comes while this installer looks.
+func TestCalicosPluginComesDuringALook(t *testing.T) {
+	h := newHost(t)
+	i := h.installer(fixedToken("secret"))
+	errtest.Must(t, i.Install(t.Context()))
+	errtest.Must(t, i.locked(t.Context(), func(l *ledger) error {
+		put(t, h.bin("calico"), plugin("Calico's calico"))
+		lost, others, err := i.losses(l, newRestorer(eventPluginRestored))
+		if lost.plugin != "changed" || !others {
+			t.Errorf("the plugin is %q, another network's: %t", lost.plugin, others)
+		}
+		return err
+	}))
+}
+
 // A directory of plugins that is not this installer's to write may have had another network's before.
 func TestAnotherNetworksPluginsMayStay(t *testing.T) {
 	h := calicoHost(t)

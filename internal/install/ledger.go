@@ -95,11 +95,17 @@ func openLedger(cfg config.InstallHost, log *slog.Logger) (*ledger, error) {
 	} else {
 		log.Warn("cannot keep replaced files of the host: mount its /var/lib/calico to be able to roll back", "error", err)
 	}
-	for _, dir := range cfg.HostBinDirs {
+	return l, l.see(cfg.HostBinDirs, known)
+}
+
+// see looks whose plugin calico is, in the host's directories of plugins.
+func (l *ledger) see(dirs []string, known bool) error {
+	l.others = false
+	for _, dir := range dirs {
 		path := filepath.Join(dir, mainPlugin)
 		switch now, err := look(path); {
 		case err != nil:
-			return nil, err
+			return err
 		case now == nil:
 		case isOwnProgram(path):
 			l.adopted = !known
@@ -107,7 +113,7 @@ func openLedger(cfg config.InstallHost, log *slog.Logger) (*ledger, error) {
 			l.others = true
 		}
 	}
-	return l, nil
+	return nil
 }
 
 func (l *ledger) read() (known bool, err error) {

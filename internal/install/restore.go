@@ -139,17 +139,9 @@ func (i *Installer) putBack(ctx context.Context, lost loss, unproven bool) error
 // lost compares with what was written.
 func (i *Installer) lost(ctx context.Context, r *restorer) (lost loss) {
 	others := false
-	if i.locked(ctx, func(l *ledger) error { // an installation of another version is no change by others
-		others = l.others && !r.foreign
-		if r.reason == eventPluginRestored {
-			lost.plugins, lost.plugin = i.lostPlugins(l)
-			return nil
-		}
-		lost.conflist = l.done(i.cfg.Conf(), func(now []byte) bool { return extends(now, i.conflist) })
-		if i.tokens != nil {
-			lost.kubeconfig = l.done(i.kubeconfig(), func([]byte) bool { return false })
-		}
-		return nil
+	if i.locked(ctx, func(l *ledger) (err error) {
+		lost, others, err = i.losses(l, r)
+		return err
 	}) != nil { // the host was rolled back or uninstalled, or the lock is held: the next change asks again
 		return loss{}
 	}
@@ -163,6 +155,22 @@ func (i *Installer) lost(ctx context.Context, r *restorer) (lost loss) {
 			strings.Join(came, ", "))
 	}
 	return lost
+}
+
+// losses are what was done to a restorer's files, and whether the plugin calico is another network's since the conflist
+// was written. An installation of another version is no change by others.
+func (i *Installer) losses(l *ledger, r *restorer) (lost loss, others bool, err error) {
+	if r.reason == eventPluginRestored {
+		lost.plugins, lost.plugin = i.lostPlugins(l)
+	} else {
+		lost.conflist = l.done(i.cfg.Conf(), func(now []byte) bool { return extends(now, i.conflist) })
+		if i.tokens != nil {
+			lost.kubeconfig = l.done(i.kubeconfig(), func([]byte) bool { return false })
+		}
+	}
+	// Anew, after the files: a plugin that came since the ledger was opened may be what has changed.
+	err = l.see(i.cfg.HostBinDirs, !l.adopted)
+	return lost, l.others && !r.foreign, err
 }
 
 // lostPlugins are those that this installer was the last one to write, and that others have removed or changed, and
