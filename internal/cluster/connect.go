@@ -20,7 +20,7 @@ import (
 // Server is an API server: how it is reached, and which of Calico's API groups it keeps their objects in.
 type Server struct {
 	*rest.Config
-	// Group is asked with each request, and awaited if it is not known; nil means groups.V1.
+	// Group is asked with each request; nil means groups.V1.
 	Group *groups.Current
 }
 
@@ -120,6 +120,6 @@ func OpenStore(cfg Server) (*kubernetes.Store, error) {
 		CertData:   cfg.CertData,
 		KeyData:    cfg.KeyData,
 		UserAgent:  cfg.UserAgent,
-		Group:      cfg.Group.Wait,
+		Group:      cfg.Group.Get,
 	})
 }

@@ -64,7 +64,7 @@ type source[T any] struct {
 type follower struct {
 	name         string
 	log          *slog.Logger
-	group        *groups.Current
+	group        *groups.Current // nil: the kind is not Calico's
 	full         func() bool
 	ctx          context.Context // of run: stores are not given it
 	await        <-chan struct{}
@@ -90,7 +90,7 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 	if src.proof {
 		w.streams.want(src.name)
 	}
-	f := &follower{name: src.name, log: w.log, group: w.server.Group, full: into.isFull, await: into.full,
+	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full,
 		absence: wait.Backoff{First: absentFirst, Most: absentPause}}
 	// The reflector waits in some cases and not in others: see pace, which does in all.
 	backoff := &kwait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
@@ -103,6 +103,9 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 		cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
 	r.WatchListPageSize = src.pages
 	f.listAndWatch = r.ListAndWatchWithContext
+	if src.of.Group == api.Group {
+		f.group = w.server.Group
+	}
 	if src.optional {
 		f.absent = func() error { return store.Replace(nil, "") }
 	}
@@ -166,9 +169,7 @@ func (src *source[T]) prepare(o *object[T]) {
 func (f *follower) run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.Logger{}) // client-go's own log: note says what there is to say
 	f.ctx = ctx
-	if _, err := f.group.Wait(ctx); err != nil {
-		return
-	}
+	f.findGroup(ctx)
 	var since time.Time // since when the kind's definition is missing; zero: it is not
 	for ctx.Err() == nil {
 		pause := wait.Jitter(minPause)
@@ -182,6 +183,18 @@ func (f *follower) run(ctx context.Context) {
 			pause = f.withoutDefinition(ctx, time.Since(since))
 		}
 		wait.Sleep(ctx, pause)
+	}
+}
+
+// findGroup returns when it is known where Calico's objects are, or when ctx has ended.
+func (f *follower) findGroup(ctx context.Context) {
+	pauses := wait.Backoff{First: minPause, Most: maxPause}
+	for {
+		_, err := f.group.Get(ctx)
+		f.note(ctx, err)
+		if err == nil || !wait.Sleep(ctx, pauses.Next()) {
+			return
+		}
 	}
 }
 

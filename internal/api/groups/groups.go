@@ -29,6 +29,14 @@ const (
 // All has both.
 var All = []Group{V1, V3}
 
+// Other returns the other group.
+func (g Group) Other() Group {
+	if g == V3 {
+		return V1
+	}
+	return V3
+}
+
 // Parse returns the group that a setting names, in any case, as Calico's CALICO_API_GROUP and calico_api_group do.
 // Empty is none: it is to be found.
 func Parse(text string) (Group, error) {

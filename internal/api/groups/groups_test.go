@@ -160,29 +160,47 @@ func TestLockOf(t *testing.T) {
 	}
 }
 
-// TestCurrent has a group that becomes known, and changes.
+// TestCurrent has a group that cannot be found at first, is asked for by several at once, and changes.
 func TestCurrent(t *testing.T) {
-	c := NewCurrent()
-	ended, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("no more time"))
-	if g, err := c.Wait(ended); !errtest.Names(err, "no more time") {
-		t.Errorf("not known: %q (%v)", g, err)
+	calls, away, begun, answer := 0, errors.New("API server away"), make(chan bool), make(chan Group)
+	c := Found(func(context.Context) (Group, error) {
+		if calls++; calls == 1 {
+			return "", away
+		}
+		close(begun)
+		return <-answer, nil
+	})
+	if g, err := c.Get(t.Context()); !errors.Is(err, away) || c.Known() != "" {
+		t.Errorf("not found: %q (%v), known %q", g, err, c.Known())
 	}
 	answers := make(chan Group)
-	go func() {
-		g, _ := c.Wait(t.Context())
-		answers <- g
-	}()
-	c.Set(V3)
-	if g := <-answers; g != V3 {
-		t.Errorf("who waited was told %q", g)
+	for range 3 {
+		go func() {
+			g, _ := c.Get(t.Context())
+			answers <- g
+		}()
+	}
+	<-begun
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("no more time"))
+	if g, err := c.Get(ended); !errtest.Names(err, "no more time") {
+		t.Errorf("while somebody else finds it: %q (%v)", g, err)
+	}
+	answer <- V3
+	for range 3 {
+		if g := <-answers; g != V3 {
+			t.Errorf("who waited was told %q", g)
+		}
+	}
+	if calls != 2 {
+		t.Errorf("it was looked for %d times, want 2", calls)
 	}
 	c.Set(V1)
-	if g, err := c.Wait(t.Context()); err != nil || g != V1 || c.Get() != V1 {
-		t.Errorf("changed to %s: %q, %q (%v)", V1, g, c.Get(), err)
+	if g, err := c.Get(ended); err != nil || g != V1 || c.Known() != V1 {
+		t.Errorf("changed to %s: %q, %q (%v)", V1, g, c.Known(), err)
 	}
 	var none *Current
-	if g, err := none.Wait(ended); err != nil || g != V1 || none.Get() != V1 {
+	if g, err := none.Get(ended); err != nil || g != V1 || none.Known() != V1 {
 		t.Errorf("nil: %q (%v)", g, err)
 	}
 }

@@ -51,7 +51,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{client: c, group: cfg.Group}
 	if s.group == nil {
-		s.group = (*groups.Current)(nil).Wait
+		s.group = (*groups.Current)(nil).Get
 	}
 	return s, nil
 }
@@ -97,50 +97,6 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 		r.accept = acceptNames
 	}
 	return s.listPages(ctx, "", r, list)
-}
-
-// Kinds returns the plurals, as internal/api has them, of Calico's kinds that the API server has in the group in use.
-func (s *Store) Kinds(ctx context.Context) ([]string, error) {
-	in, err := s.group(ctx)
-	if err != nil {
-		return nil, err
-	}
-	served, err := s.Served(ctx, string(in))
-	for i := range served {
-		served[i] = in.Plural(served[i])
-	}
-	return served, err
-}
-
-// Lock returns what the ClusterInformation default of a group says, whichever group is in use.
-func (s *Store) Lock(ctx context.Context, in groups.Group) (groups.Lock, error) {
-	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-	err := s.client.do(ctx, request{method: http.MethodGet, path: toObject(info).path(in)}, info)
-	if errors.Is(err, datastore.ErrNotFound) {
-		return groups.Absent, nil
-	}
-	if err != nil {
-		return groups.Absent, err
-	}
-	return groups.LockOf(info), nil
-}
-
-// Served returns the plurals of the kinds that the API server has in a group and version; none if it has no such group.
-func (s *Store) Served(ctx context.Context, groupVersion string) ([]string, error) {
-	var found struct {
-		Resources []struct {
-			Name string `json:"name"`
-		} `json:"resources"`
-	}
-	err := s.client.do(ctx, request{method: http.MethodGet, path: "/apis/" + groupVersion}, &found)
-	if errors.Is(err, datastore.ErrNotFound) {
-		err = nil
-	}
-	served := []string{}
-	for _, r := range found.Resources {
-		served = append(served, r.Name)
-	}
-	return served, err
 }
 
 // Select lists the objects of a namespace, or of all, that selectors choose by labels and fields; each may be empty.
