@@ -61,8 +61,8 @@ var tiered = map[string]bool{
 	"NetworkPolicy": true, "GlobalNetworkPolicy": true, "StagedNetworkPolicy": true, "StagedGlobalNetworkPolicy": true,
 }
 
-// wholeObjects are kinds without a status subresource in crd.projectcalico.org/v1: their clients write spec and status in
-// one request, of which the API server would drop the status.
+// wholeObjects are kinds without a status subresource in crd.projectcalico.org/v1: their clients write spec and status
+// in one request, of which the API server would drop the status.
 var wholeObjects = map[string]bool{"CalicoNodeStatus": true, "KubeControllersConfiguration": true}
 
 // crds returns the CustomResourceDefinitions of Calico's resources in both API groups. Their source is internal/api,

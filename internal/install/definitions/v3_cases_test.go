@@ -9,13 +9,15 @@ var takenV3 = []struct{ kind, name, spec, defaults string }{
 	{"IPPool", "a", "{cidr: 10.0.0.0/30, disabled: true, blockSize: 0}", "assignmentMode: Automatic, nodeSelector: 'all()'"},
 	{"IPPool", "a", "{cidr: 10.0.0.0/24, allowedUses: [LoadBalancer], ipipMode: Never, disableBGPExport: false}",
 		"assignmentMode: Automatic, nodeSelector: 'all()'"},
-	{"IPPool", "a", "{cidr: 10.0.0.0/24, allowedUses: [Tunnel, Workload], nodeSelector: a, namespaceSelector: ''}", "assignmentMode: Automatic"},
+	{"IPPool", "a", "{cidr: 10.0.0.0/24, allowedUses: [Tunnel, Workload], nodeSelector: a, namespaceSelector: ''}",
+		"assignmentMode: Automatic"},
 	{"IPPool", "a", "{cidr: 10.0.0.0/24, allowedUses: [Workload], nodeSelector: a, namespaceSelector: 'has(b)'}", "assignmentMode: Automatic"},
 	{"IPReservation", "a", "{reservedCIDRs: [10.0.0.1, 10.0.1.0/24]}", ""},
 	{"BlockAffinity", "a", "{cidr: 10.0.0.0/26, node: n1, state: ''}", "deleted: false"},
 	{"BlockAffinity", "a", "{cidr: 'fd00::/122', node: n1, state: pendingDeletion, type: virtual, deleted: true}", ""},
 	{"IPAMConfiguration", "default", "{}", "autoAllocateBlocks: true, strictAffinity: false, maxBlocksPerHost: 0"},
-	{"IPAMConfiguration", "default", "{autoAllocateBlocks: false, strictAffinity: true, maxBlocksPerHost: 1000000, ipCooldownSeconds: 1200}", ""},
+	{"IPAMConfiguration", "default", "{autoAllocateBlocks: false, strictAffinity: true, maxBlocksPerHost: 1000000, " +
+		"ipCooldownSeconds: 1200}", ""},
 	{"IPAMBlock", "a", "{cidr: 10.0.0.0/31, affinity: 'virtual:load-balancer', allocations: [null, 0], unallocated: [0], " +
 		"attributes: [{}], strictAffinity: false}", "sequenceNumber: 0"},
 	{"BGPConfiguration", "default", "{}", "logSeverityScreen: Info, serviceLoadBalancerAggregation: Enabled"},

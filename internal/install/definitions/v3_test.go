@@ -208,8 +208,8 @@ func (c *v3) takes(t *testing.T) {
 	}
 }
 
-// refuses has refusedV3 and refused. All kinds of policies refuse what a NetworkPolicy does, staged ones what those that
-// are not do.
+// refuses has refusedV3 and refused. All kinds of policies refuse what a NetworkPolicy does, staged ones what those
+// that are not do.
 func (c *v3) refuses(t *testing.T) {
 	all := slices.Clone(refusedV3)
 	for _, r := range refused {
@@ -285,7 +285,8 @@ func (c *v3) hasStatus(t *testing.T) {
 		{"IPPool", "{cidr: 10.9.0.0/16}", condition, "{conditions: [{type: Ready, status: Yes}]}", "status.conditions[0].reason Required"},
 		{"Tier", "{}", condition, "{conditions: [{type: Ready, status: Yes}]}", "status.conditions[0].lastTransitionTime Required"},
 		{"CalicoNodeStatus", "{node: n1}", "{agent: {birdV4: {state: Ready}}}", "{agent: 1}", "status.agent integer object"},
-		{"KubeControllersConfiguration", "{controllers: {}}", "{environmentVars: {A: b}}", "{environmentVars: 1}", "status.environmentVars object"},
+		{"KubeControllersConfiguration", "{controllers: {}}", "{environmentVars: {A: b}}", "{environmentVars: 1}",
+			"status.environmentVars object"},
 	} {
 		client := c.client(t, o.kind)
 		made, err := client.Create(t.Context(), object(t, o.kind, "status", o.spec), metav1.CreateOptions{})
