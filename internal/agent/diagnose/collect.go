@@ -98,7 +98,7 @@ func openStore(kubeconfig string) (*kubernetes.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cluster.OpenStore(cfg)
+	return cluster.OpenStore(cluster.Server{Config: cfg})
 }
 
 func bgpPort(r *nodestatus.Report) uint16 { return cmp.Or(r.BGPPort, defaultPort) }

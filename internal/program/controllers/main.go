@@ -134,7 +134,7 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 		return controllers.Deps{}, err
 	}
 	deps := controllers.Deps{Config: cfg, Log: log, Identity: identity}
-	if deps.Store, err = cluster.OpenStore(rest); err != nil {
+	if deps.Store, err = cluster.OpenStore(cluster.Server{Config: rest}); err != nil {
 		return controllers.Deps{}, err
 	}
 	if cfg.Etcd {
@@ -144,23 +144,23 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 		}
 		deps.Etcd = store
 	}
-	if deps.Watch, err = cluster.NewInventory(rest, !cfg.Etcd, log); err != nil {
+	if deps.Watch, err = cluster.NewInventory(cluster.Server{Config: rest}, !cfg.Etcd, log); err != nil {
 		return controllers.Deps{}, err
 	}
 	if cfg.LoadBalancers && !cfg.Etcd {
-		if deps.LoadBalancers, err = cluster.NewLoadBalancers(rest, log); err != nil {
+		if deps.LoadBalancers, err = cluster.NewLoadBalancers(cluster.Server{Config: rest}, log); err != nil {
 			return controllers.Deps{}, err
 		}
 	}
 	if !cfg.Etcd {
-		if deps.Configurations, err = cluster.NewConfigurations(rest, log); err != nil {
+		if deps.Configurations, err = cluster.NewConfigurations(cluster.Server{Config: rest}, log); err != nil {
 			return controllers.Deps{}, err
 		}
 	}
 	if cfg.NoPolicy {
-		deps.Policies, err = cluster.NewPolicies(rest, log)
+		deps.Policies, err = cluster.NewPolicies(cluster.Server{Config: rest}, log)
 	} else {
-		if deps.PolicyFeed, err = cluster.NewPolicyFeed(rest, noNode, log); err == nil {
+		if deps.PolicyFeed, err = cluster.NewPolicyFeed(cluster.Server{Config: rest}, noNode, log); err == nil {
 			err = deps.PolicyFeed.WatchStaged()
 		}
 	}

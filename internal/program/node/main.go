@@ -162,11 +162,11 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	if err != nil {
 		return agent.Deps{}, err
 	}
-	store, err := cluster.OpenStore(rest)
+	store, err := cluster.OpenStore(cluster.Server{Config: rest})
 	if err != nil {
 		return agent.Deps{}, err
 	}
-	watch, err := cluster.NewWatch(rest, cfg.Nodename, cfg.Namespace, log)
+	watch, err := cluster.NewWatch(cluster.Server{Config: rest}, cfg.Nodename, cfg.Namespace, log)
 	if err != nil {
 		return agent.Deps{}, err
 	}
@@ -181,7 +181,7 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	table := nft.New(nil)
 	recorder := events.New(store, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
 	packets := guard.New(table)
-	feed, err := cluster.NewPolicyFeed(rest, cfg.Nodename, log)
+	feed, err := cluster.NewPolicyFeed(cluster.Server{Config: rest}, cfg.Nodename, log)
 	if err != nil {
 		return agent.Deps{}, err
 	}
