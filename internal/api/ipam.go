@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/json"
 	"strconv"
 )
 
@@ -135,8 +136,8 @@ type BlockAffinitySpec struct {
 // +tortie:v3:schema=`{"type":"boolean"}`
 type Mark bool
 
-// MarshalText implements encoding.TextMarshaler.
-func (m Mark) MarshalText() ([]byte, error) { return strconv.AppendBool(nil, bool(m)), nil }
+// MarshalJSON writes the text.
+func (m Mark) MarshalJSON() ([]byte, error) { return json.Marshal(strconv.FormatBool(bool(m))) }
 
 // UnmarshalJSON reads both forms. Any other value is no mark.
 func (m *Mark) UnmarshalJSON(data []byte) error {
