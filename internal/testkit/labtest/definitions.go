@@ -31,13 +31,13 @@ var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Ver
 // value of APIGROUP ends the test.
 func Group(t testing.TB) groups.Group {
 	t.Helper()
-	g, err := defaultGroup()
+	g, err := defaultGroup(config.OS())
 	errtest.Must(t, err)
 	return g
 }
 
-func defaultGroup() (groups.Group, error) {
-	switch name, _ := config.OS()("APIGROUP"); name {
+func defaultGroup(env config.Env) (groups.Group, error) {
+	switch name, _ := env("APIGROUP"); name {
 	case "", "v1":
 		return groups.V1, nil
 	case "v3":
