@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/json"
 	"strconv"
 )
 
@@ -9,6 +10,9 @@ import (
 //
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
 // +kubebuilder:printcolumn:name="Affinity",type=string,JSONPath=`.spec.affinity`
+// +tortie:v3:column:name="CIDR",type=string,JSONPath=`.spec.cidr`
+// +tortie:v3:column:name="Affinity",type=string,JSONPath=`.spec.affinity`
+// +tortie:v3:column:name="ClaimTime",type=date,JSONPath=`.spec.affinityClaimTime`
 type IPAMBlock struct {
 	Meta `json:"metadata"`
 	Spec IPAMBlockSpec `json:"spec"`
@@ -22,8 +26,10 @@ type IPAMBlock struct {
 // +kubebuilder:pruning:PreserveUnknownFields
 type IPAMBlockSpec struct {
 	// CIDR is the block's range.
+	// +tortie:v3:schema=`{"format":"cidr"}`
 	CIDR string `json:"cidr"`
 	// Affinity is the block's owner, "host:NODE" or "virtual:load-balancer"; absent when the block has no owner.
+	// +tortie:v3:schema=`{"pattern":"^(host|virtual):[a-zA-Z0-9._-]+$"}`
 	Affinity *string `json:"affinity,omitempty"`
 	// AffinityClaimTime is when the owner claimed the block.
 	// +kubebuilder:validation:Format=date-time
@@ -73,6 +79,8 @@ func (b *IPAMBlock) MarkedDeleted() bool { return b.Spec.Deleted }
 type IPAMBlockList = List[IPAMBlock, *IPAMBlock]
 
 // AffinityState is where a claim of a block stands.
+//
+// +tortie:v3:schema=`{"enum":["","confirmed","pending","pendingDeletion"]}`
 type AffinityState string
 
 // The states of a BlockAffinity. Only a confirmed (or empty, in old data) one counts as ownership.
@@ -93,6 +101,9 @@ const (
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.spec.state`
+// +tortie:v3:column:name="CIDR",type=string,JSONPath=`.spec.cidr`
+// +tortie:v3:column:name="Node",type=string,JSONPath=`.spec.node`
+// +tortie:v3:column:name="Type",type=string,JSONPath=`.spec.type`
 type BlockAffinity struct {
 	Meta `json:"metadata"`
 	Spec BlockAffinitySpec `json:"spec"`
@@ -111,8 +122,10 @@ type BlockAffinitySpec struct {
 	// Type is host or virtual; absent reads as host.
 	Type string `json:"type,omitempty"`
 	// CIDR is the block's range.
+	// +tortie:v3:schema=`{"format":"cidr"}`
 	CIDR string `json:"cidr"`
 	// Deleted is "true" when the affinity is marked for deletion.
+	// +tortie:v3:schema=`{"default":false}`
 	Deleted Mark `json:"deleted"`
 }
 
@@ -120,10 +133,11 @@ type BlockAffinitySpec struct {
 // from a boolean, too, as projectcalico.org/v3 has it.
 //
 // +kubebuilder:validation:Type=string
+// +tortie:v3:schema=`{"type":"boolean"}`
 type Mark bool
 
-// MarshalText implements encoding.TextMarshaler.
-func (m Mark) MarshalText() ([]byte, error) { return strconv.AppendBool(nil, bool(m)), nil }
+// MarshalJSON writes the text.
+func (m Mark) MarshalJSON() ([]byte, error) { return json.Marshal(strconv.FormatBool(bool(m))) }
 
 // UnmarshalJSON reads both forms. Any other value is no mark.
 func (m *Mark) UnmarshalJSON(data []byte) error {
@@ -146,6 +160,8 @@ func (a *BlockAffinity) Confirmed() bool {
 type BlockAffinityList = List[BlockAffinity, *BlockAffinity]
 
 // IPAMHandle says in which blocks a handle holds addresses, so that they can be released without searching.
+//
+// +tortie:v3:column:name="ID",type=string,JSONPath=`.spec.handleID`
 type IPAMHandle struct {
 	Meta `json:"metadata"`
 	Spec IPAMHandleSpec `json:"spec"`
@@ -176,6 +192,10 @@ func (h *IPAMHandle) MarkedDeleted() bool { return h.Spec.Deleted }
 type IPAMHandleList = List[IPAMHandle, *IPAMHandle]
 
 // IPAMConfig is the object "default" with the cluster's IPAM rules.
+//
+// +tortie:v3:column:name="StrictAffinity",type=boolean,JSONPath=`.spec.strictAffinity`
+// +tortie:v3:column:name="MaxBlocksPerHost",type=integer,JSONPath=`.spec.maxBlocksPerHost`
+// +tortie:v3:column:name="AutoAllocateBlocks",type=boolean,JSONPath=`.spec.autoAllocateBlocks`
 type IPAMConfig struct {
 	Meta `json:"metadata"`
 	Spec IPAMConfigSpec `json:"spec"`
@@ -184,12 +204,15 @@ type IPAMConfig struct {
 // IPAMConfigSpec is the content of an IPAMConfig.
 type IPAMConfigSpec struct {
 	// StrictAffinity forbids a host to assign from blocks that it does not own.
+	// +tortie:v3:schema=`{"default":false}`
 	StrictAffinity bool `json:"strictAffinity"`
 	// AutoAllocateBlocks lets hosts claim blocks by themselves.
+	// +tortie:v3:schema=`{"default":true}`
 	AutoAllocateBlocks bool `json:"autoAllocateBlocks"`
 	// MaxBlocksPerHost limits the blocks that a host may own; 0 means 20.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
+	// +tortie:v3:schema=`{"default":0,"maximum":1000000,"format":"int32"}`
 	MaxBlocksPerHost int `json:"maxBlocksPerHost,omitempty"`
 	// KubeVirtVMAddressPersistence keeps a virtual machine's address over its pods.
 	// +kubebuilder:validation:Enum=Enabled;Disabled
@@ -197,6 +220,7 @@ type IPAMConfigSpec struct {
 	// IPCooldownSeconds is how long a released address stays unused.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1200
+	// +tortie:v3:schema=`{"format":"int32"}`
 	IPCooldownSeconds int `json:"ipCooldownSeconds,omitempty"`
 }
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
@@ -54,8 +55,8 @@ func patience() time.Duration {
 	return startTimeout
 }
 
-// API returns the path of an administrator's kubeconfig for an API server that has the definitions of
-// charts/tortie/crds.
+// API returns the path of an administrator's kubeconfig for an API server that has this project's definitions of the
+// group that Group returns.
 //
 // The server is started by the first call, shared by all tests of a test binary, and ends with it. Tests use object
 // names of their own. A test fails if the server cannot run; a short run skips it.
@@ -94,6 +95,10 @@ var root = func() string {
 }()
 
 var shared = sync.OnceValues(func() (string, error) {
+	group, err := defaultGroup(config.OS())
+	if err != nil {
+		return "", err
+	}
 	lab, err := program()
 	if err != nil {
 		return "", err
@@ -104,7 +109,7 @@ var shared = sync.OnceValues(func() (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), definePatience)
 	defer cancel()
-	if err := applyDefinitions(ctx, kubeconfig, filepath.Join(ChartDir(), "crds", "*.yaml")); err != nil {
+	if err := defineGroup(ctx, kubeconfig, group); err != nil {
 		return "", err
 	}
 	return kubeconfig, nil
