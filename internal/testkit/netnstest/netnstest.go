@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,6 +27,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // NS is a scratch namespace with an open connection.
@@ -277,6 +280,7 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 		prepare = func(ns *netlinkx.Namespace) { cableOnce(t, host, name, ns) }
 	}
 	prepare(last)
+	waittest.For(t, 10*time.Second, func() error { return left(last) })
 	// A netlink socket keeps its namespace for one RCU grace period after it is closed, for which the system call waits by
 	// MEMBARRIER_CMD_GLOBAL.
 	const global = 1
@@ -288,6 +292,32 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 		<-tick // The first namespace to be deleted starts a cleanup batch of its own; the others wait for it.
 	}
 	return name
+}
+
+// left returns an error while a thread of this process is in a namespace, and so keeps it, or has none any more as it is
+// about to end. In a user namespace no thread can go back to the namespace of the process: the runtime ends those that
+// have left it, after the call for which they did.
+func left(ns *netlinkx.Namespace) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(ns.Fd(), &st); err != nil {
+		return err
+	}
+	const tasks = "/proc/self/task"
+	threads, err := os.ReadDir(tasks)
+	if err != nil {
+		return err
+	}
+	for _, thread := range threads {
+		path := filepath.Join(tasks, thread.Name())
+		in, err := os.Readlink(path + "/ns/net")
+		if err == nil && in != fmt.Sprintf("net:[%d]", st.Ino) {
+			continue
+		}
+		if _, err := os.Stat(path); err == nil {
+			return fmt.Errorf("thread %s is in namespace %q, and has not ended", thread.Name(), in)
+		}
+	}
+	return nil
 }
 
 func temporary(t testing.TB) *netlinkx.Namespace {
