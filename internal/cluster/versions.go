@@ -98,14 +98,14 @@ func (v *versions) use(i int, err error) {
 }
 
 // explain returns why no known version is served, given the API server's answer to the request in the last of them:
-// that answer, or a versionError. It costs one request, and one more for each other version of the group.
+// that answer, or a VersionError. It costs one request, and one more for each other version of the group.
 func (v *versions) explain(ctx context.Context, notFound error) error {
 	others, err := v.others(ctx)
 	switch {
 	case err != nil:
 		return fmt.Errorf("ask in which versions the API server serves %s: %w", v.types[0].Plural, err)
 	case len(others) > 0:
-		err = &versionError{of: v.types, served: others}
+		err = &VersionError{of: v.types, served: others}
 	default:
 		err = notFound
 	}
@@ -151,14 +151,15 @@ func (v *versions) discover(ctx context.Context, into any, below ...string) erro
 	return json.Unmarshal(data, into)
 }
 
-// versionError is that the API server serves a kind only in versions that are not known here.
-type versionError struct {
+// VersionError is that the API server serves a kind only in versions that this program does not know, so that it cannot
+// tell which objects there are. No request with another right helps, only another definition or another release.
+type VersionError struct {
 	of     []api.Type // the known versions, at least one
 	served []string
 }
 
 // Error implements error.
-func (e *versionError) Error() string {
+func (e *VersionError) Error() string {
 	var known []string
 	for _, t := range e.of {
 		known = append(known, t.Version)
@@ -168,8 +169,8 @@ func (e *versionError) Error() string {
 		e.of[0].Plural, e.of[0].Group, strings.Join(e.served, ", "), strings.Join(known, " and "))
 }
 
-// unknownVersions reports that an error has a versionError.
+// unknownVersions reports that an error has a VersionError.
 func unknownVersions(err error) bool {
-	var of *versionError
+	var of *VersionError
 	return errors.As(err, &of)
 }

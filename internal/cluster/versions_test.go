@@ -230,7 +230,7 @@ func TestUnknownVersionOfClusterNetworkPolicy(t *testing.T) {
 	serve(t, cfg, "v1beta2")
 	strange := func(v *PolicyView) bool {
 		keeper.versions(t)
-		var of *versionError
+		var of *VersionError
 		return errors.As(v.Err, &of) && slices.Equal(of.served, []string{"v1beta2"}) && len(of.of) == 2 &&
 			strings.Contains(of.Error(), "only as v1beta2, and this release reads v1beta1 and v1alpha2: let spec.versions of the definition serve")
 	}
