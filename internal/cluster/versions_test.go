@@ -13,9 +13,11 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -280,4 +282,36 @@ func TestVersionsThatAreNotTold(t *testing.T) {
 		})
 		r.await(t, fmt.Sprint(c.code), func(v *PolicyView) bool { return (v.Err == nil) == c.fine })
 	}
+}
+
+// What a round of requests has found out counts until the next, and not for the second list that is asked for in doubt.
+func TestVersionsAreLookedForAgain(t *testing.T) {
+	direct := labtest.RESTConfig(t)
+	define(t, direct, "v1alpha2")
+	errtest.Must(t, raw(t, direct, http.MethodPost, cnpIn("v1alpha2"), clusterPolicyIn("v1alpha2", "again")))
+	f, cfg := newFaulty(t, direct)
+	of, err := newFeed(cfg, slog.New(slog.DiscardHandler))
+	errtest.Must(t, err)
+	src := &source[api.ClusterNetworkPolicy]{optional: true, of: (*api.ClusterNetworkPolicy)(nil).ResourceType()}
+	asked, err := newVersions[api.ClusterNetworkPolicy](&of, src)
+	errtest.Must(t, err)
+	list := func() error {
+		_, err := inServed(t.Context(), asked, func(client rest.Interface) (any, error) {
+			return src.request(client, metav1.ListOptions{}, "").Do(t.Context()).Get()
+		})
+		return err
+	}
+	unknown := f.knowsNo("clusternetworkpolicies")
+	if err := list(); !missing(err) || unknown.Load() != 2 {
+		t.Errorf("%d requests in two versions: %v", unknown.Load(), err)
+	}
+	f.answers(f.through.ServeHTTP)
+	if err := list(); !missing(err) {
+		t.Errorf("asked again in the same round: %v", err)
+	}
+	found, err := listAgain(src, asked)(t.Context())
+	if err != nil || len(found) != 1 || found[0].value.Name != "again" {
+		t.Errorf("the second list has %d policies: %v", len(found), err)
+	}
+	errtest.Must(t, list())
 }
