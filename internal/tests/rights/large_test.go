@@ -44,8 +44,12 @@ func sized(bits int, victim string) *unstructured.Unstructured {
 // CEL limits the cost of an expression: the largest possible block stays below the limit.
 func TestLargeBlock(t *testing.T) {
 	tier.All(t)
-	s := newScene(t)
-	made := s.admin.create(t, sized(20, s.victim))
+	inEachGroup(t, testLargeBlock)
+}
+
+func testLargeBlock(t *testing.T, group string) {
+	s := newSceneIn(t, group)
+	made := s.admin.create(t, in(group, sized(20, s.victim)))
 	b := spec(made.Object["spec"].(map[string]any))
 	b.bump()
 	b.assign(1, "net.n", s.thief)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,8 +21,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
 // kinds maps the kinds that tests write to resources.
@@ -34,6 +37,7 @@ var kinds = map[string]schema.GroupVersionResource{
 	"IPPool":        custom("ippools"),
 	"IPAMConfig":    custom("ipamconfigs"),
 
+	"IPAMConfiguration":   custom("ipamconfigurations"), // in the second group
 	"ClusterInformation":  custom("clusterinformations"),
 	"FelixConfiguration":  custom("felixconfigurations"),
 	"CalicoNodeStatus":    custom("caliconodestatuses"),
@@ -49,7 +53,31 @@ var kinds = map[string]schema.GroupVersionResource{
 }
 
 func custom(plural string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: plural}
+	return schema.GroupVersionResource{Group: fence.V1, Version: "v1", Resource: plural}
+}
+
+// in converts an object of Calico's first group to what it is in a group, in place. Other objects stay as they are.
+func in(group string, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	if group != fence.V3 || obj.GroupVersionKind().Group != fence.V1 {
+		return obj
+	}
+	obj.SetAPIVersion(fence.V3 + "/v3")
+	unstructured.RemoveNestedField(obj.Object, "metadata", "annotations", names.AnnotationMetadata)
+	switch obj.GetKind() {
+	case "IPAMConfig":
+		obj.SetKind("IPAMConfiguration")
+	case "BlockAffinity":
+		spec := obj.Object["spec"].(map[string]any)
+		spec["deleted"] = spec["deleted"] == "true"
+	}
+	return obj
+}
+
+// inEachGroup runs a test in each of Calico's groups.
+func inEachGroup(t *testing.T, test func(t *testing.T, group string)) {
+	t.Helper()
+	t.Run("v1", func(t *testing.T) { test(t, fence.V1) })
+	t.Run("v3", func(t *testing.T) { test(t, fence.V3) })
 }
 
 // object decodes one object of YAML. The default apiVersion is crd.projectcalico.org/v1.
@@ -94,6 +122,9 @@ func (u *user) of(obj *unstructured.Unstructured) dynamic.ResourceInterface {
 	if !ok {
 		panic("no resource of kind " + obj.GetKind())
 	}
+	if gv := obj.GroupVersionKind().GroupVersion(); gv.Group == fence.V3 {
+		kind = gv.WithResource(kind.Resource)
+	}
 	if ns := obj.GetNamespace(); ns != "" {
 		return u.any.Resource(kind).Namespace(ns)
 	}
@@ -114,6 +145,9 @@ func (u *user) create(t testing.TB, obj *unstructured.Unstructured) *unstructure
 	return made
 }
 
+// defined says whether the shared server has the second group.
+var defined sync.Once
+
 // inForce is the fencing mode of the shared server. Its tests run in sequence.
 var inForce string
 
@@ -123,6 +157,7 @@ func server(t testing.TB, mode string, args ...string) (admin *rest.Config) {
 	t.Helper()
 	admin = labtest.RESTConfig(t)
 	wantRelease(t, admin)
+	defined.Do(func() { define(t, admin) })
 	if want := fmt.Sprint(mode, args); inForce != want {
 		labtest.FenceWith(t, admin, labtest.Chart(t, append(args, "--set", "fencing="+mode)...))
 		inForce = want
