@@ -51,21 +51,19 @@ func newSceneIn(t *testing.T, group string, args ...string) *scene {
 	}
 	s.agent = newUser(t, labtest.OnNode(t, cfg, "tortie-node", s.thief))
 	s.plugin = newUser(t, labtest.OnNode(t, cfg, "tortie-cni", s.thief))
-	s.awaitPools(t)
+	s.awaitParameters(t)
 	return s
 }
 
-// awaitPools waits until admission has found the definition of pools, which are the parameters of a policy: it looks
-// for definitions now and then.
-func (s *scene) awaitPools(t *testing.T) {
+// awaitParameters waits until the node's writes depend on no parameter of a policy: until admission has found the
+// definition of pools, which it looks for now and then, and has observed that the ClusterInformation of another test is
+// gone.
+func (s *scene) awaitParameters(t *testing.T) {
 	t.Helper()
 	a := s.affinity(names.Affinity(s.thief, netip.MustParsePrefix("10.98.0.0/26")), s.thief, "10.98.0.0/26")
 	meshtest.Eventually(t, func() error {
 		_, err := s.plugin.of(a).Create(t.Context(), a, metav1.CreateOptions{DryRun: dryRun})
-		if err != nil && strings.Contains(err.Error(), "paramKind") {
-			return err
-		}
-		return nil
+		return err
 	})
 }
 
