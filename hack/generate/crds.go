@@ -17,10 +17,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/install/definitions"
 )
 
-const crdDir = "charts/tortie/crds"
+// definitionDirs are where the definitions of each group are.
+var definitionDirs = map[groups.Group]string{groups.V1: "charts/tortie/crds", groups.V3: "charts/tortie/definitions/v3"}
 
 // The kinds with a definition. Node, Pod and Namespace are Kubernetes' own.
 var kinds = []api.Resource{
@@ -42,45 +44,74 @@ var shortNames = map[string][]string{
 	"kubecontrollersconfigurations": {"kcconfig"}, "clusterinformations": {"clusterinfo"},
 }
 
-// wholeObjects are kinds without a status subresource: their clients write spec and status in one request, of which the
-// API server would drop the status.
+// shortNamesV3 are those of Calico's definitions of projectcalico.org/v3, which its users type.
+var shortNamesV3 = map[string][]string{
+	"networkpolicies": {"cnp", "caliconetworkpolicy"}, "globalnetworkpolicies": {"gnp", "cgnp"}, "globalnetworksets": {"gns"},
+	"stagednetworkpolicies": {"scnp", "snp"}, "stagedglobalnetworkpolicies": {"sgnp"}, "stagedkubernetesnetworkpolicies": {"sknp"},
+	"hostendpoints": {"hep", "heps"}, "blockaffinities": {"affinity", "affinities"}, "ipamconfigurations": {"ipamconfig", "ipamconfigs"},
+	"bgpconfigurations": {"bgpconfig", "bgpconfigs"}, "clusterinformations": {"clusterinfo", "clusterinfos"},
+	"kubecontrollersconfigurations": {"kcc", "kccs"},
+}
+
+// statusInV3 are kinds that have a status in projectcalico.org/v3 only.
+var statusInV3 = map[string]bool{"Tier": true}
+
+// tiered are kinds whose tier clients select by a field, in projectcalico.org/v3 only.
+var tiered = map[string]bool{
+	"NetworkPolicy": true, "GlobalNetworkPolicy": true, "StagedNetworkPolicy": true, "StagedGlobalNetworkPolicy": true,
+}
+
+// wholeObjects are kinds without a status subresource in crd.projectcalico.org/v1: their clients write spec and status in
+// one request, of which the API server would drop the status.
 var wholeObjects = map[string]bool{"CalicoNodeStatus": true, "KubeControllersConfiguration": true}
 
-// crds returns the CustomResourceDefinitions of Calico's resources. Their source is internal/api, whose comments are
-// the descriptions and whose markers are the rules.
+// crds returns the CustomResourceDefinitions of Calico's resources in both API groups. Their source is internal/api,
+// whose comments are the descriptions and whose markers are the rules.
 func crds(root string) (files, error) {
-	g, err := load(root)
-	if err != nil {
-		return nil, err
-	}
-	out := files{}
-	for _, kind := range kinds {
-		t := kind.ResourceType()
-		def, err := g.definition(t, reflect.TypeOf(kind).Elem().Name())
-		if err != nil {
-			return nil, fmt.Errorf("kind %s: %w", t.Kind, err)
-		}
-		text, err := marshal(def)
-		if err != nil {
-			return nil, fmt.Errorf("kind %s: %w", t.Kind, err)
-		}
-		out[path.Join(crdDir, t.Group+"_"+t.Plural+".yaml")] = text
-	}
-	return out, nil
-}
-
-type generator struct {
-	parser *crd.Parser
-	pkg    *loader.Package
-}
-
-func load(root string) (*generator, error) {
 	pkgs, err := loader.LoadRootsWithConfig(&packages.Config{Dir: root}, "./internal/api")
 	if err != nil {
 		return nil, fmt.Errorf("loading internal/api: %w", err)
 	}
+	out := files{}
+	for _, group := range []groups.Group{groups.V1, groups.V3} {
+		if err := definitionsOf(group, pkgs[0], out); err != nil {
+			return nil, fmt.Errorf("definitions of %s: %w", group, err)
+		}
+	}
+	return out, nil
+}
+
+// definitionsOf adds the files of one group.
+func definitionsOf(group groups.Group, pkg *loader.Package, out files) error {
+	g, err := newGenerator(group, pkg)
+	if err != nil {
+		return err
+	}
+	for _, kind := range kinds {
+		t := group.Type(kind.ResourceType())
+		def, err := g.definition(t, reflect.TypeOf(kind).Elem().Name())
+		if err != nil {
+			return fmt.Errorf("kind %s: %w", t.Kind, err)
+		}
+		text, err := marshal(def)
+		if err != nil {
+			return fmt.Errorf("kind %s: %w", t.Kind, err)
+		}
+		out[path.Join(definitionDirs[group], t.Group+"_"+t.Plural+".yaml")] = text
+	}
+	return nil
+}
+
+// generator makes the definitions of one group.
+type generator struct {
+	group  groups.Group
+	parser *crd.Parser
+	pkg    *loader.Package
+}
+
+func newGenerator(group groups.Group, pkg *loader.Package) (*generator, error) {
 	registry := &markers.Registry{}
-	if err := errors.Join(crdmarkers.Register(registry), registerOwn(registry)); err != nil {
+	if err := errors.Join(crdmarkers.Register(registry), registerOwn(registry, group)); err != nil {
 		return nil, fmt.Errorf("registering markers: %w", err)
 	}
 	parser := &crd.Parser{
@@ -89,8 +120,8 @@ func load(root string) (*generator, error) {
 		// Calico's orders are floating point numbers.
 		AllowDangerousTypes: true,
 	}
-	parser.NeedPackage(pkgs[0])
-	return &generator{parser: parser, pkg: pkgs[0]}, nil
+	parser.NeedPackage(pkg)
+	return &generator{group: group, parser: parser, pkg: pkg}, nil
 }
 
 // schema returns the schema of one Go type with all that it refers to inlined.
@@ -122,7 +153,7 @@ func (g *generator) definition(t api.Type, name string) (*apiext.CustomResourceD
 			Group: t.Group,
 			Names: apiext.CustomResourceDefinitionNames{
 				Kind: t.Kind, ListKind: t.Kind + "List", Plural: t.Plural, Singular: strings.ToLower(t.Kind),
-				ShortNames: shortNames[t.Plural],
+				ShortNames: g.shortNames(t.Plural),
 			},
 			Scope:    apiext.ClusterScoped,
 			Versions: []apiext.CustomResourceDefinitionVersion{*version},
@@ -131,7 +162,14 @@ func (g *generator) definition(t api.Type, name string) (*apiext.CustomResourceD
 	if t.Namespaced {
 		def.Spec.Scope = apiext.NamespaceScoped
 	}
-	return def, applyColumns(def, info, t.Version)
+	return def, g.applyColumns(def, info)
+}
+
+func (g *generator) shortNames(plural string) []string {
+	if g.group == groups.V3 {
+		return shortNamesV3[plural]
+	}
+	return shortNames[plural]
 }
 
 // version returns the version of a kind: its schema and subresources.
@@ -150,7 +188,8 @@ func (g *generator) version(t api.Type, name string, info *markers.TypeInfo) (*a
 		"spec":       spec,
 	}
 	version := &apiext.CustomResourceDefinitionVersion{Name: t.Version, Served: true, Storage: true}
-	if _, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: name + "Status"}]; ok {
+	v3 := g.group == groups.V3
+	if _, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: name + "Status"}]; ok && (v3 || !statusInV3[t.Kind]) {
 		status, err := g.schema(name + "Status")
 		if err != nil {
 			return nil, err
@@ -162,20 +201,26 @@ func (g *generator) version(t api.Type, name string, info *markers.TypeInfo) (*a
 			status.Properties["runningConfig"] = running
 		}
 		properties["status"] = status
-		if !wholeObjects[t.Kind] {
+		if v3 || !wholeObjects[t.Kind] {
 			version.Subresources = &apiext.CustomResourceSubresources{Status: &apiext.CustomResourceSubresourceStatus{}}
 		}
 	}
 	root := &apiext.JSONSchemaProps{Type: "object", Description: info.Doc, Properties: properties}
-	if len(spec.Required) > 0 {
+	switch {
+	case v3:
+		root.Required = []string{"metadata", "spec"}
+	case len(spec.Required) > 0:
 		root.Required = []string{"spec"}
 	}
 	version.Schema = &apiext.CustomResourceValidation{OpenAPIV3Schema: root}
 	if err := errors.Join(applyRules(root, info), untyped(root)); err != nil {
 		return nil, err
 	}
-	if strings.HasPrefix(t.Kind, "Staged") {
+	if strings.HasPrefix(t.Kind, "Staged") && !v3 { // Calico's have them
 		unruled(root)
+	}
+	if v3 && tiered[t.Kind] {
+		version.SelectableFields = []apiext.SelectableField{{JSONPath: ".spec.tier"}}
 	}
 	return version, nil
 }
@@ -217,26 +262,35 @@ func unruled(schema *apiext.JSONSchemaProps) {
 
 // applyRules adds the rules on a whole object, such as on its name.
 func applyRules(root *apiext.JSONSchemaProps, info *markers.TypeInfo) error {
-	for _, marker := range info.Markers["kubebuilder:validation:XValidation"] {
-		rule, ok := marker.(crdmarkers.XValidation)
-		if !ok {
-			return fmt.Errorf("marker XValidation parsed as %T", marker)
-		}
-		if err := rule.ApplyToSchema(nil, root); err != nil {
-			return fmt.Errorf("rule %s: %w", rule.Rule, err)
+	for _, name := range []string{"kubebuilder:validation:XValidation", schemaV3Name, ruleV3Name} {
+		for _, marker := range info.Markers[name] {
+			rule, ok := marker.(crd.SchemaMarker)
+			if !ok {
+				continue // of the other group
+			}
+			if err := rule.ApplyToSchema(nil, root); err != nil {
+				return fmt.Errorf("marker %s: %w", name, err)
+			}
 		}
 	}
 	return nil
 }
 
-// applyColumns adds what the type's printcolumn markers ask `kubectl get` to show.
-func applyColumns(def *apiext.CustomResourceDefinition, info *markers.TypeInfo, version string) error {
-	for _, marker := range info.Markers["kubebuilder:printcolumn"] {
+// applyColumns adds what the type's markers ask `kubectl get` to show.
+func (g *generator) applyColumns(def *apiext.CustomResourceDefinition, info *markers.TypeInfo) error {
+	all := info.Markers["kubebuilder:printcolumn"]
+	if g.group == groups.V3 {
+		all = info.Markers[columnV3Name]
+	}
+	for _, marker := range all {
 		column, ok := marker.(crdmarkers.PrintColumn)
-		if !ok {
-			return fmt.Errorf("marker printcolumn parsed as %T", marker)
+		if own, isOwn := marker.(columnV3); isOwn {
+			column, ok = crdmarkers.PrintColumn(own), true
 		}
-		if err := column.ApplyToCRD(&def.Spec, version); err != nil {
+		if !ok {
+			return fmt.Errorf("marker of a column parsed as %T", marker)
+		}
+		if err := column.ApplyToCRD(&def.Spec, def.Spec.Versions[0].Name); err != nil {
 			return fmt.Errorf("column %s: %w", column.Name, err)
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
 const (
@@ -89,7 +91,7 @@ func unfolded(text []byte) ([]byte, error) {
 
 // crdTexts returns all definitions as one file.
 func crdTexts(o options) ([]byte, error) {
-	names, err := filepath.Glob(filepath.Join(o.root, crdDir, "*.yaml"))
+	names, err := filepath.Glob(filepath.Join(o.root, definitionDirs[groups.V1], "*.yaml"))
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -148,21 +149,24 @@ func outdated(root string, want files) ([]string, error) {
 	return stale, nil
 }
 
-// orphaned returns definitions of kinds that no longer exist. Only in this directory every file is generated.
+// orphaned returns definitions of kinds that no longer exist. Only in their directories every file is generated.
 func orphaned(root string, want files) ([]string, error) {
 	var orphans []string
-	if !slices.ContainsFunc(slices.Collect(maps.Keys(want)), func(name string) bool { return strings.HasPrefix(name, crdDir) }) {
-		return nil, nil
-	}
-	present, err := filepath.Glob(filepath.Join(root, crdDir, "*"))
-	if err != nil {
-		return nil, fmt.Errorf("listing %s: %w", crdDir, err)
-	}
-	for _, path := range present {
-		name := crdDir + "/" + filepath.Base(path)
-		if _, ok := want[name]; !ok {
-			orphans = append(orphans, name)
+	for _, dir := range definitionDirs {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(want)), func(name string) bool { return path.Dir(name) == dir }) {
+			continue
+		}
+		present, err := filepath.Glob(filepath.Join(root, dir, "*"))
+		if err != nil {
+			return nil, fmt.Errorf("listing %s: %w", dir, err)
+		}
+		for _, file := range present {
+			name := path.Join(dir, filepath.Base(file))
+			if _, ok := want[name]; !ok {
+				orphans = append(orphans, name)
+			}
 		}
 	}
+	slices.Sort(orphans)
 	return orphans, nil
 }

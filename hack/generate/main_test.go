@@ -8,11 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func TestCheckFindsStaleMissingAndOrphanedFiles(t *testing.T) {
+	crdDir := definitionDirs[groups.V3]
 	root := t.TempDir()
 	errtest.Must(t, os.MkdirAll(filepath.Join(root, crdDir), 0o755))
 	for name, text := range map[string]string{crdDir + "/right.yaml": "1", crdDir + "/stale.yaml": "1", crdDir + "/orphan.yaml": "1"} {

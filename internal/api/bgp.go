@@ -12,10 +12,15 @@ type BGPConfiguration struct {
 // prefixAdvertisements are read.
 //
 // Calico's other fields are kept, without effect.
+//
+// +tortie:v3:rule:rule="!has(self.nodeMeshPassword) || !has(self.nodeToNodeMeshEnabled) || self.nodeToNodeMeshEnabled",message="without the mesh there is no session for nodeMeshPassword: leave it out, or set nodeToNodeMeshEnabled to true",fieldPath=".nodeMeshPassword"
+// +tortie:v3:rule:rule="!has(self.nodeMeshMaxRestartTime) || !has(self.nodeToNodeMeshEnabled) || self.nodeToNodeMeshEnabled",message="without the mesh there is no session for nodeMeshMaxRestartTime: leave it out, or set nodeToNodeMeshEnabled to true",fieldPath=".nodeMeshMaxRestartTime"
+// +tortie:v3:rule:rule="!has(self.communities) || size(self.communities) == 0 || has(self.prefixAdvertisements) && size(self.prefixAdvertisements) > 0",message="no prefixAdvertisements use the communities: add these, or leave communities out",fieldPath=".communities"
 type BGPConfigurationSpec struct {
 	// Keys are those without effect.
 	Keys Keys `json:"-"`
 	// LogSeverityScreen is kept for Calico nodes that share the cluster.
+	// +tortie:v3:schema=`{"default":"Info","pattern":"^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"}`
 	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
 	// NodeToNodeMeshEnabled makes every node a peer of every other; absent means true.
 	NodeToNodeMeshEnabled *bool `json:"nodeToNodeMeshEnabled,omitempty"`
@@ -33,24 +38,31 @@ type BGPConfigurationSpec struct {
 	BindMode string `json:"bindMode,omitempty"`
 	// IgnoredInterfaces are interfaces whose networks Calico nodes do not announce, with * for any text; Tortie announces
 	// none.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	IgnoredInterfaces []string `json:"ignoredInterfaces,omitempty"`
 	// NodeMeshPassword is the TCP MD5 password of the sessions between nodes; absent means none.
 	NodeMeshPassword *BGPPassword `json:"nodeMeshPassword,omitempty"`
 	// NodeMeshMaxRestartTime is how long nodes keep each other's routes over a restart, such as 120s.
 	NodeMeshMaxRestartTime string `json:"nodeMeshMaxRestartTime,omitempty"`
 	// Communities give names to communities.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	Communities []Community `json:"communities,omitempty"`
 	// PrefixAdvertisements add communities to what is announced.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	PrefixAdvertisements []PrefixAdvertisement `json:"prefixAdvertisements,omitempty"`
 	// ServiceClusterIPs are the ranges of Services' cluster IPs that are announced.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	ServiceClusterIPs []ServiceRange `json:"serviceClusterIPs,omitempty"`
 	// ServiceExternalIPs are the ranges of Services' external IPs that are announced.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	ServiceExternalIPs []ServiceRange `json:"serviceExternalIPs,omitempty"`
 	// ServiceLoadBalancerIPs are the ranges of Services' load balancer IPs that are announced.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	ServiceLoadBalancerIPs []ServiceRange `json:"serviceLoadBalancerIPs,omitempty"`
 	// ServiceLoadBalancerAggregation Disabled announces the load balancer IPs that are in use one by one; the default,
 	// Enabled, announces their whole ranges.
 	// +kubebuilder:validation:Enum=Enabled;Disabled
+	// +tortie:v3:schema=`{"default":"Enabled"}`
 	ServiceLoadBalancerAggregation string `json:"serviceLoadBalancerAggregation,omitempty"`
 	// IPv4NormalRoutePriority is the metric of IPv4 routes that BGP has learned; absent means 1024.
 	// +kubebuilder:validation:Minimum=1
@@ -63,23 +75,32 @@ type BGPConfigurationSpec struct {
 }
 
 // Community gives a name to a BGP community.
+//
+// +tortie:v3:schema=`{"x-kubernetes-map-type":"atomic"}`
 type Community struct {
 	// Name is what prefixAdvertisements use.
 	Name string `json:"name,omitempty"`
 	// Value is the community: two numbers up to 65535, or three up to 4294967295 (a large one), with colons between them.
+	// +tortie:v3:schema=`{"pattern":"^[0-9]+:[0-9]+(:[0-9]+)?$"}`
 	Value string `json:"value,omitempty"`
 }
 
 // PrefixAdvertisement adds communities to the prefixes in a range.
+//
+// +tortie:v3:schema=`{"x-kubernetes-map-type":"atomic"}`
 type PrefixAdvertisement struct {
 	// CIDR is the range.
+	// +tortie:v3:schema=`{"format":"cidr"}`
 	CIDR string `json:"cidr,omitempty"`
 	// Communities are values, or names that communities gives.
 	Communities []string `json:"communities,omitempty"`
 }
 
 // ServiceRange is a range of Services' addresses.
+//
+// +tortie:v3:schema=`{"x-kubernetes-map-type":"atomic"}`
 type ServiceRange struct {
+	// +tortie:v3:schema=`{"format":"cidr"}`
 	CIDR string `json:"cidr,omitempty"`
 }
 
@@ -90,7 +111,10 @@ type BGPPassword struct {
 }
 
 // SecretKeyRef names one key of a Secret.
+//
+// +tortie:v3:schema=`{"x-kubernetes-map-type":"atomic"}`
 type SecretKeyRef struct {
+	// +tortie:v3:schema=`{"default":""}`
 	Name string `json:"name,omitempty"`
 	Key  string `json:"key"`
 	// Optional makes an absent Secret or key mean no password, instead of an error.
@@ -123,6 +147,12 @@ func (*BGPConfiguration) ResourceType() Type { return custom("BGPConfiguration",
 // +kubebuilder:printcolumn:name="Selector",type=string,JSONPath=`.spec.peerSelector`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.spec.nodeSelector`
+// +tortie:v3:column:name="Node Selector",type=string,JSONPath=`.spec.nodeSelector`
+// +tortie:v3:column:name="Node",type=string,JSONPath=`.spec.node`
+// +tortie:v3:column:name="Local ASN",type=integer,JSONPath=`.spec.localASNumber`
+// +tortie:v3:column:name="Peer Selector",type=string,JSONPath=`.spec.peerSelector`
+// +tortie:v3:column:name="Peer IP",type=string,JSONPath=`.spec.peerIP`
+// +tortie:v3:column:name="Peer ASN",type=integer,JSONPath=`.spec.asNumber`
 type BGPPeer struct {
 	Meta `json:"metadata"`
 	Spec BGPPeerSpec `json:"spec"`
@@ -148,6 +178,16 @@ func TCPAOPlace(annotation string) (place Place, ok bool) {
 const AnnotationAggregate = "tortie.io/aggregate"
 
 // BGPPeerSpec is the content of a BGPPeer.
+//
+// +tortie:v3:rule:rule="(!has(self.node) || size(self.node) == 0) || (!has(self.nodeSelector) || size(self.nodeSelector) == 0)",message="node and nodeSelector exclude one another: set one of the two",fieldPath=".nodeSelector"
+// +tortie:v3:rule:rule="(!has(self.peerIP) || size(self.peerIP) == 0) || (!has(self.peerSelector) || size(self.peerSelector) == 0)",message="peerIP and peerSelector exclude one another: set one of the two",fieldPath=".peerSelector"
+// +tortie:v3:rule:rule="(!has(self.peerSelector) || size(self.peerSelector) == 0) || !(has(self.asNumber) && self.asNumber != 0)",message="the AS numbers of nodes are known: leave asNumber out, or peerSelector",fieldPath=".asNumber"
+// +tortie:v3:rule:rule="(!has(self.localWorkloadSelector) || size(self.localWorkloadSelector) == 0) || has(self.asNumber) && self.asNumber != 0",message="localWorkloadSelector needs the AS number of the workloads: set asNumber",fieldPath=".asNumber"
+// +tortie:v3:rule:rule="(!has(self.localWorkloadSelector) || size(self.localWorkloadSelector) == 0) || (!has(self.peerIP) || size(self.peerIP) == 0)",message="peerIP and localWorkloadSelector exclude one another: set one of the two",fieldPath=".peerIP"
+// +tortie:v3:rule:rule="(!has(self.localWorkloadSelector) || size(self.localWorkloadSelector) == 0) || (!has(self.peerSelector) || size(self.peerSelector) == 0)",message="peerSelector and localWorkloadSelector exclude one another: set one of the two",fieldPath=".peerSelector"
+// +tortie:v3:rule:rule="(!has(self.reachableBy) || size(self.reachableBy) == 0) || has(self.peerIP) && size(self.peerIP) > 0",message="reachableBy is the gateway to peerIP: set peerIP, or leave reachableBy out",fieldPath=".reachableBy"
+// +tortie:v3:rule:rule="!(has(self.keepOriginalNextHop) && self.keepOriginalNextHop) || !has(self.nextHopMode)",message="nextHopMode precedes keepOriginalNextHop: leave keepOriginalNextHop out",fieldPath=".keepOriginalNextHop"
+// +tortie:v3:rule:rule="(!has(self.peerIP) || size(self.peerIP) == 0) || (self.peerIP.matches('^[0-9.]+:[0-9]{1,5}$') ? isIP(self.peerIP.split(':')[0]) && int(self.peerIP.split(':')[1]) >= 1 && int(self.peerIP.split(':')[1]) <= 65535 : self.peerIP.matches('^[[][0-9a-fA-F:.]+(%[^]]*)?[]]:[0-9]{1,5}$') ? isIP(self.peerIP.split(']:')[0].substring(1).split('%')[0]) && int(self.peerIP.split(']:')[1]) >= 1 && int(self.peerIP.split(']:')[1]) <= 65535 : isIP(self.peerIP.split('%')[0]))",message="peerIP is an address, with a port from 1 to 65535 if any: 10.0.0.1, 10.0.0.1:179, fd00::1 or [fd00::1]:179",fieldPath=".peerIP"
 type BGPPeerSpec struct {
 	// Keys are those without effect.
 	Keys Keys `json:"-"`
@@ -191,6 +231,7 @@ type BGPPeerSpec struct {
 	// KeepaliveTime is how often keepalives are sent; absent means a third of the hold time.
 	KeepaliveTime string `json:"keepaliveTime,omitempty"`
 	// NumAllowedLocalASNumbers is how often this node's own AS number may be in the AS path of what the peer announces.
+	// +tortie:v3:schema=`{"format":"int32"}`
 	NumAllowedLocalASNumbers *int `json:"numAllowedLocalASNumbers,omitempty"`
 	// TTLSecurity is how many hops the peer may be away at most (RFC 5082); absent and 0 mean that this is not checked.
 	TTLSecurity *int `json:"ttlSecurity,omitempty"`

@@ -12,8 +12,10 @@ type BGPFilter struct {
 // agent's own rules.
 type BGPFilterSpec struct {
 	// ExportV4 is for IPv4 routes that are announced to a peer.
+	// +tortie:v3:rule:rule="self.all(r, !has(r.prefixLength) || (!has(r.prefixLength.min) || r.prefixLength.min <= 32) && (!has(r.prefixLength.max) || r.prefixLength.max <= 32))",message="the prefixes of IPv4 have 32 bits: set min and max of prefixLength to 32 at most"
 	ExportV4 []BGPFilterRule `json:"exportV4,omitempty"`
 	// ImportV4 is for IPv4 routes that a peer announces.
+	// +tortie:v3:rule:rule="self.all(r, !has(r.prefixLength) || (!has(r.prefixLength.min) || r.prefixLength.min <= 32) && (!has(r.prefixLength.max) || r.prefixLength.max <= 32))",message="the prefixes of IPv4 have 32 bits: set min and max of prefixLength to 32 at most"
 	ImportV4 []BGPFilterRule `json:"importV4,omitempty"`
 	// ExportV6 is for IPv6 routes that are announced to a peer.
 	ExportV6 []BGPFilterRule `json:"exportV6,omitempty"`
@@ -30,6 +32,7 @@ type BGPFilterSpec struct {
 type BGPFilterRule struct {
 	// CIDR is what the route's prefix is compared with, as matchOperator says.
 	// +kubebuilder:validation:MaxLength=43
+	// +tortie:v3:schema=`{"format":"cidr"}`
 	CIDR string `json:"cidr,omitempty"`
 	// PrefixLength bounds the length of prefixes that are In the cidr.
 	PrefixLength *BGPFilterPrefixLength `json:"prefixLength,omitempty"`
@@ -108,6 +111,7 @@ type BGPFilterCommunities struct {
 	// them.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=1
+	// +tortie:v3:schema=`{"items":{"pattern":"^(([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]):([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])|([0-9]{1,9}|[1-3][0-9]{9}|4[01][0-9]{8}|42[0-8][0-9]{7}|429[0-3][0-9]{6}|4294[0-8][0-9]{5}|42949[0-5][0-9]{4}|429496[0-6][0-9]{3}|4294967[01][0-9]{2}|42949672[0-8][0-9]|429496729[0-5]):([0-9]{1,9}|[1-3][0-9]{9}|4[01][0-9]{8}|42[0-8][0-9]{7}|429[0-3][0-9]{6}|4294[0-8][0-9]{5}|42949[0-5][0-9]{4}|429496[0-6][0-9]{3}|4294967[01][0-9]{2}|42949672[0-8][0-9]|429496729[0-5]):([0-9]{1,9}|[1-3][0-9]{9}|4[01][0-9]{8}|42[0-8][0-9]{7}|429[0-3][0-9]{6}|4294[0-8][0-9]{5}|42949[0-5][0-9]{4}|429496[0-6][0-9]{3}|4294967[01][0-9]{2}|42949672[0-8][0-9]|429496729[0-5]))$"}}`
 	Values []string `json:"values"`
 }
 
@@ -130,6 +134,7 @@ type BGPFilterOperation struct {
 type BGPFilterAddCommunity struct {
 	// Value is the community.
 	// +kubebuilder:validation:MaxLength=32
+	// +tortie:v3:schema=`{"pattern":"^(([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]):([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])|([0-9]{1,9}|[1-3][0-9]{9}|4[01][0-9]{8}|42[0-8][0-9]{7}|429[0-3][0-9]{6}|4294[0-8][0-9]{5}|42949[0-5][0-9]{4}|429496[0-6][0-9]{3}|4294967[01][0-9]{2}|42949672[0-8][0-9]|429496729[0-5]):([0-9]{1,9}|[1-3][0-9]{9}|4[01][0-9]{8}|42[0-8][0-9]{7}|429[0-3][0-9]{6}|4294[0-8][0-9]{5}|42949[0-5][0-9]{4}|429496[0-6][0-9]{3}|4294967[01][0-9]{2}|42949672[0-8][0-9]|429496729[0-5]):([0-9]{1,9}|[1-3][0-9]{9}|4[01][0-9]{8}|42[0-8][0-9]{7}|429[0-3][0-9]{6}|4294[0-8][0-9]{5}|42949[0-5][0-9]{4}|429496[0-6][0-9]{3}|4294967[01][0-9]{2}|42949672[0-8][0-9]|429496729[0-5]))$"}`
 	Value string `json:"value"`
 }
 

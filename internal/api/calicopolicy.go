@@ -12,6 +12,8 @@ import (
 // +kubebuilder:printcolumn:name="Selector",type=string,JSONPath=`.spec.selector`
 // +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.types`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +tortie:v3:column:name="Tier",type=string,JSONPath=`.spec.tier`
+// +tortie:v3:column:name="Order",type=number,JSONPath=`.spec.order`
 type CalicoNetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec CalicoNetworkPolicySpec `json:"spec"`
@@ -47,6 +49,7 @@ type CalicoPolicySpec struct {
 	// Calico's clients derive them from the rules; in an object without them the policy is for both.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:Enum=Ingress;Egress
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set","minItems":1}`
 	Types []string `json:"types,omitempty"`
 	// Ingress are the rules for connections to what the policy selects, in their order.
 	// +kubebuilder:validation:MaxItems=30000
@@ -55,6 +58,7 @@ type CalicoPolicySpec struct {
 	// +kubebuilder:validation:MaxItems=30000
 	Egress []CalicoRule `json:"egress,omitempty"`
 	// PerformanceHints are for Calico nodes that share the cluster.
+	// +tortie:v3:schema=`{"items":{"enum":["AssumeNeededOnEveryNode"]}}`
 	PerformanceHints []string `json:"performanceHints,omitempty"`
 	// Unreadable, if not empty, says why rules are missing: see Salvage.
 	Unreadable string `json:"-"`
@@ -69,6 +73,9 @@ type CalicoPolicySpec struct {
 // +kubebuilder:printcolumn:name="Namespaces",type=string,JSONPath=`.spec.namespaceSelector`
 // +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.types`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +tortie:v3:column:name="Tier",type=string,JSONPath=`.spec.tier`
+// +tortie:v3:column:name="Order",type=number,JSONPath=`.spec.order`
+// +tortie:v3:column:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CalicoGlobalNetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec CalicoGlobalNetworkPolicySpec `json:"spec"`
@@ -135,6 +142,7 @@ type CalicoRule struct {
 // +kubebuilder:validation:XIntOrString
 // +kubebuilder:validation:Pattern=`^((?i)TCP|UDP|ICMP|ICMPv6|SCTP|UDPLite|[0-9]{1,3})$`
 // +tortie:numbersTo=255
+// +tortie:v3:schema=`{"pattern":"^(TCP|UDP|ICMP|ICMPv6|SCTP|UDPLite|[0-9]{1,3})$","minimum":1}`
 type CalicoProtocol string
 
 // UnmarshalJSON takes a number for its text.
@@ -172,6 +180,7 @@ type CalicoICMP struct {
 type CalicoEntityRule struct {
 	// Nets are CIDRs, of which one must contain the address.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	Nets []string `json:"nets,omitempty"`
 	// NotNets are CIDRs, of which none may contain the address.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`

@@ -8,6 +8,8 @@ package api
 // +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.stagedAction`
 // +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.types`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +tortie:v3:column:name="Tier",type=string,JSONPath=`.spec.tier`
+// +tortie:v3:column:name="Order",type=number,JSONPath=`.spec.order`
 type CalicoStagedNetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec CalicoStagedNetworkPolicySpec `json:"spec"`
@@ -18,6 +20,7 @@ type CalicoStagedNetworkPolicySpec struct {
 	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this
 	// name; Learn and Ignore nothing.
 	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
+	// +tortie:v3:schema=`{"default":"Set"}`
 	StagedAction     string `json:"stagedAction,omitempty"`
 	CalicoPolicySpec `json:",inline"`
 }
@@ -31,6 +34,8 @@ type CalicoStagedNetworkPolicySpec struct {
 // +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.stagedAction`
 // +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.types`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +tortie:v3:column:name="Tier",type=string,JSONPath=`.spec.tier`
+// +tortie:v3:column:name="Order",type=number,JSONPath=`.spec.order`
 type CalicoStagedGlobalNetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec CalicoStagedGlobalNetworkPolicySpec `json:"spec"`
@@ -41,6 +46,7 @@ type CalicoStagedGlobalNetworkPolicySpec struct {
 	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this
 	// name; Learn and Ignore nothing.
 	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
+	// +tortie:v3:schema=`{"default":"Set"}`
 	StagedAction                  string `json:"stagedAction,omitempty"`
 	CalicoGlobalNetworkPolicySpec `json:",inline"`
 }
@@ -61,6 +67,7 @@ type CalicoStagedKubernetesNetworkPolicySpec struct {
 	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this
 	// name; Learn and Ignore nothing.
 	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
+	// +tortie:v3:schema=`{"default":"Set"}`
 	StagedAction      string `json:"stagedAction,omitempty"`
 	NetworkPolicySpec `json:",inline"`
 }

@@ -8,9 +8,26 @@ package api
 // +kubebuilder:validation:XValidation:rule="!self.metadata.name.contains('.')",message="a tier's name has no dot: choose another"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name != 'default' || has(self.spec) && has(self.spec.order) && self.spec.order == 1000000.0",message="the order of tier default is 1000000: set spec.order to it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name != 'default' || !has(self.spec) || !has(self.spec.defaultAction) || self.spec.defaultAction == 'Deny'",message="the defaultAction of tier default is Deny: set spec.defaultAction to it"
+// +tortie:v3:column:name="Order",type=integer,JSONPath=`.spec.order`
+// +tortie:v3:column:name="DefaultAction",type=string,JSONPath=`.spec.defaultAction`
+// +tortie:v3:column:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=='Ready')].reason`
+// +tortie:v3:schema=`{"x-kubernetes-validations":null}`
+// +tortie:v3:rule:rule="self.metadata.name != 'default' || has(self.spec.defaultAction) && self.spec.defaultAction == 'Deny'",message="the defaultAction of tier default is Deny: set it",fieldPath=".spec.defaultAction"
+// +tortie:v3:rule:rule="self.metadata.name != 'kube-admin' || has(self.spec.defaultAction) && self.spec.defaultAction == 'Pass'",message="the defaultAction of tier kube-admin is Pass: set it",fieldPath=".spec.defaultAction"
+// +tortie:v3:rule:rule="self.metadata.name != 'kube-baseline' || has(self.spec.defaultAction) && self.spec.defaultAction == 'Pass'",message="the defaultAction of tier kube-baseline is Pass: set it",fieldPath=".spec.defaultAction"
+// +tortie:v3:rule:rule="self.metadata.name != 'default' || has(self.spec.order) && self.spec.order == 1000000.0",message="the order of tier default is 1000000: set it",fieldPath=".spec.order"
+// +tortie:v3:rule:rule="self.metadata.name != 'kube-admin' || has(self.spec.order) && self.spec.order == 1000.0",message="the order of tier kube-admin is 1000: set it",fieldPath=".spec.order"
+// +tortie:v3:rule:rule="self.metadata.name != 'kube-baseline' || has(self.spec.order) && self.spec.order == 10000000.0",message="the order of tier kube-baseline is 10000000: set it",fieldPath=".spec.order"
 type CalicoTier struct {
 	Meta `json:"metadata"`
 	Spec CalicoTierSpec `json:"spec"`
+	// Status is there in projectcalico.org/v3 only.
+	Status *CalicoTierStatus `json:"status,omitempty"`
+}
+
+// CalicoTierStatus is what the tier controller says of a CalicoTier: Ready, or Terminating as long as policies name it.
+type CalicoTierStatus struct {
+	Conditions []Condition `json:"conditions,omitempty"`
 }
 
 // CalicoTierSpec is the content of a CalicoTier.
@@ -20,6 +37,7 @@ type CalicoTierSpec struct {
 	// DefaultAction is what becomes of packets that a policy of the tier could have decided on and no rule matches: Deny,
 	// or Pass, to the next tier. Absent means Deny.
 	// +kubebuilder:validation:Enum=Deny;Pass
+	// +tortie:v3:schema=`{"default":"Deny"}`
 	DefaultAction string `json:"defaultAction,omitempty"`
 }
 
@@ -36,6 +54,7 @@ type CalicoNetworkSet struct {
 type CalicoNetworkSetSpec struct {
 	// Nets are CIDRs or addresses.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	Nets []string `json:"nets,omitempty"`
 }
 
@@ -43,6 +62,7 @@ type CalicoNetworkSetSpec struct {
 //
 // +kubebuilder:printcolumn:name="Nets",type=string,priority=1,JSONPath=`.spec.nets`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +tortie:v3:column:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CalicoGlobalNetworkSet struct {
 	Meta `json:"metadata"`
 	Spec CalicoGlobalNetworkSetSpec `json:"spec"`
@@ -52,6 +72,7 @@ type CalicoGlobalNetworkSet struct {
 type CalicoGlobalNetworkSetSpec struct {
 	// Nets are CIDRs or addresses.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	Nets []string `json:"nets,omitempty"`
 }
 
@@ -61,6 +82,8 @@ type CalicoGlobalNetworkSetSpec struct {
 // +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.spec.interfaceName`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.expectedIPs`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +tortie:v3:column:name="Node",type=string,JSONPath=`.spec.node`
+// +tortie:v3:column:name="Interface",type=string,JSONPath=`.spec.interfaceName`
 type CalicoHostEndpoint struct {
 	Meta `json:"metadata"`
 	Spec CalicoHostEndpointSpec `json:"spec"`
@@ -79,8 +102,10 @@ type CalicoHostEndpointSpec struct {
 	// ExpectedIPs are the addresses that stand for the endpoint in rules. Without interfaceName they find the interface,
 	// too.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+$`
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	ExpectedIPs []string `json:"expectedIPs,omitempty"`
 	// Profiles are names of Profiles that decide where no policy does.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	Profiles []string `json:"profiles,omitempty"`
 	// Ports give names to ports of the node.
 	Ports []CalicoEndpointPort `json:"ports,omitempty"`

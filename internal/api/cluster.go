@@ -6,6 +6,10 @@ import (
 )
 
 // ClusterInformation is the object "default" that says whether the datastore may be used.
+//
+// +tortie:v3:column:name="Version",type=string,JSONPath=`.spec.calicoVersion`
+// +tortie:v3:column:name="Ready",type=boolean,JSONPath=`.spec.datastoreReady`
+// +tortie:v3:column:name="Types",type=string,JSONPath=`.spec.clusterType`
 type ClusterInformation struct {
 	Meta `json:"metadata"`
 	Spec ClusterInformationSpec `json:"spec"`

@@ -14,9 +14,11 @@ type KubeControllersConfigurationSpec struct {
 	// Keys are those without effect.
 	Keys Keys `json:"-"`
 	// LogSeverityScreen is the log level: Debug, Info, Warning, Error or Fatal.
+	// +tortie:v3:schema=`{"enum":["None","Debug","Info","Warning","Error","Fatal","Panic"]}`
 	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
 	// HealthChecks turns the program's health checks off by Disabled.
 	// +kubebuilder:validation:Enum=Enabled;Disabled
+	// +tortie:v3:schema=`{"default":"Enabled"}`
 	HealthChecks string `json:"healthChecks,omitempty"`
 	// EtcdV3CompactionPeriod is how often etcd is compacted, if it is the datastore: a time such as 10m; 0 is never.
 	EtcdV3CompactionPeriod string `json:"etcdV3CompactionPeriod,omitempty"`
@@ -41,6 +43,7 @@ type LoadBalancerControllerConfig struct {
 	// AssignIPs is AllServices, the default, or RequestedServicesOnly: those that ask for it by class, annotation or
 	// loadBalancerIP.
 	// +kubebuilder:validation:Enum=AllServices;RequestedServicesOnly
+	// +tortie:v3:schema=`{"default":"AllServices"}`
 	AssignIPs string `json:"assignIPs,omitempty"`
 }
 
@@ -84,6 +87,7 @@ type HostEndpointTemplate struct {
 	NodeSelector string `json:"nodeSelector,omitempty"`
 	// InterfaceCIDRs are the ranges of which a node's addresses are expected; a node without such an address gets no
 	// HostEndpoint.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	InterfaceCIDRs []string `json:"interfaceCIDRs,omitempty"`
 	// InterfacePattern is a regular expression for names of interfaces. It is not provided: nodes do not tell which they
 	// have.

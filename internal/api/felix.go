@@ -25,12 +25,15 @@ type FelixConfigurationSpec struct {
 	// IPIPMTU is the MTU of tunl0; 0 derives it from the link with the node's address.
 	IPIPMTU *int `json:"ipipMTU,omitempty"`
 	// NATOutgoingAddress is the address that packets to outside of all pools are sent from, instead of the interface's.
+	// +tortie:v3:rule:rule="self == '' || isIP(self) && ip(self).family() == 4",message="natOutgoingAddress is an IPv4 address: give one such as 192.0.2.1"
 	NATOutgoingAddress string `json:"natOutgoingAddress,omitempty"`
 	// NATPortRange limits the ports that they are sent from: one port, or two with a colon between them.
 	NATPortRange *PortRange `json:"natPortRange,omitempty"`
 	// NATOutgoingExclusions says what counts as inside: IPPoolsOnly, the default, or IPPoolsAndHostIPs.
+	// +tortie:v3:schema=`{"enum":["IPPoolsOnly","IPPoolsAndHostIPs"]}`
 	NATOutgoingExclusions string `json:"natOutgoingExclusions,omitempty"`
 	// IPForwarding Disabled leaves the host's forwarding sysctls alone; the default is Enabled.
+	// +tortie:v3:schema=`{"enum":["Enabled","Disabled"]}`
 	IPForwarding string `json:"ipForwarding,omitempty"`
 	// VXLANPort is the UDP port of VXLAN; the default is 4789.
 	VXLANPort *int `json:"vxlanPort,omitempty"`
@@ -46,16 +49,20 @@ type FelixConfigurationSpec struct {
 	// WireguardEnabledV6 encrypts IPv6; the default is false.
 	WireguardEnabledV6 *bool `json:"wireguardEnabledV6,omitempty"`
 	// WireguardListeningPort is the UDP port of all nodes for IPv4; the default is 51820.
+	// +tortie:v3:schema=`{"minimum":1,"maximum":65535}`
 	WireguardListeningPort *int `json:"wireguardListeningPort,omitempty"`
 	// WireguardListeningPortV6 is that for IPv6; the default is 51821.
+	// +tortie:v3:schema=`{"minimum":1,"maximum":65535}`
 	WireguardListeningPortV6 *int `json:"wireguardListeningPortV6,omitempty"`
 	// WireguardMTU is the MTU of wireguard.cali; 0 derives it from the link with the node's address.
 	WireguardMTU *int `json:"wireguardMTU,omitempty"`
 	// WireguardMTUV6 is the MTU of wg-v6.cali; 0 derives it.
 	WireguardMTUV6 *int `json:"wireguardMTUV6,omitempty"`
 	// WireguardRoutingRulePriority is the priority of the ip rule that leads packets to tables 1 and 2; the default is 99.
+	// +tortie:v3:schema=`{"minimum":1,"maximum":32765}`
 	WireguardRoutingRulePriority *int `json:"wireguardRoutingRulePriority,omitempty"`
 	// WireguardKeepAlive is the interval of keepalives, such as 25s; the default is 0: none.
+	// +tortie:v3:schema=`{"pattern":"^([0-9]+(ms|s|m|h))*$"}`
 	WireguardKeepAlive string `json:"wireguardKeepAlive,omitempty"`
 	// WireguardHostEncryptionEnabled true is refused: packets to the addresses of nodes are not encrypted.
 	WireguardHostEncryptionEnabled *bool `json:"wireguardHostEncryptionEnabled,omitempty"`
@@ -64,6 +71,7 @@ type FelixConfigurationSpec struct {
 	WireguardThreadingEnabled *bool `json:"wireguardThreadingEnabled,omitempty"`
 	// FeatureDetectOverride says what the kernel can do, in words such as ChecksumOffloadBroken=true, which is the only
 	// one that is read here.
+	// +tortie:v3:schema=`{"pattern":"^([a-zA-Z0-9_-]+=(true|false)(,|$)|,)*$"}`
 	FeatureDetectOverride string `json:"featureDetectOverride,omitempty"`
 	// AllowIPIPPacketsFromWorkloads lets pods send IPIP to nodes; the default is false.
 	AllowIPIPPacketsFromWorkloads *bool `json:"allowIPIPPacketsFromWorkloads,omitempty"`
@@ -71,9 +79,11 @@ type FelixConfigurationSpec struct {
 	AllowVXLANPacketsFromWorkloads *bool `json:"allowVXLANPacketsFromWorkloads,omitempty"`
 	// FloatingIPs Enabled has nodes translate the addresses of their pods' annotation cni.projectcalico.org/floatingIPs;
 	// the default is Disabled.
+	// +tortie:v3:schema=`{"enum":["Enabled","Disabled"]}`
 	FloatingIPs string `json:"floatingIPs,omitempty"`
 	// WorkloadSourceSpoofing Any lets pods with annotation cni.projectcalico.org/allowedSourcePrefixes send from these
 	// prefixes; the default is Disabled.
+	// +tortie:v3:schema=`{"pattern":"^(?i)(Disabled|Any)?$"}`
 	WorkloadSourceSpoofing string `json:"workloadSourceSpoofing,omitempty"`
 	// FailsafeInboundHostPorts are what the node's own programs always receive, whatever policies of host endpoints say;
 	// [] is nothing. The default is UDP 68, TCP 22, 179, 2379, 2380, 5473, 6443, 6666, 6667.
@@ -83,25 +93,33 @@ type FelixConfigurationSpec struct {
 	FailsafeOutboundHostPorts *FailsafePorts `json:"failsafeOutboundHostPorts,omitempty"`
 	// DefaultEndpointToHostAction is what becomes of connections from pods to their node that the pods' policies allow:
 	// Accept, the default, Return, which is the same here, or Drop.
+	// +tortie:v3:schema=`{"pattern":"^(?i)(Drop|Accept|Return)?$"}`
 	DefaultEndpointToHostAction string `json:"defaultEndpointToHostAction,omitempty"`
 	// NftablesFilterDenyAction is what becomes of packets that policies deny: Drop, the default, or Reject, with an ICMP
 	// error.
+	// +tortie:v3:schema=`{"pattern":"^(?i)(Drop|Reject)?$"}`
 	NftablesFilterDenyAction string `json:"nftablesFilterDenyAction,omitempty"`
 	// IptablesFilterDenyAction counts if nftablesFilterDenyAction is absent.
+	// +tortie:v3:schema=`{"pattern":"^(?i)(Drop|Reject)?$"}`
 	IptablesFilterDenyAction string `json:"iptablesFilterDenyAction,omitempty"`
 	// DisableConntrackInvalidCheck lets policies judge packets that connection tracking takes for no part of a connection,
 	// and for none that opens one; the default is false: they are dropped.
 	DisableConntrackInvalidCheck *bool `json:"disableConntrackInvalidCheck,omitempty"`
 	// LogPrefix is in the agent's log of what Log rules match, with %t, %k, %n, %p for the policy's tier, kind, name, and
 	// name with its namespace; the default is calico-packet.
+	// +tortie:v3:schema=`{"pattern":"^[a-zA-Z0-9%: /_-]*$"}`
 	LogPrefix string `json:"logPrefix,omitempty"`
 	// LogActionRateLimit is how much each Log rule logs, such as 10/second or 100/hour. Without it lines are a sample.
+	// +tortie:v3:schema=`{"pattern":"^[1-9][0-9]{0,3}/(second|minute|hour|day)$"}`
 	LogActionRateLimit string `json:"logActionRateLimit,omitempty"`
 	// LogActionRateLimitBurst is how many of these packets are logged at once; the default is 5.
+	// +tortie:v3:schema=`{"minimum":0,"maximum":9999}`
 	LogActionRateLimitBurst *int `json:"logActionRateLimitBurst,omitempty"`
 	// LogSeverityScreen is kept for Calico nodes that share the cluster.
+	// +tortie:v3:schema=`{"pattern":"^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"}`
 	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
 	// ReportingInterval is kept for Calico nodes that share the cluster.
+	// +tortie:v3:schema=`{"pattern":"^([0-9]+(ms|s|m|h))*$"}`
 	ReportingInterval string `json:"reportingInterval,omitempty"`
 }
 

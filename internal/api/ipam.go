@@ -4,6 +4,9 @@ package api
 //
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
 // +kubebuilder:printcolumn:name="Affinity",type=string,JSONPath=`.spec.affinity`
+// +tortie:v3:column:name="CIDR",type=string,JSONPath=`.spec.cidr`
+// +tortie:v3:column:name="Affinity",type=string,JSONPath=`.spec.affinity`
+// +tortie:v3:column:name="ClaimTime",type=date,JSONPath=`.spec.affinityClaimTime`
 type IPAMBlock struct {
 	Meta `json:"metadata"`
 	Spec IPAMBlockSpec `json:"spec"`
@@ -17,8 +20,10 @@ type IPAMBlock struct {
 // +kubebuilder:pruning:PreserveUnknownFields
 type IPAMBlockSpec struct {
 	// CIDR is the block's range.
+	// +tortie:v3:schema=`{"format":"cidr"}`
 	CIDR string `json:"cidr"`
 	// Affinity is the block's owner, "host:NODE" or "virtual:load-balancer"; absent when the block has no owner.
+	// +tortie:v3:schema=`{"pattern":"^(host|virtual):[a-zA-Z0-9._-]+$"}`
 	Affinity *string `json:"affinity,omitempty"`
 	// AffinityClaimTime is when the owner claimed the block.
 	// +kubebuilder:validation:Format=date-time
@@ -68,6 +73,8 @@ func (b *IPAMBlock) MarkedDeleted() bool { return b.Spec.Deleted }
 type IPAMBlockList = List[IPAMBlock, *IPAMBlock]
 
 // AffinityState is where a claim of a block stands.
+//
+// +tortie:v3:schema=`{"enum":["","confirmed","pending","pendingDeletion"]}`
 type AffinityState string
 
 // The states of a BlockAffinity. Only a confirmed (or empty, in old data) one counts as ownership.
@@ -88,6 +95,9 @@ const (
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.spec.state`
+// +tortie:v3:column:name="CIDR",type=string,JSONPath=`.spec.cidr`
+// +tortie:v3:column:name="Node",type=string,JSONPath=`.spec.node`
+// +tortie:v3:column:name="Type",type=string,JSONPath=`.spec.type`
 type BlockAffinity struct {
 	Meta `json:"metadata"`
 	Spec BlockAffinitySpec `json:"spec"`
@@ -106,8 +116,10 @@ type BlockAffinitySpec struct {
 	// Type is host or virtual; absent reads as host.
 	Type string `json:"type,omitempty"`
 	// CIDR is the block's range.
+	// +tortie:v3:schema=`{"format":"cidr"}`
 	CIDR string `json:"cidr"`
 	// Deleted is "true" when the affinity is marked for deletion. A string, as Calico's v1 group has it.
+	// +tortie:v3:schema=`{"type":"boolean","default":false}`
 	Deleted string `json:"deleted"`
 }
 
@@ -126,6 +138,8 @@ func (a *BlockAffinity) Confirmed() bool {
 type BlockAffinityList = List[BlockAffinity, *BlockAffinity]
 
 // IPAMHandle says in which blocks a handle holds addresses, so that they can be released without searching.
+//
+// +tortie:v3:column:name="ID",type=string,JSONPath=`.spec.handleID`
 type IPAMHandle struct {
 	Meta `json:"metadata"`
 	Spec IPAMHandleSpec `json:"spec"`
@@ -156,6 +170,10 @@ func (h *IPAMHandle) MarkedDeleted() bool { return h.Spec.Deleted }
 type IPAMHandleList = List[IPAMHandle, *IPAMHandle]
 
 // IPAMConfig is the object "default" with the cluster's IPAM rules.
+//
+// +tortie:v3:column:name="StrictAffinity",type=boolean,JSONPath=`.spec.strictAffinity`
+// +tortie:v3:column:name="MaxBlocksPerHost",type=integer,JSONPath=`.spec.maxBlocksPerHost`
+// +tortie:v3:column:name="AutoAllocateBlocks",type=boolean,JSONPath=`.spec.autoAllocateBlocks`
 type IPAMConfig struct {
 	Meta `json:"metadata"`
 	Spec IPAMConfigSpec `json:"spec"`
@@ -164,12 +182,15 @@ type IPAMConfig struct {
 // IPAMConfigSpec is the content of an IPAMConfig.
 type IPAMConfigSpec struct {
 	// StrictAffinity forbids a host to assign from blocks that it does not own.
+	// +tortie:v3:schema=`{"default":false}`
 	StrictAffinity bool `json:"strictAffinity"`
 	// AutoAllocateBlocks lets hosts claim blocks by themselves.
+	// +tortie:v3:schema=`{"default":true}`
 	AutoAllocateBlocks bool `json:"autoAllocateBlocks"`
 	// MaxBlocksPerHost limits the blocks that a host may own; 0 means 20.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
+	// +tortie:v3:schema=`{"default":0,"maximum":1000000,"format":"int32"}`
 	MaxBlocksPerHost int `json:"maxBlocksPerHost,omitempty"`
 	// KubeVirtVMAddressPersistence keeps a virtual machine's address over its pods.
 	// +kubebuilder:validation:Enum=Enabled;Disabled
@@ -177,6 +198,7 @@ type IPAMConfigSpec struct {
 	// IPCooldownSeconds is how long a released address stays unused.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1200
+	// +tortie:v3:schema=`{"format":"int32"}`
 	IPCooldownSeconds int `json:"ipCooldownSeconds,omitempty"`
 }
 

@@ -44,6 +44,12 @@ const (
 // +kubebuilder:printcolumn:name="NAT",type=boolean,JSONPath=`.spec.natOutgoing`
 // +kubebuilder:printcolumn:name="Disabled",type=boolean,JSONPath=`.spec.disabled`
 // +kubebuilder:printcolumn:name="Allocatable",type=string,JSONPath=`.status.conditions[?(@.type=="Allocatable")].status`
+// +tortie:v3:column:name="CIDR",type=string,JSONPath=`.spec.cidr`
+// +tortie:v3:column:name="VXLAN",type=string,JSONPath=`.spec.vxlanMode`
+// +tortie:v3:column:name="IPIP",type=string,JSONPath=`.spec.ipipMode`
+// +tortie:v3:column:name="NAT",type=boolean,JSONPath=`.spec.natOutgoing`
+// +tortie:v3:column:name="Allocatable",type=string,JSONPath=`.status.conditions[?(@.type=='Allocatable')].status`
+// +tortie:v3:column:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type IPPool struct {
 	Meta   `json:"metadata"`
 	Spec   IPPoolSpec    `json:"spec"`
@@ -51,11 +57,30 @@ type IPPool struct {
 }
 
 // IPPoolSpec is the desired state of an IPPool.
+//
+// +tortie:v3:rule:rule="!has(self.blockSize) || self.blockSize == 0 || !isCIDR(self.cidr) || (cidr(self.cidr).ip().family() == 4 ? self.blockSize >= 20 && self.blockSize <= 32 : self.blockSize >= 116 && self.blockSize <= 128)",message="blockSize is 20 to 32 for IPv4 and 116 to 128 for IPv6: set it within these, or leave it out",fieldPath=".blockSize"
+// +tortie:v3:rule:rule="has(self.disabled) && self.disabled || !isCIDR(self.cidr) || cidr(self.cidr).prefixLength() <= (has(self.blockSize) && self.blockSize != 0 ? self.blockSize : cidr(self.cidr).ip().family() == 4 ? 26 : 122)",message="the pool is smaller than one of its blocks: set a larger blockSize or a shorter prefix",fieldPath=".cidr"
+// +tortie:v3:rule:rule="!(has(self.ipipMode) && self.ipipMode != 'Never') || !(has(self.vxlanMode) && self.vxlanMode != 'Never')",message="ipipMode and vxlanMode exclude one another: set one of the two to Never",fieldPath=".vxlanMode"
+// +tortie:v3:rule:rule="!(has(self.ipipMode) && self.ipipMode != 'Never') || !isCIDR(self.cidr) || cidr(self.cidr).ip().family() == 4",message="IPIP is for IPv4: set ipipMode to Never, and vxlanMode if you need a tunnel",fieldPath=".ipipMode"
+// +tortie:v3:rule:rule="!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || size(self.allowedUses) == 1",message="LoadBalancer excludes the other uses: make a pool for each",fieldPath=".allowedUses"
+// +tortie:v3:rule:rule="!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || !(has(self.ipipMode) && self.ipipMode != 'Never') && !(has(self.vxlanMode) && self.vxlanMode != 'Never')",message="a pool for LoadBalancer has no tunnel: set ipipMode and vxlanMode to Never",fieldPath=".allowedUses"
+// +tortie:v3:rule:rule="!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || !has(self.nodeSelector) || self.nodeSelector == 'all()'",message="a pool for LoadBalancer is for all nodes: set nodeSelector to all()",fieldPath=".nodeSelector"
+// +tortie:v3:rule:rule="!(has(self.allowedUses) && 'LoadBalancer' in self.allowedUses) || !has(self.disableBGPExport) || !self.disableBGPExport",message="a pool for LoadBalancer is announced: set disableBGPExport to false",fieldPath=".disableBGPExport"
+// +tortie:v3:rule:rule="!has(self.allowedUses) || !('Tunnel' in self.allowedUses) || !has(self.namespaceSelector) || size(self.namespaceSelector) == 0",message="tunnels are in no namespace: leave namespaceSelector out, or Tunnel in allowedUses",fieldPath=".namespaceSelector"
+// +tortie:v3:rule:rule="!has(self.nodeSelector) || !self.nodeSelector.contains('global(')",message="global() selects no node: use has() or all()",fieldPath=".nodeSelector"
+// +tortie:v3:rule:rule="!has(self.namespaceSelector) || !self.namespaceSelector.contains('global(')",message="global() selects no namespace: use has() or all()",fieldPath=".namespaceSelector"
 type IPPoolSpec struct {
 	// CIDR is the pool's range. It cannot change.
+	// +tortie:v3:schema=`{"format":"cidr"}`
+	// +tortie:v3:rule:rule="self == oldSelf",message="the cidr of a pool cannot change: make a second pool and disable this one"
+	// +tortie:v3:rule:rule="!isCIDR(self) || cidr(self).masked() == cidr(self)",message="the address has bits after the prefix: clear them"
+	// +tortie:v3:rule:rule="!isCIDR(self) || cidr(self).ip().family() == 6 || !cidr('169.254.0.0/16').containsCIDR(cidr(self)) && !cidr(self).containsCIDR('169.254.0.0/16')",message="169.254.0.0/16 is for links: choose another range"
+	// +tortie:v3:rule:rule="!isCIDR(self) || cidr(self).ip().family() == 4 || !cidr('fe80::/10').containsCIDR(cidr(self)) && !cidr(self).containsCIDR('fe80::/10')",message="fe80::/10 is for links: choose another range"
 	CIDR string `json:"cidr"`
 	// BlockSize is the prefix length of the pool's blocks: 20 to 32 for IPv4 (default 26), 116 to 128 for IPv6 (default
 	// 122).
+	// +tortie:v3:schema=`{"minimum":0,"maximum":128}`
+	// +tortie:v3:rule:rule="self == oldSelf",message="the blockSize of a pool cannot change: make a second pool and disable this one"
 	BlockSize int `json:"blockSize,omitempty"`
 	// IPIPMode says when packets between nodes travel in IPIP. IPv4 only; not together with vxlanMode.
 	IPIPMode Encapsulation `json:"ipipMode,omitempty"`
@@ -68,10 +93,12 @@ type IPPoolSpec struct {
 	// DisableBGPExport keeps the pool's routes from being announced.
 	DisableBGPExport bool `json:"disableBGPExport,omitempty"`
 	// NodeSelector selects the nodes that use the pool, in Calico's selector language. Empty selects all.
+	// +tortie:v3:schema=`{"default":"all()"}`
 	NodeSelector string `json:"nodeSelector,omitempty"`
 	// NamespaceSelector selects the namespaces whose pods use the pool. Empty selects all.
 	NamespaceSelector string `json:"namespaceSelector,omitempty"`
 	// AllowedUses says what the addresses may be given to. Empty means Workload and Tunnel.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set","maxItems":3}`
 	AllowedUses []AllowedUse `json:"allowedUses,omitempty"`
 	// AssignmentMode Manual keeps the pool for those who ask for it by name.
 	// +kubebuilder:default=Automatic
@@ -97,13 +124,21 @@ type IPPoolStatus struct {
 }
 
 // Condition is one observation about a resource, as in metav1.Condition.
+//
+// +tortie:v3:schema=`{"required":["lastTransitionTime","message","reason","status","type"]}`
 type Condition struct {
-	Type               string `json:"type"`
-	Status             string `json:"status"`
-	Reason             string `json:"reason,omitempty"`
-	Message            string `json:"message,omitempty"`
+	// +tortie:v3:schema=`{"maxLength":316}`
+	Type string `json:"type"`
+	// +tortie:v3:schema=`{"enum":["True","False","Unknown"]}`
+	Status string `json:"status"`
+	// +tortie:v3:schema=`{"minLength":1,"maxLength":1024,"pattern":"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"}`
+	Reason string `json:"reason,omitempty"`
+	// +tortie:v3:schema=`{"maxLength":32768}`
+	Message string `json:"message,omitempty"`
+	// +tortie:v3:schema=`{"format":"date-time"}`
 	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
-	ObservedGeneration int64  `json:"observedGeneration,omitempty"`
+	// +tortie:v3:schema=`{"minimum":0}`
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
 
 // ResourceType implements Resource.
@@ -121,6 +156,7 @@ type IPReservation struct {
 // IPReservationSpec is the desired state of an IPReservation.
 type IPReservationSpec struct {
 	// ReservedCIDRs are addresses or ranges that are never assigned automatically.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	ReservedCIDRs []string `json:"reservedCIDRs,omitempty"`
 }
 

@@ -5,6 +5,8 @@ package api
 //
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Updated",type=date,JSONPath=`.status.lastUpdated`
+// +tortie:v3:column:name="Node",type=string,JSONPath=`.spec.node`
+// +tortie:v3:column:name="Classes",type=string,JSONPath=`.spec.classes`
 type CalicoNodeStatus struct {
 	Meta   `json:"metadata"`
 	Spec   CalicoNodeStatusSpec   `json:"spec"`
@@ -16,6 +18,7 @@ type CalicoNodeStatusSpec struct {
 	// Node is the name of the node that is asked.
 	Node string `json:"node,omitempty"`
 	// Classes are what it is asked for: Agent, BGP and Routes.
+	// +tortie:v3:schema=`{"items":{"enum":["Agent","BGP","Routes"]}}`
 	Classes []string `json:"classes,omitempty"`
 	// UpdatePeriodSeconds is how often the node looks whether its answer has changed; 0 stops it. Absent means 10. The
 	// nodes of a cluster together write some 10 answers a second at most.

@@ -15,6 +15,7 @@ type NetworkPolicySpec struct {
 	Ingress     []NetworkPolicyIngressRule `json:"ingress,omitempty"`
 	Egress      []NetworkPolicyEgressRule  `json:"egress,omitempty"`
 	// PolicyTypes are the directions that the policy counts for; empty: Ingress, and Egress if there is a rule for it.
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set","minItems":1,"maxItems":2}`
 	PolicyTypes []string `json:"policyTypes,omitempty"`
 	// Unreadable, if not empty, says why rules are missing: see Salvage.
 	Unreadable string `json:"-"`

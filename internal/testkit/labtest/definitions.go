@@ -19,10 +19,41 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// Group returns the API group whose definitions the servers of tests have, unless a test asks for one by NewServerOf:
+// crd.projectcalico.org/v1, or projectcalico.org/v3 by the variable APIGROUP=v3. No other place decides. Any other value
+// of APIGROUP ends the test.
+func Group(t testing.TB) groups.Group {
+	t.Helper()
+	g, err := defaultGroup()
+	errtest.Must(t, err)
+	return g
+}
+
+func defaultGroup() (groups.Group, error) {
+	switch name, _ := config.OS()("APIGROUP"); name {
+	case "", "v1":
+		return groups.V1, nil
+	case "v3":
+		return groups.V3, nil
+	default:
+		return "", fmt.Errorf("APIGROUP=%s: set it to v1 or v3, or leave it out", name)
+	}
+}
+
+// DefinitionsDir returns the directory of the chart with this project's definitions of an API group.
+func DefinitionsDir(g groups.Group) string {
+	if g == groups.V3 {
+		return filepath.Join(ChartDir(), "definitions", "v3")
+	}
+	return filepath.Join(ChartDir(), "crds")
+}
 
 // ClusterNetworkPolicyDefinition returns the path of the definition of ClusterNetworkPolicy with all fields, of the
 // release whose conformance tests the lab runs. It belongs to no chart of this project.
@@ -45,6 +76,11 @@ func (s *Server) DefineClusterNetworkPolicy(t testing.TB) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	errtest.Must(t, applyDefinitions(ctx, s.kubeconfig, ClusterNetworkPolicyDefinition(t)))
+}
+
+// defineGroup creates this project's definitions of an API group.
+func defineGroup(ctx context.Context, kubeconfig string, g groups.Group) error {
+	return applyDefinitions(ctx, kubeconfig, filepath.Join(DefinitionsDir(g), "*.yaml"))
 }
 
 // definePatience bounds applyDefinitions: in an emulated machine the API server takes minutes for the rules of Calico's

@@ -54,8 +54,8 @@ func patience() time.Duration {
 	return startTimeout
 }
 
-// API returns the path of an administrator's kubeconfig for an API server that has the definitions of
-// charts/tortie/crds.
+// API returns the path of an administrator's kubeconfig for an API server that has this project's definitions of the
+// group that Group returns.
 //
 // The server is started by the first call, shared by all tests of a test binary, and ends with it. Tests use object
 // names of their own. A test fails if the server cannot run; a short run skips it.
@@ -94,6 +94,10 @@ var root = func() string {
 }()
 
 var shared = sync.OnceValues(func() (string, error) {
+	group, err := defaultGroup()
+	if err != nil {
+		return "", err
+	}
 	lab, err := program()
 	if err != nil {
 		return "", err
@@ -104,7 +108,7 @@ var shared = sync.OnceValues(func() (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), definePatience)
 	defer cancel()
-	if err := applyDefinitions(ctx, kubeconfig, filepath.Join(ChartDir(), "crds", "*.yaml")); err != nil {
+	if err := defineGroup(ctx, kubeconfig, group); err != nil {
 		return "", err
 	}
 	return kubeconfig, nil

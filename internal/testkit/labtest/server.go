@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -33,18 +33,29 @@ func newServer(t testing.TB, options ...string) *Server {
 	return s
 }
 
-// NewServer starts a server. It ends with the test.
+// NewServer starts a server with this project's definitions of the group that Group returns. It ends with the test.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
 	return define(t, NewBareServer(t))
 }
 
+// NewServerOf starts a server with this project's definitions of an API group. It ends with the test.
+func NewServerOf(t testing.TB, g groups.Group) *Server {
+	t.Helper()
+	return defineOf(t, NewBareServer(t), g)
+}
+
 // define creates this project's definitions on a server.
 func define(t testing.TB, s *Server) *Server {
 	t.Helper()
+	return defineOf(t, s, Group(t))
+}
+
+func defineOf(t testing.TB, s *Server, g groups.Group) *Server {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), definePatience)
 	defer cancel()
-	errtest.Must(t, applyDefinitions(ctx, s.kubeconfig, filepath.Join(ChartDir(), "crds", "*.yaml")))
+	errtest.Must(t, defineGroup(ctx, s.kubeconfig, g))
 	return s
 }
 
