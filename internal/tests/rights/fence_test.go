@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -28,7 +30,7 @@ import (
 // scene is a cluster of two nodes with a pod and a block each. The attacker has tokens of the first. Calico's objects
 // are in one of their groups.
 type scene struct {
-	group         string
+	group         groups.Group
 	admin         *user
 	agent, plugin *user // with tokens of node thief
 	cfg           *rest.Config
@@ -37,10 +39,10 @@ type scene struct {
 
 func newScene(t *testing.T, args ...string) *scene {
 	t.Helper()
-	return newSceneIn(t, fence.V1, args...)
+	return newSceneIn(t, groups.V1, args...)
 }
 
-func newSceneIn(t *testing.T, group string, args ...string) *scene {
+func newSceneIn(t *testing.T, group groups.Group, args ...string) *scene {
 	t.Helper()
 	cfg := server(t, "auto", args...)
 	name := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
@@ -68,7 +70,7 @@ func (s *scene) awaitParameters(t *testing.T) {
 }
 
 // resource returns the name that the scene's group has for a resource of the first.
-func (s *scene) resource(name string) string { return fence.In(s.group, name+"."+fence.V1) }
+func (s *scene) resource(name string) string { return fence.In(s.group, name+"."+api.Group) }
 
 // object is object, in the scene's group.
 func (s *scene) object(t testing.TB, text string, args ...any) *unstructured.Unstructured {
@@ -198,7 +200,7 @@ func of(node string) map[string]any {
 
 func TestBlocks(t *testing.T) { inEachGroup(t, testBlocks) }
 
-func testBlocks(t *testing.T, group string) {
+func testBlocks(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	victims, thiefs := "host:"+s.victim, "host:"+s.thief
 	for n, c := range []struct {
@@ -361,7 +363,7 @@ func emptied(b *unstructured.Unstructured) *unstructured.Unstructured {
 
 func TestBlocksComeAndGo(t *testing.T) { inEachGroup(t, testBlocksComeAndGo) }
 
-func testBlocksComeAndGo(t *testing.T, group string) {
+func testBlocksComeAndGo(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	victims, thiefs := "host:"+s.victim, "host:"+s.thief
 	only := func(b *unstructured.Unstructured) *unstructured.Unstructured {
@@ -433,10 +435,10 @@ func with(obj *unstructured.Unstructured, field string, value any) *unstructured
 // The name of an affinity that would be too long is shortened, and still identifies the node.
 func TestAffinityOfALongName(t *testing.T) { inEachGroup(t, testAffinityOfALongName) }
 
-func testAffinityOfALongName(t *testing.T, group string) {
+func testAffinityOfALongName(t *testing.T, group groups.Group) {
 	cfg := server(t, "auto")
 	admin := newUser(t, cfg)
-	long := strings.Repeat(strings.Repeat("a", 60)+".", 4)[:242] + "node" + group[:1]
+	long := strings.Repeat(strings.Repeat("a", 60)+".", 4)[:242] + "node" + string(group[:1])
 	admin.declare(t, long)
 	plugin := newUser(t, labtest.OnNode(t, cfg, "tortie-cni", long))
 	a := in(group, affinity(longAffinity(t, long, "10.96.255.192/26"), long, "10.96.255.192/26"))
@@ -461,7 +463,7 @@ func handle(id, node string) *unstructured.Unstructured {
 
 func TestHandles(t *testing.T) { inEachGroup(t, testHandles) }
 
-func testHandles(t *testing.T, group string) {
+func testHandles(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	for _, c := range []struct {
 		name            string
@@ -525,12 +527,12 @@ func patch(change map[string]any) []byte {
 // No token of a node can create, change or delete pools, even where an administrator has granted that.
 func TestPools(t *testing.T) { inEachGroup(t, testPools) }
 
-func testPools(t *testing.T, group string) {
+func testPools(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	made := s.admin.create(t, s.object(t, `{kind: IPPool, metadata: {name: pools-test}, spec: {cidr: 10.123.0.0/16}}`))
 	refusedByRBAC(t, "create a pool", s.createPool(t, s.agent, "default-ipv6-ippool", "10.0.0.0/24"))
 	s.admin.create(t, s.object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: pools-test},
-		rules: [{apiGroups: [%s], resources: [ippools, ippools/status], verbs: ["*"]}]}`, group))
+		rules: [{apiGroups: [%s], resources: [ippools, ippools/status], verbs: ["*"]}]}`, path.Dir(string(group))))
 	s.admin.create(t, s.object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: pools-test},
 		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: pools-test},
 		subjects: [{kind: ServiceAccount, name: tortie-node, namespace: kube-system},
@@ -568,7 +570,7 @@ func (s *scene) createPool(t *testing.T, u *user, name, cidr string) error {
 // block that another node is about to claim.
 func TestRanges(t *testing.T) { inEachGroup(t, testRanges) }
 
-func testRanges(t *testing.T, group string) {
+func testRanges(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	for _, pool := range []string{
 		`{kind: IPPool, metadata: {name: ranges-4}, spec: {cidr: 10.120.0.0/16, ipipMode: Always}}`,
@@ -612,7 +614,7 @@ func testRanges(t *testing.T, group string) {
 // A pool that overlaps an older one says nothing of the older one's blocks, as soon as its condition says that it does.
 func TestRangesOfAMaskedPool(t *testing.T) { inEachGroup(t, testRangesOfAMaskedPool) }
 
-func testRangesOfAMaskedPool(t *testing.T, group string) {
+func testRangesOfAMaskedPool(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	s.admin.create(t, s.object(t, `{kind: IPPool, metadata: {name: masked-old}, spec: {cidr: 10.123.0.0/24, blockSize: 28}}`))
 	young := s.admin.create(t, s.object(t, `{kind: IPPool, metadata: {name: masked-young}, spec: {cidr: 10.123.0.0/25}}`))
@@ -648,7 +650,7 @@ func longAffinity(t *testing.T, node, cidr string) string {
 // enables it.
 func TestMigrationLocks(t *testing.T) { inEachGroup(t, testMigrationLocks) }
 
-func testMigrationLocks(t *testing.T, group string) {
+func testMigrationLocks(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group, "--set", "migrateFromHostLocal=true")
 	for _, c := range []struct {
 		name             string

@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
-	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
 // writable are objects of the second group that a node may create in a cluster that runs on that group.
@@ -46,7 +46,7 @@ func (s *scene) dryCreate(t *testing.T, obj *unstructured.Unstructured) error {
 // Calico's definitions fill in fields that the agent does not write, with these values and no others.
 func TestFilledInFields(t *testing.T) { inEachGroup(t, testFilledInFields) }
 
-func testFilledInFields(t *testing.T, group string) {
+func testFilledInFields(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	passed(t, "Calico's defaults", s.dryCreate(t, s.felix(t, "Auto", "Disabled")))
 	refused(t, "another mode", s.dryCreate(t, s.felix(t, "Enabled", "Disabled")))
@@ -56,7 +56,7 @@ func testFilledInFields(t *testing.T, group string) {
 // As long as a cluster with both groups runs on the first one, nodes write nothing in the second; and the migration alone
 // makes its ClusterInformation.
 func TestGroupsInForce(t *testing.T) {
-	s := newSceneIn(t, fence.V3)
+	s := newSceneIn(t, groups.V3)
 	own := s.admin.create(t, s.handle("net.groups-own", s.thief))
 	info := s.admin.create(t, object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true}}`))
 	handle := s.writable(t)["its handle"]

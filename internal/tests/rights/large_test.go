@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/tier"
@@ -47,7 +48,7 @@ func TestLargeBlock(t *testing.T) {
 	inEachGroup(t, testLargeBlock)
 }
 
-func testLargeBlock(t *testing.T, group string) {
+func testLargeBlock(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	made := s.admin.create(t, in(group, sized(20, s.victim)))
 	b := spec(made.Object["spec"].(map[string]any))

@@ -21,10 +21,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
-	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
 // kinds maps the kinds that tests write to resources.
@@ -53,20 +54,20 @@ var kinds = map[string]schema.GroupVersionResource{
 }
 
 func custom(plural string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: fence.V1, Version: "v1", Resource: plural}
+	return schema.GroupVersionResource{Group: api.Group, Version: "v1", Resource: plural}
 }
 
 // in converts an object of Calico's first group to what it is in a group, in place. Other objects stay as they are.
-func in(group string, obj *unstructured.Unstructured) *unstructured.Unstructured {
-	if group != fence.V3 || obj.GroupVersionKind().Group != fence.V1 {
+func in(group groups.Group, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	gvk := obj.GroupVersionKind()
+	at := group.Type(api.Type{Group: gvk.Group, Version: gvk.Version, Kind: gvk.Kind})
+	if at.Group == gvk.Group {
 		return obj
 	}
-	obj.SetAPIVersion(fence.V3 + "/v3")
+	obj.SetAPIVersion(at.APIVersion())
+	obj.SetKind(at.Kind)
 	unstructured.RemoveNestedField(obj.Object, "metadata", "annotations", names.AnnotationMetadata)
-	switch obj.GetKind() {
-	case "IPAMConfig":
-		obj.SetKind("IPAMConfiguration")
-	case "BlockAffinity":
+	if at.Kind == "BlockAffinity" {
 		spec := obj.Object["spec"].(map[string]any)
 		spec["deleted"] = spec["deleted"] == "true"
 	}
@@ -74,10 +75,10 @@ func in(group string, obj *unstructured.Unstructured) *unstructured.Unstructured
 }
 
 // inEachGroup runs a test in each of Calico's groups.
-func inEachGroup(t *testing.T, test func(t *testing.T, group string)) {
+func inEachGroup(t *testing.T, test func(t *testing.T, group groups.Group)) {
 	t.Helper()
-	t.Run("v1", func(t *testing.T) { test(t, fence.V1) })
-	t.Run("v3", func(t *testing.T) { test(t, fence.V3) })
+	t.Run("v1", func(t *testing.T) { test(t, groups.V1) })
+	t.Run("v3", func(t *testing.T) { test(t, groups.V3) })
 }
 
 // object decodes one object of YAML. The default apiVersion is crd.projectcalico.org/v1.
@@ -122,7 +123,7 @@ func (u *user) of(obj *unstructured.Unstructured) dynamic.ResourceInterface {
 	if !ok {
 		panic("no resource of kind " + obj.GetKind())
 	}
-	if gv := obj.GroupVersionKind().GroupVersion(); gv.Group == fence.V3 {
+	if gv := obj.GroupVersionKind().GroupVersion(); gv.String() == string(groups.V3) {
 		kind = gv.WithResource(kind.Resource)
 	}
 	if ns := obj.GetNamespace(); ns != "" {
@@ -145,7 +146,11 @@ func (u *user) create(t testing.TB, obj *unstructured.Unstructured) *unstructure
 	return made
 }
 
-// defined says whether the shared server has the second group.
+// fenced are the kinds of Calico that nodes may write, and pools.
+var fenced = []string{"ipamconfigs", "blockaffinities", "ipamblocks", "ipamhandles", "ippools", "clusterinformations",
+	"felixconfigurations", "caliconodestatuses"}
+
+// defined makes their definitions of both groups on the shared server.
 var defined sync.Once
 
 // inForce is the fencing mode of the shared server. Its tests run in sequence.
@@ -157,7 +162,10 @@ func server(t testing.TB, mode string, args ...string) (admin *rest.Config) {
 	t.Helper()
 	admin = labtest.RESTConfig(t)
 	wantRelease(t, admin)
-	defined.Do(func() { define(t, admin) })
+	defined.Do(func() {
+		labtest.Define(t, groups.V1, fenced...)
+		labtest.Define(t, groups.V3, append(fenced[1:], "ipamconfigurations")...)
+	})
 	if want := fmt.Sprint(mode, args); inForce != want {
 		labtest.FenceWith(t, admin, labtest.Chart(t, append(args, "--set", "fencing="+mode)...))
 		inForce = want

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -160,7 +161,7 @@ func (s *scene) samples(t *testing.T) (all []sample) {
 		add(s.resource("ipamhandles"), of.whose, s.handle("net.model-"+of.node, of.node))
 		add(s.resource("caliconodestatuses"), of.whose,
 			s.object(t, `{kind: CalicoNodeStatus, metadata: {name: ask-%s}, spec: {node: %[1]s, classes: [Agent], updatePeriodSeconds: 10}}`, of.node))
-		if s.group == fence.V3 { // the chart's definitions of the first group have no such subresource
+		if s.group == groups.V3 { // the chart's definitions of the first group have no such subresource
 			asked := all[len(all)-1].stored
 			all = append(all, sample{s.resource("caliconodestatuses/status"), of.whose, asked})
 		}
@@ -464,7 +465,7 @@ func denied(err error) bool {
 // rule of the model allows it, and denied otherwise.
 func TestModelFields(t *testing.T) { inEachGroup(t, testModelFields) }
 
-func testModelFields(t *testing.T, group string) {
+func testModelFields(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	fields := map[string][]change{}
@@ -520,7 +521,7 @@ func differs(before, after *unstructured.Unstructured, path []string) bool {
 // addresses of others.
 func TestModelDeletes(t *testing.T) { inEachGroup(t, testModelDeletes) }
 
-func testModelDeletes(t *testing.T, group string) {
+func testModelDeletes(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	all := s.samples(t)
@@ -544,7 +545,7 @@ func testModelDeletes(t *testing.T, group string) {
 // affinity to another range.
 func TestModelClaims(t *testing.T) { inEachGroup(t, testModelClaims) }
 
-func testModelClaims(t *testing.T, group string) {
+func testModelClaims(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	ranges := []string{
@@ -581,7 +582,7 @@ func claims(node, name, text string) bool {
 // TestModelHandles: handles of all IDs, in all cases, of all nodes.
 func TestModelHandles(t *testing.T) { inEachGroup(t, testModelHandles) }
 
-func testModelHandles(t *testing.T, group string) {
+func testModelHandles(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	tunnels := []string{"ipip-tunnel-addr-", "vxlan-tunnel-addr-", "vxlan-v6-tunnel-addr-", "wireguard-tunnel-addr-",
@@ -638,7 +639,7 @@ func TestModelTokens(t *testing.T) {
 // defaults only.
 func TestModelAbsent(t *testing.T) { inEachGroup(t, testModelAbsent) }
 
-func testModelAbsent(t *testing.T, group string) {
+func testModelAbsent(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	defaults := map[string]map[string]any{
@@ -711,7 +712,7 @@ func managers(on *unstructured.Unstructured, characters int, at ...string) []any
 // get.
 func TestModelMetadata(t *testing.T) { inEachGroup(t, testModelMetadata) }
 
-func testModelMetadata(t *testing.T, group string) {
+func testModelMetadata(t *testing.T, group groups.Group) {
 	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	places := [][]string{{"f:metadata", "f:annotations"}, {"f:spec"}, {}, {"f:spec", "f:a", "f:b", "f:c", "f:d", "f:e", "f:f"}}

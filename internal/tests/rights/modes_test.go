@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
-	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
 // warnings are the warning headers of the API server's responses.
@@ -30,7 +30,7 @@ const (
 )
 
 // claim dry-runs the creation of an affinity of a node in one of Calico's groups.
-func claim(t *testing.T, as *rest.Config, group, node string) answer {
+func claim(t *testing.T, as *rest.Config, group groups.Group, node string) answer {
 	t.Helper()
 	as = rest.CopyConfig(as)
 	said := &warnings{}
@@ -73,7 +73,7 @@ func TestModes(t *testing.T) {
 					"a node's token for another's":     {bound, victim, c.victims},
 					"a token of no node":               {unbound, thief, c.unbound},
 				} {
-					for _, group := range []string{fence.V1, fence.V3} {
+					for _, group := range []groups.Group{groups.V1, groups.V3} {
 						if got := claim(t, try.as, group, try.node); got != try.want {
 							t.Errorf("%s, %s, %s: %s; want: %s", account, group, what, got, try.want)
 						}

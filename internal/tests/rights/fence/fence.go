@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
@@ -20,32 +21,29 @@ const (
 	Plugins = "tortie-cni"
 )
 
-// The API groups of Calico's kinds. A rule of such a kind holds in both; its data have the names of the first.
-const (
-	V1 = "crd.projectcalico.org"
-	V3 = "projectcalico.org"
-)
-
-// renamed are the kinds of Calico that have another plural in the second group.
-var renamed = map[string]string{"ipamconfigs": "ipamconfigurations"}
-
-// In returns the name that one of the groups has for a resource of the first, such as
+// In returns the name that a group has for a resource of Calico's first one, such as
 // ipamconfigurations.projectcalico.org for ipamconfigs.crd.projectcalico.org. Other resources keep their name.
-func In(group, resource string) string {
-	plural, ofCalico := strings.CutSuffix(resource, "."+V1)
-	if !ofCalico || group == V1 {
+func In(g groups.Group, resource string) string {
+	plural, ofCalico := strings.CutSuffix(resource, "."+api.Group)
+	if !ofCalico {
 		return resource
 	}
-	return cmp.Or(renamed[plural], plural) + "." + group
+	plural, sub, _ := strings.Cut(plural, "/")
+	t := api.Type{Group: api.Group, Plural: plural}
+	if config := (*api.IPAMConfig)(nil).ResourceType(); plural == config.Plural {
+		t = config // the group may have another name for it
+	}
+	t = g.Type(t)
+	return strings.TrimSuffix(t.Plural+"/"+sub, "/") + "." + t.Group
 }
 
 // Groups returns the arguments of In for all names of a rule's resource: both groups for a kind of Calico, else one
 // argument that changes nothing.
-func Groups(resource string) []string {
-	if strings.HasSuffix(resource, "."+V1) {
-		return []string{V1, V3}
+func Groups(resource string) []groups.Group {
+	if strings.HasSuffix(resource, "."+api.Group) {
+		return []groups.Group{groups.V1, groups.V3}
 	}
-	return []string{""}
+	return []groups.Group{""}
 }
 
 // Whose is the owner of an object, as seen from a node.
@@ -77,7 +75,7 @@ type Rule struct {
 type Field struct {
 	Path []string
 	// Only is the only group that has this field, or these values of it; empty: both.
-	Only string
+	Only groups.Group
 	// Condition restricts its values; it is prose for docs/fence.csv.
 	Condition string
 	// Good are values that a write may set, Bad are examples of others. In texts, {thief} is the node of the token and
@@ -106,15 +104,15 @@ func texts(all ...string) []any {
 }
 
 var (
-	metadata = Field{Path: annotation(names.AnnotationMetadata), Only: V1, Condition: "at most 1,024 characters",
+	metadata = Field{Path: annotation(names.AnnotationMetadata), Only: groups.V1, Condition: "at most 1,024 characters",
 		Good: texts("{}", `{"labels":{}}`), Bad: texts(long)}
 
 	affinityFields = []Field{
 		{Path: at("spec.state"), Condition: "pending, confirmed or pendingDeletion", Good: texts("pending", "confirmed", "pendingDeletion"),
 			Bad: texts("", "x", long)},
 		{Path: at("spec.type"), Condition: "host or empty", Good: texts("", "host"), Bad: texts("virtual", "x")},
-		{Path: at("spec.deleted"), Only: V1, Condition: "false or empty", Good: texts("", "false"), Bad: texts("true", "x")},
-		{Path: at("spec.deleted"), Only: V3, Condition: "false", Good: []any{false}, Bad: []any{true, "true", "false"}},
+		{Path: at("spec.deleted"), Only: groups.V1, Condition: "false or empty", Good: texts("", "false"), Bad: texts("true", "x")},
+		{Path: at("spec.deleted"), Only: groups.V3, Condition: "false", Good: []any{false}, Bad: []any{true, "true", "false"}},
 		{Path: label(names.LabelHostnameHash), Good: texts("x")},
 		{Path: label(names.LabelAffinityType), Good: texts("host")},
 		{Path: label(names.LabelIPVersion), Good: texts("4")},
@@ -342,13 +340,14 @@ func Find(account, verb, resource string, whose Whose) *Rule {
 	return nil
 }
 
-// plurals returns the names of a resource without a group: that of the first, and after it another one of the second.
+// plurals returns the name of a resource without its group, and where the groups have different names, both.
 func plurals(resource string) string {
-	first, _, _ := strings.Cut(resource, ".")
-	if second, ok := renamed[first]; ok {
-		return first + " or " + second
+	var all []string
+	for _, g := range Groups(resource) {
+		name, _, _ := strings.Cut(In(g, resource), ".")
+		all = append(all, name)
 	}
-	return first
+	return strings.Join(slices.Compact(all), " or ")
 }
 
 // Rows returns the rules as a table with a head.
@@ -374,7 +373,7 @@ func (r *Rule) fields() string {
 	for _, f := range r.Fields {
 		text := f.name()
 		if f.Only != "" {
-			text += " in " + f.Only
+			text += " in " + string(f.Only)
 		}
 		if f.Condition != "" {
 			text += " (" + f.Condition + ")"

@@ -1,6 +1,10 @@
 package fence
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
 
 // Read allows an account to read a resource. Reads without an entry are denied.
 type Read struct {
@@ -19,13 +23,13 @@ type Read struct {
 var Reads = []Read{
 	{Account: Agent, Verbs: verbs("get", "list", "watch"), Resources: of("", "nodes"), What: "all Nodes, whole"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of("", "namespaces"), What: "their labels and annotations choose pools"},
-	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of(V1, "ippools", "ipreservations", "bgpconfigurations", "bgppeers",
+	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of(api.Group, "ippools", "ipreservations", "bgpconfigurations", "bgppeers",
 		"bgpfilters", "felixconfigurations"), What: "settings"},
 	{Account: Agent, Verbs: verbs("get", "list", "watch"),
-		Resources: of(V1, "blockaffinities", "ipamconfigs", "clusterinformations", "caliconodestatuses"), What: "owners of blocks; settings"},
-	{Account: Agent, Verbs: verbs("get", "list"), Resources: of(V1, "ipamblocks"),
+		Resources: of(api.Group, "blockaffinities", "ipamconfigs", "clusterinformations", "caliconodestatuses"), What: "owners of blocks; settings"},
+	{Account: Agent, Verbs: verbs("get", "list"), Resources: of(api.Group, "ipamblocks"),
 		What: "holders of addresses: all pods' names and nodes"},
-	{Account: Agent, Verbs: verbs("get"), Resources: of(V1, "ipamhandles"), What: "holders of addresses"},
+	{Account: Agent, Verbs: verbs("get"), Resources: of(api.Group, "ipamhandles"), What: "holders of addresses"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: []string{"services", "endpointslices.discovery.k8s.io"},
 		Value: "bgp.advertiseServices",
 		What:  "while BGPConfiguration announces their addresses"},
@@ -39,22 +43,22 @@ var Reads = []Read{
 		Resources: []string{"networkpolicies.networking.k8s.io", "clusternetworkpolicies.policy.networking.k8s.io"}, Value: "policy.enabled",
 		What: "the policies to enforce: which connections are open"},
 	{Account: Agent, Verbs: verbs("list", "watch"),
-		Resources: of(V1, "networkpolicies", "globalnetworkpolicies", "tiers", "networksets", "globalnetworksets", "hostendpoints"),
+		Resources: of(api.Group, "networkpolicies", "globalnetworkpolicies", "tiers", "networksets", "globalnetworksets", "hostendpoints"),
 		Value:     "policy.enabled", What: "the same in Calico's kinds"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: []string{"serviceaccounts", "endpointslices.discovery.k8s.io"},
 		Value: "policy.enabled",
 		What:  "read while one of Calico's policies names any"},
 	{Account: Agent, Verbs: verbs("list", "watch"),
-		Resources: of(V1, "stagednetworkpolicies", "stagedglobalnetworkpolicies", "stagedkubernetesnetworkpolicies"),
+		Resources: of(api.Group, "stagednetworkpolicies", "stagedglobalnetworkpolicies", "stagedkubernetesnetworkpolicies"),
 		Value:     "policy.flows.enabled", What: "staged policies, for flow records"},
 	{Account: Agent, Verbs: verbs("list"), Resources: of("", "pods"), Value: "migrateFromHostLocal",
 		What: "owners of addresses of host-local: all pods, whole"},
 	{Account: Plugins, Verbs: verbs("get"), Resources: of("", "pods", "namespaces", "nodes"),
 		What: "any pod by its name, whole; annotations of pod and namespace choose its address"},
 	{Account: Plugins, Verbs: verbs("get", "list"),
-		Resources: of(V1, "blockaffinities", "ipamblocks", "ipamhandles"), What: "as the agent"},
-	{Account: Plugins, Verbs: verbs("list"), Resources: of(V1, "ippools", "ipreservations"), What: "settings"},
-	{Account: Plugins, Verbs: verbs("get"), Resources: of(V1, "ipamconfigs", "clusterinformations"), What: "settings"},
+		Resources: of(api.Group, "blockaffinities", "ipamblocks", "ipamhandles"), What: "as the agent"},
+	{Account: Plugins, Verbs: verbs("list"), Resources: of(api.Group, "ippools", "ipreservations"), What: "settings"},
+	{Account: Plugins, Verbs: verbs("get"), Resources: of(api.Group, "ipamconfigs", "clusterinformations"), What: "settings"},
 }
 
 // of returns resource names with their group.
