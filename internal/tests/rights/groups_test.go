@@ -8,10 +8,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -79,4 +81,41 @@ func TestGroupsInForce(t *testing.T) {
 	for what, obj := range s.writable(t) {
 		check(t, "create "+what+" after the migration", s.dryCreate(t, obj), strings.HasPrefix(what, "ClusterInformation"))
 	}
+}
+
+// A cluster that has the second group alone lacks the definitions of the first one's parameters: its nodes write, and are
+// fenced.
+func TestSecondGroupAlone(t *testing.T) {
+	server := labtest.NewServerOf(t, groups.V3)
+	cfg := restConfig(t, server)
+	labtest.Fence(t, cfg)
+	s := &scene{group: groups.V3, admin: newUser(t, cfg), cfg: cfg, thief: "thief", victim: "victim"}
+	s.admin.declare(t, s.thief)
+	s.agent = newUser(t, labtest.OnNode(t, cfg, "tortie-node", s.thief))
+	s.plugin = newUser(t, labtest.OnNode(t, cfg, "tortie-cni", s.thief))
+	s.awaitParameters(t)
+	for what, obj := range s.writable(t) {
+		passed(t, "create "+what, s.dryCreate(t, obj))
+	}
+	refused(t, "another's block", s.dryCreate(t, emptied(s.block(t, 211, "host:"+s.victim))))
+	refused(t, "another's handle", s.dryCreate(t, s.handle("net.groups", s.victim)))
+	s.admin.create(t, s.object(t, `{kind: IPPool, metadata: {name: alone}, spec: {cidr: 10.98.0.0/24, blockSize: 26}}`))
+	meshtest.Eventually(t, func() error { // until admission has observed it
+		if s.dryCreate(t, s.writable(t)["its affinity"]) == nil {
+			return errors.New("the policy has not observed the pool")
+		}
+		return nil
+	})
+	refused(t, "a part of a block", s.dryCreate(t, s.writable(t)["its affinity"]))
+}
+
+// A token without a node is refused subresources, too.
+func TestUnboundStatus(t *testing.T) {
+	cfg := server(t, "enforce")
+	admin, agent := newUser(t, cfg), newUser(t, labtest.AsOn(t, cfg, "tortie-node"))
+	asked := admin.create(t, in(groups.V3,
+		object(t, `{kind: CalicoNodeStatus, metadata: {name: unbound}, spec: {node: x, classes: [Agent], updatePeriodSeconds: 10}}`)))
+	body := patch(map[string]any{"status": map[string]any{"lastUpdated": "2026-01-02T03:04:05Z"}})
+	_, err := agent.of(asked).Patch(t.Context(), asked.GetName(), types.MergePatchType, body, metav1.PatchOptions{DryRun: dryRun}, "status")
+	refused(t, "patch a status", err)
 }
