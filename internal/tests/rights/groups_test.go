@@ -22,12 +22,13 @@ func (s *scene) writable(t *testing.T) map[string]*unstructured.Unstructured {
 	t.Helper()
 	const cidr = "10.98.0.0/28"
 	return map[string]*unstructured.Unstructured{
-		"its affinity":         s.affinity(names.Affinity(s.thief, netip.MustParsePrefix(cidr)), s.thief, cidr),
-		"its block":            emptied(s.block(t, 210, "host:"+s.thief)),
-		"its handle":           s.handle("net.groups", s.thief),
-		"ClusterInformation":   s.object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true}}`),
-		"FelixConfiguration":   s.object(t, `{kind: FelixConfiguration, metadata: {name: default}, spec: {}}`),
-		"IPAMConfig":           s.object(t, `{kind: IPAMConfig, metadata: {name: default}, spec: {autoAllocateBlocks: true, strictAffinity: false}}`),
+		"its affinity":       s.affinity(names.Affinity(s.thief, netip.MustParsePrefix(cidr)), s.thief, cidr),
+		"its block":          emptied(s.block(t, 210, "host:"+s.thief)),
+		"its handle":         s.handle("net.groups", s.thief),
+		"ClusterInformation": s.object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true}}`),
+		"FelixConfiguration": s.object(t, `{kind: FelixConfiguration, metadata: {name: default}, spec: {}}`),
+		"IPAMConfig": s.object(t, `{kind: IPAMConfig, metadata: {name: default},
+			spec: {autoAllocateBlocks: true, strictAffinity: false}}`),
 		"FelixConfiguration's": s.felix(t, "Auto", "Disabled"),
 	}
 }

@@ -156,11 +156,13 @@ func (s *scene) samples(t *testing.T) (all []sample) {
 		whose fence.Whose
 		node  string
 	}{{fence.Own, s.thief}, {fence.Others, s.victim}} {
-		add(s.resource("blockaffinities"), of.whose, s.affinity(fmt.Sprintf("%s-10-97-%d-0-26", of.node, i), of.node, fmt.Sprintf("10.97.%d.0/26", i)))
+		add(s.resource("blockaffinities"), of.whose,
+			s.affinity(fmt.Sprintf("%s-10-97-%d-0-26", of.node, i), of.node, fmt.Sprintf("10.97.%d.0/26", i)))
 		add(s.resource("ipamblocks"), of.whose, s.block(t, 150+i, "host:"+of.node))
 		add(s.resource("ipamhandles"), of.whose, s.handle("net.model-"+of.node, of.node))
 		add(s.resource("caliconodestatuses"), of.whose,
-			s.object(t, `{kind: CalicoNodeStatus, metadata: {name: ask-%s}, spec: {node: %[1]s, classes: [Agent], updatePeriodSeconds: 10}}`, of.node))
+			s.object(t, `{kind: CalicoNodeStatus, metadata: {name: ask-%s},
+				spec: {node: %[1]s, classes: [Agent], updatePeriodSeconds: 10}}`, of.node))
 		if s.group == groups.V3 { // the chart's definitions of the first group have no such subresource
 			asked := all[len(all)-1].stored
 			all = append(all, sample{s.resource("caliconodestatuses/status"), of.whose, asked})
@@ -178,8 +180,8 @@ func (s *scene) samples(t *testing.T) (all []sample) {
 	}
 	add(s.resource("ipamblocks"), fence.Nobodys, s.block(t, 152, ""))
 	add(s.resource("ipamhandles"), fence.Nobodys, s.handle("net.model-calico", ""))
-	add(s.resource("clusterinformations"), fence.Cluster, s.object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: `+
-		`true, clusterGUID: 0123456789abcdef0123456789abcdef, clusterType: "k8s,bgp"}}`))
+	add(s.resource("clusterinformations"), fence.Cluster, s.object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {`+
+		`datastoreReady: true, clusterGUID: 0123456789abcdef0123456789abcdef, clusterType: "k8s,bgp"}}`))
 	return all
 }
 

@@ -113,9 +113,9 @@ var (
 		{Path: at("spec.type"), Condition: "host or empty", Good: texts("", "host"), Bad: texts("virtual", "x")},
 		{Path: at("spec.deleted"), Only: groups.V1, Condition: "false or empty", Good: texts("", "false"), Bad: texts("true", "x")},
 		{Path: at("spec.deleted"), Only: groups.V3, Condition: "false", Good: []any{false}, Bad: []any{true, "true", "false"}},
-		{Path: label(names.LabelHostnameHash), Good: texts("x")},
-		{Path: label(names.LabelAffinityType), Good: texts("host")},
-		{Path: label(names.LabelIPVersion), Good: texts("4")},
+		{Path: label(names.LabelHostnameHash), Condition: "52 characters of base32", Good: texts(names.HostnameHash("x")), Bad: texts("x", "")},
+		{Path: label(names.LabelAffinityType), Condition: "host", Good: texts("host"), Bad: texts("virtual", "x", "")},
+		{Path: label(names.LabelIPVersion), Condition: "of the range", Good: texts("4"), Bad: texts("6", "x", "")},
 		metadata,
 	}
 
