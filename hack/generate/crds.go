@@ -21,7 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/install/definitions"
 )
 
-// definitionDirs are where the definitions of each group are.
+// definitionDirs are where the definitions of each group are. Those of projectcalico.org/v3 need Kubernetes 1.32, as
+// Calico's do: older API servers take the comparison of two CIDRs for too expensive a rule.
 var definitionDirs = map[groups.Group]string{groups.V1: "charts/tortie/crds", groups.V3: "charts/tortie/definitions/v3"}
 
 // The kinds with a definition. Node, Pod and Namespace are Kubernetes' own.
@@ -61,8 +62,8 @@ var tiered = map[string]bool{
 	"NetworkPolicy": true, "GlobalNetworkPolicy": true, "StagedNetworkPolicy": true, "StagedGlobalNetworkPolicy": true,
 }
 
-// wholeObjects are kinds without a status subresource in crd.projectcalico.org/v1: their clients write spec and status in
-// one request, of which the API server would drop the status.
+// wholeObjects are kinds without a status subresource in crd.projectcalico.org/v1: their clients write spec and status
+// in one request, of which the API server would drop the status.
 var wholeObjects = map[string]bool{"CalicoNodeStatus": true, "KubeControllersConfiguration": true}
 
 // crds returns the CustomResourceDefinitions of Calico's resources in both API groups. Their source is internal/api,

@@ -128,9 +128,13 @@ func wordsOf(t *testing.T, path string) (words int) {
 	return words
 }
 
-// countWords counts what has a letter or a digit. Unlike lines it stays the same when lines are wrapped.
+// marker is a line that hack/generate reads, such as a rule of a definition: its words are for the API server.
+var marker = regexp.MustCompile(`(?m)^\s*// \+[a-z].*$`)
+
+// countWords counts what has a letter or a digit, outside of markers. Unlike lines it stays the same when lines are
+// wrapped.
 func countWords(text []byte) (words int) {
-	for w := range bytes.FieldsSeq(text) {
+	for w := range bytes.FieldsSeq(marker.ReplaceAll(text, nil)) {
 		if bytes.ContainsFunc(w, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
 			words++
 		}

@@ -197,7 +197,7 @@ func (r *rig) affinity(t *testing.T, node, cidr, name string) *api.BlockAffinity
 	a := &api.BlockAffinity{
 		// With its labels, or the agent writes them.
 		Meta: api.Meta{Name: name, Labels: names.AffinityLabels(node, api.AffinityHost, netip.MustParsePrefix(cidr))},
-		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost},
 	}
 	labstore.Make(t, r.store, a)
 	return a
@@ -219,9 +219,9 @@ func (r *rig) lent(t *testing.T, node string) {
 func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop func()) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	watch, err := cluster.NewWatch(r.api, rigNode, "kube-system", log)
+	watch, err := cluster.NewWatch(cluster.Server{Config: r.api}, rigNode, "kube-system", log)
 	errtest.Must(t, err)
-	store, err := cluster.OpenStore(r.api)
+	store, err := cluster.OpenStore(cluster.Server{Config: r.api})
 	errtest.Must(t, err)
 	status = NewStatus(rigNode, time.Now(), speaker.Healthy)
 	table := nft.New(r.ns.Conn.Namespace())
@@ -259,9 +259,9 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 func (r *rig) watched(t *testing.T) (*cluster.Watch, *kubernetes.Store, *slog.Logger) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	watch, err := cluster.NewWatch(r.api, rigNode, "kube-system", log)
+	watch, err := cluster.NewWatch(cluster.Server{Config: r.api}, rigNode, "kube-system", log)
 	errtest.Must(t, err)
-	store, err := cluster.OpenStore(r.api)
+	store, err := cluster.OpenStore(cluster.Server{Config: r.api})
 	errtest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup

@@ -55,6 +55,7 @@ func buildFacts(a state.Assignment, l local) (f facts.Facts, ok bool) {
 	f = facts.Facts{
 		AgentReady:     l.ready,
 		NoPolicies:     l.noPolicies,
+		Group:          a.Group,
 		DatastoreReady: state.Ready(a.Information),
 		Node:           a.Node.Name,
 		NodeLabels:     a.Node.Labels,

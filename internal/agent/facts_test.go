@@ -20,7 +20,7 @@ func ownAffinity(name, cidr string) api.BlockAffinity {
 	return api.BlockAffinity{
 		Meta: api.Meta{Name: name, UID: "uid-" + name, ResourceVersion: "7", Labels: map[string]string{"l": "v"},
 			Annotations: map[string]string{"a": "v"}},
-		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "node-1", CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "node-1", CIDR: cidr, Type: api.AffinityHost},
 	}
 }
 
@@ -74,7 +74,7 @@ func TestBuildFacts(t *testing.T) {
 			},
 		},
 		"an affinity that is marked deleted": {
-			in: asg{Affinities: []api.BlockAffinity{{Spec: api.BlockAffinitySpec{Deleted: "true", CIDR: "10.1.0.0/26"}}}},
+			in: asg{Affinities: []api.BlockAffinity{{Spec: api.BlockAffinitySpec{Deleted: true, CIDR: "10.1.0.0/26"}}}},
 		},
 		"namespaces without selectors": {
 			in: asg{Namespaces: []api.Namespace{

@@ -76,24 +76,25 @@ func TestDeletionMarkers(t *testing.T) {
 	}
 }
 
-// Only a confirmed claim counts as ownership; old data has no state, and some clients write other words for "not
-// deleted".
+// Only a confirmed claim counts as ownership; old data has no state, some clients write other words for "not deleted",
+// and projectcalico.org/v3 has a boolean.
 func TestAffinityConfirmed(t *testing.T) {
-	for _, c := range []struct {
-		state   AffinityState
-		deleted string
-		want    bool
-	}{
-		{AffinityConfirmed, "false", true},
-		{AffinityConfirmed, "", true},
-		{"", "false", true},
-		{AffinityPending, "false", false},
-		{AffinityPendingDeletion, "false", false},
-		{AffinityConfirmed, "true", false},
+	for text, want := range map[string]bool{
+		`{"state": "confirmed", "deleted": "false"}`:       true,
+		`{"state": "confirmed", "deleted": ""}`:            true,
+		`{"state": "confirmed", "deleted": "no"}`:          true,
+		`{"state": "confirmed", "deleted": null}`:          true,
+		`{"state": "confirmed", "deleted": false}`:         true,
+		`{"state": "confirmed"}`:                           true,
+		`{"deleted": "false"}`:                             true,
+		`{"state": "pending", "deleted": "false"}`:         false,
+		`{"state": "pendingDeletion", "deleted": "false"}`: false,
+		`{"state": "confirmed", "deleted": "true"}`:        false,
+		`{"state": "confirmed", "deleted": true}`:          false,
 	} {
-		a := &BlockAffinity{Spec: BlockAffinitySpec{State: c.state, Deleted: c.deleted}}
-		if got := a.Confirmed(); got != c.want {
-			t.Errorf("state %q, deleted %q: confirmed %v, want %v", c.state, c.deleted, got, c.want)
+		var a BlockAffinity
+		if err := json.Unmarshal([]byte(`{"spec": `+text+`}`), &a); err != nil || a.Confirmed() != want {
+			t.Errorf("%s: confirmed %v (%v), want %v", text, a.Confirmed(), err, want)
 		}
 	}
 }

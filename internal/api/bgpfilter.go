@@ -32,7 +32,7 @@ type BGPFilterSpec struct {
 type BGPFilterRule struct {
 	// CIDR is what the route's prefix is compared with, as matchOperator says.
 	// +kubebuilder:validation:MaxLength=43
-	// +tortie:v3:schema=`{"format":"cidr"}`
+	// +tortie:v3:schema=`{"format":"cidr","maxLength":49}`
 	CIDR string `json:"cidr,omitempty"`
 	// PrefixLength bounds the length of prefixes that are In the cidr.
 	PrefixLength *BGPFilterPrefixLength `json:"prefixLength,omitempty"`

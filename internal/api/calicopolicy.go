@@ -142,7 +142,7 @@ type CalicoRule struct {
 // +kubebuilder:validation:XIntOrString
 // +kubebuilder:validation:Pattern=`^((?i)TCP|UDP|ICMP|ICMPv6|SCTP|UDPLite|[0-9]{1,3})$`
 // +tortie:numbersTo=255
-// +tortie:v3:schema=`{"pattern":"^(TCP|UDP|ICMP|ICMPv6|SCTP|UDPLite|[0-9]{1,3})$","minimum":1}`
+// +tortie:v3:schema=`{"pattern":"^(TCP|UDP|ICMP|ICMPv6|SCTP|UDPLite)$","minimum":1,"maxLength":7}`
 type CalicoProtocol string
 
 // UnmarshalJSON takes a number for its text.

@@ -54,7 +54,8 @@ type CalicoNetworkSet struct {
 type CalicoNetworkSetSpec struct {
 	// Nets are CIDRs or addresses.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
-	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set","maxItems":100000,"items":{"maxLength":49}}`
+	// +tortie:v3:rule:rule="self.all(n, isIP(n) || isCIDR(n))",message="one of the nets is no address and no CIDR: write each as 10.0.0.1, 10.0.0.0/8 or fd00::/8"
 	Nets []string `json:"nets,omitempty"`
 }
 
@@ -72,7 +73,8 @@ type CalicoGlobalNetworkSet struct {
 type CalicoGlobalNetworkSetSpec struct {
 	// Nets are CIDRs or addresses.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
-	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
+	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set","maxItems":100000,"items":{"maxLength":49}}`
+	// +tortie:v3:rule:rule="self.all(n, isIP(n) || isCIDR(n))",message="one of the nets is no address and no CIDR: write each as 10.0.0.1, 10.0.0.0/8 or fd00::/8"
 	Nets []string `json:"nets,omitempty"`
 }
 
@@ -117,6 +119,7 @@ type CalicoEndpointPort struct {
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9_.-]{1,128}$`
 	Name string `json:"name"`
 	// Protocol is TCP, UDP, SCTP or a number.
+	// +tortie:v3:schema=`{"enum":["TCP","UDP","SCTP",6,17,132]}`
 	Protocol CalicoProtocol `json:"protocol"`
 	// Port is the port's number.
 	// +kubebuilder:validation:Minimum=0

@@ -25,6 +25,7 @@ type KubeControllersConfigurationSpec struct {
 	// PrometheusMetricsPort is where metrics are served; 0 is nowhere.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
+	// +tortie:v3:schema=`{"default":9094}`
 	PrometheusMetricsPort *int `json:"prometheusMetricsPort,omitempty"`
 	// Controllers are those that run.
 	Controllers ControllersConfig `json:"controllers"`
@@ -73,6 +74,7 @@ type AutoHostEndpointConfig struct {
 	AutoCreate string `json:"autoCreate,omitempty"`
 	// CreateDefaultHostEndpoint makes one for each node, of all its interfaces; the default is Enabled.
 	// +kubebuilder:validation:Enum=Enabled;Disabled
+	// +tortie:v3:schema=`{"enum":null}`
 	CreateDefaultHostEndpoint string `json:"createDefaultHostEndpoint,omitempty"`
 	// Templates make more, of the interfaces with certain addresses.
 	Templates []HostEndpointTemplate `json:"templates,omitempty"`

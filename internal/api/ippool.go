@@ -59,6 +59,7 @@ type IPPool struct {
 // IPPoolSpec is the desired state of an IPPool.
 //
 // +tortie:v3:rule:rule="!has(self.blockSize) || self.blockSize == 0 || !isCIDR(self.cidr) || (cidr(self.cidr).ip().family() == 4 ? self.blockSize >= 20 && self.blockSize <= 32 : self.blockSize >= 116 && self.blockSize <= 128)",message="blockSize is 20 to 32 for IPv4 and 116 to 128 for IPv6: set it within these, or leave it out",fieldPath=".blockSize"
+// +tortie:v3:rule:rule="!isCIDR(self.cidr) || (has(self.blockSize) && self.blockSize != 0 ? self.blockSize : cidr(self.cidr).ip().family() == 4 ? 26 : 122) == (has(oldSelf.blockSize) && oldSelf.blockSize != 0 ? oldSelf.blockSize : cidr(self.cidr).ip().family() == 4 ? 26 : 122)",message="the blockSize of a pool cannot change: make a second pool and disable this one",fieldPath=".blockSize"
 // +tortie:v3:rule:rule="has(self.disabled) && self.disabled || !isCIDR(self.cidr) || cidr(self.cidr).prefixLength() <= (has(self.blockSize) && self.blockSize != 0 ? self.blockSize : cidr(self.cidr).ip().family() == 4 ? 26 : 122)",message="the pool is smaller than one of its blocks: set a larger blockSize or a shorter prefix",fieldPath=".cidr"
 // +tortie:v3:rule:rule="!(has(self.ipipMode) && self.ipipMode != 'Never') || !(has(self.vxlanMode) && self.vxlanMode != 'Never')",message="ipipMode and vxlanMode exclude one another: set one of the two to Never",fieldPath=".vxlanMode"
 // +tortie:v3:rule:rule="!(has(self.ipipMode) && self.ipipMode != 'Never') || !isCIDR(self.cidr) || cidr(self.cidr).ip().family() == 4",message="IPIP is for IPv4: set ipipMode to Never, and vxlanMode if you need a tunnel",fieldPath=".ipipMode"
@@ -71,7 +72,7 @@ type IPPool struct {
 // +tortie:v3:rule:rule="!has(self.namespaceSelector) || !self.namespaceSelector.contains('global(')",message="global() selects no namespace: use has() or all()",fieldPath=".namespaceSelector"
 type IPPoolSpec struct {
 	// CIDR is the pool's range. It cannot change.
-	// +tortie:v3:schema=`{"format":"cidr"}`
+	// +tortie:v3:schema=`{"format":"cidr","maxLength":49}`
 	// +tortie:v3:rule:rule="self == oldSelf",message="the cidr of a pool cannot change: make a second pool and disable this one"
 	// +tortie:v3:rule:rule="!isCIDR(self) || cidr(self).masked() == cidr(self)",message="the address has bits after the prefix: clear them"
 	// +tortie:v3:rule:rule="!isCIDR(self) || cidr(self).ip().family() == 6 || !cidr('169.254.0.0/16').containsCIDR(cidr(self)) && !cidr(self).containsCIDR('169.254.0.0/16')",message="169.254.0.0/16 is for links: choose another range"
@@ -80,7 +81,6 @@ type IPPoolSpec struct {
 	// BlockSize is the prefix length of the pool's blocks: 20 to 32 for IPv4 (default 26), 116 to 128 for IPv6 (default
 	// 122).
 	// +tortie:v3:schema=`{"minimum":0,"maximum":128}`
-	// +tortie:v3:rule:rule="self == oldSelf",message="the blockSize of a pool cannot change: make a second pool and disable this one"
 	BlockSize int `json:"blockSize,omitempty"`
 	// IPIPMode says when packets between nodes travel in IPIP. IPv4 only; not together with vxlanMode.
 	IPIPMode Encapsulation `json:"ipipMode,omitempty"`

@@ -78,7 +78,7 @@ func TestAssignmentFollowsTheCluster(t *testing.T) {
 func claim(node, cidr string) *api.BlockAffinity {
 	return &api.BlockAffinity{
 		Meta: api.Meta{Name: node, Labels: map[string]string{"kept": "yes"}},
-		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: "host", Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: "host"},
 	}
 }
 
@@ -182,7 +182,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 
 func storeAt(t *testing.T, cfg *rest.Config) *kubernetes.Store {
 	t.Helper()
-	store, err := OpenStore(cfg)
+	store, err := OpenStore(Server{Config: cfg})
 	errtest.Must(t, err)
 	return store
 }
@@ -190,7 +190,7 @@ func storeAt(t *testing.T, cfg *rest.Config) *kubernetes.Store {
 func watchAt(t *testing.T, cfg *rest.Config) *Watch {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	w, err := NewWatch(cfg, "watched", "kube-system", log)
+	w, err := NewWatch(Server{Config: cfg}, "watched", "kube-system", log)
 	errtest.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})

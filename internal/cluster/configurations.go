@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log/slog"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
@@ -21,8 +19,8 @@ type Configurations struct {
 }
 
 // NewConfigurations prepares the watches; Run starts them.
-func NewConfigurations(cfg *rest.Config, log *slog.Logger) (*Configurations, error) {
-	feed, err := newFeed(cfg, log)
+func NewConfigurations(at Server, log *slog.Logger) (*Configurations, error) {
+	feed, err := newFeed(at, log)
 	if err != nil {
 		return nil, err
 	}

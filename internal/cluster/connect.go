@@ -13,8 +13,16 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
+
+// Server is an API server: how it is reached, and which of Calico's API groups it keeps their objects in.
+type Server struct {
+	*rest.Config
+	// Group is asked with each request; nil means groups.V1.
+	Group *groups.Current
+}
 
 // Connect returns how to reach the API server: by a kubeconfig file, or as the pod's own service account if path is
 // empty. It makes no request.
@@ -98,8 +106,8 @@ func Answers(cfg *rest.Config) func(context.Context, *net.Dialer) error {
 }
 
 // OpenStore returns the datastore at the same API server and as the same user.
-func OpenStore(cfg *rest.Config) (*kubernetes.Store, error) {
-	if err := rest.LoadTLSFiles(cfg); err != nil {
+func OpenStore(cfg Server) (*kubernetes.Store, error) {
+	if err := rest.LoadTLSFiles(cfg.Config); err != nil {
 		return nil, fmt.Errorf("API server's certificates: %w", err)
 	}
 	return kubernetes.New(kubernetes.Config{
@@ -112,5 +120,6 @@ func OpenStore(cfg *rest.Config) (*kubernetes.Store, error) {
 		CertData:   cfg.CertData,
 		KeyData:    cfg.KeyData,
 		UserAgent:  cfg.UserAgent,
+		Group:      cfg.Group.Get,
 	})
 }

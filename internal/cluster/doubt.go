@@ -6,7 +6,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
@@ -81,7 +80,7 @@ func missingOf[T any](known map[string]bool, list []*object[T]) int {
 }
 
 // listAgain lists the names of a source's objects at the most recent revision.
-func listAgain[T any](src *source[T], client rest.Interface) func(context.Context) ([]*object[T], error) {
+func listAgain[T any](src *source[T], client *clients) func(context.Context) ([]*object[T], error) {
 	return func(ctx context.Context) ([]*object[T], error) {
 		list, err := src.request(client, metav1.ListOptions{}, asPartialList).SetHeader("Accept", asPartialList).Do(ctx).Get()
 		if src.optional && missing(err) {

@@ -17,21 +17,21 @@ import (
 
 // feed fills stores from one API server, and knows until when what is on them is known to be complete.
 type feed struct {
-	config    *rest.Config
+	server    Server
 	http      *http.Client // shared: one connection for all watches
 	log       *slog.Logger
 	streams   *streams
-	prober    rest.Interface
+	prober    *clients
 	followers []*follower
 }
 
-func newFeed(cfg *rest.Config, log *slog.Logger) (feed, error) {
-	shared, err := rest.HTTPClientFor(cfg)
+func newFeed(at Server, log *slog.Logger) (feed, error) {
+	shared, err := rest.HTTPClientFor(at.Config)
 	if err != nil {
 		return feed{}, fmt.Errorf("connection to the API server: %w", err)
 	}
-	prober, err := newClient[api.ClusterInformation](cfg, shared, (*api.ClusterInformation)(nil).ResourceType())
-	return feed{config: cfg, http: shared, log: log, streams: &streams{now: time.Now, open: map[string]*stream{}}, prober: prober}, err
+	prober, err := newClients[api.ClusterInformation](at, shared, (*api.ClusterInformation)(nil).ResourceType())
+	return feed{server: at, http: shared, log: log, streams: &streams{now: time.Now, open: map[string]*stream{}}, prober: prober}, err
 }
 
 func add[T any](w *feed, src source[T], into *objectStore[T]) error {
@@ -94,7 +94,7 @@ func (w *feed) probe(ctx context.Context, information *objectStore[api.ClusterIn
 	}
 	sent := time.Now()
 	t := (*api.ClusterInformation)(nil).ResourceType()
-	answer, err := w.prober.Get().Resource(t.Plural).Name(api.DefaultName).Do(ctx).Get()
+	answer, err := w.prober.get("").Name(api.DefaultName).Do(ctx).Get()
 	revision, seen := "", ""
 	switch {
 	case missing(err):

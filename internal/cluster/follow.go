@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
@@ -63,6 +64,7 @@ type source[T any] struct {
 type follower struct {
 	name         string
 	log          *slog.Logger
+	group        *groups.Current // nil: the kind is not Calico's
 	full         func() bool
 	ctx          context.Context // of run: stores are not given it
 	await        <-chan struct{}
@@ -81,7 +83,7 @@ type follower struct {
 
 // follow prepares to fill an object store from a source.
 func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, error) {
-	client, err := newClient[T](w.config, w.http, src.of)
+	client, err := newClients[T](w.server, w.http, src.of)
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +103,9 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 		cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
 	r.WatchListPageSize = src.pages
 	f.listAndWatch = r.ListAndWatchWithContext
+	if src.of.Group == api.Group {
+		f.group = w.server.Group
+	}
 	if src.optional {
 		f.absent = func() error { return store.Replace(nil, "") }
 	}
@@ -108,7 +113,7 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 }
 
 // listWatch are a source's requests, of which a follower takes note; the objects are prepared on their way.
-func listWatch[T any](w *feed, src source[T], client rest.Interface, f *follower) *cache.ListWatch {
+func listWatch[T any](w *feed, src source[T], client *clients, f *follower) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			f.pace(ctx)
@@ -141,12 +146,12 @@ func listWatch[T any](w *feed, src source[T], client rest.Interface, f *follower
 	}
 }
 
-func (src *source[T]) request(client rest.Interface, opts metav1.ListOptions, accept string) *rest.Request {
+func (src *source[T]) request(client *clients, opts metav1.ListOptions, accept string) *rest.Request {
 	if src.object != "" {
 		opts.FieldSelector = fields.OneTermEqualSelector("metadata.name", src.object).String()
 	}
 	opts.LabelSelector, opts.FieldSelector = cmp.Or(src.labels, opts.LabelSelector), cmp.Or(src.fields, opts.FieldSelector)
-	r := client.Get().NamespaceIfScoped(src.namespace, src.of.Namespaced).Resource(src.of.Plural).VersionedParams(&opts, metav1.ParameterCodec)
+	r := client.get(src.namespace).VersionedParams(&opts, metav1.ParameterCodec)
 	if src.partial {
 		r.SetHeader("Accept", accept)
 	}
@@ -164,6 +169,7 @@ func (src *source[T]) prepare(o *object[T]) {
 func (f *follower) run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.Logger{}) // client-go's own log: note says what there is to say
 	f.ctx = ctx
+	f.findGroup(ctx)
 	var since time.Time // since when the kind's definition is missing; zero: it is not
 	for ctx.Err() == nil {
 		pause := wait.Jitter(minPause)
@@ -177,6 +183,18 @@ func (f *follower) run(ctx context.Context) {
 			pause = f.withoutDefinition(ctx, time.Since(since))
 		}
 		wait.Sleep(ctx, pause)
+	}
+}
+
+// findGroup returns when it is known where Calico's objects are, or when ctx has ended.
+func (f *follower) findGroup(ctx context.Context) {
+	pauses := wait.Backoff{First: minPause, Most: maxPause}
+	for {
+		_, err := f.group.Get(ctx)
+		f.note(ctx, err)
+		if err == nil || !wait.Sleep(ctx, pauses.Next()) {
+			return
+		}
 	}
 }
 

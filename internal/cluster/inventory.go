@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster/state"
@@ -38,8 +36,8 @@ type Inventory struct {
 
 // NewInventory prepares the watches; Run starts them. Without inKubernetes the addresses are in another datastore, and
 // only Nodes and Pods are followed for them.
-func NewInventory(cfg *rest.Config, inKubernetes bool, log *slog.Logger) (*Inventory, error) {
-	feed, err := newFeed(cfg, log)
+func NewInventory(at Server, inKubernetes bool, log *slog.Logger) (*Inventory, error) {
+	feed, err := newFeed(at, log)
 	if err != nil {
 		return nil, err
 	}

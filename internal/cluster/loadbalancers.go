@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
@@ -24,8 +22,8 @@ type LoadBalancers struct {
 }
 
 // NewLoadBalancers prepares the watch; Run starts it when it is wanted.
-func NewLoadBalancers(cfg *rest.Config, log *slog.Logger) (*LoadBalancers, error) {
-	feed, err := newFeed(cfg, log)
+func NewLoadBalancers(at Server, log *slog.Logger) (*LoadBalancers, error) {
+	feed, err := newFeed(at, log)
 	if err != nil {
 		return nil, err
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"log/slog"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
@@ -29,8 +27,8 @@ type Policies struct {
 }
 
 // NewPolicies prepares the watch; Run starts it.
-func NewPolicies(cfg *rest.Config, log *slog.Logger) (*Policies, error) {
-	feed, err := newFeed(cfg, log)
+func NewPolicies(at Server, log *slog.Logger) (*Policies, error) {
+	feed, err := newFeed(at, log)
 	if err != nil {
 		return nil, err
 	}

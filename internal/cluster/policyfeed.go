@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster/state"
@@ -127,8 +125,8 @@ const (
 )
 
 // NewPolicyFeed prepares the watches of the node self; Run starts them. It makes no request.
-func NewPolicyFeed(cfg *rest.Config, self string, log *slog.Logger) (*PolicyFeed, error) {
-	feed, err := newFeed(cfg, log)
+func NewPolicyFeed(at Server, self string, log *slog.Logger) (*PolicyFeed, error) {
+	feed, err := newFeed(at, log)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ const manyPods = 10_000
 
 // manyFed is a PolicyFeed that has seen many pods of other nodes, from 200 ReplicaSets in 50 namespaces.
 func manyFed(b *testing.B) *PolicyFeed {
-	f, err := NewPolicyFeed(&rest.Config{Host: "http://127.0.0.1:1"}, "self", slog.New(slog.DiscardHandler))
+	f, err := NewPolicyFeed(Server{Config: &rest.Config{Host: "http://127.0.0.1:1"}}, "self", slog.New(slog.DiscardHandler))
 	errtest.Must(b, err)
 	of := newObjectStore(samePolicyPod, f.notePod)
 	f.watches[""] = &tempWatch[policyPod]{of: of, listed: true}

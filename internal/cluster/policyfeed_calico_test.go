@@ -153,7 +153,7 @@ func TestPolicyFeedAsksForFewServices(t *testing.T) {
 // However often and at whatever time the wanted Services change, there are two watches at most, and what has been
 // listed stays known.
 func TestFewWatchesOfServices(t *testing.T) {
-	f, err := NewPolicyFeed(&rest.Config{Host: "127.0.0.1:1"}, "node", slog.New(slog.DiscardHandler))
+	f, err := NewPolicyFeed(Server{Config: &rest.Config{Host: "127.0.0.1:1"}}, "node", slog.New(slog.DiscardHandler))
 	errtest.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()

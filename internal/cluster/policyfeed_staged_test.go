@@ -13,7 +13,7 @@ func TestStagedPoliciesAreListed(t *testing.T) {
 	cfg, _, _ := recorded(t)
 	put(t, cfg, calicoPath+"stagedglobalnetworkpolicies", "tried",
 		calicoObject("StagedGlobalNetworkPolicy", "tried", "", `"types":["Ingress"]`))
-	f, err := NewPolicyFeed(cfg, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	f, err := NewPolicyFeed(Server{Config: cfg}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
 	errtest.Must(t, f.WatchStaged())
 	if f.staged.full() {

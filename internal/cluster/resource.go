@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
 // object carries one of the project's own resource types through client-go. It is what is kept of the object, too:
@@ -106,6 +107,33 @@ const asPartial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // asPartialList asks for a list of it.
 const asPartialList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+// clients are those of one kind, by Calico's API groups.
+type clients struct {
+	group *groups.Current
+	of    api.Type
+	by    map[groups.Group]rest.Interface
+}
+
+// newClients makes no request.
+func newClients[T any](at Server, shared *http.Client, of api.Type) (*clients, error) {
+	c := &clients{group: at.Group, of: of, by: map[groups.Group]rest.Interface{}}
+	for _, in := range groups.All {
+		client, err := newClient[T](at.Config, shared, in.Type(of))
+		if err != nil {
+			return nil, err
+		}
+		c.by[in] = client
+	}
+	return c, nil
+}
+
+// get begins a request for objects of the kind, in the group that is in use now, which must be known. An empty namespace
+// is all of them.
+func (c *clients) get(namespace string) *rest.Request {
+	in := c.group.Known()
+	return c.by[in].Get().NamespaceIfScoped(namespace, c.of.Namespaced).Resource(in.Type(c.of).Plural)
+}
 
 // newClient returns a client of one kind. Clients that share an http.Client share its connection to the API server.
 func newClient[T any](cfg *rest.Config, shared *http.Client, t api.Type) (rest.Interface, error) {

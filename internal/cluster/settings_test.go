@@ -436,7 +436,7 @@ func TestServerThatWasAway(t *testing.T) {
 // When its time is over a Watch ends at once, even if client-go waits for an API server that is away.
 func TestRunEnds(t *testing.T) {
 	t.Parallel()
-	w, err := NewWatch(&rest.Config{Host: "http://127.0.0.1:1"}, "watched", "kube-system", slog.New(slog.DiscardHandler))
+	w, err := NewWatch(Server{Config: &rest.Config{Host: "http://127.0.0.1:1"}}, "watched", "kube-system", slog.New(slog.DiscardHandler))
 	errtest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

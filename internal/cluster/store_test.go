@@ -141,7 +141,7 @@ func TestTrim(t *testing.T) {
 
 // A policy that cannot be read as a whole counts as far as it can be, also after it could be.
 func TestUnreadablePolicies(t *testing.T) {
-	f, err := NewPolicyFeed(&rest.Config{Host: "http://127.0.0.1:1"}, "self", slog.New(slog.DiscardHandler))
+	f, err := NewPolicyFeed(Server{Config: &rest.Config{Host: "http://127.0.0.1:1"}}, "self", slog.New(slog.DiscardHandler))
 	errtest.Must(t, err)
 	add := func(revision, spec string) *api.NetworkPolicy {
 		o := &object[api.NetworkPolicy]{}

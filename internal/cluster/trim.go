@@ -64,7 +64,7 @@ func trimMeta(m *api.Meta, keep func(annotation string) bool) {
 // whole.
 func (w *Watch) trimAffinity(a *api.BlockAffinity) {
 	s := &a.Spec
-	s.Node, s.Type, s.Deleted, s.State = shared(s.Node), shared(s.Type), shared(s.Deleted), api.AffinityState(shared(string(s.State)))
+	s.Node, s.Type, s.State = shared(s.Node), shared(s.Type), api.AffinityState(shared(string(s.State)))
 	if s.Node != w.self {
 		a.Meta = api.Meta{Name: a.Name, ResourceVersion: a.ResourceVersion, CreationTimestamp: shared(a.CreationTimestamp)}
 	}

@@ -64,6 +64,7 @@ func (w *Watch) felixSpec(name string) api.FelixConfigurationSpec {
 // Assignment returns what is known now. Before WaitForSync has returned it is incomplete.
 func (w *Watch) Assignment() state.Assignment {
 	return state.Assignment{
+		Group:        w.server.Group.Known(),
 		Node:         copied(w.nodes.get(w.self)),
 		Pools:        w.pools.all(nil),
 		Reservations: w.reservations.all(nil),

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
@@ -45,8 +43,8 @@ type Watch struct {
 }
 
 // NewWatch prepares the watches of the node self, whose agent runs in a namespace; Run starts them.
-func NewWatch(cfg *rest.Config, self, namespace string, log *slog.Logger) (*Watch, error) {
-	feed, err := newFeed(cfg, log)
+func NewWatch(at Server, self, namespace string, log *slog.Logger) (*Watch, error) {
+	feed, err := newFeed(at, log)
 	if err != nil {
 		return nil, err
 	}

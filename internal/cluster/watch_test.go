@@ -56,7 +56,7 @@ func TestWorldFollowsTheCluster(t *testing.T) {
 	bgp := &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{ASNumber: &asn}}
 	affinity := &api.BlockAffinity{
 		Meta: api.Meta{Name: "watched-10-81-0-0-26"},
-		Spec: api.BlockAffinitySpec{State: api.AffinityPending, Node: "watched", CIDR: "10.81.0.0/26", Type: "host", Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: api.AffinityPending, Node: "watched", CIDR: "10.81.0.0/26", Type: "host"},
 	}
 	for _, obj := range []api.Resource{node, pool, bgp, affinity} {
 		create(t, store, obj)

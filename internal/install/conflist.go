@@ -59,7 +59,7 @@ func Placeholders() []Placeholder {
 		{"__KUBERNETES_SERVICE_HOST__", "address of the API server", func(c config.Install) string { return c.ServiceHost }},
 		{"__KUBERNETES_SERVICE_PORT__", "its port", func(c config.Install) string { return number(c.ServicePort) }},
 		{"__SERVICEACCOUNT_TOKEN__", "this pod's own token, which dies with the pod: for old templates only", ownToken},
-		{"__CALICO_API_GROUP__", "CALICO_API_GROUP", func(c config.Install) string { return c.APIGroup }},
+		{"__CALICO_API_GROUP__", "CALICO_API_GROUP", func(c config.Install) string { return string(c.APIGroup) }},
 		{"__ETCD_ENDPOINTS__", "ETCD_ENDPOINTS", func(c config.Install) string { return c.EtcdEndpoints }},
 		{"__ETCD_DISCOVERY_SRV__", "ETCD_DISCOVERY_SRV", func(c config.Install) string { return c.EtcdDiscovery }},
 		{"__ETCD_CA_CERT_FILE__", "path of etcd-ca on the host; empty without one", func(c config.Install) string { return etcdPath(c, etcdCA) }},

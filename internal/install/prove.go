@@ -15,9 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/wait"
-	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
@@ -106,9 +105,7 @@ func proveKubeconfig(ctx context.Context, path string) error {
 	defer store.Close()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	info := &api.ClusterInformation{}
-	info.Name = "default"
-	if err := store.Get(ctx, info); err != nil && !errors.Is(err, datastore.ErrNotFound) { // the agent has yet to make it
+	if _, _, err := store.Find(ctx, groups.V1); err != nil {
 		return fmt.Errorf("a request with the plugins' kubeconfig %s: %w", path, err)
 	}
 	return nil

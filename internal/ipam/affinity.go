@@ -20,11 +20,10 @@ func newAffinity(owner string, cidr netip.Prefix) *api.BlockAffinity {
 	return &api.BlockAffinity{
 		Meta: m,
 		Spec: api.BlockAffinitySpec{
-			State:   api.AffinityPending,
-			Node:    name,
-			Type:    affinityType,
-			CIDR:    cidr.String(),
-			Deleted: "false",
+			State: api.AffinityPending,
+			Node:  name,
+			Type:  affinityType,
+			CIDR:  cidr.String(),
 		},
 	}
 }

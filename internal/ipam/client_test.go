@@ -179,7 +179,7 @@ func TestReleaseReturnsWhatItFreed(t *testing.T) {
 // and one that a Calico before 3.31 wrote without labels. Their block is found when all others are taken.
 func TestClaimsMeetAffinitiesThatNoListShows(t *testing.T) {
 	marked := claimed("node-a", "10.1.0.0/30", api.AffinityPendingDeletion)
-	marked.Spec.Deleted = "true"
+	marked.Spec.Deleted = true
 	unlabelled := claimed("node-a", "10.1.0.0/30", api.AffinityConfirmed)
 	unlabelled.Labels, unlabelled.Annotations = nil, nil
 	for _, c := range []struct {

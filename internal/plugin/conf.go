@@ -15,6 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -50,7 +51,7 @@ const (
 type netConf struct {
 	types.NetConf
 	DatastoreType        string         `json:"datastore_type" help:"kubernetes or etcdv3; empty: etcdv3 if there are etcd endpoints, else kubernetes."`
-	CalicoAPIGroup       string         `json:"calico_api_group" help:"API group of Calico's objects: only crd.projectcalico.org/v1."`
+	CalicoAPIGroup       string         `json:"calico_api_group" help:"API group that the cluster keeps Calico's objects in: crd.projectcalico.org/v1 or projectcalico.org/v3; empty: as the agent or the plugin finds."`
 	Nodename             string         `json:"nodename" help:"This node's name in Kubernetes; empty: nodename_file's content, else the host name in lower case."`
 	NodenameFile         string         `json:"nodename_file" default:"/var/lib/calico/nodename" help:"Written by the agent; calico refuses to work without it."`
 	NodenameFileOptional bool           `json:"nodename_file_optional" help:"Work without nodename_file."`
@@ -283,11 +284,11 @@ func (c *netConf) logRules() []rule {
 
 func (c *netConf) datastoreRules() []rule {
 	etcd := c.DatastoreType == datastoreEtcd
+	_, badGroup := groups.Parse(c.CalicoAPIGroup)
 	return []rule{
 		{!etcd && c.DatastoreType != datastoreKubernetes, "datastore_type", c.DatastoreType, "use kubernetes or etcdv3"},
-		{!etcd && strings.EqualFold(c.CalicoAPIGroup, "projectcalico.org/v3"), "calico_api_group", c.CalicoAPIGroup,
-			"a cluster whose objects are stored in that group is not supported, since its IPAM objects have another form: " +
-				"use crd.projectcalico.org/v1, or leave it out"},
+		{!etcd && badGroup != nil, "calico_api_group", c.CalicoAPIGroup,
+			"use crd.projectcalico.org/v1 or projectcalico.org/v3, or leave it out, so that it is found"},
 		{etcd && c.EtcdEndpoints == "" && c.EtcdDiscoverySRV == "", "etcd_endpoints", "",
 			"is empty: name etcd's URLs, such as https://10.0.0.1:2379, here or in ETCD_ENDPOINTS"},
 		{etcd && c.EtcdEndpoints != "" && c.EtcdDiscoverySRV != "", "etcd_discovery_srv", c.EtcdDiscoverySRV,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/datastore/etcd"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
@@ -18,8 +19,9 @@ const discoveryTime = 5 * time.Second
 // connect opens the datastore that the configuration names, and the API server if pods are read from it. It makes no
 // request to either.
 func (s *session) connect(plugin string) (err error) {
+	s.group = groups.Found(s.place)
 	if s.conf.DatastoreType == datastoreKubernetes || s.conf.ofPods() {
-		if s.kube, err = openKubernetes(&s.conf, plugin); err != nil {
+		if s.kube, err = openKubernetes(&s.conf, plugin, s.group.Get); err != nil {
 			return err
 		}
 	}
@@ -31,12 +33,12 @@ func (s *session) connect(plugin string) (err error) {
 	return failure(types.ErrInvalidNetworkConfig, err)
 }
 
-func openKubernetes(c *netConf, plugin string) (*kubernetes.Store, error) {
+func openKubernetes(c *netConf, plugin string, group func(context.Context) (groups.Group, error)) (*kubernetes.Store, error) {
 	cfg, err := kubernetes.LoadKubeconfigOverridden(c.Kubernetes.Kubeconfig, c.access())
 	if err != nil {
 		return nil, badKubeconfig(err)
 	}
-	cfg.UserAgent = "tortie-" + plugin
+	cfg.UserAgent, cfg.Group = "tortie-"+plugin, group
 	store, err := kubernetes.New(cfg)
 	if err != nil {
 		return nil, badKubeconfig(fmt.Errorf("kubeconfig %s: %w", c.Kubernetes.Kubeconfig, err))

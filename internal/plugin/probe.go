@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -38,7 +39,7 @@ func probe(ctx context.Context, stdin io.Reader) error {
 	if err != nil {
 		return err
 	}
-	s := &session{conf: conf}
+	s := &session{conf: conf, log: slog.New(slog.DiscardHandler)}
 	if err := s.connect(calico); err != nil {
 		return err
 	}

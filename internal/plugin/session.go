@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
@@ -40,6 +41,8 @@ type session struct {
 	store datastore.Store
 	kube  *kubernetes.Store // pods and namespaces; nil if they are not read
 	facts *facts.Facts      // nil: there are none that can be used
+	group *groups.Current   // of Calico's objects in the API server
+	lock  *groups.Lock      // what ClusterInformation said when the group was found; nil: it was not asked
 	began time.Time
 	freed []netip.Addr // by a release
 }
@@ -107,19 +110,36 @@ func (s *session) ready(ctx context.Context) error {
 	if s.facts != nil && s.facts.DatastoreReady {
 		return nil
 	}
-	info := api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-	err := s.store.Get(ctx, &info)
-	if errors.Is(err, datastore.ErrNotFound) {
-		return fmt.Errorf("%w: there is no ClusterInformation default: tortie-node creates it at its first start", errDatastoreNotReady)
+	lock, err := s.locked(ctx)
+	if err != nil && !errors.Is(err, errDatastoreNotReady) {
+		err = fmt.Errorf("is the datastore ready? %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("is the datastore ready? %w", err)
+		return err
 	}
-	if ready := info.Spec.DatastoreReady; ready == nil || !*ready {
+	if lock != groups.Ready {
 		return fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: tortie-node sets it at its first start, "+
 			"calicoctl datastore migrate unlock sets it after a migration", errDatastoreNotReady)
 	}
 	return nil
+}
+
+// locked returns what the ClusterInformation default says.
+func (s *session) locked(ctx context.Context) (groups.Lock, error) {
+	if s.conf.DatastoreType == datastoreKubernetes {
+		if _, err := s.group.Get(ctx); err != nil {
+			return groups.Absent, err
+		}
+		if s.lock != nil {
+			return *s.lock, nil
+		}
+	}
+	info := api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	err := s.store.Get(ctx, &info)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return groups.Absent, errNoInformation
+	}
+	return groups.LockOf(&info), err
 }
 
 // getNamespace reads what matters of a namespace; nothing does if pods are not read.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/app/wait"
@@ -96,7 +97,14 @@ func upgradeStore(u *config.Upgrade) (*kubernetes.Store, error) {
 		return nil, err
 	}
 	cfg.UserAgent = "tortie-calico-ipam-upgrade"
-	return kubernetes.New(cfg)
+	wanted, err := groups.Parse(u.APIGroup)
+	if err != nil {
+		return nil, fmt.Errorf("CALICO_API_GROUP: %w", err)
+	}
+	var store *kubernetes.Store
+	cfg.Group = groups.Found(func(ctx context.Context) (groups.Group, error) { return store.FindGroup(ctx, wanted) }).Get
+	store, err = kubernetes.New(cfg)
+	return store, err
 }
 
 // run tries until it succeeds or has no more time.

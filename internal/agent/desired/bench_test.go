@@ -39,7 +39,7 @@ func largeWorld() (w state.Cluster, learned []bgp.Path) {
 			block := netip.PrefixFrom(nth("10.0.0.0", largeBlocks*i+j, 64), 26)
 			w.Affinities = append(w.Affinities, api.BlockAffinity{
 				Meta: api.Meta{Name: fmt.Sprintf("%s-%d", name, j)},
-				Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: name, CIDR: block.String(), Type: api.AffinityHost, Deleted: "false"},
+				Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: name, CIDR: block.String(), Type: api.AffinityHost},
 			})
 			if i > 0 {
 				learned = append(learned, bgp.Path{Prefix: block, NextHop: at, From: at})

@@ -61,7 +61,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	host{opts.Root, kernel}.look(ctx, o)
 	var group sync.WaitGroup
 	if !o.Foreign { // beside the probes of peers, as each waits for answers
-		group.Go(func() { o.askCluster(ctx, opts.Settings.Kubeconfig) })
+		group.Go(func() { o.askCluster(ctx, &opts.Settings) })
 		group.Go(func() { o.Claims = lookForDuplicates(ctx, o) })
 		group.Go(func() { o.Service = lookAtService(ctx, kernel, opts.Settings) })
 	}
@@ -81,8 +81,8 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 const clusterTime = 5 * time.Second
 
 // askCluster asks the API server, if this process knows one.
-func (o *Observations) askCluster(ctx context.Context, kubeconfig string) {
-	store, err := openStore(kubeconfig)
+func (o *Observations) askCluster(ctx context.Context, s *config.Diagnose) {
+	store, err := openStore(s)
 	if err != nil {
 		return // outside of a pod and without KUBECONFIG: the findings need the API server, and are left out
 	}
@@ -93,12 +93,12 @@ func (o *Observations) askCluster(ctx context.Context, kubeconfig string) {
 	o.PodNames = podNames(ctx, store, o.report())
 }
 
-func openStore(kubeconfig string) (*kubernetes.Store, error) {
-	cfg, err := cluster.Connect(kubeconfig, "tortie-node-diagnose")
+func openStore(s *config.Diagnose) (*kubernetes.Store, error) {
+	cfg, err := cluster.Connect(s.Kubeconfig, "tortie-node-diagnose")
 	if err != nil {
 		return nil, err
 	}
-	return cluster.OpenStore(cfg)
+	return cluster.OpenStore(cluster.Finding(cfg, s.APIGroup))
 }
 
 func bgpPort(r *nodestatus.Report) uint16 { return cmp.Or(r.BGPPort, defaultPort) }

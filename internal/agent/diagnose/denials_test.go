@@ -8,6 +8,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -16,7 +17,7 @@ import (
 // asAgent has the agent's rights.
 func asAgent(t *testing.T) *kubernetes.Store {
 	t.Helper()
-	store, err := openStore(labtest.WriteKubeconfig(t, t.TempDir(), labtest.As(t, "tortie-node")))
+	store, err := openStore(&config.Diagnose{Kubeconfig: labtest.WriteKubeconfig(t, t.TempDir(), labtest.As(t, "tortie-node"))})
 	errtest.Must(t, err)
 	t.Cleanup(func() { store.Close() })
 	return store

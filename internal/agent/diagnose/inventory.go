@@ -30,7 +30,7 @@ type Cluster struct {
 }
 
 func lookAtCluster(ctx context.Context, store *kubernetes.Store, r *nodestatus.Report) (c Cluster) {
-	if c.Definitions, c.Err = store.Served(ctx, api.Group+"/v1"); c.Err != nil {
+	if c.Definitions, c.Err = store.Kinds(ctx); c.Err != nil {
 		return c
 	}
 	if !slices.Contains(c.Definitions, "ipamblocks") || !slices.Contains(c.Definitions, "ippools") {

@@ -82,7 +82,7 @@ func (c *command) lookup(k *known) (*lookup, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := cluster.OpenStore(cfg)
+	store, err := cluster.OpenStore(cluster.Finding(cfg, c.settings.APIGroup))
 	return &lookup{store, k}, err
 }
 

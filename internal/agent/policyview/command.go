@@ -152,7 +152,7 @@ func (c *command) known(ctx context.Context, staged bool, want func(*known) poli
 	if err != nil {
 		return nil, err
 	}
-	feed, err := cluster.NewPolicyFeed(cfg, c.settings.Nodename, slog.New(slog.DiscardHandler))
+	feed, err := cluster.NewPolicyFeed(cluster.Finding(cfg, c.settings.APIGroup), c.settings.Nodename, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +293,7 @@ func (c *command) fetch(ctx context.Context, what string, into api.ResourceList)
 	if err != nil {
 		return err
 	}
-	store, err := cluster.OpenStore(cfg)
+	store, err := cluster.OpenStore(cluster.Finding(cfg, c.settings.APIGroup))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
 // Controllers is the configuration of kube-controllers. Variables that are not set are nil. The names of the variables
@@ -19,8 +21,10 @@ type Controllers struct {
 	LoadBalancers bool
 	// Etcd: addresses are in etcd, which Plugin says how to reach.
 	Etcd       bool
-	Plugin     Plugin         `env:"-"`
-	Kubeconfig string         `env:"KUBECONFIG" default:"" help:"Kubeconfig file; empty uses the pod's own service account."`
+	Plugin     Plugin `env:"-"`
+	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file; empty uses the pod's own service account."`
+	// APIGroup is empty if it is to be found.
+	APIGroup   groups.Group   `env:"CALICO_API_GROUP" default:"" help:"API group that the cluster keeps Calico's objects in: crd.projectcalico.org/v1 or projectcalico.org/v3. Empty: as found."`
 	Namespace  string         `env:"POD_NAMESPACE" default:"kube-system" help:"Namespace of the Lease by which one of several leads."`
 	Identity   string         `env:"POD_NAME" default:"" help:"Name of this one in the Lease; empty makes one of the host's name."`
 	Address    string         `env:"TORTIE_CONTROLLERS_ADDRESS" default:"127.0.0.1:9095" is:"listen" help:"host:port of /livez, /readyz, /metrics and /status."`

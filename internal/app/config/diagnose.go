@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
 // Diagnose has the variables of the agent's environment that `node diagnose` reads.
@@ -13,6 +14,7 @@ type Diagnose struct {
 	HealthAddr    string // host:port
 	RouteProtocol int
 	Kubeconfig    string
+	APIGroup      groups.Group // empty: to be found
 	// Service is the cluster IP of Service kubernetes, APIServer where the agent finds the API server: the same, unless
 	// the chart's apiServer names another. Both are invalid outside of a pod.
 	Service, APIServer netip.AddrPort
@@ -23,9 +25,9 @@ type Diagnose struct {
 func LoadDiagnose(env Env) (Diagnose, error) {
 	var raw NodeVariables
 	var p problems
-	p.load(env, &raw, "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "TORTIE_ROUTE_PROTOCOL", "KUBECONFIG")
+	p.load(env, &raw, "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "TORTIE_ROUTE_PROTOCOL", "KUBECONFIG", "CALICO_API_GROUP")
 	p.routeProtocol(raw.RouteProtocol)
-	d := Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol, Kubeconfig: raw.Kubeconfig}
+	d := Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol, Kubeconfig: raw.Kubeconfig, APIGroup: raw.APIGroup}
 	// Kubernetes sets both in each pod; a name instead of an address is not looked up.
 	port, _ := env("KUBERNETES_PORT")
 	d.Service, _ = netip.ParseAddrPort(strings.TrimPrefix(port, "tcp://"))
@@ -38,7 +40,8 @@ func LoadDiagnose(env Env) (Diagnose, error) {
 // PolicyView has the variables of the agent's environment that `node policy` reads.
 type PolicyView struct {
 	Nodename, Kubeconfig string
-	HealthAddr           string // host:port on which the agent serves HTTP
+	APIGroup             groups.Group // empty: to be found
+	HealthAddr           string       // host:port on which the agent serves HTTP
 	// Flows: there are flow records, and so the rights to read staged policies.
 	Flows bool
 	// Felix has the failsafe ports of the environment, which override those of FelixConfigurations.
@@ -50,8 +53,8 @@ type PolicyView struct {
 func LoadPolicyView(env Env) PolicyView {
 	var raw NodeVariables
 	var p problems
-	p.load(env, &raw, "NODENAME", "KUBECONFIG", "TORTIE_FLOWS", "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "FELIX_FAILSAFEINBOUNDHOSTPORTS",
+	p.load(env, &raw, "NODENAME", "KUBECONFIG", "CALICO_API_GROUP", "TORTIE_FLOWS", "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "FELIX_FAILSAFEINBOUNDHOSTPORTS",
 		"FELIX_FAILSAFEOUTBOUNDHOSTPORTS")
-	return PolicyView{Nodename: raw.Nodename, HealthAddr: raw.healthAddr(), Kubeconfig: raw.Kubeconfig, Flows: raw.Flows.Enabled,
+	return PolicyView{Nodename: raw.Nodename, HealthAddr: raw.healthAddr(), Kubeconfig: raw.Kubeconfig, APIGroup: raw.APIGroup, Flows: raw.Flows.Enabled,
 		Felix: p.felix(raw.RawFelix)}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
 // Env looks up one environment variable. ok is false if it is not set.
@@ -86,6 +87,12 @@ func (p *problems) set(field any, name, value, is string) {
 		for _, item := range splitList(value) {
 			*into = append(*into, p.text(name, item, is))
 		}
+	case *groups.Group:
+		in, err := groups.Parse(value)
+		if err != nil {
+			p.add(name, value, fmt.Sprintf("must be %s or %s, or empty, so that it is found", groups.V1, groups.V3))
+		}
+		*into = in
 	case *bool:
 		*into = p.boolean(name, value)
 	case **bool:

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/cniconf"
 )
 
@@ -35,7 +36,7 @@ type Install struct {
 	EndpointDir    string        `env:"TORTIE_API_ENDPOINT_DIR" default:"" is:"path" help:"Mounted ConfigMap whose KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT win over the variables and are followed."`
 	Kubeconfig     string        `env:"KUBECONFIG" default:"" is:"path" help:"Kubeconfig of the installer itself; empty: the pod's service account."`
 	Datastore      string        `env:"DATASTORE_TYPE" default:"kubernetes" is:"kubernetes|etcdv3" help:"Datastore of the plugins: kubernetes or etcdv3."`
-	APIGroup       string        `env:"CALICO_API_GROUP" default:"crd.projectcalico.org/v1" is:"crd.projectcalico.org/v1" help:"API group of Calico's objects: only crd.projectcalico.org/v1."`
+	APIGroup       groups.Group  `env:"CALICO_API_GROUP" default:"" help:"API group of Calico's objects, for the placeholder: crd.projectcalico.org/v1 or projectcalico.org/v3. Empty: the plugins find it."`
 	EtcdEndpoints  string        `env:"ETCD_ENDPOINTS" default:"" help:"Comma-separated URLs of etcd, for the placeholder."`
 	EtcdDiscovery  string        `env:"ETCD_DISCOVERY_SRV" default:"" help:"Domain with etcd's SRV records, for the placeholder."`
 	TLSDir         string        `env:"TLS_ASSETS_DIR" default:"/calico-secrets" is:"path" help:"Directory with etcd-ca, etcd-cert and etcd-key, which are followed and copied to calico-tls."`

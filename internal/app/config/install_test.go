@@ -33,7 +33,7 @@ func TestLoadInstallDefaults(t *testing.T) {
 			LogFile: "/var/log/calico/cni/cni.log",
 		},
 		SourceDir: "/opt/cni/bin", UpdateBinaries: true, ConfMode: 0o600, NodeName: "node1", ServiceHost: "10.96.0.1", ServicePort: 443,
-		Protocol: "https", Datastore: "kubernetes", APIGroup: "crd.projectcalico.org/v1", TLSDir: "/calico-secrets",
+		Protocol: "https", Datastore: "kubernetes", TLSDir: "/calico-secrets",
 		ServiceAccount: "tortie-cni", LogLevel: "info", LogMaxSize: 100, LogMaxAge: 30, LogMaxCount: 10, Stay: true,
 		Policy: PolicyOff, PolicyTimeout: 5, AccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
 	}
@@ -79,7 +79,7 @@ func TestLoadInstallRefuses(t *testing.T) {
 		{"TEST_FILE_PERMISSION", "0999", "octal"},
 		{"TEST_FILE_PERMISSION", "0200", "owner"},
 		{"KUBERNETES_SERVICE_PROTOCOL", "ftp", "https http"},
-		{"CALICO_API_GROUP", "projectcalico.org/v3", "crd.projectcalico.org/v1"},
+		{"CALICO_API_GROUP", "projectcalico.org/v1", "projectcalico.org/v3"},
 		{"CNI_TOKEN_REFRESH_INTERVAL", "5", "minute"},
 		{"TORTIE_AGENT_READY_URL", "127.0.0.1:9099", "URL"},
 		{"TORTIE_INSTALL_METRICS", "9095", "host:port"},

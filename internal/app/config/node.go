@@ -8,13 +8,16 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
 // Node is the configuration of cmd/node. Where Calico has a name for a variable, it is that name.
 type Node struct {
-	Nodename       string `env:"NODENAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; required."`
-	Kubeconfig     string `env:"KUBECONFIG" default:"" help:"Kubeconfig file. Empty means the pod's own service account."`
-	Namespace      string `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
+	Nodename   string `env:"NODENAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; required."`
+	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file. Empty means the pod's own service account."`
+	// APIGroup is empty if it is to be found.
+	APIGroup       groups.Group `env:"CALICO_API_GROUP" default:"" help:"API group that the cluster keeps Calico's objects in: crd.projectcalico.org/v1 or projectcalico.org/v3. Empty: as found."`
+	Namespace      string       `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
 	Addresses      Addresses
 	NoDefaultPools bool `env:"NO_DEFAULT_POOLS" default:"false" help:"true does not wait for an IPPool, which kube-controllers makes."`
 	Reflectors     Reflectors

@@ -116,12 +116,12 @@ func TestLabelAffinities(t *testing.T) {
 	store := labstore.Store(t)
 	old := &api.BlockAffinity{
 		Meta: api.Meta{Name: "label-node-10-84-0-0-26"},
-		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "label-node", CIDR: "10.84.0.0/26", Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "label-node", CIDR: "10.84.0.0/26"},
 	}
 	virtual := &api.BlockAffinity{
 		Meta: api.Meta{Name: "label-virtual"},
 		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "label-node", CIDR: "10.84.0.64/26",
-			Type: api.AffinityVirtual, Deleted: "false"},
+			Type: api.AffinityVirtual},
 	}
 	for _, a := range []*api.BlockAffinity{old, virtual} {
 		labstore.Make(t, store, a)

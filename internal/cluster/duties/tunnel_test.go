@@ -217,7 +217,7 @@ func prepare(t *testing.T, store *kubernetes.Store, node string, at *allocation,
 		&api.IPAMBlock{Meta: api.Meta{Name: names.Block(cidr)}, Spec: spec},
 		&api.BlockAffinity{
 			Meta: api.Meta{Name: names.Affinity(node, cidr), Labels: names.AffinityLabels(node, api.AffinityHost, cidr)},
-			Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, Type: api.AffinityHost, CIDR: cidr.String(), Deleted: "false"},
+			Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, Type: api.AffinityHost, CIDR: cidr.String()},
 		},
 	}
 	if handle {

@@ -4,6 +4,7 @@ package state
 
 import (
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/cluster/services"
 )
 
@@ -78,6 +79,8 @@ type Services struct {
 
 // Assignment has the objects that an assignment on this node depends on, in no particular order, except the blocks.
 type Assignment struct {
+	// Group is the API group that the cluster keeps Calico's objects in.
+	Group groups.Group
 	// Node is this node, nil if it does not exist. It has its metadata only.
 	Node         *api.Node
 	Pools        []api.IPPool

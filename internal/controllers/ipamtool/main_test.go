@@ -253,7 +253,7 @@ func claim(node, cidr string, state api.AffinityState) *api.BlockAffinity {
 	r := netip.MustParsePrefix(cidr)
 	return &api.BlockAffinity{
 		Meta: api.Meta{Name: names.Affinity(node, r), Labels: names.AffinityLabels(node, api.AffinityHost, r)},
-		Spec: api.BlockAffinitySpec{State: state, Node: node, Type: api.AffinityHost, CIDR: cidr, Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: state, Node: node, Type: api.AffinityHost, CIDR: cidr},
 	}
 }
 

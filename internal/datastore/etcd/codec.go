@@ -117,7 +117,7 @@ func decodeValue(obj api.Resource, kv keyValue) (err error) {
 	case *api.BlockAffinity:
 		var v affinityValue
 		err = json.Unmarshal(kv.value, &v)
-		o.Spec.State, o.Spec.Deleted = v.State, strconv.FormatBool(v.Deleted)
+		o.Spec.State, o.Spec.Deleted = v.State, api.Mark(v.Deleted)
 	case *api.IPAMHandle:
 		var v handleValue
 		err = json.Unmarshal(kv.value, &v)

@@ -51,7 +51,7 @@ func TestCalicosForm(t *testing.T) {
 					names.LabelHostnameHash: names.HostnameHash("Node-1"), names.LabelAffinityType: "host", names.LabelIPVersion: "6",
 				}},
 				Spec: api.BlockAffinitySpec{State: api.AffinityPendingDeletion, Node: "Node-1", Type: "host",
-					CIDR: "fd00:10:244::40/122", Deleted: "false"},
+					CIDR: "fd00:10:244::40/122"},
 			},
 		},
 		{
@@ -61,7 +61,7 @@ func TestCalicosForm(t *testing.T) {
 					names.LabelHostnameHash: names.HostnameHash("load-balancer"), names.LabelAffinityType: "virtual", names.LabelIPVersion: "4",
 				}},
 				Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "load-balancer", Type: "virtual",
-					CIDR: "10.9.0.0/26", Deleted: "false"},
+					CIDR: "10.9.0.0/26"},
 			},
 		},
 		{

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"cmp"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"path/filepath"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
 // Config is how to reach an API server, and the credentials.
@@ -27,6 +30,9 @@ type Config struct {
 	CertData, KeyData []byte
 	// UserAgent names the program in the API server's audit log.
 	UserAgent string
+	// Group returns the group that the cluster keeps Calico's objects in; it may ask the API server by Lock and Served.
+	// nil means groups.V1.
+	Group func(context.Context) (groups.Group, error)
 }
 
 // kubeconfig is the part of a kubeconfig file that a CNI plugin can use. Exec and auth-provider plugins are not among

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/dialer"
@@ -32,8 +33,12 @@ const (
 )
 
 // Store is the datastore in the Kubernetes API. It implements datastore.Store.
+//
+// Which of Calico's API groups the cluster keeps its objects in it asks for with each request. Callers name kinds as
+// internal/api does.
 type Store struct {
 	client *client
+	group  func(context.Context) (groups.Group, error)
 }
 
 var _ datastore.Store = (*Store)(nil)
@@ -44,7 +49,11 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{client: c}, nil
+	s := &Store{client: c, group: cfg.Group}
+	if s.group == nil {
+		s.group = (*groups.Current)(nil).Get
+	}
+	return s, nil
 }
 
 // Connect begins to open the connection to the API server. It may be called before the first request.
@@ -60,7 +69,7 @@ func (s *Store) Close() { s.client.http.CloseIdleConnections() }
 // Get implements datastore.Store. An object that is marked deleted is deleted for good and reported as not found: its
 // deleter died between its two steps.
 func (s *Store) Get(ctx context.Context, obj api.Resource) error {
-	if err := s.client.do(ctx, request{method: http.MethodGet, path: objectPath(obj)}, obj); err != nil {
+	if err := s.send(ctx, toObject(obj), request{method: http.MethodGet}, obj); err != nil {
 		return err
 	}
 	if !api.Marked(obj) {
@@ -83,29 +92,11 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 	if opts.Host != "" {
 		selectHost(q, list.ItemType(), opts.Host)
 	}
-	r := request{method: http.MethodGet, path: collectionPath(list.ItemType(), ""), query: q}
+	r := request{method: http.MethodGet, query: q}
 	if opts.NamesOnly {
 		r.accept = acceptNames
 	}
-	return s.listPages(ctx, r, list)
-}
-
-// Served returns the plurals of the kinds that the API server has in a group and version; none if it has no such group.
-func (s *Store) Served(ctx context.Context, groupVersion string) ([]string, error) {
-	var found struct {
-		Resources []struct {
-			Name string `json:"name"`
-		} `json:"resources"`
-	}
-	err := s.client.do(ctx, request{method: http.MethodGet, path: "/apis/" + groupVersion}, &found)
-	if errors.Is(err, datastore.ErrNotFound) {
-		err = nil
-	}
-	served := []string{}
-	for _, r := range found.Resources {
-		served = append(served, r.Name)
-	}
-	return served, err
+	return s.listPages(ctx, "", r, list)
 }
 
 // Select lists the objects of a namespace, or of all, that selectors choose by labels and fields; each may be empty.
@@ -118,7 +109,7 @@ func (s *Store) Select(ctx context.Context, namespace, labels, fields string, li
 	if fields != "" {
 		q.Set("fieldSelector", fields)
 	}
-	return s.listPages(ctx, request{method: http.MethodGet, path: collectionPath(list.ItemType(), namespace), query: q}, list)
+	return s.listPages(ctx, namespace, request{method: http.MethodGet, query: q}, list)
 }
 
 // selectHost has the API server leave out what is of other hosts.
@@ -132,19 +123,20 @@ func selectHost(q url.Values, of api.Type, host string) {
 	}
 }
 
-func (s *Store) listPages(ctx context.Context, r request, list api.ResourceList) error {
+func (s *Store) listPages(ctx context.Context, namespace string, r request, list api.ResourceList) error {
+	to := target{of: list.ItemType(), namespace: namespace, all: true}
 	for {
 		var page struct {
 			Metadata api.ListMeta      `json:"metadata"`
 			Items    []json.RawMessage `json:"items"`
 		}
-		if err := s.client.do(ctx, r, &page); err != nil {
+		if err := s.send(ctx, to, r, &page); err != nil {
 			return err
 		}
 		for _, data := range page.Items {
 			item := list.NewItem()
 			if err := json.Unmarshal(data, item); err != nil {
-				return fmt.Errorf("list %s: %w", r.path, err)
+				return fmt.Errorf("list %s: %w", to.of.Plural, err)
 			}
 			list.Add(item)
 		}
@@ -157,14 +149,8 @@ func (s *Store) listPages(ctx context.Context, r request, list api.ResourceList)
 
 // Create implements datastore.Store.
 func (s *Store) Create(ctx context.Context, obj api.Resource) error {
-	m := obj.GetMeta()
-	r := request{
-		method:      http.MethodPost,
-		path:        collectionPath(obj.ResourceType(), m.Namespace),
-		contentType: contentJSON,
-		body:        manifest{obj},
-	}
-	return s.write(ctx, r, obj)
+	to := target{of: obj.ResourceType(), namespace: obj.GetMeta().Namespace, all: true}
+	return s.write(ctx, to, request{method: http.MethodPost, contentType: contentJSON, body: obj}, obj)
 }
 
 // Update implements datastore.Store. The UID that was read is a precondition too, so that an object that was deleted
@@ -173,17 +159,16 @@ func (s *Store) Update(ctx context.Context, obj api.Resource) error {
 	if obj.GetMeta().ResourceVersion == "" {
 		return fmt.Errorf("update %s: it carries no resourceVersion: read it first", describe(obj))
 	}
-	r := request{method: http.MethodPut, path: objectPath(obj), contentType: contentJSON, body: manifest{obj}}
-	return s.write(ctx, r, obj)
+	return s.write(ctx, toObject(obj), request{method: http.MethodPut, contentType: contentJSON, body: obj}, obj)
 }
 
 // write sends a request that leaves an object behind, and fills in the object's new metadata.
-func (s *Store) write(ctx context.Context, r request, obj api.Resource) error {
+func (s *Store) write(ctx context.Context, to target, r request, obj api.Resource) error {
 	r.accept = acceptMeta
 	var answer struct {
 		Meta api.Meta `json:"metadata"`
 	}
-	if err := s.client.do(ctx, r, &answer); err != nil {
+	if err := s.send(ctx, to, r, &answer); err != nil {
 		return err
 	}
 	*obj.GetMeta() = answer.Meta
@@ -200,8 +185,7 @@ func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 		"kind":          "DeleteOptions",
 		"preconditions": map[string]string{"uid": m.UID, "resourceVersion": m.ResourceVersion},
 	}
-	r := request{method: http.MethodDelete, path: objectPath(obj), contentType: contentJSON, body: body}
-	err := s.client.do(ctx, r, nil)
+	err := s.send(ctx, toObject(obj), request{method: http.MethodDelete, contentType: contentJSON, body: body}, nil)
 	if errors.Is(err, datastore.ErrNotFound) {
 		return nil
 	}
@@ -211,8 +195,7 @@ func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 // UpdateStatus replaces the object's status, by its subresource, if it still is what was read, and fills in its new
 // metadata. Where the kind has no such subresource it is ErrConflict.
 func (s *Store) UpdateStatus(ctx context.Context, obj api.Resource) error {
-	r := request{method: http.MethodPut, path: objectPath(obj) + "/status", contentType: contentJSON, body: manifest{obj}}
-	return s.write(ctx, r, obj)
+	return s.write(ctx, toStatus(obj), request{method: http.MethodPut, contentType: contentJSON, body: obj}, obj)
 }
 
 // PatchStatus sends a strategic merge patch to the object's status subresource, which may change annotations too, and
@@ -223,45 +206,27 @@ func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, 
 		m := obj.GetMeta()
 		patch.Metadata.UID, patch.Metadata.ResourceVersion = m.UID, m.ResourceVersion
 	}
-	r := request{
-		method:      http.MethodPatch,
-		path:        objectPath(obj) + "/status",
-		contentType: contentStrategicMerge,
-		body:        patch,
-	}
-	return s.write(ctx, r, obj)
+	return s.write(ctx, toStatus(obj), request{method: http.MethodPatch, contentType: contentStrategicMerge, body: patch}, obj)
 }
 
 // PatchTested sends a JSON patch (RFC 6902) to the object's status subresource, which may change annotations too. If an
 // operation cannot be applied, such as a test of a value that is another one or absent, nothing changes and the error
 // is ErrConflict. Obj says which object; it is not read and not filled.
 func (s *Store) PatchTested(ctx context.Context, obj api.Resource, ops []Operation) error {
-	r := request{
-		method:      http.MethodPatch,
-		path:        objectPath(obj) + "/status",
-		contentType: contentJSONPatch,
-		body:        ops,
-	}
-	return s.client.do(ctx, r, nil)
+	return s.send(ctx, toStatus(obj), request{method: http.MethodPatch, contentType: contentJSONPatch, body: ops}, nil)
 }
 
 // PatchPart sends a JSON patch to the object itself, guarded by the revision that was read, and fills in its new
 // metadata. It is for objects whose status is no subresource.
 func (s *Store) PatchPart(ctx context.Context, obj api.Resource, ops []Operation) error {
 	guard := Operation{Op: "test", Path: "/metadata/resourceVersion", Value: obj.GetMeta().ResourceVersion}
-	r := request{
-		method:      http.MethodPatch,
-		path:        objectPath(obj),
-		contentType: contentJSONPatch,
-		body:        append([]Operation{guard}, ops...),
-	}
-	return s.write(ctx, r, obj)
+	r := request{method: http.MethodPatch, contentType: contentJSONPatch, body: append([]Operation{guard}, ops...)}
+	return s.write(ctx, toObject(obj), r, obj)
 }
 
 // MergePatch sends a JSON merge patch (RFC 7386) of the object, and replaces the object by the answer.
 func (s *Store) MergePatch(ctx context.Context, obj api.Resource, patch any) error {
-	return s.client.do(ctx,
-		request{method: http.MethodPatch, path: objectPath(obj), contentType: "application/merge-patch+json", body: patch}, obj)
+	return s.send(ctx, toObject(obj), request{method: http.MethodPatch, contentType: "application/merge-patch+json", body: patch}, obj)
 }
 
 // Operation is one operation of a JSON patch.
@@ -290,33 +255,69 @@ type PatchMeta struct {
 	Annotations map[string]*string `json:"annotations,omitempty"`
 }
 
-// manifest encodes a resource with its apiVersion and kind, which the Go types do not carry.
-type manifest struct{ api.Resource }
-
-func (m manifest) MarshalJSON() ([]byte, error) {
-	body, err := json.Marshal(m.Resource)
-	if err != nil {
-		return nil, err
-	}
-	t := m.ResourceType()
-	head := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,`, t.APIVersion(), t.Kind)
-	return append([]byte(head), body[1:]...), nil
+// target is what a request is about: an object, a part of one, or all of a kind.
+type target struct {
+	of        api.Type
+	namespace string
+	all       bool // of the kind, in the namespace or in all
+	name      string
+	part      string // such as status
 }
 
-func collectionPath(t api.Type, namespace string) string {
-	root := "/api/" + t.Version
-	if t.Group != "" {
-		root = "/apis/" + t.Group + "/" + t.Version
-	}
-	if t.Namespaced && namespace != "" {
-		root += "/namespaces/" + url.PathEscape(namespace)
-	}
-	return root + "/" + t.Plural
-}
-
-func objectPath(obj api.Resource) string {
+func toObject(obj api.Resource) target {
 	m := obj.GetMeta()
-	return collectionPath(obj.ResourceType(), m.Namespace) + "/" + url.PathEscape(m.Name)
+	return target{of: obj.ResourceType(), namespace: m.Namespace, name: m.Name}
+}
+
+func toStatus(obj api.Resource) target {
+	to := toObject(obj)
+	to.part = "status"
+	return to
+}
+
+// path returns the target's path in a cluster that keeps Calico's objects in a group.
+func (to target) path(in groups.Group) string {
+	t := in.Type(to.of)
+	path := "/api/" + t.Version
+	if t.Group != "" {
+		path = "/apis/" + t.Group + "/" + t.Version
+	}
+	if t.Namespaced && to.namespace != "" {
+		path += "/namespaces/" + url.PathEscape(to.namespace)
+	}
+	path += "/" + t.Plural
+	if !to.all {
+		path += "/" + url.PathEscape(to.name)
+	}
+	if to.part != "" {
+		path += "/" + to.part
+	}
+	return path
+}
+
+// manifest is an object as it is sent.
+type manifest struct {
+	in  groups.Group
+	obj api.Resource
+}
+
+// MarshalJSON implements json.Marshaler.
+func (m manifest) MarshalJSON() ([]byte, error) { return m.in.Manifest(m.obj) }
+
+// send is client.do for a target, in the group that is in use. A body that is a resource is sent in its form there.
+func (s *Store) send(ctx context.Context, to target, r request, out any) error {
+	in := groups.V1
+	if to.of.Group == api.Group {
+		var err error
+		if in, err = s.group(ctx); err != nil {
+			return err
+		}
+	}
+	r.path = to.path(in)
+	if obj, ok := r.body.(api.Resource); ok {
+		r.body = manifest{in, obj}
+	}
+	return s.client.do(ctx, r, out)
 }
 
 func describe(obj api.Resource) string {

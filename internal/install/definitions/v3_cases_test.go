@@ -9,13 +9,15 @@ var takenV3 = []struct{ kind, name, spec, defaults string }{
 	{"IPPool", "a", "{cidr: 10.0.0.0/30, disabled: true, blockSize: 0}", "assignmentMode: Automatic, nodeSelector: 'all()'"},
 	{"IPPool", "a", "{cidr: 10.0.0.0/24, allowedUses: [LoadBalancer], ipipMode: Never, disableBGPExport: false}",
 		"assignmentMode: Automatic, nodeSelector: 'all()'"},
-	{"IPPool", "a", "{cidr: 10.0.0.0/24, allowedUses: [Tunnel, Workload], nodeSelector: a, namespaceSelector: ''}", "assignmentMode: Automatic"},
+	{"IPPool", "a", "{cidr: 10.0.0.0/24, allowedUses: [Tunnel, Workload], nodeSelector: a, namespaceSelector: ''}",
+		"assignmentMode: Automatic"},
 	{"IPPool", "a", "{cidr: 10.0.0.0/24, allowedUses: [Workload], nodeSelector: a, namespaceSelector: 'has(b)'}", "assignmentMode: Automatic"},
 	{"IPReservation", "a", "{reservedCIDRs: [10.0.0.1, 10.0.1.0/24]}", ""},
 	{"BlockAffinity", "a", "{cidr: 10.0.0.0/26, node: n1, state: ''}", "deleted: false"},
 	{"BlockAffinity", "a", "{cidr: 'fd00::/122', node: n1, state: pendingDeletion, type: virtual, deleted: true}", ""},
 	{"IPAMConfiguration", "default", "{}", "autoAllocateBlocks: true, strictAffinity: false, maxBlocksPerHost: 0"},
-	{"IPAMConfiguration", "default", "{autoAllocateBlocks: false, strictAffinity: true, maxBlocksPerHost: 1000000, ipCooldownSeconds: 1200}", ""},
+	{"IPAMConfiguration", "default", "{autoAllocateBlocks: false, strictAffinity: true, maxBlocksPerHost: 1000000, " +
+		"ipCooldownSeconds: 1200}", ""},
 	{"IPAMBlock", "a", "{cidr: 10.0.0.0/31, affinity: 'virtual:load-balancer', allocations: [null, 0], unallocated: [0], " +
 		"attributes: [{}], strictAffinity: false}", "sequenceNumber: 0"},
 	{"BGPConfiguration", "default", "{}", "logSeverityScreen: Info, serviceLoadBalancerAggregation: Enabled"},
@@ -39,9 +41,10 @@ var takenV3 = []struct{ kind, name, spec, defaults string }{
 		"wireguardKeepAlive: 1m25s, featureDetectOverride: 'a=true,b=false', defaultEndpointToHostAction: drop, " +
 		"logActionRateLimit: 10/second, natPortRange: '32768:65535', nftablesMode: Auto, reportingInterval: 0s}", ""},
 	{"ClusterInformation", "default", "{datastoreReady: false}", ""},
-	{"KubeControllersConfiguration", "default", "{controllers: {node: {}}}", "healthChecks: Enabled"},
-	{"KubeControllersConfiguration", "default", "{healthChecks: Disabled, logSeverityScreen: Panic, controllers: {loadBalancer: " +
-		"{assignIPs: RequestedServicesOnly}}}", ""},
+	{"KubeControllersConfiguration", "default", "{controllers: {node: {hostEndpoint: {createDefaultHostEndpoint: Never}}}}",
+		"healthChecks: Enabled, prometheusMetricsPort: 9094"},
+	{"KubeControllersConfiguration", "default", "{healthChecks: Disabled, logSeverityScreen: Panic, prometheusMetricsPort: 0, " +
+		"controllers: {loadBalancer: {assignIPs: RequestedServicesOnly}}}", ""},
 	{"CalicoNodeStatus", "a", "{node: n1, classes: [Agent, BGP, Routes], updatePeriodSeconds: 10}", ""},
 	{"Tier", "a", "{}", "defaultAction: Deny"},
 	{"Tier", "a.b", "{order: 1.5, defaultAction: Pass}", ""},
@@ -55,9 +58,10 @@ var takenV3 = []struct{ kind, name, spec, defaults string }{
 	{"StagedNetworkPolicy", "a", "{}", "tier: default, stagedAction: Set"},
 	{"StagedGlobalNetworkPolicy", "a", "{tier: b, stagedAction: Delete}", ""},
 	{"StagedKubernetesNetworkPolicy", "a", "{policyTypes: [Ingress], podSelector: {}}", "stagedAction: Set"},
-	{"NetworkSet", "a", "{nets: [10.0.0.0/8, 'fd00::/8', '::ffff:10.0.0.0/104']}", ""},
+	{"NetworkSet", "a", "{nets: [10.0.0.0/8, 'fd00::/8', '64:ff9b::10.0.0.0/104', 10.0.0.1/8]}", ""},
 	{"GlobalNetworkSet", "a", "{nets: [10.0.0.1]}", ""},
-	{"HostEndpoint", "a", "{node: n1, interfaceName: '*', ports: [{name: a, protocol: TCP, port: 80}]}", ""},
+	{"HostEndpoint", "a", "{node: n1, interfaceName: '*', ports: [{name: a, protocol: TCP, port: 80}, {name: b, protocol: 132, " +
+		"port: 80}]}", ""},
 }
 
 // refusal is an object that is refused, with words of the error.
@@ -154,10 +158,17 @@ var refusedV3 = []refusal{
 	{"Tier", "kube-baseline", "{defaultAction: Pass}", "spec.order 10000000"},
 	{"NetworkPolicy", "a", "{ingress: [{action: Allow, protocol: tcp}]}", `spec.ingress[0].protocol "tcp"`},
 	{"NetworkPolicy", "a", "{ingress: [{action: Allow, protocol: 0}]}", "spec.ingress[0].protocol 0 1"},
+	{"NetworkPolicy", "a", "{ingress: [{action: Allow, notProtocol: '6'}]}", `spec.ingress[0].notProtocol "6"`},
 	{"NetworkPolicy", "a", "{types: []}", "spec.types 1"},
 	{"NetworkPolicy", "a", "{types: [Ingress, Ingress]}", "spec.types[1] Duplicate"},
 	{"GlobalNetworkPolicy", "a", "{performanceHints: [Fast]}", `spec.performanceHints[0] "Fast"`},
 	{"StagedKubernetesNetworkPolicy", "a", "{policyTypes: []}", "spec.policyTypes 1"},
 	{"NetworkSet", "a", "{nets: [10.0.0.1, 10.0.0.1]}", "spec.nets[1] Duplicate"},
+	{"NetworkSet", "a", "{nets: [10.0.0.1, 10.0.0.400]}", "spec.nets address CIDR"},
+	{"GlobalNetworkSet", "a", "{nets: [10.0.0.0/33]}", "spec.nets address CIDR"},
+	{"HostEndpoint", "a", "{node: n1, interfaceName: '*', ports: [{name: a, protocol: ICMP, port: 1}]}",
+		`spec.ports[0].protocol "ICMP" "TCP" "UDP" "SCTP"`},
+	{"HostEndpoint", "a", "{node: n1, interfaceName: '*', ports: [{name: a, protocol: 1, port: 1}]}",
+		`spec.ports[0].protocol 1 "6" "17" "132"`},
 	{"HostEndpoint", "a", "{node: n1, expectedIPs: [10.0.0.1, 10.0.0.1]}", "spec.expectedIPs[1] Duplicate"},
 }

@@ -2,6 +2,7 @@ package definitions_test
 
 import (
 	"encoding/csv"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -208,8 +210,8 @@ func (c *v3) takes(t *testing.T) {
 	}
 }
 
-// refuses has refusedV3 and refused. All kinds of policies refuse what a NetworkPolicy does, staged ones what those that
-// are not do.
+// refuses has refusedV3 and refused. All kinds of policies refuse what a NetworkPolicy does, staged ones what those
+// that are not do.
 func (c *v3) refuses(t *testing.T) {
 	all := slices.Clone(refusedV3)
 	for _, r := range refused {
@@ -237,7 +239,16 @@ func (c *v3) refuses(t *testing.T) {
 	}
 }
 
-// keepsGolden creates objects as Calico has written them, and reads them back.
+// golden are the Go types of the golden objects.
+var golden = map[string]func() api.Resource{
+	"IPAMBlock": func() api.Resource { return &api.IPAMBlock{} }, "IPAMHandle": func() api.Resource { return &api.IPAMHandle{} },
+	"BlockAffinity": func() api.Resource { return &api.BlockAffinity{} }, "IPPool": func() api.Resource { return &api.IPPool{} },
+	"IPAMConfiguration":  func() api.Resource { return &api.IPAMConfig{} },
+	"ClusterInformation": func() api.Resource { return &api.ClusterInformation{} },
+}
+
+// keepsGolden creates objects as Calico has written them, and reads them back. Written by our Go types they are the
+// same again.
 func (c *v3) keepsGolden(t *testing.T) {
 	text, err := os.ReadFile("testdata/v3/golden.yaml")
 	errtest.Must(t, err)
@@ -253,7 +264,26 @@ func (c *v3) keepsGolden(t *testing.T) {
 		difftest.Want(t, want.GetKind(), want.Object["spec"], got.Object["spec"])
 		difftest.Want(t, want.GetKind()+" labels", want.GetLabels(), got.GetLabels())
 		difftest.Want(t, want.GetKind()+" annotations", want.GetAnnotations(), got.GetAnnotations())
+		again := c.rewrite(t, client, got)
+		difftest.Want(t, want.GetKind()+" written anew", want.Object["spec"], again.Object["spec"])
+		difftest.Want(t, want.GetKind()+" labels written anew", want.GetLabels(), again.GetLabels())
 	}
+}
+
+// rewrite reads an object by its Go type and replaces it by what that writes.
+func (c *v3) rewrite(t *testing.T, client dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	text, err := obj.MarshalJSON()
+	errtest.Must(t, err)
+	typed := golden[obj.GetKind()]()
+	errtest.Must(t, json.Unmarshal(text, typed))
+	text, err = groups.V3.Manifest(typed)
+	errtest.Must(t, err)
+	written := &unstructured.Unstructured{}
+	errtest.Must(t, written.UnmarshalJSON(text))
+	updated, err := client.Update(t.Context(), written, metav1.UpdateOptions{FieldValidation: "Strict"})
+	errtest.Must(t, err)
+	return updated
 }
 
 // refusesChanges changes what cannot change of a pool, and what can.
@@ -285,7 +315,8 @@ func (c *v3) hasStatus(t *testing.T) {
 		{"IPPool", "{cidr: 10.9.0.0/16}", condition, "{conditions: [{type: Ready, status: Yes}]}", "status.conditions[0].reason Required"},
 		{"Tier", "{}", condition, "{conditions: [{type: Ready, status: Yes}]}", "status.conditions[0].lastTransitionTime Required"},
 		{"CalicoNodeStatus", "{node: n1}", "{agent: {birdV4: {state: Ready}}}", "{agent: 1}", "status.agent integer object"},
-		{"KubeControllersConfiguration", "{controllers: {}}", "{environmentVars: {A: b}}", "{environmentVars: 1}", "status.environmentVars object"},
+		{"KubeControllersConfiguration", "{controllers: {}}", "{environmentVars: {A: b}}", "{environmentVars: 1}",
+			"status.environmentVars object"},
 	} {
 		client := c.client(t, o.kind)
 		made, err := client.Create(t.Context(), object(t, o.kind, "status", o.spec), metav1.CreateOptions{})

@@ -410,7 +410,7 @@ func (w *world) claim(node, cidr string, state api.AffinityState) {
 	w.t.Helper()
 	a := &api.BlockAffinity{
 		Meta: api.Meta{Name: node + "-nonsense"},
-		Spec: api.BlockAffinitySpec{State: state, Node: node, Type: api.AffinityHost, CIDR: cidr, Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: state, Node: node, Type: api.AffinityHost, CIDR: cidr},
 	}
 	if r, err := netip.ParsePrefix(cidr); err == nil {
 		a.Name, a.Labels = names.Affinity(node, r), names.AffinityLabels(node, api.AffinityHost, r)

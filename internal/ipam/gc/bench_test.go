@@ -38,7 +38,7 @@ func large(gone int) inventory.View {
 		v.Blocks = append(v.Blocks, b)
 		v.Affinities = append(v.Affinities, api.BlockAffinity{
 			Meta: api.Meta{Name: names.Affinity(node, cidr)},
-			Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, Type: api.AffinityHost, CIDR: cidr.String(), Deleted: "false"},
+			Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, Type: api.AffinityHost, CIDR: cidr.String()},
 		})
 	}
 	return v

@@ -17,11 +17,16 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
 // DefaultFile is where the agent writes and the plugins read. It lies in memory: after a reboot there are no facts.
 const DefaultFile = "/var/run/calico/tortie/facts.json"
+
+// GroupFile has the API group in which a plugin has found Calico's objects last: where there are no facts, the next one
+// looks there first.
+const GroupFile = "/var/run/calico/tortie/api-group"
 
 // TokenRefusedFile is touched by a plugin whose token the API server does not accept (HTTP 401). The installer watches
 // it, requests a new token at once, and removes it when the API server has accepted that.
@@ -57,6 +62,8 @@ type Facts struct {
 	AgentReady bool `json:"agentReady"`
 	// DatastoreReady is that of ClusterInformation default: false while an operator has locked the datastore.
 	DatastoreReady bool `json:"datastoreReady"`
+	// Group is the API group that the cluster keeps Calico's objects in; empty, from an older agent, is groups.V1.
+	Group groups.Group `json:"group,omitempty"`
 	// NoPolicies says that the agent enforces no NetworkPolicies: it is not to, or another engine does on this node.
 	NoPolicies bool `json:"noPolicies,omitempty"`
 	// Node is the node's name.

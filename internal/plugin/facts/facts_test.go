@@ -28,7 +28,7 @@ func sample() Facts {
 		Affinities: []Affinity{{
 			BlockAffinity: api.BlockAffinity{
 				Meta: api.Meta{Name: "node-1-10-0-0-0-26", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"}},
-				Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "node-1", CIDR: "10.0.0.0/26", Deleted: "false"},
+				Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "node-1", CIDR: "10.0.0.0/26"},
 			},
 			Free: &free,
 		}},

@@ -21,7 +21,7 @@ func openSource(ctx context.Context, env config.Env) (inventory.Source, error) {
 	if err != nil {
 		return inventory.Source{}, err
 	}
-	store, err := cluster.OpenStore(rest)
+	store, err := cluster.OpenStore(cluster.Finding(rest, cfg.APIGroup))
 	if err != nil {
 		return inventory.Source{}, err
 	}

@@ -133,8 +133,9 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 	if err != nil {
 		return controllers.Deps{}, err
 	}
+	server := cluster.Finding(rest, cfg.APIGroup)
 	deps := controllers.Deps{Config: cfg, Log: log, Identity: identity}
-	if deps.Store, err = cluster.OpenStore(rest); err != nil {
+	if deps.Store, err = cluster.OpenStore(server); err != nil {
 		return controllers.Deps{}, err
 	}
 	if cfg.Etcd {
@@ -144,23 +145,23 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 		}
 		deps.Etcd = store
 	}
-	if deps.Watch, err = cluster.NewInventory(rest, !cfg.Etcd, log); err != nil {
+	if deps.Watch, err = cluster.NewInventory(server, !cfg.Etcd, log); err != nil {
 		return controllers.Deps{}, err
 	}
 	if cfg.LoadBalancers && !cfg.Etcd {
-		if deps.LoadBalancers, err = cluster.NewLoadBalancers(rest, log); err != nil {
+		if deps.LoadBalancers, err = cluster.NewLoadBalancers(server, log); err != nil {
 			return controllers.Deps{}, err
 		}
 	}
 	if !cfg.Etcd {
-		if deps.Configurations, err = cluster.NewConfigurations(rest, log); err != nil {
+		if deps.Configurations, err = cluster.NewConfigurations(server, log); err != nil {
 			return controllers.Deps{}, err
 		}
 	}
 	if cfg.NoPolicy {
-		deps.Policies, err = cluster.NewPolicies(rest, log)
+		deps.Policies, err = cluster.NewPolicies(server, log)
 	} else {
-		if deps.PolicyFeed, err = cluster.NewPolicyFeed(rest, noNode, log); err == nil {
+		if deps.PolicyFeed, err = cluster.NewPolicyFeed(server, noNode, log); err == nil {
 			err = deps.PolicyFeed.WatchStaged()
 		}
 	}

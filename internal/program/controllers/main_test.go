@@ -118,7 +118,7 @@ func affinity(node, cidr string, state api.AffinityState) *api.BlockAffinity {
 	p := netip.MustParsePrefix(cidr)
 	return &api.BlockAffinity{
 		Meta: api.Meta{Name: names.Affinity(node, p)}, // without labels, as Calico wrote them before 3.31
-		Spec: api.BlockAffinitySpec{State: state, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: state, Node: node, CIDR: cidr, Type: api.AffinityHost},
 	}
 }
 

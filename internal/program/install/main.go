@@ -144,7 +144,7 @@ func newRecorder(cfg config.Install, log *slog.Logger) (*events.Recorder, error)
 	if err != nil {
 		return nil, err
 	}
-	store, err := cluster.OpenStore(api)
+	store, err := cluster.OpenStore(cluster.Server{Config: api})
 	if err != nil {
 		log.Info("no Events are written", "error", err)
 		return nil, nil

@@ -79,7 +79,7 @@ func create(t *testing.T, store *kubernetes.Store, objects ...api.Resource) {
 func block(node, cidr, name string) *api.BlockAffinity {
 	return &api.BlockAffinity{
 		Meta: api.Meta{Name: node + "-" + name},
-		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost},
 	}
 }
 

@@ -162,11 +162,12 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	if err != nil {
 		return agent.Deps{}, err
 	}
-	store, err := cluster.OpenStore(rest)
+	server := cluster.Finding(rest, cfg.APIGroup)
+	store, err := cluster.OpenStore(server)
 	if err != nil {
 		return agent.Deps{}, err
 	}
-	watch, err := cluster.NewWatch(rest, cfg.Nodename, cfg.Namespace, log)
+	watch, err := cluster.NewWatch(server, cfg.Nodename, cfg.Namespace, log)
 	if err != nil {
 		return agent.Deps{}, err
 	}
@@ -181,7 +182,7 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	table := nft.New(nil)
 	recorder := events.New(store, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
 	packets := guard.New(table)
-	feed, err := cluster.NewPolicyFeed(rest, cfg.Nodename, log)
+	feed, err := cluster.NewPolicyFeed(server, cfg.Nodename, log)
 	if err != nil {
 		return agent.Deps{}, err
 	}

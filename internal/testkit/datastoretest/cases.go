@@ -80,7 +80,7 @@ func (e *env) affinity(node string) *api.BlockAffinity {
 	node = node + "-" + e.id
 	return &api.BlockAffinity{
 		Meta: api.Meta{Name: names.Affinity(node, cidr), Labels: names.AffinityLabels(node, api.AffinityHost, cidr)},
-		Spec: api.BlockAffinitySpec{State: api.AffinityPending, Node: node, Type: api.AffinityHost, CIDR: cidr.String(), Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: api.AffinityPending, Node: node, Type: api.AffinityHost, CIDR: cidr.String()},
 	}
 }
 
@@ -141,7 +141,7 @@ func (e *env) mark(t *testing.T, obj api.Resource) {
 	case *api.IPAMHandle:
 		o.Spec.Deleted = true
 	case *api.BlockAffinity:
-		o.Spec.Deleted = "true"
+		o.Spec.Deleted = true
 	}
 	errtest.Must(t, e.store.Update(t.Context(), obj))
 }

@@ -18,7 +18,7 @@ func World(change func(*state.Cluster)) state.Cluster {
 	affinity := func(node, cidr string, state api.AffinityState) api.BlockAffinity {
 		return api.BlockAffinity{
 			Meta: api.Meta{Name: node + "-" + cidr},
-			Spec: api.BlockAffinitySpec{Node: node, CIDR: cidr, State: state, Type: "host", Deleted: "false"},
+			Spec: api.BlockAffinitySpec{Node: node, CIDR: cidr, State: state, Type: "host"},
 		}
 	}
 	w := state.Cluster{

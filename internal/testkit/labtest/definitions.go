@@ -28,17 +28,17 @@ import (
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 // Group returns the API group whose definitions the servers of tests have, unless a test asks for one by NewServerOf:
-// crd.projectcalico.org/v1, or projectcalico.org/v3 by the variable APIGROUP=v3. No other place decides. Any other value
-// of APIGROUP ends the test.
+// crd.projectcalico.org/v1, or projectcalico.org/v3 by the variable APIGROUP=v3. No other place decides. Any other
+// value of APIGROUP ends the test.
 func Group(t testing.TB) groups.Group {
 	t.Helper()
-	g, err := defaultGroup()
+	g, err := defaultGroup(config.OS())
 	errtest.Must(t, err)
 	return g
 }
 
-func defaultGroup() (groups.Group, error) {
-	switch name, _ := config.OS()("APIGROUP"); name {
+func defaultGroup(env config.Env) (groups.Group, error) {
+	switch name, _ := env("APIGROUP"); name {
 	case "", "v1":
 		return groups.V1, nil
 	case "v3":

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
@@ -94,7 +95,7 @@ var root = func() string {
 }()
 
 var shared = sync.OnceValues(func() (string, error) {
-	group, err := defaultGroup()
+	group, err := defaultGroup(config.OS())
 	if err != nil {
 		return "", err
 	}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -242,6 +243,31 @@ func object(t *testing.T, kind, name, spec string) *unstructured.Unstructured {
 
 func resource(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: plural}
+}
+
+func TestGroupOfServers(t *testing.T) {
+	for name, want := range map[string]groups.Group{"": groups.V1, "v1": groups.V1, "v3": groups.V3} {
+		if g, err := defaultGroup(func(string) (string, bool) { return name, true }); g != want || err != nil {
+			t.Errorf("APIGROUP=%s: %s (%v), want %s", name, g, err, want)
+		}
+	}
+	if g, err := defaultGroup(func(string) (string, bool) { return "v2", true }); !errtest.Names(err, "APIGROUP=v2 v1 v3") {
+		t.Errorf("APIGROUP=v2: %s, %v", g, err)
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", NewServerOf(t, groups.V3).Kubeconfig())
+	errtest.Must(t, err)
+	client, err := dynamic.NewForConfig(cfg)
+	errtest.Must(t, err)
+	list, err := client.Resource(definitions).List(t.Context(), metav1.ListOptions{})
+	errtest.Must(t, err)
+	for _, d := range list.Items {
+		if group, _, _ := unstructured.NestedString(d.Object, "spec", "group"); group != "projectcalico.org" {
+			t.Errorf("a server of %s has the definition %s", groups.V3, d.GetName())
+		}
+	}
+	if len(list.Items) == 0 {
+		t.Errorf("a server of %s has no definitions", groups.V3)
+	}
 }
 
 func TestServerSurvivesItsKill(t *testing.T) {

@@ -116,7 +116,7 @@ func NewPool(name, cidr string, mode api.Encapsulation) *api.IPPool {
 func NewAffinity(node, cidr string) *api.BlockAffinity {
 	return &api.BlockAffinity{
 		Meta: api.Meta{Name: node + "-" + strings.NewReplacer(".", "-", "/", "-", ":", "-").Replace(cidr)},
-		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost},
 	}
 }
 

@@ -1,0 +1,206 @@
+package groups_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+	. "github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+)
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]Group{
+		"": "", "crd.projectcalico.org/v1": V1, "projectcalico.org/v3": V3, "ProjectCalico.org/V3": V3,
+	} {
+		if got, err := Parse(text); err != nil || got != want {
+			t.Errorf("%q: %q (%v), want %q", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"v3", "projectcalico.org", "projectcalico.org/v1", " "} {
+		if got, err := Parse(text); !errtest.Names(err, text) || !errtest.Names(err, string(V1)) || !errtest.Names(err, string(V3)) {
+			t.Errorf("%q: %q (%v)", text, got, err)
+		}
+	}
+}
+
+func TestType(t *testing.T) {
+	for _, c := range []struct {
+		in   Group
+		kind api.Resource
+		want api.Type
+	}{
+		{V1, &api.IPPool{}, api.Type{Group: "crd.projectcalico.org", Version: "v1", Kind: "IPPool", Plural: "ippools"}},
+		{V3, &api.IPPool{}, api.Type{Group: "projectcalico.org", Version: "v3", Kind: "IPPool", Plural: "ippools"}},
+		{V1, &api.IPAMConfig{}, api.Type{Group: "crd.projectcalico.org", Version: "v1", Kind: "IPAMConfig", Plural: "ipamconfigs"}},
+		{V3, &api.IPAMConfig{}, api.Type{Group: "projectcalico.org", Version: "v3", Kind: "IPAMConfiguration", Plural: "ipamconfigurations"}},
+		{V3, &api.CalicoNetworkPolicy{}, api.Type{Group: "projectcalico.org", Version: "v3", Kind: "NetworkPolicy", Plural: "networkpolicies",
+			Namespaced: true}},
+		{V3, &api.Pod{}, api.Type{Version: "v1", Kind: "Pod", Plural: "pods", Namespaced: true}},
+		{V3, &api.ClusterNetworkPolicy{}, (*api.ClusterNetworkPolicy)(nil).ResourceType()},
+	} {
+		if diff := cmp.Diff(c.want, c.in.Type(c.kind.ResourceType())); diff != "" {
+			t.Errorf("%T in %s (-want +got):\n%s", c.kind, c.in, diff)
+		}
+	}
+	if a, b := V3.Plural("ipamconfigurations"), V1.Plural("ipamconfigurations"); a != "ipamconfigs" || b != "ipamconfigurations" {
+		t.Errorf("ipamconfigurations is called %q in %s, %q in %s", a, V3, b, V1)
+	}
+}
+
+// TestManifest has the forms of objects of which the two groups differ, and that what is sent is read back.
+func TestManifest(t *testing.T) {
+	affinity := &api.BlockAffinity{
+		Meta: api.Meta{Name: "n-10-0-0-0-26", ResourceVersion: "7", Labels: map[string]string{"kube": "1", "both": "kube"},
+			Annotations: map[string]string{"mine": "2",
+				"projectcalico.org/metadata": `{"labels":{"calico":"3","both":"calico"},"annotations":{"theirs":"4"}}`}},
+		Spec: api.BlockAffinitySpec{State: api.AffinityPendingDeletion, Node: "n", Type: "host", CIDR: "10.0.0.0/26", Deleted: true},
+	}
+	handle := &api.IPAMHandle{
+		Meta: api.Meta{Name: "h", Annotations: map[string]string{"projectcalico.org/metadata": "{}", "tortie.io/node": "n"}},
+		Spec: api.IPAMHandleSpec{HandleID: "H", Block: map[string]int{"10.0.0.0/26": 1}},
+	}
+	for _, c := range []struct {
+		in   Group
+		obj  api.Resource
+		want string
+	}{
+		{V1, affinity, `{"apiVersion": "crd.projectcalico.org/v1", "kind": "BlockAffinity",
+			"metadata": {"name": "n-10-0-0-0-26", "resourceVersion": "7", "labels": {"kube": "1", "both": "kube"}, "annotations": {"mine": "2",
+				"projectcalico.org/metadata":
+					"{\"labels\":{\"calico\":\"3\",\"both\":\"calico\"},\"annotations\":{\"theirs\":\"4\"}}"}},
+			"spec": {"state": "pendingDeletion", "node": "n", "type": "host", "cidr": "10.0.0.0/26", "deleted": "true"}}`},
+		{V3, affinity, `{"apiVersion": "projectcalico.org/v3", "kind": "BlockAffinity",
+			"metadata": {"name": "n-10-0-0-0-26", "resourceVersion": "7", "labels": {"kube": "1", "calico": "3", "both": "calico"},
+				"annotations": {"mine": "2", "theirs": "4"}},
+			"spec": {"state": "pendingDeletion", "node": "n", "type": "host", "cidr": "10.0.0.0/26", "deleted": true}}`},
+		{V3, handle, `{"apiVersion": "projectcalico.org/v3", "kind": "IPAMHandle", "metadata": {"name": "h", "annotations": {"tortie.io/node": "n"}},
+			"spec": {"handleID": "H", "block": {"10.0.0.0/26": 1}, "deleted": false}}`},
+		{V3, &api.IPAMConfig{Meta: api.Meta{Name: "default"}}, `{"apiVersion": "projectcalico.org/v3", "kind": "IPAMConfiguration",
+			"metadata": {"name": "default"}, "spec": {"strictAffinity": false, "autoAllocateBlocks": false}}`},
+		{V3, &api.Namespace{Meta: api.Meta{Name: "a", Annotations: map[string]string{"projectcalico.org/metadata": "{}"}}},
+			`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a", "annotations": {"projectcalico.org/metadata": "{}"}}}`},
+	} {
+		before, err := json.Marshal(c.obj)
+		errtest.Must(t, err)
+		sent, err := c.in.Manifest(c.obj)
+		errtest.Must(t, err)
+		var got, want any
+		errtest.Must(t, errors.Join(json.Unmarshal(sent, &got), json.Unmarshal([]byte(c.want), &want)))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%T in %s (-want +got):\n%s", c.obj, c.in, diff)
+		}
+		after, err := json.Marshal(c.obj)
+		errtest.Must(t, err)
+		if diff := cmp.Diff(string(before), string(after)); diff != "" {
+			t.Errorf("%T in %s has changed the object:\n%s", c.obj, c.in, diff)
+		}
+		back := api.NewLike(c.obj)
+		errtest.Must(t, json.Unmarshal(sent, back))
+		if a, ok := back.(*api.BlockAffinity); ok && a.Spec != affinity.Spec {
+			t.Errorf("in %s %+v is read back as %+v", c.in, affinity.Spec, a.Spec)
+		}
+	}
+}
+
+// TestChoose has every pair of answers. A migration to v3, a way back from it and its end pass through some of them.
+func TestChoose(t *testing.T) {
+	for _, c := range []struct {
+		v1, v3 Lock
+		want   Group
+		when   string
+	}{
+		{Absent, Absent, "", "new cluster"},
+		{Ready, Absent, V1, "cluster of v1; early definitions of v3"},
+		{Ready, Locked, V1, "an abort that has unlocked v1"},
+		{Ready, Ready, V1, "Calico's API server"},
+		{Locked, Absent, V1, "an operator's lock; the migration's lock"},
+		{Locked, Locked, V1, "the migration copies; Calico's API server over an operator's lock"},
+		{Locked, Ready, V3, "the migration has converged"},
+		{Absent, Locked, V3, "an operator's lock in a cluster of v3"},
+		{Absent, Ready, V3, "cluster of v3; the definitions of v1 are deleted"},
+	} {
+		if got := Choose(c.v1, c.v3); got != c.want {
+			t.Errorf("%s: %q, want %q", c.when, got, c.want)
+		}
+	}
+}
+
+func TestChooseNew(t *testing.T) {
+	all, aggregated := []string{"ippools", "ipamblocks"}, []string{"ippools", "profiles"}
+	for _, c := range []struct {
+		v1, v3 []string
+		want   Group
+	}{
+		{all, nil, V1}, {all, all, V1}, {all, aggregated, V1}, {nil, all, V3}, {nil, aggregated, ""}, {nil, nil, ""},
+	} {
+		if got := ChooseNew(c.v1, c.v3); got != c.want {
+			t.Errorf("v1 %v, v3 %v: %q, want %q", c.v1, c.v3, got, c.want)
+		}
+	}
+}
+
+func TestLockOf(t *testing.T) {
+	yes, no := true, false
+	for _, c := range []struct {
+		info *api.ClusterInformation
+		want Lock
+	}{
+		{nil, Absent}, {&api.ClusterInformation{}, Locked},
+		{&api.ClusterInformation{Spec: api.ClusterInformationSpec{DatastoreReady: &no}}, Locked},
+		{&api.ClusterInformation{Spec: api.ClusterInformationSpec{DatastoreReady: &yes}}, Ready},
+	} {
+		if got := LockOf(c.info); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.info, got, c.want)
+		}
+	}
+}
+
+// TestCurrent has a group that cannot be found at first, is asked for by several at once, and changes.
+func TestCurrent(t *testing.T) {
+	calls, away, begun, answer := 0, errors.New("API server away"), make(chan bool), make(chan Group)
+	c := Found(func(context.Context) (Group, error) {
+		if calls++; calls == 1 {
+			return "", away
+		}
+		close(begun)
+		return <-answer, nil
+	})
+	if g, err := c.Get(t.Context()); !errors.Is(err, away) || c.Known() != "" {
+		t.Errorf("not found: %q (%v), known %q", g, err, c.Known())
+	}
+	answers := make(chan Group)
+	for range 3 {
+		go func() {
+			g, _ := c.Get(t.Context())
+			answers <- g
+		}()
+	}
+	<-begun
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("no more time"))
+	if g, err := c.Get(ended); !errtest.Names(err, "no more time") {
+		t.Errorf("while somebody else finds it: %q (%v)", g, err)
+	}
+	answer <- V3
+	for range 3 {
+		if g := <-answers; g != V3 {
+			t.Errorf("who waited was told %q", g)
+		}
+	}
+	if calls != 2 {
+		t.Errorf("it was looked for %d times, want 2", calls)
+	}
+	c.Set(V1)
+	if g, err := c.Get(ended); err != nil || g != V1 || c.Known() != V1 {
+		t.Errorf("changed to %s: %q, %q (%v)", V1, g, c.Known(), err)
+	}
+	var none *Current
+	if g, err := none.Get(ended); err != nil || g != V1 || none.Known() != V1 {
+		t.Errorf("nil: %q (%v)", g, err)
+	}
+}

@@ -1,0 +1,102 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+// Kinds returns the plurals, as internal/api has them, of Calico's kinds that the API server has in the group in use.
+func (s *Store) Kinds(ctx context.Context) ([]string, error) {
+	in, err := s.group(ctx)
+	if err != nil {
+		return nil, err
+	}
+	served, err := s.Served(ctx, string(in))
+	for i := range served {
+		served[i] = in.Plural(served[i])
+	}
+	return served, err
+}
+
+// Lock returns what the ClusterInformation default of a group says, whichever group is in use.
+func (s *Store) Lock(ctx context.Context, in groups.Group) (groups.Lock, error) {
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	err := s.client.do(ctx, request{method: http.MethodGet, path: toObject(info).path(in)}, info)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return groups.Absent, nil
+	}
+	if err != nil {
+		return groups.Absent, err
+	}
+	return groups.LockOf(info), nil
+}
+
+// Find returns in which group the cluster keeps Calico's objects, and what its ClusterInformation says; no group and
+// groups.Absent if there is none, as in a new cluster. First, the group that is expected, is asked first: if it is ready,
+// that is the only request.
+func (s *Store) Find(ctx context.Context, first groups.Group) (groups.Group, groups.Lock, error) {
+	said := map[groups.Group]groups.Lock{}
+	for _, in := range []groups.Group{first, first.Other()} {
+		lock, err := s.Lock(ctx, in)
+		if err != nil {
+			return "", groups.Absent, err
+		}
+		if said[in] = lock; lock == groups.Ready {
+			return in, lock, nil
+		}
+	}
+	in := groups.Choose(said[groups.V1], said[groups.V3])
+	return in, said[in], nil
+}
+
+// Served returns the plurals of the kinds that the API server has in a group and version; none if it has no such group.
+func (s *Store) Served(ctx context.Context, groupVersion string) ([]string, error) {
+	var found struct {
+		Resources []struct {
+			Name string `json:"name"`
+		} `json:"resources"`
+	}
+	err := s.client.do(ctx, request{method: http.MethodGet, path: "/apis/" + groupVersion}, &found)
+	if errors.Is(err, datastore.ErrNotFound) {
+		err = nil
+	}
+	served := []string{}
+	for _, r := range found.Resources {
+		served = append(served, r.Name)
+	}
+	return served, err
+}
+
+// FindGroup returns in which group a cluster that may be a new one keeps Calico's objects, or is to keep them. One that
+// is wanted is taken if the API server has its definitions. It takes one request in a cluster of groups.V1 that is set
+// up, three in one of groups.V3, four in a new one, and one if a group is wanted.
+func (s *Store) FindGroup(ctx context.Context, wanted groups.Group) (in groups.Group, err error) {
+	ask := groups.All
+	if wanted != "" {
+		ask = []groups.Group{wanted}
+	} else if in, _, err = s.Find(ctx, groups.V1); err != nil || in == groups.V1 {
+		return in, err
+	} else if in != "" {
+		ask = []groups.Group{in} // Calico's own API server may have become ready in between
+	}
+	served := map[groups.Group][]string{}
+	for _, g := range ask {
+		if served[g], err = s.Served(ctx, string(g)); err != nil {
+			return "", err
+		}
+	}
+	switch in = groups.ChooseNew(served[groups.V1], served[groups.V3]); {
+	case in != "":
+		return in, nil
+	case wanted != "":
+		return "", fmt.Errorf("CALICO_API_GROUP is %s, and the API server has no definition of ipamblocks in it: "+
+			"install its definitions, or leave the variable empty, so that the group is found", wanted)
+	}
+	return "", fmt.Errorf("the API server has a definition of ipamblocks neither in %s nor in %s: the chart installs them", groups.V1, groups.V3)
+}
