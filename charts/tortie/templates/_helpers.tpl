@@ -16,6 +16,21 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
 {{- end }}
 
+{{/* The API groups that Calico's kinds may be in: its first one, and that of Calico 3.32 and later. The cluster has one of them, or both. Rules
+name both, since a migration changes the group while pods run. */}}
+{{- define "tortie.calicoGroups" -}}
+[crd.projectcalico.org, projectcalico.org]
+{{- end }}
+
+{{/* The only kind that has another name in each group. Call with verbs: RBAC's rules for it. */}}
+{{- define "tortie.ipamConfigRules" -}}
+{{- $rules := list }}
+{{- range $group, $plural := dict "crd.projectcalico.org" "ipamconfigs" "projectcalico.org" "ipamconfigurations" }}
+{{- $rules = append $rules (printf "- apiGroups: [%s]\n  resources: [%s]\n  verbs: [%s]" $group $plural (join ", " $)) }}
+{{- end }}
+{{- join "\n" $rules }}
+{{- end }}
+
 {{- define "tortie.image" -}}
 {{- with .Values.image }}
 {{- .repository }}{{ .digest | empty | ternary (printf ":%s" (.tag | default $.Chart.AppVersion)) (printf "@%s" .digest) }}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"testing"
 	"time"
@@ -81,6 +82,18 @@ func (s *Server) DefineClusterNetworkPolicy(t testing.TB) {
 // defineGroup creates this project's definitions of an API group.
 func defineGroup(ctx context.Context, kubeconfig string, g groups.Group) error {
 	return applyDefinitions(ctx, kubeconfig, filepath.Join(DefinitionsDir(g), "*.yaml"))
+}
+
+// Define creates this project's definitions of some kinds, by their plurals in an API group, on the server of API, beside those
+// that it has.
+func Define(t testing.TB, g groups.Group, plurals ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), definePatience)
+	defer cancel()
+	for _, plural := range plurals {
+		file := path.Dir(string(g)) + "_" + plural + ".yaml"
+		errtest.Must(t, applyDefinitions(ctx, API(t), filepath.Join(DefinitionsDir(g), file)))
+	}
 }
 
 // definePatience bounds applyDefinitions: in an emulated machine the API server takes minutes for the rules of Calico's

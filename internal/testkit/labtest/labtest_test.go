@@ -286,3 +286,19 @@ func TestServerSurvivesItsKill(t *testing.T) {
 		t.Errorf("object stored before the kill: %v", err)
 	}
 }
+
+func TestTwin(t *testing.T) {
+	for rule, want := range map[string]string{
+		"tortie-node get nodes.":                                          "tortie-node get nodes.",
+		"tortie-node list networkpolicies.networking.k8s.io":              "tortie-node list networkpolicies.networking.k8s.io",
+		"tortie-node get ipamblocks.crd.projectcalico.org":                "tortie-node get ipamblocks.crd.projectcalico.org",
+		"tortie-node get ipamblocks.projectcalico.org":                    "tortie-node get ipamblocks.crd.projectcalico.org",
+		"tortie-cni get ipamconfigurations.projectcalico.org":             "tortie-cni get ipamconfigs.crd.projectcalico.org",
+		"tortie-node patch caliconodestatuses/status.projectcalico.org":   "tortie-node patch caliconodestatuses.crd.projectcalico.org",
+		"tortie-kube-controllers update ippools/status.projectcalico.org": "tortie-kube-controllers update ippools/status.crd.projectcalico.org",
+	} {
+		if got := Twin(rule); got != want {
+			t.Errorf("%s: %s, want %s", rule, got, want)
+		}
+	}
+}

@@ -54,3 +54,19 @@ func expand(granted map[string]bool, account string, rule rbacv1.PolicyRule) {
 func (a AuditedRequest) Rule() string {
 	return fmt.Sprintf("%s %s %s.%s", a.Account, a.Verb, a.Resource, a.Group)
 }
+
+// Twin returns the permission that a test uses in place of rule: tests run on crd.projectcalico.org/v1, with this
+// project's definitions. A rule of projectcalico.org/v3 becomes that of the first group. A rule of a status that is a
+// subresource in Calico's definitions alone becomes that of the object. Any other rule is its own twin.
+func Twin(rule string) string {
+	what, ofCalico := strings.CutSuffix(rule, ".projectcalico.org")
+	what = strings.TrimSuffix(what, ".crd")
+	if !ofCalico {
+		return rule
+	}
+	what = strings.Replace(what, " ipamconfigurations", " ipamconfigs", 1)
+	for _, kind := range []string{"caliconodestatuses", "kubecontrollersconfigurations"} {
+		what = strings.Replace(what, " "+kind+"/status", " "+kind, 1)
+	}
+	return what + ".crd.projectcalico.org"
+}

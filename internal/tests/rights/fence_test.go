@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -18,14 +19,18 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
-// scene is a cluster of two nodes with a pod and a block each. The attacker has tokens of the first.
+// scene is a cluster of two nodes with a pod and a block each. The attacker has tokens of the first. Calico's objects
+// are in one of their groups.
 type scene struct {
+	group         groups.Group
 	admin         *user
 	agent, plugin *user // with tokens of node thief
 	cfg           *rest.Config
@@ -34,16 +39,51 @@ type scene struct {
 
 func newScene(t *testing.T, args ...string) *scene {
 	t.Helper()
+	return newSceneIn(t, groups.V1, args...)
+}
+
+func newSceneIn(t *testing.T, group groups.Group, args ...string) *scene {
+	t.Helper()
 	cfg := server(t, "auto", args...)
 	name := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
-	s := &scene{admin: newUser(t, cfg), cfg: cfg, thief: name + "-thief", victim: name + "-victim"}
+	s := &scene{group: group, admin: newUser(t, cfg), cfg: cfg, thief: name + "-thief", victim: name + "-victim"}
 	for _, node := range []string{s.thief, s.victim} {
 		s.admin.declare(t, node)
 		s.pod(t, node)
 	}
 	s.agent = newUser(t, labtest.OnNode(t, cfg, "tortie-node", s.thief))
 	s.plugin = newUser(t, labtest.OnNode(t, cfg, "tortie-cni", s.thief))
+	s.awaitParameters(t)
 	return s
+}
+
+// awaitParameters waits until the node's writes depend on no parameter of a policy: until admission has found the
+// definition of pools, which it looks for now and then, and has observed that the ClusterInformation of another test is
+// gone.
+func (s *scene) awaitParameters(t *testing.T) {
+	t.Helper()
+	a := s.affinity(names.Affinity(s.thief, netip.MustParsePrefix("10.98.0.0/26")), s.thief, "10.98.0.0/26")
+	meshtest.Eventually(t, func() error {
+		_, err := s.plugin.of(a).Create(t.Context(), a, metav1.CreateOptions{DryRun: dryRun})
+		return err
+	})
+}
+
+// resource returns the name that the scene's group has for a resource of the first.
+func (s *scene) resource(name string) string { return fence.In(s.group, name+"."+api.Group) }
+
+// object is object, in the scene's group.
+func (s *scene) object(t testing.TB, text string, args ...any) *unstructured.Unstructured {
+	t.Helper()
+	return in(s.group, object(t, text, args...))
+}
+
+func (s *scene) affinity(name, node, cidr string) *unstructured.Unstructured {
+	return in(s.group, affinity(name, node, cidr))
+}
+
+func (s *scene) handle(id, node string) *unstructured.Unstructured {
+	return in(s.group, handle(id, node))
 }
 
 // secret is a literal value in the environment of all pods.
@@ -109,10 +149,10 @@ func (s *scene) block(t testing.TB, n int, affinity string) *unstructured.Unstru
 	if affinity != "" {
 		spec["affinity"] = affinity
 	}
-	return &unstructured.Unstructured{Object: map[string]any{
+	return in(s.group, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock",
 		"metadata": map[string]any{"name": fmt.Sprintf("10-99-%d-0-28", n)}, "spec": spec,
-	}}
+	}})
 }
 
 // spec is the content of a block that a case changes.
@@ -158,8 +198,10 @@ func of(node string) map[string]any {
 	return map[string]any{"handle_id": "net.x", "secondary": map[string]any{"node": node}}
 }
 
-func TestBlocks(t *testing.T) {
-	s := newScene(t)
+func TestBlocks(t *testing.T) { inEachGroup(t, testBlocks) }
+
+func testBlocks(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
 	victims, thiefs := "host:"+s.victim, "host:"+s.thief
 	for n, c := range []struct {
 		name    string
@@ -319,8 +361,10 @@ func emptied(b *unstructured.Unstructured) *unstructured.Unstructured {
 	return b
 }
 
-func TestBlocksComeAndGo(t *testing.T) {
-	s := newScene(t)
+func TestBlocksComeAndGo(t *testing.T) { inEachGroup(t, testBlocksComeAndGo) }
+
+func testBlocksComeAndGo(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
 	victims, thiefs := "host:"+s.victim, "host:"+s.thief
 	only := func(b *unstructured.Unstructured) *unstructured.Unstructured {
 		emptied(b)
@@ -389,16 +433,18 @@ func with(obj *unstructured.Unstructured, field string, value any) *unstructured
 }
 
 // The name of an affinity that would be too long is shortened, and still identifies the node.
-func TestAffinityOfALongName(t *testing.T) {
+func TestAffinityOfALongName(t *testing.T) { inEachGroup(t, testAffinityOfALongName) }
+
+func testAffinityOfALongName(t *testing.T, group groups.Group) {
 	cfg := server(t, "auto")
 	admin := newUser(t, cfg)
-	long := strings.Repeat(strings.Repeat("a", 60)+".", 4)[:243] + "node"
+	long := strings.Repeat(strings.Repeat("a", 60)+".", 4)[:242] + "node" + string(group[:1])
 	admin.declare(t, long)
 	plugin := newUser(t, labtest.OnNode(t, cfg, "tortie-cni", long))
-	a := affinity(longAffinity(t, long, "10.96.255.192/26"), long, "10.96.255.192/26")
+	a := in(group, affinity(longAffinity(t, long, "10.96.255.192/26"), long, "10.96.255.192/26"))
 	_, err := plugin.of(a).Create(t.Context(), a, metav1.CreateOptions{})
 	passed(t, "its own, shortened", err)
-	b := affinity("other-10-96-255-128-26-0123456789a", long, "10.96.255.128/26")
+	b := in(group, affinity("other-10-96-255-128-26-0123456789a", long, "10.96.255.128/26"))
 	_, err = plugin.of(b).Create(t.Context(), b, metav1.CreateOptions{})
 	refused(t, "another's, shortened", err)
 }
@@ -415,25 +461,27 @@ func handle(id, node string) *unstructured.Unstructured {
 	}}
 }
 
-func TestHandles(t *testing.T) {
-	s := newScene(t)
+func TestHandles(t *testing.T) { inEachGroup(t, testHandles) }
+
+func testHandles(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
 	for _, c := range []struct {
 		name            string
 		obj             *unstructured.Unstructured
 		create, changes bool // are refused
 	}{
-		{"its own", handle("net.Own", s.thief), false, false},
-		{"the victim's", handle("net.victims", s.victim), true, true},
-		{"of a Calico node", handle("net.calicos", ""), false, false},
-		{"of its own tunnel", handle("ipip-tunnel-addr-"+s.thief, ""), false, false},
-		{"of the victim's tunnel", handle("ipip-tunnel-addr-"+s.victim, ""), true, true},
-		{"of the victim's VXLAN tunnel", handle("vxlan-tunnel-addr-"+s.victim, s.thief), true, true},
-		{"of the victim's other VXLAN tunnel", handle("vxlan-v6-tunnel-addr-"+s.victim, ""), true, true},
-		{"of its own tunnel, in capitals", handle("IPIP-tunnel-addr-"+s.thief, ""), true, false},
-		{"of its own tunnel, made by the victim", handle("ipip-tunnel-addr-"+s.thief, s.victim), true, false},
-		{"of the victim's tunnel, in capitals", handle("IPIP-tunnel-addr-"+s.victim, ""), true, true},
-		{"of the victim's tunnel, in capitals, its own", handle("vxlan-Tunnel-addr-"+s.victim, s.thief), true, true},
-		{"of the victim's WireGuard tunnel", handle("WIREGUARD-tunnel-addr-"+s.victim, s.thief), true, true},
+		{"its own", s.handle("net.Own", s.thief), false, false},
+		{"the victim's", s.handle("net.victims", s.victim), true, true},
+		{"of a Calico node", s.handle("net.calicos", ""), false, false},
+		{"of its own tunnel", s.handle("ipip-tunnel-addr-"+s.thief, ""), false, false},
+		{"of the victim's tunnel", s.handle("ipip-tunnel-addr-"+s.victim, ""), true, true},
+		{"of the victim's VXLAN tunnel", s.handle("vxlan-tunnel-addr-"+s.victim, s.thief), true, true},
+		{"of the victim's other VXLAN tunnel", s.handle("vxlan-v6-tunnel-addr-"+s.victim, ""), true, true},
+		{"of its own tunnel, in capitals", s.handle("IPIP-tunnel-addr-"+s.thief, ""), true, false},
+		{"of its own tunnel, made by the victim", s.handle("ipip-tunnel-addr-"+s.thief, s.victim), true, false},
+		{"of the victim's tunnel, in capitals", s.handle("IPIP-tunnel-addr-"+s.victim, ""), true, true},
+		{"of the victim's tunnel, in capitals, its own", s.handle("vxlan-Tunnel-addr-"+s.victim, s.thief), true, true},
+		{"of the victim's WireGuard tunnel", s.handle("WIREGUARD-tunnel-addr-"+s.victim, s.thief), true, true},
 	} {
 		_, err := s.plugin.of(c.obj).Create(t.Context(), c.obj, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		check(t, "create "+c.name, err, c.create)
@@ -452,7 +500,7 @@ func TestHandles(t *testing.T) {
 			passed(t, "clean up", s.admin.of(made).Delete(t.Context(), made.GetName(), metav1.DeleteOptions{}))
 		}
 	}
-	next := s.admin.create(t, handle("net.mine", s.thief))
+	next := s.admin.create(t, s.handle("net.mine", s.thief))
 	next.SetAnnotations(nil)
 	_, err := s.plugin.of(next).Update(t.Context(), next, metav1.UpdateOptions{})
 	refused(t, "a handle loses its owner", err)
@@ -477,18 +525,20 @@ func patch(change map[string]any) []byte {
 }
 
 // No token of a node can create, change or delete pools, even where an administrator has granted that.
-func TestPools(t *testing.T) {
-	s := newScene(t)
-	made := s.admin.create(t, object(t, `{kind: IPPool, metadata: {name: pools-test}, spec: {cidr: 10.123.0.0/16}}`))
-	refusedByRBAC(t, "create a pool", createPool(t, s.agent, "default-ipv6-ippool", "10.0.0.0/24"))
-	s.admin.create(t, object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: pools-test},
-		rules: [{apiGroups: [crd.projectcalico.org], resources: [ippools, ippools/status], verbs: ["*"]}]}`))
-	s.admin.create(t, object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: pools-test},
+func TestPools(t *testing.T) { inEachGroup(t, testPools) }
+
+func testPools(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
+	made := s.admin.create(t, s.object(t, `{kind: IPPool, metadata: {name: pools-test}, spec: {cidr: 10.123.0.0/16}}`))
+	refusedByRBAC(t, "create a pool", s.createPool(t, s.agent, "default-ipv6-ippool", "10.0.0.0/24"))
+	s.admin.create(t, s.object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: pools-test},
+		rules: [{apiGroups: [%s], resources: [ippools, ippools/status], verbs: ["*"]}]}`, path.Dir(string(group))))
+	s.admin.create(t, s.object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: pools-test},
 		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: pools-test},
 		subjects: [{kind: ServiceAccount, name: tortie-node, namespace: kube-system},
 			{kind: ServiceAccount, name: tortie-cni, namespace: kube-system}]}`))
 	meshtest.Eventually(t, func() error {
-		err := createPool(t, s.agent, "default-ipv4-ippool", "10.0.0.0/16")
+		err := s.createPool(t, s.agent, "default-ipv4-ippool", "10.0.0.0/16")
 		if err == nil || strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
 			return nil
 		}
@@ -497,7 +547,7 @@ func TestPools(t *testing.T) {
 	for account, u := range map[string]*user{"agent": s.agent, "plugins": s.plugin} {
 		for name, cidr := range map[string]string{"default-ipv4-ippool": "10.0.0.0/16",
 			"default-ipv6-ippool": "10.0.0.0/24", "mine": "fd00:9::/64"} {
-			refused(t, account+" create "+name, createPool(t, u, name, cidr))
+			refused(t, account+" create "+name, s.createPool(t, u, name, cidr))
 		}
 		next := made.DeepCopy()
 		next.Object["spec"].(map[string]any)["natOutgoing"] = true
@@ -509,27 +559,29 @@ func TestPools(t *testing.T) {
 	}
 }
 
-func createPool(t *testing.T, u *user, name, cidr string) error {
+func (s *scene) createPool(t *testing.T, u *user, name, cidr string) error {
 	t.Helper()
-	obj := object(t, `{kind: IPPool, metadata: {name: %s}, spec: {cidr: "%s"}}`, name, cidr)
+	obj := s.object(t, `{kind: IPPool, metadata: {name: %s}, spec: {cidr: "%s"}}`, name, cidr)
 	_, err := u.of(obj).Create(t.Context(), obj, metav1.CreateOptions{DryRun: dryRun})
 	return err
 }
 
 // The size of an affinity's or block's range must be the pool's block size. Otherwise a node could claim part of a
 // block that another node is about to claim.
-func TestRanges(t *testing.T) {
-	s := newScene(t)
+func TestRanges(t *testing.T) { inEachGroup(t, testRanges) }
+
+func testRanges(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
 	for _, pool := range []string{
 		`{kind: IPPool, metadata: {name: ranges-4}, spec: {cidr: 10.120.0.0/16, ipipMode: Always}}`,
 		`{kind: IPPool, metadata: {name: ranges-28}, spec: {cidr: 10.121.0.0/24, blockSize: 28}}`,
 		`{kind: IPPool, metadata: {name: ranges-6}, spec: {cidr: "fd00:120::/112"}}`,
 	} {
-		s.admin.create(t, object(t, "%s", pool))
+		s.admin.create(t, s.object(t, "%s", pool))
 	}
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	claim := func(cidr string) *unstructured.Unstructured {
-		return affinity(names.Affinity(s.thief, netip.MustParsePrefix(cidr)), s.thief, cidr)
+		return s.affinity(names.Affinity(s.thief, netip.MustParsePrefix(cidr)), s.thief, cidr)
 	}
 	meshtest.Eventually(t, func() error { // until admission has observed the last pool
 		if _, err := s.plugin.of(claim("fd00:120::/128")).Create(t.Context(), claim("fd00:120::/128"), dry); err == nil {
@@ -560,12 +612,14 @@ func TestRanges(t *testing.T) {
 }
 
 // A pool that overlaps an older one says nothing of the older one's blocks, as soon as its condition says that it does.
-func TestRangesOfAMaskedPool(t *testing.T) {
-	s := newScene(t)
-	s.admin.create(t, object(t, `{kind: IPPool, metadata: {name: masked-old}, spec: {cidr: 10.123.0.0/24, blockSize: 28}}`))
-	young := s.admin.create(t, object(t, `{kind: IPPool, metadata: {name: masked-young}, spec: {cidr: 10.123.0.0/25}}`))
+func TestRangesOfAMaskedPool(t *testing.T) { inEachGroup(t, testRangesOfAMaskedPool) }
+
+func testRangesOfAMaskedPool(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
+	s.admin.create(t, s.object(t, `{kind: IPPool, metadata: {name: masked-old}, spec: {cidr: 10.123.0.0/24, blockSize: 28}}`))
+	young := s.admin.create(t, s.object(t, `{kind: IPPool, metadata: {name: masked-young}, spec: {cidr: 10.123.0.0/25}}`))
 	claim := func(cidr string) error {
-		a := affinity(names.Affinity(s.thief, netip.MustParsePrefix(cidr)), s.thief, cidr)
+		a := s.affinity(names.Affinity(s.thief, netip.MustParsePrefix(cidr)), s.thief, cidr)
 		_, err := s.plugin.of(a).Create(t.Context(), a, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
@@ -594,8 +648,10 @@ func longAffinity(t *testing.T, node, cidr string) string {
 
 // Nodes that migrate from host-local lock the datastore meanwhile, each with its own lock, and only if the chart
 // enables it.
-func TestMigrationLocks(t *testing.T) {
-	s := newScene(t, "--set", "migrateFromHostLocal=true")
+func TestMigrationLocks(t *testing.T) { inEachGroup(t, testMigrationLocks) }
+
+func testMigrationLocks(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group, "--set", "migrateFromHostLocal=true")
 	for _, c := range []struct {
 		name             string
 		ready, willReady bool
@@ -616,7 +672,7 @@ func TestMigrationLocks(t *testing.T) {
 		{"the end while the victim has not", false, true, s.victim + "," + s.thief, s.victim, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			info := object(t,
+			info := s.object(t,
 				`{kind: ClusterInformation, metadata: {name: default, annotations: {tortie.net/upgrading-nodes: "%s"}}, spec: {datastoreReady: %v}}`,
 				c.nodes, c.ready)
 			made := s.admin.create(t, info)

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/tier"
@@ -44,8 +45,12 @@ func sized(bits int, victim string) *unstructured.Unstructured {
 // CEL limits the cost of an expression: the largest possible block stays below the limit.
 func TestLargeBlock(t *testing.T) {
 	tier.All(t)
-	s := newScene(t)
-	made := s.admin.create(t, sized(20, s.victim))
+	inEachGroup(t, testLargeBlock)
+}
+
+func testLargeBlock(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
+	made := s.admin.create(t, in(group, sized(20, s.victim)))
 	b := spec(made.Object["spec"].(map[string]any))
 	b.bump()
 	b.assign(1, "net.n", s.thief)

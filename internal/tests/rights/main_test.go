@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -34,6 +38,7 @@ var kinds = map[string]schema.GroupVersionResource{
 	"IPPool":        custom("ippools"),
 	"IPAMConfig":    custom("ipamconfigs"),
 
+	"IPAMConfiguration":   custom("ipamconfigurations"), // in the second group
 	"ClusterInformation":  custom("clusterinformations"),
 	"FelixConfiguration":  custom("felixconfigurations"),
 	"CalicoNodeStatus":    custom("caliconodestatuses"),
@@ -49,7 +54,31 @@ var kinds = map[string]schema.GroupVersionResource{
 }
 
 func custom(plural string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: plural}
+	return schema.GroupVersionResource{Group: api.Group, Version: "v1", Resource: plural}
+}
+
+// in converts an object of Calico's first group to what it is in a group, in place. Other objects stay as they are.
+func in(group groups.Group, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	gvk := obj.GroupVersionKind()
+	at := group.Type(api.Type{Group: gvk.Group, Version: gvk.Version, Kind: gvk.Kind})
+	if at.Group == gvk.Group {
+		return obj
+	}
+	obj.SetAPIVersion(at.APIVersion())
+	obj.SetKind(at.Kind)
+	unstructured.RemoveNestedField(obj.Object, "metadata", "annotations", names.AnnotationMetadata)
+	if at.Kind == "BlockAffinity" {
+		spec := obj.Object["spec"].(map[string]any)
+		spec["deleted"] = spec["deleted"] == "true"
+	}
+	return obj
+}
+
+// inEachGroup runs a test in each of Calico's groups.
+func inEachGroup(t *testing.T, test func(t *testing.T, group groups.Group)) {
+	t.Helper()
+	t.Run("v1", func(t *testing.T) { test(t, groups.V1) })
+	t.Run("v3", func(t *testing.T) { test(t, groups.V3) })
 }
 
 // object decodes one object of YAML. The default apiVersion is crd.projectcalico.org/v1.
@@ -94,6 +123,9 @@ func (u *user) of(obj *unstructured.Unstructured) dynamic.ResourceInterface {
 	if !ok {
 		panic("no resource of kind " + obj.GetKind())
 	}
+	if gv := obj.GroupVersionKind().GroupVersion(); gv.String() == string(groups.V3) {
+		kind = gv.WithResource(kind.Resource)
+	}
 	if ns := obj.GetNamespace(); ns != "" {
 		return u.any.Resource(kind).Namespace(ns)
 	}
@@ -114,6 +146,13 @@ func (u *user) create(t testing.TB, obj *unstructured.Unstructured) *unstructure
 	return made
 }
 
+// fenced are the kinds of Calico that nodes may write, and pools.
+var fenced = []string{"ipamconfigs", "blockaffinities", "ipamblocks", "ipamhandles", "ippools", "clusterinformations",
+	"felixconfigurations", "caliconodestatuses"}
+
+// defined makes their definitions of both groups on the shared server.
+var defined sync.Once
+
 // inForce is the fencing mode of the shared server. Its tests run in sequence.
 var inForce string
 
@@ -123,6 +162,10 @@ func server(t testing.TB, mode string, args ...string) (admin *rest.Config) {
 	t.Helper()
 	admin = labtest.RESTConfig(t)
 	wantRelease(t, admin)
+	defined.Do(func() {
+		labtest.Define(t, groups.V1, fenced...)
+		labtest.Define(t, groups.V3, append(fenced[1:], "ipamconfigurations")...)
+	})
 	if want := fmt.Sprint(mode, args); inForce != want {
 		labtest.FenceWith(t, admin, labtest.Chart(t, append(args, "--set", "fencing="+mode)...))
 		inForce = want

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -151,16 +152,21 @@ func (s *scene) samples(t *testing.T) (all []sample) {
 	add := func(resource string, whose fence.Whose, obj *unstructured.Unstructured) {
 		all = append(all, sample{resource, whose, s.admin.create(t, obj)})
 	}
-	const group = ".crd.projectcalico.org"
 	for i, of := range []struct {
 		whose fence.Whose
 		node  string
 	}{{fence.Own, s.thief}, {fence.Others, s.victim}} {
-		add("blockaffinities"+group, of.whose, affinity(fmt.Sprintf("%s-10-97-%d-0-26", of.node, i), of.node, fmt.Sprintf("10.97.%d.0/26", i)))
-		add("ipamblocks"+group, of.whose, s.block(t, 150+i, "host:"+of.node))
-		add("ipamhandles"+group, of.whose, handle("net.model-"+of.node, of.node))
-		add("caliconodestatuses"+group, of.whose,
-			object(t, `{kind: CalicoNodeStatus, metadata: {name: ask-%s}, spec: {node: %[1]s, classes: [Agent], updatePeriodSeconds: 10}}`, of.node))
+		add(s.resource("blockaffinities"), of.whose,
+			s.affinity(fmt.Sprintf("%s-10-97-%d-0-26", of.node, i), of.node, fmt.Sprintf("10.97.%d.0/26", i)))
+		add(s.resource("ipamblocks"), of.whose, s.block(t, 150+i, "host:"+of.node))
+		add(s.resource("ipamhandles"), of.whose, s.handle("net.model-"+of.node, of.node))
+		add(s.resource("caliconodestatuses"), of.whose,
+			s.object(t, `{kind: CalicoNodeStatus, metadata: {name: ask-%s},
+				spec: {node: %[1]s, classes: [Agent], updatePeriodSeconds: 10}}`, of.node))
+		if s.group == groups.V3 { // the chart's definitions of the first group have no such subresource
+			asked := all[len(all)-1].stored
+			all = append(all, sample{s.resource("caliconodestatuses/status"), of.whose, asked})
+		}
 		add("events", of.whose, s.event(t, "model-"+of.node, of.node))
 		for resource, kind := range map[string]schema.GroupVersionResource{"nodes/status": kinds["Node"], "pods/status": kinds["Pod"]} {
 			var at dynamic.ResourceInterface = s.admin.any.Resource(kind)
@@ -172,38 +178,37 @@ func (s *scene) samples(t *testing.T) (all []sample) {
 			all = append(all, sample{resource, of.whose, obj})
 		}
 	}
-	add("ipamblocks"+group, fence.Nobodys, s.block(t, 152, ""))
-	add("ipamhandles"+group, fence.Nobodys, handle("net.model-calico", ""))
-	add("clusterinformations"+group, fence.Cluster, object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: `+
-		`true, clusterGUID: 0123456789abcdef0123456789abcdef, clusterType: "k8s,bgp"}}`))
+	add(s.resource("ipamblocks"), fence.Nobodys, s.block(t, 152, ""))
+	add(s.resource("ipamhandles"), fence.Nobodys, s.handle("net.model-calico", ""))
+	add(s.resource("clusterinformations"), fence.Cluster, s.object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {`+
+		`datastoreReady: true, clusterGUID: 0123456789abcdef0123456789abcdef, clusterType: "k8s,bgp"}}`))
 	return all
 }
 
 // templates returns objects that do not exist yet.
 func (s *scene) templates(t *testing.T) (all []sample) {
 	t.Helper()
-	const group = ".crd.projectcalico.org"
 	for _, of := range []struct {
 		whose fence.Whose
 		node  string
 	}{{fence.Own, s.thief}, {fence.Others, s.victim}} {
 		all = append(all,
-			sample{"blockaffinities" + group, of.whose, affinity(of.node+"-10-96-0-0-26", of.node, "10.96.0.0/26")},
-			sample{"ipamblocks" + group, of.whose, emptied(s.block(t, 160, "host:"+of.node))},
-			sample{"ipamhandles" + group, of.whose, handle("net.new-"+of.node, of.node)},
-			sample{"caliconodestatuses" + group,
-				of.whose, object(t, `{kind: CalicoNodeStatus, metadata: {name: new-%s}, spec: {node: %[1]s}}`, of.node)},
+			sample{s.resource("blockaffinities"), of.whose, s.affinity(of.node+"-10-96-0-0-26", of.node, "10.96.0.0/26")},
+			sample{s.resource("ipamblocks"), of.whose, emptied(s.block(t, 160, "host:"+of.node))},
+			sample{s.resource("ipamhandles"), of.whose, s.handle("net.new-"+of.node, of.node)},
+			sample{s.resource("caliconodestatuses"),
+				of.whose, s.object(t, `{kind: CalicoNodeStatus, metadata: {name: new-%s}, spec: {node: %[1]s}}`, of.node)},
 			sample{"events", of.whose, s.event(t, "new-"+of.node, of.node)},
 		)
 	}
 	return append(all,
-		sample{"ipamblocks" + group, fence.Nobodys, emptied(s.block(t, 160, ""))},
-		sample{"ipamhandles" + group, fence.Nobodys, handle("net.new-calico", "")},
+		sample{s.resource("ipamblocks"), fence.Nobodys, emptied(s.block(t, 160, ""))},
+		sample{s.resource("ipamhandles"), fence.Nobodys, s.handle("net.new-calico", "")},
 	)
 }
 
 func (s *scene) event(t *testing.T, name, host string) *unstructured.Unstructured {
-	return object(t,
+	return s.object(t,
 		`{apiVersion: v1, kind: Event, metadata: {name: %s, namespace: default}, involvedObject: {apiVersion: v1, kind: Node, name: %s},
 		type: Warning, reason: Test, message: x, source: {component: tortie-node, host: %[2]s}, count: 1}`, name, host)
 }
@@ -283,7 +288,7 @@ func (s *scene) fields(t *testing.T, resource string) (all []change) {
 func (s *scene) schema(t *testing.T, resource string) (all []change) {
 	t.Helper()
 	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	def, err := s.admin.any.Resource(definitions).Get(t.Context(), resource, metav1.GetOptions{})
+	def, err := s.admin.any.Resource(definitions).Get(t.Context(), strings.Replace(resource, "/status", "", 1), metav1.GetOptions{})
 	errtest.Must(t, err)
 	versions, _, err := unstructured.NestedSlice(def.Object, "spec", "versions")
 	errtest.Must(t, err)
@@ -390,7 +395,10 @@ func (u *user) patch(ctx context.Context, on *sample, c change) (*unstructured.U
 	}
 	kind, sub := types.MergePatchType, []string(nil)
 	if _, name, ok := strings.Cut(on.resource, "/"); ok {
-		kind, sub = types.StrategicMergePatchType, []string{name}
+		name, _, ofCalico := strings.Cut(name, ".")
+		if sub = []string{name}; !ofCalico { // which merge by no strategy
+			kind = types.StrategicMergePatchType
+		}
 	}
 	return u.of(on.stored).Patch(ctx, on.stored.GetName(), kind, patch(body), metav1.PatchOptions{DryRun: dryRun}, sub...)
 }
@@ -457,8 +465,10 @@ func denied(err error) bool {
 
 // TestModelFields: each write of each field of each kind, on existing and new objects of each owner, is allowed if a
 // rule of the model allows it, and denied otherwise.
-func TestModelFields(t *testing.T) {
-	s := newScene(t)
+func TestModelFields(t *testing.T) { inEachGroup(t, testModelFields) }
+
+func testModelFields(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	fields := map[string][]change{}
 	for _, set := range []struct {
@@ -475,7 +485,7 @@ func TestModelFields(t *testing.T) {
 			}
 		}
 	}
-	m.done(150, 1500)
+	m.done(140, 1500)
 }
 
 func (s *scene) tryFields(t *testing.T, m *matrix, verb string, on *sample, fields []change) {
@@ -511,13 +521,15 @@ func differs(before, after *unstructured.Unstructured, path []string) bool {
 
 // TestModelDeletes: an object may be deleted by its own node, or by any node if it has no owner, but not while it holds
 // addresses of others.
-func TestModelDeletes(t *testing.T) {
-	s := newScene(t)
+func TestModelDeletes(t *testing.T) { inEachGroup(t, testModelDeletes) }
+
+func testModelDeletes(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	all := s.samples(t)
 	for i, owner := range map[int]string{170: "host:" + s.thief, 171: "", 172: "host:" + s.victim} {
 		whose := map[string]fence.Whose{"host:" + s.thief: fence.Own, "": fence.Nobodys, "host:" + s.victim: fence.Others}[owner]
-		all = append(all, sample{"ipamblocks.crd.projectcalico.org", whose, s.admin.create(t, emptied(s.block(t, i, owner)))})
+		all = append(all, sample{s.resource("ipamblocks"), whose, s.admin.create(t, emptied(s.block(t, i, owner)))})
 	}
 	for _, on := range all {
 		holds := on.stored.GetKind() == "IPAMBlock" && len(on.stored.Object["spec"].(map[string]any)["attributes"].([]any)) > 0
@@ -533,8 +545,10 @@ func TestModelDeletes(t *testing.T) {
 
 // TestModelClaims: affinities of all nodes, ranges, names, types and states; the last name is that of the node's
 // affinity to another range.
-func TestModelClaims(t *testing.T) {
-	s := newScene(t)
+func TestModelClaims(t *testing.T) { inEachGroup(t, testModelClaims) }
+
+func testModelClaims(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	ranges := []string{
 		"10.97.0.0/26", "10.97.0.0/20", "10.97.0.0/19", "10.97.0.0/32", "10.97.0.1/26", "10.97.0.0", "0.0.0.0/0", "x", "", "010.97.0.0/26",
@@ -546,7 +560,7 @@ func TestModelClaims(t *testing.T) {
 			for _, name := range []string{s.thief + suffix, s.victim + suffix, s.thief + "-x" + suffix, s.thief + "-10-97-0-64-26"} {
 				for _, kind := range []string{"", "host", "virtual"} {
 					for _, state := range []string{"pending", "confirmed", "x"} {
-						a := with(with(affinity(strings.TrimRight(name, "-"), node, cidr), "type", kind), "state", state)
+						a := with(with(s.affinity(strings.TrimRight(name, "-"), node, cidr), "type", kind), "state", state)
 						want := node == s.thief && claims(s.thief, a.GetName(), cidr) && kind != "virtual" && state != "x"
 						m.expect(fmt.Sprintf("claim %s for %s as %s, %s, %s", cidr, node, name, kind, state), want, func() error {
 							_, err := s.plugin.of(a).Create(t.Context(), a, metav1.CreateOptions{DryRun: dryRun})
@@ -568,8 +582,10 @@ func claims(node, name, text string) bool {
 }
 
 // TestModelHandles: handles of all IDs, in all cases, of all nodes.
-func TestModelHandles(t *testing.T) {
-	s := newScene(t)
+func TestModelHandles(t *testing.T) { inEachGroup(t, testModelHandles) }
+
+func testModelHandles(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	tunnels := []string{"ipip-tunnel-addr-", "vxlan-tunnel-addr-", "vxlan-v6-tunnel-addr-", "wireguard-tunnel-addr-",
 		"wireguard-v6-tunnel-addr-"}
@@ -582,7 +598,7 @@ func TestModelHandles(t *testing.T) {
 				ofTunnel := slices.ContainsFunc(tunnels, func(p string) bool { return strings.HasPrefix(lower, p) })
 				own := slices.ContainsFunc(tunnels, func(p string) bool { return id == p+s.thief })
 				for _, name := range []string{lower, lower + "-x"} {
-					h := handle(id, by)
+					h := s.handle(id, by)
 					h.SetName(name)
 					want := by != s.victim && name == lower && (!ofTunnel || own)
 					m.expect(fmt.Sprintf("handle %s of %q as %s", id, by, name), want, func() error {
@@ -623,8 +639,10 @@ func TestModelTokens(t *testing.T) {
 
 // TestModelAbsent: absent objects can be neither changed nor deleted, and objects of the cluster are created with their
 // defaults only.
-func TestModelAbsent(t *testing.T) {
-	s := newScene(t)
+func TestModelAbsent(t *testing.T) { inEachGroup(t, testModelAbsent) }
+
+func testModelAbsent(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	defaults := map[string]map[string]any{
 		"IPAMConfig":         {"strictAffinity": false, "autoAllocateBlocks": true, "maxBlocksPerHost": int64(0)},
@@ -633,7 +651,7 @@ func TestModelAbsent(t *testing.T) {
 	}
 	for kind, spec := range defaults {
 		for _, name := range []string{"default", "node." + s.victim, "Default", s.thief} {
-			obj := object(t, `{kind: %s, metadata: {name: %s}}`, kind, name)
+			obj := s.object(t, `{kind: %s, metadata: {name: %s}}`, kind, name)
 			obj.Object["spec"] = maps.Clone(spec)
 			m.expect(fmt.Sprintf("create %s %s", kind, name), name == "default", func() error {
 				_, err := s.agent.of(obj).Create(t.Context(), obj, metav1.CreateOptions{DryRun: dryRun})
@@ -647,11 +665,11 @@ func TestModelAbsent(t *testing.T) {
 				return s.agent.of(obj).Delete(t.Context(), name, metav1.DeleteOptions{DryRun: dryRun})
 			})
 		}
-		for _, c := range s.fields(t, kinds[kind].Resource+".crd.projectcalico.org") {
-			if rule := fence.Find(fence.Agent, "create", kinds[kind].Resource+".crd.projectcalico.org", fence.Cluster); known(rule, c.path) {
+		for _, c := range s.fields(t, s.resource(kinds[kind].Resource)) {
+			if rule := fence.Find(fence.Agent, "create", s.resource(kinds[kind].Resource), fence.Cluster); known(rule, c.path) {
 				continue
 			}
-			obj := object(t, `{kind: %s, metadata: {name: default}}`, kind)
+			obj := s.object(t, `{kind: %s, metadata: {name: default}}`, kind)
 			obj.Object["spec"] = maps.Clone(spec)
 			errtest.Must(t, unstructured.SetNestedField(obj.Object, c.value, c.path...))
 			if before, had := spec[c.path[len(c.path)-1]]; had && reflect.DeepEqual(before, c.value) {
@@ -659,7 +677,7 @@ func TestModelAbsent(t *testing.T) {
 			}
 			m.expect(fmt.Sprintf("create %s default: %s = %.80v", kind, c.path, c.value), false, func() error {
 				got, err := s.agent.of(obj).Create(t.Context(), obj, metav1.CreateOptions{DryRun: dryRun})
-				if err == nil && !differs(object(t, `{kind: %s, metadata: {name: default}}`, kind), got, c.path) {
+				if err == nil && !differs(s.object(t, `{kind: %s, metadata: {name: default}}`, kind), got, c.path) {
 					return errNoEffect
 				}
 				return err
@@ -694,8 +712,10 @@ func managers(on *unstructured.Unstructured, characters int, at ...string) []any
 // TestModelMetadata: the owners and finalizers that others have given to what is the node's own stay, and who has
 // written what the API server notes: a writer may say that himself, in as much text as he likes, which all agents would
 // get.
-func TestModelMetadata(t *testing.T) {
-	s := newScene(t)
+func TestModelMetadata(t *testing.T) { inEachGroup(t, testModelMetadata) }
+
+func testModelMetadata(t *testing.T, group groups.Group) {
+	s := newSceneIn(t, group)
 	m := newMatrix(t)
 	places := [][]string{{"f:metadata", "f:annotations"}, {"f:spec"}, {}, {"f:spec", "f:a", "f:b", "f:c", "f:d", "f:e", "f:f"}}
 	samples := s.samples(t)

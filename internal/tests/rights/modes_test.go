@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -28,13 +29,13 @@ const (
 	refusal answer = "is refused"
 )
 
-// claim dry-runs the creation of an affinity of a node.
-func claim(t *testing.T, as *rest.Config, node string) answer {
+// claim dry-runs the creation of an affinity of a node in one of Calico's groups.
+func claim(t *testing.T, as *rest.Config, group groups.Group, node string) answer {
 	t.Helper()
 	as = rest.CopyConfig(as)
 	said := &warnings{}
 	as.WarningHandler = said
-	u, obj := newUser(t, as), affinity(node+"-10-97-0-0-26", node, "10.97.0.0/26")
+	u, obj := newUser(t, as), in(group, affinity(node+"-10-97-0-0-26", node, "10.97.0.0/26"))
 	_, err := u.of(obj).Create(t.Context(), obj, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	switch {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "tortie fences nodes"):
@@ -72,8 +73,10 @@ func TestModes(t *testing.T) {
 					"a node's token for another's":     {bound, victim, c.victims},
 					"a token of no node":               {unbound, thief, c.unbound},
 				} {
-					if got := claim(t, try.as, try.node); got != try.want {
-						t.Errorf("%s, %s: %s; want: %s", account, what, got, try.want)
+					for _, group := range []groups.Group{groups.V1, groups.V3} {
+						if got := claim(t, try.as, group, try.node); got != try.want {
+							t.Errorf("%s, %s, %s: %s; want: %s", account, group, what, got, try.want)
+						}
 					}
 				}
 			}

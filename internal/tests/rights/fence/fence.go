@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
@@ -19,6 +20,31 @@ const (
 	Agent   = "tortie-node"
 	Plugins = "tortie-cni"
 )
+
+// In returns the name that a group has for a resource of Calico's first one, such as
+// ipamconfigurations.projectcalico.org for ipamconfigs.crd.projectcalico.org. Other resources keep their name.
+func In(g groups.Group, resource string) string {
+	plural, ofCalico := strings.CutSuffix(resource, "."+api.Group)
+	if !ofCalico {
+		return resource
+	}
+	plural, sub, _ := strings.Cut(plural, "/")
+	t := api.Type{Group: api.Group, Plural: plural}
+	if config := (*api.IPAMConfig)(nil).ResourceType(); plural == config.Plural {
+		t = config // the group may have another name for it
+	}
+	t = g.Type(t)
+	return strings.TrimSuffix(t.Plural+"/"+sub, "/") + "." + t.Group
+}
+
+// Groups returns the arguments of In for all names of a rule's resource: both groups for a kind of Calico, else one
+// argument that changes nothing.
+func Groups(resource string) []groups.Group {
+	if strings.HasSuffix(resource, "."+api.Group) {
+		return []groups.Group{groups.V1, groups.V3}
+	}
+	return []groups.Group{""}
+}
 
 // Whose is the owner of an object, as seen from a node.
 type Whose string
@@ -35,7 +61,7 @@ const (
 type Rule struct {
 	Accounts []string
 	Verbs    []string
-	Resource string // e.g. ipamblocks.crd.projectcalico.org or nodes/status
+	Resource string // e.g. nodes/status or ipamblocks.crd.projectcalico.org, which stands for both groups
 	Whose    Whose
 	// Namespace limits the RBAC permission to one namespace; empty: no limit.
 	Namespace string
@@ -48,6 +74,8 @@ type Rule struct {
 // Field is a field that may be written.
 type Field struct {
 	Path []string
+	// Only is the only group that has this field, or these values of it; empty: both.
+	Only groups.Group
 	// Condition restricts its values; it is prose for docs/fence.csv.
 	Condition string
 	// Good are values that a write may set, Bad are examples of others. In texts, {thief} is the node of the token and
@@ -76,17 +104,18 @@ func texts(all ...string) []any {
 }
 
 var (
-	metadata = Field{Path: annotation(names.AnnotationMetadata), Condition: "at most 1,024 characters",
+	metadata = Field{Path: annotation(names.AnnotationMetadata), Only: groups.V1, Condition: "at most 1,024 characters",
 		Good: texts("{}", `{"labels":{}}`), Bad: texts(long)}
 
 	affinityFields = []Field{
 		{Path: at("spec.state"), Condition: "pending, confirmed or pendingDeletion", Good: texts("pending", "confirmed", "pendingDeletion"),
 			Bad: texts("", "x", long)},
 		{Path: at("spec.type"), Condition: "host or empty", Good: texts("", "host"), Bad: texts("virtual", "x")},
-		{Path: at("spec.deleted"), Condition: "false or empty", Good: texts("", "false"), Bad: texts("true", "x")},
-		{Path: label(names.LabelHostnameHash), Good: texts("x")},
-		{Path: label(names.LabelAffinityType), Good: texts("host")},
-		{Path: label(names.LabelIPVersion), Good: texts("4")},
+		{Path: at("spec.deleted"), Only: groups.V1, Condition: "false or empty", Good: texts("", "false"), Bad: texts("true", "x")},
+		{Path: at("spec.deleted"), Only: groups.V3, Condition: "false", Good: []any{false}, Bad: []any{true, "true", "false"}},
+		{Path: label(names.LabelHostnameHash), Condition: "52 characters of base32", Good: texts(names.HostnameHash("x")), Bad: texts("x", "")},
+		{Path: label(names.LabelAffinityType), Condition: "host", Good: texts("host"), Bad: texts("virtual", "x", "")},
+		{Path: label(names.LabelIPVersion), Condition: "of the range", Good: texts("4"), Bad: texts("6", "x", "")},
 		metadata,
 	}
 
@@ -167,10 +196,12 @@ var (
 
 	eventFields = []Field{
 		{Path: at("involvedObject"),
-			Condition: "a Node or an object of crd.projectcalico.org/v1: its apiVersion, kind, name and uid, of at most 253 characters each",
+			Condition: "a Node or an object of Calico's groups: its apiVersion, kind, name and uid, of at most 253 characters each",
 			Good: []any{
 				node("{victim}"), map[string]any{"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "name": "x", "uid": "1"},
+				map[string]any{"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "name": "x", "uid": "1"},
 			}, Bad: []any{
+				map[string]any{"apiVersion": "projectcalico.org/v1", "kind": "IPPool", "name": "x", "uid": "1"},
 				map[string]any{"apiVersion": "v1", "kind": "Secret", "name": "x"},
 				map[string]any{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "x"}, node(long),
 				map[string]any{"apiVersion": "v1", "kind": "Node", "name": "x", "fieldPath": "x"},
@@ -253,6 +284,9 @@ var Rules = []Rule{
 	{Accounts: []string{Agent}, Verbs: verbs("patch"), Resource: "caliconodestatuses.crd.projectcalico.org", Whose: Own,
 		Fields:    []Field{{Path: at("status"), Good: []any{map[string]any{"lastUpdated": "2026-01-02T03:04:05Z"}}}},
 		Condition: "questions to its node"},
+	{Accounts: []string{Agent}, Verbs: verbs("patch"), Resource: "caliconodestatuses/status.crd.projectcalico.org", Whose: Own,
+		Fields:    []Field{{Path: at("status"), Good: []any{map[string]any{"lastUpdated": "2026-01-02T03:04:05Z"}}}},
+		Condition: "the same, where the status is a subresource"},
 	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "events", Whose: Own, Namespace: "default", Fields: eventFields,
 		Condition: "in namespace default; source.host is the node, source.component is tortie-node or tortie-install"},
 	{Accounts: []string{Agent}, Verbs: verbs("patch"), Resource: "events", Whose: Own, Namespace: "default", Fields: []Field{
@@ -283,30 +317,44 @@ func Granted(namespace string) map[string]bool {
 		}
 		for _, account := range r.Accounts {
 			for _, verb := range r.Verbs {
-				all[account+" "+verb+" "+r.Resource] = true
+				for _, group := range Groups(r.Resource) {
+					all[account+" "+verb+" "+In(group, r.Resource)] = true
+				}
 			}
 		}
 	}
 	return all
 }
 
-// Find returns the rule that allows a request, or nil.
+// Find returns the rule that allows a request, or nil. The resource has the name of either group; the rule has the
+// fields of that group.
 func Find(account, verb, resource string, whose Whose) *Rule {
-	i := slices.IndexFunc(Rules, func(r Rule) bool {
-		return r.Resource == resource && r.Whose == whose && slices.Contains(r.Accounts, account) && slices.Contains(r.Verbs, verb)
-	})
-	if i < 0 {
-		return nil
+	for _, r := range Rules {
+		for _, group := range Groups(r.Resource) {
+			if In(group, r.Resource) == resource && r.Whose == whose && slices.Contains(r.Accounts, account) && slices.Contains(r.Verbs, verb) {
+				r.Fields = slices.DeleteFunc(slices.Clone(r.Fields), func(f Field) bool { return f.Only != "" && f.Only != group })
+				return &r
+			}
+		}
 	}
-	return &Rules[i]
+	return nil
+}
+
+// plurals returns the name of a resource without its group, and where the groups have different names, both.
+func plurals(resource string) string {
+	var all []string
+	for _, g := range Groups(resource) {
+		name, _, _ := strings.Cut(In(g, resource), ".")
+		all = append(all, name)
+	}
+	return strings.Join(slices.Compact(all), " or ")
 }
 
 // Rows returns the rules as a table with a head.
 func Rows() [][]string {
 	rows := [][]string{{"Object", "Whose", "Verbs", "By", "Condition", "Fields"}}
 	for _, r := range Rules {
-		resource, _, _ := strings.Cut(r.Resource, ".")
-		rows = append(rows, []string{resource, string(r.Whose), strings.Join(r.Verbs, ", "), by(r.Accounts), r.Condition, r.fields()})
+		rows = append(rows, []string{plurals(r.Resource), string(r.Whose), strings.Join(r.Verbs, ", "), by(r.Accounts), r.Condition, r.fields()})
 	}
 	return rows
 }
@@ -324,6 +372,9 @@ func (r *Rule) fields() string {
 	var all []string
 	for _, f := range r.Fields {
 		text := f.name()
+		if f.Only != "" {
+			text += " in " + string(f.Only)
+		}
 		if f.Condition != "" {
 			text += " (" + f.Condition + ")"
 		}

@@ -1,12 +1,16 @@
 package fence
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
 
 // Read allows an account to read a resource. Reads without an entry are denied.
 type Read struct {
 	Account   string
 	Verbs     []string
-	Resources []string
+	Resources []string // those of Calico by their names in the first group, for both
 	// Namespace and Name limit the permission to one namespace and one object; empty: no limit.
 	Namespace, Name string
 	// Value is the chart's value that grants the permission; empty: always granted.
@@ -19,13 +23,14 @@ type Read struct {
 var Reads = []Read{
 	{Account: Agent, Verbs: verbs("get", "list", "watch"), Resources: of("", "nodes"), What: "all Nodes, whole"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of("", "namespaces"), What: "their labels and annotations choose pools"},
-	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of(calico, "ippools", "ipreservations", "bgpconfigurations", "bgppeers",
+	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of(api.Group, "ippools", "ipreservations", "bgpconfigurations", "bgppeers",
 		"bgpfilters", "felixconfigurations"), What: "settings"},
 	{Account: Agent, Verbs: verbs("get", "list", "watch"),
-		Resources: of(calico, "blockaffinities", "ipamconfigs", "clusterinformations", "caliconodestatuses"), What: "owners of blocks; settings"},
-	{Account: Agent, Verbs: verbs("get", "list"), Resources: of(calico, "ipamblocks"),
+		Resources: of(api.Group, "blockaffinities", "ipamconfigs", "clusterinformations", "caliconodestatuses"),
+		What:      "owners of blocks; settings"},
+	{Account: Agent, Verbs: verbs("get", "list"), Resources: of(api.Group, "ipamblocks"),
 		What: "holders of addresses: all pods' names and nodes"},
-	{Account: Agent, Verbs: verbs("get"), Resources: of(calico, "ipamhandles"), What: "holders of addresses"},
+	{Account: Agent, Verbs: verbs("get"), Resources: of(api.Group, "ipamhandles"), What: "holders of addresses"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: []string{"services", "endpointslices.discovery.k8s.io"},
 		Value: "bgp.advertiseServices",
 		What:  "while BGPConfiguration announces their addresses"},
@@ -39,25 +44,23 @@ var Reads = []Read{
 		Resources: []string{"networkpolicies.networking.k8s.io", "clusternetworkpolicies.policy.networking.k8s.io"}, Value: "policy.enabled",
 		What: "the policies to enforce: which connections are open"},
 	{Account: Agent, Verbs: verbs("list", "watch"),
-		Resources: of(calico, "networkpolicies", "globalnetworkpolicies", "tiers", "networksets", "globalnetworksets", "hostendpoints"),
+		Resources: of(api.Group, "networkpolicies", "globalnetworkpolicies", "tiers", "networksets", "globalnetworksets", "hostendpoints"),
 		Value:     "policy.enabled", What: "the same in Calico's kinds"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: []string{"serviceaccounts", "endpointslices.discovery.k8s.io"},
 		Value: "policy.enabled",
 		What:  "read while one of Calico's policies names any"},
 	{Account: Agent, Verbs: verbs("list", "watch"),
-		Resources: of(calico, "stagednetworkpolicies", "stagedglobalnetworkpolicies", "stagedkubernetesnetworkpolicies"),
+		Resources: of(api.Group, "stagednetworkpolicies", "stagedglobalnetworkpolicies", "stagedkubernetesnetworkpolicies"),
 		Value:     "policy.flows.enabled", What: "staged policies, for flow records"},
 	{Account: Agent, Verbs: verbs("list"), Resources: of("", "pods"), Value: "migrateFromHostLocal",
 		What: "owners of addresses of host-local: all pods, whole"},
 	{Account: Plugins, Verbs: verbs("get"), Resources: of("", "pods", "namespaces", "nodes"),
 		What: "any pod by its name, whole; annotations of pod and namespace choose its address"},
 	{Account: Plugins, Verbs: verbs("get", "list"),
-		Resources: of(calico, "blockaffinities", "ipamblocks", "ipamhandles"), What: "as the agent"},
-	{Account: Plugins, Verbs: verbs("list"), Resources: of(calico, "ippools", "ipreservations"), What: "settings"},
-	{Account: Plugins, Verbs: verbs("get"), Resources: of(calico, "ipamconfigs", "clusterinformations"), What: "settings"},
+		Resources: of(api.Group, "blockaffinities", "ipamblocks", "ipamhandles"), What: "as the agent"},
+	{Account: Plugins, Verbs: verbs("list"), Resources: of(api.Group, "ippools", "ipreservations"), What: "settings"},
+	{Account: Plugins, Verbs: verbs("get"), Resources: of(api.Group, "ipamconfigs", "clusterinformations"), What: "settings"},
 }
-
-const calico = "crd.projectcalico.org"
 
 // of returns resource names with their group.
 func of(group string, names ...string) []string {
@@ -77,7 +80,9 @@ func Readable(namespace string, on func(value string) bool) map[string]bool {
 		}
 		for _, verb := range r.Verbs {
 			for _, resource := range r.Resources {
-				all[r.Account+" "+verb+" "+resource] = true
+				for _, group := range Groups(resource) {
+					all[r.Account+" "+verb+" "+In(group, resource)] = true
+				}
 			}
 		}
 	}
@@ -90,7 +95,7 @@ func ReadRows() [][]string {
 	for _, r := range Reads {
 		names := make([]string, len(r.Resources))
 		for i, name := range r.Resources {
-			names[i], _, _ = strings.Cut(name, ".")
+			names[i] = plurals(name)
 		}
 		rows = append(rows, []string{by([]string{r.Account}), strings.Join(r.Verbs, ", "), strings.Join(names, ", "), r.Name, r.Value, r.What})
 	}
