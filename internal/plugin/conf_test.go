@@ -120,8 +120,8 @@ func TestConfBadValues(t *testing.T) {
 		{"name", `"a b"`, types.ErrInvalidNetworkConfig, []string{"name", `"a b"`, "letters"}},
 		{"datastore_type", `"etcd"`, types.ErrInvalidNetworkConfig, []string{"datastore_type", `"etcd"`, "kubernetes or etcdv3"}},
 		{"datastore_type", `"etcdv3"`, types.ErrInvalidNetworkConfig, []string{"etcd_endpoints", "is empty", "ETCD_ENDPOINTS"}},
-		{"calico_api_group", `"Projectcalico.org/v3"`, types.ErrInvalidNetworkConfig,
-			[]string{"calico_api_group", `"Projectcalico.org/v3"`, "crd.projectcalico.org/v1"}},
+		{"calico_api_group", `"projectcalico.org/v1"`, types.ErrInvalidNetworkConfig,
+			[]string{"calico_api_group", `"projectcalico.org/v1"`, "crd.projectcalico.org/v1 or projectcalico.org/v3"}},
 		{"device_type", `"ipvlan"`, types.ErrInvalidNetworkConfig, []string{"device_type", `"ipvlan"`, "veth or netkit"}},
 		{"dataplane_options", `{"type":"grpc"}`, types.ErrInvalidNetworkConfig, []string{"dataplane_options.type", `"grpc"`, "remove the key"}},
 		{"readiness_gates", `["http://a/","10.0.0.1"]`, types.ErrInvalidNetworkConfig,
@@ -317,7 +317,7 @@ func TestConfOfOtherPlugins(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for _, key := range []string{"name", "datastore_type", "calico_api_group"} {
-		value := map[string]string{"calico_api_group": `"projectcalico.org/v3"`}[key]
+		value := map[string]string{"calico_api_group": `"projectcalico.org/v1"`}[key]
 		if value == "" {
 			value = `"a b"`
 		}

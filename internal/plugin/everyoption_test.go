@@ -43,7 +43,7 @@ var optionCases = map[string]func(*testing.T, *world){
 		w.newPod(t, "web").addWith(t, "datastore_type", "kubernetes").ok(t)
 	},
 	"calico_api_group": func(t *testing.T, w *world) {
-		w.refused(t, "calico_api_group", "projectcalico.org/v3", `"projectcalico.org/v3"`, "crd.projectcalico.org/v1")
+		w.refused(t, "calico_api_group", "projectcalico.org/v1", `"projectcalico.org/v1"`, "crd.projectcalico.org/v1 or projectcalico.org/v3")
 		w.newPod(t, "web").addWith(t, "calico_api_group", "crd.projectcalico.org/v1").ok(t)
 	},
 	"nodename": func(t *testing.T, w *world) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -61,14 +62,19 @@ func rememberedGroup() groups.Group {
 }
 
 func rememberGroup(log *slog.Logger, in groups.Group) {
-	if _, err := hostfile.Replace(facts.GroupFile, []byte(in+"\n"), 0o644); err != nil {
+	err := hostfile.MkdirAll(filepath.Dir(facts.GroupFile), 0o755)
+	if err == nil {
+		_, err = hostfile.Replace(facts.GroupFile, []byte(in+"\n"), 0o644)
+	}
+	if err != nil {
 		log.Debug("the next plugin will have to look for the API group of Calico's objects, too", "why", err)
 	}
 }
 
 var (
 	// errNoInformation: the cluster has not been set up.
-	errNoInformation = fmt.Errorf("%w: there is no ClusterInformation default: tortie-node creates it at its first start", errDatastoreNotReady)
+	errNoInformation = fmt.Errorf("%w: there is no ClusterInformation default: tortie-node creates it at its first start",
+		errDatastoreNotReady)
 	// errMoved: what an earlier plugin has found holds no more.
 	errMoved = fmt.Errorf("%w: Calico's objects are now in another API group", errDatastoreNotReady)
 )

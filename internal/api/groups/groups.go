@@ -49,13 +49,13 @@ func Parse(text string) (Group, error) {
 }
 
 // Type returns where a kind is in a cluster that keeps Calico's objects in the group. Kinds that are not Calico's are
-// where they are.
+// where they are. A type may have a kind alone, or a plural.
 func (g Group) Type(t api.Type) api.Type {
 	if t.Group != api.Group || g != V3 {
 		return t
 	}
 	t.Group, t.Version, _ = strings.Cut(string(V3), "/")
-	if t.Plural == configsV1 {
+	if t.Kind == "IPAMConfig" || t.Plural == configsV1 {
 		t.Kind, t.Plural = "IPAMConfiguration", configsV3
 	}
 	return t

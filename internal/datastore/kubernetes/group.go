@@ -39,11 +39,15 @@ func (s *Store) Lock(ctx context.Context, in groups.Group) (groups.Lock, error) 
 
 // Find returns in which group the cluster keeps Calico's objects, and what its ClusterInformation says; no group and
 // groups.Absent if there is none, as in a new cluster. First, the group that is expected, is asked first: if it is ready,
-// that is the only request.
+// that is the only request. Who may not read that of the other group, as with the rights of an earlier release, is told
+// that there is none, unless first has none either.
 func (s *Store) Find(ctx context.Context, first groups.Group) (groups.Group, groups.Lock, error) {
 	said := map[groups.Group]groups.Lock{}
 	for _, in := range []groups.Group{first, first.Other()} {
 		lock, err := s.Lock(ctx, in)
+		if errors.Is(err, datastore.ErrUnauthorized) && said[first] != groups.Absent {
+			err = nil
+		}
 		if err != nil {
 			return "", groups.Absent, err
 		}
@@ -98,5 +102,6 @@ func (s *Store) FindGroup(ctx context.Context, wanted groups.Group) (in groups.G
 		return "", fmt.Errorf("CALICO_API_GROUP is %s, and the API server has no definition of ipamblocks in it: "+
 			"install its definitions, or leave the variable empty, so that the group is found", wanted)
 	}
-	return "", fmt.Errorf("the API server has a definition of ipamblocks neither in %s nor in %s: the chart installs them", groups.V1, groups.V3)
+	return "", fmt.Errorf("the API server has a definition of ipamblocks neither in %s nor in %s: the chart installs them",
+		groups.V1, groups.V3)
 }

@@ -1,0 +1,34 @@
+package labtest
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+)
+
+// KindOf returns where the servers of tests have a kind of Calico's, by its plural in crd.projectcalico.org/v1.
+func KindOf(t testing.TB, plural string) schema.GroupVersionResource {
+	t.Helper()
+	of := Group(t).Type(api.Type{Group: api.Group, Version: "v1", Plural: plural})
+	return schema.GroupVersionResource{Group: of.Group, Version: of.Version, Resource: of.Plural}
+}
+
+// InGroup gives an object that is written for crd.projectcalico.org/v1 the form that it has on the servers of tests. Any
+// other object stays as it is.
+func InGroup(t testing.TB, obj *unstructured.Unstructured) {
+	t.Helper()
+	in := Group(t)
+	if in == groups.V1 || obj.GetAPIVersion() != string(groups.V1) {
+		return
+	}
+	of := in.Type(api.Type{Group: api.Group, Version: "v1", Kind: obj.GetKind()})
+	obj.SetAPIVersion(of.APIVersion())
+	obj.SetKind(of.Kind)
+	if text, ok, _ := unstructured.NestedString(obj.Object, "spec", "deleted"); ok {
+		_ = unstructured.SetNestedField(obj.Object, text == "true", "spec", "deleted")
+	}
+}
