@@ -43,7 +43,10 @@ func TestTypes(t *testing.T) {
 		{(*WorkloadEndpoint)(nil), "projectcalico.org/v3", "workloadendpoints", true},
 		{(*Profile)(nil), "projectcalico.org/v3", "profiles", false},
 		{(*NetworkPolicy)(nil), "networking.k8s.io/v1", "networkpolicies", true},
-		{(*ClusterNetworkPolicy)(nil), "policy.networking.k8s.io/v1alpha2", "clusternetworkpolicies", false},
+		{(*ClusterNetworkPolicy)(nil), "policy.networking.k8s.io/v1beta1", "clusternetworkpolicies", false},
+		{&ClusterNetworkPolicy{APIVersion: "policy.networking.k8s.io/v1alpha2"},
+			"policy.networking.k8s.io/v1alpha2", "clusternetworkpolicies", false},
+		{&ClusterNetworkPolicy{APIVersion: "policy.networking.k8s.io/v1"}, "policy.networking.k8s.io/v1beta1", "clusternetworkpolicies", false},
 	} {
 		got := c.obj.ResourceType()
 		if got.APIVersion() != c.apiVersion || got.Plural != c.plural || got.Namespaced != c.namespaced {

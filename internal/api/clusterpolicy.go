@@ -1,9 +1,14 @@
 package api
 
+import "encoding/json"
+
 // ClusterNetworkPolicy is the part of a ClusterNetworkPolicy of Kubernetes' network policy group that this project
 // reads. Fields of later versions are lost on reading, so that what must have a field and has none, such as a peer, is
 // one of a kind that is not known.
 type ClusterNetworkPolicy struct {
+	// APIVersion is the group and version in which the object was read, or "" of an object that was made here.
+	APIVersion string `json:"apiVersion,omitempty"`
+
 	Meta `json:"metadata"`
 	Spec ClusterNetworkPolicySpec `json:"spec"`
 }
@@ -24,6 +29,11 @@ type ClusterNetworkPolicySpec struct {
 // Salvage reads of an object that json.Unmarshal refuses because of cause which pods the policy is about, and at which
 // place. What of these cannot be read either is left empty. It leaves metadata alone.
 func (p *ClusterNetworkPolicy) Salvage(data []byte, cause error) {
+	var only struct {
+		APIVersion string `json:"apiVersion"`
+	}
+	_ = json.Unmarshal(data, &only) // it could be read as JSON before
+	p.APIVersion = only.APIVersion
 	p.Spec = ClusterNetworkPolicySpec{
 		Tier:       specOf[struct{ Tier string }](data).Tier,
 		Priority:   specOf[struct{ Priority int32 }](data).Priority,
@@ -107,7 +117,24 @@ type ClusterNetworkPolicyPortRange struct {
 	End   int32 `json:"end"`
 }
 
-// ResourceType implements Resource.
-func (*ClusterNetworkPolicy) ResourceType() Type {
-	return Type{Group: "policy.networking.k8s.io", Version: "v1alpha2", Kind: "ClusterNetworkPolicy", Plural: "clusternetworkpolicies"}
+// Types implements Versioned. The fields are the same in all versions.
+func (*ClusterNetworkPolicy) Types() []Type {
+	of := Type{Group: "policy.networking.k8s.io", Kind: "ClusterNetworkPolicy", Plural: "clusternetworkpolicies"}
+	beta, alpha := of, of
+	beta.Version, alpha.Version = "v1beta1", "v1alpha2" // since releases v0.3 and v0.2 of Kubernetes' network-policy-api
+	return []Type{beta, alpha}
+}
+
+// ResourceType implements Resource. The version is the one in which the object was read; it is the preferred one of
+// an object that was made here, and of a nil pointer.
+func (p *ClusterNetworkPolicy) ResourceType() Type {
+	types := p.Types()
+	if p != nil {
+		for _, t := range types {
+			if t.APIVersion() == p.APIVersion {
+				return t
+			}
+		}
+	}
+	return types[0]
 }

@@ -55,6 +55,15 @@ type Resource interface {
 	ResourceType() Type
 }
 
+// Versioned is a kind that API servers serve in one or more of several versions. This project reads the same fields in
+// all of them.
+type Versioned interface {
+	Resource
+	// Types are the kind's versions, the preferred one first. They differ in Version alone, and there is at least one.
+	// Types may be called on a nil pointer.
+	Types() []Type
+}
+
 // Deletable is a resource that Calico deletes in two steps on the Kubernetes datastore: first it is marked, then
 // removed. A reader of a marked object finishes the deletion and treats the object as absent. This project removes in
 // one step.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
@@ -80,9 +81,12 @@ func missingOf[T any](known map[string]bool, list []*object[T]) int {
 }
 
 // listAgain lists the names of a source's objects at the most recent revision.
-func listAgain[T any](src *source[T], client *clients) func(context.Context) ([]*object[T], error) {
+func listAgain[T any](src *source[T], asked *versions) func(context.Context) ([]*object[T], error) {
 	return func(ctx context.Context) ([]*object[T], error) {
-		list, err := src.request(client, metav1.ListOptions{}, asPartialList).SetHeader("Accept", asPartialList).Do(ctx).Get()
+		asked.begin()
+		list, err := inServed(ctx, asked, func(client *clients) (runtime.Object, error) {
+			return src.request(client, metav1.ListOptions{}, asPartialList).SetHeader("Accept", asPartialList).Do(ctx).Get()
+		})
 		if src.optional && missing(err) {
 			return nil, nil
 		}

@@ -32,7 +32,8 @@ const (
 	atOnce = 3
 	// quiet is how long after a request the next one is no repetition: watches of what never changes end without a result.
 	quiet = time.Minute
-	// absentFirst and absentPause bound the pause between looks for a definition that is not installed; it doubles. A
+	// absentFirst and absentPause bound the pause between looks for a definition that is not installed, or that serves no
+	// version of the kind that this program knows; it doubles. A
 	// definition that was installed is looked for every absentRetry first, and counts as removed after absentDoubt.
 	absentFirst, absentPause = 15 * time.Second, 2 * time.Minute
 	absentDoubt              = time.Minute
@@ -41,8 +42,8 @@ const (
 
 // source is where the objects of one kind come from, and what of them is kept.
 type source[T any] struct {
-	name string // in logs, and among the streams
-	of   api.Type
+	name string   // in logs, and among the streams
+	of   api.Type // its version does not matter if the kind is Versioned
 	// partial: metadata only.
 	partial bool
 	// namespace and object, if not empty, narrow the source to one object.
@@ -83,7 +84,7 @@ type follower struct {
 
 // follow prepares to fill an object store from a source.
 func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, error) {
-	client, err := newClients[T](w.server, w.http, src.of)
+	asked, err := newVersions[T](w, &src)
 	if err != nil {
 		return nil, err
 	}
@@ -96,13 +97,16 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 	backoff := &kwait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
 	var store cache.ReflectorStore = into
 	if src.doubtful {
-		store = &doubtfulStore[T]{objectStore: into, by: f, again: listAgain(&src, client),
+		store = &doubtfulStore[T]{objectStore: into, by: f, again: listAgain(&src, asked),
 			pause: wait.Backoff{First: firstDoubt, Most: mostDoubt}}
 	}
-	r := cache.NewReflectorWithOptions(listWatch(w, src, client, f), nil, store,
+	r := cache.NewReflectorWithOptions(listWatch(w, src, asked, f), nil, store,
 		cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
 	r.WatchListPageSize = src.pages
-	f.listAndWatch = r.ListAndWatchWithContext
+	f.listAndWatch = func(ctx context.Context) error {
+		asked.begin()
+		return r.ListAndWatchWithContext(ctx)
+	}
 	if src.of.Group == api.Group {
 		f.group = w.server.Group
 	}
@@ -113,11 +117,13 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 }
 
 // listWatch are a source's requests, of which a follower takes note; the objects are prepared on their way.
-func listWatch[T any](w *feed, src source[T], client *clients, f *follower) *cache.ListWatch {
+func listWatch[T any](w *feed, src source[T], asked *versions, f *follower) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			f.pace(ctx)
-			list, err := src.request(client, opts, asPartialList).Do(ctx).Get()
+			list, err := inServed(ctx, asked, func(client *clients) (runtime.Object, error) {
+				return src.request(client, opts, asPartialList).Do(ctx).Get()
+			})
 			f.note(ctx, err)
 			if l, ok := list.(*objectList[T]); ok {
 				f.delivered()
@@ -130,7 +136,9 @@ func listWatch[T any](w *feed, src source[T], client *clients, f *follower) *cac
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			opts.Watch = true
 			f.pace(ctx)
-			events, err := src.request(client, opts, asPartial).Watch(ctx)
+			events, err := inServed(ctx, asked, func(client *clients) (watch.Interface, error) {
+				return src.request(client, opts, asPartial).Watch(ctx)
+			})
 			f.note(ctx, err)
 			if err != nil {
 				return nil, err
@@ -173,10 +181,14 @@ func (f *follower) run(ctx context.Context) {
 	var since time.Time // since when the kind's definition is missing; zero: it is not
 	for ctx.Err() == nil {
 		pause := wait.Jitter(minPause)
-		if err := f.listAndWatch(ctx); f.absent == nil || !missing(err) {
+		switch err := f.listAndWatch(ctx); {
+		case unknownVersions(err):
+			since = time.Time{}
+			pause = f.absence.Next()
+		case f.absent == nil || !missing(err):
 			since, f.without = time.Time{}, false
 			f.absence.Reset()
-		} else if ctx.Err() == nil {
+		case ctx.Err() == nil:
 			if since.IsZero() {
 				since = time.Now()
 			}

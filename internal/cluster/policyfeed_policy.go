@@ -9,7 +9,9 @@ import (
 
 func trimNetworkPolicy(p *api.NetworkPolicy) { p.Meta = bareMeta(&p.Meta) }
 
-func trimClusterNetworkPolicy(p *api.ClusterNetworkPolicy) { p.Meta = bareMeta(&p.Meta) }
+func trimClusterNetworkPolicy(p *api.ClusterNetworkPolicy) {
+	p.Meta, p.APIVersion = bareMeta(&p.Meta), shared(p.APIVersion)
+}
 
 // bareMeta returns the identity and revision of an object.
 func bareMeta(m *api.Meta) api.Meta {
@@ -21,6 +23,7 @@ func sameNetworkPolicy(a, b *api.NetworkPolicy) bool {
 	return a.UID == b.UID && reflect.DeepEqual(a.Spec, b.Spec)
 }
 
+// sameClusterNetworkPolicy also ignores the version in which a policy was read.
 func sameClusterNetworkPolicy(a, b *api.ClusterNetworkPolicy) bool {
 	return a.UID == b.UID && reflect.DeepEqual(a.Spec, b.Spec)
 }

@@ -231,8 +231,8 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 	r := feedAt(t, cfg)
 	r.want(t, policy.Interest{})
 	asked.expect(t, "at the start",
-		"list clusternetworkpolicies", // which there are none of: the definition is not installed
-		"watch clusternetworkpolicies", "watch globalnetworkpolicies", "watch globalnetworksets", "watch hostendpoints",
+		"list "+cnpGroup, "watch clusternetworkpolicies", "watch clusternetworkpolicies", // in two versions: no definition is installed
+		"watch globalnetworkpolicies", "watch globalnetworksets", "watch hostendpoints",
 		"watch namespaces metadata", "watch networkpolicies", "watch networkpolicies", "watch networksets",
 		"watch pods in protobuf if spec.nodeName=self", "watch tiers")
 	if len(r.view.Pods) != 1 || len(r.view.Local) != 1 || r.view.Namespaces["little-a"]["team"] != "blue" {

@@ -181,10 +181,15 @@ func TestReviewOfUnreadablePolicies(t *testing.T) {
 	np.Namespace = "a"
 	cause := errors.New("ingress is a number")
 	np.Salvage([]byte(`{"spec":{"podSelector":{},"ingress":7}}`), cause)
-	closed.Salvage([]byte(`{"spec":{"tier":"Admin","subject":{"namespaces":{}},"ingress":7}}`), cause)
+	closed.Salvage([]byte(`{"apiVersion":"policy.networking.k8s.io/v1alpha2",
+		"spec":{"tier":"Admin","subject":{"namespaces":{}},"ingress":7}}`), cause)
 	lost.Salvage([]byte(`{"spec":{"tier":"Admin","subject":7,"ingress":7}}`), cause)
 	view := cluster.PolicyView{NetworkPolicies: []*api.NetworkPolicy{np}, ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{closed, lost}}
+	versions := []string{"networking.k8s.io/v1", "policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"}
 	for i, e := range editions(&view) {
+		if e.about.APIVersion != versions[i] { // in which the object was read
+			t.Errorf("Events are about an object of %s, want %s", e.about.APIVersion, versions[i])
+		}
 		p, err := e.decode()
 		if i == 2 {
 			if err == nil || !strings.Contains(err.Error(), cause.Error()) {

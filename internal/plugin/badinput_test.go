@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -180,12 +179,8 @@ func TestBadInput(t *testing.T) {
 			if h.edit != nil {
 				h.edit(&c)
 			}
-			a := w.host.call(t, c)
-			w.wantFailure(t, a, h.code, h.words...)
+			w.wantFailure(t, w.host.call(t, c).undelayed(t), h.code, h.words...)
 			nothing()
-			if a.took > 20*time.Second {
-				t.Errorf("it took %v", a.took)
-			}
 		})
 	}
 }
@@ -382,7 +377,8 @@ func TestDelOfAPodThatOthersWrite(t *testing.T) {
 }
 
 // Neither a server that does not answer nor one whose packets get lost may hold a pod up for longer than the kubelet
-// waits, which is two minutes.
+// waits, which is two minutes. ADD gives up after the time for one attempt to connect, and says so: further attempts,
+// each as long, would end by the deadline of the whole request.
 func TestSilentAPIServer(t *testing.T) {
 	t.Parallel()
 	listener := func(t *testing.T, w *world) string {
@@ -409,10 +405,7 @@ func TestSilentAPIServer(t *testing.T) {
 			server := "https://" + address(t, w)
 			w.host.Write(t, kubeconfigPath, labtest.PluginKubeconfig(server, nil, w.api.token))
 			a := s.add(t)
-			w.wantFailure(t, a, types.ErrTryAgainLater, "no answer from the API server at "+server)
-			if a.took > 15*time.Second {
-				t.Errorf("it took %v, want what one attempt to connect takes, and a little more", a.took)
-			}
+			w.wantFailure(t, a, types.ErrTryAgainLater, "no answer from the API server at "+server, "was silent for")
 			nothing()
 		})
 	}

@@ -19,9 +19,9 @@ const discoveryTime = 5 * time.Second
 // connect opens the datastore that the configuration names, and the API server if pods are read from it. It makes no
 // request to either.
 func (s *session) connect(plugin string) (err error) {
-	s.group = groups.Found(s.place)
+	s.place = &place{Current: groups.Found(s.findGroup)}
 	if s.conf.DatastoreType == datastoreKubernetes || s.conf.ofPods() {
-		if s.kube, err = openKubernetes(&s.conf, plugin, s.group.Get); err != nil {
+		if s.kube, err = openKubernetes(&s.conf, plugin, s.place.Get); err != nil {
 			return err
 		}
 	}

@@ -3,50 +3,101 @@ package plugin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// place returns in which API group the cluster keeps Calico's objects: as the configuration says, else the agent, else
-// the cluster's ClusterInformation. To look there takes the one request that s.ready saves then; two if the group is not
-// the one in which the last plugin found it.
-func (s *session) place(ctx context.Context) (groups.Group, error) {
-	if in, _ := groups.Parse(s.conf.CalicoAPIGroup); in != "" { // checked by netConf
+// place is where a session finds Calico's objects.
+type place struct {
+	*groups.Current
+	// remembered: it is where an earlier plugin has found them, which ready checks before anything is written.
+	remembered bool
+	// lock, if not nil, is what ClusterInformation said when the group was looked for.
+	lock *groups.Lock
+}
+
+// findGroup returns in which API group the cluster keeps Calico's objects: as the configuration says, else the agent,
+// else an earlier plugin, else the cluster's ClusterInformation. Only the last takes requests: the one that ready saves
+// then, and one more in a cluster of groups.V3.
+func (s *session) findGroup(ctx context.Context) (groups.Group, error) {
+	if in, _ := groups.Parse(s.conf.CalicoAPIGroup); in != "" { // netConf has checked it
 		return in, nil
 	}
 	if s.facts != nil {
 		return cmp.Or(s.facts.Group, groups.V1), nil
 	}
-	last := lastGroup()
-	in, lock, err := s.kube.Find(ctx, last)
+	if in := rememberedGroup(); in != "" {
+		s.place.remembered = true
+		return in, nil
+	}
+	in, lock, err := s.kube.Find(ctx, groups.V1)
 	if err != nil {
 		return "", err
 	}
 	if in == "" {
 		return "", errNoInformation
 	}
-	s.lock = &lock
-	if in != last {
-		if _, err := hostfile.Replace(facts.GroupFile, []byte(in), 0o644); err != nil {
-			s.log.Debug("the next plugin will have to look for the API group of Calico's objects, too", "why", err)
-		}
-	}
+	s.place.lock = &lock
+	rememberGroup(s.log, in)
 	return in, nil
 }
 
-// lastGroup returns where Calico's objects were found last, groups.V1 if that is not known.
-func lastGroup() groups.Group {
+// rememberedGroup returns where Calico's objects were found last; empty if that is not known.
+func rememberedGroup() groups.Group {
 	text, err := hostfile.ReadFile(facts.GroupFile)
 	if err != nil {
-		return groups.V1
+		return ""
 	}
-	last, _ := groups.Parse(strings.TrimSpace(string(text)))
-	return cmp.Or(last, groups.V1)
+	in, _ := groups.Parse(strings.TrimSpace(string(text)))
+	return in
 }
 
-// errNoInformation: the cluster has not been set up.
-var errNoInformation = fmt.Errorf("%w: there is no ClusterInformation default: tortie-node creates it at its first start", errDatastoreNotReady)
+func rememberGroup(log *slog.Logger, in groups.Group) {
+	if _, err := hostfile.Replace(facts.GroupFile, []byte(in+"\n"), 0o644); err != nil {
+		log.Debug("the next plugin will have to look for the API group of Calico's objects, too", "why", err)
+	}
+}
+
+var (
+	// errNoInformation: the cluster has not been set up.
+	errNoInformation = fmt.Errorf("%w: there is no ClusterInformation default: tortie-node creates it at its first start", errDatastoreNotReady)
+	// errMoved: what an earlier plugin has found holds no more.
+	errMoved = fmt.Errorf("%w: Calico's objects are now in another API group", errDatastoreNotReady)
+)
+
+// locked returns what the ClusterInformation default says, and errMoved if it is that of the other group which counts.
+func (s *session) locked(ctx context.Context) (groups.Lock, error) {
+	var in groups.Group
+	if s.conf.DatastoreType == datastoreKubernetes {
+		var err error
+		if in, err = s.place.Get(ctx); err != nil {
+			return groups.Absent, err
+		}
+	}
+	if s.place.lock != nil {
+		return *s.place.lock, nil
+	}
+	info := api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	err := s.store.Get(ctx, &info)
+	lock := groups.LockOf(&info)
+	if errors.Is(err, datastore.ErrNotFound) {
+		lock, err = groups.Absent, errNoInformation
+	} else if err != nil {
+		return groups.Absent, err
+	}
+	if lock != groups.Ready && s.place.remembered {
+		if other, _ := s.kube.Lock(ctx, in.Other()); other == groups.Ready {
+			rememberGroup(s.log, in.Other())
+			err = fmt.Errorf("%w, %s", errMoved, in.Other())
+		}
+	}
+	return lock, err
+}

@@ -2,11 +2,13 @@ package plugin_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,7 +77,6 @@ func (c call) env() []string {
 type answer struct {
 	stdout, stderr string
 	exit           int
-	took           time.Duration
 }
 
 // call executes a plugin on the node.
@@ -105,9 +106,9 @@ func (h *host) exec(t testing.TB, program string, env []string, stdin string, ar
 	if err := cmd.Wait(); err != nil && cmd.ProcessState == nil {
 		t.Errorf("%s: %v", program, err)
 	}
-	a := answer{stdout: stdout.String(), stderr: stderr.String(), exit: cmd.ProcessState.ExitCode(), took: time.Since(start)}
+	a := answer{stdout: stdout.String(), stderr: stderr.String(), exit: cmd.ProcessState.ExitCode()}
 	t.Logf("%s %v: exit %d in %v\nstdout: %s\nstderr: %s", filepath.Base(program), cmd.Env, a.exit,
-		a.took.Round(time.Millisecond), a.stdout, a.stderr)
+		time.Since(start).Round(time.Millisecond), a.stdout, a.stderr)
 	return a
 }
 
@@ -115,7 +116,22 @@ func (h *host) exec(t testing.TB, program string, env []string, stdin string, ar
 func (a answer) ok(t testing.TB) answer {
 	t.Helper()
 	if a.exit != 0 {
-		t.Fatalf("exit %d: %s", a.exit, a.stdout)
+		t.Fatalf("exit %d: %s%s", a.exit, a.stdout, a.stderr)
+	}
+	return a
+}
+
+// pastDeadline is how plugins say that a deadline ended what they did.
+var pastDeadline = context.DeadlineExceeded.Error()
+
+// undelayed fails the test if the execution's messages name a deadline that ended it or a part of it: what it met must
+// have decided, at once or after a few tries. The time that it took would tell more of the machine than of the plugin.
+func (a answer) undelayed(t testing.TB) answer {
+	t.Helper()
+	for _, words := range []string{pastDeadline, os.ErrDeadlineExceeded.Error()} {
+		if strings.Contains(a.stdout+a.stderr, words) {
+			t.Errorf("it went on until a deadline: %s%s", a.stdout, a.stderr)
+		}
 	}
 	return a
 }
@@ -133,7 +149,7 @@ func (a answer) result(t testing.TB) *types100.Result {
 func (a answer) failure(t testing.TB) types.Error {
 	t.Helper()
 	if a.exit != 1 {
-		t.Fatalf("exit %d, want 1: %s", a.exit, a.stdout)
+		t.Fatalf("exit %d, want 1: %s%s", a.exit, a.stdout, a.stderr)
 	}
 	var e types.Error
 	strict(t, a.stdout, &e)

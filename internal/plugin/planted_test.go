@@ -3,7 +3,6 @@ package plugin_test
 import (
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -32,7 +31,8 @@ func TestEndlessInput(t *testing.T) {
 	w.host.call(t, c).ok(t)
 }
 
-// TestPipeForNamespace: a pipe that nobody writes to does not hold a plugin up.
+// TestPipeForNamespace: a pipe that nobody writes to does not hold a plugin up. One that waited for a writer would be
+// killed, and would not say what is wrong.
 func TestPipeForNamespace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -40,11 +40,7 @@ func TestPipeForNamespace(t *testing.T) {
 	w.host.On(t, func() error { return syscall.Mkfifo("/run/pipe", 0o600) })
 	c := s.call(t, "ADD")
 	c.netns = "/run/pipe"
-	a := w.host.call(t, c)
-	w.wantFailure(t, a, types.ErrInvalidNetNS, "/run/pipe")
-	if a.took > 10*time.Second {
-		t.Errorf("it took %v", a.took)
-	}
+	w.wantFailure(t, w.host.call(t, c).undelayed(t), types.ErrInvalidNetNS, "/run/pipe")
 }
 
 // TestPlantedLinks has links to files of the host in the place of each file that the plugins write where the agent's

@@ -95,6 +95,20 @@ func (p *proxy) take() []string {
 	return seen
 }
 
+// mostTries is how often a plugin sends one request, if it may repeat it at all.
+const mostTries = 4
+
+// wantFewTries fails the test if one of the requests since the last take was sent more often than a plugin tries.
+func (p *proxy) wantFewTries(t testing.TB) {
+	t.Helper()
+	tries := map[string]int{}
+	for _, request := range p.take() {
+		if tries[request]++; tries[request] == mostTries+1 {
+			t.Errorf("%s was sent more than %d times", request, mostTries)
+		}
+	}
+}
+
 // takeConnections returns how many connections were made since the last call.
 func (p *proxy) takeConnections() int {
 	p.mu.Lock()

@@ -12,11 +12,9 @@ import (
 // them in rounds of their own, over two connections. 30 nodes that boot with 30 pods each are 900 times the second
 // list.
 var (
-	roundsOfFirstAdd = [][]string{ // 14
-		{
-			"calico GET clusterinformations", "calico GET ipamconfigs", "calico GET namespaces", "calico GET pods",
-			"calico LIST blockaffinities", "calico LIST ippools", "calico LIST ipreservations",
-		},
+	roundsOfFirstAdd = [][]string{ // 14: the plugin finds the API group by ClusterInformation, and remembers it
+		{"calico GET clusterinformations", "calico GET namespaces", "calico GET pods"},
+		{"calico GET ipamconfigs", "calico LIST blockaffinities", "calico LIST ippools", "calico LIST ipreservations"},
 		{"calico LIST blockaffinities", "calico LIST ipamblocks"},
 		{"calico POST blockaffinities", "calico POST ipamhandles"},
 		{"calico POST ipamblocks"},

@@ -41,8 +41,7 @@ type session struct {
 	store datastore.Store
 	kube  *kubernetes.Store // pods and namespaces; nil if they are not read
 	facts *facts.Facts      // nil: there are none that can be used
-	group *groups.Current   // of Calico's objects in the API server
-	lock  *groups.Lock      // what ClusterInformation said when the group was found; nil: it was not asked
+	place *place            // of Calico's objects in the API server
 	began time.Time
 	freed []netip.Addr // by a release
 }
@@ -122,24 +121,6 @@ func (s *session) ready(ctx context.Context) error {
 			"calicoctl datastore migrate unlock sets it after a migration", errDatastoreNotReady)
 	}
 	return nil
-}
-
-// locked returns what the ClusterInformation default says.
-func (s *session) locked(ctx context.Context) (groups.Lock, error) {
-	if s.conf.DatastoreType == datastoreKubernetes {
-		if _, err := s.group.Get(ctx); err != nil {
-			return groups.Absent, err
-		}
-		if s.lock != nil {
-			return *s.lock, nil
-		}
-	}
-	info := api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-	err := s.store.Get(ctx, &info)
-	if errors.Is(err, datastore.ErrNotFound) {
-		return groups.Absent, errNoInformation
-	}
-	return groups.LockOf(&info), err
 }
 
 // getNamespace reads what matters of a namespace; nothing does if pods are not read.

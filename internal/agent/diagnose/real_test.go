@@ -336,7 +336,8 @@ func TestLinkLocalPeer(t *testing.T) {
 	expect(t, findings, "peer-bgp", "fe80::1%eth9", Unknown, "could not be tried")
 }
 
-// A cluster of which nobody answers does not take for ever, and each peer has its finding.
+// A cluster of which nobody answers is looked at before the time of a diagnosis is over: peers that there was no time for
+// have another finding.
 func TestManyPeersThatAreAway(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -347,10 +348,9 @@ func TestManyPeersThatAreAway(t *testing.T) {
 		n.report.Peers = append(n.report.Peers, nodestatus.Peer{Address: fmt.Sprintf("10.2.%d.%d", i/200+1, i%200+1), State: "Active"})
 	}
 	n.agent(t)
-	began := time.Now()
 	findings, code := n.diagnose(t)
-	if took := time.Since(began); took > 35*time.Second || code != 1 {
-		t.Errorf("%s, exit code %d", took, code)
+	if code != 1 {
+		t.Errorf("exit code %d", code)
 	}
 	silent := 0
 	for _, f := range findings {

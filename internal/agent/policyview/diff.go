@@ -171,19 +171,23 @@ func inferTypes(o api.Resource) {
 // reads is what reads objects of a kind into the view; nil: nothing does.
 func (c *change) reads(kind string) func([]byte) (api.Resource, error) {
 	v := &c.view
+	for _, t := range (*api.ClusterNetworkPolicy)(nil).Types() {
+		if kind == t.APIVersion()+" "+t.Kind {
+			return into(&v.ClusterNetworkPolicies)
+		}
+	}
 	return map[string]func([]byte) (api.Resource, error){
-		"networking.k8s.io/v1 NetworkPolicy":                     into(&v.NetworkPolicies),
-		"policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy": into(&v.ClusterNetworkPolicies),
-		calicoStored + " NetworkPolicy":                          into(&v.Calico.NetworkPolicies),
-		calicoStored + " GlobalNetworkPolicy":                    into(&v.Calico.GlobalNetworkPolicies),
-		calicoStored + " StagedNetworkPolicy":                    into(&v.Staged.NetworkPolicies),
-		calicoStored + " StagedGlobalNetworkPolicy":              into(&v.Staged.GlobalNetworkPolicies),
-		calicoStored + " StagedKubernetesNetworkPolicy":          into(&v.Staged.KubernetesNetworkPolicies),
-		calicoStored + " Tier":                                   into(&v.Calico.Tiers),
-		calicoStored + " NetworkSet":                             into(&v.Calico.NetworkSets),
-		calicoStored + " GlobalNetworkSet":                       into(&v.Calico.GlobalNetworkSets),
-		calicoStored + " HostEndpoint":                           into(&v.Calico.HostEndpoints),
-		calicoStored + " FelixConfiguration":                     into(&c.felix),
+		"networking.k8s.io/v1 NetworkPolicy":            into(&v.NetworkPolicies),
+		calicoStored + " NetworkPolicy":                 into(&v.Calico.NetworkPolicies),
+		calicoStored + " GlobalNetworkPolicy":           into(&v.Calico.GlobalNetworkPolicies),
+		calicoStored + " StagedNetworkPolicy":           into(&v.Staged.NetworkPolicies),
+		calicoStored + " StagedGlobalNetworkPolicy":     into(&v.Staged.GlobalNetworkPolicies),
+		calicoStored + " StagedKubernetesNetworkPolicy": into(&v.Staged.KubernetesNetworkPolicies),
+		calicoStored + " Tier":                          into(&v.Calico.Tiers),
+		calicoStored + " NetworkSet":                    into(&v.Calico.NetworkSets),
+		calicoStored + " GlobalNetworkSet":              into(&v.Calico.GlobalNetworkSets),
+		calicoStored + " HostEndpoint":                  into(&v.Calico.HostEndpoints),
+		calicoStored + " FelixConfiguration":            into(&c.felix),
 	}[kind]
 }
 
@@ -191,7 +195,7 @@ const (
 	// calicoClients is the apiVersion that Calico's own clients give to the same objects.
 	calicoClients = "projectcalico.org/v3"
 	calicoStored  = "crd.projectcalico.org/v1"
-	kindsText     = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, " +
+	kindsText     = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1beta1 or v1alpha2 ClusterNetworkPolicy, " +
 		"or crd.projectcalico.org/v1 NetworkPolicy, GlobalNetworkPolicy, StagedNetworkPolicy, StagedGlobalNetworkPolicy, " +
 		"StagedKubernetesNetworkPolicy, Tier, NetworkSet, GlobalNetworkSet, HostEndpoint or FelixConfiguration"
 )

@@ -78,7 +78,11 @@ func unread(view *cluster.PolicyView) error {
 	return unreadable(err)
 }
 
+// unreadable adds the remedy, unless the error has its own.
 func unreadable(err error) error {
+	if of := (*cluster.VersionError)(nil); errors.As(err, &of) {
+		return fmt.Errorf("read policies and pods from the API server: %w", err)
+	}
 	return fmt.Errorf(
 		"read policies and pods from the API server: %w: ClusterRole tortie-node has the rights if the chart's value policy.enabled is true", err)
 }

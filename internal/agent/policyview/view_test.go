@@ -409,6 +409,25 @@ spec: {podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress:
 	}
 }
 
+// A file may have ClusterNetworkPolicies in each version that is known: their names say whether they are the cluster's.
+func TestDiffOfClusterNetworkPolicies(t *testing.T) {
+	k := shop(t)
+	declared := map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}}
+	for _, version := range []string{"v1alpha2", "v1beta1"} {
+		c, err := parsePolicies("file", []byte("apiVersion: policy.networking.k8s.io/"+version+`
+kind: ClusterNetworkPolicy
+metadata: {name: quarantine}
+spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}
+`))
+		errtest.Must(t, err)
+		errtest.Must(t, c.read(nil))
+		d := diff(k.State, c, declared, nil)
+		if got := strings.Join(d.Policies, ", "); got != "ClusterNetworkPolicy quarantine: changed" || len(d.Flows) == 0 {
+			t.Errorf("%s: %s, %+v", version, got, d.Flows)
+		}
+	}
+}
+
 // A change that makes programs too large says so, and its pods are closed: also in directions that the policy is not
 // about.
 func TestDiffOfTooLargePolicies(t *testing.T) {
@@ -494,6 +513,9 @@ func TestParsePoliciesErrors(t *testing.T) {
 		"kind: Pod\napiVersion: v1": `apiVersion "v1", kind "Pod": must be networking.k8s.io/v1 NetworkPolicy`,
 		"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy":                                              "metadata.name is empty",
 		"kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {name: x}\nspec: {podSelector: 1}": "document 1",
+		"kind: ClusterNetworkPolicy\napiVersion: policy.networking.k8s.io/v1beta2": `apiVersion "policy.networking.k8s.io/v1beta2", ` +
+			`kind "ClusterNetworkPolicy": must be networking.k8s.io/v1 NetworkPolicy, ` +
+			`policy.networking.k8s.io/v1beta1 or v1alpha2 ClusterNetworkPolicy`,
 	} {
 		if _, err := parsePolicies("f", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

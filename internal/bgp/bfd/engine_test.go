@@ -115,17 +115,20 @@ func TestEngine(t *testing.T) {
 	}
 }
 
-// TestDistantPacket: a packet that has passed a router is not taken.
+// TestDistantPacket: a packet that has passed a router is not taken. One of another neighbour, sent after it, is: then
+// the first has been as well.
 func TestDistantPacket(t *testing.T) {
-	w := newWays(t, 1, fast)
-	delete(w.want[1], netip.MustParseAddr("10.1.0.1"))
-	delete(w.want[1], netip.MustParseAddr("fd00::1:0:1"))
+	w := newWays(t, 2, fast)
+	clear(w.want[1])
 	w.set(t)
+	ends := func(side, k int) []netip.Addr {
+		return []netip.Addr{netip.AddrFrom4([4]byte{10, byte(side), 0, byte(k)}), netip.MustParseAddr(fmt.Sprintf("fd00::%d:0:%d", side, k))}
+	}
 	p := packet{state: Down, mult: 3, my: 9, minTx: time.Second, minRx: time.Second}
-	send := func(hops int) {
+	send := func(k, hops int) {
 		w.ns[1].Within(t, func() error {
-			for _, to := range []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1:0:1")} {
-				s := sender{to: to}
+			for i, to := range ends(1, k) {
+				s := sender{from: ends(2, k)[i], to: to}
 				defer s.close()
 				errtest.Must(t, s.prepare())
 				level, option := syscall.IPPROTO_IPV6, syscall.IPV6_UNICAST_HOPS
@@ -138,21 +141,22 @@ func TestDistantPacket(t *testing.T) {
 			return nil
 		})
 	}
-	heard := func() (n int) {
-		for addr := range w.want[0] {
+	heard := func(k int) (n int) {
+		for _, addr := range ends(2, k) {
 			if w.engines[0].Status(addr).Heard {
 				n++
 			}
 		}
 		return n
 	}
-	send(ttl - 1)
-	time.Sleep(300 * time.Millisecond) //nolint:forbidigo // none of these wakes anything that could be waited for
-	if n := heard(); n != 0 {
+	send(1, ttl-1)
+	send(2, ttl)
+	waittest.Until(t, 20*time.Second, "packets of a neighbour", func() bool { return heard(2) == 2 })
+	if n := heard(1); n != 0 {
 		t.Errorf("%d of 2 packets were taken that have passed a router", n)
 	}
-	send(ttl)
-	waittest.Until(t, 20*time.Second, "packets of a neighbour", func() bool { return heard() == 2 })
+	send(1, ttl)
+	waittest.Until(t, 20*time.Second, "packets of the other neighbour", func() bool { return heard(1) == 2 })
 }
 
 // TestBusyPort: the status says why there are no packets.

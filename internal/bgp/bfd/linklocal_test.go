@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -104,6 +105,20 @@ func TestLinkLocal(t *testing.T) {
 	}
 }
 
+// read returns how many datagrams the sockets of a node have read.
+func (r *rack) read(t *testing.T, of int) int {
+	t.Helper()
+	for line := range strings.Lines(r.ns[of].Run(t, "cat", "/proc/net/snmp6")) {
+		if f := strings.Fields(line); f[0] == "Udp6InDatagrams" {
+			n, err := strconv.Atoi(f[1])
+			errtest.Must(t, err)
+			return n
+		}
+	}
+	t.Fatal("the kernel does not count datagrams")
+	return 0
+}
+
 // TestLinkLocalElsewhere: a host with the neighbour's address on another link, as a pod may be, is not taken for it.
 func TestLinkLocalElsewhere(t *testing.T) {
 	r := newRack(t, fast, 2) // the router itself is silent
@@ -116,7 +131,7 @@ func TestLinkLocalElsewhere(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(2500 * time.Millisecond) //nolint:forbidigo // two packets of the other router, one a second
+	waittest.Until(t, 20*time.Second, "two packets of the other router", func() bool { return r.read(t, 0) >= 2 })
 	if s := r.engines[2].Status(theNode); s.Fault != "" {
 		t.Fatalf("the other router cannot send: %s", s.Fault)
 	}

@@ -31,6 +31,10 @@ func heard(t *testing.T, ns *netnstest.NS) func() (routes, all int) {
 	t.Helper()
 	socket, err := ns.Conn.ListenToOthers(agentEvents, 84, netlinkx.ProtocolBoot)
 	errtest.Must(t, err)
+	return counted(t, socket)
+}
+
+func counted(t *testing.T, socket *nlmsg.Events) func() (routes, all int) {
 	t.Cleanup(func() { socket.Close() })
 	b := make([]byte, 1<<16)
 	return func() (routes, all int) {
@@ -201,7 +205,9 @@ func TestSubscriptionEnds(t *testing.T) {
 func TestSubscribeToSettings(t *testing.T) {
 	ns := netnstest.New(t)
 	netnstest.Cable(t, ns, "a", netnstest.New(t), "b")
-	wake := ns.Quiet(t, netlinkx.SettingEvents)
+	wake, err := ns.Conn.Subscribe(t.Context(), netlinkx.SettingEvents)
+	errtest.Must(t, err)
+	settle(wake)
 	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv4.conf.a.rp_filter", "net.ipv4.conf.all.rp_filter",
 		"net.ipv6.conf.all.forwarding"} {
 		was := strings.TrimSpace(ns.Run(t, "sysctl", "-n", key))

@@ -16,6 +16,10 @@ func (e *Engine) Silence(size uint32) {
 	e.silence()
 }
 
+// Touched reports whether another program may have changed the table since the last Sync or call. Events wakes for
+// nothing else.
+func (e *Engine) Touched(ctx context.Context) (bool, error) { return e.table.Touched(ctx) }
+
 // StepByStep is a Sync, of which the last one is known, in transactions of so many elements, with a look at the kernel
 // after each.
 func (e *Engine) StepByStep(ctx context.Context, rs *policy.Ruleset, portion int, look func()) error {

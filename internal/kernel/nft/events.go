@@ -46,28 +46,34 @@ func (t *Table) listen(socket *nlmsg.Events, wake chan<- struct{}) {
 	datagram := make([]byte, eventSize)
 	for {
 		n, err := socket.Receive(datagram)
-		if errors.Is(err, unix.ENOBUFS) {
-			touched = false
-			notify(wake) // something was lost
-			continue
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return
 		}
-		for rest := datagram[:n]; len(rest) > 0; {
-			var m nlmsg.Message
-			if m, rest, err = nlmsg.Next(rest); err != nil {
-				notify(wake) // it did not fit
-				break
-			}
-			made, ends := generationOf(m)
-			touched = touched || isOf(m, TableName)
-			if ends && touched && !t.isOwn(made) {
-				notify(wake)
-			}
-			touched = touched && !ends
+		if t.foreign(datagram[:n], err, &touched) {
+			notify(wake)
 		}
 	}
+}
+
+// foreign reports whether a datagram of events, or with an error the loss of some, may be of a change by others. touched
+// is whether the transaction that goes on after a datagram has changed the table.
+func (t *Table) foreign(datagram []byte, lost error, touched *bool) (is bool) {
+	if lost != nil {
+		*touched = false
+		return true
+	}
+	for rest := datagram; len(rest) > 0; {
+		var m nlmsg.Message
+		var err error
+		if m, rest, err = nlmsg.Next(rest); err != nil {
+			return true // it did not fit
+		}
+		made, ends := generationOf(m)
+		*touched = *touched || isOf(m, TableName)
+		is = is || ends && *touched && !t.isOwn(made)
+		*touched = *touched && !ends
+	}
+	return is
 }
 
 func notify(wake chan<- struct{}) {

@@ -1,8 +1,8 @@
 package podnet_test
 
 import (
+	"log/slog"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -283,30 +283,34 @@ func TestForget(t *testing.T) {
 // answer.
 func TestReachableAtOnce(t *testing.T) {
 	const rounds = 20
-	var took []time.Duration
+	slow := 0
 	for range rounds {
 		host, p := node(t), pod(t)
+		var logged strings.Builder
 		c := config(p, "web-1", "10.65.0.2")
+		c.Log = slog.New(slog.NewTextHandler(&logged, nil))
 		c.Addresses = append(c.Addresses, netip.MustParseAddr("fd00:65::2"))
 		host.Addr(t, "lo", "fd00:9::9/128")
 		host.Within(t, func() error {
-			before := time.Now()
-			if _, err := podnet.Setup(t.Context(), c); err != nil {
-				return err
-			}
-			took = append(took, time.Since(before))
-			return nil
+			_, err := podnet.Setup(t.Context(), c)
+			return err
 		})
+		if strings.Contains(logged.String(), "slow to use") {
+			slow++
+		}
 		for _, to := range []string{"10.65.0.2:7000", "[fd00:65::2]:7000"} {
 			answer(t, host, p, to)
 		}
 	}
-	// Bound by the kernel's link watch, which looks once a second, most would take up to a second. A loaded machine delays
-	// some.
-	if slices.Sort(took); took[rounds/2] > 500*time.Millisecond {
-		t.Errorf("Setup of both families took %v", took)
+	// Bound by the kernel's link watch, which looks once a second, most would look for the addresses as often as Setup does
+	// at most. A loaded machine delays some.
+	if slow > rounds/2 {
+		t.Errorf("in %d of %d rounds Setup has not found the addresses in use", slow, rounds)
 	}
 }
+
+// patience is how long a datagram that nobody sends again may take on a busy machine.
+const patience = 20 * time.Second
 
 // answer sends one datagram, once.
 func answer(t *testing.T, host, p *netnstest.NS, to string) {
@@ -322,7 +326,7 @@ func answer(t *testing.T, host, p *netnstest.NS, to string) {
 		return
 	}
 	buf := make([]byte, 64)
-	server.SetReadDeadline(time.Now().Add(time.Second))
+	server.SetReadDeadline(time.Now().Add(patience))
 	_, from, err := server.ReadFromUDPAddrPort(buf)
 	if err != nil {
 		t.Errorf("the first packet to %s was lost: %v", to, err)
@@ -331,7 +335,7 @@ func answer(t *testing.T, host, p *netnstest.NS, to string) {
 	if _, err := server.WriteToUDPAddrPort([]byte("hello"), from); err != nil {
 		t.Errorf("answer from %s: %v", to, err)
 	}
-	client.SetReadDeadline(time.Now().Add(time.Second))
+	client.SetReadDeadline(time.Now().Add(patience))
 	if _, err := client.Read(buf); err != nil {
 		t.Errorf("the first answer from %s was lost: %v", to, err)
 	}

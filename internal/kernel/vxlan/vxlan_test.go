@@ -156,31 +156,14 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// watched has a channel for each kind of thing that Sync could write.
-func watched(t *testing.T, ns *netnstest.NS, v6 bool) (quiet func()) {
+// watched returns what fails the test if anything was written since the last call that Sync could write.
+func watched(t *testing.T, ns *netnstest.NS) (quiet func()) {
 	t.Helper()
-	links := ns.Quiet(t, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents)
-	other, err := netlinkx.OpenAt(ns.Namespace) // whose own changes are not left out
-	errtest.Must(t, err)
-	t.Cleanup(other.Close)
-	neighbours, err := other.SubscribeToNeighbours(t.Context(), []int{ns.Link(t, vxlan.Device(v6)).Index})
-	errtest.Must(t, err)
-	// The kernel's own multicast on a new link of IPv6: its reports are up to a second apart.
-	for quiet := false; !quiet; {
-		select {
-		case <-neighbours:
-		case <-time.After(1500 * time.Millisecond):
-			quiet = true
-		}
-	}
+	writes := ns.Writes(t)
 	return func() {
 		t.Helper()
-		select {
-		case <-links:
-			t.Error("a link, an address or a route was written")
-		case <-neighbours:
-			t.Error("a neighbour or a forwarding entry was written")
-		case <-time.After(300 * time.Millisecond):
+		if n := writes(); n > 0 {
+			t.Errorf("%d events: a link, an address, a route, a neighbour or a forwarding entry was written", n)
 		}
 	}
 }
@@ -191,7 +174,7 @@ func TestSteadyWritesNothing(t *testing.T) {
 		t.Parallel()
 		ns, tun := host(t), tunnel(v6, 20)
 		sync(t, ns, tun)
-		quiet := watched(t, ns, v6)
+		quiet := watched(t, ns)
 		for range 3 {
 			m, err := vxlan.New(ns.Conn).Merge(t.Context(), tun)
 			if err != nil || m.Anew || len(m.Was)+len(m.Written) != 0 || m.Prune() != nil {
@@ -435,7 +418,7 @@ func TestFelixDeviceIsAdopted(t *testing.T) {
 		t.Parallel()
 		ns, tun := host(t), tunnel(v6, 5)
 		felixDevice(t, ns, tun)
-		quiet := watched(t, ns, v6)
+		quiet := watched(t, ns)
 		sync(t, ns, tun)
 		quiet()
 	})
@@ -482,13 +465,9 @@ func TestSoftChecksums(t *testing.T) {
 	if on, err := ns.Conn.TxChecksum(vxlan.Device4); err != nil || on {
 		t.Errorf("checksums by the device: %t, %v", on, err)
 	}
-	wake := ns.Quiet(t, netlinkx.LinkEvents)
+	quiet := watched(t, ns)
 	sync(t, ns, tun)
-	select {
-	case <-wake:
-		t.Error("the device was written to again")
-	case <-time.After(300 * time.Millisecond):
-	}
+	quiet()
 }
 
 // One packet in each direction, both families, between two nodes and their pods' blocks, with no other help than

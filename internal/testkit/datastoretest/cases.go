@@ -88,7 +88,7 @@ func (e *env) affinity(node string) *api.BlockAffinity {
 func (e *env) pool() *api.IPPool {
 	return &api.IPPool{
 		Meta: api.Meta{Name: "conformance-" + e.id, Labels: map[string]string{"a": "label"}, Annotations: map[string]string{"an": "annotation"}},
-		Spec: api.IPPoolSpec{CIDR: "198.19.0.0/24", Disabled: true, AssignmentMode: api.AssignManual},
+		Spec: api.IPPoolSpec{CIDR: "198.19.0.0/24", Disabled: true, NodeSelector: "all()", AssignmentMode: api.AssignManual},
 	}
 }
 

@@ -42,21 +42,24 @@ func NewServer(t testing.TB) *Server {
 // NewServerOf starts a server with this project's definitions of an API group. It ends with the test.
 func NewServerOf(t testing.TB, g groups.Group) *Server {
 	t.Helper()
-	return defineOf(t, NewBareServer(t), g)
+	s := NewBareServer(t)
+	s.Define(t, g)
+	return s
 }
 
 // define creates this project's definitions on a server.
 func define(t testing.TB, s *Server) *Server {
 	t.Helper()
-	return defineOf(t, s, Group(t))
+	s.Define(t, Group(t))
+	return s
 }
 
-func defineOf(t testing.TB, s *Server, g groups.Group) *Server {
+// Define creates this project's definitions of an API group on the server, beside those that are there.
+func (s *Server) Define(t testing.TB, g groups.Group) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), definePatience)
 	defer cancel()
 	errtest.Must(t, defineGroup(ctx, s.kubeconfig, g))
-	return s
 }
 
 // Kubeconfig returns the path of an administrator's kubeconfig.

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,6 +27,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // NS is a scratch namespace with an open connection.
@@ -212,54 +215,96 @@ func (n *NS) withoutDAD(t testing.TB, link string) {
 	})
 }
 
-// Quiet subscribes to events once the kernel has finished the work caused by earlier changes, so the next wake-up is
-// caused by the caller.
-func (n *NS) Quiet(t testing.TB, events netlinkx.Events) <-chan struct{} {
+// Writes waits until the kernel has done what earlier changes of the namespace cause, such as duplicate address
+// detection, and returns what tells how often processes have changed links, addresses, routes, rules, neighbours and
+// forwarding entries since the last call. Links and forwarding entries count whatever changes them, as their events
+// need not have a sender.
+func (n *NS) Writes(t testing.TB) func() int {
 	t.Helper()
-	wake, err := n.Conn.Subscribe(t.Context(), events)
-	errtest.Must(t, err)
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	events := n.routeEvents(t, append([]int{unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE}, changed...))
+	count := func() (made int) {
+		t.Helper()
+		drain(t, events, func(m nlmsg.Message, sent bool) {
+			if sent || withoutSender(m) {
+				made++
+			}
+		})
+		return made
+	}
+	const rest = 4 // looks that find nothing, over 150 ms; what comes later all the same shows as a write of a link
+	calm := 0
+	waittest.For(t, 10*time.Second, func() error {
 		addrs, err := n.Conn.Addrs(0, netlinkx.IPv6)
 		errtest.Must(t, err)
-		busy := slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool { return a.Tentative })
-		select {
-		case <-wake:
-		case <-time.After(200 * time.Millisecond):
-			if !busy {
-				return wake
-			}
+		calm++
+		if count() > 0 || slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool { return a.Tentative }) {
+			calm = 0
 		}
-	}
-	t.Fatal("the kernel does not stop changing the namespace")
-	return nil
+		if calm < rest {
+			return errors.New("the kernel does not stop changing the namespace")
+		}
+		return nil
+	})
+	return count
 }
 
-// Changes returns what tells how often processes have changed links, addresses, routes and neighbours since the last
-// call. What the kernel does of its own accord has no sender, and does not count.
+// withoutSender reports an event of a kind that has no sender although a process may have caused it.
+func withoutSender(m nlmsg.Message) bool {
+	switch m.Kind {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		return true
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		return m.Body[0] == unix.AF_BRIDGE
+	}
+	return false
+}
+
+// changed are the groups of what the agent keeps in a namespace.
+var changed = []int{
+	unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+}
+
+// Changes returns what tells how often processes have changed addresses, routes and neighbours, or made and removed
+// links, since the last call. What the kernel does of its own accord has no sender, and does not count.
 func (n *NS) Changes(t testing.TB) func() int {
 	t.Helper()
-	var events *nlmsg.Events
+	events := n.routeEvents(t, changed)
+	return func() (made int) {
+		t.Helper()
+		drain(t, events, func(_ nlmsg.Message, sent bool) {
+			if sent {
+				made++
+			}
+		})
+		return made
+	}
+}
+
+// routeEvents opens a socket that gets the events of groups of rtnetlink until the test ends. The kernel puts them
+// there before it answers the request that causes them.
+func (n *NS) routeEvents(t testing.TB, groups []int) (events *nlmsg.Events) {
+	t.Helper()
 	n.Within(t, func() (err error) {
-		groups := []int{
-			unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-			unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
-		}
 		events, err = nlmsg.ListenUnwatched(unix.NETLINK_ROUTE, groups, 1<<20)
 		return err
 	})
 	t.Cleanup(func() { _ = events.Close() })
-	return func() (made int) {
-		t.Helper()
-		const senderAt = 12 // in the header of a message
-		err := events.Drain(make([]byte, 1<<16), func(datagram []byte, err error) {
-			errtest.Must(t, err)
-			if binary.NativeEndian.Uint32(datagram[senderAt:]) != 0 {
-				made++
-			}
-		})
+	return events
+}
+
+// drain hands each event that has come to take. sent: a process has caused it.
+func drain(t testing.TB, events *nlmsg.Events, take func(m nlmsg.Message, sent bool)) {
+	t.Helper()
+	const senderAt = 12 // in the header of a message
+	err := events.Drain(make([]byte, 1<<16), func(datagram []byte, err error) {
 		errtest.Must(t, err)
-		return made
-	}
+		sent := binary.NativeEndian.Uint32(datagram[senderAt:]) != 0
+		m, _, err := nlmsg.Next(datagram)
+		errtest.Must(t, err)
+		take(m, sent)
+	})
+	errtest.Must(t, err)
 }
 
 // Dying makes a namespace with a veth pair into host, and deletes the namespace while the kernel's cleanup worker is
@@ -277,6 +322,7 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 		prepare = func(ns *netlinkx.Namespace) { cableOnce(t, host, name, ns) }
 	}
 	prepare(last)
+	waittest.For(t, 10*time.Second, func() error { return left(last) })
 	// A netlink socket keeps its namespace for one RCU grace period after it is closed, for which the system call waits by
 	// MEMBARRIER_CMD_GLOBAL.
 	const global = 1
@@ -288,6 +334,32 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 		<-tick // The first namespace to be deleted starts a cleanup batch of its own; the others wait for it.
 	}
 	return name
+}
+
+// left returns an error while a thread of this process is in a namespace, and so keeps it, or has none any more as it is
+// about to end. In a user namespace no thread can go back to the namespace of the process: the runtime ends those that
+// have left it, after the call for which they did.
+func left(ns *netlinkx.Namespace) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(ns.Fd(), &st); err != nil {
+		return err
+	}
+	const tasks = "/proc/self/task"
+	threads, err := os.ReadDir(tasks)
+	if err != nil {
+		return err
+	}
+	for _, thread := range threads {
+		path := filepath.Join(tasks, thread.Name())
+		in, err := os.Readlink(path + "/ns/net")
+		if err == nil && in != fmt.Sprintf("net:[%d]", st.Ino) {
+			continue
+		}
+		if _, err := os.Stat(path); err == nil {
+			return fmt.Errorf("thread %s is in namespace %q, and has not ended", thread.Name(), in)
+		}
+	}
+	return nil
 }
 
 func temporary(t testing.TB) *netlinkx.Namespace {

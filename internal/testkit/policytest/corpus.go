@@ -119,7 +119,7 @@ func (c *Case) add(kind, document string) error {
 		return appendTo(&c.CalicoGlobalNetworkPolicies, document)
 	case "networking.k8s.io/v1 NetworkPolicy":
 		return appendTo(&c.NetworkPolicies, document)
-	case "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy":
+	case "policy.networking.k8s.io/v1beta1 ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy":
 		return appendTo(&c.ClusterNetworkPolicies, document)
 	}
 	return fmt.Errorf("kind %q is not read", kind)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 	"sigs.k8s.io/network-policy-api/conformance/tests"
 	suiteconfig "sigs.k8s.io/network-policy-api/conformance/utils/config"
 	"sigs.k8s.io/network-policy-api/conformance/utils/flags"
@@ -47,7 +47,7 @@ func testConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := v1alpha2.Install(c.Scheme()); err != nil {
+	if err := v1beta1.Install(c.Scheme()); err != nil {
 		t.Fatal(err)
 	}
 	options := suite.Options{

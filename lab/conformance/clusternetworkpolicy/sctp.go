@@ -13,7 +13,7 @@ import (
 // ofSCTP names the tests that send SCTP. Nearly all of their cases do, also those about other protocols.
 var ofSCTP = []string{
 	"CNPAdminTierEgressSCTP", "CNPAdminTierIngressSCTP", "CNPBaselineTierEgressSCTP", "CNPBaselineTierIngressSCTP",
-	"CNPAdminTierGress", "CNPBaselineTierGress",
+	"CNPAdminTierGress", "CNPBaselineTierGress", "CNPAdminTierPortRange", "CNPBaselineTierPortRange",
 	"CNPAdminTierEgressInlineCIDRPeers", "CNPBaselineTierEgressInlineCIDRPeers",
 	"CNPAdminTierEgressNodePeers", "CNPBaselineTierEgressNodePeers",
 }

@@ -1,0 +1,176 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+)
+
+// versions decides in which version of a kind its objects are requested: in the first that the API server serves.
+//
+// The request itself finds that out, since the API server answers 404 in a version that it does not serve: the answer
+// is up to date when the server's list of versions is not yet, and needs no right of its own. So a list or watch in the
+// preferred version costs no other request, in the second version one. A watch that is renewed goes on in the preferred
+// version as soon as that is served, from the revision that it has reached: the revisions are those of the same objects.
+type versions struct {
+	log     *slog.Logger
+	types   []api.Type // the preferred first
+	clients []*clients // one for each of types
+
+	mu   sync.Mutex
+	none error // no version that is known is served, as a request since begin has found; nil: not found
+	used int   // the index of the version in which the last request was answered; -1: none yet
+}
+
+// newVersions prepares the requests for a source's kind.
+func newVersions[T any](w *feed, src *source[T]) (*versions, error) {
+	v := &versions{log: w.log.With("kind", src.name), types: []api.Type{src.of}, used: -1}
+	if of, ok := any(new(T)).(api.Versioned); ok {
+		v.types = of.Types()
+	}
+	for _, t := range v.types {
+		client, err := newClients[T](w.server, w.http, t)
+		if err != nil {
+			return nil, err
+		}
+		v.clients = append(v.clients, client)
+	}
+	return v, nil
+}
+
+// begin lets the next request find out anew whether any version is served. Without it, a reflector that was told of a
+// watch that there is none would ask the same by a list.
+func (v *versions) begin() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.none = nil
+}
+
+// inServed makes a request in the first version that the API server serves, and returns its answer and error.
+//
+// If none is served, the error is missing, or unknownVersions if the API server serves versions that are not known here:
+// of a kind with several versions it then asks which are served, and answers requests by the same error until begin.
+func inServed[R any](ctx context.Context, v *versions, request func(*clients) (R, error)) (answer R, err error) {
+	if err := v.found(); err != nil {
+		return answer, err
+	}
+	for i, client := range v.clients {
+		if answer, err = request(client); !missing(err) {
+			v.use(i, err)
+			return answer, err
+		}
+	}
+	if len(v.clients) > 1 {
+		err = v.explain(ctx, err)
+	}
+	return answer, err
+}
+
+func (v *versions) found() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.none
+}
+
+// use notes in which version a request was answered, and logs that it is another than before.
+func (v *versions) use(i int, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err != nil || i == v.used {
+		return
+	}
+	if v.used >= 0 {
+		v.log.Info("objects are followed in another version, which the API server serves",
+			"version", v.types[i].APIVersion(), "before", v.types[v.used].APIVersion())
+	}
+	v.used = i
+}
+
+// explain returns why no known version is served, given the API server's answer to the request in the last of them:
+// that answer, or a VersionError. It costs one request, and one more for each other version of the group.
+func (v *versions) explain(ctx context.Context, notFound error) error {
+	others, err := v.others(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("ask in which versions the API server serves %s: %w", v.types[0].Plural, err)
+	case len(others) > 0:
+		err = &VersionError{of: v.types, served: others}
+	default:
+		err = notFound
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.none = err
+	return err
+}
+
+// others returns the versions that are not known here and in which the API server serves the kind, in the server's
+// order. Who may not ask is told of none.
+func (v *versions) others(ctx context.Context) (served []string, err error) {
+	of := v.types[0]
+	var group metav1.APIGroup
+	if err := v.discover(ctx, &group, of.Group); err != nil {
+		return nil, err
+	}
+	for _, version := range group.Versions {
+		if slices.ContainsFunc(v.types, func(t api.Type) bool { return t.Version == version.Version }) {
+			continue
+		}
+		var list metav1.APIResourceList
+		if err := v.discover(ctx, &list, of.Group, version.Version); err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == of.Plural }) {
+			served = append(served, version.Version)
+		}
+	}
+	return served, nil
+}
+
+// discover reads what the API server has below /apis. It leaves what it reads into empty if there is nothing, or no
+// right to read it.
+func (v *versions) discover(ctx context.Context, into any, below ...string) error {
+	data, err := v.clients[0].by[groups.V1].Get().AbsPath(append([]string{"/apis"}, below...)...).DoRaw(ctx)
+	if missing(err) || apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
+}
+
+// VersionError is that the API server serves a kind only in versions that this program does not know, so that it cannot
+// tell which objects there are. No request with another right helps, only another definition or another release.
+type VersionError struct {
+	of     []api.Type // the known versions, at least one
+	served []string
+}
+
+// Error implements error.
+func (e *VersionError) Error() string {
+	var known []string
+	for _, t := range e.of {
+		known = append(known, t.Version)
+	}
+	return fmt.Sprintf("the API server serves %s.%s only as %s, and this release reads %s: "+
+		"let spec.versions of the definition serve one of these too, or upgrade Tortie",
+		e.of[0].Plural, e.of[0].Group, strings.Join(e.served, ", "), strings.Join(known, " and "))
+}
+
+// unknownVersions reports that an error has a VersionError.
+func unknownVersions(err error) bool {
+	var of *VersionError
+	return errors.As(err, &of)
+}

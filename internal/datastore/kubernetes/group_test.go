@@ -1,0 +1,153 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// counted is a round tripper that counts requests.
+type counted struct {
+	http.RoundTripper
+	requests int
+}
+
+func (c *counted) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.requests++
+	return c.RoundTripper.RoundTrip(r)
+}
+
+func storeIn(t *testing.T, server *labtest.Server, in groups.Group) (*Store, *counted) {
+	t.Helper()
+	cfg, err := LoadKubeconfig(server.Kubeconfig())
+	errtest.Must(t, err)
+	cfg.Group = groups.In(in).Get
+	s, err := New(cfg)
+	errtest.Must(t, err)
+	c := &counted{RoundTripper: s.client.http.Transport}
+	s.client.http.Transport = c
+	return s, c
+}
+
+// TestGroupOfACluster takes one API server through what clusters can have: no definitions, those of projectcalico.org/v3
+// alone, both, and each pair of answers of their ClusterInformation.
+func TestGroupOfACluster(t *testing.T) {
+	server := labtest.NewBareServer(t)
+	v1, requests := storeIn(t, server, groups.V1)
+	v3, _ := storeIn(t, server, groups.V3)
+	find := func(when string, wanted, want groups.Group, cost int) {
+		t.Helper()
+		requests.requests = 0
+		got, err := v1.FindGroup(t.Context(), wanted)
+		if err != nil || got != want || requests.requests != cost {
+			t.Errorf("%s, wanted %q: %q with %d requests (%v), want %q with %d", when, wanted, got, requests.requests, err, want, cost)
+		}
+	}
+	refused := func(when string, wanted groups.Group, words string) {
+		t.Helper()
+		if got, err := v1.FindGroup(t.Context(), wanted); !errtest.Names(err, words) {
+			t.Errorf("%s, wanted %q: %q (%v), want an error that names %s", when, wanted, got, err, words)
+		}
+	}
+	say := func(s *Store, ready bool) {
+		t.Helper()
+		info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+		write := s.Update
+		if err := s.Get(t.Context(), info); err != nil {
+			write = s.Create
+		}
+		info.Spec.DatastoreReady = &ready
+		errtest.Must(t, write(t.Context(), info))
+	}
+
+	refused("no definitions", "", "ipamblocks crd.projectcalico.org/v1 projectcalico.org/v3")
+	refused("no definitions", groups.V1, "CALICO_API_GROUP crd.projectcalico.org/v1")
+
+	server.Define(t, groups.V3)
+	find("definitions of v3", "", groups.V3, 4)
+	refused("definitions of v3", groups.V1, "CALICO_API_GROUP crd.projectcalico.org/v1")
+	find("definitions of v3", groups.V3, groups.V3, 1)
+	t.Run("cases", func(t *testing.T) { datastoretest.Run(t, func() datastore.Store { return v3 }) })
+	t.Run("form", func(t *testing.T) { formOfV3(t, server, v3) })
+	say(v3, false)
+	find("v3 locked", "", groups.V3, 3)
+	say(v3, true)
+	find("v3", "", groups.V3, 3)
+
+	server.Define(t, groups.V1)
+	find("v3, with definitions of v1", "", groups.V3, 3)
+	say(v1, false)
+	find("v3, and v1 locked by a migration", "", groups.V3, 3)
+	say(v3, false)
+	find("both locked", "", groups.V1, 2)
+	say(v1, true)
+	find("v1", "", groups.V1, 1)
+	find("v1", groups.V3, groups.V3, 1)
+	for first, cost := range map[groups.Group]int{groups.V1: 1, groups.V3: 2} {
+		requests.requests = 0
+		if in, lock, err := v1.Find(t.Context(), first); err != nil || in != groups.V1 || lock != groups.Ready || requests.requests != cost {
+			t.Errorf("v1, first %s: %s, %v with %d requests (%v), want %d", first, in, lock, requests.requests, err, cost)
+		}
+	}
+}
+
+// formOfV3 reads what the Store has written as somebody else does.
+func formOfV3(t *testing.T, server *labtest.Server, s *Store) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
+	errtest.Must(t, err)
+	client, err := dynamic.NewForConfig(cfg)
+	errtest.Must(t, err)
+	affinity := &api.BlockAffinity{
+		Meta: api.Meta{Name: "n-10-0-0-0-26", Annotations: map[string]string{names.AnnotationMetadata: `{"labels":{"a":"b"}}`}},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "n", Type: "host", CIDR: "10.0.0.0/26"},
+	}
+	config := &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true}}
+	for _, c := range []struct {
+		obj  api.Resource
+		want string
+	}{
+		{affinity, `{"labels": {"a": "b"},
+			"spec": {"state": "confirmed", "node": "n", "type": "host", "cidr": "10.0.0.0/26", "deleted": false}}`},
+		{config, `{"spec": {"autoAllocateBlocks": true, "strictAffinity": false, "maxBlocksPerHost": 0}}`},
+	} {
+		errtest.Must(t, s.Create(t.Context(), c.obj))
+		kind := client.Resource(resourceOf(groups.V3.Type(c.obj.ResourceType())))
+		got, err := kind.Get(t.Context(), c.obj.GetMeta().Name, metav1.GetOptions{})
+		errtest.Must(t, err)
+		if len(got.GetAnnotations()) > 0 {
+			t.Errorf("%s has annotations: %v", got.GetName(), got.GetAnnotations())
+		}
+		seen := map[string]any{"spec": got.Object["spec"]}
+		if labels := got.GetLabels(); labels != nil {
+			seen["labels"] = labels
+		}
+		text, err := json.Marshal(seen)
+		errtest.Must(t, err)
+		var have, want any
+		errtest.Must(t, json.Unmarshal(text, &have))
+		errtest.Must(t, json.Unmarshal([]byte(c.want), &want))
+		if d := cmp.Diff(want, have); d != "" {
+			t.Errorf("%s (-want +stored):\n%s", got.GetName(), d)
+		}
+		errtest.Must(t, s.Delete(t.Context(), c.obj))
+	}
+	served, err := s.Kinds(t.Context())
+	errtest.Must(t, err)
+	if !slices.Contains(served, "ipamconfigs") || slices.Contains(served, "ipamconfigurations") {
+		t.Errorf("kinds: %v", served)
+	}
+}
