@@ -60,7 +60,7 @@ func custom(plural string) schema.GroupVersionResource {
 // in converts an object of Calico's first group to what it is in a group, in place. Other objects stay as they are.
 func in(group groups.Group, obj *unstructured.Unstructured) *unstructured.Unstructured {
 	gvk := obj.GroupVersionKind()
-	at := group.Type(api.Type{Group: gvk.Group, Version: gvk.Version, Kind: gvk.Kind})
+	at := group.Type(api.Type{Group: gvk.Group, Version: gvk.Version, Kind: gvk.Kind, Plural: kinds[gvk.Kind].Resource})
 	if at.Group == gvk.Group {
 		return obj
 	}

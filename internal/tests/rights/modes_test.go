@@ -73,7 +73,7 @@ func TestModes(t *testing.T) {
 					"a node's token for another's":     {bound, victim, c.victims},
 					"a token of no node":               {unbound, thief, c.unbound},
 				} {
-					for _, group := range []groups.Group{groups.V1, groups.V3} {
+					for _, group := range groups.All {
 						if got := claim(t, try.as, group, try.node); got != try.want {
 							t.Errorf("%s, %s, %s: %s; want: %s", account, group, what, got, try.want)
 						}

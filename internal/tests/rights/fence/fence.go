@@ -29,11 +29,7 @@ func In(g groups.Group, resource string) string {
 		return resource
 	}
 	plural, sub, _ := strings.Cut(plural, "/")
-	t := api.Type{Group: api.Group, Plural: plural}
-	if config := (*api.IPAMConfig)(nil).ResourceType(); plural == config.Plural {
-		t = config // the group may have another name for it
-	}
-	t = g.Type(t)
+	t := g.Type(api.Type{Group: api.Group, Plural: plural})
 	return strings.TrimSuffix(t.Plural+"/"+sub, "/") + "." + t.Group
 }
 
@@ -41,7 +37,7 @@ func In(g groups.Group, resource string) string {
 // argument that changes nothing.
 func Groups(resource string) []groups.Group {
 	if strings.HasSuffix(resource, "."+api.Group) {
-		return []groups.Group{groups.V1, groups.V3}
+		return groups.All
 	}
 	return []groups.Group{""}
 }
