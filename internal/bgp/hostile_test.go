@@ -246,8 +246,8 @@ func keepsAlive(t *testing.T, others ...bgp.Peer) {
 	open := hello(2)
 	binary.BigEndian.PutUint16(open[22:], 30)
 	p.send(open, keepalive)
-	began := time.Now()
-	for heard := 0; heard < 5; { // the first one is the handshake's
+	// The peer is silent from here on: three in its hold time are four, with the handshake's, when the session ends.
+	for heard := 0; heard < 6; {
 		m := p.read()
 		if m == nil {
 			t.Fatalf("the session has ended: %+v", node.Peer(peer.V4))
@@ -255,9 +255,6 @@ func keepsAlive(t *testing.T, others ...bgp.Peer) {
 		if wire.TypeOf(m) == wire.Keepalive {
 			heard++
 		}
-	}
-	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("four KEEPALIVEs, of which one is due each second, took %s", took)
 	}
 }
 

@@ -63,14 +63,18 @@ func TestPolicyFeedFollowsPolicies(t *testing.T) {
 	r.await(t, "its end", func(v *PolicyView) bool { return v.More && len(v.NetworkPolicies) == 0 })
 }
 
-// Labels, annotations and status of what policies depend on wake nobody.
+// Annotations and status of what policies depend on wake nobody, nor do pods without an address. Events of one kind come
+// in their order: with a change that does wake, those before it have been seen.
 func TestPolicyFeedSleeps(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	aNamespace(t, cfg, "sleeps")
 	networkPolicy(t, cfg, "sleeps", "one")
 	aPod(t, cfg, "sleeps/own", "self", "10.0.3.1/32", "")
 	aPod(t, cfg, "sleeps/other", "elsewhere", "10.0.3.2/32", "")
-	r := feedAt(t, cfg)
+	f, err := NewPolicyFeed(cfg, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	errtest.Must(t, err)
+	f.changed = make(chan struct{}, 1000) // which counts the wake-ups
+	r := startFeed(t, f)
 	r.want(t, policy.Interest{All: true})
 	r.has(t, "sleeps/other", "[10.0.3.2]")
 	for quiet := false; !quiet; r.take() {
@@ -80,18 +84,30 @@ func TestPolicyFeedSleeps(t *testing.T) {
 			quiet = true
 		}
 	}
-	for _, path := range []string{fmt.Sprintf(npPath, "sleeps") + "/one", nsPath + "/sleeps", fmt.Sprintf(podPath, "sleeps") + "/own",
-		fmt.Sprintf(podPath, "sleeps") + "/other"} {
-		errtest.Must(t, raw(t, cfg, http.MethodPatch, path, `{"metadata":{"annotations":{"some":"note"}}}`))
+	const rounds = 10 // more than the wake-ups for the changes after them
+	paths := []string{fmt.Sprintf(npPath, "sleeps") + "/one", nsPath + "/sleeps", fmt.Sprintf(podPath, "sleeps") + "/own",
+		fmt.Sprintf(podPath, "sleeps") + "/other"}
+	for i := range rounds {
+		for _, path := range paths {
+			errtest.Must(t, raw(t, cfg, http.MethodPatch, path, fmt.Sprintf(`{"metadata":{"annotations":{"some":"note %d"}}}`, i)))
+		}
+		for _, pod := range []string{"sleeps/own", "sleeps/other"} {
+			patchPod(t, cfg, pod, fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","message":"%d"}]}}`, i))
+		}
+		aPod(t, cfg, fmt.Sprint("sleeps/pending-", i), "elsewhere", "", "")
 	}
-	patchPod(t, cfg, "sleeps/own", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
-	patchPod(t, cfg, "sleeps/other", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
-	aPod(t, cfg, "sleeps/pending", "elsewhere", "", "")
-	select {
-	case <-r.feed.Changed():
+	errtest.Must(t, raw(t, cfg, http.MethodPatch, paths[0], `{"spec":{"podSelector":{"matchLabels":{"last":"yes"}}}}`))
+	for _, path := range paths[1:] {
+		errtest.Must(t, raw(t, cfg, http.MethodPatch, path, `{"metadata":{"labels":{"last":"yes"}}}`))
+	}
+	waittest.Until(t, 20*time.Second, "a change that wakes is not seen", func() bool {
 		r.take()
-		t.Errorf("woken for %v, more %v", r.view.Changed, r.view.More)
-	case <-time.After(500 * time.Millisecond):
+		own, other := r.pod("sleeps/own"), r.pod("sleeps/other")
+		return own.Labels["last"] == "yes" && other.Labels["last"] == "yes" && r.view.Namespaces["sleeps"]["last"] == "yes" &&
+			slices.ContainsFunc(r.view.NetworkPolicies, func(p *api.NetworkPolicy) bool { return p.Spec.PodSelector.MatchLabels["last"] == "yes" })
+	})
+	if n := len(f.changed); n == 0 || n >= rounds {
+		t.Errorf("%d wake-ups for four changes, after %d of each kind that are none", n, rounds)
 	}
 }
 
