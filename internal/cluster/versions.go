@@ -105,7 +105,7 @@ func (v *versions) explain(ctx context.Context, notFound error) error {
 	case err != nil:
 		return fmt.Errorf("ask in which versions the API server serves %s: %w", v.types[0].Plural, err)
 	case len(others) > 0:
-		err = &VersionError{of: v.types, served: others}
+		err = &VersionError{Of: v.types, Served: others}
 	default:
 		err = notFound
 	}
@@ -154,19 +154,19 @@ func (v *versions) discover(ctx context.Context, into any, below ...string) erro
 // VersionError is that the API server serves a kind only in versions that this program does not know, so that it cannot
 // tell which objects there are. No request with another right helps, only another definition or another release.
 type VersionError struct {
-	of     []api.Type // the known versions, at least one
-	served []string
+	Of     []api.Type // the known versions, the preferred first, at least one
+	Served []string   // the others, in the API server's order, at least one
 }
 
 // Error implements error.
 func (e *VersionError) Error() string {
 	var known []string
-	for _, t := range e.of {
+	for _, t := range e.Of {
 		known = append(known, t.Version)
 	}
 	return fmt.Sprintf("the API server serves %s.%s only as %s, and this release reads %s: "+
 		"let spec.versions of the definition serve one of these too, or upgrade Tortie",
-		e.of[0].Plural, e.of[0].Group, strings.Join(e.served, ", "), strings.Join(known, " and "))
+		e.Of[0].Plural, e.Of[0].Group, strings.Join(e.Served, ", "), strings.Join(known, " and "))
 }
 
 // unknownVersions reports that an error has a VersionError.

@@ -233,7 +233,7 @@ func TestUnknownVersionOfClusterNetworkPolicy(t *testing.T) {
 	strange := func(v *PolicyView) bool {
 		keeper.versions(t)
 		var of *VersionError
-		return errors.As(v.Err, &of) && slices.Equal(of.served, []string{"v1beta2"}) && len(of.of) == 2 &&
+		return errors.As(v.Err, &of) && slices.Equal(of.Served, []string{"v1beta2"}) && len(of.Of) == 2 &&
 			strings.Contains(of.Error(), "only as v1beta2, and this release reads v1beta1 and v1alpha2: let spec.versions of the definition serve")
 	}
 	r.await(t, "its error", strange)
