@@ -49,6 +49,30 @@ name both, since a migration changes the group while pods run. */}}
 {{- end }}
 {{- end }}
 
+{{/* The API group of Calico's objects for all that has to know it, if the values name one. */}}
+{{- define "tortie.groupEnv" -}}
+{{- if ne .Values.apiGroup "auto" }}
+- name: CALICO_API_GROUP
+  value: {{ include "tortie.group" . }}
+{{- end }}
+{{- end }}
+
+{{/* That group: by the values, else as the programs find it. A migration of Calico's leaves the first group locked. */}}
+{{- define "tortie.group" -}}
+{{- $first := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "clusterinformations.crd.projectcalico.org" }}
+{{- $second := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "clusterinformations.projectcalico.org" }}
+{{- $is := .Values.apiGroup }}
+{{- if and (eq $is "auto") $second }}
+{{- $locked := true }}
+{{- with $first }}
+{{- $locked = not (dig "spec" "datastoreReady" false (lookup "crd.projectcalico.org/v1" "ClusterInformation" "" "default" | default dict)) }}
+{{- end }}
+{{- $ready := dig "spec" "datastoreReady" false (lookup "projectcalico.org/v3" "ClusterInformation" "" "default" | default dict) }}
+{{- if or (not $first) (and $locked $ready) }}{{ $is = "v3" }}{{ end }}
+{{- end }}
+{{- eq $is "v3" | ternary "projectcalico.org/v3" "crd.projectcalico.org/v1" }}
+{{- end }}
+
 {{/* What every pod has that works for the release and not for the cluster's users: it runs anywhere, in the host's network. */}}
 {{- define "tortie.podBasics" -}}
 hostNetwork: true
@@ -152,10 +176,12 @@ capabilities:
 {{- end }}
 {{- end }}
 
-{{/* The command that gives a pool of "tortie.pools" the modes that the values ask for; nothing if it has them, or does not exist. */}}
+{{/* The command that gives a pool of "tortie.pools", with the chart as root, the modes that the values ask for; nothing if it has them, or does not exist. */}}
 {{- define "tortie.poolPatch" -}}
-{{- if lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "ippools.crd.projectcalico.org" }}
-{{- $spec := dig "spec" dict (lookup "crd.projectcalico.org/v1" "IPPool" "" .name) }}
+{{- $group := include "tortie.group" .root }}
+{{- $of := printf "ippools.%s" (dir $group) }}
+{{- if lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $of }}
+{{- $spec := dig "spec" dict (lookup $group "IPPool" "" .name) }}
 {{- $want := dict }}
 {{- $same := true }}
 {{- range .modes }}
@@ -163,7 +189,7 @@ capabilities:
 {{- if ne .value (get $spec .name | default "Never") }}{{ $same = false }}{{ end }}
 {{- end }}
 {{- if and $spec (not $same) -}}
-kubectl patch ippools.crd.projectcalico.org {{ .name }} --type=merge -p '{"spec":{{ toJson $want }}}'
+kubectl patch {{ $of }} {{ .name }} --type=merge -p '{"spec":{{ toJson $want }}}'
 {{- end }}
 {{- end }}
 {{- end }}
@@ -189,7 +215,7 @@ kubectl patch ippools.crd.projectcalico.org {{ .name }} --type=merge -p '{"spec"
 {{- range $pool := include "tortie.pools" $.Values | fromYamlArray }}
 {{- range .modes }}
 {{- if ne .value (get $asked .env | default .value) }}
-{{- with include "tortie.poolPatch" $pool }}
+{{- with include "tortie.poolPatch" (merge (dict "root" $) $pool) }}
 {{- fail (printf "%s: the pool %s exists with other modes, and no upgrade changes it. Change it first, then the upgrade will do: %s" $pool.of $pool.name .) }}
 {{- end }}
 {{- end }}

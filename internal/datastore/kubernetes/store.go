@@ -34,8 +34,7 @@ const (
 
 // Store is the datastore in the Kubernetes API. It implements datastore.Store.
 //
-// Which of Calico's API groups the cluster keeps its objects in it asks for with each request. Callers name kinds as
-// internal/api does.
+// Callers name kinds as internal/api does, whichever of Calico's API groups the cluster uses.
 type Store struct {
 	client *client
 	group  func(context.Context) (groups.Group, error)
@@ -304,7 +303,7 @@ type manifest struct {
 // MarshalJSON implements json.Marshaler.
 func (m manifest) MarshalJSON() ([]byte, error) { return m.in.Manifest(m.obj) }
 
-// send is client.do for a target, in the group that is in use. A body that is a resource is sent in its form there.
+// send is client.do for a target. A body that is a resource is sent in the form of its group.
 func (s *Store) send(ctx context.Context, to target, r request, out any) error {
 	in := groups.V1
 	if to.of.Group == api.Group {

@@ -18,8 +18,11 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/version"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/install/definitions"
 	"github.com/tortie-net/tortie/internal/install/uninstall"
 	"github.com/tortie-net/tortie/internal/program"
@@ -106,8 +109,38 @@ func applyDefinitions(flags *flag.FlagSet, tell func(string)) func(ctx context.C
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, *timeout, fmt.Errorf("it took longer than %v", *timeout))
 		defer cancel()
+		if other, err := ofOtherGroup(ctx, cfg); err != nil || other {
+			if err == nil {
+				tell(fmt.Sprintf("the cluster has definitions of %s alone: they stay as they are, and those of %s are not created, "+
+					"as Calico's programs would turn to them", groups.V3, groups.V1))
+			}
+			return err
+		}
 		return applier.Apply(ctx, all)
 	}
+}
+
+// ofOtherGroup reports whether a cluster has Calico's definitions of groups.V3 and none of groups.V1. It waits for an API
+// server that does not answer until ctx ends.
+func ofOtherGroup(ctx context.Context, cfg *rest.Config) (other bool, err error) {
+	store, err := cluster.OpenStore(cluster.Server{Config: cfg})
+	if err != nil {
+		return false, err
+	}
+	defer store.Close()
+	served := map[groups.Group][]string{}
+	for _, in := range groups.All {
+		for pauses := (wait.Backoff{First: 250 * time.Millisecond, Most: 5 * time.Second}); ; {
+			served[in], err = store.Served(ctx, string(in))
+			if !errors.Is(err, datastore.ErrUnavailable) || !wait.Sleep(ctx, pauses.Next()) {
+				break
+			}
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return groups.ChooseNew(served[groups.V1], served[groups.V3]) == groups.V3, nil
 }
 
 func removeAll(flags *flag.FlagSet, tell func(string)) func(ctx context.Context) error {
