@@ -125,7 +125,9 @@ func TestBinary(t *testing.T) {
 		// The API server does not know the pod's token. That can pass (a restarted API server), so it is tried again.
 		cmd, stderr := command(binary, pod(t, api))
 		errtest.Must(t, cmd.Start())
-		waittest.Until(t, 20*time.Second, "it does not say why it waits", func() bool { return strings.Contains(stderr.String(), "Unauthorized") })
+		waittest.Until(t, 20*time.Second, "it does not say why it waits", func() bool {
+			return strings.Contains(stderr.String(), "Unauthorized")
+		})
 		errtest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 		if exit := exitCode(t, cmd.Wait()); exit != 1 || !strings.Contains(stderr.String(), "Unauthorized") {
 			t.Errorf("exit code %d:\n%s", exit, stderr)
