@@ -63,8 +63,8 @@ func TestPolicyFeedFollowsPolicies(t *testing.T) {
 	r.await(t, "its end", func(v *PolicyView) bool { return v.More && len(v.NetworkPolicies) == 0 })
 }
 
-// Annotations and status of what policies depend on wake nobody, nor do pods without an address. Events of one kind come
-// in their order: with a change that does wake, those before it have been seen.
+// Annotations and status of what policies depend on wake nobody, nor do pods without an address. Events of one kind
+// come in their order: with a change that does wake, those before it have been seen.
 func TestPolicyFeedSleeps(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	aNamespace(t, cfg, "sleeps")

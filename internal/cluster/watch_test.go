@@ -119,12 +119,12 @@ func TestHeartbeatsWakeNobody(t *testing.T) {
 	wantNoBeats(t, w, before)
 }
 
-// beats is how many heartbeats must wake nobody: more than the changes around them, of which a store may have shown each
-// a moment before it wakes.
+// beats is how many heartbeats must wake nobody: more than the changes around them, of which a store may have shown
+// each a moment before it wakes.
 const beats = 3
 
-// wantNoBeats fails the test if heartbeats, between two changes, have woken the reader of Cluster. Events of one kind come in
-// their order, so that the test first waits for the change after them.
+// wantNoBeats fails the test if heartbeats, between two changes, have woken the reader of Cluster. Events of one kind
+// come in their order, so that the test first waits for the change after them.
 func wantNoBeats(t *testing.T, w *Watch, before uint64) {
 	t.Helper()
 	if n := w.Revision() - before; n >= beats {

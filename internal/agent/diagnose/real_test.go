@@ -336,8 +336,8 @@ func TestLinkLocalPeer(t *testing.T) {
 	expect(t, findings, "peer-bgp", "fe80::1%eth9", Unknown, "could not be tried")
 }
 
-// A cluster of which nobody answers is looked at before the time of a diagnosis is over: peers that there was no time for
-// have another finding.
+// A cluster of which nobody answers is looked at before the time of a diagnosis is over: peers that there was no time
+// for have another finding.
 func TestManyPeersThatAreAway(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)

@@ -55,8 +55,8 @@ func (t *Table) listen(socket *nlmsg.Events, wake chan<- struct{}) {
 	}
 }
 
-// foreign reports whether a datagram of events, or with an error the loss of some, may be of a change by others. touched
-// is whether the transaction that goes on after a datagram has changed the table.
+// foreign reports whether a datagram of events, or with an error the loss of some, may be of a change by others.
+// touched is whether the transaction that goes on after a datagram has changed the table.
 func (t *Table) foreign(datagram []byte, lost error, touched *bool) (is bool) {
 	if lost != nil {
 		*touched = false

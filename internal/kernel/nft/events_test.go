@@ -28,8 +28,8 @@ func woken(t *testing.T, wake <-chan struct{}) {
 	}
 }
 
-// TestEvents goes through changes by this table, which wake nobody, and by others, which do. The kernel puts events into
-// a socket before it answers the transaction that causes them, so that silence is no matter of time.
+// TestEvents goes through changes by this table, which wake nobody, and by others, which do. The kernel puts events
+// into a socket before it answers the transaction that causes them, so that silence is no matter of time.
 func TestEvents(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)

@@ -302,8 +302,8 @@ func TestReachableAtOnce(t *testing.T) {
 			answer(t, host, p, to)
 		}
 	}
-	// Bound by the kernel's link watch, which looks once a second, most would look for the addresses as often as Setup does
-	// at most. A loaded machine delays some.
+	// Bound by the kernel's link watch, which looks once a second, most would look for the addresses as often as Setup
+	// does at most. A loaded machine delays some.
 	if slow > rounds/2 {
 		t.Errorf("in %d of %d rounds Setup has not found the addresses in use", slow, rounds)
 	}

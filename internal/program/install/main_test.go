@@ -24,6 +24,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -74,12 +75,12 @@ func pod(t *testing.T, api *rest.Config) map[string]string {
 	}
 }
 
-func command(binary string, env map[string]string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+func command(binary string, env map[string]string, args ...string) (*exec.Cmd, *logtest.Buffer) {
 	cmd := exec.Command(binary, args...)
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		cmd.Env = append(cmd.Env, name+"="+env[name])
 	}
-	var stderr bytes.Buffer
+	var stderr logtest.Buffer
 	cmd.Stderr = &stderr
 	return cmd, &stderr
 }
@@ -109,7 +110,9 @@ func TestBinary(t *testing.T) {
 		cmd, stderr := command(binary, env)
 		errtest.Must(t, cmd.Start())
 		// It tries again, for longer than a test should wait; a signal ends it early, and that is a failure.
-		<-time.After(1500 * time.Millisecond)
+		waittest.Until(t, 20*time.Second, "it does not say why it waits", func() bool {
+			return strings.Contains(stderr.String(), "connection refused")
+		})
 		errtest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 		if exit := exitCode(t, cmd.Wait()); exit != 1 || !strings.Contains(stderr.String(), "connection refused") {
 			t.Errorf("exit code %d:\n%s", exit, stderr)
@@ -122,7 +125,9 @@ func TestBinary(t *testing.T) {
 		// The API server does not know the pod's token. That can pass (a restarted API server), so it is tried again.
 		cmd, stderr := command(binary, pod(t, api))
 		errtest.Must(t, cmd.Start())
-		<-time.After(1500 * time.Millisecond)
+		waittest.Until(t, 20*time.Second, "it does not say why it waits", func() bool {
+			return strings.Contains(stderr.String(), "Unauthorized")
+		})
 		errtest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 		if exit := exitCode(t, cmd.Wait()); exit != 1 || !strings.Contains(stderr.String(), "Unauthorized") {
 			t.Errorf("exit code %d:\n%s", exit, stderr)
@@ -212,7 +217,7 @@ func TestCommands(t *testing.T) {
 	fails(t, cmd, stderr, `install: unexpected argument "all": the commands are uninstall and rollback, settings come from the environment`)
 }
 
-func fails(t *testing.T, cmd *exec.Cmd, stderr *bytes.Buffer, want string) {
+func fails(t *testing.T, cmd *exec.Cmd, stderr *logtest.Buffer, want string) {
 	t.Helper()
 	if exit := exitCode(t, cmd.Run()); exit != 1 {
 		t.Errorf("exit code %d, want 1", exit)

@@ -336,9 +336,9 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 	return name
 }
 
-// left returns an error while a thread of this process is in a namespace, and so keeps it, or has none any more as it is
-// about to end. In a user namespace no thread can go back to the namespace of the process: the runtime ends those that
-// have left it, after the call for which they did.
+// left returns an error while a thread of this process is in a namespace, and so keeps it, or has none any more as it
+// is about to end. In a user namespace no thread can go back to the namespace of the process: the runtime ends those
+// that have left it, after the call for which they did.
 func left(ns *netlinkx.Namespace) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(ns.Fd(), &st); err != nil {
