@@ -110,14 +110,17 @@ const asPartialList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.
 
 // clients are those of one kind, by Calico's API groups.
 type clients struct {
-	group *groups.Current
+	group *groups.Current // nil: the kind is not Calico's
 	of    api.Type
 	by    map[groups.Group]rest.Interface
 }
 
 // newClients makes no request.
 func newClients[T any](at Server, shared *http.Client, of api.Type) (*clients, error) {
-	c := &clients{group: at.Group, of: of, by: map[groups.Group]rest.Interface{}}
+	c := &clients{of: of, by: map[groups.Group]rest.Interface{}}
+	if of.Group == api.Group { // the other kinds are the same in both, and are followed before the group is found
+		c.group = at.Group
+	}
 	for _, in := range groups.All {
 		client, err := newClient[T](at.Config, shared, in.Type(of))
 		if err != nil {
