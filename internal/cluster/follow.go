@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/datastore"
 )
 
 const (
@@ -198,13 +200,19 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// findGroup returns when it is known where Calico's objects are, or when ctx has ended.
+// findGroup returns when it is known where Calico's objects are, or when ctx has ended. If there are no definitions of
+// theirs, there are no objects of a kind that may be missing.
 func (f *follower) findGroup(ctx context.Context) {
 	pauses := wait.Backoff{First: minPause, Most: maxPause}
 	for {
 		_, err := f.group.Get(ctx)
-		f.note(ctx, err)
-		if err == nil || !wait.Sleep(ctx, pauses.Next()) {
+		pause := pauses.Next()
+		if f.absent != nil && errors.Is(err, datastore.ErrNotFound) {
+			pause = f.withoutDefinition(ctx, absentDoubt)
+		} else {
+			f.note(ctx, err)
+		}
+		if err == nil || !wait.Sleep(ctx, pause) {
 			return
 		}
 	}

@@ -71,7 +71,7 @@ func TestPolicyFeedSleeps(t *testing.T) {
 	networkPolicy(t, cfg, "sleeps", "one")
 	aPod(t, cfg, "sleeps/own", "self", "10.0.3.1/32", "")
 	aPod(t, cfg, "sleeps/other", "elsewhere", "10.0.3.2/32", "")
-	f, err := NewPolicyFeed(cfg, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	f, err := NewPolicyFeed(Server{Config: cfg}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
 	f.changed = make(chan struct{}, 1000) // which counts the wake-ups
 	r := startFeed(t, f)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -131,10 +132,9 @@ func newClients[T any](at Server, shared *http.Client, of api.Type) (*clients, e
 	return c, nil
 }
 
-// get begins a request for objects of the kind, in the group that is in use now, which must be known. An empty namespace
-// is all of them.
+// get begins a request for objects of the kind, in the group that is in use now. An empty namespace is all of them.
 func (c *clients) get(namespace string) *rest.Request {
-	in := c.group.Known()
+	in := cmp.Or(c.group.Known(), groups.V1) // without definitions there are no objects, in either
 	return c.by[in].Get().NamespaceIfScoped(namespace, c.of.Namespaced).Resource(in.Type(c.of).Plural)
 }
 

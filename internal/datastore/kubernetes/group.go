@@ -79,7 +79,8 @@ func (s *Store) Served(ctx context.Context, groupVersion string) ([]string, erro
 
 // FindGroup returns in which group a cluster that may be a new one keeps Calico's objects, or is to keep them. One that
 // is wanted is taken if the API server has its definitions. It takes one request in a cluster of groups.V1 that is set
-// up, three in one of groups.V3, four in a new one, and one if a group is wanted.
+// up, three in one of groups.V3, four in a new one, and one if a group is wanted. Without definitions it is
+// datastore.ErrNotFound.
 func (s *Store) FindGroup(ctx context.Context, wanted groups.Group) (in groups.Group, err error) {
 	ask := groups.All
 	if wanted != "" {
@@ -99,9 +100,9 @@ func (s *Store) FindGroup(ctx context.Context, wanted groups.Group) (in groups.G
 	case in != "":
 		return in, nil
 	case wanted != "":
-		return "", fmt.Errorf("CALICO_API_GROUP is %s, and the API server has no definition of ipamblocks in it: "+
-			"install its definitions, or leave the variable empty, so that the group is found", wanted)
+		return "", fmt.Errorf("%w: CALICO_API_GROUP is %s, and the API server has no definition of ipamblocks in it: "+
+			"install its definitions, or leave the variable empty, so that the group is found", datastore.ErrNotFound, wanted)
 	}
-	return "", fmt.Errorf("the API server has a definition of ipamblocks neither in %s nor in %s: the chart installs them",
-		groups.V1, groups.V3)
+	return "", fmt.Errorf("%w: the API server has a definition of ipamblocks neither in %s nor in %s: the chart installs them",
+		datastore.ErrNotFound, groups.V1, groups.V3)
 }
