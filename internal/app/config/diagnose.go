@@ -53,8 +53,8 @@ type PolicyView struct {
 func LoadPolicyView(env Env) PolicyView {
 	var raw NodeVariables
 	var p problems
-	p.load(env, &raw, "NODENAME", "KUBECONFIG", "CALICO_API_GROUP", "TORTIE_FLOWS", "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "FELIX_FAILSAFEINBOUNDHOSTPORTS",
-		"FELIX_FAILSAFEOUTBOUNDHOSTPORTS")
-	return PolicyView{Nodename: raw.Nodename, HealthAddr: raw.healthAddr(), Kubeconfig: raw.Kubeconfig, APIGroup: raw.APIGroup, Flows: raw.Flows.Enabled,
-		Felix: p.felix(raw.RawFelix)}
+	p.load(env, &raw, "NODENAME", "KUBECONFIG", "CALICO_API_GROUP", "TORTIE_FLOWS", "FELIX_HEALTHHOST", "FELIX_HEALTHPORT",
+		"FELIX_FAILSAFEINBOUNDHOSTPORTS", "FELIX_FAILSAFEOUTBOUNDHOSTPORTS")
+	return PolicyView{Nodename: raw.Nodename, HealthAddr: raw.healthAddr(), Kubeconfig: raw.Kubeconfig, APIGroup: raw.APIGroup,
+		Flows: raw.Flows.Enabled, Felix: p.felix(raw.RawFelix)}
 }
