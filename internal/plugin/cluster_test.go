@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,12 +22,14 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // cluster is the API server as an administrator sees it, with what an installed Tortie has put there.
 type cluster struct {
+	group  groups.Group // that it keeps Calico's objects in
 	core   kubernetes.Interface
 	any    dynamic.Interface
 	token  string // of a ServiceAccount with the rights that the chart gives the plugins
@@ -46,8 +50,12 @@ func theAPI(t testing.TB) *cluster {
 	theCluster.once.Do(func() {
 		theCluster.err = errors.New("the test that was to set up the cluster has failed")
 		token, agent := labtest.As(t, "tortie-cni").BearerToken, labtest.As(t, "tortie-node").BearerToken
-		if theCluster.cluster, theCluster.err = setUpCluster(cfg); theCluster.err == nil {
+		if theCluster.cluster, theCluster.err = setUpCluster(cfg, labtest.Group(t)); theCluster.err == nil {
 			theCluster.token, theCluster.agent = token, agent
+			// Definitions of the other group, too, as before a migration. The API server looks for the kinds of the policies' parameters
+			// once, so that they come before the policies.
+			other := theCluster.group.Other()
+			labtest.Define(t, other, slices.AppendSeq([]string{labtest.KindIn(other, "ipamconfigs").Resource}, maps.Values(ofCalicos))...)
 			// The migration from host-local needs more.
 			chart := labtest.Chart(t, "--set", "migrateFromHostLocal=true")
 			labtest.GrantAll(t, cfg, chart)
@@ -60,7 +68,7 @@ func theAPI(t testing.TB) *cluster {
 	return theCluster.cluster
 }
 
-func setUpCluster(cfg *rest.Config) (*cluster, error) {
+func setUpCluster(cfg *rest.Config, in groups.Group) (*cluster, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cfg = rest.CopyConfig(cfg)
@@ -74,7 +82,7 @@ func setUpCluster(cfg *rest.Config) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{core: core, any: dyn}
+	c := &cluster{group: in, core: core, any: dyn}
 	if err := c.setReady(ctx, true); err != nil {
 		return nil, fmt.Errorf("say that the datastore is ready: %w", err)
 	}
@@ -84,15 +92,22 @@ func setUpCluster(cfg *rest.Config) (*cluster, error) {
 
 // setReady creates the ClusterInformation or replaces it.
 func (c *cluster) setReady(ctx context.Context, ready bool) error {
-	kind := c.of("ClusterInformation", "")
-	err := kind.Delete(ctx, "default", metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err := c.setAbsent(ctx); err != nil {
 		return err
 	}
-	_, err = kind.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation", "metadata": map[string]any{"name": "default"},
+	_, err := c.of("ClusterInformation", "").Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": string(c.group), "kind": "ClusterInformation", "metadata": map[string]any{"name": "default"},
 		"spec": map[string]any{"datastoreReady": ready},
 	}}, metav1.CreateOptions{})
+	return err
+}
+
+// setAbsent deletes the ClusterInformation, if there is one.
+func (c *cluster) setAbsent(ctx context.Context) error {
+	err := c.of("ClusterInformation", "").Delete(ctx, "default", metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
 	return err
 }
 
@@ -111,27 +126,25 @@ func (c *cluster) account(ctx context.Context, name string) (string, error) {
 	return request.Status.Token, nil
 }
 
-var resources = map[string]schema.GroupVersionResource{
-	"Namespace":          {Version: "v1", Resource: "namespaces"},
-	"Node":               {Version: "v1", Resource: "nodes"},
-	"Pod":                {Version: "v1", Resource: "pods"},
-	"IPPool":             custom("ippools"),
-	"IPReservation":      custom("ipreservations"),
-	"IPAMBlock":          custom("ipamblocks"),
-	"IPAMHandle":         custom("ipamhandles"),
-	"BlockAffinity":      custom("blockaffinities"),
-	"ClusterInformation": custom("clusterinformations"),
-}
-
-func custom(plural string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: plural}
-}
-
-func (c *cluster) of(kind, namespace string) dynamic.ResourceInterface {
-	if namespace != "" {
-		return c.any.Resource(resources[kind]).Namespace(namespace)
+// The kinds that tests read and write, by the plural; those of Calico by that in crd.projectcalico.org/v1.
+var (
+	plurals   = map[string]string{"Namespace": "namespaces", "Node": "nodes", "Pod": "pods"}
+	ofCalicos = map[string]string{
+		"ClusterInformation": "clusterinformations", "IPPool": "ippools", "IPReservation": "ipreservations", "IPAMBlock": "ipamblocks",
+		"IPAMHandle": "ipamhandles", "BlockAffinity": "blockaffinities",
 	}
-	return c.any.Resource(resources[kind])
+)
+
+// of is the client of a kind, one of Calico's in the cluster's group.
+func (c *cluster) of(kind, namespace string) dynamic.ResourceInterface {
+	at := schema.GroupVersionResource{Version: "v1", Resource: plurals[kind]}
+	if plural, ok := ofCalicos[kind]; ok {
+		at = labtest.KindIn(c.group, plural)
+	}
+	if namespace != "" {
+		return c.any.Resource(at).Namespace(namespace)
+	}
+	return c.any.Resource(at)
 }
 
 // manifest decodes one object of YAML.
@@ -148,10 +161,12 @@ func manifest(t testing.TB, text string) *unstructured.Unstructured {
 	return obj
 }
 
-// create creates an object, which ends with the test, and returns its UID.
+// create creates an object, which ends with the test, and returns its UID. One that is written for
+// crd.projectcalico.org/v1 gets the form of the cluster's group.
 func (c *cluster) create(t testing.TB, obj *unstructured.Unstructured) string {
 	t.Helper()
 	kind := c.of(obj.GetKind(), obj.GetNamespace())
+	labtest.InGroupOf(c.group, obj)
 	created, err := kind.Create(context.Background(), obj, metav1.CreateOptions{FieldValidation: "Strict"})
 	if err != nil {
 		t.Fatalf("create %s %s: %v", obj.GetKind(), obj.GetName(), err)

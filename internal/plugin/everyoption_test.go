@@ -44,7 +44,7 @@ var optionCases = map[string]func(*testing.T, *world){
 	},
 	"calico_api_group": func(t *testing.T, w *world) {
 		w.refused(t, "calico_api_group", "projectcalico.org/v1", `"projectcalico.org/v1"`, "crd.projectcalico.org/v1 or projectcalico.org/v3")
-		w.newPod(t, "web").addWith(t, "calico_api_group", "crd.projectcalico.org/v1").ok(t)
+		w.newPod(t, "web").addWith(t, "calico_api_group", string(w.api.group)).ok(t)
 	},
 	"nodename": func(t *testing.T, w *world) {
 		w.host.Write(t, nodenamePath, "of-the-file")

@@ -16,7 +16,8 @@ import (
 func (w *world) tellFacts(t testing.TB, edit func(*facts.Facts)) {
 	t.Helper()
 	f := facts.Facts{
-		Written: time.Now(), AgentReady: true, DatastoreReady: true, Node: w.name, NodeLabels: map[string]string{"world": w.name},
+		Written: time.Now(), AgentReady: true, DatastoreReady: true, Node: w.name, Group: w.api.group,
+		NodeLabels: map[string]string{"world": w.name},
 		Config:     api.IPAMConfigSpec{AutoAllocateBlocks: true},
 		Namespaces: map[string]facts.Namespace{w.name: {Labels: w.api.get(t, "Namespace", "", w.name).GetLabels()}},
 	}

@@ -16,14 +16,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
 // TestSameAsCalico gives the plugins what a real Calico was given and compares everything that it left behind: what it
-// printed, and what it stored. What it did to the kernel is compared in internal/kernel/podnet.
+// printed, and what it stored. What it did to the kernel is compared in internal/kernel/podnet. Its objects are of
+// crd.projectcalico.org/v1, the only group of that Calico: the cluster is one of that group for this test.
 func TestSameAsCalico(t *testing.T) {
-	api, h := theAPI(t), newHost(t)
+	api, _ := inGroups(t, groups.V1)
+	h := newHost(t)
 	p := newProxy(t, h)
 	h.Write(t, kubeconfigPath, kubeconfig(p, api.token))
 	for _, file := range []string{"ippool.yaml", "node.yaml"} {

@@ -29,11 +29,11 @@ type place struct {
 // else an earlier plugin, else the cluster's ClusterInformation. Only the last takes requests: the one that ready saves
 // then, and one more in a cluster of groups.V3.
 func (s *session) findGroup(ctx context.Context) (groups.Group, error) {
-	if in, _ := groups.Parse(s.conf.CalicoAPIGroup); in != "" { // netConf has checked it
+	if in := s.setGroup(); in != "" {
 		return in, nil
 	}
 	if s.facts != nil {
-		return cmp.Or(s.facts.Group, groups.V1), nil
+		return s.factsGroup(), nil
 	}
 	if in := rememberedGroup(); in != "" {
 		s.place.remembered = true
@@ -49,6 +49,27 @@ func (s *session) findGroup(ctx context.Context) (groups.Group, error) {
 	s.place.lock = &lock
 	rememberGroup(s.log, in)
 	return in, nil
+}
+
+// setGroup returns the group that the configuration names; empty if it names none.
+func (s *session) setGroup() groups.Group {
+	in, _ := groups.Parse(s.conf.CalicoAPIGroup) // netConf has checked it
+	return in
+}
+
+// factsGroup returns the group that the facts, which are not nil, are of.
+func (s *session) factsGroup() groups.Group { return cmp.Or(s.facts.Group, groups.V1) }
+
+// dropForeignFacts forgets facts of another group than the configuration names: what they say of pools, blocks and the
+// lock does not hold there.
+func (s *session) dropForeignFacts() {
+	set := s.setGroup()
+	if s.facts == nil || set == "" || set == s.factsGroup() {
+		return
+	}
+	s.log.Debug("cannot use the agent's facts, which are of another API group than the configuration names: reading from the API server",
+		"facts", s.factsGroup(), "calico_api_group", set)
+	s.facts = nil
 }
 
 // rememberedGroup returns where Calico's objects were found last; empty if that is not known.

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -118,14 +119,15 @@ func (p *proxy) takeConnections() int {
 	return n
 }
 
-// describe names a request by program, verb and resource, such as "calico-ipam LIST ippools".
+// describe names a request by program, verb and resource, such as "calico-ipam LIST ippools". A kind of Calico's has the
+// same name in both API groups.
 func describe(r *http.Request) string {
 	verb := r.Method
 	resource, all := labtest.Resource(r)
 	if verb == http.MethodGet && all {
 		verb = "LIST"
 	}
-	return strings.TrimPrefix(r.UserAgent(), "tortie-") + " " + verb + " " + resource
+	return strings.TrimPrefix(r.UserAgent(), "tortie-") + " " + verb + " " + groups.V3.Plural(resource)
 }
 
 // refuse answers requests of one name with a status and an object of kind Status, and passes on all others.

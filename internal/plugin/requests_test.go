@@ -2,8 +2,12 @@ package plugin_test
 
 import (
 	"fmt"
+	"path"
+	"slices"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
@@ -30,6 +34,13 @@ var (
 		{"calico PUT ipamblocks"},
 		{"calico PATCH pods/status"},
 	}
+	roundsOfAddWithoutGroup = [][]string{ // 11, in one round more
+		{"calico GET clusterinformations", "calico GET namespaces", "calico GET pods"},
+		{"calico GET ipamconfigs", "calico LIST blockaffinities", "calico LIST ippools", "calico LIST ipreservations"},
+		{"calico GET ipamblocks", "calico POST ipamhandles"},
+		{"calico PUT ipamblocks"},
+		{"calico PATCH pods/status"},
+	}
 	roundsOfAddWithFacts = [][]string{ // 4: the block is as the last plugin of the node has written it
 		{"calico GET pods", "calico POST ipamhandles"},
 		{"calico PUT ipamblocks"},
@@ -40,9 +51,20 @@ var (
 		{"calico PUT ipamblocks"},
 		{"calico PATCH pods/status"},
 	}
+	roundsOfCheck = [][]string{ // 2: the kernel knows all else
+		{"calico GET ipamhandles"},
+		{"calico GET ipamblocks"},
+	}
 	roundsOfDel = [][]string{ // 6: how long addresses cool down, which Calico asks too since 3.33, the ADD has noted
 		{"calico GET clusterinformations", "calico GET ipamhandles"},
 		{"calico GET ipamblocks", "calico PATCH pods/status"},
+		{"calico PUT ipamblocks"},
+		{"calico DELETE ipamhandles"},
+	}
+	roundsOfDelWithoutGroup = [][]string{ // 6, in one round more
+		{"calico GET clusterinformations"},
+		{"calico GET ipamhandles", "calico PATCH pods/status"},
+		{"calico GET ipamblocks"},
 		{"calico PUT ipamblocks"},
 		{"calico DELETE ipamhandles"},
 	}
@@ -57,9 +79,26 @@ var (
 	}
 )
 
+// lookingForGroup returns the rounds of a world where no plugin has found the API group yet: in a cluster of
+// projectcalico.org/v3 one more asks for its ClusterInformation, after that of crd.projectcalico.org/v1, which is not there.
+func lookingForGroup(w *world, rounds [][]string) [][]string {
+	if w.api.group == groups.V1 {
+		return rounds
+	}
+	return slices.Insert(slices.Clone(rounds), 1, []string{"calico GET clusterinformations"})
+}
+
 // It is not parallel: its pool is for every node, so that nobody has to read the Node.
 func TestRequests(t *testing.T) {
-	w := newEmptyWorld(t)
+	for _, in := range groups.All {
+		t.Run(path.Base(string(in)), func(t *testing.T) {
+			api, _ := inGroups(t, in)
+			testRequests(t, newEmptyWorldOn(t, api))
+		})
+	}
+}
+
+func testRequests(t *testing.T, w *world) {
 	w.api.create(t,
 		manifest(t, fmt.Sprintf(`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s}, spec: {cidr: %s}}`, w.name, w.cidr)))
 	w.api.settle(t)
@@ -77,17 +116,24 @@ func TestRequests(t *testing.T) {
 		w.api.settle(t)
 		return a
 	}
-	asked("the first ADD on a node", first.add, roundsOfFirstAdd)
+	asked("the first ADD on a node", first.add, lookingForGroup(w, roundsOfFirstAdd))
 	added := asked("ADD", s.add, roundsOfAdd)
 	check := func(t testing.TB) answer { return s.check(t, added) }
-	asked("CHECK", check, [][]string{{"calico GET ipamhandles"}, {"calico GET ipamblocks"}}) // the kernel knows all else
+	asked("CHECK", check, roundsOfCheck)
 	asked("DEL", s.del, roundsOfDel)
 	asked("DEL again", s.del, roundsOfDelAgain)
+	w.host.remove(t, facts.GroupFile)
+	asked("ADD that does not know the API group", s.add, lookingForGroup(w, roundsOfAddWithoutGroup))
+	w.host.remove(t, facts.GroupFile)
+	asked("DEL that does not know the API group", s.del, lookingForGroup(w, roundsOfDelWithoutGroup))
 	w.api.delete(t, "Pod", w.name, "web")
 	asked("DEL of a pod that is gone", s.del, roundsOfDelAgain)
 
 	w.tellFacts(t, nil)
-	asked("ADD with facts", known.add, roundsOfAddWithFacts)
+	added = asked("ADD with facts", known.add, roundsOfAddWithFacts)
+	check = func(t testing.TB) answer { return known.check(t, added) }
+	w.tellFacts(t, nil)
+	asked("CHECK with facts", check, roundsOfCheck)
 	w.tellFacts(t, nil)
 	asked("DEL with facts", known.del, roundsOfDelWithFacts)
 

@@ -101,6 +101,7 @@ func (s *session) open(plugin string) (err error) {
 	if s.facts, err = facts.Read(facts.DefaultFile, s.node, s.began); err != nil {
 		s.log.Debug("cannot use the agent's facts, reading from the API server", "why", err)
 	}
+	s.dropForeignFacts()
 	return nil
 }
 

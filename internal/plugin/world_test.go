@@ -55,10 +55,16 @@ func newWorld(t testing.TB) *world {
 // newEmptyWorld makes a world without a pool.
 func newEmptyWorld(t testing.TB) *world {
 	t.Helper()
+	return newEmptyWorldOn(t, theAPI(t))
+}
+
+// newEmptyWorldOn is newEmptyWorld for a view of the API server.
+func newEmptyWorldOn(t testing.TB, api *cluster) *world {
+	t.Helper()
 	n := worlds.Add(1)
 	name := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(t.Name()), "-")
-	w := &world{api: theAPI(t), host: newHost(t), name: fmt.Sprintf("%.40s-%d", name, n), cidr: fmt.Sprintf("%d.%d.0.0/16", 10+n/256, n%256),
-		uids: map[string]string{}}
+	w := &world{api: api, host: newHost(t), name: fmt.Sprintf("%.40s-%d", name, n),
+		cidr: fmt.Sprintf("%d.%d.0.0/16", 10+n/256, n%256), uids: map[string]string{}}
 	w.proxy = newProxy(t, w.host)
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", w.name)))
 	w.api.create(t, manifest(t, fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %[1]s, labels: {world: %[1]s}}}", w.name)))
@@ -66,6 +72,7 @@ func newEmptyWorld(t testing.TB) *world {
 	// A token of this node, which the chart's fencing keeps from all others'.
 	w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, labtest.OnNode(t, labtest.RESTConfig(t), "tortie-cni", w.name).BearerToken))
 	w.host.Write(t, nodenamePath, w.name+"\n")
+	w.awaitFence(t) // a test before may have been in the other group
 	return w
 }
 

@@ -13,7 +13,12 @@ import (
 // KindOf returns where the servers of tests have a kind of Calico's, by its plural in crd.projectcalico.org/v1.
 func KindOf(t testing.TB, plural string) schema.GroupVersionResource {
 	t.Helper()
-	of := Group(t).Type(api.Type{Group: api.Group, Version: "v1", Plural: plural})
+	return KindIn(Group(t), plural)
+}
+
+// KindIn is KindOf for a server with the definitions of in.
+func KindIn(in groups.Group, plural string) schema.GroupVersionResource {
+	of := in.Type(api.Type{Group: api.Group, Version: "v1", Plural: plural})
 	return schema.GroupVersionResource{Group: of.Group, Version: of.Version, Resource: of.Plural}
 }
 
@@ -21,7 +26,11 @@ func KindOf(t testing.TB, plural string) schema.GroupVersionResource {
 // other object stays as it is.
 func InGroup(t testing.TB, obj *unstructured.Unstructured) {
 	t.Helper()
-	in := Group(t)
+	InGroupOf(Group(t), obj)
+}
+
+// InGroupOf is InGroup for a server with the definitions of in.
+func InGroupOf(in groups.Group, obj *unstructured.Unstructured) {
 	if in == groups.V1 || obj.GetAPIVersion() != string(groups.V1) {
 		return
 	}
