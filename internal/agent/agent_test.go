@@ -219,9 +219,9 @@ func (r *rig) lent(t *testing.T, node string) {
 func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop func()) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	watch, err := cluster.NewWatch(cluster.Server{Config: r.api}, rigNode, "kube-system", log)
+	watch, err := cluster.NewWatch(cluster.Server{Config: r.api, Group: labtest.Current(t)}, rigNode, "kube-system", log)
 	errtest.Must(t, err)
-	store, err := cluster.OpenStore(cluster.Server{Config: r.api})
+	store, err := cluster.OpenStore(cluster.Server{Config: r.api, Group: labtest.Current(t)})
 	errtest.Must(t, err)
 	status = NewStatus(rigNode, time.Now(), speaker.Healthy)
 	table := nft.New(r.ns.Conn.Namespace())
@@ -259,9 +259,9 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 func (r *rig) watched(t *testing.T) (*cluster.Watch, *kubernetes.Store, *slog.Logger) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	watch, err := cluster.NewWatch(cluster.Server{Config: r.api}, rigNode, "kube-system", log)
+	watch, err := cluster.NewWatch(cluster.Server{Config: r.api, Group: labtest.Current(t)}, rigNode, "kube-system", log)
 	errtest.Must(t, err)
-	store, err := cluster.OpenStore(cluster.Server{Config: r.api})
+	store, err := cluster.OpenStore(cluster.Server{Config: r.api, Group: labtest.Current(t)})
 	errtest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
@@ -379,8 +379,8 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 		t.Error("a dead peer made the node unready")
 	}
 
-	// A broken pool is named, and everything else goes on.
-	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "rig-broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.1/16"}})
+	// A broken pool is named, and everything else goes on. No definition refuses a selector that cannot be read.
+	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "rig-broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.0/16", NodeSelector: "has("}})
 	waittest.Until(t, soon, "the problem is shown", func() bool {
 		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "rig-broken") })
 	})

@@ -204,7 +204,7 @@ func (a *statusWriter) answer(ctx context.Context, q *statusRequest, now time.Ti
 	want.LastUpdated = &at
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	err := a.store.PatchPart(ctx, &q.object, []kubernetes.Operation{{Op: "add", Path: "/status", Value: want}})
+	err := a.store.SetStatus(ctx, &q.object, want)
 	switch {
 	case errors.Is(err, datastore.ErrConflict), errors.Is(err, datastore.ErrNotFound):
 		return nil // it was changed or removed: an event of the watch follows

@@ -186,7 +186,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 
 func storeAt(t *testing.T, cfg *rest.Config) *kubernetes.Store {
 	t.Helper()
-	store, err := OpenStore(Server{Config: cfg})
+	store, err := OpenStore(Server{Config: cfg, Group: labtest.Current(t)})
 	errtest.Must(t, err)
 	return store
 }
@@ -200,7 +200,7 @@ func watchAt(t *testing.T, cfg *rest.Config) *Watch {
 
 func newWatch(t *testing.T, cfg *rest.Config) *Watch {
 	t.Helper()
-	w, err := NewWatch(Server{Config: cfg}, "watched", "kube-system", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	w, err := NewWatch(Server{Config: cfg, Group: labtest.Current(t)}, "watched", "kube-system", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
 	return w
 }

@@ -24,9 +24,9 @@ import (
 // The real API server takes the events, counts them on, and says what it does not take.
 func TestEventsOnARealServer(t *testing.T) {
 	admin := labtest.RESTConfig(t)
-	store, err := cluster.OpenStore(cluster.Server{Config: admin})
+	store, err := cluster.OpenStore(cluster.Server{Config: admin, Group: labtest.Current(t)})
 	errtest.Must(t, err)
-	pool := api.ObjectReference{APIVersion: "crd.projectcalico.org/v1", Kind: "IPPool", Name: "events-pool"}
+	pool := api.ObjectReference{APIVersion: string(labtest.Group(t)), Kind: "IPPool", Name: "events-pool"}
 	aNode := api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "events-node", UID: "1c7a2b1e-0000-4000-8000-000000000000"}
 	secret := api.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: "kube-system", Name: "bgp-password"}
 	for _, try := range []int{1, 2} { // the second agent goes on with the events of the first
@@ -78,7 +78,7 @@ func eventsAbout(t *testing.T, cfg *rest.Config, namespace, name string) []event
 
 // The agent's own rights are enough.
 func TestTheAgentMayWriteEvents(t *testing.T) {
-	store, err := cluster.OpenStore(cluster.Server{Config: labtest.As(t, "tortie-node")})
+	store, err := cluster.OpenStore(cluster.Server{Config: labtest.As(t, "tortie-node"), Group: labtest.Current(t)})
 	errtest.Must(t, err)
 	e := &events.Event{
 		Meta: api.Meta{Name: "rights.1", Namespace: "default"}, InvolvedObject: api.ObjectReference{Kind: "Node", Name: "rights"},

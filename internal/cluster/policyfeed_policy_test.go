@@ -121,7 +121,7 @@ func TestClusterNetworkPoliciesComeAndGo(t *testing.T) {
 	put(t, cfg, nodePath, "cnp-node", node)
 	errtest.Must(t, raw(t, cfg, http.MethodPatch, nodePath+"/cnp-node/status",
 		`{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"cnp-node"}]}}`))
-	f, err := NewPolicyFeed(Server{Config: cfg}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	f, err := NewPolicyFeed(Server{Config: cfg, Group: labtest.Current(t)}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
 	for _, by := range f.followers {
 		by.absence = wait.Backoff{First: 50 * time.Millisecond, Most: 50 * time.Millisecond}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // Who asks for staged policies hears when all of their kinds have been listed.
@@ -13,7 +14,7 @@ func TestStagedPoliciesAreListed(t *testing.T) {
 	cfg, _, _ := recorded(t)
 	put(t, cfg, calicoPath+"stagedglobalnetworkpolicies", "tried",
 		calicoObject("StagedGlobalNetworkPolicy", "tried", "", `"types":["Ingress"]`))
-	f, err := NewPolicyFeed(Server{Config: cfg}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	f, err := NewPolicyFeed(Server{Config: cfg, Group: labtest.Current(t)}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
 	errtest.Must(t, f.WatchStaged())
 	if f.staged.full() {

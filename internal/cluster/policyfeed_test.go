@@ -40,7 +40,7 @@ type reader struct {
 // feedAt starts a PolicyFeed of the node self.
 func feedAt(t *testing.T, cfg *rest.Config) *reader {
 	t.Helper()
-	f, err := NewPolicyFeed(Server{Config: cfg}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	f, err := NewPolicyFeed(Server{Config: cfg, Group: labtest.Current(t)}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
 	return startFeed(t, f)
 }

@@ -26,10 +26,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// raw sends an object as an operator's tool does, with whatever is in it.
+// raw sends an object as an operator's tool does, with whatever is in it, to the group of the servers of tests.
 func raw(t *testing.T, cfg *rest.Config, method, path, body string) error {
 	t.Helper()
-	_, err := labtest.Send(cfg, method, path, body)
+	_, err := labtest.Send(cfg, method, labtest.InGroupText(t, path), labtest.InGroupText(t, body))
 	return err
 }
 

@@ -141,7 +141,7 @@ func versionsFeed(t *testing.T) (r *reader, f *faulty, asked *requestsOf) {
 	f, cfg := newFaulty(t, labtest.RESTConfig(t))
 	asked = &requestsOf{}
 	f.answers(func(rw http.ResponseWriter, r *http.Request) { asked.note(r); f.through.ServeHTTP(rw, r) })
-	feed, err := NewPolicyFeed(Server{Config: cfg}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	feed, err := NewPolicyFeed(Server{Config: cfg, Group: labtest.Current(t)}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
 	for _, by := range feed.followers {
 		by.absence = wait.Backoff{First: 50 * time.Millisecond, Most: 50 * time.Millisecond}
@@ -290,7 +290,7 @@ func TestVersionsAreLookedForAgain(t *testing.T) {
 	define(t, direct, "v1alpha2")
 	errtest.Must(t, raw(t, direct, http.MethodPost, cnpIn("v1alpha2"), clusterPolicyIn("v1alpha2", "again")))
 	f, cfg := newFaulty(t, direct)
-	of, err := newFeed(Server{Config: cfg}, slog.New(slog.DiscardHandler))
+	of, err := newFeed(Server{Config: cfg, Group: labtest.Current(t)}, slog.New(slog.DiscardHandler))
 	errtest.Must(t, err)
 	src := &source[api.ClusterNetworkPolicy]{optional: true, of: (*api.ClusterNetworkPolicy)(nil).ResourceType()}
 	asked, err := newVersions[api.ClusterNetworkPolicy](&of, src)

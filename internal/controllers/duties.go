@@ -87,7 +87,7 @@ func (h *housekeeping) configuration(ctx context.Context, obj *api.KubeControlle
 		return nil
 	}
 	// A patch: Calico's own fields of the object are not known here.
-	err = h.store.PatchPart(ctx, obj, []kubernetes.Operation{{Op: "add", Path: "/status", Value: status}})
+	err = h.store.SetStatus(ctx, obj, status)
 	if datastore.Contended(err) {
 		return nil
 	}

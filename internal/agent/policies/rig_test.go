@@ -172,7 +172,7 @@ func (g ground) Place(a netip.Addr) (pooled bool, node string) {
 func (n *node) work(t *testing.T) (w *policies.Worker, stop func()) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	feed, err := cluster.NewPolicyFeed(cluster.Server{Config: n.api}, n.name, log)
+	feed, err := cluster.NewPolicyFeed(cluster.Server{Config: n.api, Group: labtest.Current(t)}, n.name, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -300,6 +300,9 @@ func sentinel(r request, code int, s statusObject) error {
 		return datastore.ErrRefused
 	case code == http.StatusForbidden:
 		return datastore.ErrUnauthorized
+	// Calico's webhook answers so to writes of ClusterInformation in projectcalico.org/v3.
+	case code == http.StatusMethodNotAllowed:
+		return datastore.ErrRefused
 	case code == http.StatusTooManyRequests, code >= 500:
 		return datastore.ErrUnavailable
 	}

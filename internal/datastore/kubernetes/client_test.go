@@ -130,6 +130,8 @@ func TestRetries(t *testing.T) {
 		{"a refusal by admission",
 			[]http.HandlerFunc{says(403, `ipamhandles.crd.projectcalico.org "h" is forbidden: ValidatingAdmissionPolicy 'a' with `+
 				`binding 'a' denied request: User of a node`), ok}, create, datastore.ErrRefused, 1},
+		{"a refusal by Calico's webhook", []http.HandlerFunc{says(405, "admission webhook denied the request: ClusterInformation is a "+
+			"read-only resource"), ok}, update, datastore.ErrRefused, 1},
 		{"bad credentials", []http.HandlerFunc{status(401), ok}, update, datastore.ErrUnauthenticated, 1},
 		{"what went away", []http.HandlerFunc{status(404), ok}, update, datastore.ErrConflict, 1},
 	} {

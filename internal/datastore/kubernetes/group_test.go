@@ -2,12 +2,14 @@ package kubernetes
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -149,5 +151,58 @@ func formOfV3(t *testing.T, server *labtest.Server, s *Store) {
 	errtest.Must(t, err)
 	if !slices.Contains(served, "ipamconfigs") || slices.Contains(served, "ipamconfigurations") {
 		t.Errorf("kinds: %v", served)
+	}
+}
+
+// TestStatusOfEitherForm: a status is written whether it is a subresource, as in projectcalico.org/v3, or a field of the
+// object, as in crd.projectcalico.org/v1.
+func TestStatusOfEitherForm(t *testing.T) {
+	for _, in := range groups.All {
+		t.Run(string(in), func(t *testing.T) {
+			server := labtest.NewServerOf(t, in)
+			s, _ := storeIn(t, server, in)
+			obj := &api.CalicoNodeStatus{Meta: api.Meta{Name: "of-n"}, Spec: api.CalicoNodeStatusSpec{Node: "n"}}
+			errtest.Must(t, s.Create(t.Context(), obj))
+			before, at := *obj, "2026-01-02T03:04:05Z"
+			errtest.Must(t, s.SetStatus(t.Context(), obj, api.CalicoNodeStatusStatus{LastUpdated: &at}))
+			got := &api.CalicoNodeStatus{Meta: api.Meta{Name: "of-n"}}
+			errtest.Must(t, s.Get(t.Context(), got))
+			if got.Status.LastUpdated == nil || *got.Status.LastUpdated != at || got.ResourceVersion != obj.ResourceVersion {
+				t.Errorf("status %+v of revision %s, want %s", got.Status, got.ResourceVersion, obj.ResourceVersion)
+			}
+			if err := s.SetStatus(t.Context(), &before, got.Status); !errors.Is(err, datastore.ErrConflict) {
+				t.Errorf("of an older revision: %v", err)
+			}
+			errtest.Must(t, s.Delete(t.Context(), got))
+			if err := s.SetStatus(t.Context(), got, got.Status); !errors.Is(err, datastore.ErrNotFound) {
+				t.Errorf("of what is gone: %v", err)
+			}
+			foreignStays(t, server, s, in)
+		})
+	}
+}
+
+// foreignStays updates an object that has finalizers and owners of other programs.
+func foreignStays(t *testing.T, server *labtest.Server, s *Store, in groups.Group) {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
+	errtest.Must(t, err)
+	client, err := dynamic.NewForConfig(cfg)
+	errtest.Must(t, err)
+	h := &api.IPAMHandle{Meta: api.Meta{Name: "h"}, Spec: api.IPAMHandleSpec{HandleID: "h", Block: map[string]int{"10.0.0.0/26": 1}}}
+	errtest.Must(t, s.Create(t.Context(), h))
+	kind := client.Resource(resourceOf(in.Type(h.ResourceType())))
+	const foreign = `{"finalizers":["example.org/keep"],"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"1"}]}`
+	_, err = kind.Patch(t.Context(), h.Name, types.MergePatchType, []byte(`{"metadata":`+foreign+`}`), metav1.PatchOptions{})
+	errtest.Must(t, err)
+	errtest.Must(t, s.Get(t.Context(), h))
+	h.Spec.Block = map[string]int{"10.0.0.0/26": 2}
+	for range 2 { // the second from what the first update has filled in
+		errtest.Must(t, s.Update(t.Context(), h))
+	}
+	got, err := kind.Get(t.Context(), h.Name, metav1.GetOptions{})
+	errtest.Must(t, err)
+	if f, o := got.GetFinalizers(), got.GetOwnerReferences(); len(f) != 1 || f[0] != "example.org/keep" || len(o) != 1 || o[0].UID != "1" {
+		t.Errorf("after an update: finalizers %q, owners %v", f, o)
 	}
 }

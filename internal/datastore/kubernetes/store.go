@@ -215,12 +215,21 @@ func (s *Store) PatchTested(ctx context.Context, obj api.Resource, ops []Operati
 	return s.send(ctx, toStatus(obj), request{method: http.MethodPatch, contentType: contentJSONPatch, body: ops}, nil)
 }
 
-// PatchPart sends a JSON patch to the object itself, guarded by the revision that was read, and fills in its new
-// metadata. It is for objects whose status is no subresource.
-func (s *Store) PatchPart(ctx context.Context, obj api.Resource, ops []Operation) error {
-	guard := Operation{Op: "test", Path: "/metadata/resourceVersion", Value: obj.GetMeta().ResourceVersion}
-	r := request{method: http.MethodPatch, contentType: contentJSONPatch, body: append([]Operation{guard}, ops...)}
-	return s.write(ctx, toObject(obj), r, obj)
+// SetStatus replaces the object's status, guarded by the revision that was read, and fills in the object's new metadata.
+// It is for kinds whose status is a subresource on some API servers and a field of the object on others: Calico's
+// definitions differ by group and by release. It asks for the subresource first: where there is one, a change of the
+// object itself leaves the status as it is, without an error. It is ErrConflict if the object has changed, and
+// ErrNotFound if it is gone.
+func (s *Store) SetStatus(ctx context.Context, obj api.Resource, status any) error {
+	r := request{method: http.MethodPatch, contentType: contentJSONPatch, body: []Operation{
+		{Op: "test", Path: "/metadata/resourceVersion", Value: obj.GetMeta().ResourceVersion},
+		{Op: "add", Path: "/status", Value: status},
+	}}
+	err := s.write(ctx, toStatus(obj), r, obj)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return s.write(ctx, toObject(obj), r, obj)
+	}
+	return err
 }
 
 // MergePatch sends a JSON merge patch (RFC 7386) of the object, and replaces the object by the answer.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -24,7 +23,7 @@ func At(t testing.TB, kubeconfig string) *kubernetes.Store {
 	t.Helper()
 	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
 	errtest.Must(t, err)
-	cfg.Group = groups.In(labtest.Group(t)).Get
+	cfg.Group = labtest.Current(t).Get
 	store, err := kubernetes.New(cfg)
 	errtest.Must(t, err)
 	return store

@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -9,6 +10,20 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
+
+// Current returns the group of the servers of tests, as a client is told it.
+func Current(t testing.TB) *groups.Current {
+	t.Helper()
+	return groups.In(Group(t))
+}
+
+// InGroupText returns a text, such as an object in JSON or the path of a request, with the group of the servers of tests
+// in the place of crd.projectcalico.org/v1. It is for kinds that are the same in both groups but for that: for
+// IPAMConfig and BlockAffinity use InGroup and KindOf.
+func InGroupText(t testing.TB, text string) string {
+	t.Helper()
+	return strings.ReplaceAll(text, string(groups.V1), string(Group(t)))
+}
 
 // KindOf returns where the servers of tests have a kind of Calico's, by its plural in crd.projectcalico.org/v1.
 func KindOf(t testing.TB, plural string) schema.GroupVersionResource {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -184,7 +185,8 @@ func Resource(r *http.Request) (name string, all bool) {
 	return name, len(parts) == 1
 }
 
-// requestKey returns verb and resource as in RBAC, such as "list ippools" or "patch pods/status".
+// requestKey returns verb and resource as in RBAC, such as "list ippools" or "patch pods/status". A kind of Calico's is
+// called by its plural in crd.projectcalico.org/v1, in both groups.
 func requestKey(r *http.Request) string {
 	resource, all := Resource(r)
 	verb := strings.ToLower(r.Method)
@@ -196,7 +198,7 @@ func requestKey(r *http.Request) string {
 	case r.Method == http.MethodGet && all:
 		verb = "list"
 	}
-	return verb + " " + resource
+	return verb + " " + groups.V3.Plural(resource)
 }
 
 // Kubeconfig returns the path of an administrator's kubeconfig for access through the proxy.

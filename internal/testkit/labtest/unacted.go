@@ -9,7 +9,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -49,7 +48,8 @@ func CreateUnacted(t testing.TB, admin *rest.Config, kind, name string) (uid str
 	}
 	client, err := dynamic.NewForConfig(admin)
 	errtest.Must(t, err)
-	of := client.Resource(schema.GroupVersionResource{Group: api.Group, Version: "v1", Resource: strings.ToLower(kind) + "s"})
+	of := client.Resource(KindOf(t, strings.ToLower(kind)+"s"))
+	InGroup(t, obj)
 	obj, err = of.Create(t.Context(), obj, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 	errtest.Must(t, err)
 	t.Cleanup(func() {
