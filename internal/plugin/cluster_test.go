@@ -52,8 +52,8 @@ func theAPI(t testing.TB) *cluster {
 		token, agent := labtest.As(t, "tortie-cni").BearerToken, labtest.As(t, "tortie-node").BearerToken
 		if theCluster.cluster, theCluster.err = setUpCluster(cfg, labtest.Group(t)); theCluster.err == nil {
 			theCluster.token, theCluster.agent = token, agent
-			// Definitions of the other group, too, as before a migration. The API server looks for the kinds of the policies' parameters
-			// once, so that they come before the policies.
+			// Definitions of the other group, too, as before a migration. They come before the fence's policies: the API
+			// server looks for the kinds of their parameters only every 30 seconds, and refuses writes until then.
 			other := theCluster.group.Other()
 			labtest.Define(t, other, slices.AppendSeq([]string{labtest.KindIn(other, "ipamconfigs").Resource}, maps.Values(ofCalicos))...)
 			// The migration from host-local needs more.

@@ -56,8 +56,9 @@ func newWorldIn(t testing.TB, in groups.Group) (w, elsewhere *world) {
 	return w, &other
 }
 
-// awaitFence waits until the fence lets the world's node write in its group. In crd.projectcalico.org/v1 it always does.
-// In projectcalico.org/v3 it does once the API server's admission has learnt that the other group is not ready any more.
+// awaitFence waits until the fence lets the world's node write in its group. In crd.projectcalico.org/v1 it always
+// does. In projectcalico.org/v3 it does once the API server's admission has learnt that the other group is not ready
+// any more.
 func (w *world) awaitFence(t testing.TB) {
 	t.Helper()
 	if w.api.group == groups.V1 {

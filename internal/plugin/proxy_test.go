@@ -119,8 +119,8 @@ func (p *proxy) takeConnections() int {
 	return n
 }
 
-// describe names a request by program, verb and resource, such as "calico-ipam LIST ippools". A kind of Calico's has the
-// same name in both API groups.
+// describe names a request by program, verb and resource, such as "calico-ipam LIST ippools". A kind of Calico's has
+// the same name in both API groups.
 func describe(r *http.Request) string {
 	verb := r.Method
 	resource, all := labtest.Resource(r)

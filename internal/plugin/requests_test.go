@@ -80,7 +80,8 @@ var (
 )
 
 // lookingForGroup returns the rounds of a world where no plugin has found the API group yet: in a cluster of
-// projectcalico.org/v3 one more asks for its ClusterInformation, after that of crd.projectcalico.org/v1, which is not there.
+// projectcalico.org/v3 one more asks for its ClusterInformation, after that of crd.projectcalico.org/v1, which is not
+// there.
 func lookingForGroup(w *world, rounds [][]string) [][]string {
 	if w.api.group == groups.V1 {
 		return rounds
