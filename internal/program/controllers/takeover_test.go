@@ -20,18 +20,16 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // objects are objects by kind and name, with all of their fields.
 type objects map[string]*unstructured.Unstructured
 
 var (
-	crd = schema.GroupVersion{Group: "crd.projectcalico.org", Version: "v1"}
-	// serviceKinds are the kinds whose objects tell the addresses of Services.
-	serviceKinds = map[string]schema.GroupVersionResource{
-		"Service":    {Version: "v1", Resource: "services"},
-		"IPAMBlock":  crd.WithResource("ipamblocks"),
-		"IPAMHandle": crd.WithResource("ipamhandles"), "BlockAffinity": crd.WithResource("blockaffinities"),
+	// serviceKinds are the plurals of the kinds whose objects tell the addresses of Services.
+	serviceKinds = map[string]string{
+		"Service": "services", "IPAMBlock": "ipamblocks", "IPAMHandle": "ipamhandles", "BlockAffinity": "blockaffinities",
 	}
 )
 
@@ -41,11 +39,11 @@ func (w *world) resource(kind string) dynamic.ResourceInterface {
 	errtest.Must(w.t, err)
 	switch kind {
 	case "IPPool":
-		return client.Resource(crd.WithResource("ippools"))
+		return client.Resource(labtest.KindOf(w.t, "ippools"))
 	case "Service":
-		return client.Resource(serviceKinds[kind]).Namespace("default")
+		return client.Resource(schema.GroupVersionResource{Version: "v1", Resource: serviceKinds[kind]}).Namespace("default")
 	}
-	return client.Resource(serviceKinds[kind])
+	return client.Resource(labtest.KindOf(w.t, serviceKinds[kind]))
 }
 
 // golden reads objects from testdata, in the order of the file, with the handles of the Services that exist.
@@ -77,6 +75,7 @@ func (w *world) write(all []*unstructured.Unstructured, kinds ...string) {
 		if !slices.Contains(kinds, obj.GetKind()) {
 			continue
 		}
+		labtest.InGroup(w.t, obj)
 		made, err := w.resource(obj.GetKind()).Create(w.t.Context(), obj, metav1.CreateOptions{FieldValidation: "Strict"})
 		errtest.Must(w.t, err)
 		if status, is := obj.Object["status"]; is {

@@ -72,7 +72,7 @@ func newWorld(t testing.TB, server *labtest.Server) *world {
 	errtest.Must(t, err)
 	admin.QPS, admin.Burst = 1000, 1000
 	w := &world{t: t, admin: admin, core: clientset.NewForConfigOrDie(admin)}
-	if w.store, err = cluster.OpenStore(cluster.Server{Config: admin}); err != nil {
+	if w.store, err = cluster.OpenStore(cluster.Server{Config: admin, Group: labtest.Current(t)}); err != nil {
 		t.Fatal(err)
 	}
 	w.ipam = ipam.NewClient(w.store, time.Now)
