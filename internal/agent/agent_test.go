@@ -380,7 +380,8 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	}
 
 	// A broken pool is named, and everything else goes on. No definition refuses a selector that cannot be read.
-	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "rig-broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.0/16", NodeSelector: "has("}})
+	labstore.Make(t, r.store,
+		&api.IPPool{Meta: api.Meta{Name: "rig-broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.0/16", NodeSelector: "has("}})
 	waittest.Until(t, soon, "the problem is shown", func() bool {
 		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "rig-broken") })
 	})

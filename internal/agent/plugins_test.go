@@ -151,7 +151,8 @@ func TestPluginsAreToldEveryChange(t *testing.T) {
 // Pods of the node without annotations that an ADD reads need not be read.
 func TestPluginsAreToldOfPods(t *testing.T) {
 	r := newRig(t)
-	feed, err := cluster.NewPolicyFeed(cluster.Server{Config: r.api, Group: labtest.Current(t)}, rigNode, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	at, log := cluster.Server{Config: r.api, Group: labtest.Current(t)}, slog.New(slog.NewTextHandler(t.Output(), nil))
+	feed, err := cluster.NewPolicyFeed(at, rigNode, log)
 	errtest.Must(t, err)
 	r.pods = feed
 	status, _ := r.agent(t, newPeers())

@@ -55,7 +55,8 @@ func TestFieldsWithoutEffect(t *testing.T) {
 // and no more after they have gone.
 func TestUnreadAnnotations(t *testing.T) {
 	r := newRig(t)
-	feed, err := cluster.NewPolicyFeed(cluster.Server{Config: r.api, Group: labtest.Current(t)}, rigNode, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	at, log := cluster.Server{Config: r.api, Group: labtest.Current(t)}, slog.New(slog.NewTextHandler(t.Output(), nil))
+	feed, err := cluster.NewPolicyFeed(at, rigNode, log)
 	errtest.Must(t, err)
 	r.pods = feed
 	ctx, cancel := context.WithCancel(t.Context())

@@ -200,7 +200,8 @@ func watchAt(t *testing.T, cfg *rest.Config) *Watch {
 
 func newWatch(t *testing.T, cfg *rest.Config) *Watch {
 	t.Helper()
-	w, err := NewWatch(Server{Config: cfg, Group: labtest.Current(t)}, "watched", "kube-system", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	at, log := Server{Config: cfg, Group: labtest.Current(t)}, slog.New(slog.NewTextHandler(t.Output(), nil))
+	w, err := NewWatch(at, "watched", "kube-system", log)
 	errtest.Must(t, err)
 	return w
 }
