@@ -1,11 +1,5 @@
 package api
 
-import (
-	"bytes"
-	"encoding/json"
-	"strconv"
-)
-
 // IPAMBlock is a range of addresses that one host assigns from, with the holder of each address.
 //
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
@@ -127,22 +121,6 @@ type BlockAffinitySpec struct {
 	// Deleted is "true" when the affinity is marked for deletion.
 	// +tortie:v3:schema=`{"default":false}`
 	Deleted Mark `json:"deleted"`
-}
-
-// Mark is the deletion mark of a BlockAffinity: the text true or false, as crd.projectcalico.org/v1 has it. It is read
-// from a boolean, too, as projectcalico.org/v3 has it.
-//
-// +kubebuilder:validation:Type=string
-// +tortie:v3:schema=`{"type":"boolean"}`
-type Mark bool
-
-// MarshalJSON writes the text.
-func (m Mark) MarshalJSON() ([]byte, error) { return json.Marshal(strconv.FormatBool(bool(m))) }
-
-// UnmarshalJSON reads both forms. Any other value is no mark.
-func (m *Mark) UnmarshalJSON(data []byte) error {
-	*m = Mark(string(bytes.Trim(data, `"`)) == "true")
-	return nil
 }
 
 // ResourceType implements Resource.

@@ -1,9 +1,6 @@
 package api
 
-import (
-	"encoding/json"
-	"reflect"
-)
+import "reflect"
 
 // Type is the location of a kind in the Kubernetes API.
 type Type struct {
@@ -47,13 +44,6 @@ type Meta struct {
 	Labels            map[string]string `json:"labels,omitempty"`
 	Annotations       map[string]string `json:"annotations,omitempty"`
 	*Foreign
-}
-
-// Foreign is metadata that other programs set, and that this project writes back as it was: the API server takes away
-// what an update leaves out. It is nil if an object has none of it. It is never changed.
-type Foreign struct {
-	Finalizers      []string        `json:"finalizers,omitempty"`
-	OwnerReferences json.RawMessage `json:"ownerReferences,omitempty"`
 }
 
 // GetMeta returns the metadata for reading and writing.

@@ -30,7 +30,7 @@ func newFeed(at Server, log *slog.Logger) (feed, error) {
 	if err != nil {
 		return feed{}, fmt.Errorf("connection to the API server: %w", err)
 	}
-	prober, err := newClients[api.ClusterInformation](at, shared, (*api.ClusterInformation)(nil).ResourceType())
+	prober, err := newClients(at, shared, (*api.ClusterInformation)(nil).ResourceType(), formOf[api.ClusterInformation]())
 	return feed{server: at, http: shared, log: log, streams: &streams{now: time.Now, open: map[string]*stream{}}, prober: prober}, err
 }
 

@@ -86,7 +86,7 @@ type follower struct {
 
 // follow prepares to fill an object store from a source.
 func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, error) {
-	asked, err := newVersions[T](w, &src)
+	asked, err := newVersions(w, src.name, typesOf(&src), formOf[T]())
 	if err != nil {
 		return nil, err
 	}

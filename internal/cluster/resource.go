@@ -116,14 +116,26 @@ type clients struct {
 	by    map[groups.Group]rest.Interface
 }
 
+// form has what client-go decodes a kind into. The clients are made of it, not of the type, so that their code exists
+// once: for each kind again it would be 120 KB.
+type form struct {
+	one, list runtime.Object
+	protobuf  bool // it can be asked for in protobuf
+}
+
+func formOf[T any]() form {
+	_, ok := any(new(T)).(protobuf)
+	return form{&object[T]{}, &objectList[T]{}, ok}
+}
+
 // newClients makes no request.
-func newClients[T any](at Server, shared *http.Client, of api.Type) (*clients, error) {
+func newClients(at Server, shared *http.Client, of api.Type, f form) (*clients, error) {
 	c := &clients{of: of, by: map[groups.Group]rest.Interface{}}
 	if of.Group == api.Group { // the other kinds are the same in both, and are followed before the group is found
 		c.group = at.Group
 	}
 	for _, in := range groups.All {
-		client, err := newClient[T](at.Config, shared, in.Type(of))
+		client, err := newClient(at.Config, shared, in.Type(of), f)
 		if err != nil {
 			return nil, err
 		}
@@ -139,12 +151,12 @@ func (c *clients) get(namespace string) *rest.Request {
 }
 
 // newClient returns a client of one kind. Clients that share an http.Client share its connection to the API server.
-func newClient[T any](cfg *rest.Config, shared *http.Client, t api.Type) (rest.Interface, error) {
+func newClient(cfg *rest.Config, shared *http.Client, t api.Type, f form) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	for _, known := range []api.Type{t, partial} {
 		gv := schema.GroupVersion{Group: known.Group, Version: known.Version}
-		scheme.AddKnownTypeWithName(gv.WithKind(known.Kind), &object[T]{})
-		scheme.AddKnownTypeWithName(gv.WithKind(known.Kind+"List"), &objectList[T]{})
+		scheme.AddKnownTypeWithName(gv.WithKind(known.Kind), f.one)
+		scheme.AddKnownTypeWithName(gv.WithKind(known.Kind+"List"), f.list)
 	}
 	gv := schema.GroupVersion{Group: t.Group, Version: t.Version}
 	metav1.AddToGroupVersion(scheme, gv)
@@ -155,7 +167,7 @@ func newClient[T any](cfg *rest.Config, shared *http.Client, t api.Type) (rest.I
 		c.APIPath = "/api"
 	}
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	if _, ok := any(new(T)).(protobuf); ok {
+	if f.protobuf {
 		c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	}
 	c.QPS = -1 // reflectors pause by themselves

@@ -18,7 +18,7 @@ import (
 func TestRequestBeforeTheGroupIsKnown(t *testing.T) {
 	unknown := groups.Found(func(context.Context) (groups.Group, error) { return "", errors.New("not yet") })
 	at := Server{Config: &rest.Config{Host: "https://127.0.0.1:1"}, Group: unknown}
-	clients, err := newClients[api.Node](at, http.DefaultClient, (*api.Node)(nil).ResourceType())
+	clients, err := newClients(at, http.DefaultClient, (*api.Node)(nil).ResourceType(), formOf[api.Node]())
 	errtest.Must(t, err)
 	if url := clients.get("").URL().String(); !strings.HasSuffix(url, "/api/v1/nodes") {
 		t.Errorf("request of %s, want nodes", url)

@@ -33,14 +33,19 @@ type versions struct {
 	used int   // the index of the version in which the last request was answered; -1: none yet
 }
 
-// newVersions prepares the requests for a source's kind.
-func newVersions[T any](w *feed, src *source[T]) (*versions, error) {
-	v := &versions{log: w.log.With("kind", src.name), types: []api.Type{src.of}, used: -1}
+// typesOf returns the versions of a source's kind.
+func typesOf[T any](src *source[T]) []api.Type {
 	if of, ok := any(new(T)).(api.Versioned); ok {
-		v.types = of.Types()
+		return of.Types()
 	}
+	return []api.Type{src.of}
+}
+
+// newVersions prepares the requests for a kind in its versions, the preferred first.
+func newVersions(w *feed, name string, types []api.Type, f form) (*versions, error) {
+	v := &versions{log: w.log.With("kind", name), types: types, used: -1}
 	for _, t := range v.types {
-		client, err := newClients[T](w.server, w.http, t)
+		client, err := newClients(w.server, w.http, t, f)
 		if err != nil {
 			return nil, err
 		}

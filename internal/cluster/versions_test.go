@@ -293,7 +293,7 @@ func TestVersionsAreLookedForAgain(t *testing.T) {
 	of, err := newFeed(Server{Config: cfg, Group: labtest.Current(t)}, slog.New(slog.DiscardHandler))
 	errtest.Must(t, err)
 	src := &source[api.ClusterNetworkPolicy]{optional: true, of: (*api.ClusterNetworkPolicy)(nil).ResourceType()}
-	asked, err := newVersions[api.ClusterNetworkPolicy](&of, src)
+	asked, err := newVersions(&of, src.name, typesOf(src), formOf[api.ClusterNetworkPolicy]())
 	errtest.Must(t, err)
 	list := func() error {
 		_, err := inServed(t.Context(), asked, func(client *clients) (any, error) {

@@ -49,7 +49,7 @@ func TestPlantedLinks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const outside = "/etc/victims"
-	files := []string{"/var/run/calico/ipam.lock", "/var/run/calico/tortie/status", cooldownFile, facts.TokenRefusedFile}
+	files := []string{"/var/run/calico/ipam.lock", "/var/run/calico/tortie/status", cooldownFile, facts.TokenRefusedFile, facts.GroupFile}
 	w.host.On(t, func() error {
 		errs := []error{os.MkdirAll(outside+"/journal", 0o755), os.MkdirAll("/var/run/calico/tortie", 0o755),
 			os.MkdirAll(filepath.Dir(string(journal.DefaultDir)), 0o755)}

@@ -216,10 +216,9 @@ func (s *Store) PatchTested(ctx context.Context, obj api.Resource, ops []Operati
 }
 
 // SetStatus replaces the object's status, guarded by the revision that was read, and fills in the object's new metadata.
-// It is for kinds whose status is a subresource on some API servers and a field of the object on others: Calico's
-// definitions differ by group and by release. It asks for the subresource first: where there is one, a change of the
-// object itself leaves the status as it is, without an error. It is ErrConflict if the object has changed, and
-// ErrNotFound if it is gone.
+// Calico's definitions have some kinds' status as a subresource or as a field, by group and release. It asks for the
+// subresource first: where there is one, a change of the object leaves the status as it is, without an error. It is
+// ErrConflict if the object has changed, ErrNotFound if it is gone.
 func (s *Store) SetStatus(ctx context.Context, obj api.Resource, status any) error {
 	r := request{method: http.MethodPatch, contentType: contentJSONPatch, body: []Operation{
 		{Op: "test", Path: "/metadata/resourceVersion", Value: obj.GetMeta().ResourceVersion},
