@@ -24,7 +24,7 @@ const (
 type doubtfulStore[T any] struct {
 	*objectStore[T]
 	by    *follower
-	again func(context.Context) ([]*object[T], error)
+	again func(context.Context) (runtime.Object, error)
 	pause wait.Backoff
 }
 
@@ -53,9 +53,13 @@ func (s *doubtfulStore[T]) confirm(known map[string]bool, gone int) error {
 	if !wait.Sleep(s.by.ctx, s.pause.Next()) {
 		return context.Cause(s.by.ctx)
 	}
-	second, err := s.again(s.by.ctx)
+	list, err := s.again(s.by.ctx)
 	if err != nil {
 		return fmt.Errorf("second list: %w", err)
+	}
+	var second []*object[T]
+	if l, ok := list.(*objectList[T]); ok {
+		second = l.Items
 	}
 	if missing := missingOf(known, second); !mostGone(len(known), missing) {
 		return fmt.Errorf("lists disagree: one lacks %d of %d known objects, the next %d", gone, len(known), missing)
@@ -80,19 +84,17 @@ func missingOf[T any](known map[string]bool, list []*object[T]) int {
 	return len(known) - len(found)
 }
 
-// listAgain lists the names of a source's objects at the most recent revision.
-func listAgain[T any](src *source[T], asked *versions) func(context.Context) ([]*object[T], error) {
-	return func(ctx context.Context) ([]*object[T], error) {
+// listAgain lists the names of a source's objects at the most recent revision. No list is an empty one: the definition of
+// an optional kind is gone.
+func listAgain(request requester, optional bool, asked *versions) func(context.Context) (runtime.Object, error) {
+	return func(ctx context.Context) (runtime.Object, error) {
 		asked.begin()
 		list, err := inServed(ctx, asked, func(client *clients) (runtime.Object, error) {
-			return src.request(client, metav1.ListOptions{}, asPartialList).SetHeader("Accept", asPartialList).Do(ctx).Get()
+			return request(client, metav1.ListOptions{}, asPartialList).SetHeader("Accept", asPartialList).Do(ctx).Get()
 		})
-		if src.optional && missing(err) {
+		if optional && missing(err) {
 			return nil, nil
 		}
-		if err != nil {
-			return nil, err
-		}
-		return list.(*objectList[T]).Items, nil
+		return list, err
 	}
 }

@@ -99,10 +99,10 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 	backoff := &kwait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
 	var store cache.ReflectorStore = into
 	if src.doubtful {
-		store = &doubtfulStore[T]{objectStore: into, by: f, again: listAgain(&src, asked),
+		store = &doubtfulStore[T]{objectStore: into, by: f, again: listAgain(src.request, src.optional, asked),
 			pause: wait.Backoff{First: firstDoubt, Most: mostDoubt}}
 	}
-	r := cache.NewReflectorWithOptions(listWatch(w, src, asked, f), nil, store,
+	r := cache.NewReflectorWithOptions(listWatch(w, src.name, src.request, asked, f, src.arrive(f)), nil, store,
 		cache.ReflectorOptions{Name: src.name, TypeDescription: src.name, Backoff: backoff})
 	r.WatchListPageSize = src.pages
 	f.listAndWatch = func(ctx context.Context) error {
@@ -118,40 +118,33 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 	return f, nil
 }
 
+// requester makes a source's request to list or watch, which asks for metadata only by accept.
+type requester func(client *clients, opts metav1.ListOptions, accept string) *rest.Request
+
 // listWatch are a source's requests, of which a follower takes note; the objects are prepared on their way.
-func listWatch[T any](w *feed, src source[T], asked *versions, f *follower) *cache.ListWatch {
+func listWatch(w *feed, name string, request requester, asked *versions, f *follower, prepare func(runtime.Object)) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			f.pace(ctx)
 			list, err := inServed(ctx, asked, func(client *clients) (runtime.Object, error) {
-				return src.request(client, opts, asPartialList).Do(ctx).Get()
+				return request(client, opts, asPartialList).Do(ctx).Get()
 			})
 			f.note(ctx, err)
-			if l, ok := list.(*objectList[T]); ok {
-				f.delivered()
-				for _, o := range l.Items {
-					src.prepare(o)
-				}
-			}
+			prepare(list)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			opts.Watch = true
 			f.pace(ctx)
 			events, err := inServed(ctx, asked, func(client *clients) (watch.Interface, error) {
-				return src.request(client, opts, asPartial).Watch(ctx)
+				return request(client, opts, asPartial).Watch(ctx)
 			})
 			f.note(ctx, err)
 			if err != nil {
 				return nil, err
 			}
 			beginsWithList := opts.SendInitialEvents != nil && *opts.SendInitialEvents
-			return w.streams.follow(src.name, events, beginsWithList, func(obj runtime.Object) {
-				if o, ok := obj.(*object[T]); ok {
-					f.delivered()
-					src.prepare(o)
-				}
-			}), nil
+			return w.streams.follow(name, events, beginsWithList, prepare), nil
 		},
 	}
 }
@@ -166,6 +159,22 @@ func (src *source[T]) request(client *clients, opts metav1.ListOptions, accept s
 		r.SetHeader("Accept", accept)
 	}
 	return r
+}
+
+// arrive takes objects and lists of them as they come, and tells their follower.
+func (src *source[T]) arrive(f *follower) func(runtime.Object) {
+	return func(obj runtime.Object) {
+		switch o := obj.(type) {
+		case *object[T]:
+			f.delivered()
+			src.prepare(o)
+		case *objectList[T]:
+			f.delivered()
+			for _, item := range o.Items {
+				src.prepare(item)
+			}
+		}
+	}
 }
 
 // prepare drops the fields that are not used, before the object is kept.

@@ -209,9 +209,9 @@ func TestDoubt(t *testing.T) {
 			s := &doubtfulStore[api.NetworkPolicy]{
 				objectStore: newObjectStore(sameNetworkPolicy, func(*api.NetworkPolicy) {}),
 				by:          &follower{log: slog.New(slog.NewTextHandler(t.Output(), nil)), ctx: t.Context()},
-				again: func(context.Context) ([]*object[api.NetworkPolicy], error) {
+				again: func(context.Context) (runtime.Object, error) {
 					asked++
-					return named(max(c.second, 0)), c.err
+					return &objectList[api.NetworkPolicy]{Items: named(max(c.second, 0))}, c.err
 				},
 			}
 			replace := func(count int) error {

@@ -309,9 +309,10 @@ func TestVersionsAreLookedForAgain(t *testing.T) {
 	if err := list(); !missing(err) {
 		t.Errorf("asked again in the same round: %v", err)
 	}
-	found, err := listAgain(src, asked)(t.Context())
-	if err != nil || len(found) != 1 || found[0].value.Name != "again" {
-		t.Errorf("the second list has %d policies: %v", len(found), err)
+	found, err := listAgain(src.request, src.optional, asked)(t.Context())
+	errtest.Must(t, err)
+	if l, ok := found.(*objectList[api.ClusterNetworkPolicy]); !ok || len(l.Items) != 1 || l.Items[0].value.Name != "again" {
+		t.Errorf("the second list is %+v", found)
 	}
 	errtest.Must(t, list())
 }
