@@ -105,7 +105,7 @@ func proveKubeconfig(ctx context.Context, path string) error {
 	defer store.Close()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if _, _, err := store.Find(ctx, groups.V1); err != nil {
+	if _, err := store.Lock(ctx, groups.V1); err != nil { // a cluster of the other group has none, which is an answer, too
 		return fmt.Errorf("a request with the plugins' kubeconfig %s: %w", path, err)
 	}
 	return nil
