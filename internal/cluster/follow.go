@@ -35,8 +35,8 @@ const (
 	// quiet is how long after a request the next one is no repetition: watches of what never changes end without a result.
 	quiet = time.Minute
 	// absentFirst and absentPause bound the pause between looks for a definition that is not installed, or that serves no
-	// version of the kind that this program knows; it doubles. A
-	// definition that was installed is looked for every absentRetry first, and counts as removed after absentDoubt.
+	// version of the kind that this program knows; it doubles. A definition that was installed is looked for every
+	// absentRetry first, and counts as removed after absentDoubt.
 	absentFirst, absentPause = 15 * time.Second, 2 * time.Minute
 	absentDoubt              = time.Minute
 	absentRetry              = 2 * time.Second
