@@ -77,6 +77,19 @@ func (s *Store) Served(ctx context.Context, groupVersion string) ([]string, erro
 	return served, err
 }
 
+// Defined returns which of some groups the API server has definitions of: groups.V1 if of both, empty if of none. It takes
+// one request for each.
+func (s *Store) Defined(ctx context.Context, ask ...groups.Group) (groups.Group, error) {
+	served := map[groups.Group][]string{}
+	for _, in := range ask {
+		var err error
+		if served[in], err = s.Served(ctx, string(in)); err != nil {
+			return "", err
+		}
+	}
+	return groups.ChooseNew(served[groups.V1], served[groups.V3]), nil
+}
+
 // FindGroup returns in which group a cluster that may be a new one keeps Calico's objects, or is to keep them. One that
 // is wanted is taken if the API server has its definitions. It takes one request in a cluster of groups.V1 that is set
 // up, three in one of groups.V3, four in a new one, and one if a group is wanted. Without definitions it is
@@ -90,15 +103,9 @@ func (s *Store) FindGroup(ctx context.Context, wanted groups.Group) (in groups.G
 	} else if in != "" {
 		ask = []groups.Group{in} // Calico's own API server may have become ready in between
 	}
-	served := map[groups.Group][]string{}
-	for _, g := range ask {
-		if served[g], err = s.Served(ctx, string(g)); err != nil {
-			return "", err
-		}
-	}
-	switch in = groups.ChooseNew(served[groups.V1], served[groups.V3]); {
-	case in != "":
-		return in, nil
+	switch in, err = s.Defined(ctx, ask...); {
+	case err != nil || in != "":
+		return in, err
 	case wanted != "":
 		return "", fmt.Errorf("%w: CALICO_API_GROUP is %s, and the API server has no definition of ipamblocks in it: "+
 			"install its definitions, or leave the variable empty, so that the group is found", datastore.ErrNotFound, wanted)

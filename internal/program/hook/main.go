@@ -122,25 +122,18 @@ func applyDefinitions(flags *flag.FlagSet, tell func(string)) func(ctx context.C
 
 // ofOtherGroup reports whether a cluster has Calico's definitions of groups.V3 and none of groups.V1. It waits for an API
 // server that does not answer until ctx ends.
-func ofOtherGroup(ctx context.Context, cfg *rest.Config) (other bool, err error) {
+func ofOtherGroup(ctx context.Context, cfg *rest.Config) (bool, error) {
 	store, err := cluster.OpenStore(cluster.Server{Config: cfg})
 	if err != nil {
 		return false, err
 	}
 	defer store.Close()
-	served := map[groups.Group][]string{}
-	for _, in := range groups.All {
-		for pauses := (wait.Backoff{First: 250 * time.Millisecond, Most: 5 * time.Second}); ; {
-			served[in], err = store.Served(ctx, string(in))
-			if !errors.Is(err, datastore.ErrUnavailable) || !wait.Sleep(ctx, pauses.Next()) {
-				break
-			}
-		}
-		if err != nil {
-			return false, err
+	for pauses := (wait.Backoff{First: 250 * time.Millisecond, Most: 5 * time.Second}); ; {
+		in, err := store.Defined(ctx, groups.All...)
+		if !errors.Is(err, datastore.ErrUnavailable) || !wait.Sleep(ctx, pauses.Next()) {
+			return in == groups.V3, err
 		}
 	}
-	return groups.ChooseNew(served[groups.V1], served[groups.V3]) == groups.V3, nil
 }
 
 func removeAll(flags *flag.FlagSet, tell func(string)) func(ctx context.Context) error {
