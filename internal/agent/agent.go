@@ -36,6 +36,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/takeover"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
 
@@ -170,7 +171,7 @@ type passes struct {
 // NewAgent returns an agent for Run.
 func NewAgent(d Deps) *Agent {
 	client := ipam.NewClient(d.Store, time.Now)
-	return &Agent{
+	a := &Agent{
 		Deps: d,
 		clusterState: clusterState{
 			known: desired.Announcements{}, records: newRecords(d.Store), evidence: newEvidence(d.Store),
@@ -191,6 +192,8 @@ func NewAgent(d Deps) *Agent {
 		parameters:   parameters{},
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 	}
+	d.Watch.OnArrival(facts.ReadGroup(filepath.Join(d.Config.RunDir, groupFile)), a.arrive)
+	return a
 }
 
 // Run works until ctx ends. It then leaves routes, addresses and, by graceful restart, the paths at peers as they are,

@@ -120,6 +120,6 @@ func OpenStore(cfg Server) (*kubernetes.Store, error) {
 		CertData:   cfg.CertData,
 		KeyData:    cfg.KeyData,
 		UserAgent:  cfg.UserAgent,
-		Group:      cfg.Group.Get,
+		Group:      cfg.Group,
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // feed fills stores from one API server, and knows until when what is on them is known to be complete.
@@ -22,6 +23,7 @@ type feed struct {
 	log       *slog.Logger
 	streams   *streams
 	prober    *clients
+	move      *mover // nil: the group is followed, and another feed moves it
 	followers []*follower
 }
 
@@ -31,7 +33,7 @@ func newFeed(at Server, log *slog.Logger) (feed, error) {
 		return feed{}, fmt.Errorf("connection to the API server: %w", err)
 	}
 	prober, err := newClients(at, shared, (*api.ClusterInformation)(nil).ResourceType(), formOf[api.ClusterInformation]())
-	return feed{server: at, http: shared, log: log, streams: &streams{now: time.Now, open: map[string]*stream{}}, prober: prober}, err
+	return feed{server: at, http: shared, log: log, streams: newStreams(at.Group), prober: prober}, err
 }
 
 func add[T any](w *feed, src source[T], into *objectStore[T]) error {
@@ -42,6 +44,19 @@ func add[T any](w *feed, src source[T], into *objectStore[T]) error {
 	f, err := follow(w, src, into)
 	w.followers = append(w.followers, f)
 	return err
+}
+
+// movesBy has the feed move to the other API group by what ClusterInformation says, and tells readers through told.
+func (w *feed) movesBy(information *objectStore[api.ClusterInformation], told func()) error {
+	store, err := OpenStore(w.server)
+	w.move = &mover{group: w.server.Group, store: store, information: information, confirmed: w.Confirmed, log: w.log,
+		changed: make(chan struct{}, 1), told: told, began: make(chan struct{})}
+	return err
+}
+
+// mayWrite reports that the datastore is set up, and that Calico's objects may be written.
+func (w *feed) mayWrite() bool {
+	return state.Ready(w.move.information.get(api.DefaultName)) && !w.server.Group.Held()
 }
 
 // endTime bounds the wait for watches to end: client-go does not interrupt its waits for an API server that is away.
@@ -56,6 +71,9 @@ func (w *feed) run(ctx context.Context, beside ...func(context.Context)) {
 	for _, f := range w.followers {
 		running.Go(func() { f.run(ctx) })
 	}
+	if w.move != nil {
+		running.Go(func() { w.move.run(ctx) })
+	}
 	<-ctx.Done()
 	ended := make(chan struct{})
 	go func() { running.Wait(); close(ended) }()
@@ -65,7 +83,11 @@ func (w *feed) run(ctx context.Context, beside ...func(context.Context)) {
 	}
 }
 
-// WaitForSync blocks until everything is complete for the first time.
+// Confirmed returns when everything was last known to miss nothing but what was under way; zero: not yet.
+func (w *feed) Confirmed() time.Time { return w.streams.Confirmed() }
+
+// WaitForSync blocks until everything is complete for the first time, and it is known whether Calico's objects may be
+// written.
 func (w *feed) WaitForSync(ctx context.Context, log *slog.Logger) error {
 	start, pause := time.Now(), progress.First
 	words := time.NewTimer(pause)
@@ -84,7 +106,15 @@ func (w *feed) WaitForSync(ctx context.Context, log *slog.Logger) error {
 			}
 		}
 	}
-	return nil
+	if w.move == nil {
+		return nil
+	}
+	select {
+	case <-w.move.began:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("first look at the API group of Calico's objects: %w", context.Cause(ctx))
+	}
 }
 
 // probe asks for ClusterInformation default and compares it with what its watch has brought.

@@ -136,6 +136,7 @@ func listWatch(w *feed, name string, request requester, asked *versions, f *foll
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			opts.Watch = true
 			f.pace(ctx)
+			in := f.in()
 			events, err := inServed(ctx, asked, func(client *clients) (watch.Interface, error) {
 				return request(client, opts, asPartial).Watch(ctx)
 			})
@@ -144,7 +145,7 @@ func listWatch(w *feed, name string, request requester, asked *versions, f *foll
 				return nil, err
 			}
 			beginsWithList := opts.SendInitialEvents != nil && *opts.SendInitialEvents
-			return w.streams.follow(name, events, beginsWithList, prepare), nil
+			return w.streams.follow(name, in, events, beginsWithList, prepare), nil
 		},
 	}
 }
@@ -192,7 +193,7 @@ func (f *follower) run(ctx context.Context) {
 	var since time.Time // since when the kind's definition is missing; zero: it is not
 	for ctx.Err() == nil {
 		pause := wait.Jitter(minPause)
-		switch err := f.listAndWatch(ctx); {
+		switch err := f.whileInGroup(ctx); {
 		case unknownVersions(err):
 			since = time.Time{}
 			pause = f.absence.Next()
@@ -207,6 +208,24 @@ func (f *follower) run(ctx context.Context) {
 		}
 		wait.Sleep(ctx, pause)
 	}
+}
+
+// whileInGroup lists and watches until that ends, or the group of Calico's objects is another one.
+func (f *follower) whileInGroup(ctx context.Context) error {
+	if f.group == nil {
+		return f.listAndWatch(ctx)
+	}
+	ctx, cancel := f.group.While(ctx)
+	defer cancel()
+	return f.listAndWatch(ctx)
+}
+
+// in returns the group in which the kind is asked for; empty if it is not Calico's.
+func (f *follower) in() groups.Group {
+	if f.group == nil {
+		return ""
+	}
+	return f.group.Known()
 }
 
 // findGroup returns when it is known where Calico's objects are, or when ctx has ended. If there are no definitions of

@@ -11,7 +11,7 @@ import (
 // Finding returns a server whose group is found with the first request for one of Calico's objects. A group that is
 // wanted is taken, once the API server has such a group: see kubernetes.Store.FindGroup.
 func Finding(cfg *rest.Config, wanted groups.Group) Server {
-	return Server{Config: cfg, Group: groups.Found(func(ctx context.Context) (groups.Group, error) {
+	return Server{Config: cfg, Group: groups.Found(wanted, func(ctx context.Context, wanted groups.Group) (groups.Group, error) {
 		store, err := OpenStore(Server{Config: cfg})
 		if err != nil {
 			return "", err

@@ -45,7 +45,7 @@ func TestGroupIsFound(t *testing.T) {
 	}
 	other, err := kubernetes.LoadKubeconfig(server.Kubeconfig())
 	errtest.Must(t, err)
-	other.Group = groups.In(groups.V3).Get
+	other.Group = groups.In(groups.V3)
 	plain, err := kubernetes.New(other)
 	errtest.Must(t, err)
 	errtest.Must(t, plain.Get(t.Context(), &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}}))

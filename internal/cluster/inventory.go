@@ -10,7 +10,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/wait"
-	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
@@ -48,7 +47,8 @@ func NewInventory(at Server, inKubernetes bool, log *slog.Logger) (*Inventory, e
 		add(&w.feed, source[inventory.Pod]{proof: true, pages: podPage}, w.pods),
 	)
 	if !inKubernetes { // Probe asks for it
-		return w, errors.Join(err, add(&w.feed, source[api.ClusterInformation]{optional: true}, w.information))
+		return w, errors.Join(err, add(&w.feed, source[api.ClusterInformation]{optional: true}, w.information),
+			w.movesBy(w.information, w.noteChange))
 	}
 	return w, errors.Join(err,
 		add(&w.feed, source[api.IPPool]{proof: true}, w.pools),
@@ -59,6 +59,7 @@ func NewInventory(at Server, inKubernetes bool, log *slog.Logger) (*Inventory, e
 		add(&w.feed, source[api.IPReservation]{proof: true}, w.reservations),
 		add(&w.feed, source[api.ClusterInformation]{proof: true}, w.information),
 		add(&w.feed, source[api.KubeControllersConfiguration]{optional: true}, w.settings),
+		w.movesBy(w.information, func() { w.noteChange(); wait.Signal(w.balancing) }),
 	)
 }
 
@@ -85,7 +86,7 @@ func (w *Inventory) makeStores() {
 	w.handles = newObjectStore(sameRevision, func(*inventory.Handle) { w.noteChange() })
 	w.configs = newObjectStore(sameRevision, func(*api.IPAMConfig) { w.noteChange() })
 	w.reservations = newObjectStore(sameRevision, func(*api.IPReservation) { w.noteChange() })
-	w.information = newObjectStore(sameRevision, func(*api.ClusterInformation) { w.noteChange() })
+	w.information = newObjectStore(sameRevision, func(*api.ClusterInformation) { w.noteChange(); wait.Signal(w.move.changed) })
 	w.settings = newObjectStore(sameRevision, func(c *api.KubeControllersConfiguration) {
 		tellUnacted(w.log, c)
 		w.noteChange()
@@ -127,7 +128,7 @@ func (w *Inventory) BalancingChanged() <-chan struct{} { return w.balancing }
 // Balancing returns what the addresses of Services depend on: all pools, the blocks with addresses of Services, and
 // whether there is a handle of a name. ready is false of a datastore that is locked or in part unreadable.
 func (w *Inventory) Balancing() (pools []api.IPPool, blocks []inventory.Block, hasHandle func(name string) bool, ready bool) {
-	ready = state.Ready(w.information.get(api.DefaultName)) && !w.unreadable()
+	ready = w.mayWrite() && !w.unreadable()
 	return w.pools.all(nil), w.blocks.all((*inventory.Block).OfServices), func(name string) bool { return w.handles.get(name) != nil }, ready
 }
 
@@ -154,7 +155,7 @@ func (w *Inventory) View() inventory.View {
 		v.Config = c.Spec
 	}
 	v.Information = copied(w.information.get(api.DefaultName))
-	v.Ready = state.Ready(v.Information) && !w.unreadable()
+	v.Ready = w.mayWrite() && !w.unreadable()
 	return v
 }
 

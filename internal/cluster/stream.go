@@ -9,17 +9,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
 // streams knows until when all watches are known to have delivered. client-go itself keeps quiet about that: an
 // informer whose API server is gone shows what it has seen last as if it were now.
 type streams struct {
-	now func() time.Time
+	now   func() time.Time
+	group *groups.Current
 
 	mu        sync.Mutex
 	wanted    []string           // the kinds that must be watched for anything to be proved
 	open      map[string]*stream // by kind: the watch that delivers, once what it begins with has arrived
 	confirmed time.Time
+}
+
+func newStreams(group *groups.Current) *streams {
+	return &streams{now: time.Now, group: group, open: map[string]*stream{}}
 }
 
 // want names a kind that must be watched.
@@ -29,9 +36,10 @@ func (s *streams) want(kind string) {
 	s.wanted = append(s.wanted, kind)
 }
 
-// complete reports that all kinds that must be are watched. The caller holds the lock.
+// complete reports that all kinds that must be are watched, Calico's in the group in use. The caller holds the lock.
 func (s *streams) complete() bool {
-	return !slices.ContainsFunc(s.wanted, func(kind string) bool { return s.open[kind] == nil })
+	in := s.group.Known()
+	return !slices.ContainsFunc(s.wanted, func(kind string) bool { return s.open[kind] == nil || !s.open[kind].counts(in) })
 }
 
 // heard notes that the API server sent something at that time. One stream's message counts for all that are open: they
@@ -64,9 +72,10 @@ func (s *streams) allOpen() bool {
 }
 
 // follow passes a watch's events on and listens in; prepare may drop fields that are not used. A watch that begins with
-// the list of what there is (WatchList) counts once the bookmark at the list's end has come.
-func (s *streams) follow(kind string, w watch.Interface, beginsWithList bool, prepare func(runtime.Object)) watch.Interface {
-	f := &stream{Interface: w, of: s, kind: kind, prepare: prepare, events: make(chan watch.Event), stopped: make(chan struct{})}
+// the list of what there is (WatchList) counts once the bookmark at the list's end has come. In is the group of Calico's
+// objects that was asked for; empty of other kinds.
+func (s *streams) follow(kind string, in groups.Group, w watch.Interface, beginsWithList bool, prepare func(runtime.Object)) watch.Interface {
+	f := &stream{Interface: w, of: s, kind: kind, in: in, prepare: prepare, events: make(chan watch.Event), stopped: make(chan struct{})}
 	if !beginsWithList {
 		f.delivers()
 	}
@@ -79,11 +88,15 @@ type stream struct {
 	watch.Interface
 	of      *streams
 	kind    string
+	in      groups.Group
 	prepare func(runtime.Object)
 	events  chan watch.Event
 	once    sync.Once
 	stopped chan struct{}
 }
+
+// counts reports that the watch is of the group in use, or of no group.
+func (f *stream) counts(in groups.Group) bool { return f.in == "" || f.in == in }
 
 // ResultChan implements watch.Interface.
 func (f *stream) ResultChan() <-chan watch.Event { return f.events }

@@ -7,6 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
 // clock counts the seconds that a test lets pass.
@@ -57,12 +59,12 @@ func TestStreams(t *testing.T) {
 	event := watch.Event{Type: watch.Modified, Object: thing(nil)}
 
 	nodes := watch.NewFake()
-	nodesOut := s.follow("Node", nodes, false, keep)
+	nodesOut := s.follow("Node", "", nodes, false, keep)
 	taken(t, s, nodes, nodesOut, event)
 	confirmed("one of two is open", time.Time{})
 
 	pools := watch.NewFake()
-	poolsOut := s.follow("IPPool", pools, true, keep)
+	poolsOut := s.follow("IPPool", groups.V1, pools, true, keep)
 	c.pass()
 	taken(t, s, pools, poolsOut, event)
 	confirmed("the second is still in the list that it begins with", time.Time{})
@@ -96,16 +98,22 @@ func TestStreams(t *testing.T) {
 		t.Error("all open, although one has ended")
 	}
 	pools = watch.NewFake()
-	next := s.follow("IPPool", pools, false, keep)
+	next := s.follow("IPPool", groups.V1, pools, false, keep)
 	confirmed("it is open again", c.at)
 
 	// client-go stops a watch and opens the next: the end of the old one does not count against the new one.
-	newest := s.follow("IPPool", watch.NewFake(), false, keep)
+	newest := s.follow("IPPool", groups.V1, watch.NewFake(), false, keep)
 	next.Stop()
 	ended(t, next)
 	if !s.allOpen() {
 		t.Error("the end of an old watch closed the new one")
 	}
+	// A watch in the group that Calico's objects have left proves nothing.
+	s.group = groups.In(groups.V3)
+	if s.allOpen() {
+		t.Error("all open, although the pools are followed in another group")
+	}
+	s.group = nil
 	newest.Stop()
 	ended(t, newest)
 	nodesOut.Stop()

@@ -65,6 +65,7 @@ func (w *Watch) felixSpec(name string) api.FelixConfigurationSpec {
 func (w *Watch) Assignment() state.Assignment {
 	return state.Assignment{
 		Group:        w.server.Group.Known(),
+		Held:         w.server.Group.Held(),
 		Node:         copied(w.nodes.get(w.self)),
 		Pools:        w.pools.all(nil),
 		Reservations: w.reservations.all(nil),
@@ -92,8 +93,9 @@ func (w *Watch) Defaults() state.Defaults {
 // HasPools reports that there is an IPPool, usable or not.
 func (w *Watch) HasPools() bool { return len(w.pools.all(nil)) > 0 }
 
-// DatastoreReady reports that the datastore is set up, and not locked for a migration.
-func (w *Watch) DatastoreReady() bool { return state.Ready(w.information.get(api.DefaultName)) }
+// DatastoreReady reports that the datastore is set up, and not locked for a migration or before the arrival in another
+// group.
+func (w *Watch) DatastoreReady() bool { return w.mayWrite() }
 
 // copied lets a reader have an object of his own, as far as its fields go.
 func copied[T any](of *T) *T {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
@@ -62,7 +63,7 @@ func NewWatch(at Server, self, namespace string, log *slog.Logger) (*Watch, erro
 	if w.nodeStatuses, err = w.followNodeStatuses(); err != nil {
 		return nil, err
 	}
-	return w, w.followAll()
+	return w, errors.Join(w.followAll(), w.movesBy(w.information, w.assignmentChanged))
 }
 
 // makeStores decides which changes signal which channels.
@@ -80,7 +81,7 @@ func (w *Watch) makeStores(log *slog.Logger) {
 	w.namespaces = newObjectStore(sameNamespace, func(n *api.Namespace) { w.noteUnread(n.Name); w.assignmentChanged() })
 	w.configs = newObjectStore(sameRevision, func(*api.IPAMConfig) { w.assignmentChanged() })
 	w.reservations = newObjectStore(sameRevision, func(*api.IPReservation) { w.assignmentChanged() })
-	w.information = newObjectStore(sameRevision, func(*api.ClusterInformation) { w.assignmentChanged() })
+	w.information = newObjectStore(sameRevision, func(*api.ClusterInformation) { w.assignmentChanged(); wait.Signal(w.move.changed) })
 }
 
 // noteUnread notes which annotations of a namespace have no effect.
@@ -144,11 +145,17 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
+// OnArrival has arrive called, until it succeeds, before any of Calico's objects is written in another group than
+// before; ctx bounds it. It is called before Run.
+func (w *Watch) OnArrival(before groups.Group, arrive func(ctx context.Context, in groups.Group) error) {
+	w.move.arrived, w.move.arrive = before, arrive
+}
+
 // Confirmed returns when Cluster and Assignment were last known to miss nothing but what was under way: all watches
 // were open, and the API server said something on one of them, or answered a Probe. Zero: not yet. What only the
 // agent's own settings depend on is not part of it: FelixConfiguration, BGPPeers, BGPFilters, Secrets, and this node's
 // status.
-func (w *Watch) Confirmed() time.Time { return w.streams.Confirmed() }
+func (w *Watch) Confirmed() time.Time { return w.feed.Confirmed() }
 
 // Probe asks the API server for one object, past all caches, and compares it with what the watches say. If it is the
 // same and all watches are open, this confirms the time at which it asked.

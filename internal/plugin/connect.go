@@ -19,9 +19,9 @@ const discoveryTime = 5 * time.Second
 // connect opens the datastore that the configuration names, and the API server if pods are read from it. It makes no
 // request to either.
 func (s *session) connect(plugin string) (err error) {
-	s.place = &place{Current: groups.Found(s.findGroup)}
+	s.place = &place{Current: groups.Found(s.setGroup(), s.findGroup)}
 	if s.conf.DatastoreType == datastoreKubernetes || s.conf.ofPods() {
-		if s.kube, err = openKubernetes(&s.conf, plugin, s.place.Get); err != nil {
+		if s.kube, err = openKubernetes(&s.conf, plugin, s.place.Current); err != nil {
 			return err
 		}
 	}
@@ -33,7 +33,7 @@ func (s *session) connect(plugin string) (err error) {
 	return failure(types.ErrInvalidNetworkConfig, err)
 }
 
-func openKubernetes(c *netConf, plugin string, group func(context.Context) (groups.Group, error)) (*kubernetes.Store, error) {
+func openKubernetes(c *netConf, plugin string, group *groups.Current) (*kubernetes.Store, error) {
 	cfg, err := kubernetes.LoadKubeconfigOverridden(c.Kubernetes.Kubeconfig, c.access())
 	if err != nil {
 		return nil, badKubeconfig(err)

@@ -5,13 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"path/filepath"
-	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
-	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
@@ -19,23 +15,23 @@ import (
 // place is where a session finds Calico's objects.
 type place struct {
 	*groups.Current
-	// remembered: it is where an earlier plugin has found them, which ready checks before anything is written.
+	// remembered: it is what is noted on this node, which ready checks before anything is written.
 	remembered bool
 	// lock, if not nil, is what ClusterInformation said when the group was looked for.
 	lock *groups.Lock
 }
 
 // findGroup returns in which API group the cluster keeps Calico's objects: as the configuration says, else the agent,
-// else an earlier plugin, else the cluster's ClusterInformation. Only the last takes requests: the one that ready saves
-// then, and one more in a cluster of groups.V3.
-func (s *session) findGroup(ctx context.Context) (groups.Group, error) {
-	if in := s.setGroup(); in != "" {
-		return in, nil
+// else whoever has noted it on this node, else the cluster's ClusterInformation. Only the last takes requests: the one
+// that ready saves then, and one more in a cluster of groups.V3.
+func (s *session) findGroup(ctx context.Context, set groups.Group) (groups.Group, error) {
+	if set != "" {
+		return set, nil
 	}
 	if s.facts != nil {
 		return s.factsGroup(), nil
 	}
-	if in := rememberedGroup(); in != "" {
+	if in := facts.ReadGroup(facts.GroupFile); in != "" {
 		s.place.remembered = true
 		return in, nil
 	}
@@ -47,7 +43,9 @@ func (s *session) findGroup(ctx context.Context) (groups.Group, error) {
 		return "", errNoInformation
 	}
 	s.place.lock = &lock
-	rememberGroup(s.log, in)
+	if err := facts.WriteGroup(facts.GroupFile, in); err != nil {
+		s.log.Debug("the next plugin will have to look for the API group of Calico's objects, too", "why", err)
+	}
 	return in, nil
 }
 
@@ -72,35 +70,17 @@ func (s *session) dropForeignFacts() {
 	s.facts = nil
 }
 
-// rememberedGroup returns where Calico's objects were found last; empty if that is not known.
-func rememberedGroup() groups.Group {
-	text, err := hostfile.ReadFile(facts.GroupFile)
-	if err != nil {
-		return ""
-	}
-	in, _ := groups.Parse(strings.TrimSpace(string(text)))
-	return in
-}
-
-func rememberGroup(log *slog.Logger, in groups.Group) {
-	err := hostfile.MkdirAll(filepath.Dir(facts.GroupFile), 0o755)
-	if err == nil {
-		_, err = hostfile.Replace(facts.GroupFile, []byte(in+"\n"), 0o644)
-	}
-	if err != nil {
-		log.Debug("the next plugin will have to look for the API group of Calico's objects, too", "why", err)
-	}
-}
-
 var (
 	// errNoInformation: the cluster has not been set up.
 	errNoInformation = fmt.Errorf("%w: there is no ClusterInformation default: tortie-node creates it at its first start",
 		errDatastoreNotReady)
-	// errMoved: what an earlier plugin has found holds no more.
-	errMoved = fmt.Errorf("%w: Calico's objects are now in another API group", errDatastoreNotReady)
+	// errMoved: Calico's objects are in another group than this node's addresses were last seen in.
+	errMoved = fmt.Errorf("%w: Calico's objects are now in another API group, and tortie-node has not yet made sure that the addresses "+
+		"in use on this node are assigned there", errDatastoreNotReady)
 )
 
 // locked returns what the ClusterInformation default says, and errMoved if it is that of the other group which counts.
+// Only the agent follows a move: it knows which addresses are in use.
 func (s *session) locked(ctx context.Context) (groups.Lock, error) {
 	var in groups.Group
 	if s.conf.DatastoreType == datastoreKubernetes {
@@ -122,8 +102,7 @@ func (s *session) locked(ctx context.Context) (groups.Lock, error) {
 	}
 	if lock != groups.Ready && s.place.remembered {
 		if other, _ := s.kube.Lock(ctx, in.Other()); other == groups.Ready {
-			rememberGroup(s.log, in.Other())
-			err = fmt.Errorf("%w, %s", errMoved, in.Other())
+			err = fmt.Errorf("%w: %s", errMoved, in.Other())
 		}
 	}
 	return lock, err

@@ -92,8 +92,8 @@ func (p *proxy) wantOnlyReads(t testing.TB) {
 	}
 }
 
-// TestGroupMoves has a migration, and the way back from one, between two pods of a node without an agent: the plugin
-// has remembered the group that counts no more. No plugin writes there.
+// TestGroupMoves has a migration, and the way back from one, between two pods of a node without an agent: what is noted
+// on the node is the group that counts no more. No plugin writes in either, until the agent has noted the other.
 func TestGroupMoves(t *testing.T) {
 	for _, from := range groups.All {
 		for what, leave := range map[string]func(context.Context, *cluster) error{
@@ -111,12 +111,22 @@ func TestGroupMoves(t *testing.T) {
 				s := w.newPod(t, "web")
 				same, sameThere := w.unchanged(t), next.unchanged(t)
 				w.proxy.take()
-				w.wantFailure(t, s.add(t), types.ErrTryAgainLater, "now in another API group", string(next.api.group))
+				for range 2 {
+					w.wantFailure(t, s.add(t), types.ErrTryAgainLater, "now in another API group", string(next.api.group))
+				}
 				w.proxy.wantOnlyReads(t)
 				same()
 				sameThere()
 
 				next.awaitFence(t)
+				moving := func(yes bool) func(*facts.Facts) {
+					return func(f *facts.Facts) { f.DatastoreReady, f.Moving = !yes, yes }
+				}
+				next.tellFacts(t, moving(true))
+				w.wantFailure(t, s.add(t), types.ErrTryAgainLater, "has not yet made sure", string(next.api.group))
+				sameThere()
+				w.host.Write(t, facts.GroupFile, string(next.api.group)+"\n")
+				next.tellFacts(t, moving(false))
 				s.check(t, s.add(t).ok(t)).ok(t)
 				w.wantPodsIn(t, 0)
 				next.wantPodsIn(t, 1)

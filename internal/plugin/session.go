@@ -107,7 +107,10 @@ func (s *session) open(plugin string) (err error) {
 
 // ready refuses to work on a datastore that is not set up yet or that an operator has locked for a migration.
 func (s *session) ready(ctx context.Context) error {
-	if s.facts != nil && s.facts.DatastoreReady {
+	switch {
+	case s.facts != nil && s.facts.Moving:
+		return fmt.Errorf("%w: %s", errMoved, s.factsGroup())
+	case s.facts != nil && s.facts.DatastoreReady:
 		return nil
 	}
 	lock, err := s.locked(ctx)

@@ -102,7 +102,9 @@ func upgradeStore(u *config.Upgrade) (*kubernetes.Store, error) {
 		return nil, fmt.Errorf("CALICO_API_GROUP: %w", err)
 	}
 	var store *kubernetes.Store
-	cfg.Group = groups.Found(func(ctx context.Context) (groups.Group, error) { return store.FindGroup(ctx, wanted) }).Get
+	cfg.Group = groups.Found(wanted, func(ctx context.Context, wanted groups.Group) (groups.Group, error) {
+		return store.FindGroup(ctx, wanted)
+	})
 	store, err = kubernetes.New(cfg)
 	return store, err
 }

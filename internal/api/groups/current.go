@@ -4,32 +4,74 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
-// Current is the group that a cluster's objects are in now. It is found when it is first asked for, and may change while
-// a program runs. nil is V1. It is safe for concurrent use.
+// Current is the group that a cluster's objects are in now, and whether they may be written. The group is found when it
+// is first asked for, and changes with Set. nil is V1, for ever. It is safe for concurrent use.
 type Current struct {
-	find    func(context.Context) (Group, error)
+	wanted  Group // empty: the group is found, and may change
+	find    func(ctx context.Context, wanted Group) (Group, error)
 	finding chan struct{} // holds a token while find runs
+	held    atomic.Bool
 
 	mu    sync.Mutex
-	group Group // empty: not known yet
+	group Group         // empty: not known yet
+	left  chan struct{} // closed when the group changes
 }
 
-// Found returns a Current of which find says the group. It is called, once at a time, until it has no error.
-func Found(find func(context.Context) (Group, error)) *Current {
-	return &Current{find: find, finding: make(chan struct{}, 1)}
+// Found returns a Current of which find says the group: the wanted one, if that is not empty. It is called, once at a
+// time, until it has no error.
+func Found(wanted Group, find func(ctx context.Context, wanted Group) (Group, error)) *Current {
+	return &Current{wanted: wanted, find: find, finding: make(chan struct{}, 1), left: make(chan struct{})}
 }
 
-// In returns a Current with a group.
-func In(g Group) *Current { return &Current{group: g} }
+// In returns a Current with a group, which is wanted.
+func In(g Group) *Current { return &Current{wanted: g, group: g, left: make(chan struct{})} }
 
-// Set changes the group, from the next request on.
+// Wanted reports that the group is as somebody has set it, wherever the objects are.
+func (c *Current) Wanted() bool { return c == nil || c.wanted != "" }
+
+// Set changes the group, from the next request on, and ends what runs While in the one before.
 func (c *Current) Set(g Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.group != "" && c.group != g {
+		close(c.left)
+		c.left = make(chan struct{})
+	}
 	c.group = g
 }
+
+// While returns a context that ends with ctx, with cancel, and as soon as the group is another one than now.
+func (c *Current) While(ctx context.Context) (in context.Context, cancel context.CancelFunc) {
+	in, cancel = context.WithCancel(ctx)
+	if c == nil {
+		return in, cancel
+	}
+	c.mu.Lock()
+	left := c.left
+	c.mu.Unlock()
+	go func() {
+		select {
+		case <-left:
+			cancel()
+		case <-in.Done():
+		}
+	}()
+	return in, cancel
+}
+
+// Hold says whether nothing may be written for now: the datastore is locked, or it has not been seen yet what is in the
+// group.
+func (c *Current) Hold(held bool) {
+	if c != nil {
+		c.held.Store(held)
+	}
+}
+
+// Held reports that nothing may be written.
+func (c *Current) Held() bool { return c != nil && c.held.Load() }
 
 // Known returns the group; empty if it has not been found yet.
 func (c *Current) Known() Group {
@@ -56,7 +98,7 @@ func (c *Current) Get(ctx context.Context) (Group, error) {
 	if g := c.Known(); g != "" {
 		return g, nil
 	}
-	g, err := c.find(ctx)
+	g, err := c.find(ctx, c.wanted)
 	if err != nil {
 		return "", fmt.Errorf("find the API group of Calico's objects: %w", err)
 	}

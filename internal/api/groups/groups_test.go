@@ -164,7 +164,7 @@ func TestLockOf(t *testing.T) {
 // TestCurrent has a group that cannot be found at first, is asked for by several at once, and changes.
 func TestCurrent(t *testing.T) {
 	calls, away, begun, answer := 0, errors.New("API server away"), make(chan bool), make(chan Group)
-	c := Found(func(context.Context) (Group, error) {
+	c := Found("", func(context.Context, Group) (Group, error) {
 		if calls++; calls == 1 {
 			return "", away
 		}
@@ -196,12 +196,24 @@ func TestCurrent(t *testing.T) {
 	if calls != 2 {
 		t.Errorf("it was looked for %d times, want 2", calls)
 	}
+	in, cancelIn := c.While(t.Context())
+	defer cancelIn()
+	c.Set(V3)
+	if in.Err() != nil {
+		t.Error("what runs in the group has ended, although the group is the same")
+	}
 	c.Set(V1)
+	<-in.Done()
 	if g, err := c.Get(ended); err != nil || g != V1 || c.Known() != V1 {
 		t.Errorf("changed to %s: %q, %q (%v)", V1, g, c.Known(), err)
 	}
+	c.Hold(true)
+	if !c.Held() || c.Wanted() || !In(V1).Wanted() {
+		t.Errorf("held %v, wanted %v; one that is set: wanted %v", c.Held(), c.Wanted(), In(V1).Wanted())
+	}
 	var none *Current
-	if g, err := none.Get(ended); err != nil || g != V1 || none.Known() != V1 {
+	none.Hold(true)
+	if g, err := none.Get(ended); err != nil || g != V1 || none.Known() != V1 || none.Held() {
 		t.Errorf("nil: %q (%v)", g, err)
 	}
 }

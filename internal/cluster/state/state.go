@@ -81,6 +81,8 @@ type Services struct {
 type Assignment struct {
 	// Group is the API group that the cluster keeps Calico's objects in.
 	Group groups.Group
+	// Held: none of them is written now, as they are locked, or have just come to the group.
+	Held bool
 	// Node is this node, nil if it does not exist. It has its metadata only.
 	Node         *api.Node
 	Pools        []api.IPPool

@@ -13,7 +13,7 @@ import (
 
 // Kinds returns the plurals, as internal/api has them, of Calico's kinds that the API server has in the group in use.
 func (s *Store) Kinds(ctx context.Context) ([]string, error) {
-	in, err := s.group(ctx)
+	in, err := s.group.Get(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ func storeIn(t *testing.T, server *labtest.Server, in groups.Group) (*Store, *co
 	t.Helper()
 	cfg, err := LoadKubeconfig(server.Kubeconfig())
 	errtest.Must(t, err)
-	cfg.Group = groups.In(in).Get
+	cfg.Group = groups.In(in)
 	s, err := New(cfg)
 	errtest.Must(t, err)
 	c := &counted{RoundTripper: s.client.http.Transport}

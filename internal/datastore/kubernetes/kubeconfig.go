@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"cmp"
-	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -30,9 +29,9 @@ type Config struct {
 	CertData, KeyData []byte
 	// UserAgent names the program in the API server's audit log.
 	UserAgent string
-	// Group returns the group that the cluster keeps Calico's objects in; it may ask the API server by Lock and Served.
-	// nil means groups.V1.
-	Group func(context.Context) (groups.Group, error)
+	// Group is the group that the cluster keeps Calico's objects in; it may ask the API server by Lock and Served. nil
+	// means groups.V1.
+	Group *groups.Current
 }
 
 // kubeconfig is the part of a kubeconfig file that a CNI plugin can use. Exec and auth-provider plugins are not among

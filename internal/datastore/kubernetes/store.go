@@ -37,7 +37,7 @@ const (
 // Callers name kinds as internal/api does, whichever of Calico's API groups the cluster uses.
 type Store struct {
 	client *client
-	group  func(context.Context) (groups.Group, error)
+	group  *groups.Current
 }
 
 var _ datastore.Store = (*Store)(nil)
@@ -48,12 +48,11 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{client: c, group: cfg.Group}
-	if s.group == nil {
-		s.group = (*groups.Current)(nil).Get
-	}
-	return s, nil
+	return &Store{client: c, group: cfg.Group}, nil
 }
+
+// In returns a Store at the same API server whose group is the given one.
+func (s *Store) In(g groups.Group) *Store { return &Store{client: s.client, group: groups.In(g)} }
 
 // Connect begins to open the connection to the API server. It may be called before the first request.
 func (s *Store) Connect() {
@@ -311,13 +310,17 @@ type manifest struct {
 // MarshalJSON implements json.Marshaler.
 func (m manifest) MarshalJSON() ([]byte, error) { return m.in.Manifest(m.obj) }
 
-// send is client.do for a target. A body that is a resource is sent in the form of its group.
+// send is client.do for a target. A body that is a resource is sent in the form of its group. While the group is held, a
+// write of one of Calico's objects is datastore.ErrLocked, and no request.
 func (s *Store) send(ctx context.Context, to target, r request, out any) error {
 	in := groups.V1
 	if to.of.Group == api.Group {
 		var err error
-		if in, err = s.group(ctx); err != nil {
+		if in, err = s.group.Get(ctx); err != nil {
 			return err
+		}
+		if r.method != http.MethodGet && s.group.Held() {
+			return fmt.Errorf("%w for now, in %s: no %s is written", datastore.ErrLocked, in, to.of.Kind)
 		}
 	}
 	r.path = to.path(in)

@@ -24,8 +24,9 @@ import (
 // DefaultFile is where the agent writes and the plugins read. It lies in memory: after a reboot there are no facts.
 const DefaultFile = "/var/run/calico/tortie/facts.json"
 
-// GroupFile has the API group in which a plugin has found Calico's objects last: where there are no facts, the next one
-// looks there first.
+// GroupFile has the API group in which the addresses that are in use on this node are assigned. The agent writes it, or
+// the first plugin after a boot. Where there are no facts, plugins look for Calico's objects there, and fail if they are
+// somewhere else: only the agent follows a move.
 const GroupFile = "/var/run/calico/tortie/api-group"
 
 // TokenRefusedFile is touched by a plugin whose token the API server does not accept (HTTP 401). The installer watches
@@ -62,6 +63,9 @@ type Facts struct {
 	AgentReady bool `json:"agentReady"`
 	// DatastoreReady is that of ClusterInformation default: false while an operator has locked the datastore.
 	DatastoreReady bool `json:"datastoreReady"`
+	// Moving says that the objects have come to Group from the other one, and that the agent has not yet made sure that the
+	// addresses in use on this node are assigned there: nothing may be assigned or released.
+	Moving bool `json:"moving,omitempty"`
 	// Group is the API group that the cluster keeps Calico's objects in; empty, from an older agent, is groups.V1.
 	Group groups.Group `json:"group,omitempty"`
 	// NoPolicies says that the agent enforces no NetworkPolicies: it is not to, or another engine does on this node.

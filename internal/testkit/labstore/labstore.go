@@ -23,7 +23,7 @@ func At(t testing.TB, kubeconfig string) *kubernetes.Store {
 	t.Helper()
 	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
 	errtest.Must(t, err)
-	cfg.Group = labtest.Current(t).Get
+	cfg.Group = labtest.Current(t)
 	store, err := kubernetes.New(cfg)
 	errtest.Must(t, err)
 	return store

@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+)
+
+// groupFile is where plugins look for the group, within the run directory: facts.GroupFile.
+const groupFile = "tortie/api-group"
+
+// arrive makes sure that the addresses in use on this node are assigned in the group to which the cluster's objects have
+// moved, and notes that for the plugins. Before it has succeeded nothing is assigned on this node.
+//
+// A migration gives those who write a few seconds between its lock and its copy. What a plugin has written later is only
+// in the group before.
+func (a *Agent) arrive(ctx context.Context, in groups.Group) error {
+	inUse, err := a.addressesInUse()
+	if err != nil {
+		return err
+	}
+	var problems []string
+	if len(inUse) > 0 {
+		from := ipam.NewClient(a.Store.In(in.Other()), time.Now)
+		claimed, left, err := ipam.NewClient(a.Store.In(in), time.Now).Carry(ctx, from, a.Config.Nodename, inUse)
+		if len(claimed) > 0 {
+			a.Log.Warn("addresses in use here were assigned to nobody in the group to which the objects have moved: claimed again",
+				"addresses", claimed, "group", in)
+		}
+		if err != nil {
+			return err
+		}
+		if left != nil {
+			problems = strings.Split(left.Error(), "\n")
+		}
+	}
+	a.Status.SetProblems("addresses", problems)
+	return facts.WriteGroup(filepath.Join(a.Config.RunDir, groupFile), in)
+}
+
+// addressesInUse returns the addresses of the node's pods and tunnels.
+func (a *Agent) addressesInUse() (all []netip.Addr, err error) {
+	links, err := a.Kernel.Links()
+	if err != nil {
+		return nil, err
+	}
+	pods, err := a.localPods(links)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pods {
+		all = append(all, p.Addr)
+	}
+	self := a.Watch.Assignment().Node
+	for _, end := range a.tunnels.ends {
+		if self == nil {
+			break
+		}
+		if addr, err := netip.ParseAddr(self.Annotations[end.annotation]); err == nil {
+			all = append(all, addr)
+		}
+	}
+	return all, nil
+}

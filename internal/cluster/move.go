@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+)
+
+const (
+	// moveFirst and moveMost bound the pause between looks at the other group's ClusterInformation, while the one in use
+	// does not say that objects may be written; it doubles.
+	moveFirst, moveMost = time.Second, 10 * time.Second
+	// silent is how old the confirmation of the watches may be before it is asked whether the group is still there.
+	silent = 30 * time.Second
+	// moveTime bounds a look, and what is to be done before anything is written in another group.
+	moveTime = 30 * time.Second
+)
+
+// mover takes a program along when Calico's objects move to the other API group, and has none of them written while they
+// are locked, or before Arrive has succeeded in the group in use.
+//
+// A migration of Calico's locks crd.projectcalico.org/v1, copies the objects, and unlocks projectcalico.org/v3. So the
+// group in use counts as long as it is ready. While it is not, each look is a request for the ClusterInformation of
+// either. What is watched stays as it is until the lists of the other group are complete.
+type mover struct {
+	group       *groups.Current
+	store       *kubernetes.Store
+	information *objectStore[api.ClusterInformation]
+	confirmed   func() time.Time
+	log         *slog.Logger
+	changed     chan struct{} // of size 1: the ClusterInformation changed
+	told        func()        // is told when it begins or ends that nothing is written
+
+	// Arrive does what must be done before anything is written in a group, and may be called again; nil: nothing. arrived
+	// is the group in which it has succeeded.
+	arrive  func(context.Context, groups.Group) error
+	arrived groups.Group
+
+	since time.Time     // since when the group is in use; zero: since the program began
+	began chan struct{} // closed once it is known whether objects may be written
+}
+
+// run moves until ctx ends.
+func (m *mover) run(ctx context.Context) {
+	select {
+	case <-m.information.full:
+	case <-ctx.Done():
+		return
+	}
+	var reported progress.Changes
+	backoff := wait.Backoff{First: moveFirst, Most: moveMost}
+	for ctx.Err() == nil {
+		settled, err := m.step(ctx)
+		if reported.New(err) && ctx.Err() == nil {
+			m.log.Warn("nothing is written in the API group of Calico's objects yet", "group", m.group.Known(), "err", err)
+		}
+		pause := wait.Jitter(silent)
+		if !settled {
+			pause = backoff.Next()
+		} else {
+			backoff.Reset()
+		}
+		select {
+		case <-ctx.Done():
+		case <-m.changed:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// step decides once. It is settled if the group in use is ready. The error is that of arrive.
+func (m *mover) step(ctx context.Context) (settled bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, moveTime)
+	defer cancel()
+	in := m.group.Known()
+	lock := groups.LockOf(m.information.get(api.DefaultName))
+	switch complete := m.since.IsZero() || m.confirmed().After(m.since); {
+	case in == "": // there are no definitions
+	case lock == groups.Locked:
+		m.hold(true)
+	case lock == groups.Ready && complete:
+		if err := m.enter(ctx, in); err != nil {
+			return false, err
+		}
+		settled = true
+	}
+	m.begin()
+	if in == "" || m.group.Wanted() || settled && time.Since(m.confirmed()) < silent {
+		return in == "" || settled, nil
+	}
+	next, ready, err := m.store.Find(ctx, in)
+	if err != nil || ready != groups.Ready || next == in {
+		return settled, nil // the watches say if there is no answer
+	}
+	m.log.Info("Calico's objects are in another API group now, which is followed from here on", "group", next, "before", in)
+	m.hold(true)
+	m.group.Set(next)
+	m.arrived, m.since = "", time.Now()
+	return false, nil
+}
+
+// enter lets objects be written in a group, after arrive.
+func (m *mover) enter(ctx context.Context, in groups.Group) error {
+	if m.arrived != in {
+		m.hold(true)
+		if m.arrive != nil {
+			if err := m.arrive(ctx, in); err != nil {
+				return err
+			}
+		}
+		m.arrived = in
+	}
+	m.hold(false)
+	return nil
+}
+
+func (m *mover) hold(held bool) {
+	if m.group.Held() != held {
+		m.group.Hold(held)
+		m.told()
+	}
+}
+
+func (m *mover) begin() {
+	select {
+	case <-m.began:
+	default:
+		close(m.began)
+	}
+}

@@ -1,0 +1,28 @@
+package facts
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/app/hostfile"
+)
+
+// ReadGroup returns what a GroupFile says; empty if there is none that says anything.
+func ReadGroup(path string) groups.Group {
+	text, err := hostfile.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	in, _ := groups.Parse(strings.TrimSpace(string(text)))
+	return in
+}
+
+// WriteGroup makes a GroupFile say a group.
+func WriteGroup(path string, in groups.Group) error {
+	if err := hostfile.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	_, err := hostfile.Replace(path, []byte(in+"\n"), 0o644)
+	return err
+}
