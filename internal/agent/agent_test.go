@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
@@ -155,6 +157,8 @@ type rig struct {
 	sysctls  string
 	// api is how the agent reaches the API server: as the chart lets it.
 	api *rest.Config
+	// group is of the agent; nil: labtest.Current.
+	group *groups.Current
 	// pods is that of Deps.
 	pods *cluster.PolicyFeed
 	// configure changes the agent's configuration; nil leaves it.
@@ -167,9 +171,14 @@ const (
 )
 
 func newRig(t *testing.T) *rig {
+	return newRigAt(t, labstore.Store(t), labtest.As(t, "tortie-node"))
+}
+
+// newRigAt is newRig with another API server than that of all tests.
+func newRigAt(t *testing.T, store *kubernetes.Store, agent *rest.Config) *rig {
 	r := &rig{
-		store: labstore.Store(t), ns: netnstest.New(t), far: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(),
-		api: labtest.As(t, "tortie-node"),
+		store: store, ns: netnstest.New(t), far: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(),
+		api: agent,
 	}
 	netnstest.Cable(t, r.ns, "eth0", r.far, "eth0")
 	r.ns.Addr(t, "eth0", "172.31.0.1/24")
@@ -219,9 +228,10 @@ func (r *rig) lent(t *testing.T, node string) {
 func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop func()) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	watch, err := cluster.NewWatch(cluster.Server{Config: r.api, Group: labtest.Current(t)}, rigNode, "kube-system", log)
+	server := cluster.Server{Config: r.api, Group: cmp.Or(r.group, labtest.Current(t))}
+	watch, err := cluster.NewWatch(server, rigNode, "kube-system", log)
 	errtest.Must(t, err)
-	store, err := cluster.OpenStore(cluster.Server{Config: r.api, Group: labtest.Current(t)})
+	store, err := cluster.OpenStore(server)
 	errtest.Must(t, err)
 	status = NewStatus(rigNode, time.Now(), speaker.Healthy)
 	table := nft.New(r.ns.Conn.Namespace())

@@ -430,6 +430,9 @@ func TestDefaultPathsAreThePlugins(t *testing.T) {
 	if got := filepath.Join(c.RunDir, factsFile); got != facts.DefaultFile {
 		t.Errorf("facts are written to %s and read from %s", got, facts.DefaultFile)
 	}
+	if got := filepath.Join(c.RunDir, groupFile); got != facts.GroupFile {
+		t.Errorf("the group is noted in %s and read from %s", got, facts.GroupFile)
+	}
 	if got := journal.Dir(filepath.Join(c.StateDir, journalDir)); got != journal.DefaultDir {
 		t.Errorf("the journal is read in %s and written in %s", got, journal.DefaultDir)
 	}

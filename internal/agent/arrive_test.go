@@ -1,0 +1,118 @@
+package agent
+
+import (
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
+)
+
+// TestAgentMoves has a migration to projectcalico.org/v3 under a node with three pods. One was assigned before the copy;
+// one after it, in crd.projectcalico.org/v1 alone; the address of the third was given to another node's pod since. Then
+// another agent starts after the way back, which none has seen.
+func TestAgentMoves(t *testing.T) {
+	server := labtest.NewServerOf(t, groups.V1)
+	server.Define(t, groups.V3)
+	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
+	errtest.Must(t, err)
+	v1 := labstore.At(t, server.Kubeconfig()).In(groups.V1)
+	v3 := v1.In(groups.V3)
+	r := newRigAt(t, v1, labtest.AsOn(t, cfg, "tortie-node"))
+	found := cluster.Finding(r.api, "")
+	r.group = found.Group
+	assign := func(in *ipam.Client, node, pod string, a string) {
+		t.Helper()
+		owner := ipam.Owner{Handle: "k8s-pod-network." + pod, Attrs: map[string]string{"pod": pod, "namespace": "default", "node": node}}
+		_, err := in.Assign(t.Context(), ipam.Request{Owner: owner, Host: node, Use: api.UseWorkload, Addresses: []netip.Addr{netip.MustParseAddr(a)}})
+		errtest.Must(t, err)
+	}
+	in1, in3 := ipam.NewClient(v1, time.Now), ipam.NewClient(v3, time.Now)
+	r.ns.Run(t, "ip", "link", "add", "cali0000000001", "type", "veth", "peer", "name", "pod")
+	r.ns.Run(t, "ip", "link", "set", "cali0000000001", "up")
+	for _, pod := range []string{"10.90.1.5", "10.90.1.6", "10.90.1.7"} {
+		r.ns.Run(t, "ip", "route", "add", pod, "dev", "cali0000000001", "proto", "boot")
+	}
+	assign(in1, rigNode, "before", "10.90.1.5")
+	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	status, stop := r.agent(t, newPeers())
+	in := func(g groups.Group) func(*facts.Facts) bool {
+		return func(f *facts.Facts) bool { return f.Group == g && f.DatastoreReady && !f.Moving }
+	}
+	r.tells(t, "that all is in v1", in(groups.V1))
+	waittest.Until(t, soon, "routes", r.has(t, toOther))
+
+	ready := func(in groups.Group, ready bool) {
+		t.Helper()
+		info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+		store, write := v1.In(in), v1.In(in).Update
+		if store.Get(t.Context(), info) != nil {
+			write = store.Create
+		}
+		info.Spec.DatastoreReady = &ready
+		errtest.Must(t, write(t.Context(), info))
+	}
+	ready(groups.V1, false)
+	r.tells(t, "that nothing is to be written", func(f *facts.Facts) bool { return f.Group == groups.V1 && !f.DatastoreReady && !f.Moving })
+	labstore.Make(t, v3, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true, NodeSelector: "all()"}})
+	assign(in3, rigNode, "before", "10.90.1.5")
+	assign(in3, rigOther, "elsewhere", "10.90.2.1")
+	assign(in1, rigNode, "late", "10.90.1.6")
+	assign(in1, rigNode, "too-late", "10.90.1.7")
+	assign(in3, rigOther, "other", "10.90.1.7")
+	ready(groups.V3, true)
+	r.tells(t, "that all is in v3", in(groups.V3))
+	if !r.has(t, toOther)() {
+		t.Errorf("routes after the move: %s", r.routes(t))
+	}
+	holders := func() (all []string) {
+		t.Helper()
+		for _, node := range []string{rigNode, rigOther} {
+			list, err := in3.Holders(t.Context(), node)
+			errtest.Must(t, err)
+			for _, h := range list {
+				for _, a := range h.Addresses {
+					if netip.MustParsePrefix("10.90.1.0/26").Contains(a) && h.Attrs["pod"] != "" {
+						all = append(all, a.String()+" "+h.Handle)
+					}
+				}
+			}
+		}
+		slices.Sort(all)
+		return all
+	}
+	difftest.Want(t, "assigned in v3", []string{
+		"10.90.1.5 k8s-pod-network.before", "10.90.1.6 k8s-pod-network.late", "10.90.1.7 k8s-pod-network.other",
+	}, holders())
+	named(t, status, "address 10.90.1.7 is in use on this node")
+	if got := facts.ReadGroup(filepath.Join(r.runDir, groupFile)); got != groups.V3 {
+		t.Errorf("noted for plugins: %q", got)
+	}
+
+	stop()
+	ready(groups.V3, false)
+	ready(groups.V1, true)
+	r.group = cluster.Finding(r.api, "").Group
+	status, _ = r.agent(t, newPeers())
+	r.tells(t, "that all is in v1 again", in(groups.V1))
+	if got := facts.ReadGroup(filepath.Join(r.runDir, groupFile)); got != groups.V1 {
+		t.Errorf("noted for plugins: %q", got)
+	}
+	if p := status.Report().Problems; slices.ContainsFunc(p, func(s string) bool { return strings.Contains(s, "in use on this node") }) {
+		t.Errorf("problems of addresses that are assigned: %q", p)
+	}
+}
