@@ -204,8 +204,9 @@ func TestDatastoreNotReady(t *testing.T) {
 		if err := w.api.setReady(context.Background(), true); err != nil {
 			t.Error(err)
 		}
+		w.awaitFence(t)
 	}
-	t.Cleanup(restore)
+	t.Cleanup(func() { _ = w.api.setReady(context.Background(), true) })
 	for _, tt := range []struct {
 		name  string
 		make  func(t *testing.T)

@@ -56,21 +56,21 @@ func newWorldIn(t testing.TB, in groups.Group) (w, elsewhere *world) {
 	return w, &other
 }
 
-// awaitFence waits until the fence lets the world's node write in its group. In crd.projectcalico.org/v1 it always
-// does. In projectcalico.org/v3 it does once the API server's admission has learnt that the other group is not ready
-// any more.
-func (w *world) awaitFence(t testing.TB) {
+// awaitFence waits until the fence lets the world's node write in its group: until the API server's admission has
+// observed that the group is not locked, and in projectcalico.org/v3, that the other one is not ready.
+func (w *world) awaitFence(t testing.TB) { w.awaitLock(t, false) }
+
+// awaitLock waits until the fence refuses the world's node addresses in its group, or until it does not.
+func (w *world) awaitLock(t testing.TB, locked bool) {
 	t.Helper()
-	if w.api.group == groups.V1 {
-		return
-	}
 	client, err := dynamic.NewForConfig(labtest.OnNode(t, labtest.RESTConfig(t), "tortie-cni", w.name))
 	errtest.Must(t, err)
-	handle := manifest(t, `{apiVersion: projectcalico.org/v3, kind: IPAMHandle, metadata: {name: probe}, spec: {handleID: probe, block: {}}}`)
-	kind := client.Resource(labtest.KindIn(groups.V3, ofCalicos["IPAMHandle"]))
-	waittest.Until(t, time.Minute, "the fence lets nodes write in "+string(groups.V3), func() bool {
+	handle := manifest(t, fmt.Sprintf(`{apiVersion: %s, kind: IPAMHandle, metadata: {name: probe}, spec: {handleID: probe, block: {}}}`,
+		w.api.group))
+	kind := client.Resource(labtest.KindIn(w.api.group, ofCalicos["IPAMHandle"]))
+	waittest.Until(t, time.Minute, fmt.Sprintf("the fence refuses addresses in %s: %v", w.api.group, locked), func() bool {
 		_, err := kind.Create(t.Context(), handle, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err == nil || !strings.Contains(err.Error(), "tortie-fence-groups") // another fence may refuse a handle like this
+		return (err != nil && strings.Contains(err.Error(), "tortie-fence-groups")) == locked // another fence may refuse a handle like this
 	})
 }
 
@@ -180,5 +180,34 @@ func testGroupIsSet(t *testing.T, in groups.Group, exec func(_ *testing.T, _ *sa
 		w.proxy.wantOnlyReads(t)
 		same()
 		sameThere()
+	}
+}
+
+// TestLockedBehindFacts has facts of before the lock, which the plugin trusts for half a minute. The API server refuses
+// what it would write, and it says so; the container can go, and its address goes after the lock.
+func TestLockedBehindFacts(t *testing.T) {
+	for _, in := range groups.All {
+		t.Run(path.Base(string(in)), func(t *testing.T) {
+			w, _ := newWorldIn(t, in)
+			before, s := w.newPod(t, "before"), w.newPod(t, "web")
+			before.add(t).ok(t)
+			errtest.Must(t, w.api.setReady(t.Context(), false))
+			w.awaitLock(t, true)
+			same := w.unchanged(t)
+			w.tellFacts(t, nil)
+			w.wantFailure(t, s.add(t), types.ErrTryAgainLater, "the datastore is locked", string(in))
+			same()
+			w.tellFacts(t, nil)
+			before.del(t).ok(t)
+			before.wantJournal(t, "the datastore is locked")
+			w.wantPodsIn(t, 1)
+
+			errtest.Must(t, w.api.setReady(t.Context(), true))
+			w.awaitFence(t)
+			w.host.remove(t, facts.DefaultFile) // where an agent runs, it does what DELs have left
+			s.check(t, s.add(t).ok(t)).ok(t)
+			s.del(t).ok(t)
+			w.wantPodsIn(t, 0)
+		})
 	}
 }

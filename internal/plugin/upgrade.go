@@ -137,13 +137,12 @@ func (m *migration) attempt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := m.keepTunnelAddress(ctx); err != nil {
-		return err
-	}
+	enter := m.keepTunnelAddress
 	if len(leases) > 0 {
-		if err := m.migrate(ctx); err != nil {
-			return err
-		}
+		enter = m.migrate
+	}
+	if err := enter(ctx); err != nil {
+		return err
 	}
 	// An attempt that was killed may have left the datastore locked. Without the directory no later run would look.
 	if err := m.unlock(ctx); err != nil {
@@ -168,6 +167,10 @@ func (m *migration) migrate(ctx context.Context) (err error) {
 		err = errors.Join(err, m.unlock(ctx))
 	}()
 	if err := m.retire(ctx); err != nil {
+		return err
+	}
+	// The API server refuses it to a node that has no part of the lock, while another one has.
+	if err := m.keepTunnelAddress(ctx); err != nil {
 		return err
 	}
 	return m.enterAll(ctx)

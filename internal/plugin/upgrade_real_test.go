@@ -41,7 +41,7 @@ func upgradeWorld(t *testing.T) *world {
 	w := newEmptyWorld(t)
 	w.createPool(t, w.cidr, ", ipipMode: Always")
 	w.setPodCIDRs(t, w.name, w.podCIDR())
-	w.host.Write(t, agentKubeconfig, kubeconfig(w.proxy, w.api.agent))
+	w.host.Write(t, agentKubeconfig, kubeconfig(w.proxy, labtest.OnNode(t, labtest.RESTConfig(t), "tortie-node", w.name).BearerToken))
 	w.host.Write(t, oldBin+"/calico", "old")
 	w.host.Write(t, oldBin+"/host-local", "old")
 	w.host.Write(t, oldBin+"/loopback", "stays")

@@ -297,7 +297,7 @@ func sentinel(r request, code int, s statusObject) error {
 	case code == http.StatusUnauthorized:
 		return datastore.ErrUnauthenticated
 	case code == http.StatusForbidden && s.Message != http.StatusText(code) && !lacksPermission.MatchString(s.Message):
-		return datastore.ErrRefused
+		return refusal(s.Message)
 	case code == http.StatusForbidden:
 		return datastore.ErrUnauthorized
 	// Calico's webhook answers so to writes of ClusterInformation in projectcalico.org/v3.

@@ -62,9 +62,9 @@ func TestGroupsInForce(t *testing.T) {
 	s := newSceneIn(t, groups.V3)
 	own := s.admin.create(t, s.handle("net.groups-own", s.thief))
 	info := s.admin.create(t, object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: true}}`))
-	handle := s.writable(t)["its handle"]
+	probe := s.writable(t)["its handle"]
 	meshtest.Eventually(t, func() error { // until admission has observed it
-		if s.dryCreate(t, handle) == nil {
+		if s.dryCreate(t, probe) == nil {
 			return errors.New("the policy has not observed the ClusterInformation")
 		}
 		return nil
@@ -78,10 +78,11 @@ func TestGroupsInForce(t *testing.T) {
 	info.Object["spec"].(map[string]any)["datastoreReady"] = false
 	_, err = s.admin.of(info).Update(t.Context(), info, metav1.UpdateOptions{})
 	errtest.Must(t, err)
-	meshtest.Eventually(t, func() error { return s.dryCreate(t, handle) })
+	meshtest.Eventually(t, func() error { return s.dryCreate(t, probe) })
 	for what, obj := range s.writable(t) {
 		check(t, "create "+what+" after the migration", s.dryCreate(t, obj), strings.HasPrefix(what, "ClusterInformation"))
 	}
+	refused(t, "create a handle in the first group after the migration", s.dryCreate(t, handle("net.groups", s.thief)))
 }
 
 // A cluster that has the second group alone lacks the definitions of the first one's parameters: its nodes write, and are
@@ -108,6 +109,8 @@ func TestSecondGroupAlone(t *testing.T) {
 		return nil
 	})
 	refused(t, "a part of a block", s.dryCreate(t, s.writable(t)["its affinity"]))
+	s.admin.create(t, s.object(t, `{kind: ClusterInformation, metadata: {name: default}, spec: {datastoreReady: false}}`))
+	s.awaitLock(t, locked{what: "locked"}, s.writers(t), s.attempts(t))
 }
 
 // A token without a node is refused subresources, too.
