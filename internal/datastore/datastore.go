@@ -30,9 +30,9 @@ var (
 	// ErrRefused: the permission is there, but an admission policy, a webhook or a quota refuses this write. It is
 	// ErrUnauthorized, too.
 	ErrRefused = fmt.Errorf("%w: refused by admission", ErrUnauthorized)
-	// ErrLocked: a policy of the chart refuses this write as long as the datastore is locked, or runs on the other API
-	// group. Another try may succeed later. It is ErrRefused, too.
-	ErrLocked = fmt.Errorf("%w: locked", ErrRefused)
+	// ErrLocked: nothing is written now: the API group is locked, or the cluster runs on the other one. A later try may
+	// succeed. It is ErrRefused, too.
+	ErrLocked = fmt.Errorf("%w: not now", ErrRefused)
 	// ErrUnavailable: no usable answer before the deadline; a write may or may not have landed.
 	ErrUnavailable = errors.New("datastore unavailable")
 )

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
@@ -35,7 +34,7 @@ var codes = []struct {
 	code   uint
 	remedy string
 }{
-	{kubernetes.ErrLocked, types.ErrTryAgainLater, ""},
+	{datastore.ErrLocked, types.ErrTryAgainLater, ""},
 	{datastore.ErrRefused, codeUnauthorized, "the plugins' token is right: an admission policy, webhook or quota of the cluster refuses " +
 		"this write, and its text above says which and why"},
 	{datastore.ErrUnauthorized, codeUnauthorized, "the token in the plugins' kubeconfig is expired or lacks permissions: " +

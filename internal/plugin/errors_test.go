@@ -12,7 +12,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
@@ -34,7 +33,7 @@ func TestEverySentinelHasACode(t *testing.T) {
 	}{
 		{datastore.ErrUnauthorized, 100, "token"},
 		{datastore.ErrRefused, 100, "the plugins' token is right"},
-		{kubernetes.ErrLocked, 11, ""},
+		{datastore.ErrLocked, 11, ""},
 		{ipam.ErrNoPool, 101, ""},
 		{ipam.ErrExhausted, 102, ""},
 		{ipam.ErrBlockLimit, 102, ""},

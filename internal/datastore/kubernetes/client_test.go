@@ -132,7 +132,7 @@ func TestRetries(t *testing.T) {
 				`binding 'a' denied request: User of a node`), ok}, create, datastore.ErrRefused, 1},
 		{"a refusal by the lock",
 			[]http.HandlerFunc{says(403, `ipamhandles.projectcalico.org "h" is forbidden: ValidatingAdmissionPolicy 'tortie-fence-groups-v3' `+
-				`with binding 'tortie-fence-groups-v3' denied request: the datastore is locked`), ok}, create, ErrLocked, 1},
+				`with binding 'tortie-fence-groups-v3' denied request: the datastore is locked`), ok}, create, datastore.ErrLocked, 1},
 		{"a refusal by Calico's webhook", []http.HandlerFunc{says(405, "admission webhook denied the request: ClusterInformation is a "+
 			"read-only resource"), ok}, update, datastore.ErrRefused, 1},
 		{"bad credentials", []http.HandlerFunc{status(401), ok}, update, datastore.ErrUnauthenticated, 1},
@@ -142,7 +142,7 @@ func TestRetries(t *testing.T) {
 			t.Parallel()
 			f := newFaulty(t, c.answers...)
 			err := c.do(t.Context(), open(t, f.config()))
-			if !errors.Is(err, c.want) || err != nil && c.want == nil || errors.Is(err, ErrLocked) != (c.want == ErrLocked) ||
+			if !errors.Is(err, c.want) || err != nil && c.want == nil || errors.Is(err, datastore.ErrLocked) != (c.want == datastore.ErrLocked) ||
 				errors.Is(err, datastore.ErrRefused) != errors.Is(c.want, datastore.ErrRefused) {
 				t.Errorf("error %v, want %v", err, c.want)
 			}
