@@ -69,8 +69,8 @@ func (s *Snapshot) NameRemedy(err error) error {
 	if !errors.Is(err, ipip.ErrNoIPIP) || len(names) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: to change to VXLAN on all nodes, run: kubectl patch ippools.crd.projectcalico.org %s --type=merge -p '%s'",
-		err, strings.Join(names, " "), `{"spec":{"ipipMode":"Never","vxlanMode":"Always"}}`)
+	return fmt.Errorf("%w: to change to VXLAN on all nodes, run: kubectl patch %s %s --type=merge -p '%s'",
+		err, s.group.Resource("ippools"), strings.Join(names, " "), `{"spec":{"ipipMode":"Never","vxlanMode":"Always"}}`)
 }
 
 // Tunnels are the devices that this node should have; it should not have those that are nil.
