@@ -25,7 +25,10 @@ func Current(t testing.TB) *groups.Current {
 // IPAMConfig and BlockAffinity use InGroup and KindOf.
 func InGroupText(t testing.TB, text string) string {
 	t.Helper()
-	in := Group(t)
+	return textIn(Group(t), text)
+}
+
+func textIn(in groups.Group, text string) string {
 	return strings.NewReplacer(string(groups.V1), string(in), "."+api.Group, "."+path.Dir(string(in))).Replace(text)
 }
 
