@@ -20,6 +20,14 @@ func Current(t testing.TB) *groups.Current {
 	return groups.In(Group(t))
 }
 
+// OnlyIn ends a test that is of one API group by its nature, as skipped, if the servers of tests have the other one.
+func OnlyIn(t testing.TB, in groups.Group, why string) {
+	t.Helper()
+	if Group(t) != in {
+		t.Skipf("only in %s: %s", in, why)
+	}
+}
+
 // InGroupText returns a text, such as an object, the path of a request or a command of kubectl, with the group of the
 // servers of tests in the place of crd.projectcalico.org/v1 and of PLURAL.crd.projectcalico.org. It is for kinds that are the same in both groups but for that: for
 // IPAMConfig and BlockAffinity use InGroup and KindOf.
