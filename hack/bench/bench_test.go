@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
@@ -68,6 +69,10 @@ func TestJudge(t *testing.T) {
 	record("add", nameCalico, 0, largest, "MiB", 10, 17)
 	record("add", nameVeth, 0, "DEL", "ms", 15)
 	record("add", nameCalico, 0, "DEL", "ms", 30)
+	for group, values := range map[groups.Group][2]float64{groups.V1: {100, 100}, groups.V3: {103, 104}} {
+		record(partGroups, string(group), 0, "ADD", "ms", values[0])
+		record(partGroups, string(group), 0, "DEL", "ms", values[1])
+	}
 	record("burst", namePtp, 30, allADDs, "ms", 300)
 	record("burst", nameCalico, 30, allADDs, "ms", 1750)
 	record("burst", nameCalico, 100, conflicts, "", 2)
@@ -92,6 +97,8 @@ func TestJudge(t *testing.T) {
 		"ADD, CPU: 3.00×, ≤ 4× one GET: true",
 		"ADD and DEL, largest process: 17 MiB, ≤ 16 MiB: false",
 		"DEL, time: 1.50×, ≤ 1.5× (veth floor + one GET): true",
+		"ADD in projectcalico.org/v3, time: 1.03×, ≤ 1.03× in crd.projectcalico.org/v1: true",
+		"DEL in projectcalico.org/v3, time: 1.04×, ≤ 1.03× in crd.projectcalico.org/v1: false",
 		"30 ADDs at once, rate: 5.0×, ≥ 5× Calico's, by ptp in both runs: true",
 		"100 ADDs at once, conflicts of each: 2, ≤ 1.5: false",
 		"10000 learned routes in the kernel, time: 1.21×, ≤ 1.2× BIRD 2: false",

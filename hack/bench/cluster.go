@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/yaml"
 
-	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 const (
-	namespace  = "bench"
-	poolCIDR   = "10.244.0.0/16"
-	crdPath    = "/apis/" + api.Group + "/v1/"
-	systemPath = "/api/v1/namespaces/kube-system/serviceaccounts"
+	namespace       = "bench"
+	poolCIDR        = "10.244.0.0/16"
+	definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	systemPath      = "/api/v1/namespaces/kube-system/serviceaccounts"
 	// labTimeout leaves room for the first start, in which the lab builds kube-apiserver.
 	labTimeout = 30 * time.Minute
 )
@@ -140,7 +140,7 @@ func (c *cluster) install(ctx context.Context, manifest string) error {
 			return fmt.Errorf("%s: %w", manifest, err)
 		}
 		path := map[any]string{
-			"CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+			"CustomResourceDefinition": definitionsPath,
 			"ClusterRole":              "/apis/rbac.authorization.k8s.io/v1/clusterroles",
 			"ClusterRoleBinding":       "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 			"ServiceAccount":           systemPath,
@@ -157,7 +157,7 @@ func (c *cluster) install(ctx context.Context, manifest string) error {
 		}
 	}
 	for _, name := range definitions {
-		if err := c.await(ctx, crdPath+name); err != nil {
+		if err := c.await(ctx, groupPath(groups.V1)+name); err != nil {
 			return err
 		}
 	}
@@ -166,19 +166,11 @@ func (c *cluster) install(ctx context.Context, manifest string) error {
 
 // populate creates the objects that the agent creates at its first start, and a namespace for pods.
 func (c *cluster) populate(ctx context.Context) error {
-	custom := func(kind, name string, spec object) object {
-		return object{"apiVersion": api.Group + "/v1", "kind": kind, "metadata": object{"name": name}, "spec": spec}
+	if err := c.setUp(groups.V1, poolCIDR); err != nil {
+		return err
 	}
-	for path, obj := range map[string]object{
-		crdPath + "clusterinformations": custom("ClusterInformation", "default", object{"datastoreReady": true}),
-		// a kernel may have no IPIP
-		crdPath + "ippools": custom("IPPool", "default-ipv4-ippool",
-			object{"cidr": poolCIDR, "blockSize": 26, "ipipMode": "Never", "natOutgoing": true}),
-		"/api/v1/namespaces": {"metadata": object{"name": namespace}},
-	} {
-		if err := c.do(http.MethodPost, path, obj, nil); err != nil {
-			return err
-		}
+	if err := c.do(http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": namespace}}, nil); err != nil {
+		return err
 	}
 	var request struct{ Status struct{ Token string } }
 	if err := c.do(http.MethodPost, systemPath+"/tortie-cni/token", object{"spec": object{}}, &request); err != nil {
@@ -188,6 +180,23 @@ func (c *cluster) populate(ctx context.Context) error {
 	asPlugin := *c.client
 	asPlugin.token = c.token
 	return asPlugin.await(ctx, "/api/v1/namespaces/"+namespace)
+}
+
+// groupPath is where the objects of one of Calico's API groups are.
+func groupPath(in groups.Group) string { return "/apis/" + string(in) + "/" }
+
+// setUp creates the objects of a group without which no address is assigned.
+func (c *cluster) setUp(in groups.Group, cidr string) error {
+	custom := func(plural, kind, name string, spec object) error {
+		obj := object{"apiVersion": string(in), "kind": kind, "metadata": object{"name": name}, "spec": spec}
+		return c.do(http.MethodPost, groupPath(in)+plural, obj, nil)
+	}
+	if err := custom("clusterinformations", "ClusterInformation", "default", object{"datastoreReady": true}); err != nil {
+		return err
+	}
+	// a kernel may have no IPIP
+	return custom("ippools", "IPPool", "default-ipv4-ippool",
+		object{"cidr": cidr, "blockSize": 26, "ipipMode": "Never", "natOutgoing": true})
 }
 
 // await requests a path until it succeeds: new definitions and roles take effect after a moment.

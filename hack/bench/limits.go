@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"strings"
+
+	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
 // verdict is one requirement and its result in this run.
@@ -13,9 +15,10 @@ type verdict struct {
 
 // Limits relative to other programs in the same run, as absolute times differ between machines.
 const (
-	maxAddOfGet    = 4   // times the floor of one GET, wall and CPU
-	maxAddOfPtp    = 1.5 // times the CPU of ptp + host-local
-	maxDelOfFloors = 1.5 // times veth floor + GET floor, wall
+	maxAddOfGet    = 4    // times the floor of one GET, wall and CPU
+	maxAddOfPtp    = 1.5  // times the CPU of ptp + host-local
+	maxSecond      = 1.03 // times the first API group, wall
+	maxDelOfFloors = 1.5  // times veth floor + GET floor, wall
 	maxPluginMiB   = 16
 	maxServer      = 6.3 // times the API server's CPU of one GET: 12 ms where one took 1.9 ms
 	minBurst       = 5   // times Calico's rate
@@ -68,6 +71,10 @@ func (f *figures) judge() (all []verdict) {
 	bound(add(nameCalico, largest), "ADD and DEL, largest process", 1, maxPluginMiB)
 	ratio("ADD, the API server's CPU", maxServer, "one GET's", add(nameCalico, "ADD"+ofServer), add(nameGet, "ADD"+ofServer))
 	ratio("DEL, time", maxDelOfFloors, "(veth floor + one GET)", add(nameCalico, "DEL"), add(nameVeth, "DEL"), add(nameGet, "ADD"))
+	for _, verb := range []string{"ADD", "DEL"} {
+		ratio(verb+" in "+string(groups.V3)+", time", maxSecond, "in "+string(groups.V1),
+			f.of(partGroups, string(groups.V3), 0, verb), f.of(partGroups, string(groups.V1), 0, verb))
+	}
 	for _, size := range []int{30, 100} {
 		ours, ptp := f.of("burst", nameCalico, size, allADDs), f.of("burst", namePtp, size, allADDs)
 		if ours != nil && ptp != nil {

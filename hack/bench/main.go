@@ -30,6 +30,7 @@ var parts = []struct {
 }{
 	{"add", "ADD and DEL one after another", true, (*bench).adds},
 	{"burst", "many at once on one node", true, (*bench).bursts},
+	{partGroups, "ADD and DEL in each of Calico's API groups", true, (*bench).groups},
 	{"routes", "learned routes on their way into the kernel", false, measuringTests(meshPackage, "TestLearned")},
 	{"memory", "an agent in clusters that grow", false, measuringTests(meshPackage, "TestMemory")},
 	{partMesh, "agents, and what they do about trouble", false,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
@@ -28,6 +29,7 @@ type subject struct {
 	assigns bool // assigns an exclusive address
 	facts   bool // has the agent's facts on the node
 	asksAPI bool
+	group   groups.Group // where it has its objects
 }
 
 // Names of subjects, by which limits refer to their figures.
@@ -52,7 +54,7 @@ func references() []subject {
 
 // own returns Tortie's plugins.
 func own() []subject {
-	plugin := subject{name: nameCalico, program: "calico", del: true, assigns: true, asksAPI: true, facts: true, conf: ownConf}
+	plugin := subject{name: nameCalico, program: "calico", del: true, assigns: true, asksAPI: true, facts: true, conf: ownConf, group: groups.V1}
 	without := plugin
 	without.name, without.facts = nameNoFacts, false
 	return []subject{plugin, without}
@@ -96,12 +98,14 @@ func ptpConf(_ *cluster, n *node, _ slot) ([]byte, error) {
 }
 
 // ownConf returns the configuration that the install container writes, with a log on the node.
-func ownConf(_ *cluster, n *node, _ slot) ([]byte, error) {
-	return json.Marshal(object{
+func ownConf(_ *cluster, n *node, _ slot) ([]byte, error) { return json.Marshal(ownConfig(n)) }
+
+func ownConfig(n *node) object {
+	return object{
 		"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "info", "log_file_path": logPath,
 		"datastore_type": "kubernetes", "nodename": n.name, "mtu": 1440,
 		"ipam": object{"type": "calico-ipam"}, "policy": object{"type": "k8s"}, "kubernetes": object{"kubeconfig": kubeconfigPath},
-	})
+	}
 }
 
 // sandbox is one attempt to start a pod, named by the container ID.
@@ -171,16 +175,18 @@ func (s subject) prepare(c *cluster, n *node) error {
 			return nil
 		})
 	}
-	f, err := c.factsOf(n)
+	f, err := c.factsOf(n, s.group)
 	if err != nil {
 		return fmt.Errorf("facts for %s: %w", n.name, err)
 	}
 	return n.Do(func() error { return facts.Write(facts.DefaultFile, f) })
 }
 
-// factsOf returns the facts that the node's agent would write now if it enforces policies, for which it watches pods.
-func (c *cluster) factsOf(n *node) (facts.Facts, error) {
+// factsOf returns the facts that the node's agent would write now if the cluster kept its objects in a group, and if it
+// enforces policies, for which it watches pods.
+func (c *cluster) factsOf(n *node, in groups.Group) (facts.Facts, error) {
 	f := facts.Facts{
+		Group:   in,
 		Written: time.Now(), AgentReady: true, DatastoreReady: true, Node: n.name,
 		Config: ipam.DefaultConfig(), Namespaces: map[string]facts.Namespace{namespace: {}},
 	}
@@ -191,7 +197,7 @@ func (c *cluster) factsOf(n *node) (facts.Facts, error) {
 	var affinities api.BlockAffinityList
 	var blocks api.IPAMBlockList
 	for path, list := range map[string]any{"ippools": &pools, "blockaffinities": &affinities, "ipamblocks": &blocks} {
-		if err := c.do(http.MethodGet, crdPath+path, nil, list); err != nil {
+		if err := c.do(http.MethodGet, groupPath(in)+path, nil, list); err != nil {
 			return f, err
 		}
 	}

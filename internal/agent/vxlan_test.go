@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -81,7 +82,7 @@ func TestAgentNeedsIPIP(t *testing.T) {
 		&api.IPPool{Meta: api.Meta{Name: "needs"}, Spec: api.IPPoolSpec{CIDR: "10.97.0.0/16", BlockSize: 26, IPIPMode: api.EncapAlways}})
 	status, _ := r.agent(t, newPeers())
 	if err := netnstest.IPIP(); errors.Is(err, ipip.ErrNoIPIP) {
-		named(t, status, "run: kubectl patch ippools.crd.projectcalico.org needs --type=merge")
+		named(t, status, "run: kubectl patch "+labtest.Group(t).Resource("ippools")+" needs --type=merge")
 	} else {
 		waittest.Until(t, 2*soon, "ready", func() bool { return err == nil && status.Report().Ready })
 	}

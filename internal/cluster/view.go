@@ -14,7 +14,7 @@ func (w *Watch) Revision() uint64 { return w.revision.Load() }
 
 // Cluster returns what is known now. Before WaitForSync has returned it is incomplete.
 func (w *Watch) Cluster() state.Cluster {
-	c := state.Cluster{Revision: w.revision.Load()} // first: the rest may be newer, never older
+	c := state.Cluster{Group: w.server.Group.Known(), Revision: w.revision.Load()} // first: the rest may be newer, never older
 	c.Nodes = w.nodes.all(nil)
 	c.Self = copied(w.own.get(w.self))
 	c.Pools = w.pools.all(nil)

@@ -288,7 +288,7 @@ func (c *netConf) datastoreRules() []rule {
 	return []rule{
 		{!etcd && c.DatastoreType != datastoreKubernetes, "datastore_type", c.DatastoreType, "use kubernetes or etcdv3"},
 		{!etcd && badGroup != nil, "calico_api_group", c.CalicoAPIGroup,
-			"use crd.projectcalico.org/v1 or projectcalico.org/v3, or leave it out, so that it is found"},
+			fmt.Sprintf("use %s or %s, or leave it out, so that it is found", groups.V1, groups.V3)},
 		{etcd && c.EtcdEndpoints == "" && c.EtcdDiscoverySRV == "", "etcd_endpoints", "",
 			"is empty: name etcd's URLs, such as https://10.0.0.1:2379, here or in ETCD_ENDPOINTS"},
 		{etcd && c.EtcdEndpoints != "" && c.EtcdDiscoverySRV != "", "etcd_discovery_srv", c.EtcdDiscoverySRV,

@@ -51,7 +51,7 @@ var codes = []struct {
 	{datastore.ErrConflict, types.ErrTryAgainLater, ""},
 	{datastore.ErrExists, types.ErrTryAgainLater, ""},
 	{datastore.ErrNotFound, types.ErrInternal, "a Node that is not called as the plugin's nodename says, or a cluster without the " +
-		"definitions of crd.projectcalico.org, which the chart installs"},
+		"definitions of Calico's kinds, which the chart installs"},
 	{context.DeadlineExceeded, types.ErrTryAgainLater, "the datastore, the API server or this node is too slow; the runtime tries again"},
 }
 

@@ -1,9 +1,12 @@
 package desired
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
 )
 
 // Problem is an error about one object of the API. Its text names the object.
@@ -93,4 +96,20 @@ func (s *Snapshot) uidOf(t api.Type, name string) string {
 		}
 	}
 	return ""
+}
+
+// NameRemedy adds to what IPIP failed by, if the kernel has none, the command that has the pools which ask for it do
+// without.
+func (s *Snapshot) NameRemedy(err error) error {
+	var names []string
+	for _, p := range s.Pools {
+		if p.in(p.modes(), IPIPTunnel) {
+			names = append(names, p.Name)
+		}
+	}
+	if !errors.Is(err, ipip.ErrNoIPIP) || len(names) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: to change to VXLAN on all nodes, run: kubectl patch %s %s --type=merge -p '%s'",
+		err, s.group.Resource("ippools"), strings.Join(names, " "), `{"spec":{"ipipMode":"Never","vxlanMode":"Always"}}`)
 }

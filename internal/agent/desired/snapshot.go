@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
@@ -63,7 +64,8 @@ type Snapshot struct {
 	// Aggregates are what peers are announced in place of blocks; see Aggregate.
 	Aggregates map[netip.Addr]policy.Aggregates
 
-	meshPort uint16 // of nodes that have no port of their own
+	group    groups.Group // of Calico's objects
+	meshPort uint16       // of nodes that have no port of their own
 	peers    peerObjects
 	settings settings
 	served   services.Config
@@ -223,7 +225,7 @@ func Build(self Self, w state.Cluster) (Snapshot, []error) { return build(self, 
 
 // build is Build with the evidence that decides between contradicting nodes.
 func build(self Self, w state.Cluster, ev Evidence) (Snapshot, []error) {
-	s := Snapshot{Self: self, ASN: defaultASN, Mesh: true}
+	s := Snapshot{Self: self, ASN: defaultASN, Mesh: true, group: w.Group}
 	var problems []error
 	note := func(err error) { problems = append(problems, err) }
 	s.bgp(w)

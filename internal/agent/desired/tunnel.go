@@ -2,11 +2,8 @@ package desired
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
@@ -55,22 +52,6 @@ func (s Standing) has(p Pool, m modes) bool {
 		}
 	}
 	return false
-}
-
-// NameRemedy adds to what IPIP failed by, if the kernel has none, the command that has the pools which ask for it do
-// without.
-func (s *Snapshot) NameRemedy(err error) error {
-	var names []string
-	for _, p := range s.Pools {
-		if p.in(p.modes(), IPIPTunnel) {
-			names = append(names, p.Name)
-		}
-	}
-	if !errors.Is(err, ipip.ErrNoIPIP) || len(names) == 0 {
-		return err
-	}
-	return fmt.Errorf("%w: to change to VXLAN on all nodes, run: kubectl patch ippools.crd.projectcalico.org %s --type=merge -p '%s'",
-		err, strings.Join(names, " "), `{"spec":{"ipipMode":"Never","vxlanMode":"Always"}}`)
 }
 
 // Tunnels are the devices that this node should have; it should not have those that are nil.

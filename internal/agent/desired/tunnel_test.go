@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
@@ -222,12 +223,15 @@ func TestRemedyOfNoIPIP(t *testing.T) {
 	s.Pools = append(s.Pools,
 		Pool{Pool: ipam.Pool{Name: "second", CIDR: prefix("10.99.0.0/16")}, IPIP: api.EncapCrossSubnet},
 		Pool{Pool: ipam.Pool{Name: "plain", CIDR: prefix("10.98.0.0/16")}})
-	err := s.NameRemedy(fmt.Errorf("tunl0: %w", ipip.ErrNoIPIP))
-	_, command, _ := strings.Cut(err.Error(), ", run: ")
-	const want = `kubectl patch ippools.crd.projectcalico.org default-ipv4-ippool second --type=merge -p '{"spec":{"ipipMode":"Never",` +
-		`"vxlanMode":"Always"}}'`
-	if command != want || !errors.Is(err, ipip.ErrNoIPIP) {
-		t.Errorf("%v, want it to end with %s", err, want)
+	for in, kind := range map[groups.Group]string{groups.V1: "ippools.crd.projectcalico.org", groups.V3: "ippools.projectcalico.org"} {
+		s.group = in
+		err := s.NameRemedy(fmt.Errorf("tunl0: %w", ipip.ErrNoIPIP))
+		_, command, _ := strings.Cut(err.Error(), ", run: ")
+		want := "kubectl patch " + kind + ` default-ipv4-ippool second --type=merge -p '{"spec":{"ipipMode":"Never",` +
+			`"vxlanMode":"Always"}}'`
+		if command != want || !errors.Is(err, ipip.ErrNoIPIP) {
+			t.Errorf("%v, want it to end with %s", err, want)
+		}
 	}
 	if other := errors.New("other"); s.NameRemedy(other) != other || s.NameRemedy(nil) != nil {
 		t.Error("another error has changed")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -23,14 +24,16 @@ import (
 type Cluster struct {
 	// Err is why it was not read; ErrNoConfig outside of a pod.
 	Err error
-	// Definitions are the kinds of Calico's group that are served, by their plurals.
+	// Group is the API group that the cluster keeps Calico's objects in.
+	Group groups.Group
+	// Definitions are the kinds of that group that are served, by their plurals of internal/api.
 	Definitions []string
 	// Full are pools without a free address.
 	Full []string
 }
 
 func lookAtCluster(ctx context.Context, store *kubernetes.Store, r *nodestatus.Report) (c Cluster) {
-	if c.Definitions, c.Err = store.Kinds(ctx); c.Err != nil {
+	if c.Group, c.Definitions, c.Err = store.Kinds(ctx); c.Err != nil {
 		return c
 	}
 	if !slices.Contains(c.Definitions, "ipamblocks") || !slices.Contains(c.Definitions, "ippools") {
@@ -100,7 +103,7 @@ func (o *Observations) definitions() (findings []Finding) {
 	missing := func(kinds []string) (all []string) {
 		for _, k := range kinds {
 			if !slices.Contains(o.Cluster.Definitions, k) {
-				all = append(all, k+"."+api.Group)
+				all = append(all, o.Cluster.Group.Resource(k))
 			}
 		}
 		return all
@@ -119,7 +122,7 @@ func (o *Observations) definitions() (findings []Finding) {
 		files := make([]string, len(of.kinds))
 		for i, k := range of.kinds {
 			kind, group, _ := strings.Cut(k, ".")
-			files[i] = fmt.Sprintf("-f charts/tortie/crds/%s_%s.yaml", group, kind)
+			files[i] = fmt.Sprintf("-f %s/%s_%s.yaml", o.Cluster.Group.DefinitionsDir(), group, kind)
 		}
 		findings = append(findings, Finding{
 			Check: check, Level: of.level, Seen: "the API server does not have " + strings.Join(of.kinds, ", "), Why: of.why,

@@ -12,8 +12,10 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // TestPoolsAndDefinitions: by the agent's rights a full pool is found among others, and each kind that is asked for is
@@ -73,14 +75,24 @@ func TestPoolsAndDefinitions(t *testing.T) {
 	o.Agent.Pools[1] = wide
 	expect(t, look(), "pools", "wide", Problem, "overlaps 10.98.1.0/30 of the older IPPool roomy")
 
-	for kind, level := range map[string]Level{"ippools": Problem, "tiers": Warning} {
-		less := *o
-		less.Cluster.Definitions = slices.DeleteFunc(slices.Clone(o.Cluster.Definitions), func(k string) bool { return k == kind })
-		f := less.definitions()
-		expect(t, f, "definitions", "", level, "does not have "+kind+".crd.projectcalico.org")
-		if _, err := os.Stat("../../../charts/tortie/crds/crd.projectcalico.org_" + kind + ".yaml"); err != nil ||
-			!strings.Contains(f[0].Do, "crds/crd.projectcalico.org_"+kind+".yaml") {
-			t.Errorf("%v: %s", err, f[0].Do)
+	if in := labtest.Group(t); o.Cluster.Group != in {
+		t.Errorf("group %q, want %q", o.Cluster.Group, in)
+	}
+	for _, in := range groups.All {
+		for kind, level := range map[string]Level{"ippools": Problem, "ipamconfigs": Problem, "tiers": Warning} {
+			less := *o
+			less.Cluster.Group = in
+			less.Cluster.Definitions = slices.DeleteFunc(slices.Clone(o.Cluster.Definitions), func(k string) bool { return k == kind })
+			f := less.definitions()
+			plural, group, _ := strings.Cut(in.Resource(kind), ".")
+			expect(t, f, "definitions", "", level, "does not have "+plural+"."+group)
+			file := filepath.Join(labtest.DefinitionsDir(in), group+"_"+plural+".yaml")
+			if _, err := os.Stat(file); err != nil {
+				t.Error(err)
+			}
+			if _, named, _ := strings.Cut(f[0].Do, " -f "); !strings.HasSuffix(file, "/"+named[:strings.Index(named, ";")]) {
+				t.Errorf("%s does not name %s", f[0].Do, file)
+			}
 		}
 	}
 }

@@ -58,13 +58,14 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// request asks the API server as the administrator.
+// request asks the API server as the administrator. Path and body are written for crd.projectcalico.org/v1.
 func (n *node) request(t *testing.T, method, path, body string) error {
 	t.Helper()
 	client, err := rest.HTTPClientFor(n.admin)
 	if err != nil {
 		t.Fatal(err)
 	}
+	path, body = labtest.InGroupText(t, path), labtest.InGroupText(t, body)
 	r, err := http.NewRequestWithContext(context.Background(), method, n.admin.Host+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)

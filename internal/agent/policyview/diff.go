@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -130,12 +131,12 @@ func (c *change) parse(data []byte) error {
 	if m.APIVersion == "" && m.Kind == "" { // comments alone
 		return nil
 	}
-	read := c.reads(strings.Replace(m.APIVersion, calicoClients, calicoStored, 1) + " " + m.Kind)
+	read := c.reads(strings.Replace(m.APIVersion, string(groups.V3), calico, 1) + " " + m.Kind)
 	if read == nil {
 		return fmt.Errorf("apiVersion %q, kind %q: must be %s", m.APIVersion, m.Kind, kindsText)
 	}
 	o, err := read(data)
-	if err == nil && m.APIVersion == calicoClients {
+	if err == nil && m.APIVersion == string(groups.V3) { // as Calico's own clients write, too
 		c.clients[o] = true
 		inferTypes(o)
 	}
@@ -177,26 +178,24 @@ func (c *change) reads(kind string) func([]byte) (api.Resource, error) {
 		}
 	}
 	return map[string]func([]byte) (api.Resource, error){
-		"networking.k8s.io/v1 NetworkPolicy":            into(&v.NetworkPolicies),
-		calicoStored + " NetworkPolicy":                 into(&v.Calico.NetworkPolicies),
-		calicoStored + " GlobalNetworkPolicy":           into(&v.Calico.GlobalNetworkPolicies),
-		calicoStored + " StagedNetworkPolicy":           into(&v.Staged.NetworkPolicies),
-		calicoStored + " StagedGlobalNetworkPolicy":     into(&v.Staged.GlobalNetworkPolicies),
-		calicoStored + " StagedKubernetesNetworkPolicy": into(&v.Staged.KubernetesNetworkPolicies),
-		calicoStored + " Tier":                          into(&v.Calico.Tiers),
-		calicoStored + " NetworkSet":                    into(&v.Calico.NetworkSets),
-		calicoStored + " GlobalNetworkSet":              into(&v.Calico.GlobalNetworkSets),
-		calicoStored + " HostEndpoint":                  into(&v.Calico.HostEndpoints),
-		calicoStored + " FelixConfiguration":            into(&c.felix),
+		"networking.k8s.io/v1 NetworkPolicy":      into(&v.NetworkPolicies),
+		calico + " NetworkPolicy":                 into(&v.Calico.NetworkPolicies),
+		calico + " GlobalNetworkPolicy":           into(&v.Calico.GlobalNetworkPolicies),
+		calico + " StagedNetworkPolicy":           into(&v.Staged.NetworkPolicies),
+		calico + " StagedGlobalNetworkPolicy":     into(&v.Staged.GlobalNetworkPolicies),
+		calico + " StagedKubernetesNetworkPolicy": into(&v.Staged.KubernetesNetworkPolicies),
+		calico + " Tier":                          into(&v.Calico.Tiers),
+		calico + " NetworkSet":                    into(&v.Calico.NetworkSets),
+		calico + " GlobalNetworkSet":              into(&v.Calico.GlobalNetworkSets),
+		calico + " HostEndpoint":                  into(&v.Calico.HostEndpoints),
+		calico + " FelixConfiguration":            into(&c.felix),
 	}[kind]
 }
 
 const (
-	// calicoClients is the apiVersion that Calico's own clients give to the same objects.
-	calicoClients = "projectcalico.org/v3"
-	calicoStored  = "crd.projectcalico.org/v1"
-	kindsText     = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1beta1 or v1alpha2 ClusterNetworkPolicy, " +
-		"or crd.projectcalico.org/v1 NetworkPolicy, GlobalNetworkPolicy, StagedNetworkPolicy, StagedGlobalNetworkPolicy, " +
+	calico    = string(groups.V1)
+	kindsText = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1beta1 or v1alpha2 ClusterNetworkPolicy, " +
+		"or " + string(groups.V3) + " or " + calico + " NetworkPolicy, GlobalNetworkPolicy, StagedNetworkPolicy, StagedGlobalNetworkPolicy, " +
 		"StagedKubernetesNetworkPolicy, Tier, NetworkSet, GlobalNetworkSet, HostEndpoint or FelixConfiguration"
 )
 

@@ -64,6 +64,31 @@ func (g Group) Type(t api.Type) api.Type {
 // The one kind with two names.
 const configsV1, configsV3 = "ipamconfigs", "ipamconfigurations"
 
+// Resource returns the name by which kubectl finds a kind of Calico's in the group alone: PLURAL.GROUP. The plural is that of
+// internal/api.
+func (g Group) Resource(plural string) string {
+	t := g.Type(api.Type{Group: api.Group, Plural: plural})
+	return t.Plural + "." + t.Group
+}
+
+// Reference returns a reference, which has the type of internal/api, as it is in a cluster of the group. References to
+// kinds that are not Calico's stay.
+func (g Group) Reference(o api.ObjectReference) api.ObjectReference {
+	if o.APIVersion == string(V1) {
+		t := g.Type(api.Type{Group: api.Group, Version: "v1", Kind: o.Kind})
+		o.APIVersion, o.Kind = t.APIVersion(), t.Kind
+	}
+	return o
+}
+
+// DefinitionsDir returns the directory of the chart with the definitions of the group.
+func (g Group) DefinitionsDir() string {
+	if g == V3 {
+		return "charts/tortie/definitions/v3"
+	}
+	return "charts/tortie/crds"
+}
+
 // Plural returns what internal/api calls a kind of the group, by the plural that such a cluster has.
 func (g Group) Plural(served string) string {
 	if g == V3 && served == configsV3 {

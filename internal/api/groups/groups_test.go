@@ -52,6 +52,33 @@ func TestType(t *testing.T) {
 	}
 }
 
+// TestNames has what people read and type: kubectl's name of a kind, and what an Event is about.
+func TestNames(t *testing.T) {
+	for _, c := range []struct {
+		in             Group
+		plural, want   string
+		about, becomes api.ObjectReference
+	}{
+		{"", "ippools", "ippools.crd.projectcalico.org", api.ObjectReference{APIVersion: string(V1), Kind: "IPPool", Name: "a", UID: "1"},
+			api.ObjectReference{APIVersion: string(V1), Kind: "IPPool", Name: "a", UID: "1"}},
+		{V1, "ipamconfigs", "ipamconfigs.crd.projectcalico.org", api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "a"},
+			api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "a"}},
+		{V3, "ippools", "ippools.projectcalico.org", api.ObjectReference{APIVersion: string(V1), Kind: "IPPool", Name: "a", UID: "1"},
+			api.ObjectReference{APIVersion: string(V3), Kind: "IPPool", Name: "a", UID: "1"}},
+		{V3, "ipamconfigs", "ipamconfigurations.projectcalico.org", api.ObjectReference{APIVersion: string(V1), Kind: "IPAMConfig"},
+			api.ObjectReference{APIVersion: string(V3), Kind: "IPAMConfiguration"}},
+		{V3, "tiers", "tiers.projectcalico.org", api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "a"},
+			api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "a"}},
+	} {
+		if got := c.in.Resource(c.plural); got != c.want {
+			t.Errorf("%s in %q: %s, want %s", c.plural, c.in, got, c.want)
+		}
+		if got := c.in.Reference(c.about); got != c.becomes {
+			t.Errorf("%+v in %q: %+v, want %+v", c.about, c.in, got, c.becomes)
+		}
+	}
+}
+
 // TestManifest has the forms of objects of which the two groups differ, and that what is sent is read back.
 func TestManifest(t *testing.T) {
 	affinity := &api.BlockAffinity{

@@ -56,8 +56,8 @@ const (
 // build returns the Event for something seen. Its name is a function of what it says: an agent that starts again and
 // again goes on with the Event that it began with, and no list of Events grows by it. A common Event has the same name
 // from all agents.
-func build(s Source, k key, message string, common bool, first, last time.Time, count int) *Event {
-	o := k.about
+func (r *Recorder) build(k key, message string, common bool, first, last time.Time, count int) *Event {
+	s, o := r.source, k.about
 	namespace := o.Namespace
 	if namespace == "" {
 		namespace = clusterNamespace
@@ -70,7 +70,7 @@ func build(s Source, k key, message string, common bool, first, last time.Time, 
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%s", o.Kind, o.UID, k.reason, message, host, s.Component)
 	return &Event{
 		Meta:           api.Meta{Name: fmt.Sprintf("%s.%016x", cut(strings.ToLower(o.Name), maxName), h.Sum64()), Namespace: namespace},
-		InvolvedObject: o, Type: "Warning", Reason: k.reason, Message: cut(message, MaxMessage),
+		InvolvedObject: r.group.Known().Reference(o), Type: "Warning", Reason: k.reason, Message: cut(message, MaxMessage),
 		Source: s, ReportingComponent: s.Component, ReportingInstance: s.Host,
 		FirstTimestamp: first.UTC().Truncate(time.Second), LastTimestamp: last.UTC().Truncate(time.Second), Count: count,
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -50,6 +51,7 @@ type Store interface {
 type Recorder struct {
 	store  Store
 	source Source
+	group  *groups.Current // which an object of Calico's is in
 	log    *slog.Logger
 	now    func() time.Time
 
@@ -84,14 +86,15 @@ type entry struct {
 	turns       *rate.Limiter // of the key, whatever the text
 }
 
-// New returns a Recorder that writes nothing until Run.
-func New(store Store, source Source, log *slog.Logger) *Recorder {
-	return newRecorder(store, source, log, time.Now)
+// New returns a Recorder that writes nothing until Run. group is where the cluster keeps Calico's objects, as the Events
+// about them say; nil is groups.V1.
+func New(store Store, source Source, group *groups.Current, log *slog.Logger) *Recorder {
+	return newRecorder(store, source, group, log, time.Now)
 }
 
-func newRecorder(store Store, source Source, log *slog.Logger, now func() time.Time) *Recorder {
+func newRecorder(store Store, source Source, group *groups.Current, log *slog.Logger, now func() time.Time) *Recorder {
 	return &Recorder{
-		store: store, source: source, log: log, now: now,
+		store: store, source: source, group: group, log: log, now: now,
 		known: map[key]*entry{}, limit: rate.NewLimiter(rate.Every(spare), burst), wake: make(chan struct{}, 1),
 	}
 }
@@ -140,7 +143,7 @@ func (r *Recorder) WarnOnce(ctx context.Context, about api.ObjectReference, reas
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	now := r.now()
-	err := r.store.Create(ctx, build(r.source, key{about, reason}, message, true, now, now, 1))
+	err := r.store.Create(ctx, r.build(key{about, reason}, message, true, now, now, 1))
 	if errors.Is(err, datastore.ErrExists) {
 		return nil
 	}
@@ -287,7 +290,7 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
-	event := build(r.source, k, had.message, had.common, had.first, had.last, had.total+had.unsaid)
+	event := r.build(k, had.message, had.common, had.first, had.last, had.total+had.unsaid)
 	if had.normal {
 		event.Type = "Normal"
 	}

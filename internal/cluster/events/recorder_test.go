@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -82,7 +83,8 @@ type desk struct {
 
 func newDesk() *desk {
 	d := &desk{server: &memory{events: map[string]Event{}}, at: time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC)}
-	d.Recorder = newRecorder(d.server, Source{"tortie-node", "n1"}, slog.New(slog.DiscardHandler), func() time.Time { return d.at })
+	d.Recorder = newRecorder(d.server, Source{"tortie-node", "n1"}, groups.In(groups.V1), slog.New(slog.DiscardHandler),
+		func() time.Time { return d.at })
 	return d
 }
 
@@ -111,6 +113,25 @@ func TestTheSameIsWrittenEveryTenMinutes(t *testing.T) {
 	if e.Count != 1201 || e.Namespace != "default" || !strings.HasPrefix(e.Name, "odd_name.") || e.Type != "Warning" ||
 		e.InvolvedObject != pool || e.LastTimestamp.Sub(e.FirstTimestamp) != 20*time.Minute {
 		t.Errorf("%+v", e)
+	}
+}
+
+// TestGroupOfEvents: an Event names the group in which the object is now, and of a problem that lasts it stays the same.
+func TestGroupOfEvents(t *testing.T) {
+	d := newDesk()
+	d.group.Set(groups.V3)
+	d.Warn(pool, "InvalidPool", "spec.cidr is odd")
+	errtest.Must(t, d.drain(t))
+	errtest.Must(t, d.WarnOnce(t.Context(), pool, "Other", "spec.cidr is odd"))
+	if len(d.server.events) != 2 {
+		t.Errorf("%d events", len(d.server.events))
+	}
+	for _, e := range d.server.events {
+		want := pool
+		want.APIVersion = string(groups.V3)
+		if e.InvolvedObject != want {
+			t.Errorf("%+v", e.InvolvedObject)
+		}
 	}
 }
 
@@ -288,7 +309,7 @@ func TestWhatIsSaidOnceWaitsForTheAPIServer(t *testing.T) {
 func TestRunTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &memory{events: map[string]Event{}, failing: errors.New("connection refused")}
-		r := New(server, Source{}, slog.New(slog.DiscardHandler))
+		r := New(server, Source{}, nil, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(ctx) }()
@@ -334,7 +355,7 @@ func TestAFloodIsBounded(t *testing.T) {
 // A caller is never held up: not by a write that hangs, and not without a Recorder.
 func TestWarnNeverWaits(t *testing.T) {
 	hang := &hanging{begun: make(chan struct{}), end: make(chan struct{})}
-	r := New(hang, Source{}, slog.New(slog.DiscardHandler))
+	r := New(hang, Source{}, nil, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -379,7 +400,7 @@ func FuzzEventIsTaken(f *testing.F) {
 	f.Add("node1", "text")
 	f.Add(strings.Repeat("ä", 300), strings.Repeat("é", 2000))
 	f.Fuzz(func(t *testing.T, name, message string) {
-		e := build(Source{"c", "h"}, key{api.ObjectReference{Name: name}, "r"}, message, false, time.Now(), time.Now(), 1)
+		e := (&Recorder{source: Source{"c", "h"}}).build(key{api.ObjectReference{Name: name}, "r"}, message, false, time.Now(), time.Now(), 1)
 		if len(e.Message) > MaxMessage || len(e.Name) > 253+len(name)*2 ||
 			utf8.ValidString(message) != utf8.ValidString(e.Message) && utf8.ValidString(message) {
 			t.Errorf("%q: %+v", name, e)

@@ -10,6 +10,8 @@ import (
 
 // Cluster is the cluster as a node's agent sees it: every node, pool and affinity, in no particular order.
 type Cluster struct {
+	// Group is the API group that the cluster keeps Calico's objects in; empty is groups.V1.
+	Group groups.Group
 	// Nodes have their metadata only.
 	Nodes []api.Node
 	// Self is this node with its addresses and its condition NetworkUnavailable, nil if it does not exist.

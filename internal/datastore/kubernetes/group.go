@@ -11,17 +11,17 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Kinds returns the plurals, as internal/api has them, of Calico's kinds that the API server has in the group in use.
-func (s *Store) Kinds(ctx context.Context) ([]string, error) {
-	in, err := s.group.Get(ctx)
-	if err != nil {
-		return nil, err
+// Kinds returns the group in use, and the plurals, as internal/api has them, of Calico's kinds that the API server has in
+// it.
+func (s *Store) Kinds(ctx context.Context) (in groups.Group, served []string, err error) {
+	if in, err = s.group.Get(ctx); err != nil {
+		return "", nil, err
 	}
-	served, err := s.Served(ctx, string(in))
+	served, err = s.Served(ctx, string(in))
 	for i := range served {
 		served[i] = in.Plural(served[i])
 	}
-	return served, err
+	return in, served, err
 }
 
 // Lock returns what the ClusterInformation default of a group says, whichever group is in use.

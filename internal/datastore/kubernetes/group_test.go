@@ -147,10 +147,10 @@ func formOfV3(t *testing.T, server *labtest.Server, s *Store) {
 		}
 		errtest.Must(t, s.Delete(t.Context(), c.obj))
 	}
-	served, err := s.Kinds(t.Context())
+	in, served, err := s.Kinds(t.Context())
 	errtest.Must(t, err)
-	if !slices.Contains(served, "ipamconfigs") || slices.Contains(served, "ipamconfigurations") {
-		t.Errorf("kinds: %v", served)
+	if in != groups.V3 || !slices.Contains(served, "ipamconfigs") || slices.Contains(served, "ipamconfigurations") {
+		t.Errorf("kinds of %s: %v", in, served)
 	}
 }
 

@@ -25,8 +25,8 @@ func (w *world) hostEndpoints() (map[string]string, error) {
 	err := w.store.List(w.t.Context(), &list, datastore.ListOptions{})
 	found := map[string]string{}
 	for _, h := range list.Items {
-		found[h.Name] = fmt.Sprintf("%s %q %v %v %s", h.Spec.Node, h.Spec.InterfaceName, h.Spec.ExpectedIPs, h.Spec.Profiles,
-			h.Annotations[names.AnnotationMetadata])
+		found[h.Name] = fmt.Sprintf("%s %q %v %v %v", h.Spec.Node, h.Spec.InterfaceName, h.Spec.ExpectedIPs, h.Spec.Profiles,
+			names.Labels(&h.Meta))
 	}
 	return found, err
 }
@@ -111,13 +111,13 @@ func TestNodesHaveHostEndpoints(t *testing.T) {
 	labtest.GrantAll(t, w.admin, labtest.Chart(t, "--set", "policy.autoHostEndpoints=true"))
 
 	host := func(node, interfaceName, addresses, labels string) string {
-		return fmt.Sprintf(`%s %q [%s] [projectcalico-default-allow] {"labels":{%s}}`, node, interfaceName, addresses, labels)
+		return fmt.Sprintf("%s %q [%s] [projectcalico-default-allow] map[%s]", node, interfaceName, addresses, labels)
 	}
-	const by = `"projectcalico.org/created-by":"calico-kube-controllers"`
+	const by = "projectcalico.org/created-by:calico-kube-controllers"
 	want := map[string]string{
-		"a-auto-hep":     host("a", "*", "192.0.2.1 "+tunnel, by+`,"zone":"z"`),
-		"a-lan-auto-hep": host("a", "", "192.0.2.1", `"net":"lan",`+by+`,"zone":"z"`),
-		"c-auto-hep":     `c "eth0" [] [] `,
+		"a-auto-hep":     host("a", "*", "192.0.2.1 "+tunnel, by+" zone:z"),
+		"a-lan-auto-hep": host("a", "", "192.0.2.1", "net:lan "+by+" zone:z"),
+		"c-auto-hep":     `c "eth0" [] [] map[]`,
 	}
 	w.hasHosts(want)
 	says(anothers)
@@ -125,7 +125,7 @@ func TestNodesHaveHostEndpoints(t *testing.T) {
 		{Type: "InternalIP", Address: "192.0.2.66"}, {Type: "InternalIP", Address: "192.0.2.1"}, {Type: "InternalIP", Address: tunnel},
 	}}})
 	want["thief-auto-hep"], want["thief-lan-auto-hep"] = host("thief", "*", "192.0.2.66", by), host("thief", "",
-		"192.0.2.66", `"net":"lan",`+by)
+		"192.0.2.66", "net:lan "+by)
 	w.hasHosts(want)
 	says("of node thief have not all addresses that its Node states: not 192.0.2.1, which is node a's", anothers)
 
@@ -141,7 +141,7 @@ func TestNodesHaveHostEndpoints(t *testing.T) {
 	errtest.Must(t, err)
 	w.deleteNode("thief")
 	for name, text := range want {
-		want[name] = strings.ReplaceAll(text, `"zone":"z"`, `"zone":"y"`)
+		want[name] = strings.ReplaceAll(text, "zone:z", "zone:y")
 	}
 	delete(want, "thief-auto-hep")
 	delete(want, "thief-lan-auto-hep")

@@ -168,7 +168,7 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 	if err != nil {
 		return controllers.Deps{}, err
 	}
-	deps.Events = events.New(deps.Store, events.Source{Component: "tortie-" + name, Host: cfg.Identity}, log)
+	deps.Events = events.New(deps.Store, events.Source{Component: "tortie-" + name, Host: cfg.Identity}, server.Group, log)
 	return deps, nil
 }
 

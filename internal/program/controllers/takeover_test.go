@@ -63,6 +63,7 @@ func (w *world) golden(file string) (all []*unstructured.Unstructured) {
 		errtest.Must(w.t, err)
 		obj := &unstructured.Unstructured{}
 		errtest.Must(w.t, obj.UnmarshalJSON(data))
+		labtest.InGroup(w.t, obj)
 		all = append(all, obj)
 	}
 	return all
@@ -75,7 +76,6 @@ func (w *world) write(all []*unstructured.Unstructured, kinds ...string) {
 		if !slices.Contains(kinds, obj.GetKind()) {
 			continue
 		}
-		labtest.InGroup(w.t, obj)
 		made, err := w.resource(obj.GetKind()).Create(w.t.Context(), obj, metav1.CreateOptions{FieldValidation: "Strict"})
 		errtest.Must(w.t, err)
 		if status, is := obj.Object["status"]; is {

@@ -149,7 +149,7 @@ func newRecorder(cfg config.Install, log *slog.Logger) (*events.Recorder, error)
 		log.Info("no Events are written", "error", err)
 		return nil, nil
 	}
-	return events.New(store, events.Source{Component: "tortie-install", Host: cfg.NodeName}, log), nil
+	return events.New(store, events.Source{Component: "tortie-install", Host: cfg.NodeName}, nil, log), nil
 }
 
 // said counts the Events that were written or given up.

@@ -190,7 +190,7 @@ func diagnosed(t *testing.T, m *machine) {
 // toldOfBrokenPool checks that a pool that cannot be used has one Event by its name, by the agents' own rights.
 func toldOfBrokenPool(t *testing.T, store *kubernetes.Store) {
 	t.Helper()
-	broken := &api.IPPool{Meta: api.Meta{Name: "broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.1/16"}}
+	broken := &api.IPPool{Meta: api.Meta{Name: "broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.0"}} // the rules of v3 admit it
 	create(t, store, broken)
 	defer func() {
 		if err := store.Delete(t.Context(), broken); err != nil {

@@ -77,7 +77,7 @@ func TestLockoutGuardOnARealNode(t *testing.T) {
 		return err
 	})
 	file := filepath.Join(t.TempDir(), "policy.yaml")
-	errtest.Must(t, os.WriteFile(file, []byte(reachable), 0o600))
+	errtest.Must(t, os.WriteFile(file, []byte(labtest.InGroupText(t, reachable)), 0o600))
 	difftest.Contains(t, m.node(t, "policy", "diff", "-delete", "-f", file),
 		"172.31.9.1  172.31.9.2:6443/TCP  API server  go on, but no new one  sent at eth0, HostEndpoint guarded")
 }

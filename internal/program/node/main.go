@@ -180,7 +180,7 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 		return agent.Deps{}, fmt.Errorf("open rtnetlink: %w: the agent needs CAP_NET_ADMIN", err)
 	}
 	table := nft.New(nil)
-	recorder := events.New(store, events.Source{Component: "tortie-node", Host: cfg.Nodename}, log)
+	recorder := events.New(store, events.Source{Component: "tortie-node", Host: cfg.Nodename}, server.Group, log)
 	packets := guard.New(table)
 	feed, err := cluster.NewPolicyFeed(server, cfg.Nodename, log)
 	if err != nil {

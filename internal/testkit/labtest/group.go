@@ -1,6 +1,8 @@
 package labtest
 
 import (
+	"maps"
+	"path"
 	"strings"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/api/names"
 )
 
 // Current returns the group of the servers of tests, as a client is told it.
@@ -17,12 +20,24 @@ func Current(t testing.TB) *groups.Current {
 	return groups.In(Group(t))
 }
 
-// InGroupText returns a text, such as an object in JSON or the path of a request, with the group of the servers of tests
-// in the place of crd.projectcalico.org/v1. It is for kinds that are the same in both groups but for that: for
+// OnlyIn ends a test that is of one API group by its nature, as skipped, if the servers of tests have the other one.
+func OnlyIn(t testing.TB, in groups.Group, why string) {
+	t.Helper()
+	if Group(t) != in {
+		t.Skipf("only in %s: %s", in, why)
+	}
+}
+
+// InGroupText returns a text, such as an object, the path of a request or a command of kubectl, with the group of the
+// servers of tests in the place of crd.projectcalico.org/v1 and of PLURAL.crd.projectcalico.org. It is for kinds that are the same in both groups but for that: for
 // IPAMConfig and BlockAffinity use InGroup and KindOf.
 func InGroupText(t testing.TB, text string) string {
 	t.Helper()
-	return strings.ReplaceAll(text, string(groups.V1), string(Group(t)))
+	return textIn(Group(t), text)
+}
+
+func textIn(in groups.Group, text string) string {
+	return strings.NewReplacer(string(groups.V1), string(in), "."+api.Group, "."+path.Dir(string(in))).Replace(text)
 }
 
 // KindOf returns where the servers of tests have a kind of Calico's, by its plural in crd.projectcalico.org/v1.
@@ -52,6 +67,16 @@ func InGroupOf(in groups.Group, obj *unstructured.Unstructured) {
 	of := in.Type(api.Type{Group: api.Group, Version: "v1", Kind: obj.GetKind()})
 	obj.SetAPIVersion(of.APIVersion())
 	obj.SetKind(of.Kind)
+	if a := obj.GetAnnotations(); a[names.AnnotationMetadata] != "" {
+		m := api.Meta{Labels: obj.GetLabels(), Annotations: maps.Clone(a)}
+		obj.SetLabels(names.Labels(&m))
+		delete(a, names.AnnotationMetadata)
+		maps.Copy(a, names.Annotations(&m))
+		if len(a) == 0 {
+			a = nil
+		}
+		obj.SetAnnotations(a)
+	}
 	if text, ok, _ := unstructured.NestedString(obj.Object, "spec", "deleted"); ok {
 		_ = unstructured.SetNestedField(obj.Object, text == "true", "spec", "deleted")
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -46,13 +47,14 @@ type Lab struct {
 	Name       string
 	program    string
 	kubeconfig string
+	group      groups.Group // that Release installs the chart for
 }
 
 // NewLab starts a lab with this number of nodes (master, node1, node2, ...); options are passed to `lab up`. It ends
 // with the test, also when the test is killed.
 func NewLab(t testing.TB, nodes int, options ...string) *Lab {
 	t.Helper()
-	l := &Lab{Name: fmt.Sprintf("test%d", os.Getpid()), program: Binary(t)}
+	l := &Lab{Name: fmt.Sprintf("test%d", os.Getpid()), program: Binary(t), group: Group(t)}
 	args := append([]string{"up", "-attached", "-name", l.Name, "-nodes", strconv.Itoa(nodes)}, options...)
 	var err error
 	if l.kubeconfig, err = launchFor(t, args...).ready(); err != nil {
@@ -62,7 +64,7 @@ func NewLab(t testing.TB, nodes int, options ...string) *Lab {
 }
 
 // Do runs a command of the lab, such as kubectl, helm, exec or restart, and returns its standard output. An error
-// contains its standard error.
+// contains its standard error. Arguments of kubectl are written for crd.projectcalico.org/v1, as for InGroupText.
 func (l *Lab) Do(ctx context.Context, command string, args ...string) (string, error) {
 	return l.do(ctx, nil, command, args...)
 }
@@ -106,7 +108,14 @@ func (l *Lab) run(t testing.TB, input []byte, command string, args ...string) st
 }
 
 func (l *Lab) do(ctx context.Context, input []byte, command string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, l.program, append([]string{command, "-name", l.Name}, args...)...)
+	all := []string{command, "-name", l.Name}
+	for _, arg := range args {
+		if command == "kubectl" {
+			arg = textIn(l.group, arg)
+		}
+		all = append(all, arg)
+	}
+	cmd := exec.CommandContext(ctx, l.program, all...)
 	var out, diag bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &diag
 	if err := cmd.Run(); err != nil {

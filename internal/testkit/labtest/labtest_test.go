@@ -302,3 +302,35 @@ func TestTwin(t *testing.T) {
 		}
 	}
 }
+
+// What tests write for crd.projectcalico.org/v1 has the other group's form on a server of it, and stays as it is on one of
+// the first.
+func TestFormOfAnObject(t *testing.T) {
+	const commands = "get ippools.crd.projectcalico.org; get /apis/crd.projectcalico.org/v1/tiers -l projectcalico.org/tier"
+	for in, want := range map[groups.Group]string{groups.V1: commands,
+		groups.V3: "get ippools.projectcalico.org; get /apis/projectcalico.org/v3/tiers -l projectcalico.org/tier"} {
+		if got := textIn(in, commands); got != want {
+			t.Errorf("%s: %s", in, got)
+		}
+	}
+	affinity := func() *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": string(groups.V1), "kind": "BlockAffinity", "metadata": map[string]any{
+				"name": "a", "annotations": map[string]any{"projectcalico.org/metadata": `{"labels":{"a":"b"}}`},
+			}, "spec": map[string]any{"deleted": "true"},
+		}}
+	}
+	first, second := affinity(), affinity()
+	InGroupOf(groups.V1, first)
+	InGroupOf(groups.V3, second)
+	if !reflect.DeepEqual(first, affinity()) {
+		t.Errorf("%v", first)
+	}
+	want := map[string]any{
+		"apiVersion": string(groups.V3), "kind": "BlockAffinity",
+		"metadata": map[string]any{"name": "a", "labels": map[string]any{"a": "b"}}, "spec": map[string]any{"deleted": true},
+	}
+	if !reflect.DeepEqual(second.Object, want) {
+		t.Errorf("%v, want %v", second.Object, want)
+	}
+}

@@ -2,9 +2,11 @@ package labtest
 
 import (
 	"os/exec"
+	"path"
 	"path/filepath"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
@@ -43,7 +45,7 @@ func ChartDir() string { return chartOf(Root()) }
 func chartOf(root string) string { return filepath.Join(root, "charts", "tortie") }
 
 // Release installs or upgrades the chart by Helm (verb) with the image of a tag, and returns when everything is ready.
-// flags are Helm's. IPIP is not required of the kernel.
+// flags are Helm's. IPIP is not required of the kernel. The chart is for the group that Group returns.
 func (l *Lab) Release(t testing.TB, verb, tag string, flags ...string) {
 	t.Helper()
 	l.ReleaseOf(t, Root(), verb, tag, flags...)
@@ -54,5 +56,8 @@ func (l *Lab) ReleaseOf(t testing.TB, root, verb, tag string, flags ...string) {
 	t.Helper()
 	args := []string{verb, "tortie", chartOf(root), "--namespace", chartNamespace, "--wait", "--timeout", releasePatience.String(),
 		"--set", SetImage(tag) + ",ipPool.ipipMode=Never"}
+	if l.group == groups.V3 {
+		args = append(args, "--set", "apiGroup="+path.Base(string(l.group)))
+	}
 	l.Run(t, "helm", append(args, flags...)...)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -17,6 +18,7 @@ import (
 	objectnames "github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // crd and core are the API paths of Calico's resources and of the core group.
@@ -59,12 +61,15 @@ const (
 
 type object = map[string]any
 
-// send sends a request.
+// send sends a request, which is written for crd.projectcalico.org/v1.
 func (s *siege) send(t *testing.T, r request) error {
 	t.Helper()
+	if obj, ok := r.body.(object); ok {
+		labtest.InGroup(t, &unstructured.Unstructured{Object: obj})
+	}
 	body, err := json.Marshal(r.body)
 	errtest.Must(t, err)
-	req := s.by[r.by].Verb(r.verb).AbsPath(r.path)
+	req := s.by[r.by].Verb(r.verb).AbsPath(labtest.InGroupText(t, r.path))
 	switch r.verb {
 	case http.MethodPatch:
 		req = req.SetHeader("Content-Type", string(types.MergePatchType)).Body(body)

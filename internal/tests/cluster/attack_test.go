@@ -429,7 +429,7 @@ func field[T any](obj map[string]any, path ...string) (value T) {
 // get reads an object with administrator rights.
 func (s *siege) get(t *testing.T, path string) (obj map[string]any) {
 	t.Helper()
-	body, err := s.by["admin"].Get().AbsPath(path).Do(t.Context()).Raw()
+	body, err := s.by["admin"].Get().AbsPath(labtest.InGroupText(t, path)).Do(t.Context()).Raw()
 	if err == nil {
 		err = utiljson.Unmarshal(body, &obj) // keeps integers exact: sequence numbers have 19 digits
 	}

@@ -173,13 +173,13 @@ func speak(others *meshtest.Node, i int, done <-chan struct{}) {
 // for the kernel's limit of 1,024, which all namespaces share.
 func fill(t *testing.T, c *meshtest.Cluster, agent *meshtest.Node, from, count int) {
 	t.Helper()
-	post := func(path string, obj object) error {
-		text, err := json.Marshal(obj)
+	post := func(path string, obj []byte, err error) error {
 		if err == nil {
-			_, err = labtest.Send(c.Admin, "POST", path, string(text))
+			_, err = labtest.Send(c.Admin, "POST", path, string(obj))
 		}
 		return err
 	}
+	in := labtest.Group(t)
 	var g errgroup.Group
 	g.SetLimit(16)
 	var neighbours strings.Builder
@@ -187,11 +187,13 @@ func fill(t *testing.T, c *meshtest.Cluster, agent *meshtest.Node, from, count i
 		fmt.Fprintf(&neighbours, "neigh add %s lladdr %s dev eth0 nud permanent\n", bigNodeAddress(i), othersMAC)
 		g.Go(func() error {
 			name := fmt.Sprintf("ip-10-251-%d-%d.eu-central-1.compute.internal", i/250, i%250+1)
-			if err := post("/api/v1/nodes", bigNode(name, i)); err != nil {
+			text, err := json.Marshal(bigNode(name, i))
+			if err := post("/api/v1/nodes", text, err); err != nil {
 				return err
 			}
 			for b := range blocksPerNode {
-				if err := post("/apis/"+api.Group+"/v1/blockaffinities", bigAffinity(name, blocksPerNode*i+b)); err != nil {
+				text, err := in.Manifest(bigAffinity(name, blocksPerNode*i+b))
+				if err := post("/apis/"+string(in)+"/blockaffinities", text, err); err != nil {
 					return err
 				}
 			}
@@ -257,14 +259,12 @@ func bigBlock(i int) netip.Prefix {
 }
 
 // bigAffinity returns a block affinity as Calico writes it.
-func bigAffinity(node string, i int) object {
+func bigAffinity(node string, i int) *api.BlockAffinity {
 	cidr := bigBlock(i)
 	labels := names.AffinityLabels(node, api.AffinityHost, cidr)
-	return object{
-		"apiVersion": api.Group + "/v1", "kind": "BlockAffinity",
-		"metadata": object{"name": names.Affinity(node, cidr), "labels": labels, "annotations": object{
-			names.AnnotationMetadata: fmt.Sprintf(`{"labels":{"projectcalico.org/hostname-hash":%q}}`, strings.Repeat("A", 180)),
-		}},
-		"spec": object{"state": "confirmed", "node": node, "type": "host", "cidr": cidr.String(), "deleted": "false"},
+	again, _ := json.Marshal(object{"labels": labels}) // texts alone
+	return &api.BlockAffinity{
+		Meta: api.Meta{Name: names.Affinity(node, cidr), Labels: labels, Annotations: map[string]string{names.AnnotationMetadata: string(again)}},
+		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, Type: api.AffinityHost, CIDR: cidr.String()},
 	}
 }

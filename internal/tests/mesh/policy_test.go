@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/tier"
@@ -422,9 +422,8 @@ func (l *load) tiers(t *testing.T, policies int) {
 	t.Helper()
 	create := func(kind, resource, name string, spec map[string]any) {
 		t.Helper()
-		of := schema.GroupVersionResource{Group: api.Group, Version: "v1", Resource: resource}
-		_, err := l.objects.Resource(of).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": api.Group + "/v1", "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec,
+		_, err := l.objects.Resource(labtest.KindOf(t, resource)).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": string(labtest.Group(t)), "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec,
 		}}, metav1.CreateOptions{})
 		errtest.Must(t, err)
 	}

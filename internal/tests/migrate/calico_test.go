@@ -15,6 +15,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
@@ -346,6 +347,7 @@ func (w *world) golden() string {
 // address or a connection, none gets a packet that a policy denies, of Kubernetes or of Calico, and Calico's objects
 // are unchanged. Felix works by nftables on one node, by iptables on the other.
 func TestFromCalicoAndBack(t *testing.T) {
+	labtest.OnlyIn(t, groups.V1, "Calico's manifest of this page installs definitions of this group")
 	tier.All(t)
 	w := newWorld(t, len(nodes))
 	w.calico()

@@ -44,6 +44,7 @@ func newWorld(t testing.TB, dual bool) *world {
 // shell runs commands as the cluster's administrator.
 func (w *world) shell(t testing.TB, commands, input string) {
 	t.Helper()
+	commands, input = labtest.InGroupText(t, commands), labtest.InGroupText(t, input)
 	cmd := exec.CommandContext(t.Context(), "sh", "-ec", commands)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Server.Kubeconfig(), "PATH="+w.path)
 	cmd.Stdin = strings.NewReader(input)

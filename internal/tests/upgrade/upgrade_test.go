@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
@@ -40,6 +41,7 @@ type cluster struct {
 // TestUpgrade upgrades a cluster of the last release to these sources and rolls it back. No packet is lost, and pods
 // are replaced all the while.
 func TestUpgrade(t *testing.T) {
+	labtest.OnlyIn(t, groups.V1, "the last release knows no other group")
 	release, sources := lastRelease(t)
 	t.Logf("the last release: %s", release)
 	c := &cluster{Lab: labtest.NewLab(t, len(nodes), "-ipv6",

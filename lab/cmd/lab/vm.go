@@ -36,7 +36,7 @@ func passedOn(m vm.Machine) []string {
 	for _, e := range os.Environ() {
 		name, _, _ := strings.Cut(e, "=")
 		switch {
-		case name == "PATH", name == "HOME", name == "XDG_CACHE_HOME", name == "TZ",
+		case name == "PATH", name == "HOME", name == "XDG_CACHE_HOME", name == "TZ", name == "APIGROUP",
 			strings.HasPrefix(name, "TORTIE_"), strings.HasPrefix(name, "GO"):
 			env = append(env, e)
 		}
