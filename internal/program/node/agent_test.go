@@ -190,14 +190,14 @@ func diagnosed(t *testing.T, m *machine) {
 // toldOfBrokenPool checks that a pool that cannot be used has one Event by its name, by the agents' own rights.
 func toldOfBrokenPool(t *testing.T, store *kubernetes.Store) {
 	t.Helper()
-	broken := &api.IPPool{Meta: api.Meta{Name: "broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.0"}} // the rules of v3 admit it
+	broken := &api.IPPool{Meta: api.Meta{Name: "broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.0/16", NodeSelector: "has("}}
 	create(t, store, broken)
 	defer func() {
 		if err := store.Delete(t.Context(), broken); err != nil {
 			t.Error(err)
 		}
 	}()
-	waitForEvent(t, "InvalidPool", "IPPool", "broken", "spec.cidr", "node1", "node2")
+	waitForEvent(t, "InvalidPool", "IPPool", "broken", "spec.nodeSelector", "node1", "node2")
 }
 
 // toldOfForeignRoute puts another route in the place of one of the agent's.
