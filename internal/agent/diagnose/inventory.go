@@ -119,7 +119,7 @@ func (o *Observations) definitions() (findings []Finding) {
 		files := make([]string, len(of.kinds))
 		for i, k := range of.kinds {
 			kind, group, _ := strings.Cut(k, ".")
-			files[i] = fmt.Sprintf("-f charts/tortie/crds/%s_%s.yaml", group, kind)
+			files[i] = fmt.Sprintf("-f charts/tortie/definitions/v1/%s_%s.yaml", group, kind)
 		}
 		findings = append(findings, Finding{
 			Check: check, Level: of.level, Seen: "the API server does not have " + strings.Join(of.kinds, ", "), Why: of.why,

@@ -78,8 +78,8 @@ func TestPoolsAndDefinitions(t *testing.T) {
 		less.Cluster.Definitions = slices.DeleteFunc(slices.Clone(o.Cluster.Definitions), func(k string) bool { return k == kind })
 		f := less.definitions()
 		expect(t, f, "definitions", "", level, "does not have "+kind+".crd.projectcalico.org")
-		if _, err := os.Stat("../../../charts/tortie/crds/crd.projectcalico.org_" + kind + ".yaml"); err != nil ||
-			!strings.Contains(f[0].Do, "crds/crd.projectcalico.org_"+kind+".yaml") {
+		if _, err := os.Stat("../../../charts/tortie/definitions/v1/crd.projectcalico.org_" + kind + ".yaml"); err != nil ||
+			!strings.Contains(f[0].Do, "definitions/v1/crd.projectcalico.org_"+kind+".yaml") {
 			t.Errorf("%v: %s", err, f[0].Do)
 		}
 	}

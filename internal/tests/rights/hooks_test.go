@@ -79,10 +79,10 @@ func (l *life) upgrade(t *testing.T, admin *user) {
 		{"op": "remove", "path": "/metadata/labels/app.kubernetes.io~1part-of"},
 		{"op": "remove", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec"}]`), metav1.PatchOptions{})
 	errtest.Must(t, err)
-	all, err := definitions.Read(os.DirFS("../../../charts/tortie/crds"))
+	all, err := definitions.Read(os.DirFS("../../../charts/tortie/definitions/v1"))
 	errtest.Must(t, err)
 	told := ""
-	applier, err := definitions.NewApplier(l.as(t, "tortie-upgrade"), func(line string) { told += line + "\n" })
+	applier, err := definitions.NewApplier(l.as(t, "tortie-definitions"), func(line string) { told += line + "\n" })
 	errtest.Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), meshtest.Patience)
 	defer cancel()
