@@ -103,7 +103,7 @@ func TestDryRunOnARealServer(t *testing.T) {
 	}
 	for name, values := range sets {
 		t.Run(name, func(t *testing.T) {
-			apply(t, cfg, decode(t, helm(t, "--values", values, "--include-crds")), metav1.DryRunAll)
+			apply(t, cfg, decode(t, helm(t, "--values", values)), metav1.DryRunAll)
 		})
 	}
 }

@@ -18,7 +18,7 @@ func TestUpgradeNamesThePoolsPatch(t *testing.T) {
 		return string(out), err
 	}
 	release := func(verb string, args ...string) (string, error) {
-		return run("helm", append([]string{verb, "tortie", chart, "--namespace", "kube-system", "--no-hooks", "--skip-crds"}, args...)...)
+		return run("helm", append([]string{verb, "tortie", chart, "--namespace", "kube-system", "--no-hooks"}, args...)...)
 	}
 	const patch = `kubectl patch ippools.crd.projectcalico.org default-ipv4-ippool --type=merge -p '{"spec":{"ipipMode":"Never",` +
 		`"vxlanMode":"Always"}}'`

@@ -23,7 +23,7 @@ import (
 
 // definitionDirs are where the definitions of each group are. Those of projectcalico.org/v3 need Kubernetes 1.32, as
 // Calico's do: older API servers take the comparison of two CIDRs for too expensive a rule.
-var definitionDirs = map[groups.Group]string{groups.V1: "charts/tortie/crds", groups.V3: "charts/tortie/definitions/v3"}
+var definitionDirs = map[groups.Group]string{groups.V1: "charts/tortie/definitions/v1", groups.V3: "charts/tortie/definitions/v3"}
 
 // The kinds with a definition. Node, Pod and Namespace are Kubernetes' own.
 var kinds = []api.Resource{

@@ -89,7 +89,7 @@ func unfolded(text []byte) ([]byte, error) {
 	return bytes.Join(documents, []byte(between)), nil
 }
 
-// crdTexts returns all definitions as one file.
+// crdTexts returns all definitions of groups.V1, which new clusters get, as one file.
 func crdTexts(o options) ([]byte, error) {
 	names, err := filepath.Glob(filepath.Join(o.root, definitionDirs[groups.V1], "*.yaml"))
 	if err != nil {

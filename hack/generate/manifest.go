@@ -31,10 +31,14 @@ const removal = `# What helm uninstall runs before the release goes, for cluster
 # Generated from charts/tortie with its default values (make generate).
 `
 
-// manifest renders the chart with its default values, definitions included.
+// manifest renders the chart with its default values, after the definitions, which a hook of the chart creates.
 func manifest(o options) ([]byte, error) {
-	text, err := render(o, "--no-hooks", "--include-crds")
-	return append([]byte(manifestHead), text...), err
+	definitions, err := crdTexts(o)
+	if err != nil {
+		return nil, err
+	}
+	text, err := render(o, "--no-hooks")
+	return slices.Concat([]byte(manifestHead), definitions, text), err
 }
 
 // uninstall renders the hook of that name as ordinary objects.

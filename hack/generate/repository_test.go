@@ -119,7 +119,7 @@ func TestAnchors(t *testing.T) {
 // names are the chart's.
 func TestCalicoManifestsHaveAnInstead(t *testing.T) {
 	page := pages(t)[filepath.Join(repository, "docs", "calico-manifests.md")]
-	definitions, err := filepath.Glob(filepath.Join(repository, "charts/tortie/crds/*.yaml"))
+	definitions, err := filepath.Glob(filepath.Join(repository, "charts/tortie/definitions/v1/*.yaml"))
 	errtest.Must(t, err)
 	kind := regexp.MustCompile(`(?m)^    kind: (\w+)$`)
 	for _, file := range definitions {

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -82,12 +83,7 @@ func (g Group) Reference(o api.ObjectReference) api.ObjectReference {
 }
 
 // DefinitionsDir returns the directory of the chart with the definitions of the group.
-func (g Group) DefinitionsDir() string {
-	if g == V3 {
-		return "charts/tortie/definitions/v3"
-	}
-	return "charts/tortie/crds"
-}
+func (g Group) DefinitionsDir() string { return "charts/tortie/definitions/" + path.Base(string(g)) }
 
 // Plural returns what internal/api calls a kind of the group, by the plural that such a cluster has.
 func (g Group) Plural(served string) string {

@@ -73,7 +73,7 @@ func (a *Applier) Apply(ctx context.Context, all []*unstructured.Unstructured) e
 	kept := 0
 	for _, want := range all {
 		var action Action
-		err := a.untilDone(ctx, want.GetName(), func() (err error) {
+		err := a.untilDone(ctx, "definition "+want.GetName(), func() (err error) {
 			action, err = a.applyOne(ctx, want)
 			return err
 		})
@@ -88,7 +88,7 @@ func (a *Applier) Apply(ctx context.Context, all []*unstructured.Unstructured) e
 	}
 	a.tell(fmt.Sprintf("%d of %d definitions were up to date", kept, len(all)))
 	for _, want := range all {
-		if err := a.untilDone(ctx, want.GetName(), func() error { return a.served(ctx, want.GetName()) }); err != nil {
+		if err := a.untilDone(ctx, "definition "+want.GetName(), func() error { return a.served(ctx, want.GetName()) }); err != nil {
 			return err
 		}
 	}
@@ -123,8 +123,8 @@ func (a *Applier) applyOne(ctx context.Context, want *unstructured.Unstructured)
 var errDeleted = errors.New(
 	"it is being deleted, with its objects, and made anew when it is gone: if that takes long, see its finalizers and its objects'")
 
-// Field managers of definitions. Ours are written as Helm's: since version 4 it applies the files
-// of crds/ at each installation, and would refuse fields that another manager has written.
+// Field managers of definitions. Ours are written as Helm's: charts of earlier versions had Helm apply them, which since
+// version 4 refuses fields that another manager has written.
 const (
 	helmsName = "helm"
 	ownName   = "tortie-hook"
@@ -177,8 +177,9 @@ const (
 	quiet = 2 * time.Second
 )
 
-// untilDone calls f until it succeeds, fails for good, or ctx ends: then the error is f's last.
-func (a *Applier) untilDone(ctx context.Context, name string, f func() error) error {
+// untilDone calls f until it succeeds, fails for good, or ctx ends: then the error is f's last. Errors and lines begin
+// with what is being worked on.
+func (a *Applier) untilDone(ctx context.Context, what string, f func() error) error {
 	told := time.Now()
 	for backoff := (wait.Backoff{First: a.retry, Most: maxRetry}); ; {
 		err := f()
@@ -186,14 +187,14 @@ func (a *Applier) untilDone(ctx context.Context, name string, f func() error) er
 			return nil
 		}
 		if final(err) {
-			return fmt.Errorf("definition %s: %w", name, err)
+			return fmt.Errorf("%s: %w", what, err)
 		}
 		if time.Since(told) > quiet {
-			a.tell(fmt.Sprintf("%s: trying again: %v", name, err))
+			a.tell(fmt.Sprintf("%s: trying again: %v", what, err))
 			told = time.Now()
 		}
 		if !wait.Sleep(ctx, backoff.Next()) {
-			return fmt.Errorf("definition %s: %w: %w", name, context.Cause(ctx), err)
+			return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), err)
 		}
 	}
 }

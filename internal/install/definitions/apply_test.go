@@ -24,7 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-const current, previous = "../../../charts/tortie/crds", "testdata/previous"
+const current, previous = "../../../charts/tortie/definitions/v1", "testdata/previous"
 
 // cluster is a real API server that has no definitions of ours, and what was told while some were applied.
 type cluster struct {

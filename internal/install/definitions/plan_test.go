@@ -128,7 +128,7 @@ func TestDecideRefuses(t *testing.T) {
 }
 
 func TestReadOurOwn(t *testing.T) {
-	all, err := Read(os.DirFS("../../../charts/tortie/crds"))
+	all, err := Read(os.DirFS("../../../charts/tortie/definitions/v1"))
 	if err != nil || len(all) < 12 {
 		t.Fatalf("%d definitions, %v", len(all), err)
 	}

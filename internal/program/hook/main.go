@@ -20,9 +20,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/version"
-	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster"
-	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/install/definitions"
 	"github.com/tortie-net/tortie/internal/install/uninstall"
 	"github.com/tortie-net/tortie/internal/program"
@@ -40,7 +38,7 @@ type command struct {
 }
 
 var commands = map[string]command{
-	"definitions": {"bring the CustomResourceDefinitions of a directory into the cluster; nothing is lost or deleted", applyDefinitions},
+	"definitions": {"bring the CustomResourceDefinitions of one API group into the cluster; nothing is lost or deleted", applyDefinitions},
 	"probe":       {"send packets to other probes, or answer them: for the pods of test", probe},
 	"test":        {"send packets between pods on two nodes, both ways; for helm test", testTraffic},
 	"uninstall":   {"end the agents, clean every node, and take back what agents wrote on Nodes", removeAll},
@@ -92,9 +90,14 @@ func connection(flags *flag.FlagSet) func() (*rest.Config, error) {
 
 func applyDefinitions(flags *flag.FlagSet, tell func(string)) func(ctx context.Context) error {
 	dir := flags.String("dir", "/definitions", "`directory` of the definitions, one in each *.yaml")
+	group := flags.String("group", "", "API `group` whose definitions the cluster gets; empty finds the one that it has")
 	timeout := flags.Duration("timeout", 2*time.Minute, "how long all of it may take")
 	connect := connection(flags)
 	return func(ctx context.Context) error {
+		wanted, err := groups.Parse(*group)
+		if err != nil {
+			return fmt.Errorf("-group: %w", err)
+		}
 		all, err := definitions.Read(os.DirFS(*dir))
 		if err != nil {
 			return fmt.Errorf("%s: %w", *dir, err)
@@ -107,32 +110,14 @@ func applyDefinitions(flags *flag.FlagSet, tell func(string)) func(ctx context.C
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, *timeout, fmt.Errorf("it took longer than %v", *timeout))
-		defer cancel()
-		if other, err := ofOtherGroup(ctx, cfg); err != nil || other {
-			if err == nil {
-				tell(fmt.Sprintf("the cluster has definitions of %s alone: they stay as they are, and those of %s are not created, "+
-					"as Calico's programs would turn to them", groups.V3, groups.V1))
-			}
+		store, err := cluster.OpenStore(cluster.Server{Config: cfg})
+		if err != nil {
 			return err
 		}
-		return applier.Apply(ctx, all)
-	}
-}
-
-// ofOtherGroup reports whether a cluster has Calico's definitions of groups.V3 and none of groups.V1. It waits for an API
-// server that does not answer until ctx ends.
-func ofOtherGroup(ctx context.Context, cfg *rest.Config) (bool, error) {
-	store, err := cluster.OpenStore(cluster.Server{Config: cfg})
-	if err != nil {
-		return false, err
-	}
-	defer store.Close()
-	for pauses := (wait.Backoff{First: 250 * time.Millisecond, Most: 5 * time.Second}); ; {
-		in, err := store.Defined(ctx, groups.All...)
-		if !errors.Is(err, datastore.ErrUnavailable) || !wait.Sleep(ctx, pauses.Next()) {
-			return in == groups.V3, err
-		}
+		defer store.Close()
+		ctx, cancel := context.WithTimeoutCause(ctx, *timeout, fmt.Errorf("it took longer than %v", *timeout))
+		defer cancel()
+		return applier.Install(ctx, all, store, wanted)
 	}
 }
 

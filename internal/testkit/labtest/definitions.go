@@ -50,10 +50,7 @@ func defaultGroup(env config.Env) (groups.Group, error) {
 
 // DefinitionsDir returns the directory of the chart with this project's definitions of an API group.
 func DefinitionsDir(g groups.Group) string {
-	if g == groups.V3 {
-		return filepath.Join(ChartDir(), "definitions", "v3")
-	}
-	return filepath.Join(ChartDir(), "crds")
+	return filepath.Join(ChartDir(), "definitions", path.Base(string(g)))
 }
 
 // ClusterNetworkPolicyDefinition returns the path of the definition of ClusterNetworkPolicy with all fields, of the

@@ -82,7 +82,7 @@ func (w *world) parts(t *testing.T) (passed bool) {
 func (w *world) installed(t *testing.T) {
 	t.Helper()
 	start := time.Now()
-	w.Release(t, "install", "dev", append([]string{"--skip-crds"}, dualStack...)...) // Helm 4 fails on theirPools, Helm 3 skips it
+	w.Release(t, "install", "dev", dualStack...)
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
 	t.Logf("helm install to a DaemonSet that is ready on %d nodes: %v", len(nodes), time.Since(start))
 	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -57,7 +58,7 @@ func disable(value string) step {
 // poolFile has the pools while their definition is gone.
 const poolFile = "${TMPDIR:-/tmp}/tortie-faults-pools.json"
 
-var definition = labtest.ChartDir() + "/crds/crd.projectcalico.org_ippools.yaml"
+var definition = labtest.DefinitionsDir(groups.V1) + "/crd.projectcalico.org_ippools.yaml"
 
 // proxyBack writes the rules of kube-proxy that newWorld has kept.
 func proxyBack(node string) []step { return []step{{node, "nft -f /lab/state/kube-proxy.nft"}} }
@@ -138,7 +139,7 @@ var faults = []fault{
 		told: []told{
 			event{"Node", "node1", "ClusterShrank", "the API server shows no IPPools where it showed 1, and blocks in them: keeping what was known"},
 			finding{"node1", "definitions", nodestatus.Problem, "the API server does not have ippools.crd.projectcalico.org",
-				"kubectl apply --server-side -f charts/tortie/crds/crd.projectcalico.org_ippools.yaml; ... restore them from a backup"},
+				"kubectl apply --server-side -f charts/tortie/definitions/v1/crd.projectcalico.org_ippools.yaml; ... restore them from a backup"},
 		},
 	},
 	{
@@ -378,8 +379,8 @@ var faults = []fault{
 	{
 		number: "13c", what: "the chart names an image that cannot be pulled", traffic: kept,
 		inject: []step{upgrade("--set image.tag=none --timeout 20s || true")},
-		undo:   append([]step{remove("job -n kube-system tortie-upgrade")}, rollback...),
-		told:   []told{event{"Pod", "tortie-upgrade-", "Failed", "Failed to pull image \"" + labtest.ImageRepository + ":none\""}},
+		undo:   append([]step{remove("job -n kube-system tortie-definitions")}, rollback...),
+		told:   []told{event{"Pod", "tortie-definitions-", "Failed", "Failed to pull image \"" + labtest.ImageRepository + ":none\""}},
 	},
 	{
 		number: "11", what: "a policy denies a pod DNS", traffic: kept, checks: []string{"denials"},

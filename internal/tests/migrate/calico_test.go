@@ -81,7 +81,7 @@ func (w *world) address(node string) netip.Addr {
 // calico installs the state of Calico: its objects, its DaemonSet, which runs BIRD, and its files on each node.
 func (w *world) calico() {
 	w.t.Helper()
-	w.Kubectl(w.t, "apply", "--server-side", "-f", filepath.Join(labtest.ChartDir(), "crds"))
+	w.Kubectl(w.t, "apply", "--server-side", "-f", labtest.DefinitionsDir(groups.V1))
 	w.Kubectl(w.t, "wait", "--for=condition=Established", "crd", "--all")
 	w.apply("datastore.yaml", "NODE1", nodes[0].name, "NODE2", nodes[1].name,
 		"HASH1", names.HostnameHash(nodes[0].name), "HASH2", names.HostnameHash(nodes[1].name))

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/install/definitions"
 	"github.com/tortie-net/tortie/internal/install/objects"
 	"github.com/tortie-net/tortie/internal/install/traffic"
@@ -79,14 +81,17 @@ func (l *life) upgrade(t *testing.T, admin *user) {
 		{"op": "remove", "path": "/metadata/labels/app.kubernetes.io~1part-of"},
 		{"op": "remove", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec"}]`), metav1.PatchOptions{})
 	errtest.Must(t, err)
-	all, err := definitions.Read(os.DirFS("../../../charts/tortie/crds"))
+	all, err := definitions.Read(os.DirFS(labtest.DefinitionsDir(groups.V1)))
 	errtest.Must(t, err)
-	told := ""
-	applier, err := definitions.NewApplier(l.as(t, "tortie-upgrade"), func(line string) { told += line + "\n" })
+	told, account := "", l.as(t, "tortie-definitions")
+	applier, err := definitions.NewApplier(account, func(line string) { told += line + "\n" })
 	errtest.Must(t, err)
+	store, err := cluster.OpenStore(cluster.Server{Config: account})
+	errtest.Must(t, err)
+	defer store.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), meshtest.Patience)
 	defer cancel()
-	errtest.Must(t, applier.Apply(ctx, all))
+	errtest.Must(t, applier.Install(ctx, all, store, ""))
 	difftest.Contains(t, told, "bgpfilters.crd.projectcalico.org: "+string(definitions.Create),
 		"ipreservations.crd.projectcalico.org: "+string(definitions.Extend))
 }

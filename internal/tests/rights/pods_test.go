@@ -137,7 +137,7 @@ var violations = map[string][]string{
 	"Deployment tortie-kube-controllers": {"host namespaces", "hostPort", "probe or lifecycle host"},
 	"Pod tortie-test":                    {"host namespaces"},
 	"Job tortie-uninstall":               {"host namespaces"},
-	"Job tortie-upgrade":                 {"host namespaces"},
+	"Job tortie-definitions":             {"host namespaces"},
 	"Pod tortie-uninstall/pod.yaml": {"host namespaces", "restricted volume types", "runAsNonRoot != true", "runAsUser=0",
 		"unrestricted capabilities"},
 }

@@ -18,7 +18,7 @@ var elsewhere = []string{"tortie-kube-controllers"}
 // unseen are permissions that are needed and may be missing from the audit log.
 var unseen = []string{
 	// The API server checks it within a patch of a missing object: without it that request fails, and so does the test.
-	"tortie-upgrade create customresourcedefinitions.apiextensions.k8s.io",
+	"tortie-definitions create customresourcedefinitions.apiextensions.k8s.io",
 	// Deletes an affinity that lost a race: which of two nodes wins is random. Tested in internal/ipam.
 	"tortie-node delete blockaffinities.crd.projectcalico.org",
 }
