@@ -12,7 +12,9 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -31,9 +33,9 @@ type kubelet struct {
 	client     kubernetes.Interface
 }
 
-// TestInstall has Helm install, upgrade and uninstall the chart, with its hook, on a cluster without definitions and on
-// one that has those of projectcalico.org/v3. The release's own BGPConfiguration stays the same object through the
-// upgrade; the definitions outlive the release.
+// TestInstall has Helm install the chart, with its hook, on a cluster without definitions and on one that has those of
+// projectcalico.org/v3: there are definitions of one group then, and the release's BGPConfiguration in it. That stays
+// the same object, with what the values say, through upgrades, a rollback, the removal and another installation.
 func TestInstall(t *testing.T) {
 	for name, c := range map[string]struct {
 		server *labtest.Server
@@ -51,34 +53,44 @@ func TestInstall(t *testing.T) {
 			objects, err := dynamic.NewForConfig(cfg)
 			errtest.Must(t, err)
 			k := kubelet{t, kubeconfig, client}
-			bgp := func() metav1.Object {
+			as := func(number int64) types.UID {
 				t.Helper()
 				group, version, _ := strings.Cut(string(c.of), "/")
 				of := schema.GroupVersionResource{Group: group, Version: version, Resource: "bgpconfigurations"}
 				obj, err := objects.Resource(of).Get(t.Context(), "default", metav1.GetOptions{})
 				errtest.Must(t, err)
-				return obj
+				if is, _, err := unstructured.NestedInt64(obj.Object, "spec", "asNumber"); err != nil || is != number {
+					t.Errorf("spec.asNumber is %d (%v), want %d", is, err, number)
+				}
+				return obj.GetUID()
 			}
-			values := []string{"--set", "bgp.asNumber=64600"}
-			k.release("install", values...)
-			made := bgp()
-			k.release("upgrade", values...)
-			if now := bgp(); now.GetUID() != made.GetUID() {
-				t.Error("the upgrade made another BGPConfiguration")
-			}
+			k.release("install", "--set", "bgp.asNumber=64600")
+			made := as(64600)
 			for _, g := range groups.All {
 				found, err := client.Discovery().ServerResourcesForGroupVersion(string(g))
 				if there := err == nil && len(found.APIResources) > 0; there != (g == c.of) {
 					t.Errorf("definitions of %s: %v (%v)", g, there, err)
 				}
 			}
-			out, err := k.helm("uninstall", "--no-hooks")
-			if err != nil {
-				t.Fatalf("%v: %s", err, out)
+			if c.of == groups.V3 {
+				return // the rest is the same
 			}
-			if _, err := client.Discovery().ServerResourcesForGroupVersion(string(c.of)); err != nil {
-				t.Errorf("the definitions went with the release: %v", err)
+			same := func(did string, number int64) {
+				t.Helper()
+				if now := as(number); now != made {
+					t.Errorf("%s made another BGPConfiguration", did)
+				}
 			}
+			k.release("upgrade", "--set", "bgp.asNumber=64601")
+			same("an upgrade", 64601)
+			k.alone("rollback", "1", "--no-hooks")
+			k.release("upgrade", "--reset-values")
+			same("an upgrade to the default AS", 64512)
+			k.alone("uninstall", "--no-hooks")
+			same("the removal", 64512)
+			k.release("install", "--set", "bgp.asNumber=64600")
+			same("another installation", 64600)
+			k.alone("uninstall", "--no-hooks")
 		})
 	}
 }
@@ -87,6 +99,14 @@ func (k *kubelet) helm(verb string, args ...string) (string, error) {
 	args = append([]string{verb, "tortie", "--namespace", "kube-system", "--kubeconfig", k.kubeconfig}, args...)
 	out, err := exec.CommandContext(k.Context(), labtest.Program(k.T, "helm"), args...).CombinedOutput()
 	return string(out), err
+}
+
+// alone runs Helm's verb without the chart's Job.
+func (k *kubelet) alone(verb string, args ...string) {
+	k.Helper()
+	if out, err := k.helm(verb, args...); err != nil {
+		k.Fatalf("helm %s: %v: %s", verb, err, out)
+	}
 }
 
 // release runs Helm's verb, and the chart's Job while Helm waits for it.
