@@ -141,7 +141,8 @@ func (c command) on(ctx context.Context, m *Mover, cluster Cluster, out, errs io
 	return alone(ctx, cluster, errs, m.Finish)
 }
 
-// alone calls do once this run has the Lease. The context of do ends if the Lease is lost.
+// alone calls do once this run has the Lease. The context of do ends if the Lease is lost; do is called again, and resumes,
+// when this run has it again.
 func alone(ctx context.Context, c Cluster, errs io.Writer, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -152,10 +153,11 @@ func alone(ctx context.Context, c Cluster, errs io.Writer, do func(context.Conte
 	})
 	defer waiting.Stop()
 	err := context.Canceled
-	elector.Run(ctx, func(ctx context.Context) {
+	elector.Run(ctx, func(leading context.Context) {
 		waiting.Stop()
-		err = do(ctx)
-		cancel()
+		if err = do(leading); leading.Err() == nil {
+			cancel()
+		}
 	})
 	return err
 }

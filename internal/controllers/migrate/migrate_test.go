@@ -277,6 +277,7 @@ func TestConflictAndAbort(t *testing.T) {
 	if !errtest.Has(text.String(), "lb-abcdefg spec.block alone crd.projectcalico.org/v1") {
 		t.Errorf("status:\n%s", &text)
 	}
+	exits(t, server)
 	errtest.Must(t, errors.Join(v3.Delete(t.Context(), other), v3.Delete(t.Context(), alone)))
 
 	// A run that is killed in the midst, and an object that comes up meanwhile.
@@ -316,6 +317,43 @@ func TestConflictAndAbort(t *testing.T) {
 	}
 	errtest.Must(t, v3.Delete(t.Context(), other))
 	late(t, m, v1)
+}
+
+// exits runs the command in a cluster with conflicts.
+func exits(t *testing.T, server *labtest.Server) {
+	t.Helper()
+	proxy := labtest.NewProxyTo(t, server.Kubeconfig())
+	open := func() (Cluster, error) { return Cluster{stores(t, proxy.Kubeconfig()), "default", t.Name()}, nil }
+	for code, args := range map[int][]string{
+		exitOK: {"status"}, exitConflict: {"start", "--to", "v3"}, exitError: {"abort"}, exitUsage: {"start", "--to", "v4"},
+	} {
+		var out, errs bytes.Buffer
+		if got := Main(t.Context(), args, open, &out, &errs); got != code {
+			t.Errorf("%q: exit code %d, want %d:\n%s%s", args, got, code, &out, &errs)
+		}
+	}
+
+	store := stores(t, server.Kubeconfig())[groups.V1]
+	lease := &api.Lease{Meta: api.Meta{Namespace: "default", Name: LeaseName}}
+	errtest.Must(t, store.Get(t.Context(), lease))
+	lease.Spec = api.LeaseSpec{HolderIdentity: "another run", LeaseDurationSeconds: 3600}
+	errtest.Must(t, store.Update(t.Context(), lease))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var asked atomic.Int32
+	proxy.Reset()
+	proxy.Fault(func(request string) (int, time.Duration) {
+		if request == "get leases" && asked.Add(1) == 3 {
+			stop()
+		}
+		return 0, 0
+	})
+	var out, errs bytes.Buffer
+	code := Main(ctx, []string{"start", "--to", "v3"}, open, &out, &errs)
+	if requests := proxy.Requests(); code != exitError || len(requests) != 1 {
+		t.Errorf("while another run has the Lease: exit code %d, requests %v:\n%s%s", code, requests, &out, &errs)
+	}
+	errtest.Must(t, store.Delete(t.Context(), lease))
 }
 
 // late changes the source while it is copied, as a plugin does whose request was under way when it was locked.
