@@ -12,26 +12,16 @@ import (
 // Abort undoes a move that has not unlocked the target: it removes what the move has created and unlocks the source.
 // Without such a move it is an error, and nothing changes. It may be repeated.
 func (m *Mover) Abort(ctx context.Context) error {
-	s, infos, err := m.read(ctx)
+	s, _, err := m.read(ctx)
 	if err != nil {
 		return err
 	}
-	if s.phase != locked && s.phase != copying {
+	if s.phase != copying {
 		return fmt.Errorf("no move is under way (%s): after a move, the way back is start --to the other group", s.phase)
 	}
 	n, err := m.clear(ctx, s.To, func(o *object) bool { return mine(o, s.ID) })
 	if err != nil {
 		return err
-	}
-	switch info := infos[s.To]; {
-	case info == nil || s.phase == locked:
-	case mine(info, s.ID):
-		err = m.Stores[s.To].Delete(ctx, info)
-	default:
-		err = m.setInfo(ctx, s.To, false, s.mark, mark{})
-	}
-	if err != nil {
-		return fmt.Errorf("take back the ClusterInformation of %s: %w", s.To, err)
 	}
 	if err := m.setInfo(ctx, s.To.Other(), true, s.mark, mark{}); err != nil {
 		return fmt.Errorf("unlock %s: %w", s.To.Other(), err)
@@ -48,7 +38,7 @@ func (m *Mover) Finish(ctx context.Context) error {
 		return err
 	}
 	left := s.now.Other()
-	if s.phase == locked || s.phase == copying || s.lock[s.now] != groups.Ready || s.lock[left] != groups.Locked {
+	if s.phase == copying || s.lock[s.now] != groups.Ready || s.lock[left] != groups.Locked {
 		return fmt.Errorf("there is no completed move (%s): one group has to be ready, and the other locked", s.phase)
 	}
 	if err := m.checkCalico(ctx); err != nil {

@@ -294,7 +294,7 @@ func TestConflictAndAbort(t *testing.T) {
 	if err := mover(t, proxy.Kubeconfig()).Start(ctx, groups.V3); !errors.Is(err, context.Canceled) {
 		t.Fatalf("a killed run: %v", err)
 	}
-	says(t, m, copying, groups.Locked, groups.Locked)
+	says(t, m, copying, groups.Locked, groups.Absent)
 	if err := m.Start(t.Context(), groups.V1); !errtest.Names(err, "projectcalico.org/v3 abort") {
 		t.Errorf("a move the other way: %v", err)
 	}
@@ -361,7 +361,6 @@ func late(t *testing.T, m *Mover, v1 *kubernetes.Store) {
 	t.Helper()
 	by := mark{To: groups.V3, ID: "late"}
 	errtest.Must(t, m.setInfo(t.Context(), groups.V1, false, mark{}, by))
-	errtest.Must(t, m.inform(t.Context(), by))
 	for range 2 { // the second one adds owners
 		_, err := m.pass(t.Context(), by)
 		errtest.Must(t, err)

@@ -65,26 +65,26 @@ func (m *Mover) read(ctx context.Context) (state, map[groups.Group]*object, erro
 	return read(infos), infos, nil
 }
 
-// setInfo writes datastoreReady and the mark into the ClusterInformation of a group, which is there and has the mark
-// before (empty: any). Other writers may come in between.
+// setInfo writes datastoreReady and the mark into the ClusterInformation of a group, which has the mark before. Other
+// writers may come in between.
 func (m *Mover) setInfo(ctx context.Context, in groups.Group, ready bool, before, after mark) error {
 	return datastore.Retry(ctx, maxPasses, passPace.First, passPace.Most, func() error {
 		_, infos, err := m.read(ctx)
 		o := infos[in]
-		switch {
-		case err != nil:
-			return err
-		case o == nil || before.ID != "" && markOf(o) != before:
-			return fmt.Errorf("ClusterInformation default of %s: annotation %s is not %q any more: another program has changed it", in, migrating, before.ID)
+		if err == nil && (o == nil || markOf(o) != before) {
+			err = fmt.Errorf("ClusterInformation default of %s: annotation %s is not %q any more: another program has changed it", in, migrating, before.ID)
 		}
-		if err := o.set(ready, after); err != nil {
-			return fmt.Errorf("ClusterInformation default of %s: %w", in, err)
+		if err == nil {
+			err = o.set(ready, after)
+		}
+		if err != nil {
+			return err
 		}
 		return m.Stores[in].Update(ctx, o)
 	})
 }
 
-// Start moves all objects to a group, or resumes a move to it. In a cluster that is there already it does nothing. It
+// Start moves all objects to a group, or resumes a move to it. In a cluster that uses it already it does nothing. It
 // returns ErrConflict, before it has locked anything, if the target has other objects; afterwards, with the source
 // locked, if such objects came up meanwhile.
 func (m *Mover) Start(ctx context.Context, to groups.Group) error {
@@ -92,14 +92,13 @@ func (m *Mover) Start(ctx context.Context, to groups.Group) error {
 	if err != nil {
 		return err
 	}
-	moving := s.phase == locked || s.phase == copying
 	switch {
-	case moving && s.To != to:
-		return fmt.Errorf("a move to %s is under way: finish it by start --to %s, or abort it", s.To, s.To)
-	case !moving && s.now == to && s.lock[to] == groups.Ready:
+	case s.phase == copying && s.To != to:
+		return fmt.Errorf("a move to %s is under way: resume it, or abort it", s.To)
+	case s.phase != copying && s.now == to:
 		m.Say("the cluster uses %s", to)
 		return nil
-	case !moving:
+	case s.phase != copying:
 		if s.mark, err = m.begin(ctx, s, infos, to); err != nil {
 			return err
 		}
@@ -122,13 +121,13 @@ func (m *Mover) begin(ctx context.Context, s state, infos map[groups.Group]*obje
 	if err := m.refuse(plans); err != nil {
 		return next, err
 	}
-	if infos[to] != nil { // an earlier move has left it; its mark would be taken for this one's
-		if err := m.setInfo(ctx, to, false, mark{}, mark{}); err != nil {
-			return next, err
+	if info := infos[to]; info != nil { // an earlier move has left it
+		if err := m.Stores[to].Delete(ctx, info); err != nil {
+			return next, fmt.Errorf("remove the locked ClusterInformation of %s: %w", to, err)
 		}
 	}
 	m.Say("locking %s: no pod gets or frees an address until the move is over", to.Other())
-	return next, m.setInfo(ctx, to.Other(), false, mark{}, next)
+	return next, m.setInfo(ctx, to.Other(), false, markOf(infos[to.Other()]), next)
 }
 
 // refuse returns the conflicts as an error.
@@ -147,9 +146,6 @@ func (m *Mover) refuse(plans []*plan) error {
 // carry copies until source and target are equal and nothing writes to the source any more, and unlocks the target.
 func (m *Mover) carry(ctx context.Context, by mark) error {
 	drained := time.Now().Add(m.drain) // by this process' own clock, which knows nothing of an earlier run's
-	if err := m.inform(ctx, by); err != nil {
-		return err
-	}
 	pace := passPace
 	for failed := 0; ; {
 		last := !time.Now().Before(drained)
@@ -178,38 +174,23 @@ func (m *Mover) carry(ctx context.Context, by mark) error {
 	}
 }
 
-// inform gives the target its ClusterInformation, locked and with the mark.
-func (m *Mover) inform(ctx context.Context, by mark) error {
-	s, infos, err := m.read(ctx)
-	if err != nil || s.phase == copying && s.mark == by {
-		return err
-	}
-	o := convert(infos[by.To.Other()], by.To, by.ID, nil)
-	if err := o.set(false, by); err != nil {
-		return fmt.Errorf("copy ClusterInformation: %w", err)
-	}
-	write := m.Stores[by.To].Create
-	if have := infos[by.To]; have != nil {
-		delete(o.Annotations, migratedBy) // abort keeps it
-		o.UID, o.ResourceVersion, write = have.UID, have.ResourceVersion, m.Stores[by.To].Update
-	}
-	if err := write(ctx, o); err != nil {
-		return fmt.Errorf("create the locked ClusterInformation of %s: %w", by.To, err)
-	}
-	return nil
-}
-
-// switchTo unlocks the target: from now on all programs use it.
+// switchTo gives the target its ClusterInformation, ready: from now on all programs use it. Until then it has none, so
+// that programs which start meanwhile take the source (groups.Choose), in whichever direction the move goes.
 func (m *Mover) switchTo(ctx context.Context, by mark) error {
-	s, _, err := m.read(ctx)
+	s, infos, err := m.read(ctx)
 	if err == nil && (s.phase != copying || s.mark != by) {
 		err = fmt.Errorf("another program has changed the move: it is %s, move %q", s.phase, s.ID)
 	}
 	if err != nil {
 		return err
 	}
-	if err := m.setInfo(ctx, by.To, true, by, by); err != nil {
-		return fmt.Errorf("unlock %s: %w", by.To, err)
+	o := convert(infos[by.To.Other()], by.To, by.ID, nil)
+	delete(o.Annotations, migratedBy)
+	if err := o.set(true, by); err != nil {
+		return err
+	}
+	if err := m.Stores[by.To].Create(ctx, o); err != nil {
+		return fmt.Errorf("create the ClusterInformation of %s: %w", by.To, err)
 	}
 	m.Say("moved: the cluster uses %s; %s stays locked", by.To, by.To.Other())
 	return nil

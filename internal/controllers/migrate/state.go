@@ -7,7 +7,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// migrating is the annotation on the ClusterInformation of the source and of the target: a mark, as JSON.
+// migrating is the annotation on the ClusterInformation of the source, and after the move of the target: a mark, as
+// JSON.
 const migrating = "tortie.net/migrating"
 
 // mark says to which group a move goes, and which move it is.
@@ -22,8 +23,7 @@ type phase string
 // The phases.
 const (
 	idle    phase = "idle"    // there was no move, or it was aborted
-	locked  phase = "locked"  // the source is locked
-	copying phase = "copying" // the target has its ClusterInformation, locked
+	copying phase = "copying" // the source is locked
 	moved   phase = "moved"   // the target is ready
 )
 
@@ -50,14 +50,11 @@ func read(infos map[groups.Group]*object) state {
 		if m.To != to || s.lock[in] != groups.Locked {
 			continue
 		}
-		same, ready := markOf(infos[to]) == m, s.lock[to] == groups.Ready
 		switch {
-		case same && ready:
-			return state{moved, m, to, s.lock}
-		case same:
+		case s.lock[to] == groups.Absent:
 			return state{copying, m, in, s.lock}
-		case !ready:
-			return state{locked, m, in, s.lock}
+		case markOf(infos[to]) == m: // also if an operator has locked it since
+			return state{moved, m, to, s.lock}
 		}
 	}
 	return s
