@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// LeaseName is the name of the Lease.
+// LeaseName is the name of the Lease of the controllers.
 const LeaseName = "tortie-kube-controllers"
 
 // terms are the duration of a lease, the time within which its holder must renew it, the interval of attempts, and the
@@ -33,6 +33,7 @@ var defaultTerms = terms{lease: 15 * time.Second, renew: 12 * time.Second, retry
 type Elector struct {
 	store     datastore.Store
 	namespace string
+	name      string // of the Lease
 	identity  string
 	terms     terms
 	log       *slog.Logger
@@ -43,9 +44,10 @@ type Elector struct {
 	tried time.Time // when the last attempt began
 }
 
-// NewElector returns an Elector. The identity must be unique, also against earlier processes in the same pod.
-func NewElector(store datastore.Store, namespace, identity string, log *slog.Logger) *Elector {
-	return &Elector{store: store, namespace: namespace, identity: identity, terms: defaultTerms, log: log}
+// NewElector returns an Elector by the Lease of a name. The identity must be unique, also against earlier processes in
+// the same pod.
+func NewElector(store datastore.Store, namespace, name, identity string, log *slog.Logger) *Elector {
+	return &Elector{store: store, namespace: namespace, name: name, identity: identity, terms: defaultTerms, log: log}
 }
 
 // Leading reports whether this process leads.
@@ -58,7 +60,7 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context)) {
 		if !e.acquire(ctx) {
 			return
 		}
-		e.log.Info("leading", "lease", e.namespace+"/"+LeaseName, "as", e.identity)
+		e.log.Info("leading", "lease", e.namespace+"/"+e.name, "as", e.identity)
 		e.leading.Store(true)
 		e.lead(ctx, lead)
 		e.leading.Store(false)
@@ -133,7 +135,7 @@ func (e *Elector) try(ctx context.Context) (bool, error) {
 			return err == nil, err
 		}
 	}
-	lease := api.Lease{Meta: api.Meta{Namespace: e.namespace, Name: LeaseName}}
+	lease := api.Lease{Meta: api.Meta{Namespace: e.namespace, Name: e.name}}
 	err := e.send(ctx, e.store.Get, &lease)
 	switch {
 	case errors.Is(err, datastore.ErrNotFound):
@@ -192,7 +194,7 @@ func (e *Elector) mine(before api.LeaseSpec, now time.Time) api.LeaseSpec {
 
 // release removes the holder, so that the next one leads at once.
 func (e *Elector) release(ctx context.Context) {
-	lease := api.Lease{Meta: api.Meta{Namespace: e.namespace, Name: LeaseName}}
+	lease := api.Lease{Meta: api.Meta{Namespace: e.namespace, Name: e.name}}
 	if err := e.send(ctx, e.store.Get, &lease); err != nil || lease.Spec.HolderIdentity != e.identity {
 		return
 	}

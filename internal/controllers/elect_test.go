@@ -41,7 +41,7 @@ func newElection(t *testing.T, seed uint64) *election {
 func (e *election) start(place, n int) context.CancelFunc {
 	ctx, stop := context.WithCancel(e.t.Context())
 	name := fmt.Sprintf("%d-%d", place, n)
-	elector := NewElector(&network{election: e, place: place}, "ns", name, slog.New(slog.DiscardHandler))
+	elector := NewElector(&network{election: e, place: place}, "ns", LeaseName, name, slog.New(slog.DiscardHandler))
 	e.running.Go(func() { elector.Run(ctx, func(ctx context.Context) { e.lead(ctx, name) }) })
 	return stop
 }

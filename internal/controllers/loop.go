@@ -94,7 +94,7 @@ func New(deps Deps) *Controllers {
 	cluster := &limited{deps.Store, limiter}
 	addresses := cluster
 	c := &Controllers{
-		deps: deps, elector: NewElector(deps.Store, deps.Config.Namespace, deps.Identity, deps.Log),
+		deps: deps, elector: NewElector(deps.Store, deps.Config.Namespace, LeaseName, deps.Identity, deps.Log),
 		keeper: newHousekeeping(&deps), began: make(chan struct{}, 1), board: &board{metrics: newMetrics()},
 	}
 	if deps.Etcd != nil {

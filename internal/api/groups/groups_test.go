@@ -244,3 +244,36 @@ func TestCurrent(t *testing.T) {
 		t.Errorf("nil: %q (%v)", g, err)
 	}
 }
+
+// TestMove has metadata and specs in the form of the other group, and the way back.
+func TestMove(t *testing.T) {
+	spec := func(text string) json.RawMessage { return json.RawMessage(text) }
+	inV3 := api.Meta{Name: "x", Labels: map[string]string{"a": "1", "projectcalico.org/tier": "t"},
+		Annotations: map[string]string{"b": "2", "tortie.io/node": "n"}}
+	inV1 := api.Meta{Name: "x", Labels: map[string]string{"projectcalico.org/tier": "t"}, Annotations: map[string]string{
+		"tortie.io/node":             "n",
+		"projectcalico.org/metadata": `{"annotations":{"b":"2","tortie.io/node":"n"},"labels":{"a":"1","projectcalico.org/tier":"t"}}`,
+	}}
+	for _, c := range []struct {
+		to            Group
+		kind          string
+		meta, want    api.Meta
+		spec, written string
+	}{
+		{V1, "IPPool", inV3, inV1, `{"a":1}`, `{"a":1}`},
+		{V3, "IPPool", inV1, inV3, `{"a":1}`, `{"a":1}`},
+		{V1, "BlockAffinity", inV3, inV3, `{"deleted":false,"node":"n"}`, `{"deleted":"false","node":"n"}`},
+		{V3, "BlockAffinity", inV3, inV3, `{"deleted":"true","node":"n"}`, `{"deleted":false,"node":"n"}`},
+		{V3, "IPAMHandle", api.Meta{Annotations: map[string]string{"projectcalico.org/metadata": "{}"}},
+			api.Meta{Annotations: map[string]string{}}, `{"deleted":false}`, `{"deleted":false}`},
+		{V1, "Tier", api.Meta{Name: "y"}, api.Meta{Name: "y"}, `null`, `null`},
+		{V1, "BlockAffinity", api.Meta{}, api.Meta{}, `null`, `null`},
+	} {
+		if diff := cmp.Diff(c.want, c.to.MoveMeta(c.kind, c.meta)); diff != "" {
+			t.Errorf("metadata of %s in %s (-want +got):\n%s", c.kind, c.to, diff)
+		}
+		if got := string(c.to.MoveSpec(c.kind, spec(c.spec))); got != c.written {
+			t.Errorf("spec %s of %s in %s: %s, want %s", c.spec, c.kind, c.to, got, c.written)
+		}
+	}
+}

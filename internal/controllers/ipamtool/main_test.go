@@ -62,7 +62,7 @@ func on(t *testing.T, test func(*world)) {
 func asControllers(t *testing.T) datastore.Store {
 	t.Helper()
 	cfg := labtest.As(t, "tortie-kube-controllers")
-	s, err := store.New(store.Config{Server: cfg.Host, CAData: cfg.CAData, Token: cfg.BearerToken, Group: labtest.Current(t).Get})
+	s, err := store.New(store.Config{Server: cfg.Host, CAData: cfg.CAData, Token: cfg.BearerToken, Group: labtest.Current(t)})
 	errtest.Must(t, err)
 	return s
 }

@@ -2,12 +2,16 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/controllers/migrate"
 	"github.com/tortie-net/tortie/internal/datastore/etcd"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
@@ -30,6 +34,28 @@ func openSource(ctx context.Context, env config.Env) (inventory.Source, error) {
 		from.IPAM, err = openEtcd(ctx, cfg.Plugin)
 	}
 	return from, err
+}
+
+// openBoth connects the tool that moves objects to both API groups. An etcd has no groups.
+func openBoth(env config.Env) (migrate.Cluster, error) {
+	cfg, err := config.LoadControllers(env)
+	if err == nil && cfg.Etcd {
+		err = errors.New("DATASTORE_TYPE is etcdv3: addresses in etcd are in no API group")
+	}
+	if err != nil {
+		return migrate.Cluster{}, err
+	}
+	rest, err := cluster.Connect(cfg.Kubeconfig, "tortie-"+name+"-migrate")
+	if err != nil {
+		return migrate.Cluster{}, err
+	}
+	c := migrate.Cluster{Stores: map[groups.Group]*kubernetes.Store{}, Namespace: cfg.Namespace, Identity: identity("migrate")}
+	for _, in := range groups.All {
+		if c.Stores[in], err = cluster.OpenStore(cluster.Server{Config: rest, Group: groups.In(in)}); err != nil {
+			return migrate.Cluster{}, err
+		}
+	}
+	return c, nil
 }
 
 // openEtcd returns the datastore in etcd.

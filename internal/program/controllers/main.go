@@ -1,5 +1,5 @@
 // Package controllers is the program kube-controllers: the cluster-wide side of IPAM. With the argument ipam it is the
-// tool for administrators, with -r or -l it probes the running controllers.
+// tool for addresses, with migrate that for the API groups; with -r or -l it probes the running controllers.
 package controllers
 
 import (
@@ -24,6 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/controllers"
 	"github.com/tortie-net/tortie/internal/controllers/ipamtool"
+	"github.com/tortie-net/tortie/internal/controllers/migrate"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/program"
 )
@@ -38,6 +39,12 @@ func Main(args []string) int {
 		open := func(ctx context.Context) (inventory.Source, error) { return openSource(ctx, config.OS()) }
 		return ipamtool.Main(ctx, args[1:], open, ipamtool.Output{Out: os.Stdout, Err: os.Stderr})
 	}
+	if len(args) > 0 && args[0] == migrate.Command {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+		defer stop()
+		open := func() (migrate.Cluster, error) { return openBoth(config.OS()) }
+		return migrate.Main(ctx, args[1:], open, os.Stdout, os.Stderr)
+	}
 	return program.Run(name, func(ctx context.Context) error { return run(ctx, args, config.OS(), os.Stdout, os.Stderr) })
 }
 
@@ -45,8 +52,9 @@ func run(ctx context.Context, args []string, env config.Env, stdout, stderr io.W
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprintf(stderr, "usage: %s [-v|-r|-l]\n       %s %s COMMAND: %s\n\n"+
-			"Without arguments it is the controllers, whose settings come from the environment.\n\n", name, name, ipamtool.Command, ipamtool.Help)
+		fmt.Fprintf(stderr, "usage: %[1]s [-v|-r|-l]\n       %[1]s %[2]s COMMAND: %[3]s\n       %[1]s %[4]s COMMAND: %[5]s\n\n"+
+			"Without arguments it is the controllers, whose settings come from the environment.\n\n",
+			name, ipamtool.Command, ipamtool.Help, migrate.Command, migrate.Help)
 		flags.PrintDefaults()
 	}
 	showVersion := flags.Bool("v", false, "print the version and exit")

@@ -1,0 +1,24 @@
+package names
+
+import (
+	"encoding/hex"
+	"math/bits"
+	"strings"
+)
+
+// ConvertUID returns the UID by which Calico's clients know an object of crd.projectcalico.org/v1 that has a UID, and
+// the other way round: the bits of each byte in reverse order, except in bytes 6 and 8, which have the version and the
+// variant. A text that is no UID stays as it is.
+func ConvertUID(uid string) string {
+	raw, err := hex.DecodeString(strings.ReplaceAll(uid, "-", ""))
+	if err != nil || len(raw) != 16 {
+		return uid
+	}
+	for i := range raw {
+		if i != 6 && i != 8 {
+			raw[i] = bits.Reverse8(raw[i])
+		}
+	}
+	h := hex.EncodeToString(raw)
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+}

@@ -1,0 +1,103 @@
+package migrate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/datastore"
+)
+
+
+// calicos are the programs of Calico's that keep to the group that they have found, by kind.
+var calicos = map[api.Type][]string{
+	{Group: "apps", Version: "v1", Kind: "Deployment", Plural: "deployments", Namespaced: true}: {"calico-kube-controllers", "calico-typha"},
+	{Group: "apps", Version: "v1", Kind: "DaemonSet", Plural: "daemonsets", Namespaced: true}:   {"calico-node"},
+}
+
+// migrations are the objects of Calico's own migration.
+var migrations = api.Type{Group: "migration.projectcalico.org", Version: "v1", Kind: "DatastoreMigration", Plural: "datastoremigrations"}
+
+// builtIn are the values that the definitions of projectcalico.org/v3 demand of tiers.
+var builtIn = map[string]string{
+	"default":       `{"order":1000000,"defaultAction":"Deny"}`,
+	"kube-admin":    `{"order":1000,"defaultAction":"Pass"}`,
+	"kube-baseline": `{"order":10000000,"defaultAction":"Pass"}`,
+}
+
+// check returns why a move may not begin; nil if it may.
+func (m *Mover) check(ctx context.Context, s state, to groups.Group) error {
+	from := to.Other()
+	if s.lock[from] != groups.Ready {
+		return fmt.Errorf("ClusterInformation default of %s does not have datastoreReady: true: unlock it first", from)
+	}
+	if s.lock[to] == groups.Ready {
+		return fmt.Errorf("both groups have datastoreReady: true: set that of ClusterInformation default of %s, which is not in use, to false", to)
+	}
+	for _, in := range groups.All {
+		if has, err := m.Stores[in].Defined(ctx, in); err != nil || has == "" {
+			return errors.Join(err, fmt.Errorf("the API server has no definitions of %s: kubectl apply --server-side -f %s/", in, in.DefinitionsDir()))
+		}
+	}
+	return errors.Join(m.checkKinds(ctx, from), m.checkTiers(ctx, from), m.checkCalico(ctx))
+}
+
+// checkKinds wants a definition in the target for each kind of the source: without it, objects would be left behind.
+func (m *Mover) checkKinds(ctx context.Context, from groups.Group) error {
+	_, source, err := m.Stores[from].Kinds(ctx)
+	if err != nil {
+		return err
+	}
+	_, target, err := m.Stores[from.Other()].Kinds(ctx)
+	if err != nil {
+		return err
+	}
+	for _, of := range kinds {
+		if slices.Contains(source, of.Plural) && !slices.Contains(target, of.Plural) {
+			return fmt.Errorf("%s has no definition of %s: kubectl apply --server-side -f %s/", from.Other(), of.Plural, from.Other().DefinitionsDir())
+		}
+	}
+	return nil
+}
+
+func (m *Mover) checkTiers(ctx context.Context, from groups.Group) error {
+	tiers := &list{of: (*api.CalicoTier)(nil).ResourceType()}
+	if err := m.Stores[from].List(ctx, tiers, datastore.ListOptions{}); err != nil && !errors.Is(err, datastore.ErrNotFound) {
+		return fmt.Errorf("list tiers: %w", err)
+	}
+	for _, t := range tiers.items {
+		if want := builtIn[t.Name]; want != "" && lacks(t.Spec, json.RawMessage(want)) != "" {
+			return fmt.Errorf("tier %s: spec is %s: projectcalico.org/v3 demands %s: change it", t.Name, t.Spec, want)
+		}
+	}
+	return nil
+}
+
+// checkCalico refuses a cluster in which Calico's own programs or its own migration are at work.
+func (m *Mover) checkCalico(ctx context.Context) error {
+	store := m.Stores[groups.V1]
+	for of, names := range calicos {
+		l := &list{of: of}
+		if err := store.List(ctx, l, datastore.ListOptions{NamesOnly: true}); err != nil {
+			return fmt.Errorf("look for Calico's programs: list %s: %w", of.Plural, err)
+		}
+		for _, o := range l.items {
+			if slices.Contains(names, o.Name) {
+				return fmt.Errorf("%s %s is Calico's: where it works, move by Calico's DatastoreMigration; else delete it", of.Kind, o.key())
+			}
+		}
+	}
+	l := &list{of: migrations}
+	switch err := store.List(ctx, l, datastore.ListOptions{NamesOnly: true}); {
+	case errors.Is(err, datastore.ErrNotFound):
+	case err != nil:
+		return fmt.Errorf("look for Calico's migration: %w", err)
+	case len(l.items) > 0:
+		return fmt.Errorf("DatastoreMigration %s is there: Calico's own migration is under way, or was not ended", l.items[0].Name)
+	}
+	return nil
+}

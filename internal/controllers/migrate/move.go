@@ -1,0 +1,297 @@
+package migrate
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+)
+
+const (
+	// drainTime is how long after the lock the source is still expected to change. Plugins trust the agent's facts for
+	// 30 s (facts.MaxAge), work 110 s on a request of the runtime, and may take 20 s to undo it.
+	drainTime = 160 * time.Second
+	// writers bounds the requests at the same time.
+	writers = 10
+	// maxPasses bounds the comparisons of both groups that find a difference or fail.
+	maxPasses = 20
+)
+
+// passPace is the pause between two of them.
+var passPace = wait.Backoff{First: 200 * time.Millisecond, Most: 5 * time.Second}
+
+// ErrConflict: the target has objects that the move may not change.
+var ErrConflict = errors.New("conflicts")
+
+// Mover moves objects. Its methods are not safe for concurrent use: see Alone.
+type Mover struct {
+	// Stores has one Store for each group.
+	Stores map[groups.Group]*kubernetes.Store
+	// Say prints a line for people.
+	Say func(format string, args ...any)
+
+	drain time.Duration // drainTime, but for tests
+}
+
+// New returns a Mover.
+func New(stores map[groups.Group]*kubernetes.Store, say func(format string, args ...any)) *Mover {
+	return &Mover{Stores: stores, Say: say, drain: drainTime}
+}
+
+// read reads the ClusterInformation of both groups.
+func (m *Mover) read(ctx context.Context) (state, map[groups.Group]*object, error) {
+	infos := map[groups.Group]*object{}
+	for _, in := range groups.All {
+		o := &object{Meta: api.Meta{Name: api.DefaultName}, of: information}
+		err := m.Stores[in].Get(ctx, o)
+		o.of = information
+		if err == nil {
+			infos[in] = o
+		} else if !errors.Is(err, datastore.ErrNotFound) {
+			return state{}, nil, fmt.Errorf("read ClusterInformation default of %s: %w", in, err)
+		}
+	}
+	return read(infos), infos, nil
+}
+
+// setInfo writes datastoreReady and the mark into the ClusterInformation of a group, which has the mark before. Other
+// writers may come in between.
+func (m *Mover) setInfo(ctx context.Context, in groups.Group, ready bool, before, after mark) error {
+	return datastore.Retry(ctx, maxPasses, passPace.First, passPace.Most, func() error {
+		_, infos, err := m.read(ctx)
+		o := infos[in]
+		if err == nil && (o == nil || markOf(o) != before) {
+			err = fmt.Errorf("ClusterInformation default of %s: annotation %s is not %q any more: another program has changed it", in, migrating, before.ID)
+		}
+		if err == nil {
+			err = o.set(ready, after)
+		}
+		if err != nil {
+			return err
+		}
+		return m.Stores[in].Update(ctx, o)
+	})
+}
+
+// Start moves all objects to a group, or resumes a move to it. In a cluster that uses it already it does nothing. It
+// returns ErrConflict, before it has locked anything, if the target has other objects; afterwards, with the source
+// locked, if such objects came up meanwhile.
+func (m *Mover) Start(ctx context.Context, to groups.Group) error {
+	s, infos, err := m.read(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.phase == copying && s.To != to:
+		return fmt.Errorf("a move to %s is under way: resume it, or abort it", s.To)
+	case s.phase != copying && s.now == to:
+		m.Say("the cluster uses %s", to)
+		return nil
+	case s.phase != copying:
+		if s.mark, err = m.begin(ctx, s, infos, to); err != nil {
+			return err
+		}
+	default:
+		m.Say("resuming the move to %s", to)
+	}
+	return m.carry(ctx, s.mark)
+}
+
+// begin checks that a move can succeed, and locks the source.
+func (m *Mover) begin(ctx context.Context, s state, infos map[groups.Group]*object, to groups.Group) (mark, error) {
+	next := mark{To: to, ID: strings.ToLower(rand.Text()[:10])}
+	if err := m.check(ctx, s, to); err != nil {
+		return next, err
+	}
+	plans, err := m.plans(ctx, next)
+	if err != nil {
+		return next, err
+	}
+	if err := m.refuse(plans); err != nil {
+		return next, err
+	}
+	if info := infos[to]; info != nil { // an earlier move has left it
+		if err := m.Stores[to].Delete(ctx, info); err != nil {
+			return next, fmt.Errorf("remove the locked ClusterInformation of %s: %w", to, err)
+		}
+	}
+	m.Say("locking %s: no pod gets or frees an address until the move is over", to.Other())
+	return next, m.setInfo(ctx, to.Other(), false, markOf(infos[to.Other()]), next)
+}
+
+// refuse returns the conflicts as an error.
+func (m *Mover) refuse(plans []*plan) error {
+	all := conflicts(plans)
+	if len(all) == 0 {
+		return nil
+	}
+	for _, c := range all[:min(len(all), 20)] {
+		m.Say("conflict: %s", c)
+	}
+	return fmt.Errorf("%w: %d objects of the target are others than the move would write: delete them, or make them equal; "+
+		"if an earlier move has left them, use finish", ErrConflict, len(all))
+}
+
+// carry copies until source and target are equal and nothing writes to the source any more, and unlocks the target.
+func (m *Mover) carry(ctx context.Context, by mark) error {
+	drained := time.Now().Add(m.drain) // by this process' own clock, which knows nothing of an earlier run's
+	pace := passPace
+	for failed := 0; ; {
+		last := !time.Now().Before(drained)
+		n, err := m.pass(ctx, by)
+		switch {
+		case errors.Is(err, ErrConflict) || ctx.Err() != nil:
+			return err
+		case err == nil && n == 0 && last:
+			return m.switchTo(ctx, by)
+		case err == nil && n == 0:
+			m.Say("source and target are equal; waiting until %s for requests in flight", drained.Format(time.TimeOnly))
+			if !wait.Sleep(ctx, time.Until(drained)) {
+				return context.Cause(ctx)
+			}
+			continue
+		case err != nil:
+			m.Say("trying again: %v", err)
+		}
+		if failed++; failed == maxPasses {
+			return errors.Join(err, fmt.Errorf("source and target are not equal after %d passes, the last with %d writes: the source stays "+
+				"locked: start again, or abort", failed, n))
+		}
+		if !wait.Sleep(ctx, pace.Next()) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// switchTo gives the target its ClusterInformation, ready: from now on all programs use it. Until then it has none, so
+// that programs which start meanwhile take the source (groups.Choose), in whichever direction the move goes.
+func (m *Mover) switchTo(ctx context.Context, by mark) error {
+	s, infos, err := m.read(ctx)
+	if err == nil && (s.phase != copying || s.mark != by) {
+		err = fmt.Errorf("another program has changed the move: it is %s, move %q", s.phase, s.ID)
+	}
+	if err != nil {
+		return err
+	}
+	o := convert(infos[by.To.Other()], by.To, by.ID, nil)
+	delete(o.Annotations, migratedBy)
+	if err := o.set(true, by); err != nil {
+		return err
+	}
+	if err := m.Stores[by.To].Create(ctx, o); err != nil {
+		return fmt.Errorf("create the ClusterInformation of %s: %w", by.To, err)
+	}
+	m.Say("moved: the cluster uses %s; %s stays locked", by.To, by.To.Other())
+	return nil
+}
+
+// plans compares all kinds in both groups, in the order of kinds.
+func (m *Mover) plans(ctx context.Context, by mark) ([]*plan, error) {
+	source, err := m.all(ctx, by.To.Other(), false)
+	if err != nil {
+		return nil, err
+	}
+	target, err := m.all(ctx, by.To, true)
+	if err != nil {
+		return nil, err
+	}
+	owners := uids{}
+	for i := range kinds {
+		names := map[string]string{}
+		for _, o := range target[i] {
+			names[o.key()] = o.UID
+		}
+		for _, o := range source[i] {
+			if uid := names[convert(o, by.To, "", nil).key()]; uid != "" {
+				owners.add(o.UID, uid)
+			}
+		}
+	}
+	var plans []*plan
+	for i, of := range kinds {
+		plans = append(plans, planKind(of, source[i], target[i], by.To, by.ID, owners))
+	}
+	return plans, nil
+}
+
+// all lists every kind of a group, with objects that are marked deleted or without. A kind without a definition has none.
+func (m *Mover) all(ctx context.Context, in groups.Group, marked bool) ([][]*object, error) {
+	_, served, err := m.Stores[in].Kinds(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask which kinds %s has: %w", in, err)
+	}
+	all := make([][]*object, len(kinds))
+	for i, of := range kinds {
+		if !slices.Contains(served, of.Plural) {
+			continue
+		}
+		l := &list{of: of, marked: marked}
+		if err := m.Stores[in].List(ctx, l, datastore.ListOptions{}); err != nil {
+			return nil, fmt.Errorf("list %s of %s: %w", of.Plural, in, err)
+		}
+		all[i] = l.items
+	}
+	return all, nil
+}
+
+// pass compares and writes, kind after kind, and returns how many objects differed.
+func (m *Mover) pass(ctx context.Context, by mark) (int, error) {
+	plans, err := m.plans(ctx, by)
+	if err != nil {
+		return 0, err
+	}
+	if err := m.refuse(plans); err != nil {
+		return 0, err
+	}
+	store := m.Stores[by.To]
+	for i, p := range plans {
+		err := errors.Join(each(ctx, p.create, store.Create), each(ctx, p.update, store.Update), each(ctx, p.remove, m.remover(by.To)))
+		if err != nil {
+			return due(plans), fmt.Errorf("copy %s: %w", p.of.Plural, err)
+		}
+		if p.due() > 0 {
+			m.Say("%d of %d kinds: %s: %d created, %d updated, %d removed", i+1, len(plans), p.of.Plural, len(p.create), len(p.update), len(p.remove))
+		}
+	}
+	return due(plans), nil
+}
+
+// each writes objects, some at the same time. It ends with the first error.
+func each(ctx context.Context, objects []*object, write func(context.Context, api.Resource) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(writers)
+	for _, o := range objects {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return write(ctx, o)
+		})
+	}
+	return g.Wait()
+}
+
+// remover returns what removes an object of a group, with its finalizers: the programs that they are for do not work in
+// a locked group.
+func (m *Mover) remover(in groups.Group) func(context.Context, api.Resource) error {
+	return func(ctx context.Context, obj api.Resource) error {
+		if f := obj.GetMeta().Foreign; f != nil && len(f.Finalizers) > 0 {
+			obj.GetMeta().Foreign = &api.Foreign{OwnerReferences: f.OwnerReferences}
+			if err := m.Stores[in].Update(ctx, obj); err != nil {
+				return err
+			}
+		}
+		return m.Stores[in].Delete(ctx, obj)
+	}
+}

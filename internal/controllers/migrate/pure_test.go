@@ -1,0 +1,141 @@
+package migrate
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+)
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want command
+	}{
+		{[]string{"status"}, command{name: "status"}},
+		{[]string{"start", "--to", "v3"}, command{"start", groups.V3}},
+		{[]string{"start", "-to=v1"}, command{"start", groups.V1}},
+		{[]string{"abort"}, command{name: "abort"}},
+		{[]string{"finish", "--yes"}, command{name: "finish"}},
+	} {
+		if got, err := parse(c.args); err != nil || got != c.want {
+			t.Errorf("%q: %+v (%v), want %+v", c.args, got, err, c.want)
+		}
+	}
+	for words, args := range map[string][]string{
+		"": {}, "move": {"move"}, "--to v1 v3": {"start"}, "v2": {"start", "--to", "v2"}, "--yes": {"finish"}, "now": {"status", "now"},
+		"-force": {"abort", "-force"},
+	} {
+		if got, err := parse(args); err == nil || !errtest.Names(err, words) {
+			t.Errorf("%q: %+v (%v), want an error that names %s", args, got, err, words)
+		}
+	}
+	for _, args := range [][]string{{"-h"}, {"help"}, {"start", "-h"}} {
+		if _, err := parse(args); !errors.Is(err, flag.ErrHelp) {
+			t.Errorf("%q: %v, want %v", args, err, flag.ErrHelp)
+		}
+	}
+}
+
+// TestState takes both ClusterInformation through a move, the way back and what may come in between.
+func TestState(t *testing.T) {
+	const none, ready, locks = 0, 1, 2
+	there, back := mark{groups.V3, "a"}, mark{groups.V1, "b"}
+	info := func(is int, m mark) *object {
+		if is == none {
+			return nil
+		}
+		o := &object{of: information, Spec: json.RawMessage(`{"other":{"kept":18446744073709551615}}`)}
+		errtest.Must(t, o.set(is == ready, m))
+		return o
+	}
+	for _, c := range []struct {
+		when         string
+		v1, v3       int
+		mark1, mark3 mark
+		want         phase
+		to, now      groups.Group
+	}{
+		{"new cluster", none, none, mark{}, mark{}, idle, "", ""},
+		{"v1", ready, none, mark{}, mark{}, idle, "", groups.V1},
+		{"locked by a person", locks, none, mark{}, mark{}, idle, "", groups.V1},
+		{"copying", locks, none, there, mark{}, copying, groups.V3, groups.V1},
+		{"moved", locks, ready, there, there, moved, groups.V3, groups.V3},
+		{"moved, and locked by a person", locks, locks, there, there, moved, groups.V3, groups.V3},
+		{"the way back begins", none, ready, mark{}, there, idle, "", groups.V3},
+		{"the way back is copied", none, locks, mark{}, back, copying, groups.V1, groups.V3},
+		{"the way back is done", ready, locks, back, back, moved, groups.V1, groups.V1},
+		{"unlocked by hand", ready, locks, there, there, idle, "", groups.V1},
+		{"unlocked by another program", locks, ready, there, mark{}, idle, "", groups.V3},
+	} {
+		got := read(map[groups.Group]*object{groups.V1: info(c.v1, c.mark1), groups.V3: info(c.v3, c.mark3)})
+		if got.phase != c.want || got.To != c.to || got.now != c.now {
+			t.Errorf("%s: %s to %q, now %q, want %s to %q, now %q", c.when, got.phase, got.To, got.now, c.want, c.to, c.now)
+		}
+	}
+	if got := string(info(ready, mark{}).Spec); got != `{"datastoreReady":true,"other":{"kept":18446744073709551615}}` {
+		t.Errorf("spec %s", got)
+	}
+}
+
+func TestLacks(t *testing.T) {
+	for _, c := range []struct{ have, want, at string }{
+		{`{"a":1,"b":{"c":[null,2]}}`, `{"a":1,"b":{"c":[null,2]}}`, ""},
+		{`{"a":1,"default":true}`, `{"a":1}`, ""},
+		{`{}`, `{"a":null}`, ""},
+		{`{"a":{}}`, `{"a":{"b":null}}`, ""},
+		{`{}`, `{"a":false}`, "spec.a"},
+		{`{"a":{"b":1}}`, `{"a":{"b":2}}`, "spec.a.b"},
+		{`{"a":[1,2]}`, `{"a":[1]}`, "spec.a"},
+		{`{"a":[0]}`, `{"a":[null]}`, "spec.a"},
+		{`{"a":"1"}`, `{"a":1}`, "spec.a"},
+		{`{"a":1795190637820903757}`, `{"a":1795190637820903756}`, "spec.a"},
+		{``, `{"a":1}`, "spec"},
+		{`{}`, `{`, "spec"},
+	} {
+		if at := lacks(json.RawMessage(c.have), json.RawMessage(c.want)); at != c.at {
+			t.Errorf("%s lacks %q of %s, want %q", c.have, at, c.want, c.at)
+		}
+	}
+}
+
+// TestPlan has each decision on an object.
+func TestPlan(t *testing.T) {
+	handle := func(name, spec string) *object {
+		return &object{of: kinds[19], Meta: api.Meta{Name: name}, Spec: json.RawMessage(spec)}
+	}
+	written := func(name, spec, id string) *object { return convert(handle(name, spec), groups.V3, id, nil) }
+	kept := handle("gone-of-others", `{}`)
+	altered := written("altered", `{"a":1}`, "now")
+	altered.Spec = json.RawMessage(`{"a":2}`)
+	labelled := handle("labels", `{}`)
+	labelled.Labels = map[string]string{"a": "b"}
+	p := planKind(kinds[19],
+		[]*object{handle("new", `{}`), handle("same", `{"a":1}`), handle("same-of-others", `{"a":1}`), handle("changed", `{"a":{}}`),
+			handle("changed-of-earlier", `{"a":1}`), handle("altered", `{"a":1}`), handle("labels", `{}`)},
+		[]*object{written("same", `{"a":1}`, "now"), handle("same-of-others", `{"a":1,"b":2}`), written("changed", `{"a":{"b":1}}`, "now"),
+			written("changed-of-earlier", `{"a":2}`, "then"), altered, written("gone", `{}`, "now"), kept, labelled},
+		groups.V3, "now", nil)
+	names := func(objects []*object) (all []string) {
+		for _, o := range objects {
+			all = append(all, o.Name)
+		}
+		return all
+	}
+	slices.Sort(p.conflicts)
+	got := []any{names(p.create), names(p.update), names(p.remove), p.conflicts, p.equal}
+	want := []any{[]string{"new"}, []string{"changed"}, []string{"gone"}, []string{
+		"IPAMHandle altered: the target has not kept spec.a", "IPAMHandle changed-of-earlier: spec.a differs",
+		"IPAMHandle gone-of-others: it is in the target alone", "IPAMHandle labels: metadata.labels differ",
+	}, 2}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("create, update, remove, conflicts, equal (-want +got):\n%s", d)
+	}
+}

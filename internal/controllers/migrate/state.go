@@ -1,0 +1,103 @@
+package migrate
+
+import (
+	"encoding/json"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+)
+
+// migrating is the annotation on the ClusterInformation of the source, and after the move of the target: a mark, as
+// JSON.
+const migrating = "tortie.net/migrating"
+
+// mark says to which group a move goes, and which move it is.
+type mark struct {
+	To groups.Group `json:"to"`
+	ID string       `json:"id"`
+}
+
+// phase is how far a move has come.
+type phase string
+
+// The phases.
+const (
+	idle    phase = "idle"    // there was no move, or it was aborted
+	copying phase = "copying" // the source is locked
+	moved   phase = "moved"   // the target is ready
+)
+
+// state is what the ClusterInformation objects of both groups say.
+type state struct {
+	phase
+	// mark is that of the move; none in phase idle.
+	mark
+	// now is the group that the cluster uses, or used until it was locked; empty in a cluster without either.
+	now groups.Group
+	// lock is what each group's says.
+	lock map[groups.Group]groups.Lock
+}
+
+// read returns the state by the ClusterInformation of each group; nil is none.
+func read(infos map[groups.Group]*object) state {
+	s := state{phase: idle, lock: map[groups.Group]groups.Lock{}}
+	for _, in := range groups.All {
+		s.lock[in] = lockOf(infos[in])
+	}
+	s.now = groups.Choose(s.lock[groups.V1], s.lock[groups.V3])
+	for _, in := range groups.All {
+		m, to := markOf(infos[in]), in.Other()
+		if m.To != to || s.lock[in] != groups.Locked {
+			continue
+		}
+		switch {
+		case s.lock[to] == groups.Absent:
+			return state{copying, m, in, s.lock}
+		case markOf(infos[to]) == m: // also if an operator has locked it since
+			return state{moved, m, to, s.lock}
+		}
+	}
+	return s
+}
+
+// lockOf returns what a ClusterInformation says; nil is none.
+func lockOf(o *object) groups.Lock {
+	if o == nil {
+		return groups.Absent
+	}
+	info := &api.ClusterInformation{}
+	_ = json.Unmarshal(o.Spec, &info.Spec) // one that cannot be read is locked
+	return groups.LockOf(info)
+}
+
+// markOf returns the mark of a ClusterInformation; empty if it has none.
+func markOf(o *object) (m mark) {
+	if o != nil {
+		_ = json.Unmarshal([]byte(o.Annotations[migrating]), &m) // invalid JSON is none
+	}
+	return m
+}
+
+// set writes datastoreReady and the mark into a ClusterInformation; an empty mark takes it away.
+func (o *object) set(ready bool, m mark) error {
+	spec := map[string]json.RawMessage{}
+	if err := json.Unmarshal(o.Spec, &spec); err != nil {
+		return err
+	}
+	spec["datastoreReady"], _ = json.Marshal(ready)
+	var err error
+	if o.Spec, err = json.Marshal(spec); err != nil {
+		return err
+	}
+	if o.Annotations == nil {
+		o.Annotations = map[string]string{}
+	}
+	if delete(o.Annotations, migrating); m.ID != "" {
+		text, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		o.Annotations[migrating] = string(text)
+	}
+	return nil
+}
