@@ -21,11 +21,13 @@ var namesGroups = map[string]string{
 	"internal/api":                  "the type of a kind says the group that the model is called by",
 	"internal/app/config":           "the help and the error of a setting have its values",
 	"internal/cluster":              "a client for each group; definitions before the group is found",
+	"internal/controllers/migrate":  "moves the objects from one group to the other",
 	"internal/datastore/etcd":       "objects in etcd have the apiVersion of Calico's clients: there are no groups",
 	"internal/datastore/kubernetes": "asks the ClusterInformation of both, and looks for definitions of both",
 	"internal/install":              "a token is tried by a request that has an answer in either group",
+	"internal/install/definitions":  "installs definitions of one group only where the other one is not in use",
 	"internal/plugin":               "the help and the error of a key have its values; looks first where most clusters have their objects",
-	"internal/program/hook":         "installs definitions of one group only where the other one is not in use",
+	"internal/program/controllers":  "opens a datastore in each group for a move",
 }
 
 // groupText is the name of one of the groups in a text.

@@ -46,6 +46,12 @@ type mover struct {
 	began chan struct{} // closed once it is known whether objects may be written
 }
 
+// OnArrival has arrive called, until it succeeds, before any of Calico's objects is written in another group than
+// before; ctx bounds it. It is called before Run.
+func (w *Watch) OnArrival(before groups.Group, arrive func(ctx context.Context, in groups.Group) error) {
+	w.move.arrived, w.move.arrive = before, arrive
+}
+
 // run moves until ctx ends.
 func (m *mover) run(ctx context.Context) {
 	select {

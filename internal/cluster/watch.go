@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
@@ -143,12 +142,6 @@ func (w *Watch) AssignmentChanged() <-chan struct{} { return w.assignment }
 func (w *Watch) Run(ctx context.Context) error {
 	w.run(ctx, w.watchSecrets, w.watchServices, w.nodeStatuses.by.run)
 	return nil
-}
-
-// OnArrival has arrive called, until it succeeds, before any of Calico's objects is written in another group than
-// before; ctx bounds it. It is called before Run.
-func (w *Watch) OnArrival(before groups.Group, arrive func(ctx context.Context, in groups.Group) error) {
-	w.move.arrived, w.move.arrive = before, arrive
 }
 
 // Confirmed returns when Cluster and Assignment were last known to miss nothing but what was under way: all watches

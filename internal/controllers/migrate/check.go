@@ -12,7 +12,6 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-
 // calicos are the programs of Calico's that keep to the group that they have found, by kind.
 var calicos = map[api.Type][]string{
 	{Group: "apps", Version: "v1", Kind: "Deployment", Plural: "deployments", Namespaced: true}: {"calico-kube-controllers", "calico-typha"},

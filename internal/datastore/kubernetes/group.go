@@ -11,6 +11,9 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
+// In returns a Store at the same API server whose group is the given one.
+func (s *Store) In(g groups.Group) *Store { return &Store{client: s.client, group: groups.In(g)} }
+
 // Kinds returns the group in use, and the plurals, as internal/api has them, of Calico's kinds that the API server has in
 // it.
 func (s *Store) Kinds(ctx context.Context) (in groups.Group, served []string, err error) {

@@ -51,9 +51,6 @@ func New(cfg Config) (*Store, error) {
 	return &Store{client: c, group: cfg.Group}, nil
 }
 
-// In returns a Store at the same API server whose group is the given one.
-func (s *Store) In(g groups.Group) *Store { return &Store{client: s.client, group: groups.In(g)} }
-
 // Connect begins to open the connection to the API server. It may be called before the first request.
 func (s *Store) Connect() {
 	if base := s.client.base; base.Scheme == "https" {
@@ -190,12 +187,6 @@ func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 	return err
 }
 
-// UpdateStatus replaces the object's status, by its subresource, if it still is what was read, and fills in its new
-// metadata. Where the kind has no such subresource it is ErrConflict.
-func (s *Store) UpdateStatus(ctx context.Context, obj api.Resource) error {
-	return s.write(ctx, toStatus(obj), request{method: http.MethodPut, contentType: contentJSON, body: obj}, obj)
-}
-
 // PatchStatus sends a strategic merge patch to the object's status subresource, which may change annotations too, and
 // fills in its new metadata. If guarded, the patch is refused with ErrConflict unless obj is still what was read. A
 // patch with a UID is refused so if the object has another one.
@@ -212,22 +203,6 @@ func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, 
 // is ErrConflict. Obj says which object; it is not read and not filled.
 func (s *Store) PatchTested(ctx context.Context, obj api.Resource, ops []Operation) error {
 	return s.send(ctx, toStatus(obj), request{method: http.MethodPatch, contentType: contentJSONPatch, body: ops}, nil)
-}
-
-// SetStatus replaces the object's status, guarded by the revision that was read, and fills in the object's new metadata.
-// Calico's definitions have some kinds' status as a subresource or as a field, by group and release. It asks for the
-// subresource first: where there is one, a change of the object leaves the status as it is, without an error. It is
-// ErrConflict if the object has changed, ErrNotFound if it is gone.
-func (s *Store) SetStatus(ctx context.Context, obj api.Resource, status any) error {
-	r := request{method: http.MethodPatch, contentType: contentJSONPatch, body: []Operation{
-		{Op: "test", Path: "/metadata/resourceVersion", Value: obj.GetMeta().ResourceVersion},
-		{Op: "add", Path: "/status", Value: status},
-	}}
-	err := s.write(ctx, toStatus(obj), r, obj)
-	if errors.Is(err, datastore.ErrNotFound) {
-		return s.write(ctx, toObject(obj), r, obj)
-	}
-	return err
 }
 
 // MergePatch sends a JSON merge patch (RFC 7386) of the object, and replaces the object by the answer.

@@ -30,7 +30,9 @@ func newInstallation(t *testing.T, s *labtest.Server) *installation {
 	}
 	cfg, err := kubernetes.LoadKubeconfig(i.kubeconfig)
 	errtest.Must(t, err)
-	cfg.Group = groups.Found("", func(ctx context.Context, wanted groups.Group) (groups.Group, error) { return i.store.FindGroup(ctx, wanted) })
+	cfg.Group = groups.Found("", func(ctx context.Context, wanted groups.Group) (groups.Group, error) {
+		return i.store.FindGroup(ctx, wanted)
+	})
 	i.store, err = kubernetes.New(cfg)
 	errtest.Must(t, err)
 	return i
