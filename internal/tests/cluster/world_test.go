@@ -50,7 +50,7 @@ func newWorld(t *testing.T, options ...string) *world {
 	cfg.QPS, cfg.Burst = 1000, 1000 // sixty pods at once
 	client, err := kubernetes.NewForConfig(cfg)
 	errtest.Must(t, err)
-	store, err := ownstore.New(ownstore.Config{Server: cfg.Host, CAData: cfg.CAData, Token: cfg.BearerToken, Group: labtest.Current(t).Get})
+	store, err := ownstore.New(ownstore.Config{Server: cfg.Host, CAData: cfg.CAData, Token: cfg.BearerToken, Group: labtest.Current(t)})
 	errtest.Must(t, err)
 	return &world{Lab: l, client: client, store: store}
 }
