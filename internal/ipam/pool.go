@@ -81,45 +81,6 @@ func (p *Pool) judge(obj *api.IPPool, older *Pool) {
 	p.Enabled = p.Why == ""
 }
 
-// olderOverlap returns a pool that overlaps the i-th and has precedence; nil if there is none. One that is disabled or
-// being deleted counts, as it may have blocks; from one with Err, nothing is assigned. The precedence is Calico's: rank,
-// then age, then name.
-func olderOverlap(objs []api.IPPool, pools []Pool, i int) *Pool {
-	for j := range pools {
-		if i == j || pools[j].Err != nil || !pools[j].CIDR.Overlaps(pools[i].CIDR) {
-			continue
-		}
-		if cmp.Or(rank(&objs[j])-rank(&objs[i]), strings.Compare(objs[j].CreationTimestamp, objs[i].CreationTimestamp),
-			strings.Compare(objs[j].Name, objs[i].Name)) < 0 {
-			return &pools[j]
-		}
-	}
-	return nil
-}
-
-// rank is a pool's place among pools that overlap; lower ones have precedence. A pool that addresses are assigned from
-// stays in use, and one that is being deleted is waited for: its addresses are still there. Pools without the condition,
-// as where Calico's definitions have no status, are equal.
-func rank(obj *api.IPPool) int {
-	allocatable := ""
-	if obj.Status != nil {
-		for _, c := range obj.Status.Conditions {
-			if c.Type == api.Allocatable {
-				allocatable = c.Status
-			}
-		}
-	}
-	switch {
-	case allocatable == "True":
-		return 0
-	case obj.DeletionTimestamp != "":
-		return 1
-	case allocatable != "":
-		return 2
-	}
-	return 3
-}
-
 func parsePool(obj *api.IPPool) (Pool, error) {
 	s := &obj.Spec
 	cidr, err := netip.ParsePrefix(s.CIDR)
