@@ -63,11 +63,11 @@ func addCalico[T any](f *PolicyFeed, store **objectStore[T], name string, what p
 	return add(&f.feed, source[T]{name: name, doubtful: true, optional: true, pages: podPage, trim: trimCalico[T]}, *store)
 }
 
-// trimCalico keeps what of an object's metadata policies read. Calico's clients write labels into an annotation.
+// trimCalico keeps what of an object's metadata policies and the keeper of tiers read. Calico's clients write labels into an annotation.
 func trimCalico[T any](o *T) {
 	m := metaOf(o)
 	kept := bareMeta(m)
-	kept.Labels = m.Labels
+	kept.Labels, kept.DeletionTimestamp, kept.Foreign = m.Labels, m.DeletionTimestamp, m.Foreign
 	if text, ok := m.Annotations[names.AnnotationMetadata]; ok {
 		kept.Annotations = map[string]string{names.AnnotationMetadata: text}
 	}

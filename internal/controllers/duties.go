@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/cluster/duties"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -24,42 +25,55 @@ type housekeeping struct {
 	pools    poolStatus
 	set      map[string]string // the environment, for the status
 	reported string            // the settings in the object's status
-	tiers    bool              // there is a Tier default
+	tiers    groups.Group      // where the built-in Tiers are
+	group    *groups.Current
 }
 
-func newHousekeeping(deps *Deps) *housekeeping {
+func newHousekeeping(deps *Deps, client *ipam.Client) *housekeeping {
 	return &housekeeping{
-		store: deps.Store, set: deps.Config.Set, defaults: defaultPools{store: deps.Store, want: deps.Config.Pools},
-		pools: poolStatus{store: deps.Store, warn: deps.Events.Warn, tried: map[string]string{}, told: map[string]string{}},
+		store: deps.Store, group: deps.Group, set: deps.Config.Set, defaults: defaultPools{store: deps.Store, want: deps.Config.Pools},
+		pools: poolStatus{store: deps.Store, warn: deps.Events.Warn, tried: map[string]string{}, told: map[string]string{},
+			owner: poolOwner{deps.Store, client}},
 	}
 }
 
 // sync writes what differs.
 func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.KubeControllersConfiguration,
 	s Settings, now time.Time) error {
+	in := h.group.Known()
 	return errors.Join(
 		h.defaults.sync(ctx, v),
 		h.configuration(ctx, obj, s),
-		h.pools.sync(ctx, v.Pools, now),
-		h.defaultTier(ctx),
+		h.pools.sync(ctx, v, in == groups.V3, now),
+		h.builtInTiers(ctx, in),
 		duties.LabelAffinities(ctx, h.store, v.Affinities),
 	)
 }
 
-// defaultTier creates the Tier default if there is none, once: without it calicoctl creates no policy in that tier.
-// Other tiers that Calico creates differ by its release, and no policy needs them: ClusterNetworkPolicies have theirs
-// without an object.
-func (h *housekeeping) defaultTier(ctx context.Context) error {
-	if h.tiers {
+// builtInTiers creates the Tiers that Calico has in each cluster of a group, once: in crd.projectcalico.org/v1 default,
+// without which calicoctl creates no policy in that tier; in projectcalico.org/v3, whose API server knows no other way to
+// have them, those of ClusterNetworkPolicies too. No policy needs them: it has its tier without an object. One that is
+// there stays as it is.
+func (h *housekeeping) builtInTiers(ctx context.Context, in groups.Group) error {
+	if h.tiers == in {
 		return nil
 	}
-	order := policy.TierDefault.Order
-	tier := &api.CalicoTier{Meta: api.Meta{Name: names.TierDefault}, Spec: api.CalicoTierSpec{Order: &order, DefaultAction: api.CalicoDeny}}
-	err := h.store.Create(ctx, tier)
-	if err != nil && !datastore.Contended(err) && !errors.Is(err, datastore.ErrNotFound) { // the definition may be missing
-		return fmt.Errorf("create Tier %s: %w", tier.Name, err)
+	all := []policy.Tier{policy.TierDefault}
+	if in == groups.V3 {
+		all = append(all, policy.TierAdmin, policy.TierBaseline)
 	}
-	h.tiers = true
+	for _, t := range all {
+		action := api.CalicoDeny
+		if t.End == policy.Pass {
+			action = api.CalicoPass
+		}
+		tier := &api.CalicoTier{Meta: api.Meta{Name: t.Name}, Spec: api.CalicoTierSpec{Order: &t.Order, DefaultAction: action}}
+		err := h.store.Create(ctx, tier)
+		if err != nil && !datastore.Contended(err) && !errors.Is(err, datastore.ErrNotFound) { // the definition may be missing
+			return fmt.Errorf("create Tier %s: %w", tier.Name, err)
+		}
+	}
+	h.tiers = in
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/app/serving"
@@ -43,6 +44,8 @@ const (
 type Deps struct {
 	Config config.Controllers
 	Log    *slog.Logger
+	// Group is the API group that Calico's objects are in; nil is groups.V1.
+	Group *groups.Current
 	// Store is the Kubernetes API. Etcd has the addresses if they are there, else it is nil.
 	Store *kubernetes.Store
 	Etcd  Etcd
@@ -95,7 +98,7 @@ func New(deps Deps) *Controllers {
 	addresses := cluster
 	c := &Controllers{
 		deps: deps, elector: NewElector(deps.Store, deps.Config.Namespace, LeaseName, deps.Identity, deps.Log),
-		keeper: newHousekeeping(&deps), began: make(chan struct{}, 1), board: &board{metrics: newMetrics()},
+		began: make(chan struct{}, 1), board: &board{metrics: newMetrics()},
 	}
 	if deps.Etcd != nil {
 		addresses = &limited{deps.Etcd, limiter}
@@ -106,6 +109,7 @@ func New(deps Deps) *Controllers {
 		c.hosts.feed = deps.PolicyFeed
 	}
 	c.sweeper = gc.Sweeper{IPAM: addresses, Cluster: cluster, Client: ipam.NewClient(addresses, time.Now), Log: deps.Log}
+	c.keeper = newHousekeeping(&deps, c.sweeper.Client)
 	c.board.status = Status{Identity: deps.Identity, Started: time.Now()}
 	return c
 }

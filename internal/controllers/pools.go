@@ -10,6 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
 // condition is the condition Allocatable that a pool should have.
@@ -20,30 +21,27 @@ func condition(pool *ipam.Pool) api.Condition {
 	return api.Condition{Type: api.Allocatable, Status: "False", Reason: pool.Reason, Message: pool.Why}
 }
 
-// withCondition returns a pool's status with a condition besides those that others have written; false if it is
+// withCondition returns an object's conditions with one besides those that others have written; false if they are
 // unchanged.
-func withCondition(had *api.IPPoolStatus, want api.Condition, now time.Time) (*api.IPPoolStatus, bool) {
-	next := &api.IPPoolStatus{}
+func withCondition(had []api.Condition, want api.Condition, now time.Time) (next []api.Condition, differs bool) {
 	want.LastTransitionTime = now.UTC().Format(time.RFC3339)
-	if had != nil {
-		for _, c := range had.Conditions {
-			switch {
-			case c.Type != want.Type:
-				next.Conditions = append(next.Conditions, c)
-			case c.Status == want.Status && c.Reason == want.Reason && c.Message == want.Message:
-				return had, false
-			case c.Status == want.Status:
-				want.LastTransitionTime = c.LastTransitionTime
-			}
+	for _, c := range had {
+		switch {
+		case c.Type != want.Type:
+			next = append(next, c)
+		case c.Status == want.Status && c.Reason == want.Reason && c.Message == want.Message:
+			return had, false
+		case c.Status == want.Status:
+			want.LastTransitionTime = c.LastTransitionTime
 		}
 	}
-	next.Conditions = append(next.Conditions, want)
-	return next, true
+	return append(next, want), true
 }
 
 // poolStatus writes conditions of pools.
 type poolStatus struct {
 	store *kubernetes.Store
+	owner poolOwner
 	warn  func(about api.ObjectReference, reason, text string)
 	tried map[string]string // by UID: the revision for which the API server did not take the status
 	told  map[string]string // by UID: what the last Event says
@@ -67,25 +65,41 @@ func (s *poolStatus) tell(obj *api.IPPool, pool *ipam.Pool) {
 	s.warn(reference(obj, &obj.Meta), reason, pool.Why+"; nothing is assigned from the pool")
 }
 
-// sync writes the conditions that have changed. A conflict leads to a new revision, which is looked at again; a
-// definition of Calico's without a status ignores the write, so each revision is tried once.
-func (s *poolStatus) sync(ctx context.Context, pools []api.IPPool, now time.Time) error {
-	var failed error
-	for i, parsed := range ipam.ParsePools(pools) {
-		pool := pools[i]
+// sync writes the conditions that have changed, and keeps finalizers where there are any. Of a datastore that is not
+// ready blocks are not known.
+func (s *poolStatus) sync(ctx context.Context, v *inventory.View, finalizers bool, now time.Time) error {
+	var failed []error
+	for i, parsed := range ipam.ParsePools(v.Pools) {
+		pool := v.Pools[i]
 		s.tell(&pool, &parsed)
-		status, differs := withCondition(pool.Status, condition(&parsed), now)
-		if !differs || s.tried[pool.UID] == pool.ResourceVersion {
-			continue
-		}
-		revision := pool.ResourceVersion
-		pool.Status = status
-		switch err := s.store.UpdateStatus(ctx, &pool); {
-		case datastore.Contended(err):
-			s.tried[pool.UID] = revision
-		case err != nil:
-			failed = errors.Join(failed, fmt.Errorf("status of IPPool %s: %w", pool.Name, err))
+		failed = append(failed, s.write(ctx, &pool, &parsed, now))
+		if finalizers && v.Ready {
+			failed = append(failed, s.owner.sync(ctx, &pool, parsed.Reason, v))
 		}
 	}
-	return failed
+	return errors.Join(failed...)
+}
+
+// write writes a pool's condition. A conflict leads to a new revision, which is looked at again; a definition of Calico's
+// without a status ignores the write, so each revision is tried once.
+func (s *poolStatus) write(ctx context.Context, pool *api.IPPool, parsed *ipam.Pool, now time.Time) error {
+	var had []api.Condition
+	if pool.Status != nil {
+		had = pool.Status.Conditions
+	}
+	next, differs := withCondition(had, condition(parsed), now)
+	revision := pool.ResourceVersion
+	if !differs || s.tried[pool.UID] == revision {
+		return nil
+	}
+	pool.Status = &api.IPPoolStatus{Conditions: next}
+	err := s.store.UpdateStatus(ctx, pool)
+	if datastore.Contended(err) {
+		s.tried[pool.UID] = revision
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("status of IPPool %s: %w", pool.Name, err)
+	}
+	return nil
 }

@@ -113,15 +113,15 @@ func TestPoolConditions(t *testing.T) {
 	}
 	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	other := api.Condition{Type: "Other", Status: "True"}
-	first, differs := withCondition(&api.IPPoolStatus{Conditions: []api.Condition{other}}, conditions["old"], now)
-	if !differs || len(first.Conditions) != 2 || first.Conditions[0] != other || first.Conditions[1].LastTransitionTime == "" {
+	first, differs := withCondition([]api.Condition{other}, conditions["old"], now)
+	if !differs || len(first) != 2 || first[0] != other || first[1].LastTransitionTime == "" {
 		t.Errorf("%+v", first)
 	}
 	if _, differs := withCondition(first, conditions["old"], now.Add(time.Hour)); differs {
 		t.Error("what is so already is written again")
 	}
 	next, differs := withCondition(first, conditions["off"], now.Add(time.Hour))
-	if !differs || next.Conditions[1].LastTransitionTime == first.Conditions[1].LastTransitionTime {
+	if !differs || next[1].LastTransitionTime == first[1].LastTransitionTime {
 		t.Errorf("%+v", next)
 	}
 }

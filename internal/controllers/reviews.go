@@ -42,23 +42,25 @@ type edition struct {
 // reviewPolicies reviews new and changed policies while this process leads, until ctx ends.
 func (c *Controllers) reviewPolicies(ctx context.Context) {
 	r := newReviews(c)
+	tiers := tierOwner{Controllers: c}
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-c.deps.PolicyFeed.Changed():
 		case <-time.After(policyRetry):
 		}
-		r.look(ctx, time.Now())
+		r.look(ctx, &tiers, time.Now())
 		time.Sleep(reviewPause)
 	}
 }
 
 // look reviews what is due, or asks for the pods that this takes and leaves what depends on them to the next look.
-func (r *reviews) look(ctx context.Context, now time.Time) {
+func (r *reviews) look(ctx context.Context, tiers *tierOwner, now time.Time) {
 	view := r.deps.PolicyFeed.Take()
 	if !view.Listed || !r.elector.Leading() {
 		return
 	}
+	tiers.sync(ctx, &view, now)
 	all := editions(&view)
 	for _, v := range r.due(all, now, 0, r.told) {
 		r.told[v.id] = r.report(ctx, &v, faults(v.decode()))

@@ -81,20 +81,6 @@ func (p *Pool) judge(obj *api.IPPool, older *Pool) {
 	p.Enabled = p.Why == ""
 }
 
-// olderOverlap returns a pool that overlaps the i-th and is older; nil if there is none. One that is disabled or being
-// deleted counts, as it may have blocks; from one with Err, nothing is assigned.
-func olderOverlap(objs []api.IPPool, pools []Pool, i int) *Pool {
-	for j := range pools {
-		if i == j || pools[j].Err != nil || !pools[j].CIDR.Overlaps(pools[i].CIDR) {
-			continue
-		}
-		if cmp.Or(strings.Compare(objs[j].CreationTimestamp, objs[i].CreationTimestamp), strings.Compare(objs[j].Name, objs[i].Name)) < 0 {
-			return &pools[j]
-		}
-	}
-	return nil
-}
-
 func parsePool(obj *api.IPPool) (Pool, error) {
 	s := &obj.Spec
 	cidr, err := netip.ParsePrefix(s.CIDR)

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,7 +101,21 @@ func TestParsePoolsJudges(t *testing.T) {
 		pool("enabled-again", "10.4.0.0/24", "2026-01-01", marked(api.PoolDisabled)),
 		pool("corrected", "10.5.0.0/24", "2026-01-01", marked(api.PoolInvalid)),
 	}
+	said := func(status string) func(*api.IPPool) {
+		return func(p *api.IPPool) {
+			p.Status = &api.IPPoolStatus{Conditions: []api.Condition{{Type: "Other", Status: "True"}, {Type: api.Allocatable, Status: status}}}
+		}
+	}
+	deleted := func(p *api.IPPool) { p.DeletionTimestamp = "2026-03-01" }
+	// Of each range the pool has precedence that is the youngest.
+	objs = append(objs,
+		pool("in-use", "10.6.0.0/24", "2026-02-01", said("True")), pool("leaves-then", "10.6.0.0/16", "2026-01-01", deleted),
+		pool("leaves", "10.7.0.0/24", "2026-02-01", deleted, said("False")), pool("refused", "10.7.0.0/16", "2026-01-01", said("False")),
+		pool("refused-first", "10.8.0.0/24", "2026-02-01", marked(api.PoolDisabled)), pool("new", "10.8.0.0/16", "2026-01-01"),
+	)
 	want := map[string]string{
+		"in-use": "OK true", "leaves-then": "Terminating false", "leaves": "Terminating false", "refused": "CIDROverlap false",
+		"refused-first": "OK true", "new": "CIDROverlap false",
 		"young": "CIDROverlap false", "old": "OK true", "beside-invalid": "OK true", "misaligned": "Invalid false", "off": "PoolDisabled false",
 		"off-and-invalid": "PoolDisabled false",
 		"over-off":        "CIDROverlap false", "b": "CIDROverlap false", "a": "OK true", "marked": "OK false",
@@ -110,6 +126,64 @@ func TestParsePoolsJudges(t *testing.T) {
 			t.Errorf("%s is %s (%q), want %s", p.Name, got, p.Why, want[p.Name])
 		}
 	}
+}
+
+// TestOverlapsAreNeverBothInUse: whatever is created, disabled and deleted, in whichever order conditions are written, no
+// two pools that overlap are in use, one that is in use stays so, and conditions come to rest.
+func TestOverlapsAreNeverBothInUse(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 33))
+		var objs []api.IPPool
+		for step := range 60 {
+			switch i := r.IntN(len(objs) + 1); {
+			case i == len(objs) || r.IntN(3) == 0:
+				at := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(r.IntN(4)) << 2, 0}), 20+r.IntN(4)).Masked()
+				objs = append(objs, *poolObject(fmt.Sprint("pool-", step), at.String(), func(p *api.IPPool) {
+					p.CreationTimestamp, p.Spec.Disabled = fmt.Sprintf("2026-01-%02d", 1+r.IntN(9)), r.IntN(4) == 0
+				}))
+			case r.IntN(2) == 0:
+				objs[i].Spec.Disabled = !objs[i].Spec.Disabled
+			case objs[i].DeletionTimestamp == "":
+				objs[i].DeletionTimestamp = "2026-02-01"
+			default:
+				objs = slices.Delete(objs, i, i+1)
+			}
+			written := judgeOverlaps(t, objs, r.IntN(2) == 0)
+			for rounds := 0; written && r.IntN(3) > 0; rounds++ {
+				if written = judgeOverlaps(t, objs, false); rounds > len(objs) {
+					t.Fatalf("seed %d: conditions of %d pools do not come to rest", seed, len(objs))
+				}
+			}
+		}
+	}
+}
+
+// judgeOverlaps writes the conditions of pools, some if half, and reports whether any has changed.
+func judgeOverlaps(t *testing.T, objs []api.IPPool, half bool) (written bool) {
+	t.Helper()
+	inUse := func(p *api.IPPool) bool { return p.Status != nil && p.Status.Conditions[0].Status == "True" }
+	pools := ParsePools(objs)
+	for i := range pools {
+		for j := range i {
+			if pools[i].Reason == api.PoolOK && pools[j].Reason == api.PoolOK && pools[i].CIDR.Overlaps(pools[j].CIDR) {
+				t.Fatalf("%+v and %+v are both in use", objs[i], objs[j])
+			}
+		}
+		if o := &objs[i]; inUse(o) && pools[i].Reason == api.PoolOverlap {
+			t.Fatalf("%+v was in use: %s", o, pools[i].Why)
+		}
+	}
+	for i, p := range pools {
+		status := map[bool]string{true: "True", false: "False"}[p.Reason == api.PoolOK]
+		if o := &objs[i]; o.Status == nil || o.Status.Conditions[0].Status != status || o.Status.Conditions[0].Reason != p.Reason {
+			if half && i%2 == 0 {
+				continue
+			}
+			o.Status = &api.IPPoolStatus{Conditions: []api.Condition{{Type: api.Allocatable, Status: status, Reason: p.Reason}}}
+			written = true
+		}
+	}
+	return written
 }
 
 // TestRefusedPoolIsNamed: a pool that is asked for, and there, is never said not to exist.

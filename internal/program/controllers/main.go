@@ -142,7 +142,7 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 		return controllers.Deps{}, err
 	}
 	server := cluster.Finding(rest, cfg.APIGroup)
-	deps := controllers.Deps{Config: cfg, Log: log, Identity: identity}
+	deps := controllers.Deps{Config: cfg, Log: log, Identity: identity, Group: server.Group}
 	if deps.Store, err = cluster.OpenStore(server); err != nil {
 		return controllers.Deps{}, err
 	}

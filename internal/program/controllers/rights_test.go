@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -37,7 +38,13 @@ var rights = record{granted: map[string]bool{}, asked: map[string]bool{}}
 // the test.
 func audited(t *testing.T) *labtest.Server {
 	t.Helper()
-	server := labtest.NewAuditedServer(t)
+	return auditedOf(t, labtest.Group(t))
+}
+
+// auditedOf is audited for a server with the definitions of a group.
+func auditedOf(t *testing.T, in groups.Group) *labtest.Server {
+	t.Helper()
+	server := labtest.NewAuditedServerOf(t, in)
 	granted := labtest.Rules(t)
 	t.Cleanup(func() { rights.add(t, granted, server.AuditedRequests(t)) })
 	return server

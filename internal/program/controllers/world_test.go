@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/controllers"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -68,11 +69,17 @@ type world struct {
 // newWorld makes the cluster's objects on a server of the test's own.
 func newWorld(t testing.TB, server *labtest.Server) *world {
 	t.Helper()
+	return newWorldOf(t, server, labtest.Current(t))
+}
+
+// newWorldOf is newWorld on a server with the definitions of a group.
+func newWorldOf(t testing.TB, server *labtest.Server, in *groups.Current) *world {
+	t.Helper()
 	admin, err := cluster.Connect(server.Kubeconfig(), "test")
 	errtest.Must(t, err)
 	admin.QPS, admin.Burst = 1000, 1000
 	w := &world{t: t, admin: admin, core: clientset.NewForConfigOrDie(admin)}
-	if w.store, err = cluster.OpenStore(cluster.Server{Config: admin, Group: labtest.Current(t)}); err != nil {
+	if w.store, err = cluster.OpenStore(cluster.Server{Config: admin, Group: in}); err != nil {
 		t.Fatal(err)
 	}
 	w.ipam = ipam.NewClient(w.store, time.Now)

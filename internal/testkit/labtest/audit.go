@@ -7,13 +7,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // NewAuditedServer is NewServer with an audit log of the chart's accounts.
 func NewAuditedServer(t testing.TB) *Server {
 	t.Helper()
-	return define(t, newServer(t, "-audit", "system:serviceaccounts:"+chartNamespace))
+	return NewAuditedServerOf(t, Group(t))
+}
+
+// NewAuditedServerOf is NewServerOf with an audit log of the chart's accounts.
+func NewAuditedServerOf(t testing.TB, g groups.Group) *Server {
+	t.Helper()
+	s := newServer(t, "-audit", "system:serviceaccounts:"+chartNamespace)
+	s.Define(t, g)
+	return s
 }
 
 // AuditedRequest is a request of one of the chart's accounts.
