@@ -21,6 +21,7 @@ var namesGroups = map[string]string{
 	"internal/api":                  "the type of a kind says the group that the model is called by",
 	"internal/app/config":           "the help and the error of a setting have its values",
 	"internal/cluster":              "a client for each group; definitions before the group is found",
+	"internal/controllers":          "pools and tiers have a controller in projectcalico.org/v3 only",
 	"internal/controllers/migrate":  "moves the objects from one group to the other",
 	"internal/datastore/etcd":       "objects in etcd have the apiVersion of Calico's clients: there are no groups",
 	"internal/datastore/kubernetes": "asks the ClusterInformation of both, and looks for definitions of both",

@@ -38,7 +38,8 @@ func TestAgentMoves(t *testing.T) {
 	assign := func(in *ipam.Client, node, pod string, a string) {
 		t.Helper()
 		owner := ipam.Owner{Handle: "k8s-pod-network." + pod, Attrs: map[string]string{"pod": pod, "namespace": "default", "node": node}}
-		_, err := in.Assign(t.Context(), ipam.Request{Owner: owner, Host: node, Use: api.UseWorkload, Addresses: []netip.Addr{netip.MustParseAddr(a)}})
+		_, err := in.Assign(t.Context(),
+			ipam.Request{Owner: owner, Host: node, Use: api.UseWorkload, Addresses: []netip.Addr{netip.MustParseAddr(a)}})
 		errtest.Must(t, err)
 	}
 	in1, in3 := ipam.NewClient(v1, time.Now), ipam.NewClient(v3, time.Now)
@@ -68,7 +69,8 @@ func TestAgentMoves(t *testing.T) {
 	}
 	ready(groups.V1, false)
 	r.tells(t, "that nothing is to be written", func(f *facts.Facts) bool { return f.Group == groups.V1 && !f.DatastoreReady && !f.Moving })
-	labstore.Make(t, v3, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true, NodeSelector: "all()"}})
+	pool := api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true, NodeSelector: "all()"}
+	labstore.Make(t, v3, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: pool})
 	assign(in3, rigNode, "before", "10.90.1.5")
 	assign(in3, rigOther, "elsewhere", "10.90.2.1")
 	assign(in1, rigNode, "late", "10.90.1.6")

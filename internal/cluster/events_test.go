@@ -30,7 +30,8 @@ func TestEventsOnARealServer(t *testing.T) {
 	aNode := api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "events-node", UID: "1c7a2b1e-0000-4000-8000-000000000000"}
 	secret := api.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: "kube-system", Name: "bgp-password"}
 	for _, try := range []int{1, 2} { // the second agent goes on with the events of the first
-		r := events.New(store, events.Source{Component: "tortie-node", Host: "events-node"}, labtest.Current(t), slog.New(slog.NewTextHandler(t.Output(), nil)))
+		log := slog.New(slog.NewTextHandler(t.Output(), nil))
+		r := events.New(store, events.Source{Component: "tortie-node", Host: "events-node"}, labtest.Current(t), log)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(ctx) }()

@@ -166,7 +166,8 @@ func (m *move) removeDefinitions(t *testing.T, of groups.Group) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(m.cfg)
 	errtest.Must(t, err)
-	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	kind := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	definitions := client.Resource(kind)
 	served, err := m.store.Served(t.Context(), string(of))
 	errtest.Must(t, err)
 	for _, plural := range served {

@@ -74,7 +74,9 @@ func (s *streams) allOpen() bool {
 // follow passes a watch's events on and listens in; prepare may drop fields that are not used. A watch that begins with
 // the list of what there is (WatchList) counts once the bookmark at the list's end has come. In is the group of Calico's
 // objects that was asked for; empty of other kinds.
-func (s *streams) follow(kind string, in groups.Group, w watch.Interface, beginsWithList bool, prepare func(runtime.Object)) watch.Interface {
+func (s *streams) follow(kind string, in groups.Group, w watch.Interface, beginsWithList bool,
+	prepare func(runtime.Object),
+) watch.Interface {
 	f := &stream{Interface: w, of: s, kind: kind, in: in, prepare: prepare, events: make(chan watch.Event), stopped: make(chan struct{})}
 	if !beginsWithList {
 		f.delivers()

@@ -69,15 +69,16 @@ func TestPoolIsKeptWhileItHasBlocks(t *testing.T) {
 		keeps  bool
 		idle   int
 	}{
-		"in use":                       {is, "", api.PoolOK, nil, true, 0},
-		"disabled":                     {is, "", api.PoolDisabled, []inventory.Block{in("10.0.0.0/26", used)}, false, 0},
-		"overlaps":                     {foreign(false, poolFinalizer), "", api.PoolOverlap, []inventory.Block{in("10.0.0.0/26")}, false, 0},
-		"deleted without":              {foreign(true, "other"), "", api.PoolTerminating, []inventory.Block{in("10.0.0.0/26")}, false, 0},
-		"deleted, no block":            {was, "", api.PoolTerminating, nil, false, 0},
-		"deleted, others' blocks":      {was, "", api.PoolTerminating, []inventory.Block{in("10.1.0.0/26"), in("fd00::/122", used)}, false, 0},
-		"deleted, idle":                {was, "", api.PoolTerminating, []inventory.Block{in("10.0.0.0/26"), in("10.0.255.192/26")}, true, 2},
-		"deleted, cooling":             {was, "", api.PoolTerminating, []inventory.Block{in("10.0.0.0/26", cooling)}, true, 1},
-		"deleted, used":                {was, "", api.PoolTerminating, []inventory.Block{in("10.0.0.0/26", cooling, used), in("10.0.1.0/26")}, true, 1},
+		"in use":                  {is, "", api.PoolOK, nil, true, 0},
+		"disabled":                {is, "", api.PoolDisabled, []inventory.Block{in("10.0.0.0/26", used)}, false, 0},
+		"overlaps":                {foreign(false, poolFinalizer), "", api.PoolOverlap, []inventory.Block{in("10.0.0.0/26")}, false, 0},
+		"deleted without":         {foreign(true, "other"), "", api.PoolTerminating, []inventory.Block{in("10.0.0.0/26")}, false, 0},
+		"deleted, no block":       {was, "", api.PoolTerminating, nil, false, 0},
+		"deleted, others' blocks": {was, "", api.PoolTerminating, []inventory.Block{in("10.1.0.0/26"), in("fd00::/122", used)}, false, 0},
+		"deleted, idle":           {was, "", api.PoolTerminating, []inventory.Block{in("10.0.0.0/26"), in("10.0.255.192/26")}, true, 2},
+		"deleted, cooling":        {was, "", api.PoolTerminating, []inventory.Block{in("10.0.0.0/26", cooling)}, true, 1},
+		"deleted, used": {was, "", api.PoolTerminating,
+			[]inventory.Block{in("10.0.0.0/26", cooling, used), in("10.0.1.0/26")}, true, 1},
 		"deleted, damaged":             {was, "", api.PoolTerminating, []inventory.Block{in("10.0.0.0/26", damaged)}, true, 0},
 		"deleted, range not known":     {was, "", api.PoolTerminating, []inventory.Block{in("10.9.0.0/26", damaged, nameless)}, true, 0},
 		"deleted, larger block":        {was, "10.0.0.0/28", api.PoolTerminating, []inventory.Block{in("10.0.0.0/26", used)}, true, 0},
@@ -106,8 +107,10 @@ func TestTierIsKeptWhilePoliciesNameIt(t *testing.T) {
 		return got
 	}
 	waits := tierSteps([]*api.CalicoTier{{Meta: foreign(true, tierFinalizer)}}, policiesOf{"a": 2}, now)[0].status
-	difftest.Want(t, "condition", []api.Condition{{Type: "Ready", Status: "False", Reason: "Terminating", LastTransitionTime: "2026-11-30T00:00:00Z",
-		Message: "policies in the tier: 2; the tier is deleted when they are deleted or in another tier"}}, waits.Conditions)
+	difftest.Want(t, "condition", []api.Condition{{
+		Type: "Ready", Status: "False", Reason: "Terminating", LastTransitionTime: "2026-11-30T00:00:00Z",
+		Message: "policies in the tier: 2; the tier is deleted when they are deleted or in another tier",
+	}}, waits.Conditions)
 	for name, c := range map[string]struct{ got, want string }{
 		"new":                  {steps(foreign(false, "x"), nil, 0), "[x " + tierFinalizer + "]"},
 		"kept":                 {steps(foreign(false, tierFinalizer), nil, 7), ""},

@@ -29,7 +29,7 @@ func withCondition(had []api.Condition, want api.Condition, now time.Time) (next
 		switch {
 		case c.Type != want.Type:
 			next = append(next, c)
-		case c.Status == want.Status && c.Reason == want.Reason && (c.Message == want.Message || c.Status == "True"): // Calico's words for it stay
+		case c.Status == want.Status && c.Reason == want.Reason && (c.Message == want.Message || c.Status == "True"): // whatever its words
 			return had, false
 		case c.Status == want.Status:
 			want.LastTransitionTime = c.LastTransitionTime

@@ -70,7 +70,9 @@ func (c *Client) claimAs(ctx context.Context, host string, a netip.Addr, before 
 
 // assigned returns which of some addresses are in a pool and in no damaged block, and under which attributes those of
 // them are assigned that are.
-func (c *Client) assigned(ctx context.Context, addrs []netip.Addr) (pooled []netip.Addr, at map[netip.Addr]api.AllocationAttribute, err error) {
+func (c *Client) assigned(ctx context.Context, addrs []netip.Addr) (
+	pooled []netip.Addr, at map[netip.Addr]api.AllocationAttribute, err error,
+) {
 	var pools api.IPPoolList
 	if err := c.store.List(ctx, &pools, datastore.ListOptions{Stale: true}); err != nil {
 		return nil, nil, err

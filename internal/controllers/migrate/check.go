@@ -35,11 +35,11 @@ func (m *Mover) check(ctx context.Context, s state, to groups.Group) error {
 		return fmt.Errorf("ClusterInformation default of %s does not have datastoreReady: true: unlock it first", from)
 	}
 	if s.lock[to] == groups.Ready {
-		return fmt.Errorf("both groups have datastoreReady: true: set that of ClusterInformation default of %s, which is not in use, to false", to)
+		return fmt.Errorf("both groups have datastoreReady: true: set that of ClusterInformation default of %s to false, as it is not in use", to)
 	}
 	for _, in := range groups.All {
 		if has, err := m.Stores[in].Defined(ctx, in); err != nil || has == "" {
-			return errors.Join(err, fmt.Errorf("the API server has no definitions of %s: kubectl apply --server-side -f %s/", in, in.DefinitionsDir()))
+			return errors.Join(err, fmt.Errorf("there are no definitions of %s: kubectl apply --server-side -f %s/", in, in.DefinitionsDir()))
 		}
 	}
 	return errors.Join(m.checkKinds(ctx, from), m.checkTiers(ctx, from), m.checkCalico(ctx))
@@ -57,7 +57,8 @@ func (m *Mover) checkKinds(ctx context.Context, from groups.Group) error {
 	}
 	for _, of := range kinds {
 		if slices.Contains(source, of.Plural) && !slices.Contains(target, of.Plural) {
-			return fmt.Errorf("%s has no definition of %s: kubectl apply --server-side -f %s/", from.Other(), of.Plural, from.Other().DefinitionsDir())
+			to := from.Other()
+			return fmt.Errorf("%s has no definition of %s: kubectl apply --server-side -f %s/", to, of.Plural, to.DefinitionsDir())
 		}
 	}
 	return nil

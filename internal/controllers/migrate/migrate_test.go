@@ -369,7 +369,8 @@ func late(t *testing.T, m *Mover, v1 *kubernetes.Store) {
 	less := &api.IPAMHandle{Spec: api.IPAMHandleSpec{HandleID: "lb-AbCdEfG"}, Meta: api.Meta{Name: "lb-abcdefg"}}
 	errtest.Must(t, errors.Join(v1.Get(t.Context(), gone), v1.Get(t.Context(), less)))
 	less.Spec.Block = map[string]int{}
-	fresh := &api.IPAMHandle{Meta: api.Meta{Name: "fresh"}, Spec: api.IPAMHandleSpec{HandleID: "fresh", Block: map[string]int{"192.168.154.0/30": 1}}}
+	spec := api.IPAMHandleSpec{HandleID: "fresh", Block: map[string]int{"192.168.154.0/30": 1}}
+	fresh := &api.IPAMHandle{Meta: api.Meta{Name: "fresh"}, Spec: spec}
 	errtest.Must(t, errors.Join(v1.Delete(t.Context(), gone), v1.Update(t.Context(), less), v1.Create(t.Context(), fresh)))
 	if n, err := m.pass(t.Context(), by); n != 3 || err != nil {
 		t.Errorf("after three late changes: %d writes (%v)", n, err)

@@ -31,7 +31,7 @@ const (
 // passPace is the pause between two of them.
 var passPace = wait.Backoff{First: 200 * time.Millisecond, Most: 5 * time.Second}
 
-// ErrConflict: the target has objects that the move may not change.
+// ErrConflict means that the target has objects that the move may not change.
 var ErrConflict = errors.New("conflicts")
 
 // Mover moves objects. Its methods are not safe for concurrent use: see Alone.
@@ -72,7 +72,7 @@ func (m *Mover) setInfo(ctx context.Context, in groups.Group, ready bool, before
 		_, infos, err := m.read(ctx)
 		o := infos[in]
 		if err == nil && (o == nil || markOf(o) != before) {
-			err = fmt.Errorf("ClusterInformation default of %s: annotation %s is not %q any more: another program has changed it", in, migrating, before.ID)
+			err = fmt.Errorf("ClusterInformation default of %s: another program has changed annotation %s from %q", in, migrating, before.ID)
 		}
 		if err == nil {
 			err = o.set(ready, after)
@@ -261,7 +261,8 @@ func (m *Mover) pass(ctx context.Context, by mark) (int, error) {
 			return due(plans), fmt.Errorf("copy %s: %w", p.of.Plural, err)
 		}
 		if p.due() > 0 {
-			m.Say("%d of %d kinds: %s: %d created, %d updated, %d removed", i+1, len(plans), p.of.Plural, len(p.create), len(p.update), len(p.remove))
+			m.Say("%d of %d kinds: %s: %d created, %d updated, %d removed",
+				i+1, len(plans), p.of.Plural, len(p.create), len(p.update), len(p.remove))
 		}
 	}
 	return due(plans), nil

@@ -29,8 +29,8 @@ func OnlyIn(t testing.TB, in groups.Group, why string) {
 }
 
 // InGroupText returns a text, such as an object, the path of a request or a command of kubectl, with the group of the
-// servers of tests in the place of crd.projectcalico.org/v1 and of PLURAL.crd.projectcalico.org. It is for kinds that are the same in both groups but for that: for
-// IPAMConfig and BlockAffinity use InGroup and KindOf.
+// servers of tests in the place of crd.projectcalico.org/v1 and of PLURAL.crd.projectcalico.org. It is for kinds that are
+// the same in both groups but for that: for IPAMConfig and BlockAffinity use InGroup and KindOf.
 func InGroupText(t testing.TB, text string) string {
 	t.Helper()
 	return textIn(Group(t), text)
