@@ -81,7 +81,7 @@ func (b *bench) pairs() error {
 
 // inGroup returns the configuration of Tortie's plugin for a group.
 func inGroup(in groups.Group) func(*cluster, *node, slot) ([]byte, error) {
-	return func(c *cluster, n *node, s slot) ([]byte, error) {
+	return func(_ *cluster, n *node, _ slot) ([]byte, error) {
 		conf := ownConfig(n)
 		conf["calico_api_group"] = string(in)
 		return json.Marshal(conf)

@@ -54,7 +54,9 @@ func references() []subject {
 
 // own returns Tortie's plugins.
 func own() []subject {
-	plugin := subject{name: nameCalico, program: "calico", del: true, assigns: true, asksAPI: true, facts: true, conf: ownConf, group: groups.V1}
+	plugin := subject{
+		name: nameCalico, program: "calico", del: true, assigns: true, asksAPI: true, facts: true, conf: ownConf, group: groups.V1,
+	}
 	without := plugin
 	without.name, without.facts = nameNoFacts, false
 	return []subject{plugin, without}
