@@ -58,11 +58,11 @@ func (a *Agent) addressesInUse() (all []netip.Addr, err error) {
 		all = append(all, p.Addr)
 	}
 	self := a.Watch.Assignment().Node
-	for _, end := range a.tunnels.ends {
+	for k := range a.tunnels.ends { // their addresses are the loop's: only what they are noted under is read
 		if self == nil {
 			break
 		}
-		if addr, err := netip.ParseAddr(self.Annotations[end.annotation]); err == nil {
+		if addr, err := netip.ParseAddr(self.Annotations[a.tunnels.ends[k].annotation]); err == nil {
 			all = append(all, addr)
 		}
 	}
