@@ -199,6 +199,7 @@ func NewAgent(d Deps) *Agent {
 // Run works until ctx ends. It then leaves routes, addresses and, by graceful restart, the paths at peers as they are,
 // so that traffic goes on until the next agent starts.
 func (a *Agent) Run(ctx context.Context) error {
+	a.sweepFiles()
 	sessions := sessionLog{filepath.Join(a.Config.StateDir, endsFile), a.Speaker.Ends(), a.Log}
 	sessions.recall()
 	a.NFT.Repaired, a.Kernel.Replaced = a.repairs.tables, a.replaced

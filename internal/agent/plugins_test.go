@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"net/http/httptest"
 	"net/netip"
@@ -231,6 +233,8 @@ func TestRestartKeepsFacts(t *testing.T) {
 	r.tells(t, "a node that is ready", func(f *facts.Facts) bool { return f.AgentReady })
 	stop()
 	before := r.told().Written
+	killed := filepath.Join(r.runDir, "tortie/.tortie-0123456789abcdef.tmp") // what a killed plugin was about to write
+	errtest.Must(t, os.WriteFile(killed, nil, 0o600))
 	status, _ := r.agent(t, newPeers())
 	waittest.Until(t, 20*time.Second, "the next agent's facts", func() bool {
 		f := r.told()
@@ -239,6 +243,9 @@ func TestRestartKeepsFacts(t *testing.T) {
 		}
 		return f.Written.After(before) && status.Report().Facts != nil
 	})
+	if _, err := os.Lstat(killed); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s: %v", killed, err)
+	}
 }
 
 // An agent that hears nothing must not say that it knows: silence, the worst of failures, sends no error.

@@ -16,3 +16,14 @@ func writeState(dir, name, text string) error {
 	_, err := hostfile.Replace(path, []byte(text), 0o644)
 	return err
 }
+
+// sweepFiles removes the temporary files of agents and plugins that were killed. A plugin that writes at this moment loses
+// what it noted for the next one.
+func (a *Agent) sweepFiles() {
+	run, state := a.Config.RunDir, a.Config.StateDir
+	for _, file := range []string{filepath.Join(run, factsFile), filepath.Join(state, nodenameFile), filepath.Join(state, endsFile)} {
+		if err := hostfile.Sweep(filepath.Dir(file)); err != nil {
+			a.Log.Warn("temporary files of a killed process stay", "err", err)
+		}
+	}
+}

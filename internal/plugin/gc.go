@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -13,9 +14,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/datastore/podnote"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
 
@@ -23,7 +26,8 @@ import (
 const attachmentsKey = "cni.dev/valid-attachments"
 
 // gc removes the links of containers that the runtime does not list, and frees their addresses: of this network and
-// this node only. It goes on after an error, and a second GC does what the first could not.
+// this node only. It also removes the temporary files of killed plugins. It goes on after an error, and a second GC does
+// what the first could not.
 func gc(ctx context.Context, c *call) error {
 	s, err := c.openNode()
 	if err != nil {
@@ -41,7 +45,8 @@ func gc(ctx context.Context, c *call) error {
 		errs = append(errs, (&delegated{s}).gc(ctx))
 	}
 	errs = append(errs, journal.DefaultDir.Each(ctx, func(e journal.Entry) error { return s.finish(ctx, e) }))
-	return errors.Join(errs...)
+	// A plugin that writes there at this moment loses what it noted for the next one, which then asks the API server.
+	return errors.Join(append(errs, hostfile.Sweep(filepath.Dir(facts.DefaultFile)))...)
 }
 
 // ipamGC frees the addresses of containers that the runtime does not list, for a plugin that makes its own links.

@@ -1,9 +1,13 @@
 package plugin_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +19,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
@@ -80,8 +85,16 @@ func TestGC(t *testing.T) {
 		strconv.Itoa(alive.ns.Start(t, "sleep", "60")))
 	w.host.Run(t, "ip", "link", "set", "califorged", "up", "alias", podnet.Alias(w.network()+"."+onlyAddress.container, "eth0"))
 
+	temp := filepath.Join(filepath.Dir(facts.DefaultFile), ".tortie-0123456789abcdef.tmp") // of a plugin that was killed
+	w.host.On(t, func() error { return os.WriteFile(temp, nil, 0o600) })
 	for range 2 { // the second finds nothing to do
 		a := w.gc(t, kept, renewed).ok(t)
+		w.host.On(t, func() error {
+			if _, err := os.Lstat(temp); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s: %v", temp, err)
+			}
+			return nil
+		})
 		if a.stdout != "" {
 			t.Errorf("GC printed %q", a.stdout)
 		}

@@ -110,7 +110,9 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// Sweep removes the temporary files of a run that was killed. The caller holds the lock: none is in use.
+// Sweep removes the temporary files that killed processes have left in a directory, which may be missing. A process that
+// writes there at the same time may fail, and leaves the file that it replaces as it was: the caller holds a lock against
+// that, or knows that it does not matter.
 func Sweep(dir string) error {
 	all, err := ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
