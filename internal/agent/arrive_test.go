@@ -62,6 +62,8 @@ func TestAgentMoves(t *testing.T) {
 		info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 		store, write := v1.In(in), v1.In(in).Update
 		if store.Get(t.Context(), info) != nil {
+			errtest.Must(t, v1.In(in.Other()).Get(t.Context(), info))
+			info.Meta = api.Meta{Name: info.Name}
 			write = store.Create
 		}
 		info.Spec.DatastoreReady = &ready
@@ -71,6 +73,12 @@ func TestAgentMoves(t *testing.T) {
 	r.tells(t, "that nothing is to be written", func(f *facts.Facts) bool { return f.Group == groups.V1 && !f.DatastoreReady && !f.Moving })
 	pool := api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true, NodeSelector: "all()"}
 	labstore.Make(t, v3, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: pool})
+	for _, obj := range []api.Resource{&api.IPAMConfig{}, &api.FelixConfiguration{}} {
+		obj.GetMeta().Name = api.DefaultName
+		errtest.Must(t, v1.Get(t.Context(), obj))
+		*obj.GetMeta() = api.Meta{Name: api.DefaultName}
+		labstore.Make(t, v3, obj)
+	}
 	assign(in3, rigNode, "before", "10.90.1.5")
 	assign(in3, rigOther, "elsewhere", "10.90.2.1")
 	assign(in1, rigNode, "late", "10.90.1.6")
@@ -106,7 +114,11 @@ func TestAgentMoves(t *testing.T) {
 	}
 
 	stop()
-	ready(groups.V3, false)
+	ready(groups.V3, false) // by an operator: v1 is still locked, by the migration
+	r.group = cluster.Finding(r.api, "").Group
+	_, stop = r.agent(t, newPeers())
+	r.tells(t, "that v3 is locked", func(f *facts.Facts) bool { return f.Group == groups.V3 && !f.DatastoreReady })
+	stop()
 	ready(groups.V1, true)
 	r.group = cluster.Finding(r.api, "").Group
 	status, _ = r.agent(t, newPeers())

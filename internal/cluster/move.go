@@ -47,9 +47,10 @@ type mover struct {
 }
 
 // OnArrival has arrive called, until it succeeds, before any of Calico's objects is written in another group than
-// before; ctx bounds it. It is called before Run.
+// before; ctx bounds it. Before is the group that an earlier process has noted after that, or empty. It is called before Run.
 func (w *Watch) OnArrival(before groups.Group, arrive func(ctx context.Context, in groups.Group) error) {
 	w.move.arrived, w.move.arrive = before, arrive
+	w.move.group.Expect(before)
 }
 
 // run moves until ctx ends.

@@ -15,9 +15,10 @@ type Current struct {
 	finding chan struct{} // holds a token while find runs
 	held    atomic.Bool
 
-	mu    sync.Mutex
-	group Group         // empty: not known yet
-	left  chan struct{} // closed when the group changes
+	mu     sync.Mutex
+	before Group         // what Expect has said
+	group  Group         // empty: not known yet
+	left   chan struct{} // closed when the group changes
 }
 
 // Found returns a Current of which find says the group: the wanted one, if that is not empty. It is called, once at a
@@ -31,6 +32,22 @@ func In(g Group) *Current { return &Current{wanted: g, group: g, left: make(chan
 
 // Wanted reports that the group is as somebody has set it, wherever the objects are.
 func (c *Current) Wanted() bool { return c == nil || c.wanted != "" }
+
+// Expect notes in which group an earlier process of the node was: empty if that is not known.
+func (c *Current) Expect(before Group) {
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.before = before
+	}
+}
+
+// Expected returns what Expect has noted last.
+func (c *Current) Expected() Group {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.before
+}
 
 // Set changes the group, from the next request on, and ends what runs While in the one before.
 func (c *Current) Set(g Group) {

@@ -42,7 +42,7 @@ func (s *Store) Lock(ctx context.Context, in groups.Group) (groups.Lock, error) 
 
 // Find returns in which group the cluster keeps Calico's objects, and what its ClusterInformation says; no group and
 // groups.Absent if there is none, as in a new cluster. First, the group that is expected, is asked first: if it is ready,
-// that is the only request. Who may not read that of the other group, as with the rights of an earlier release, is told
+// that is the only request; if both are locked, it counts. Who may not read that of the other group, as with the rights of an earlier release, is told
 // that there is none, unless first has none either.
 func (s *Store) Find(ctx context.Context, first groups.Group) (groups.Group, groups.Lock, error) {
 	said := map[groups.Group]groups.Lock{}
@@ -59,6 +59,9 @@ func (s *Store) Find(ctx context.Context, first groups.Group) (groups.Group, gro
 		}
 	}
 	in := groups.Choose(said[groups.V1], said[groups.V3])
+	if said[first] == groups.Locked {
+		in = first
+	}
 	return in, said[in], nil
 }
 
@@ -94,17 +97,26 @@ func (s *Store) Defined(ctx context.Context, ask ...groups.Group) (groups.Group,
 }
 
 // FindGroup returns in which group a cluster that may be a new one keeps Calico's objects, or is to keep them. One that
-// is wanted is taken if the API server has its definitions. It takes one request in a cluster of groups.V1 that is set
-// up, three in one of groups.V3, four in a new one, and one if a group is wanted. Without definitions it is
+// is wanted is taken if the API server has its definitions. If both groups are locked, the objects are where they were
+// before. It takes one request in a cluster of groups.V1 that is set
+// up, three in one of groups.V3, up to five if that is locked, four in a new one, and one if a group is wanted. Without definitions it is
 // datastore.ErrNotFound.
-func (s *Store) FindGroup(ctx context.Context, wanted groups.Group) (in groups.Group, err error) {
+func (s *Store) FindGroup(ctx context.Context, wanted, before groups.Group) (in groups.Group, err error) {
 	ask := groups.All
 	if wanted != "" {
 		ask = []groups.Group{wanted}
-	} else if in, _, err = s.Find(ctx, groups.V1); err != nil || in == groups.V1 {
-		return in, err
-	} else if in != "" {
-		ask = []groups.Group{in} // Calico's own API server may have become ready in between
+	} else {
+		var lock groups.Lock
+		in, lock, err = s.Find(ctx, groups.V1)
+		if err == nil && lock == groups.Locked && before == groups.V3 {
+			in, _, err = s.Find(ctx, before)
+		}
+		if err != nil || in == groups.V1 {
+			return in, err
+		}
+		if in != "" {
+			ask = []groups.Group{in} // Calico's own API server may have become ready in between
+		}
 	}
 	switch in, err = s.Defined(ctx, ask...); {
 	case err != nil || in != "":

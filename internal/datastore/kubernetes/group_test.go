@@ -54,14 +54,14 @@ func TestGroupOfACluster(t *testing.T) {
 	find := func(when string, wanted, want groups.Group, cost int) {
 		t.Helper()
 		requests.requests = 0
-		got, err := v1.FindGroup(t.Context(), wanted)
+		got, err := v1.FindGroup(t.Context(), wanted, "")
 		if err != nil || got != want || requests.requests != cost {
 			t.Errorf("%s, wanted %q: %q with %d requests (%v), want %q with %d", when, wanted, got, requests.requests, err, want, cost)
 		}
 	}
 	refused := func(when string, wanted groups.Group, words string) {
 		t.Helper()
-		if got, err := v1.FindGroup(t.Context(), wanted); !errtest.Names(err, words) {
+		if got, err := v1.FindGroup(t.Context(), wanted, ""); !errtest.Names(err, words) {
 			t.Errorf("%s, wanted %q: %q (%v), want an error that names %s", when, wanted, got, err, words)
 		}
 	}
@@ -96,7 +96,13 @@ func TestGroupOfACluster(t *testing.T) {
 	find("v3, and v1 locked by a migration", "", groups.V3, 3)
 	say(v3, false)
 	find("both locked", "", groups.V1, 2)
+	if got, err := v1.FindGroup(t.Context(), "", groups.V3); err != nil || got != groups.V3 {
+		t.Errorf("both locked, v3 in use before: %q (%v)", got, err)
+	}
 	say(v1, true)
+	if got, err := v1.FindGroup(t.Context(), "", groups.V3); err != nil || got != groups.V1 {
+		t.Errorf("v3 locked, and in use before: %q (%v)", got, err)
+	}
 	find("v1", "", groups.V1, 1)
 	find("v1", groups.V3, groups.V3, 1)
 	for first, cost := range map[groups.Group]int{groups.V1: 1, groups.V3: 2} {
