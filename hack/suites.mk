@@ -6,10 +6,11 @@ CHECK_SUITES = format layers short
 # Seconds first, then minutes. The demo is the first of all: what it needs must come from itself, and not from an earlier suite. Of those
 # that run beside others the longest is the first.
 FIRST_SUITES = demo lint tools programs! image generated
-TEST_SUITES = $(FIRST_SUITES) +tunnel +perf +switch +ipip unit lab cluster
+TEST_SUITES = $(FIRST_SUITES) +tunnel +perf +switch +ipip unit unit-v3 lab cluster
 DOCS_SUITES = documents vulns bench
 # The second tier: all there is. make test-all sets TORTIE_TIER, by which internal/testkit/tier leaves nothing out of a suite.
-ALL_SUITES = $(FIRST_SUITES) $(addprefix +,$(filter-out switch,$(COUNTED_SUITES))) unit lab cluster upgrade faults release $(DOCS_SUITES)
+ALL_SUITES = $(FIRST_SUITES) $(addprefix +,$(filter-out switch,$(COUNTED_SUITES)) tunnel-v3) unit unit-v3 lab cluster cluster-v3 upgrade \
+	faults faults-v3 release $(DOCS_SUITES)
 
 LAB = $(CURDIR)/bin/lab
 
@@ -163,6 +164,25 @@ release.what     = a release from a tag: its files, the same ones from another d
 release.module   = hack
 release.packages = ./release
 release.flags    = -timeout=30m
+
+### In projectcalico.org/v3
+
+# Suites whose API servers and labs have Calico's other group, once more: labtest makes them by APIGROUP.
+V3_SUITES = unit tunnel cluster faults
+define in-v3
+$(1)-v3.what     = in projectcalico.org/v3: $$($(1).what)
+$(1)-v3.packages = $$($(1).packages)
+$(1)-v3.run      = $$($(1).run)
+$(1)-v3.skip     = $$($(1).skip)
+$(1)-v3.env      = $$($(1).env) APIGROUP=v3
+$(1)-v3.flags    = $$($(1).flags)
+endef
+$(foreach s,$(V3_SUITES),$(eval $(call in-v3,$(s))))
+
+# What writes and reads Calico's objects in the form of the group, and what decides by it. The second tier has all units.
+V3_FIRST = internal/program/controllers internal/program/node internal/plugin internal/controllers internal/datastore/kubernetes \
+	internal/testkit/labtest
+unit-v3.packages = $(if $(filter all,$(TORTIE_TIER)),$(unit.packages),$(addprefix ./,$(V3_FIRST)))
 
 ### In virtual machines that count instructions
 

@@ -20,15 +20,15 @@ func TestUpgradeNamesThePoolsPatch(t *testing.T) {
 	release := func(verb string, args ...string) (string, error) {
 		return run("helm", append([]string{verb, "tortie", chart, "--namespace", "kube-system", "--no-hooks"}, args...)...)
 	}
-	const patch = `kubectl patch ippools.crd.projectcalico.org default-ipv4-ippool --type=merge -p '{"spec":{"ipipMode":"Never",` +
-		`"vxlanMode":"Always"}}'`
+	patch := labtest.InGroupText(t, `kubectl patch ippools.crd.projectcalico.org default-ipv4-ippool --type=merge -p `+
+		`'{"spec":{"ipipMode":"Never","vxlanMode":"Always"}}'`)
 	out, err := release("install")
 	if err != nil || !strings.Contains(out, patch) || !strings.Contains(out, "NetworkPolicies are enforced") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	// As the agent makes it.
-	pool := write(t, "pool.yaml", `{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: default-ipv4-ippool}, spec: {cidr: `+
-		`192.168.0.0/16, ipipMode: Always}}`)
+	pool := write(t, "pool.yaml", labtest.InGroupText(t, `{apiVersion: crd.projectcalico.org/v1, kind: IPPool, `+
+		`metadata: {name: default-ipv4-ippool}, spec: {cidr: 192.168.0.0/16, ipipMode: Always}}`))
 	if out, err := run("kubectl", "create", "-f", pool); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

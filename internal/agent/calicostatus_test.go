@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -117,7 +118,10 @@ func TestAgentAnswers(t *testing.T) {
 	})
 
 	// At rest nothing is written, and read, any more.
-	watch, store, log := r.watched(t)
+	watch, store, log := r.watched(t) // which does not wait for these objects
+	waittest.Until(t, soon, "the list of these objects", func() bool {
+		return slices.ContainsFunc(watch.NodeStatuses(), func(o api.CalicoNodeStatus) bool { return o.Name == mine.Name })
+	})
 	another := &statusWriter{node: rigNode, watch: watch, store: store, report: status.Report, log: log, known: map[string]*statusRequest{}}
 	now := time.Now()
 	another.round(t.Context(), now)

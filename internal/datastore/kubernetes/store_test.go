@@ -32,6 +32,7 @@ func realStore(t *testing.T) *Store {
 	t.Helper()
 	cfg, err := LoadKubeconfig(labtest.API(t))
 	errtest.Must(t, err)
+	cfg.Group = labtest.Current(t)
 	s, err := New(cfg)
 	errtest.Must(t, err)
 	return s
@@ -51,7 +52,6 @@ func admin(t *testing.T) dynamic.Interface {
 }
 
 var (
-	handles  = schema.GroupVersionResource{Group: api.Group, Version: "v1", Resource: "ipamhandles"}
 	pods     = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	accounts = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 )
@@ -68,7 +68,7 @@ func TestCalicosObjectsSurviveTheServer(t *testing.T) {
 	} {
 		t.Run(file, func(t *testing.T) {
 			golden := readGolden(t, file)
-			kind := admin(t).Resource(resourceOf(obj.ResourceType()))
+			kind := admin(t).Resource(labtest.KindOf(t, obj.ResourceType().Plural))
 			want, err := kind.Create(t.Context(), golden, metav1.CreateOptions{FieldValidation: "Strict"})
 			errtest.Must(t, err)
 			t.Cleanup(func() {
@@ -100,6 +100,7 @@ func readGolden(t *testing.T, file string) *unstructured.Unstructured {
 	obj := &unstructured.Unstructured{}
 	errtest.Must(t, yaml.Unmarshal(text, &obj.Object))
 	obj.SetResourceVersion("")
+	labtest.InGroup(t, obj)
 	return obj
 }
 
@@ -112,6 +113,7 @@ func TestLongListsAreComplete(t *testing.T) {
 	proxy := labtest.NewProxy(t)
 	cfg, err := LoadKubeconfig(proxy.Kubeconfig())
 	errtest.Must(t, err)
+	cfg.Group = labtest.Current(t)
 	s := open(t, cfg)
 	const n = 520
 	g, ctx := errgroup.WithContext(t.Context())
@@ -123,7 +125,8 @@ func TestLongListsAreComplete(t *testing.T) {
 		})
 	}
 	t.Cleanup(func() {
-		err := admin(t).Resource(handles).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
+		handles := admin(t).Resource(labtest.KindOf(t, "ipamhandles"))
+		err := handles.DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
 		if err != nil {
 			t.Error(err)
 		}

@@ -29,15 +29,17 @@ func OnlyIn(t testing.TB, in groups.Group, why string) {
 }
 
 // InGroupText returns a text, such as an object, the path of a request or a command of kubectl, with the group of the
-// servers of tests in the place of crd.projectcalico.org/v1 and of PLURAL.crd.projectcalico.org. It is for kinds that are
-// the same in both groups but for that: for IPAMConfig and BlockAffinity use InGroup and KindOf.
+// servers of tests in the place of crd.projectcalico.org/v1, of PLURAL.crd.projectcalico.org and of the path of a definition.
+// It is for kinds that are the same in both groups but for that: for IPAMConfig and BlockAffinity use InGroup and KindOf.
 func InGroupText(t testing.TB, text string) string {
 	t.Helper()
 	return textIn(Group(t), text)
 }
 
 func textIn(in groups.Group, text string) string {
-	return strings.NewReplacer(string(groups.V1), string(in), "."+api.Group, "."+path.Dir(string(in))).Replace(text)
+	file := func(g groups.Group) string { return g.DefinitionsDir() + "/" + path.Dir(string(g)) + "_" }
+	return strings.NewReplacer(
+		string(groups.V1), string(in), "."+api.Group, "."+path.Dir(string(in)), file(groups.V1), file(in)).Replace(text)
 }
 
 // KindOf returns where the servers of tests have a kind of Calico's, by its plural in crd.projectcalico.org/v1.

@@ -69,6 +69,17 @@ func (l *Lab) Do(ctx context.Context, command string, args ...string) (string, e
 	return l.do(ctx, nil, command, args...)
 }
 
+// InGroupText is the function of that name, for this lab.
+func (l *Lab) InGroupText(text string) string { return textIn(l.group, text) }
+
+// Manifest returns the path of a file with objects, which are written as for InGroupText, until the test ends.
+func (l *Lab) Manifest(t testing.TB, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "objects.yaml")
+	errtest.Must(t, os.WriteFile(path, []byte(l.InGroupText(text)), 0o600))
+	return path
+}
+
 // Command returns the shell words that run a program of the lab, such as kubectl, from a script.
 func (l *Lab) Command(command string) string {
 	return fmt.Sprintf("%s %s -name %s", l.program, command, l.Name)
@@ -111,7 +122,7 @@ func (l *Lab) do(ctx context.Context, input []byte, command string, args ...stri
 	all := []string{command, "-name", l.Name}
 	for _, arg := range args {
 		if command == "kubectl" {
-			arg = textIn(l.group, arg)
+			arg = l.InGroupText(arg)
 		}
 		all = append(all, arg)
 	}

@@ -59,7 +59,7 @@ func (st *churn) writeFacts(ctx context.Context, random *rand.Rand) error {
 // facts returns the facts that the node's agent writes for some pools and affinities.
 func (n *node) facts(written time.Time, pools []api.IPPool, affinities []api.BlockAffinity) facts.Facts {
 	f := facts.Facts{
-		Written: written, AgentReady: true, DatastoreReady: true, Node: n.name, Pools: pools,
+		Written: written, AgentReady: true, DatastoreReady: true, Group: n.group, Node: n.name, Pools: pools,
 		Config: api.IPAMConfigSpec{AutoAllocateBlocks: true}, Namespaces: map[string]facts.Namespace{namespace: {}},
 	}
 	for _, a := range affinities {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	store "github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -15,7 +16,8 @@ import (
 // cluster is a datastore with the state of some nodes.
 type cluster struct {
 	datastore
-	store store.Store // with administrator rights
+	store store.Store  // with administrator rights
+	group groups.Group // of Calico's objects, if the datastore is an API server
 }
 
 // datastore is the part of a cluster that depends on the kind of datastore.
@@ -36,7 +38,7 @@ func setUp(t testing.TB, d datastore, s store.Store) *cluster {
 	if err := s.Create(t.Context(), info); err != nil && !errors.Is(err, store.ErrExists) {
 		t.Fatal(err)
 	}
-	return &cluster{datastore: d, store: s}
+	return &cluster{datastore: d, store: s, group: labtest.Group(t)}
 }
 
 // shared returns a cluster on the shared API server, with all IPAM objects removed, now and at the end of the test.

@@ -9,8 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -59,7 +57,7 @@ func TestCorpus(t *testing.T) {
 	w.Kubectl(t, "rollout", "restart", "daemonset/tortie-node", "-n", "kube-system") // agents watch the kinds that are there when they start
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
 	p := w.parties(t, cases[0].Cluster)
-	tried, path := 0, filepath.Join(t.TempDir(), "case.yaml")
+	tried := 0
 	for _, c := range cases {
 		text, ends := strings.Join(c.Manifests, "\n---\n"), p
 		if c.Hosts || slices.ContainsFunc(ofHosts, func(word string) bool { return strings.Contains(text, word) }) {
@@ -73,8 +71,8 @@ func TestCorpus(t *testing.T) {
 			ends = maps.Clone(p)
 			ends["node0"] = p["api"]
 		}
-		errtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		t.Run(c.Name, func(t *testing.T) {
+			path := w.Manifest(t, text)
 			w.Kubectl(t, "create", "-f", path)
 			defer w.Kubectl(t, "delete", "-f", path)
 			tried += ends.hold(t, c)
@@ -111,9 +109,7 @@ spec: {node: %[1]s, interfaceName: %[3]s, expectedIPs: [%[2]s], profiles: %[4]s}
 // cutOff gives a node a host endpoint that nothing is allowed for: SSH, BGP and the API server stay by their failsafe
 // ports. Without these nothing is left, so that the node does not come back.
 func (w *world) cutOff(t *testing.T, ps parties) {
-	path := filepath.Join(t.TempDir(), "host.yaml")
-	errtest.Must(t, os.WriteFile(path, []byte(hostEndpoint(ps, 1, `"*"`, "[]")), 0o600))
-	w.Kubectl(t, "create", "-f", path)
+	w.Kubectl(t, "create", "-f", w.Manifest(t, hostEndpoint(ps, 1, `"*"`, "[]")))
 	failsafe := []string{"node0 -> node1 TCP 22", "node0 -> node1 TCP 179", "node1 -> node0 TCP 179", "node1 -> api TCP 6443"}
 	other := []string{"node0 -> node1 TCP 23", "node1 -> node0 TCP 23", "node1 -> api TCP 22", "node0 -> node1 ICMP 8/0"}
 	ps.hold(t, &policytest.Case{Allow: failsafe, Deny: other})
@@ -354,7 +350,5 @@ func (w *world) define(t *testing.T, objects []any) {
 		errtest.Must(t, err)
 		fmt.Fprintf(&text, "---\n%s", one)
 	}
-	path := filepath.Join(t.TempDir(), "objects.yaml")
-	errtest.Must(t, os.WriteFile(path, []byte(text.String()), 0o600))
-	w.Kubectl(t, "apply", "-f", path)
+	w.Kubectl(t, "apply", "-f", w.Manifest(t, text.String()))
 }

@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
-	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -23,16 +21,17 @@ const prepare = `until nft list table ip6 kube-proxy && [ -z "$(ip -6 addr show 
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 mkdir -p /opt/cni/bin /etc/cni/net.d /var/lib/calico /var/run/calico /var/log/calico`
 
-// theirPools is a definition that somebody else made: it lacks fields that Tortie needs, and has a field of its own.
+// theirPools is a definition that somebody else made: it lacks fields that Tortie needs, and has a field of its own. Its
+// group and version are left out.
 const theirPools = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: ippools.crd.projectcalico.org}
 spec:
-  group: crd.projectcalico.org
+  group: %s
   scope: Cluster
   names: {kind: IPPool, listKind: IPPoolList, plural: ippools, singular: ippool}
   versions:
-    - name: v1
+    - name: %s
       served: true
       storage: true
       schema:
@@ -48,9 +47,8 @@ spec:
 // theirDefinition creates theirPools, so that an installation finds it.
 func (w *world) theirDefinition(t *testing.T) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "theirs.yaml")
-	errtest.Must(t, os.WriteFile(file, []byte(theirPools), 0o600))
-	w.Kubectl(t, "apply", "-f", file)
+	kind := labtest.KindOf(t, "ippools")
+	w.Kubectl(t, "apply", "-f", w.Manifest(t, fmt.Sprintf(theirPools, kind.Group, kind.Version)))
 	w.Kubectl(t, "wait", "--for=condition=Established", "--timeout="+patience.String(), "crd/ippools.crd.projectcalico.org")
 }
 

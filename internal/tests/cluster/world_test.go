@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,8 +59,9 @@ func newWorld(t *testing.T, options ...string) *world {
 // apply creates the objects of a file of testdata, which are deleted with the test.
 func (w *world) apply(t testing.TB, file string) {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("testdata", file))
+	text, err := os.ReadFile(filepath.Join("testdata", file))
 	errtest.Must(t, err)
+	path := w.Manifest(t, string(text))
 	w.Kubectl(t, "apply", "-f", path)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -132,7 +132,12 @@ var faults = []fault{
 		number: "7", what: "the definition of IPPools is deleted", traffic: kept, checks: []string{"definitions", "problem", "facts"},
 		inject: []step{
 			{"kubectl", "get ippools.crd.projectcalico.org -o json > " + poolFile},
-			remove("crd ippools.crd.projectcalico.org"),
+			remove("--wait=false crd ippools.crd.projectcalico.org"),
+			// In projectcalico.org/v3 a pool in use stays by its finalizer, and its definition with it.
+			{"kubectl", "wait --for=jsonpath='{.metadata.deletionTimestamp}' --timeout=10s " +
+				"ippools.crd.projectcalico.org/default-ipv4-ippool || true"},
+			{"kubectl", "patch ippools.crd.projectcalico.org default-ipv4-ippool --type=merge -p '{\"metadata\":{\"finalizers\":[]}}' || true"},
+			{"kubectl", "wait --for=delete crd/ippools.crd.projectcalico.org --timeout=" + patience.String()},
 		},
 		undo: []step{{"kubectl", "apply --server-side -f " + definition}, {"kubectl",
 			"wait crd/ippools.crd.projectcalico.org --for=condition=Established"}, {"kubectl", "create -f " + poolFile + " && rm " + poolFile}},

@@ -25,7 +25,8 @@ func (s step) brief() string {
 	return s.where + ": " + line
 }
 
-// told is one place where an operator reads of a fault. " ... " in words stands for any text.
+// told is one place where an operator reads of a fault. " ... " in words stands for any text. Words are written for
+// crd.projectcalico.org/v1.
 type told interface {
 	// by returns nil if it is said since the fault.
 	by(ctx context.Context, w *world, since time.Time) error
@@ -47,7 +48,7 @@ func (e event) by(ctx context.Context, w *world, since time.Time) error {
 	var seen []string
 	for _, o := range all {
 		about := o.InvolvedObject.Kind == e.kind && strings.HasPrefix(o.InvolvedObject.Name, e.name)
-		if about && o.Reason == e.reason && contains(o.Message, e.words) {
+		if about && o.Reason == e.reason && contains(o.Message, w.InGroupText(e.words)) {
 			return nil
 		}
 		if about {
@@ -74,7 +75,7 @@ func (f finding) by(ctx context.Context, w *world, _ time.Time) error {
 	}
 	var seen []string
 	for _, o := range d.Findings {
-		if o.Check == f.check && o.Level == f.level && contains(o.Seen, f.seen) && contains(o.Do, f.do) {
+		if o.Check == f.check && o.Level == f.level && contains(o.Seen, w.InGroupText(f.seen)) && contains(o.Do, w.InGroupText(f.do)) {
 			return nil
 		}
 		if o.Level != nodestatus.OK {
@@ -96,7 +97,7 @@ func (l line) by(ctx context.Context, w *world, _ time.Time) error {
 		return err
 	}
 	for text := range strings.Lines(out) {
-		if contains(text, l.words) {
+		if contains(text, w.InGroupText(l.words)) {
 			return nil
 		}
 	}

@@ -60,11 +60,11 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// do makes a step.
+// do makes a step, which is written for crd.projectcalico.org/v1.
 func (w *world) do(ctx context.Context, s step) error {
 	switch s.where {
 	case "kubectl", "helm":
-		out, err := exec.CommandContext(ctx, "sh", "-c", w.Command(s.where)+" "+s.line).CombinedOutput()
+		out, err := exec.CommandContext(ctx, "sh", "-c", w.Command(s.where)+" "+w.InGroupText(s.line)).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%s: %w: %s", s, err, out)
 		}

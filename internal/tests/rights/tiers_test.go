@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -39,7 +40,10 @@ func objectsOf(t *testing.T, section string) (all []*unstructured.Unstructured) 
 }
 
 // The admission policy of the page asks for the rights on tiers that Calico's API server asks for.
-func TestRightsOnTiers(t *testing.T) {
+func TestRightsOnTiers(t *testing.T) { inEachGroup(t, testRightsOnTiers) }
+
+func testRightsOnTiers(t *testing.T, group groups.Group) {
+	labtest.Define(t, group, "networkpolicies", "globalnetworkpolicies")
 	cfg := labtest.RESTConfig(t)
 	admin := newUser(t, cfg)
 	examples := objectsOf(t, "Rights on tiers")
@@ -55,12 +59,12 @@ func TestRightsOnTiers(t *testing.T) {
 	t.Cleanup(func() { labtest.Unfence(t, cfg, examples) })
 	for _, text := range []string{
 		`{"kind":"ClusterRole","metadata":{"name":"calico-platform-tier"},"rules":[
-			{"apiGroups":["crd.projectcalico.org"],"resources":["networkpolicies","globalnetworkpolicies"],"verbs":["*"]},
+			{"apiGroups":["*"],"resources":["networkpolicies","globalnetworkpolicies"],"verbs":["*"]},
 			{"apiGroups":["projectcalico.org"],"resources":["tiers"],"resourceNames":["platform","default"],"verbs":["get"]},
 			{"apiGroups":["projectcalico.org"],"resources":["tier.networkpolicies"],"resourceNames":["platform.*"],"verbs":["create","delete"]},
 			{"apiGroups":["projectcalico.org"],"resources":["tier.globalnetworkpolicies"],"resourceNames":["one"],"verbs":["*"]}]}`,
 		`{"kind":"ClusterRole","metadata":{"name":"calico-blind"},"rules":[
-			{"apiGroups":["crd.projectcalico.org"],"resources":["networkpolicies"],"verbs":["*"]},
+			{"apiGroups":["*"],"resources":["networkpolicies"],"verbs":["*"]},
 			{"apiGroups":["projectcalico.org"],"resources":["tier.networkpolicies"],"resourceNames":["default.*"],"verbs":["*"]}]}`,
 		`{"kind":"ClusterRoleBinding","metadata":{"name":"tenant"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole",` +
 			`"name":"calico-default-tier"},"subjects":[{"kind":"User","name":"tenant"}]}`,
@@ -77,8 +81,13 @@ func TestRightsOnTiers(t *testing.T) {
 		return newUser(t, other)
 	}
 	tenant, platform, blind := as("tenant"), as("platform"), as("blind")
+	policy := func(text string, args ...any) *unstructured.Unstructured {
+		obj := object(t, text, args...)
+		labtest.InGroupOf(group, obj)
+		return obj
+	}
 	np := func(name, tier string) *unstructured.Unstructured {
-		return object(t, `{"kind":"NetworkPolicy","metadata":{"namespace":"default","name":"%s"},"spec":{%s"selector":"all()"}}`, name, tier)
+		return policy(`{"kind":"NetworkPolicy","metadata":{"namespace":"default","name":"%s"},"spec":{%s"selector":"all()"}}`, name, tier)
 	}
 	const inPlatform, inDefault = `"tier":"platform",`, `"tier":"default",`
 	for what, made := range map[string]*unstructured.Unstructured{"default.w": np("default.w", ""),
@@ -107,7 +116,7 @@ func TestRightsOnTiers(t *testing.T) {
 		}
 	}
 	gnp := func(name string) *unstructured.Unstructured {
-		return object(t, `{"kind":"GlobalNetworkPolicy","metadata":{"name":"%s"},"spec":{"tier":"platform","selector":"all()"}}`, name)
+		return policy(`{"kind":"GlobalNetworkPolicy","metadata":{"name":"%s"},"spec":{"tier":"platform","selector":"all()"}}`, name)
 	}
 	awaitRight(t, tenant, creates(np("new", "")))
 	awaitRight(t, platform, creates(np("new", inPlatform)))
