@@ -227,7 +227,7 @@ var faults = []fault{
 		told: []told{
 			event{"BGPPeer", "wrong", "InvalidPeer",
 				"peer 172.30.0.13: spec.asNumber is 64999, and node node2 is in AS 64512: set it to 64512"},
-			finding{"node1", "problem", nodestatus.Problem, 
+			finding{"node1", "problem", nodestatus.Problem,
 				"BGPPeer wrong: peer 172.30.0.13: spec.asNumber is 64999, and node node2 is in AS 64512: set it to 64512",
 				"correct the named field"},
 		},
