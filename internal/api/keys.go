@@ -82,8 +82,8 @@ func (k Keys) Misspelt(of Type) error {
 	if len(k.Unknown) == 0 {
 		return nil
 	}
-	return fmt.Errorf("spec.%s: %s has no such field, so it has no effect: see kubectl explain %s.%s.spec for the spelling",
-		strings.Join(k.Unknown, ", spec."), of.Kind, of.Plural, of.Group)
+	return fmt.Errorf("spec.%s: %s has no such field, so it has no effect: see kubectl explain %s.spec for the spelling",
+		strings.Join(k.Unknown, ", spec."), of.Kind, of.Plural)
 }
 
 // decodeExactly decodes a spec of a kind. Unlike encoding/json it takes keys exactly as they are spelt.

@@ -41,7 +41,7 @@ var eventHelp = map[string]string{
 	"FloatingAddressUnused":      "a pod's floating address (docs/cni.md#floating-ips) is not translated: the text has the reason and the remedy",
 	"JournalStuck":               "addresses of deleted pods cannot be released: the text's reason, often rights or a locked datastore",
 	"ServicesUnknown":            "Services or EndpointSlices are unreadable, only ranges are announced: set bgp.advertiseServices, restore ClusterRole tortie-node (kubectl auth can-i list services --as=system:serviceaccount:kube-system:tortie-node)",
-	"ClusterShrank":              "most nodes, blocks or pools vanished at once, and count a minute longer: restore them (kubectl get nodes,ippools)",
+	"ClusterShrank":              "most nodes, blocks or pools vanished at once, and count a minute longer: restore them, pools in the API group in use (docs/apigroups.md)",
 	"AutomaticReflectors":        "the node takes no part in automatic reflection (docs/reflectors.md): the text has the reason",
 	"PeerUp":                     "normal: the node has all its sessions again",
 	"RouteReflection":            "normal: the node's role in route reflection has changed",

@@ -175,10 +175,11 @@ func (o *Observations) pools() (findings []Finding) {
 			add(Warning, family, "no free address in pool "+strings.Join(full, ", ")+"; others have some",
 				"pods whose annotations name this pool get none", "enlarge it, or let these pods use another")
 		case len(idle) > 0 && len(usable) == 0:
-			do := "add an IPPool, or remove what is named; kubectl get ippool " + idle[0] +
+			pools := o.Cluster.Group.Resource("ippools") + " "
+			do := "add an IPPool, or remove what is named; kubectl get " + pools + idle[0] +
 				" -o yaml shows the condition Allocatable, and who has set it"
 			if enable != "" {
-				do = `enable one: kubectl patch ippool ` + enable + ` --type merge -p '{"spec":{"disabled":false}}'`
+				do = `enable one: kubectl patch ` + pools + enable + ` --type merge -p '{"spec":{"disabled":false}}'`
 			}
 			add(Problem, family, "no pool that selects this node assigns anything: "+strings.Join(whys, "; "),
 				"new pods of this node get no "+family+" address", do)

@@ -64,9 +64,10 @@ func TestPoolsAndDefinitions(t *testing.T) {
 			t.Errorf("%s: %s", reason, f.Do)
 		}
 	}
-	idle(api.PoolDisabled, "spec.disabled is true", `kubectl patch ippool roomy --type merge -p '{"spec":{"disabled":false}}'`)
-	idle(api.PoolTerminating, "it is being deleted", "kubectl get ippool roomy -o yaml")
-	idle(api.PoolOK, "its condition Allocatable is False: Odd by hand", "kubectl get ippool roomy -o yaml")
+	pools := labtest.InGroupText(t, "ippools.crd.projectcalico.org")
+	idle(api.PoolDisabled, "spec.disabled is true", "kubectl patch "+pools+` roomy --type merge -p '{"spec":{"disabled":false}}'`)
+	idle(api.PoolTerminating, "it is being deleted", "kubectl get "+pools+" roomy -o yaml")
+	idle(api.PoolOK, "its condition Allocatable is False: Odd by hand", "kubectl get "+pools+" roomy -o yaml")
 	o.Agent.Pools[0] = pool("roomy", "10.98.1.0/30")
 	wide := pool("wide", "10.98.0.0/16") // it is the agent that judges
 	o.Agent.Pools = append(o.Agent.Pools, wide)

@@ -138,8 +138,7 @@ func (d *decider) asnOf(f *form, other *Node, shown uint32) uint32 {
 		return shown
 	}
 	d.says.about(f.name,
-		fmt.Sprintf("spec.asNumber is %d, and node %s is in AS %d: kubectl patch bgppeer %s --type merge -p '{\"spec\":{\"asNumber\":%d}}'",
-			f.asn, other.Name, shown, f.name, shown), f.addr)
+		fmt.Sprintf("spec.asNumber is %d, and node %s is in AS %d: set it to %d", f.asn, other.Name, shown, shown), f.addr)
 	return f.asn
 }
 

@@ -154,7 +154,7 @@ var faults = []fault{
 			event{"Pod", "f8", "FailedCreatePodSandBox", "no usable IPPool: default-ipv4-ippool (spec.disabled is true)"},
 			finding{"node1",
 				"pools", nodestatus.Problem, "no pool that selects this node assigns anything: default-ipv4-ippool: spec.disabled is true",
-				`kubectl patch ippool default-ipv4-ippool --type merge -p '{"spec":{"disabled":false}}'`},
+				`kubectl patch ippools.crd.projectcalico.org default-ipv4-ippool --type merge -p '{"spec":{"disabled":false}}'`},
 		},
 	},
 	{
@@ -230,10 +230,11 @@ var faults = []fault{
 		inject: []step{apply("BGPPeer", "wrong", "node: node1, peerIP: 172.30.0.13, asNumber: 64999")},
 		undo:   []step{remove("bgppeers.crd.projectcalico.org wrong")},
 		told: []told{
-			event{"BGPPeer", "wrong", "InvalidPeer", `peer 172.30.0.13: spec.asNumber is 64999, and node node2 is in AS 64512: kubectl patch ` +
-				`bgppeer wrong --type merge -p '{"spec":{"asNumber":64512}}'`},
-			finding{"node1", "problem", nodestatus.Problem, "BGPPeer wrong: peer 172.30.0.13: spec.asNumber is 64999, and node node2 is in AS 64512",
-				`kubectl patch bgppeer wrong --type merge -p '{"spec":{"asNumber":64512}}'`},
+			event{"BGPPeer", "wrong", "InvalidPeer",
+				"peer 172.30.0.13: spec.asNumber is 64999, and node node2 is in AS 64512: set it to 64512"},
+			finding{"node1", "problem", nodestatus.Problem,
+				"BGPPeer wrong: peer 172.30.0.13: spec.asNumber is 64999, and node node2 is in AS 64512: set it to 64512",
+				"correct the named field"},
 		},
 	},
 	{

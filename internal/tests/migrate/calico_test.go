@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
@@ -62,14 +65,42 @@ func (w *world) copy(node, path, from string) {
 	w.Put(w.t, node, path, 0o755, text)
 }
 
-// apply creates the objects of a file of testdata after replacements.
+// apply creates the objects of a file of testdata after replacements, in the form of the lab's API group.
 func (w *world) apply(file string, replaced ...string) {
 	w.t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
 	errtest.Must(w.t, err)
-	path := filepath.Join(w.t.TempDir(), file)
-	errtest.Must(w.t, os.WriteFile(path, []byte(strings.NewReplacer(replaced...).Replace(string(text))), 0o600))
-	w.Kubectl(w.t, "create", "-f", path)
+	var all []byte
+	for _, one := range strings.Split(strings.NewReplacer(replaced...).Replace(string(text)), "\n---\n") {
+		all = append(all, "---\n"...)
+		all = append(all, inGroup(w.t, one)...)
+	}
+	to := filepath.Join(w.t.TempDir(), file)
+	errtest.Must(w.t, os.WriteFile(to, all, 0o600))
+	w.Kubectl(w.t, "create", "-f", to)
+}
+
+// finalizers are what Calico's controllers set in projectcalico.org/v3.
+var finalizers = map[string]string{"IPPool": "projectcalico.org/ippool-finalizer", "Tier": "projectcalico.org/tier-controller"}
+
+// inGroup returns an object of testdata, which is of crd.projectcalico.org/v1, as a Calico of the lab's group has it.
+func inGroup(t *testing.T, text string) []byte {
+	t.Helper()
+	obj := &unstructured.Unstructured{}
+	errtest.Must(t, yaml.Unmarshal([]byte(text), &obj.Object))
+	if obj.GetAPIVersion() != string(groups.V1) {
+		return []byte(text + "\n")
+	}
+	labtest.InGroup(t, obj)
+	if labtest.Group(t) == groups.V3 {
+		if f := finalizers[obj.GetKind()]; f != "" {
+			obj.SetFinalizers([]string{f})
+		}
+		obj.SetName(strings.TrimPrefix(obj.GetName(), "default.")) // as Calico stores policies since 3.32
+	}
+	out, err := yaml.Marshal(obj.Object)
+	errtest.Must(t, err)
+	return out
 }
 
 func (w *world) address(node string) netip.Addr {
@@ -81,7 +112,7 @@ func (w *world) address(node string) netip.Addr {
 // calico installs the state of Calico: its objects, its DaemonSet, which runs BIRD, and its files on each node.
 func (w *world) calico() {
 	w.t.Helper()
-	w.Kubectl(w.t, "apply", "--server-side", "-f", labtest.DefinitionsDir(groups.V1))
+	w.Kubectl(w.t, "apply", "--server-side", "-f", labtest.DefinitionsDir(labtest.Group(w.t)))
 	w.Kubectl(w.t, "wait", "--for=condition=Established", "crd", "--all")
 	w.apply("datastore.yaml", "NODE1", nodes[0].name, "NODE2", nodes[1].name,
 		"HASH1", names.HostnameHash(nodes[0].name), "HASH2", names.HostnameHash(nodes[1].name))
@@ -103,7 +134,11 @@ func (w *world) calico() {
 		}
 		w.On(w.t, n.name, "sysctl -qw net.ipv4.ip_forward=1")
 	}
-	w.apply("calico-node.yaml")
+	set := string(labtest.Group(w.t))
+	if set == string(groups.V1) {
+		set = "" // as Calico's operator leaves it
+	}
+	w.apply("calico-node.yaml", "SET_GROUP", set)
 	w.Kubectl(w.t, "-n", "kube-system", "rollout", "status", "daemonset/calico-node", "--timeout=5m")
 	w.Kubectl(w.t, "wait", "node", "--all", "--for=condition=Ready", "--timeout=5m")
 }
@@ -340,14 +375,25 @@ func (w *world) golden() string {
 		w.Kubectl(w.t, "get", "blockaffinities.crd.projectcalico.org", "-o",
 			`jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`) + "\n" +
 		w.Kubectl(w.t, "get", "ippools.crd.projectcalico.org", "-o",
-			`jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.spec}{"\n"}{end}`)
+			`jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.metadata.finalizers} {.spec}{"\n"}{end}`)
 }
 
-// A Calico cluster is migrated by the page, node by node, and back again under traffic: no pod loses a packet, its
+// alone fails the test if the cluster has a definition of the API group that it does not use: Calico's programs would
+// turn to crd.projectcalico.org/v1 by that.
+func (w *world) alone() {
+	w.t.Helper()
+	other := path.Dir(string(labtest.Group(w.t).Other()))
+	for _, name := range strings.Fields(w.Kubectl(w.t, "get", "crd", "-o", "jsonpath={.items[*].metadata.name}")) {
+		if _, group, _ := strings.Cut(name, "."); group == other {
+			w.t.Errorf("the cluster has the definition %s", name)
+		}
+	}
+}
+
+// A Calico cluster of either API group is migrated by the page, node by node, and back again under traffic: no pod loses a packet, its
 // address or a connection, none gets a packet that a policy denies, of Kubernetes or of Calico, and Calico's objects
 // are unchanged. Felix works by nftables on one node, by iptables on the other.
 func TestFromCalicoAndBack(t *testing.T) {
-	labtest.OnlyIn(t, groups.V1, "Calico's manifest of this page installs definitions of this group")
 	tier.All(t)
 	w := newWorld(t, len(nodes))
 	w.calico()
@@ -375,7 +421,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 	connection := connect(t, first.Pod, second.Pod)
 	sh := newShell(t, readPage(t, "migrate-from-calico.md"), w.Lab)
 
-	sh.follow(t, "Before you begin", nil)
+	sh.follow(t, "Before you begin", map[string]string{"GROUP": path.Dir(string(labtest.Group(t)))})
 	sh.follow(t, "1. Let Calico keep off nodes that have moved", nil)
 	sh.follow(t, "2. Install Tortie, on no node yet", nil)
 	move := func(node, moved string) {
@@ -413,6 +459,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 	if now := w.golden(); now != golden {
 		t.Errorf("the datastore has\n%s\nand Calico had\n%s", now, golden)
 	}
+	w.alone()
 	third := w.pod("third", nodes[0].name)
 	if !netip.MustParsePrefix(nodes[0].block).Contains(third.V4) {
 		t.Errorf("a new pod has %s, want one of its node's block %s", third.V4, nodes[0].block)

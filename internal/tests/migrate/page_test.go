@@ -124,7 +124,7 @@ func (s *shell) try(t *testing.T, c command, instead map[string]string) {
 	meshtest.Within(t, 2*meshtest.Patience, func() error {
 		out, err := s.run(t, c.text, instead)
 		if err == nil {
-			err = matches(c.want, out)
+			err = matches(strings.Split(labtest.InGroupText(t, strings.Join(c.want, "\n")), "\n"), out)
 		}
 		if err == nil {
 			return nil

@@ -35,6 +35,7 @@ put /host/etc/cni/net.d/10-calico.conflist 600 <<EOF
       "log_level": "info",
       "log_file_path": "/var/log/calico/cni/cni.log",
       "datastore_type": "kubernetes",
+      "calico_api_group": "$CALICO_API_GROUP",
       "nodename": "$NODE",
       "mtu": 1500,
       "ipam": {"type": "calico-ipam"},
