@@ -47,9 +47,13 @@ func uninstall(o options) ([]byte, error) {
 	return append([]byte(removal), text...), err
 }
 
+// manifestFor is the oldest Kubernetes that has all kinds of the manifest: it is for each later one, too.
+const manifestFor = "1.31.0"
+
 // render returns the chart's objects without hooks and the metadata of a Helm release.
 func render(o options, args ...string) ([]byte, error) {
-	args = append([]string{"template", "tortie", filepath.Join(o.root, "charts/tortie"), "--namespace", "kube-system"}, args...)
+	args = append([]string{"template", "tortie", filepath.Join(o.root, "charts/tortie"), "--namespace", "kube-system",
+		"--kube-version", manifestFor}, args...)
 	out, err := exec.Command(o.helm, args...).Output()
 	if err != nil {
 		var exit *exec.ExitError

@@ -37,14 +37,14 @@ func newHousekeeping(deps *Deps, client *ipam.Client) *housekeeping {
 	}
 }
 
-// sync writes what differs.
+// sync writes what differs. In projectcalico.org/v3 conditions and finalizers of pools are Calico's unless alone.
 func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.KubeControllersConfiguration,
-	s Settings, now time.Time) error {
+	s Settings, alone bool, now time.Time) error {
 	in := h.group.Known()
 	return errors.Join(
 		h.defaults.sync(ctx, v),
 		h.configuration(ctx, obj, s),
-		h.pools.sync(ctx, v, in == groups.V3, now),
+		h.pools.sync(ctx, v, in != groups.V3 || alone, in == groups.V3, now),
 		h.builtInTiers(ctx, in),
 		duties.LabelAffinities(ctx, h.store, v.Affinities),
 	)

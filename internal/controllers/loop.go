@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -85,6 +86,10 @@ type Controllers struct {
 	failed   int       // passes in a row
 	reported progress.Changes
 
+	calico       calicoState // as of the last pass in projectcalico.org/v3
+	alone        atomic.Bool // Calico's kube-controllers are known not to run there
+	deadWebhooks string      // what the log has of them
+
 	began chan struct{} // wakes the loop when this process begins to lead
 
 	mu      sync.Mutex      // guards leading; held by a sweep, so that leadership is not given away under it
@@ -161,6 +166,7 @@ func (c *Controllers) lead(ctx context.Context) {
 		balancing.Go(func() { c.balance(ctx) })
 	}
 	defer balancing.Wait()
+	c.alone.Store(false)
 	c.mu.Lock()
 	c.leading = ctx
 	c.mu.Unlock()
@@ -316,7 +322,8 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 	defer cancel()
 	var errs []error
 	if c.etcd == nil {
-		errs = append(errs, c.keeper.sync(ctx, v, c.configuration(), s, time.Now()), c.keepHosts(ctx, v, s.Hosts))
+		errs = append(errs, c.lookAround(ctx), c.keeper.sync(ctx, v, c.configuration(), s, c.alone.Load(), time.Now()),
+			c.keepHosts(ctx, v, s.Hosts))
 	} else {
 		errs = append(errs, c.etcd.sync(ctx, v, s))
 	}

@@ -27,6 +27,8 @@ type metrics struct {
 	policies    prometheus.Gauge
 	services    prometheus.Gauge
 
+	leftToCalico, deadWebhooks prometheus.Gauge
+
 	mu         sync.Mutex // guards all below
 	usage      Usage
 	candidates map[string]int
@@ -98,12 +100,21 @@ func newMetrics() *metrics {
 		Name: "tortie_services_without_address",
 		Help: "Services of type LoadBalancer that lack an address which they ask for; on the one that writes.",
 	})
+	m.leftToCalico = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_controllers_left_to_calico",
+		Help: "1 while Calico's kube-controllers keep pools and tiers of projectcalico.org/v3; on the one that writes.",
+	})
+	m.deadWebhooks = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_policy_webhooks_without_endpoint",
+		Help: "Calico's webhook configurations that refuse each write of a policy, as they have no endpoint; on the one that writes.",
+	})
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "tortie_build_info", Help: "Always 1; the label has the program's version.",
 	}, []string{"version"})
 	build.WithLabelValues(version.Version).Set(1)
 	m.registry.MustRegister(m.passes, m.failures, m.leading, m.behind, m.waiting, m.reclamation, m.reclaimed, m.removed, m.spared, m.policies,
-		m.services, build, m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.services, m.leftToCalico, m.deadWebhooks, build, m, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 

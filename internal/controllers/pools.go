@@ -65,13 +65,16 @@ func (s *poolStatus) tell(obj *api.IPPool, pool *ipam.Pool) {
 	s.warn(reference(obj, &obj.Meta), reason, pool.Why+"; nothing is assigned from the pool")
 }
 
-// sync writes the conditions that have changed, and keeps finalizers where there are any. Of a datastore that is not
-// ready blocks are not known.
-func (s *poolStatus) sync(ctx context.Context, v *inventory.View, finalizers bool, now time.Time) error {
+// sync writes Events about pools and, unless another controller keeps them, the conditions that have changed and, where
+// there are any, finalizers. Of a datastore that is not ready blocks are not known.
+func (s *poolStatus) sync(ctx context.Context, v *inventory.View, keeps, finalizers bool, now time.Time) error {
 	var failed []error
 	for i, parsed := range ipam.ParsePools(v.Pools) {
 		pool := v.Pools[i]
 		s.tell(&pool, &parsed)
+		if !keeps {
+			continue
+		}
 		failed = append(failed, s.write(ctx, &pool, &parsed, now))
 		if finalizers && v.Ready {
 			failed = append(failed, s.owner.sync(ctx, &pool, parsed.Reason, v))

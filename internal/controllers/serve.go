@@ -37,6 +37,11 @@ type Status struct {
 	HostEndpoints []string `json:"hostEndpoints,omitempty"`
 	// FieldsWithoutEffect are those of KubeControllersConfiguration default.
 	FieldsWithoutEffect []string `json:"fieldsWithoutEffect,omitempty"`
+	// LeftToCalico names the Deployments of Calico's kube-controllers that keep the conditions and finalizers of pools and
+	// tiers, of projectcalico.org/v3.
+	LeftToCalico string `json:"leftToCalico,omitempty"`
+	// DeadWebhooks says why no policy can be written: see the Event WebhookWithoutEndpoint.
+	DeadWebhooks []string `json:"deadWebhooks,omitempty"`
 
 	Grace  string `json:"leakGracePeriod"`
 	Period string `json:"reconcilerPeriod"`

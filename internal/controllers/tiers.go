@@ -97,10 +97,11 @@ func (o *tierOwner) sync(ctx context.Context, v *cluster.PolicyView, now time.Ti
 	}
 }
 
-// mayWrite reports that this process leads and that the last pass has found the datastore unlocked.
+// mayWrite reports that this process leads and that the last pass has found the datastore unlocked, and no kube-controllers
+// of Calico's.
 func (o *tierOwner) mayWrite() bool {
 	s := o.board.read()
-	return o.elector.Leading() && s.Passes > 0 && !s.Locked
+	return o.elector.Leading() && o.alone.Load() && s.Passes > 0 && !s.Locked
 }
 
 func (o *tierOwner) write(ctx context.Context, now time.Time) error {

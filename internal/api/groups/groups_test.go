@@ -268,6 +268,11 @@ func TestMove(t *testing.T) {
 			api.Meta{Annotations: map[string]string{}}, `{"deleted":false}`, `{"deleted":false}`},
 		{V1, "Tier", api.Meta{Name: "y"}, api.Meta{Name: "y"}, `null`, `null`},
 		{V1, "BlockAffinity", api.Meta{}, api.Meta{}, `null`, `null`},
+		{V3, "GlobalNetworkPolicy", api.Meta{}, api.Meta{}, `{"order":1}`, `{"order":1,"types":["Ingress","Egress"]}`},
+		{V3, "StagedNetworkPolicy", api.Meta{}, api.Meta{}, `{"types":null}`, `{"types":["Ingress","Egress"]}`},
+		{V3, "NetworkPolicy", api.Meta{}, api.Meta{}, `{"types": ["Egress"]}`, `{"types": ["Egress"]}`},
+		{V3, "StagedKubernetesNetworkPolicy", api.Meta{}, api.Meta{}, `{"order":1}`, `{"order":1}`},
+		{V1, "NetworkPolicy", api.Meta{}, api.Meta{}, `{"order":1}`, `{"order":1}`},
 	} {
 		if diff := cmp.Diff(c.want, c.to.MoveMeta(c.kind, c.meta)); diff != "" {
 			t.Errorf("metadata of %s in %s (-want +got):\n%s", c.kind, c.to, diff)

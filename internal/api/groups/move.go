@@ -45,18 +45,33 @@ func kept(all map[string]string) map[string]string {
 	return part
 }
 
+// withTypes are the policies that are for both directions in an object of V1 without types. In V3 the API server would
+// store it with those that it has rules for.
+var withTypes = []string{"NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy"}
+
 // MoveSpec returns the spec of an object of a kind, read from the other group, in the form of g. An object that is
-// marked deleted loses its mark. A spec that is no JSON object stays as it is: the API server refuses it.
+// marked deleted loses its mark, and a policy without directions gets both in V3. A spec that is no JSON object stays as
+// it is: the API server refuses it.
 func (g Group) MoveSpec(kind string, spec json.RawMessage) json.RawMessage {
-	if kind != (*api.BlockAffinity)(nil).ResourceType().Kind {
+	affinity := kind == (*api.BlockAffinity)(nil).ResourceType().Kind
+	if !affinity && (g != V3 || !slices.Contains(withTypes, kind)) {
 		return spec
 	}
 	var members map[string]json.RawMessage
 	if json.Unmarshal(spec, &members) != nil || members == nil {
 		return spec
 	}
-	if members["deleted"] = json.RawMessage(`"false"`); g == V3 {
+	switch {
+	case affinity && g == V3:
 		members["deleted"] = json.RawMessage(`false`)
+	case affinity:
+		members["deleted"] = json.RawMessage(`"false"`)
+	default:
+		var types []string
+		if _ = json.Unmarshal(members["types"], &types); len(types) > 0 { // absent, and null: none
+			return spec
+		}
+		members["types"] = json.RawMessage(`["Ingress","Egress"]`)
 	}
 	moved, err := json.Marshal(members)
 	if err != nil {

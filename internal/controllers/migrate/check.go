@@ -9,13 +9,14 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/controllers"
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
 // calicos are the programs of Calico's that keep to the group that they have found, by kind.
 var calicos = map[api.Type][]string{
-	{Group: "apps", Version: "v1", Kind: "Deployment", Plural: "deployments", Namespaced: true}: {"calico-kube-controllers", "calico-typha"},
-	{Group: "apps", Version: "v1", Kind: "DaemonSet", Plural: "daemonsets", Namespaced: true}:   {"calico-node"},
+	controllers.Deployments: {controllers.CalicoControllers, "calico-typha"},
+	{Group: "apps", Version: "v1", Kind: "DaemonSet", Plural: "daemonsets", Namespaced: true}: {"calico-node"},
 }
 
 // migrations are the objects of Calico's own migration.
