@@ -164,7 +164,7 @@ func (m *Mover) carry(ctx context.Context, by mark) error {
 		case err == nil && n == 0 && last:
 			return m.switchTo(ctx, by)
 		case err == nil && n == 0:
-			m.Say("source and target are equal; waiting until %s for requests in flight", drained.Format(time.TimeOnly))
+			m.Say("source and target are equal; waiting %s for requests in flight", time.Until(drained).Round(time.Second))
 			if !wait.Sleep(ctx, time.Until(drained)) {
 				return context.Cause(ctx)
 			}
