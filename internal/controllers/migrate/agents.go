@@ -21,6 +21,8 @@ import (
 const (
 	// agentLabels select the pods of agents, as the chart labels them.
 	agentLabels = "app.kubernetes.io/name=tortie,app.kubernetes.io/component=node"
+	// followLabels select those of kube-controllers too. Pods of hooks stay when they have ended.
+	followLabels = "app.kubernetes.io/name=tortie,app.kubernetes.io/component in (node,kube-controllers)"
 	// answerTime is how long an agent that works in a group may take to answer there. It answers within 3 s; one that has
 	// just arrived, and was not allowed to write yet, tries again after 90 s at most.
 	answerTime = 2 * time.Minute
@@ -66,6 +68,38 @@ func (m *Mover) checkAgents(ctx context.Context, in groups.Group) error {
 			"back; nothing was removed: nodes %s", in, in.Other(), strings.Join(silent, ", "))
 	}
 	return err
+}
+
+// checkFollow refuses a move that a program would not follow: in its pod the group is set.
+func (m *Mover) checkFollow(ctx context.Context, to groups.Group) error {
+	pods := &list{of: (*api.Pod)(nil).ResourceType()}
+	if err := m.Stores[to].Select(ctx, "", followLabels, "", pods); err != nil {
+		return fmt.Errorf("list Tortie's pods: %w", err)
+	}
+	for _, pod := range pods.items {
+		if g := setGroup(pod.Spec); g != "" && g != to {
+			return fmt.Errorf("pod %s has CALICO_API_GROUP %s, and would not follow: set the chart's value apiGroup to auto", pod.key(), g)
+		}
+	}
+	return nil
+}
+
+// setGroup returns the group that a pod's containers have in their environment; empty if none has.
+func setGroup(spec json.RawMessage) groups.Group {
+	var pod struct {
+		Containers []struct {
+			Env []struct{ Name, Value string }
+		}
+	}
+	_ = json.Unmarshal(spec, &pod) // what the API server has sent
+	for _, c := range pod.Containers {
+		for _, e := range c.Env {
+			if g, err := groups.Parse(e.Value); e.Name == "CALICO_API_GROUP" && err == nil && g != "" {
+				return g
+			}
+		}
+	}
+	return ""
 }
 
 // nodesOf returns the nodes of pods, each once, sorted.

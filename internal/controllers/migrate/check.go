@@ -35,7 +35,7 @@ func (m *Mover) check(ctx context.Context, s state, to groups.Group) error {
 			return errors.Join(err, fmt.Errorf("there are no definitions of %s: kubectl apply --server-side -f %s/", in, in.DefinitionsDir()))
 		}
 	}
-	return errors.Join(m.checkKinds(ctx, from), m.checkCalico(ctx))
+	return errors.Join(m.checkKinds(ctx, from), m.checkCalico(ctx), m.checkFollow(ctx, to))
 }
 
 // checkKinds wants a definition in the target for each kind of the source: without it, objects would be left behind.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
+	"path"
 	"text/tabwriter"
 	"time"
 
@@ -180,7 +180,7 @@ func (m *Mover) Status(ctx context.Context, out io.Writer) error {
 		return nil
 	default:
 		fmt.Fprintf(out, "%s: a move to %s (move %s) is under way: start --to %s resumes it\n", s.phase, to, s.ID,
-			to[strings.LastIndex(string(to), "/")+1:])
+			path.Base(string(to)))
 	}
 	plans, err := m.plans(ctx, mark{To: to, ID: s.ID})
 	if err != nil {

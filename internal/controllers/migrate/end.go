@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -49,7 +50,7 @@ func (m *Mover) Finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.Say("%d objects of %s are removed; its definitions may stay: start --to %s needs them", n, left, left)
+	m.Say("%d objects of %s are removed; its definitions may stay: start --to %s needs them", n, left, path.Base(string(left)))
 	return nil
 }
 

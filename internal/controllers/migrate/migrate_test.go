@@ -399,6 +399,15 @@ func TestConflictAndAbort(t *testing.T) {
 func refused(t *testing.T, m *Mover) {
 	t.Helper()
 	v1 := m.Stores[groups.V1]
+	set := &object{of: (*api.Pod)(nil).ResourceType(), Spec: json.RawMessage(`{"containers":[{"name":"node","image":"tortie","env":[
+		{"name":"CALICO_API_GROUP","value":"crd.projectcalico.org/v1"}]}]}`)}
+	set.Meta = api.Meta{Namespace: "default", Name: "set", Labels: map[string]string{"app.kubernetes.io/name": "tortie",
+		"app.kubernetes.io/component": "kube-controllers"}}
+	errtest.Must(t, v1.Create(t.Context(), set))
+	if err := m.Start(t.Context(), groups.V3); !errtest.Names(err, "default/set crd.projectcalico.org/v1 apiGroup auto") {
+		t.Errorf("with a pod that would not follow: %v", err)
+	}
+	errtest.Must(t, v1.Delete(t.Context(), set))
 	weather := &object{of: kinds[20], Meta: api.Meta{Name: "weather"}, Spec: json.RawMessage(`{"node":"one","classes":["Weather"]}`)}
 	errtest.Must(t, v1.Create(t.Context(), weather))
 	spec := `{"tier":"default","selector":"all()","types":["Ingress"],"ingress":[{"action":"Allow"}],"serviceAccountSelector":""}`
@@ -407,7 +416,8 @@ func refused(t *testing.T, m *Mover) {
 	errtest.Must(t, v1.Create(t.Context(), doomed))
 	var said strings.Builder
 	tries := New(m.Stores, func(format string, args ...any) { fmt.Fprintf(&said, format+"\n", args...) })
-	if err := tries.Start(t.Context(), groups.V3); err == nil || errors.Is(err, ErrConflict) || !errtest.Names(err, "1 projectcalico.org/v3") ||
+	err := tries.Start(t.Context(), groups.V3)
+	if errors.Is(err, ErrConflict) || !errtest.Names(err, "1 projectcalico.org/v3") ||
 		!errtest.Has(said.String(), "CalicoNodeStatus weather spec.classes[0] globalnetworkpolicies caliconodestatuses tried") {
 		t.Errorf("with an object that the target refuses: %v; it said:\n%s", err, &said)
 	}

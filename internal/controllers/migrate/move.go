@@ -31,7 +31,7 @@ const (
 // passPace is the pause between two of them.
 var passPace = wait.Backoff{First: 200 * time.Millisecond, Most: 5 * time.Second}
 
-// ErrConflict means that the target has objects that the move may not change.
+// ErrConflict means that the target has objects that the move may not change, or that objects are being deleted.
 var ErrConflict = errors.New("conflicts")
 
 // Mover moves objects. Its methods are not safe for concurrent use: see Alone.
@@ -140,8 +140,8 @@ func (m *Mover) refuse(plans []*plan) error {
 		return nil
 	}
 	m.list("conflict", all)
-	return fmt.Errorf("%w: %d objects are being deleted, or are others in the target than the move would write: wait, delete them, or "+
-		"make them equal; if an earlier move has left them, use finish", ErrConflict, len(all))
+	return fmt.Errorf("%w: %d objects are in the way: wait until those that are being deleted are gone; delete others of the target, or "+
+		"make them equal; what an earlier move has left, finish removes", ErrConflict, len(all))
 }
 
 // list says the first of many lines.

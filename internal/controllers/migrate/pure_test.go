@@ -146,3 +146,23 @@ func TestPlan(t *testing.T) {
 		t.Errorf("create, update, remove, conflicts, equal (-want +got):\n%s", d)
 	}
 }
+
+func TestPods(t *testing.T) {
+	spec := func(env string) json.RawMessage {
+		return json.RawMessage(`{"containers":[{"name":"a"},{"name":"b","env":[{"name":"A","value":"projectcalico.org/v3"},` + env + `]}]}`)
+	}
+	for env, want := range map[string]groups.Group{
+		`{"name":"CALICO_API_GROUP","value":"ProjectCalico.org/v3"}`: groups.V3, `{"name":"CALICO_API_GROUP","value":""}`: "",
+		`{"name":"CALICO_API_GROUP","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}`: "",
+		`{"name":"CALICO_API_GROUP","value":"crd.projectcalico.org/v1"}`:                     groups.V1,
+	} {
+		if got := setGroup(spec(env)); got != want {
+			t.Errorf("%s: group %q, want %q", env, got, want)
+		}
+	}
+	pods := []*object{{Spec: json.RawMessage(`{"nodeName":"n"}`)}, {Spec: json.RawMessage(`{}`)}, {Spec: json.RawMessage(`{"nodeName":"m"}`)},
+		{Spec: json.RawMessage(`{"nodeName":"n"}`)}}
+	if got := nodesOf(pods); !slices.Equal(got, []string{"m", "n"}) {
+		t.Errorf("nodes %v", got)
+	}
+}
