@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster"
@@ -117,12 +118,13 @@ func (a *statusWriter) failed(err error) bool {
 }
 
 // toRead returns the objects whose spec may have changed since they were read. Those for other nodes mostly change in
-// their status.
+// their status. A move between API groups asks all nodes, each by an object that only this node reads.
 func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*statusRequest, now time.Time) []api.CalicoNodeStatus {
 	var out []api.CalicoNodeStatus
 	for _, o := range listed {
 		q := known[o.Name]
 		switch {
+		case names.AsksOther(o.Name, node):
 		case q == nil || q.object.UID != o.UID:
 			out = append(out, o)
 		case q.object.ResourceVersion == o.ResourceVersion:
@@ -138,7 +140,7 @@ func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*status
 func first(node string, all []api.CalicoNodeStatus) (now []api.CalicoNodeStatus, more bool) {
 	others := 0
 	for _, o := range all {
-		if o.Name == node {
+		if o.Name == node || o.Name == names.Question(node) {
 			now = append(now, o)
 		} else if others++; others <= readAtOnce {
 			now = append(now, o)

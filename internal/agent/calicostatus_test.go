@@ -3,12 +3,14 @@ package agent
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -56,11 +58,18 @@ func TestQuestionsAreReadBitByBit(t *testing.T) {
 	for i := range 1000 {
 		all = append(all, api.CalicoNodeStatus{Meta: api.Meta{Name: fmt.Sprint("n", i)}})
 	}
-	now, more := first("n777", all)
-	if len(now) != readAtOnce+1 || now[readAtOnce].Name != "n777" || !more {
-		t.Errorf("%d, %v", len(now), more)
+	for _, node := range []string{"n777", "n888"} {
+		all[888].Name = names.Question("n888")
+		now, more := first(node, all)
+		if len(now) != readAtOnce+1 || !strings.HasSuffix(now[readAtOnce].Name, node) || !more {
+			t.Errorf("%d, %v", len(now), more)
+		}
 	}
-	if now, more = first("n777", all[:readAtOnce]); len(now) != readAtOnce || more {
+	asked := toRead("n888", []api.CalicoNodeStatus{all[888], {Meta: api.Meta{Name: names.Question("n777")}}}, nil, time.Now())
+	if len(asked) != 1 || asked[0].Name != names.Question("n888") {
+		t.Errorf("of a move's questions to two nodes, one reads %v", asked)
+	}
+	if now, more := first("n777", all[:readAtOnce]); len(now) != readAtOnce || more {
 		t.Errorf("%d, %v", len(now), more)
 	}
 }
@@ -116,6 +125,12 @@ func TestAgentAnswers(t *testing.T) {
 		s := read(mine)
 		return s.BGP.NumberEstablishedV4 == 0 && s.BGP.NumberNotEstablishedV4 == 1
 	})
+
+	// What a move between API groups asks needs no period.
+	moves := &api.CalicoNodeStatus{Meta: api.Meta{Name: names.Question(rigNode)},
+		Spec: api.CalicoNodeStatusSpec{Node: rigNode, Classes: []string{api.ClassAgent}}}
+	labstore.Make(t, r.store, moves)
+	waittest.Until(t, 2*soon, "the answer to a move", func() bool { return read(moves).LastUpdated != nil })
 
 	// At rest nothing is written, and read, any more.
 	watch, store, log := r.watched(t) // which does not wait for these objects

@@ -2,10 +2,10 @@ package migrate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
@@ -22,13 +22,6 @@ var calicos = map[api.Type][]string{
 // migrations are the objects of Calico's own migration.
 var migrations = api.Type{Group: "migration.projectcalico.org", Version: "v1", Kind: "DatastoreMigration", Plural: "datastoremigrations"}
 
-// builtIn are the values that the definitions of projectcalico.org/v3 demand of tiers.
-var builtIn = map[string]string{
-	"default":       `{"order":1000000,"defaultAction":"Deny"}`,
-	"kube-admin":    `{"order":1000,"defaultAction":"Pass"}`,
-	"kube-baseline": `{"order":10000000,"defaultAction":"Pass"}`,
-}
-
 // check returns why a move may not begin; nil if it may.
 func (m *Mover) check(ctx context.Context, s state, to groups.Group) error {
 	from := to.Other()
@@ -43,7 +36,7 @@ func (m *Mover) check(ctx context.Context, s state, to groups.Group) error {
 			return errors.Join(err, fmt.Errorf("there are no definitions of %s: kubectl apply --server-side -f %s/", in, in.DefinitionsDir()))
 		}
 	}
-	return errors.Join(m.checkKinds(ctx, from), m.checkTiers(ctx, from), m.checkCalico(ctx))
+	return errors.Join(m.checkKinds(ctx, from), m.checkCalico(ctx), m.checkFollow(ctx, to))
 }
 
 // checkKinds wants a definition in the target for each kind of the source: without it, objects would be left behind.
@@ -65,17 +58,37 @@ func (m *Mover) checkKinds(ctx context.Context, from groups.Group) error {
 	return nil
 }
 
-func (m *Mover) checkTiers(ctx context.Context, from groups.Group) error {
-	tiers := &list{of: (*api.CalicoTier)(nil).ResourceType()}
-	if err := m.Stores[from].List(ctx, tiers, datastore.ListOptions{}); err != nil && !errors.Is(err, datastore.ErrNotFound) {
-		return fmt.Errorf("list tiers: %w", err)
-	}
-	for _, t := range tiers.items {
-		if want := builtIn[t.Name]; want != "" && lacks(t.Spec, json.RawMessage(want)) != "" {
-			return fmt.Errorf("tier %s: spec is %s: projectcalico.org/v3 demands %s: change it", t.Name, t.Spec, want)
+// try has the API server check each object that the move would create, by dry runs: its validation, admission and quotas.
+// It is an error if it refuses any, which are printed. Owners in the target are not among what is checked: they are
+// created by the move itself.
+func (m *Mover) try(ctx context.Context, plans []*plan, to groups.Group) error {
+	store := m.Stores[to].DryRun()
+	var mu sync.Mutex
+	var refused []string
+	for i, p := range plans {
+		err := each(ctx, p.create, func(ctx context.Context, o *object) error {
+			key := o.key()
+			err := store.Create(ctx, o)
+			if err == nil || ctx.Err() != nil || errors.Is(err, datastore.ErrUnavailable) {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			refused = append(refused, fmt.Sprintf("%s %s: %v", p.of.Kind, key, err))
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("try to create %s: %w", p.of.Plural, err)
+		}
+		if len(p.create) > 0 {
+			m.Say("%d of %d kinds: %s: %d tried", i+1, len(plans), p.of.Plural, len(p.create))
 		}
 	}
-	return nil
+	if len(refused) == 0 {
+		return nil
+	}
+	m.list("refused", refused)
+	return fmt.Errorf("the API server refuses %d objects in %s: change them, or delete them; nothing was changed", len(refused), to)
 }
 
 // checkCalico refuses a cluster in which Calico's own programs or its own migration are at work.

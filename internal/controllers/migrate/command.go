@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
+	"path"
 	"text/tabwriter"
 	"time"
 
@@ -39,15 +39,17 @@ Moves Calico's objects between crd.projectcalico.org/v1 and projectcalico.org/v3
 Calico's own programs. While it moves, no pod gets or frees an address.
 
   status              how far a move is, and which objects would be written
-  start --to v1|v3    moves all objects, or resumes a move that was interrupted
+  start --to v1|v3    moves all objects, or resumes a move that was interrupted. Before it locks anything it tries each
+                      create by a dry run
   abort               undoes a move that is not over
-  finish --yes        removes the objects of the group that is not used any more. Before that, all agents must use the
-                      other group: restart those that do not follow
+  finish --yes        removes the objects of the group that is not used any more, once the agents of all nodes have
+                      answered in the other one; it names nodes that do not
 
 The cluster is that of KUBECONFIG, or of the pod's own account, which needs an administrator's rights on both groups:
 the account of the controllers has too few. See docs/apigroups.md.
 
-Exit codes: 0 done, 1 it could not be done, 2 the arguments are wrong, 3 objects of the target are in the way.
+Exit codes: 0 done, 1 it could not be done, 2 the arguments are wrong, 3 objects are in the way: of
+the target, or being deleted.
 `
 
 // Cluster is what a run works on.
@@ -178,7 +180,7 @@ func (m *Mover) Status(ctx context.Context, out io.Writer) error {
 		return nil
 	default:
 		fmt.Fprintf(out, "%s: a move to %s (move %s) is under way: start --to %s resumes it\n", s.phase, to, s.ID,
-			to[strings.LastIndex(string(to), "/")+1:])
+			path.Base(string(to)))
 	}
 	plans, err := m.plans(ctx, mark{To: to, ID: s.ID})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -31,7 +32,8 @@ func (m *Mover) Abort(ctx context.Context) error {
 }
 
 // Finish removes the objects of the group that the cluster does not use any more, but for its ClusterInformation, which
-// stays locked. It may be repeated.
+// stays locked. It is an error, and nothing is removed, as long as an agent does not work in the other group. It may be
+// repeated.
 func (m *Mover) Finish(ctx context.Context) error {
 	s, _, err := m.read(ctx)
 	if err != nil {
@@ -41,14 +43,14 @@ func (m *Mover) Finish(ctx context.Context) error {
 	if s.phase == copying || s.lock[s.now] != groups.Ready || s.lock[left] != groups.Locked {
 		return fmt.Errorf("there is no completed move (%s): one group has to be ready, and the other locked", s.phase)
 	}
-	if err := m.checkCalico(ctx); err != nil {
+	if err := errors.Join(m.checkCalico(ctx), m.checkAgents(ctx, s.now)); err != nil {
 		return err
 	}
 	n, err := m.clear(ctx, left, func(*object) bool { return true })
 	if err != nil {
 		return err
 	}
-	m.Say("%d objects of %s are removed; its definitions may stay: start --to %s needs them", n, left, left)
+	m.Say("%d objects of %s are removed; its definitions may stay: start --to %s needs them", n, left, path.Base(string(left)))
 	return nil
 }
 

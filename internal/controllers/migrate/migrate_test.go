@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -45,7 +46,7 @@ func stores(t *testing.T, kubeconfig string) map[groups.Group]*kubernetes.Store 
 func mover(t *testing.T, kubeconfig string) *Mover {
 	t.Helper()
 	m := New(stores(t, kubeconfig), t.Logf)
-	m.drain = 0
+	m.drain, m.answer = 0, 0
 	return m
 }
 
@@ -187,7 +188,8 @@ func TestThereAndBack(t *testing.T) {
 		t.Errorf("the way back over what is left there: %v, want %v", err, ErrConflict)
 	}
 	says(t, m, moved, groups.Locked, groups.Ready)
-	errtest.Must(t, m.Finish(t.Context()))
+	agents(t, m)
+	finish(t, m, groups.V3)
 	if left := look(t, v1, groups.V1); len(left) > 0 {
 		t.Errorf("finish has left %v", left)
 	}
@@ -201,9 +203,81 @@ func TestThereAndBack(t *testing.T) {
 	same(t, "back in v1", want, look(t, v1, groups.V1))
 	ownedBy(t, v1, "crd.projectcalico.org/v1", "IPAMConfig")
 	errtest.Must(t, m.Start(t.Context(), groups.V1)) // it is there
-	errtest.Must(t, m.Finish(t.Context()))
+	finish(t, m, groups.V1)
 	errtest.Must(t, m.Start(t.Context(), groups.V3))
 	same(t, "in v3 again", want, look(t, v3, groups.V3))
+}
+
+// agents creates agents' pods, of nodes one and two. Before, finish knows no agent.
+func agents(t *testing.T, m *Mover) {
+	t.Helper()
+	if err := m.Finish(t.Context()); !errtest.Names(err, agentLabels) {
+		t.Errorf("finish without agents: %v", err)
+	}
+	for name, node := range map[string]string{"a": "one", "b": "two", "c": "two", "pending": ""} {
+		spec := fmt.Sprintf(`{"nodeName":%q,"containers":[{"name":"node","image":"tortie"}]}`, node)
+		labels := map[string]string{"app.kubernetes.io/name": "tortie", "app.kubernetes.io/component": "node"}
+		errtest.Must(t, m.Stores[groups.V1].Create(t.Context(), &object{of: (*api.Pod)(nil).ResourceType(), Spec: json.RawMessage(spec),
+			Meta: api.Meta{Namespace: "default", Name: name, Labels: labels}}))
+	}
+}
+
+// finish removes what the cluster does not use, once the agents of both nodes answer in the group that it uses.
+func finish(t *testing.T, m *Mover, in groups.Group) {
+	t.Helper()
+	left := look(t, m.Stores[in.Other()], in.Other())
+	err := m.Finish(t.Context())
+	if !errtest.Names(err, "one two "+string(in)) {
+		t.Errorf("finish, before agents use %s: %v", in, err)
+	}
+	same(t, "after a finish that was refused", left, look(t, m.Stores[in.Other()], in.Other()))
+	if !answered(t, m, in, "two") {
+		t.Fatal("node two has not answered")
+	}
+	patient := *m
+	patient.answer = time.Minute
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go answer(ctx, m.Stores[in], "one", "two")
+	errtest.Must(t, patient.Finish(t.Context()))
+	var asked api.List[api.CalicoNodeStatus, *api.CalicoNodeStatus]
+	errtest.Must(t, m.Stores[in].List(t.Context(), &asked, datastore.ListOptions{}))
+	if len(asked.Items) != 1 || asked.Items[0].Name != "gold-node" {
+		t.Errorf("finish has left questions: %+v", asked.Items)
+	}
+}
+
+// answered asks a node that answers, where a killed run has left the same question.
+func answered(t *testing.T, m *Mover, in groups.Group, node string) bool {
+	t.Helper()
+	now := "2026-11-30T08:00:00Z"
+	left := &api.CalicoNodeStatus{Meta: api.Meta{Name: names.Question(node)}, Spec: api.CalicoNodeStatusSpec{Node: node}}
+	errtest.Must(t, m.Stores[in].Create(t.Context(), left))
+	errtest.Must(t, m.Stores[in].SetStatus(t.Context(), left, api.CalicoNodeStatusStatus{LastUpdated: &now}))
+	if old, err := m.ask(t.Context(), in, node); old || err != nil {
+		t.Errorf("an answer to an earlier question counts: %v", err)
+	}
+	patient := *m
+	patient.answer = time.Minute
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go answer(ctx, m.Stores[in], node)
+	yes, err := patient.ask(t.Context(), in, node)
+	errtest.Must(t, err)
+	return yes
+}
+
+// answer answers questions to nodes as their agents do (internal/agent has the test of these), until ctx ends.
+func answer(ctx context.Context, store *kubernetes.Store, nodes ...string) {
+	now := "2026-11-30T08:00:00Z"
+	for wait.Sleep(ctx, 50*time.Millisecond) {
+		for _, node := range nodes {
+			q := &api.CalicoNodeStatus{Meta: api.Meta{Name: names.Question(node)}}
+			if store.Get(ctx, q) == nil && q.Spec.Node == node && q.Status.LastUpdated == nil {
+				_ = store.SetStatus(ctx, q, api.CalicoNodeStatusStatus{LastUpdated: &now}) // again, where it has failed
+			}
+		}
+	}
 }
 
 // ownedBy fails unless the IPReservation owned refers to the group's own IPAMConfig, and to the Namespace as before.
@@ -231,7 +305,8 @@ func killed(t *testing.T, server *labtest.Server, to groups.Group) (runs int) {
 		ctx, kill := context.WithCancel(t.Context())
 		var writes atomic.Int32
 		proxy.Fault(func(request string) (int, time.Duration) {
-			if verb, _, _ := strings.Cut(request, " "); verb == "get" || verb == "list" || writes.Add(1) == 1 {
+			verb, _, _ := strings.Cut(request, " ")
+			if verb == "get" || verb == "list" || strings.HasSuffix(request, "(dry run)") || writes.Add(1) == 1 {
 				return 0, 0
 			}
 			kill()
@@ -260,6 +335,7 @@ func TestConflictAndAbort(t *testing.T) {
 		t.Errorf("a cluster without ClusterInformation: %v", err)
 	}
 	fill(t, v1)
+	refused(t, m)
 	before := look(t, v1, groups.V1)
 	equal := &api.CalicoGlobalNetworkSet{Meta: api.Meta{Name: "partners", Labels: map[string]string{"set": "partners"}},
 		Spec: api.CalicoGlobalNetworkSetSpec{Nets: []string{"203.0.113.0/24"}}}
@@ -319,6 +395,47 @@ func TestConflictAndAbort(t *testing.T) {
 	late(t, m, v1)
 }
 
+// refused has objects in the source that the target does not take, and one that is being deleted: no move begins.
+func refused(t *testing.T, m *Mover) {
+	t.Helper()
+	v1 := m.Stores[groups.V1]
+	set := &object{of: (*api.Pod)(nil).ResourceType(), Spec: json.RawMessage(`{"containers":[{"name":"node","image":"tortie","env":[
+		{"name":"CALICO_API_GROUP","value":"crd.projectcalico.org/v1"}]}]}`)}
+	set.Meta = api.Meta{Namespace: "default", Name: "set", Labels: map[string]string{"app.kubernetes.io/name": "tortie",
+		"app.kubernetes.io/component": "kube-controllers"}}
+	errtest.Must(t, v1.Create(t.Context(), set))
+	if err := m.Start(t.Context(), groups.V3); !errtest.Names(err, "default/set crd.projectcalico.org/v1 apiGroup auto") {
+		t.Errorf("with a pod that would not follow: %v", err)
+	}
+	errtest.Must(t, v1.Delete(t.Context(), set))
+	weather := &object{of: kinds[20], Meta: api.Meta{Name: "weather"}, Spec: json.RawMessage(`{"node":"one","classes":["Weather"]}`)}
+	errtest.Must(t, v1.Create(t.Context(), weather))
+	spec := `{"tier":"default","selector":"all()","types":["Ingress"],"ingress":[{"action":"Allow"}],"serviceAccountSelector":""}`
+	doomed := &object{of: kinds[9], Meta: api.Meta{Name: "doomed", Foreign: &api.Foreign{Finalizers: []string{"example.com/keep"}}},
+		Spec: json.RawMessage(spec)}
+	errtest.Must(t, v1.Create(t.Context(), doomed))
+	var said strings.Builder
+	tries := New(m.Stores, func(format string, args ...any) { fmt.Fprintf(&said, format+"\n", args...) })
+	err := tries.Start(t.Context(), groups.V3)
+	if errors.Is(err, ErrConflict) || !errtest.Names(err, "1 projectcalico.org/v3") ||
+		!errtest.Has(said.String(), "CalicoNodeStatus weather spec.classes[0] globalnetworkpolicies caliconodestatuses tried") {
+		t.Errorf("with an object that the target refuses: %v; it said:\n%s", err, &said)
+	}
+	says(t, m, idle, groups.Ready, groups.Absent)
+	if there := look(t, m.Stores[groups.V3], groups.V3); len(there) > 0 {
+		t.Errorf("what was tried is there: %v", there)
+	}
+	errtest.Must(t, errors.Join(v1.Delete(t.Context(), weather), v1.Delete(t.Context(), doomed)))
+	said.Reset()
+	if err := tries.Start(t.Context(), groups.V3); !errors.Is(err, ErrConflict) || !errtest.Has(said.String(), "doomed example.com/keep") {
+		t.Errorf("with a policy that is being deleted: %v; it said:\n%s", err, &said)
+	}
+	says(t, m, idle, groups.Ready, groups.Absent)
+	errtest.Must(t, v1.Get(t.Context(), doomed))
+	doomed.of = kinds[9]
+	errtest.Must(t, m.remover(groups.V1)(t.Context(), doomed))
+}
+
 // exits runs the command in a cluster with conflicts.
 func exits(t *testing.T, server *labtest.Server) {
 	t.Helper()
@@ -375,6 +492,16 @@ func late(t *testing.T, m *Mover, v1 *kubernetes.Store) {
 	if n, err := m.pass(t.Context(), by); n != 3 || err != nil {
 		t.Errorf("after three late changes: %d writes (%v)", n, err)
 	}
+	early, stop := context.WithCancel(t.Context())
+	waits := New(m.Stores, func(format string, args ...any) {
+		if t.Logf(format, args...); strings.Contains(format, "waiting") {
+			stop()
+		}
+	})
+	if err := waits.Start(early, groups.V3); !errors.Is(err, context.Canceled) {
+		t.Errorf("a run that ends before requests in flight have ended: %v", err)
+	}
+	says(t, m, copying, groups.Locked, groups.Absent)
 	errtest.Must(t, m.Start(t.Context(), groups.V3))
 	says(t, m, moved, groups.Locked, groups.Ready)
 	var handles api.IPAMHandleList

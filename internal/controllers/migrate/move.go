@@ -31,7 +31,7 @@ const (
 // passPace is the pause between two of them.
 var passPace = wait.Backoff{First: 200 * time.Millisecond, Most: 5 * time.Second}
 
-// ErrConflict means that the target has objects that the move may not change.
+// ErrConflict means that the target has objects that the move may not change, or that objects are being deleted.
 var ErrConflict = errors.New("conflicts")
 
 // Mover moves objects. Its methods are not safe for concurrent use: see Alone.
@@ -41,12 +41,12 @@ type Mover struct {
 	// Say prints a line for people.
 	Say func(format string, args ...any)
 
-	drain time.Duration // drainTime, but for tests
+	drain, answer time.Duration // drainTime, answerTime, but for tests
 }
 
 // New returns a Mover.
 func New(stores map[groups.Group]*kubernetes.Store, say func(format string, args ...any)) *Mover {
-	return &Mover{Stores: stores, Say: say, drain: drainTime}
+	return &Mover{Stores: stores, Say: say, drain: drainTime, answer: answerTime}
 }
 
 // read reads the ClusterInformation of both groups.
@@ -121,6 +121,9 @@ func (m *Mover) begin(ctx context.Context, s state, infos map[groups.Group]*obje
 	if err := m.refuse(plans); err != nil {
 		return next, err
 	}
+	if err := m.try(ctx, plans, to); err != nil {
+		return next, err
+	}
 	if info := infos[to]; info != nil { // an earlier move has left it
 		if err := m.Stores[to].Delete(ctx, info); err != nil {
 			return next, fmt.Errorf("remove the locked ClusterInformation of %s: %w", to, err)
@@ -136,11 +139,16 @@ func (m *Mover) refuse(plans []*plan) error {
 	if len(all) == 0 {
 		return nil
 	}
-	for _, c := range all[:min(len(all), 20)] {
-		m.Say("conflict: %s", c)
+	m.list("conflict", all)
+	return fmt.Errorf("%w: %d objects are in the way: wait until those that are being deleted are gone; delete others of the target, or "+
+		"make them equal; what an earlier move has left, finish removes", ErrConflict, len(all))
+}
+
+// list says the first of many lines.
+func (m *Mover) list(what string, all []string) {
+	for _, line := range all[:min(len(all), 20)] {
+		m.Say("%s: %s", what, line)
 	}
-	return fmt.Errorf("%w: %d objects of the target are others than the move would write: delete them, or make them equal; "+
-		"if an earlier move has left them, use finish", ErrConflict, len(all))
 }
 
 // carry copies until source and target are equal and nothing writes to the source any more, and unlocks the target.
@@ -156,7 +164,7 @@ func (m *Mover) carry(ctx context.Context, by mark) error {
 		case err == nil && n == 0 && last:
 			return m.switchTo(ctx, by)
 		case err == nil && n == 0:
-			m.Say("source and target are equal; waiting until %s for requests in flight", drained.Format(time.TimeOnly))
+			m.Say("source and target are equal; waiting %s for requests in flight", time.Until(drained).Round(time.Second))
 			if !wait.Sleep(ctx, time.Until(drained)) {
 				return context.Cause(ctx)
 			}
@@ -256,7 +264,7 @@ func (m *Mover) pass(ctx context.Context, by mark) (int, error) {
 	}
 	store := m.Stores[by.To]
 	for i, p := range plans {
-		err := errors.Join(each(ctx, p.create, store.Create), each(ctx, p.update, store.Update), each(ctx, p.remove, m.remover(by.To)))
+		err := errors.Join(each(ctx, p.create, on(store.Create)), each(ctx, p.update, on(store.Update)), each(ctx, p.remove, m.remover(by.To)))
 		if err != nil {
 			return due(plans), fmt.Errorf("copy %s: %w", p.of.Plural, err)
 		}
@@ -268,31 +276,36 @@ func (m *Mover) pass(ctx context.Context, by mark) (int, error) {
 	return due(plans), nil
 }
 
-// each writes objects, some at the same time. It ends with the first error.
-func each(ctx context.Context, objects []*object, write func(context.Context, api.Resource) error) error {
+// each calls do for items, some at the same time. It ends with the first error.
+func each[T any](ctx context.Context, items []T, do func(context.Context, T) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
-	for _, o := range objects {
+	for _, item := range items {
 		g.Go(func() error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return write(ctx, o)
+			return do(ctx, item)
 		})
 	}
 	return g.Wait()
 }
 
+// on has a method of a Store work on an object of any kind.
+func on(write func(context.Context, api.Resource) error) func(context.Context, *object) error {
+	return func(ctx context.Context, o *object) error { return write(ctx, o) }
+}
+
 // remover returns what removes an object of a group, with its finalizers: the programs that they are for do not work in
 // a locked group.
-func (m *Mover) remover(in groups.Group) func(context.Context, api.Resource) error {
-	return func(ctx context.Context, obj api.Resource) error {
-		if f := obj.GetMeta().Foreign; f != nil && len(f.Finalizers) > 0 {
-			obj.GetMeta().Foreign = &api.Foreign{OwnerReferences: f.OwnerReferences}
-			if err := m.Stores[in].Update(ctx, obj); err != nil {
+func (m *Mover) remover(in groups.Group) func(context.Context, *object) error {
+	return func(ctx context.Context, o *object) error {
+		if o.Foreign != nil && len(o.Finalizers) > 0 {
+			o.Foreign = &api.Foreign{OwnerReferences: o.OwnerReferences}
+			if err := m.Stores[in].Update(ctx, o); err != nil {
 				return err
 			}
 		}
-		return m.Stores[in].Delete(ctx, obj)
+		return m.Stores[in].Delete(ctx, o)
 	}
 }

@@ -34,6 +34,9 @@ func planKind(of api.Type, source, target []*object, to groups.Group, id string,
 	p := &plan{of: of, source: len(source), target: len(target)}
 	want := map[string]*object{}
 	for _, o := range source {
+		if o.DeletionTimestamp != "" {
+			p.conflict(o.key(), "it is being deleted in the source: "+o.remedy())
+		}
 		n := convert(o, to, id, owners)
 		if want[n.key()] != nil {
 			p.conflict(n.key(), "two objects of the source have that name in the target")
@@ -62,6 +65,8 @@ func (p *plan) compare(key string, want, have *object, id string) {
 	}
 	lost := lacks(have.Spec, want.Spec)
 	switch {
+	case have.DeletionTimestamp != "":
+		p.conflict(key, "it is being deleted in the target: "+have.remedy())
 	case mine(have, id) && have.Annotations[migratedBy] != want.Annotations[migratedBy]:
 		want.UID, want.ResourceVersion = have.UID, have.ResourceVersion
 		p.update = append(p.update, want)
@@ -74,6 +79,15 @@ func (p *plan) compare(key string, want, have *object, id string) {
 	default:
 		p.equal++
 	}
+}
+
+// remedy says what ends the deletion of an object. A move would make it a live one again, or, if it left out a pool, take
+// away the network of pods that still have addresses of it.
+func (o *object) remedy() string {
+	if o.Foreign == nil || len(o.Finalizers) == 0 {
+		return "wait until it is gone"
+	}
+	return "wait until its finalizers are gone, or take them off: " + strings.Join(o.Finalizers, ", ")
 }
 
 func (p *plan) conflict(key, why string) {

@@ -115,13 +115,18 @@ func TestPlan(t *testing.T) {
 	kept := handle("gone-of-others", `{}`)
 	altered := written("altered", `{"a":1}`, "now")
 	altered.Spec = json.RawMessage(`{"a":2}`)
+	leaving, left := handle("leaving", `{}`), written("left", `{}`, "now")
+	leaving.DeletionTimestamp, left.DeletionTimestamp = "2026-11-30T08:00:00Z", "2026-11-30T08:00:00Z"
+	leaving.Foreign = &api.Foreign{Finalizers: []string{"a/b", "c/d"}}
 	labelled := handle("labels", `{}`)
 	labelled.Labels = map[string]string{"a": "b"}
 	p := planKind(kinds[19],
 		[]*object{handle("new", `{}`), handle("same", `{"a":1}`), handle("same-of-others", `{"a":1}`), handle("changed", `{"a":{}}`),
-			handle("changed-of-earlier", `{"a":1}`), handle("altered", `{"a":1}`), handle("labels", `{}`)},
+			handle("changed-of-earlier", `{"a":1}`), handle("altered", `{"a":1}`), handle("labels", `{}`),
+			leaving, handle("left", `{}`)},
 		[]*object{written("same", `{"a":1}`, "now"), handle("same-of-others", `{"a":1,"b":2}`), written("changed", `{"a":{"b":1}}`, "now"),
-			written("changed-of-earlier", `{"a":2}`, "then"), altered, written("gone", `{}`, "now"), kept, labelled},
+			written("changed-of-earlier", `{"a":2}`, "then"), altered, written("gone", `{}`, "now"), kept, labelled,
+			left},
 		groups.V3, "now", nil)
 	names := func(objects []*object) (all []string) {
 		for _, o := range objects {
@@ -131,11 +136,33 @@ func TestPlan(t *testing.T) {
 	}
 	slices.Sort(p.conflicts)
 	got := []any{names(p.create), names(p.update), names(p.remove), p.conflicts, p.equal}
-	want := []any{[]string{"new"}, []string{"changed"}, []string{"gone"}, []string{
+	want := []any{[]string{"leaving", "new"}, []string{"changed"}, []string{"gone"}, []string{
 		"IPAMHandle altered: the target has not kept spec.a", "IPAMHandle changed-of-earlier: spec.a differs",
 		"IPAMHandle gone-of-others: it is in the target alone", "IPAMHandle labels: metadata.labels differ",
+		"IPAMHandle leaving: it is being deleted in the source: wait until its finalizers are gone, or take them off: a/b, c/d",
+		"IPAMHandle left: it is being deleted in the target: wait until it is gone",
 	}, 2}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("create, update, remove, conflicts, equal (-want +got):\n%s", d)
+	}
+}
+
+func TestPods(t *testing.T) {
+	spec := func(env string) json.RawMessage {
+		return json.RawMessage(`{"containers":[{"name":"a"},{"name":"b","env":[{"name":"A","value":"projectcalico.org/v3"},` + env + `]}]}`)
+	}
+	for env, want := range map[string]groups.Group{
+		`{"name":"CALICO_API_GROUP","value":"ProjectCalico.org/v3"}`: groups.V3, `{"name":"CALICO_API_GROUP","value":""}`: "",
+		`{"name":"CALICO_API_GROUP","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}`: "",
+		`{"name":"CALICO_API_GROUP","value":"crd.projectcalico.org/v1"}`:                     groups.V1,
+	} {
+		if got := setGroup(spec(env)); got != want {
+			t.Errorf("%s: group %q, want %q", env, got, want)
+		}
+	}
+	pods := []*object{{Spec: json.RawMessage(`{"nodeName":"n"}`)}, {Spec: json.RawMessage(`{}`)}, {Spec: json.RawMessage(`{"nodeName":"m"}`)},
+		{Spec: json.RawMessage(`{"nodeName":"n"}`)}}
+	if got := nodesOf(pods); !slices.Equal(got, []string{"m", "n"}) {
+		t.Errorf("nodes %v", got)
 	}
 }

@@ -46,6 +46,7 @@ type client struct {
 	token     func() (string, error)
 	userAgent string
 	timeout   time.Duration // of one try
+	dryRun    bool          // nothing is written
 }
 
 func newClient(cfg Config) (*client, error) {
@@ -198,6 +199,9 @@ func replace(out any, data []byte) error {
 func (c *client) newRequest(ctx context.Context, r request, payload []byte) (*http.Request, error) {
 	u := c.base.JoinPath(r.path)
 	u.RawQuery = r.query.Encode()
+	if c.dryRun && r.method != http.MethodGet {
+		u.RawQuery = "dryRun=All" // no write has a query
+	}
 	req, err := http.NewRequestWithContext(ctx, r.method, u.String(), bytes.NewReader(payload))
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", r.method, r.path, err)

@@ -14,6 +14,13 @@ import (
 // In returns a Store at the same API server whose group is the given one.
 func (s *Store) In(g groups.Group) *Store { return &Store{client: s.client, group: groups.In(g)} }
 
+// DryRun returns a Store whose writes the API server checks, admission and quotas too, answers, and does not carry out.
+func (s *Store) DryRun() *Store {
+	c := *s.client
+	c.dryRun = true
+	return &Store{client: &c, group: s.group}
+}
+
 // Kinds returns the group in use, and the plurals, as internal/api has them, of Calico's kinds that the API server has in
 // it.
 func (s *Store) Kinds(ctx context.Context) (in groups.Group, served []string, err error) {

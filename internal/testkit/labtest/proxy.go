@@ -186,7 +186,7 @@ func Resource(r *http.Request) (name string, all bool) {
 }
 
 // requestKey returns verb and resource as in RBAC, such as "list ippools" or "patch pods/status". A kind of Calico's is
-// called by its plural in crd.projectcalico.org/v1, in both groups.
+// called by its plural in crd.projectcalico.org/v1, in both groups. A dry run is such as "create ippools (dry run)".
 func requestKey(r *http.Request) string {
 	resource, all := Resource(r)
 	verb := strings.ToLower(r.Method)
@@ -197,6 +197,9 @@ func requestKey(r *http.Request) string {
 		verb = "update"
 	case r.Method == http.MethodGet && all:
 		verb = "list"
+	}
+	if r.URL.Query().Has("dryRun") {
+		return verb + " " + groups.V3.Plural(resource) + " (dry run)"
 	}
 	return verb + " " + groups.V3.Plural(resource)
 }

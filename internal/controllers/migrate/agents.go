@@ -1,0 +1,158 @@
+package migrate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+)
+
+const (
+	// agentLabels select the pods of agents, as the chart labels them.
+	agentLabels = "app.kubernetes.io/name=tortie,app.kubernetes.io/component=node"
+	// followLabels select those of kube-controllers too. Pods of hooks stay when they have ended.
+	followLabels = "app.kubernetes.io/name=tortie,app.kubernetes.io/component in (node,kube-controllers)"
+	// answerTime is how long an agent that works in a group may take to answer there. It answers within 3 s; one that has
+	// just arrived, and was not allowed to write yet, tries again after 90 s at most.
+	answerTime = 2 * time.Minute
+	// askPace is the pause between looks for an answer.
+	askPace = time.Second
+	// maxSilent bounds the agents that are waited for in vain.
+	maxSilent = 20
+)
+
+// checkAgents asks the agent of each node in a group, and returns an error that names nodes whose agents do not answer
+// there: they work in the other group, or do not run.
+func (m *Mover) checkAgents(ctx context.Context, in groups.Group) error {
+	pods := &list{of: (*api.Pod)(nil).ResourceType()}
+	if err := m.Stores[in].Select(ctx, "", agentLabels, "", pods); err != nil {
+		return fmt.Errorf("list the agents' pods: %w", err)
+	}
+	nodes := nodesOf(pods.items)
+	if len(nodes) == 0 {
+		return fmt.Errorf("no pod on a node has the labels %s: which group agents use is not known", agentLabels)
+	}
+	m.Say("asking the agents of %d nodes whether they use %s", len(nodes), in)
+	var mu sync.Mutex
+	var silent []string
+	err := each(ctx, nodes, func(ctx context.Context, node string) error {
+		mu.Lock()
+		enough := len(silent) >= maxSilent
+		mu.Unlock()
+		if enough {
+			return nil
+		}
+		answered, err := m.ask(ctx, in, node)
+		if err == nil && !answered {
+			mu.Lock()
+			defer mu.Unlock()
+			silent = append(silent, node)
+			m.Say("no answer from node %s", node)
+		}
+		return err
+	})
+	if err == nil && len(silent) > 0 {
+		slices.Sort(silent)
+		err = fmt.Errorf("agents do not answer in %s: they still use %s, or do not run: see their logs; delete Nodes that do not come "+
+			"back; nothing was removed: nodes %s", in, in.Other(), strings.Join(silent, ", "))
+	}
+	return err
+}
+
+// checkFollow refuses a move that a program would not follow: in its pod the group is set.
+func (m *Mover) checkFollow(ctx context.Context, to groups.Group) error {
+	pods := &list{of: (*api.Pod)(nil).ResourceType()}
+	if err := m.Stores[to].Select(ctx, "", followLabels, "", pods); err != nil {
+		return fmt.Errorf("list Tortie's pods: %w", err)
+	}
+	for _, pod := range pods.items {
+		if g := setGroup(pod.Spec); g != "" && g != to {
+			return fmt.Errorf("pod %s has CALICO_API_GROUP %s, and would not follow: set the chart's value apiGroup to auto", pod.key(), g)
+		}
+	}
+	return nil
+}
+
+// setGroup returns the group that a pod's containers have in their environment; empty if none has.
+func setGroup(spec json.RawMessage) groups.Group {
+	var pod struct {
+		Containers []struct {
+			Env []struct{ Name, Value string }
+		}
+	}
+	_ = json.Unmarshal(spec, &pod) // what the API server has sent
+	for _, c := range pod.Containers {
+		for _, e := range c.Env {
+			if g, err := groups.Parse(e.Value); e.Name == "CALICO_API_GROUP" && err == nil && g != "" {
+				return g
+			}
+		}
+	}
+	return ""
+}
+
+// nodesOf returns the nodes of pods, each once, sorted.
+func nodesOf(pods []*object) (nodes []string) {
+	for _, pod := range pods {
+		var spec api.PodSpec
+		if json.Unmarshal(pod.Spec, &spec) == nil && spec.NodeName != "" {
+			nodes = append(nodes, spec.NodeName)
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// ask reports whether the agent of a node answers in a group in time. The question is a CalicoNodeStatus, which no agent
+// but that node's can answer, and it only while it may write in the group: so the answer proves that it has arrived.
+func (m *Mover) ask(ctx context.Context, in groups.Group, node string) (answered bool, err error) {
+	store, name := m.Stores[in], names.Question(node)
+	if err := withdraw(ctx, store, name); err != nil { // a run that was killed has left it
+		return false, err
+	}
+	spec := api.CalicoNodeStatusSpec{Node: node, Classes: []string{api.ClassAgent}}
+	if err := store.Create(ctx, &api.CalicoNodeStatus{Meta: api.Meta{Name: name}, Spec: spec}); err != nil {
+		return false, fmt.Errorf("create CalicoNodeStatus %s of %s: %w", name, in, err)
+	}
+	defer func() {
+		err = errors.Join(err, withdraw(context.WithoutCancel(ctx), store, name))
+	}()
+	for until := time.Now().Add(m.answer); ; {
+		q := &api.CalicoNodeStatus{Meta: api.Meta{Name: name}}
+		if err := store.Get(ctx, q); err != nil {
+			return false, fmt.Errorf("read CalicoNodeStatus %s of %s: %w", name, in, err)
+		}
+		if answered = q.Status.LastUpdated != nil; answered || !time.Now().Before(until) {
+			return answered, nil
+		}
+		if !wait.Sleep(ctx, askPace) {
+			return false, context.Cause(ctx)
+		}
+	}
+}
+
+// withdraw removes a question, if there is one.
+func withdraw(ctx context.Context, store *kubernetes.Store, name string) error {
+	err := datastore.Retry(ctx, maxPasses, passPace.First, passPace.Most, func() error {
+		q := &api.CalicoNodeStatus{Meta: api.Meta{Name: name}}
+		if err := store.Get(ctx, q); err != nil {
+			return err
+		}
+		return store.Delete(ctx, q)
+	})
+	if err != nil && !errors.Is(err, datastore.ErrNotFound) {
+		return fmt.Errorf("remove CalicoNodeStatus %s: %w", name, err)
+	}
+	return nil
+}
