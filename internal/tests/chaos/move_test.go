@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
@@ -50,6 +51,7 @@ type moving struct {
 	kube        *kube
 	kubeconfig  string // of an administrator
 	server      *labtest.Server
+	plugin      dynamic.Interface // with the rights of plugins
 	stores      map[groups.Group]*kubernetes.Store
 	agents      []*process // by node
 	controllers *controllers
@@ -70,9 +72,9 @@ func TestMoveUnderLoad(t *testing.T) {
 	defer cancel()
 	packets := m.talk(t)
 	errtest.Must(t, m.underLoad(ctx, func(ctx context.Context, random *rand.Rand) error {
-		for range moves {
-			if err := m.move(ctx, random); err != nil {
-				return fmt.Errorf("move %s to %s: %w", m.now, m.now.Other(), err)
+		for i := range moves {
+			if err := m.move(ctx, t, i, random); err != nil {
+				return fmt.Errorf("move %d, from %s: %w", i, m.now, err)
 			}
 		}
 		return nil
@@ -106,6 +108,7 @@ func newMoving(t *testing.T) *moving {
 	}
 	m.controllers = newControllers(t, "controllers", m.kube, programs)
 	errtest.Must(t, m.controllers.start())
+	m.plugin = newPlugin(t, m.kube, m.nodes[0].name)
 	errtest.Must(t, m.followed(t.Context()))
 	for _, n := range m.nodes {
 		k := m.gentle()
@@ -170,11 +173,9 @@ func (m *moving) underLoad(ctx context.Context, do func(context.Context, *rand.R
 	}
 	g.Go(func() error { return m.watchSettled(during) })
 	g.Go(func() error { return m.killAgents(during, m.randomOf(100)) })
-	g.Go(func() error {
-		defer stop()
-		return do(ctx, m.randomOf(101))
-	})
-	return g.Wait()
+	err := do(ctx, m.randomOf(101))
+	stop()
+	return errors.Join(err, g.Wait())
 }
 
 func (m *moving) randomOf(number int) *rand.Rand { return rand.New(rand.NewPCG(*seed, uint64(number))) }
@@ -313,18 +314,30 @@ func greater(now, before []int) bool {
 }
 
 // move moves the objects to the other group. It returns once pods start there on all nodes, and the group before is
-// empty.
-func (m *moving) move(ctx context.Context, random *rand.Rand) error {
+// empty, ready for the way back.
+func (m *moving) move(ctx context.Context, t *testing.T, number int, random *rand.Rand) error {
 	m.settled.Lock()
 	defer m.settled.Unlock()
-	if err := m.byTool(ctx, random); err != nil {
+	by := m.byTool
+	calicos := m.now == groups.V1 && number%4 < 2
+	if calicos {
+		by = m.byCalico
+	}
+	if err := by(ctx, random); err != nil {
 		return err
 	}
 	m.arrive()
 	if err := errors.Join(m.followed(ctx), m.started(ctx)); err != nil {
 		return err
 	}
-	return m.toEnd(ctx, random, "finish", "--yes")
+	if !calicos || number%8 > 1 {
+		return m.toEnd(ctx, random, "finish", "--yes")
+	}
+	if err := errors.Join(m.removeV1(ctx), m.followed(ctx), m.started(ctx)); err != nil {
+		return fmt.Errorf("without definitions of %s: %w", groups.V1, err)
+	}
+	m.server.Define(t, groups.V1)
+	return nil
 }
 
 // arrive has what follows use the other group.
