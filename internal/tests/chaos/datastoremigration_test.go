@@ -67,8 +67,8 @@ type migrator struct {
 	locked func(context.Context) error // waits until the API server refuses what plugins write
 }
 
-// byCalico moves the objects to projectcalico.org/v3 as Calico does, by controllers of which at least one is killed in
-// each phase. Sometimes the DatastoreMigration is deleted before it has converged, and another one is created.
+// byCalico moves the objects to projectcalico.org/v3 as Calico does, by a controller for each phase, of which the first is
+// killed. Sometimes the DatastoreMigration is deleted before it has converged, and another one is created.
 func (m *moving) byCalico(ctx context.Context, random *rand.Rand) error {
 	requests := map[string]int{pending: 2, migrating: 50, converged: 2} // of a controller that is killed, at most
 	died := map[string]bool{}
@@ -78,9 +78,9 @@ func (m *moving) byCalico(ctx context.Context, random *rand.Rand) error {
 		if !died[was] || random.IntN(3) == 0 {
 			died[was], allowed = true, 1+random.IntN(requests[was])
 		}
-		err := m.control(ctx, dm, allowed, random.IntN(2) == 0, (*migrator).run)
-		if err == nil || ctx.Err() != nil {
-			return err
+		err := m.control(ctx, dm, allowed, random.IntN(2) == 0, (*migrator).step)
+		if err == nil {
+			continue
 		}
 		if !errors.Is(err, errKilled) {
 			return fmt.Errorf("phase %s: %w", dm.phase, err)
@@ -143,29 +143,26 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// run goes on with a migration where the controller before has ended.
-func (c *migrator) run(ctx context.Context) error {
-	for {
-		switch c.phase {
-		case pending:
-			if err := errors.Join(c.setReady(ctx, groups.V1, false), c.locked(ctx)); err != nil {
-				return err
-			}
-			c.phase = migrating
-		case migrating:
-			if err := c.migrate(ctx); err != nil {
-				return err
-			}
-			c.phase = converged
-		case converged:
-			if err := c.setReady(ctx, groups.V3, true); err != nil {
-				return err
-			}
-			c.phase = complete
-		default:
-			return nil
+// step does what the phase demands, from its beginning: that of a controller before may be done in part.
+func (c *migrator) step(ctx context.Context) error {
+	switch c.phase {
+	case pending:
+		if err := errors.Join(c.setReady(ctx, groups.V1, false), c.locked(ctx)); err != nil {
+			return err
 		}
+		c.phase = migrating
+	case migrating:
+		if err := c.migrate(ctx); err != nil {
+			return err
+		}
+		c.phase = converged
+	case converged:
+		if err := c.setReady(ctx, groups.V3, true); err != nil {
+			return err
+		}
+		c.phase = complete
 	}
+	return nil
 }
 
 // migrate locks both groups, and copies.

@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -25,11 +26,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
-	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// moves is the number of moves to the other API group.
-var moves = tier.Size(4, 100)
+var moves = flag.Int("moves", 4, "how often TestMoveUnderLoad moves the objects to the other API group")
 
 const (
 	// movePods is how many pods of a node come and go, by workers of their own.
@@ -68,11 +67,11 @@ type moving struct {
 func TestMoveUnderLoad(t *testing.T) {
 	m := newMoving(t)
 	defer m.report(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(moves)*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*moves)*time.Minute)
 	defer cancel()
 	packets := m.talk(t)
 	errtest.Must(t, m.underLoad(ctx, func(ctx context.Context, random *rand.Rand) error {
-		for i := range moves {
+		for i := range *moves {
 			if err := m.move(ctx, t, i, random); err != nil {
 				return fmt.Errorf("move %d, from %s: %w", i, m.now, err)
 			}
@@ -220,7 +219,7 @@ func (m *moving) watchSettled(ctx context.Context) error {
 	return nil
 }
 
-// killAgents kills an agent, and another one once that is back.
+// killAgents kills an agent, sometimes with the controllers, and another one once that is back.
 func (m *moving) killAgents(ctx context.Context, random *rand.Rand) error {
 	for {
 		sleep(ctx, time.Duration(random.Int64N(int64(agentPause))))
@@ -232,6 +231,12 @@ func (m *moving) killAgents(ctx context.Context, random *rand.Rand) error {
 			return err
 		}
 		m.inc("kills of agents")
+		if random.IntN(10) == 0 {
+			if err := errors.Join(m.controllers.kill(), m.controllers.start()); err != nil {
+				return err
+			}
+			m.inc("kills of kube-controllers")
+		}
 		began := time.Now()
 		if err := m.agents[i].start(); err != nil {
 			return err
