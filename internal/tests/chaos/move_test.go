@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -42,6 +44,9 @@ const (
 	// tryAgain is CNI's code for what a runtime repeats.
 	tryAgain = 11
 )
+
+// agentLabels are those of the agents' pods.
+var agentLabels = map[string]string{"app.kubernetes.io/name": "tortie", "app.kubernetes.io/component": "node"}
 
 // moving is a cluster of three nodes with agents, plugins and controllers, on which pods come and go while its objects
 // move between the API groups.
@@ -130,6 +135,11 @@ func (m *moving) addNode(t *testing.T, lan *netnstest.NS, i int) {
 	patch := kubernetes.Patch{Status: map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: address}}}}
 	errtest.Must(t, m.stores[m.now].PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: name}}, patch, false))
 
+	_, err := m.kube.core.CoreV1().Pods("kube-system").Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "tortie-" + name, Labels: agentLabels},
+		Spec:       corev1.PodSpec{NodeName: name, HostNetwork: true, Containers: []corev1.Container{{Name: "node", Image: "none"}}},
+	}, metav1.CreateOptions{})
+	errtest.Must(t, err)
 	token := labtest.OnNode(t, m.kube.admin, agentAccount, name).BearerToken
 	n.Write(t, agentKubeconfig, m.kube.kubeconfig(n.reach(t, m.kube.admin.Host), m.kube.admin.CAData, token))
 	agent := &process{name: "agent of " + name, bin: cnitest.BinDir + "/node", within: n.Try, env: []string{
