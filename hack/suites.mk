@@ -9,7 +9,7 @@ FIRST_SUITES = demo lint tools programs! image generated
 TEST_SUITES = $(FIRST_SUITES) +tunnel +perf +switch +ipip unit unit-v3 lab cluster
 DOCS_SUITES = documents vulns bench
 # The second tier: all there is. make test-all sets TORTIE_TIER, by which internal/testkit/tier leaves nothing out of a suite.
-ALL_SUITES = $(FIRST_SUITES) $(addprefix +,$(filter-out switch,$(COUNTED_SUITES)) tunnel-v3) unit unit-v3 lab cluster cluster-v3 upgrade \
+ALL_SUITES = $(FIRST_SUITES) $(addprefix +,$(filter-out switch,$(COUNTED_SUITES)) tunnel-v3) unit unit-v3 lab cluster cluster-v3 upgrade moves \
 	faults faults-v3 release $(DOCS_SUITES)
 
 LAB = $(CURDIR)/bin/lab
@@ -152,6 +152,13 @@ upgrade.dirs     = internal/tests/upgrade
 upgrade.packages = $(addprefix ./,$(upgrade.dirs))
 upgrade.env      = TORTIE_LAB=$(LAB)
 upgrade.flags    = -timeout=40m
+
+moves.what     = a hundred moves between the API groups, under load and with kills; suite unit has a few
+moves.packages = ./internal/tests/chaos
+moves.env      = TORTIE_LAB=$(LAB)
+moves.flags    = -timeout=120m
+moves.run      = ^TestMoveUnderLoad$$
+moves.args     = -moves=100
 
 # A fault is told of after seconds or minutes, and there are thirty.
 faults.what     = a real cluster broken in thirty ways, one after the other: what is told of each, and where

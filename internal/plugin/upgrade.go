@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
 // upgradedNetwork is the one network whose addresses are migrated, and its directory of host-local's files: Calico's
@@ -103,7 +104,7 @@ func upgradeStore(u *config.Upgrade) (*kubernetes.Store, error) {
 	}
 	var store *kubernetes.Store
 	cfg.Group = groups.Found(wanted, func(ctx context.Context, wanted groups.Group) (groups.Group, error) {
-		return store.FindGroup(ctx, wanted)
+		return store.FindGroup(ctx, wanted, facts.ReadGroup(facts.GroupFile))
 	})
 	store, err = kubernetes.New(cfg)
 	return store, err

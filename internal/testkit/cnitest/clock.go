@@ -87,13 +87,21 @@ func overlay(dir string) (string, error) {
 	if strings.Count(string(text), nowBegins) != 1 {
 		return "", fmt.Errorf("time.Now of %s is not the one that this test knows: adapt nowBegins", src)
 	}
+	return writeOverlay(dir, map[string]string{
+		filepath.Join(src, "time.go"): strings.Replace(string(text), nowBegins, nowSteps, 1), filepath.Join(src, "step.go"): stepSource,
+	})
+}
+
+// writeOverlay writes source files, by the paths that they stand for, into a directory, and returns the overlay file of go
+// build.
+func writeOverlay(dir string, sources map[string]string) (string, error) {
 	replaced := map[string]string{}
-	for name, content := range map[string]string{"time.go": strings.Replace(string(text), nowBegins, nowSteps, 1), "step.go": stepSource} {
-		file := filepath.Join(dir, name)
+	for path, content := range sources {
+		file := filepath.Join(dir, filepath.Base(path))
 		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
 			return "", err
 		}
-		replaced[filepath.Join(src, name)] = file
+		replaced[path] = file
 	}
 	list, err := json.Marshal(map[string]any{"Replace": replaced})
 	if err != nil {

@@ -19,7 +19,8 @@ type Programs struct {
 	packages []string
 	links    map[string]string // by the name of the link
 	stepping bool
-	sources  string // sources of a steppable clock; empty: the standard one
+	replaced [3]string // see Replacing
+	sources  string    // sources of a steppable clock, or of Replacing; empty: none
 	once     sync.Once
 	dir      string
 	err      error
@@ -57,18 +58,42 @@ func (p *Programs) Remove() {
 	}
 }
 
+// Replacing has the programs built with one text of a source file in the place of another, such as the value of a
+// constant that no test can wait for. The file's path begins at the root of the repository.
+func (p *Programs) Replacing(file, text, by string) *Programs {
+	p.replaced = [3]string{file, text, by}
+	return p
+}
+
 // flags are those of go build.
 func (p *Programs) flags() ([]string, error) {
-	if !p.stepping {
+	if !p.stepping && p.replaced[0] == "" {
 		return nil, nil
 	}
-	dir, err := os.MkdirTemp("", "tortie-clock-")
+	dir, err := os.MkdirTemp("", "tortie-sources-")
 	if err != nil {
 		return nil, err
 	}
 	p.sources = dir
-	list, err := overlay(dir)
+	make := overlay
+	if !p.stepping {
+		make = p.replace
+	}
+	list, err := make(dir)
 	return []string{"-overlay=" + list}, err
+}
+
+// replace writes the files for go build -overlay into a directory, and returns the overlay file.
+func (p *Programs) replace(dir string) (string, error) {
+	path := filepath.Join(labtest.Root(), p.replaced[0])
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	if strings.Count(string(text), p.replaced[1]) != 1 {
+		return "", fmt.Errorf("%s does not have %q once", path, p.replaced[1])
+	}
+	return writeOverlay(dir, map[string]string{path: strings.Replace(string(text), p.replaced[1], p.replaced[2], 1)})
 }
 
 func (p *Programs) build() (err error) {

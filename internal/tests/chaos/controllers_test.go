@@ -31,12 +31,12 @@ type controllers struct {
 }
 
 // newControllers prepares a process with the permissions from the chart. It ends with the test.
-func newControllers(t testing.TB, name string, k *kube) *controllers {
+func newControllers(t testing.TB, name string, k *kube, of *cnitest.Programs) *controllers {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	token := labtest.AsOn(t, k.admin, "tortie-kube-controllers").BearerToken
 	errtest.Must(t, os.WriteFile(kubeconfig, []byte(k.kubeconfig(strings.TrimPrefix(k.admin.Host, "https://"), k.admin.CAData, token)), 0o600))
-	c := &controllers{process: &process{name: name, bin: filepath.Join(steppers.Dir(t), "kube-controllers")},
+	c := &controllers{process: &process{name: name, bin: filepath.Join(of.Dir(t), "kube-controllers")},
 		clock: filepath.Join(t.TempDir(), "clock")}
 	errtest.Must(t, cnitest.StepClock(c.clock, 0))
 	c.env = []string{

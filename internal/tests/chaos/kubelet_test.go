@@ -23,6 +23,7 @@ type churn struct {
 	pools   []*api.IPPool
 	kills   float64       // probability that a process is killed
 	outages bool          // the datastore has outages: processes may fail without a kill
+	only    uint          // the one code with which they fail then; 0: any
 	slots   chan struct{} // limits concurrent processes; nil: no limit
 
 	mu      sync.Mutex // guards what follows
@@ -311,7 +312,7 @@ func (k *kubelet) call(s *sandbox, verb string) (answer, error) {
 	switch {
 	case a.killed:
 		k.count["killed "+verb]++
-	case a.exit != 0 && !k.outages:
+	case a.exit != 0 && (!k.outages || k.only != 0 && a.code() != k.only):
 		return a, fmt.Errorf("%s of %s on %s %w: %v", verb, s.container, s.node.name, errRefused, a)
 	case a.exit != 0:
 		k.count["failed "+verb]++

@@ -13,7 +13,8 @@ import (
 // seed decides which processes are killed, and when. Their scheduling is up to the kernel.
 var seed = flag.Uint64("seed", 1, "seed of the random choices of the tests")
 
-var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam").Link("calico-ipam", delegate)
+var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./cmd/kube-controllers", "./cmd/node").Link(
+	"calico-ipam", delegate).Replacing("internal/controllers/migrate/move.go", "drainTime = 160 * time.Second", "drainTime = time.Duration(0)")
 
 func TestMain(m *testing.M) {
 	code := m.Run()

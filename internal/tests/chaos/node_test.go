@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
@@ -58,7 +59,12 @@ type shape struct {
 
 func (c *cluster) newNode(t testing.TB, name string, s shape) *node {
 	t.Helper()
-	n := &node{Host: cnitest.NewHost(t, cmp.Or(s.programs, programs)), cluster: c, name: name}
+	return c.newNodeOn(t, cnitest.NewHost(t, cmp.Or(s.programs, programs)), name, s)
+}
+
+func (c *cluster) newNodeOn(t testing.TB, host *cnitest.Host, name string, s shape) *node {
+	t.Helper()
+	n := &node{Host: host, cluster: c, name: name}
 	n.Write(t, nodenamePath, name+"\n")
 	ipam := map[string]any{"type": s.ipam}
 	if s.dual {
@@ -206,6 +212,13 @@ func (s *sandbox) call(command string, h *history, kill <-chan time.Time) (answe
 		return a, fmt.Errorf("%s of %s did not end within %v", command, s.container, execTimeout)
 	}
 	return a, nil
+}
+
+// code is the code of a plugin's error; 0 if it has printed none.
+func (a answer) code() uint {
+	var e types.Error
+	_ = json.Unmarshal([]byte(a.stdout), &e) // no JSON: no code
+	return e.Code
 }
 
 // addresses decodes the result of ADD.

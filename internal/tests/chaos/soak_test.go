@@ -136,7 +136,7 @@ func newSoak(t *testing.T) *soak {
 		s.machines = append(s.machines, s.newMachine(t, i))
 	}
 	for i := range 2 {
-		c := newControllers(t, fmt.Sprintf("controllers-%d", i), s.kube)
+		c := newControllers(t, fmt.Sprintf("controllers-%d", i), s.kube, steppers)
 		errtest.Must(t, c.start())
 		s.controllers = append(s.controllers, c)
 	}
