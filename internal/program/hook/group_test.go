@@ -31,7 +31,7 @@ func newInstallation(t *testing.T, s *labtest.Server) *installation {
 	cfg, err := kubernetes.LoadKubeconfig(i.kubeconfig)
 	errtest.Must(t, err)
 	cfg.Group = groups.Found("", func(ctx context.Context, wanted groups.Group) (groups.Group, error) {
-		return i.store.FindGroup(ctx, wanted)
+		return i.store.FindGroup(ctx, wanted, "")
 	})
 	i.store, err = kubernetes.New(cfg)
 	errtest.Must(t, err)
