@@ -122,7 +122,7 @@ func (s *session) ready(ctx context.Context) error {
 	}
 	if lock != groups.Ready {
 		return fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: tortie-node sets it at its first start, "+
-			"calicoctl datastore migrate unlock sets it after a migration", errDatastoreNotReady)
+			"a migration at its end; before you do, read docs/apigroups.md", errDatastoreNotReady)
 	}
 	return nil
 }

@@ -251,7 +251,7 @@ func TestUpgradeWaitsForTheOperator(t *testing.T) {
 	errtest.Must(t, w.api.setReady(context.Background(), false))
 	t.Cleanup(func() { _ = w.api.setReady(context.Background(), true) })
 	p := w.host.start(t, "/opt/cni/bin/calico-ipam", w.upgradeEnv(), "-upgrade")
-	waittest.Until(t, time.Minute, "it waits", func() bool { return strings.Contains(p.out.String(), "an operator has locked it") })
+	waittest.Until(t, time.Minute, "it waits", func() bool { return strings.Contains(p.out.String(), "has locked it") })
 	if ready, by := w.ready(t); ready || by != "" {
 		t.Errorf("the lock of the operator was changed: %v %q", ready, by)
 	}

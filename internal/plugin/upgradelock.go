@@ -31,7 +31,7 @@ func (m *migration) lock(ctx context.Context) error {
 		case ready == nil:
 			return false, nil // no node assigns yet
 		case !*ready && len(holders) == 0:
-			return false, fmt.Errorf("%w: an operator has locked it: calicoctl datastore migrate unlock", errDatastoreNotReady)
+			return false, fmt.Errorf("%w: an operator or a migration has locked it: see docs/apigroups.md", errDatastoreNotReady)
 		case *ready:
 			holders = nil // of a lock that was opened by hand
 		}
