@@ -134,7 +134,7 @@ func (w *world) suffers(t *testing.T, f fault) {
 	hear := func(all []told) {
 		for _, one := range all {
 			meshtest.Within(t, patience, func() error { return one.by(t.Context(), w, began) })
-			t.Logf("after %v: %s: %s", time.Since(began).Round(100*time.Millisecond), one.place(), one.said())
+			t.Logf("after %v: %s: %s", time.Since(began).Round(100*time.Millisecond), one.place(), w.InGroupText(one.said()))
 		}
 	}
 	hear(f.told)
