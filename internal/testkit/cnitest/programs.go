@@ -75,11 +75,11 @@ func (p *Programs) flags() ([]string, error) {
 		return nil, err
 	}
 	p.sources = dir
-	make := overlay
+	write := overlay
 	if !p.stepping {
-		make = p.replace
+		write = p.replace
 	}
-	list, err := make(dir)
+	list, err := write(dir)
 	return []string{"-overlay=" + list}, err
 }
 

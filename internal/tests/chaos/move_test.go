@@ -41,6 +41,9 @@ const (
 	moveTime = 4 * time.Minute
 	// agentPause is the longest pause between two kills of agents.
 	agentPause = 3 * time.Second
+	// agentAway is how long a killed agent may be away: its plugins go by what it has told them, for 30 s. It is less than the
+	// restart time of BGP.
+	agentAway = 6 * time.Second
 	// tryAgain is CNI's code for what a runtime repeats.
 	tryAgain = 11
 )
@@ -247,6 +250,9 @@ func (m *moving) killAgents(ctx context.Context, random *rand.Rand) error {
 			}
 			m.inc("kills of kube-controllers")
 		}
+		if random.IntN(2) == 0 {
+			sleep(ctx, time.Duration(random.Int64N(int64(agentAway))))
+		}
 		began := time.Now()
 		if err := m.agents[i].start(); err != nil {
 			return err
@@ -342,7 +348,8 @@ func (m *moving) move(ctx context.Context, t *testing.T, number int, random *ran
 		return err
 	}
 	m.arrive()
-	if err := errors.Join(m.followed(ctx), m.started(ctx)); err != nil {
+	// As soon as all agents have followed, the addresses of the pods that run are assigned there.
+	if err := errors.Join(m.followed(ctx), m.look(ctx), m.started(ctx)); err != nil {
 		return err
 	}
 	if !calicos || number%8 > 1 {
