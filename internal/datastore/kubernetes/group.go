@@ -49,8 +49,8 @@ func (s *Store) Lock(ctx context.Context, in groups.Group) (groups.Lock, error) 
 
 // Find returns in which group the cluster keeps Calico's objects, and what its ClusterInformation says; no group and
 // groups.Absent if there is none, as in a new cluster. First, the group that is expected, is asked first: if it is ready,
-// that is the only request; if both are locked, it counts. Who may not read that of the other group, as with the rights of an earlier release, is told
-// that there is none, unless first has none either.
+// that is the only request; if both are locked, it counts. Who may not read that of the other group, as with the rights
+// of an earlier release, is told that there is none, unless first has none either.
 func (s *Store) Find(ctx context.Context, first groups.Group) (groups.Group, groups.Lock, error) {
 	said := map[groups.Group]groups.Lock{}
 	for _, in := range []groups.Group{first, first.Other()} {
