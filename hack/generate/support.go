@@ -48,7 +48,7 @@ var supported = map[string]struct {
 		"order":                  does("absent: last; equal ones by name without the prefix default., then namespace and kind"),
 		"selector":               does(""),
 		"serviceAccountSelector": does(""),
-		"types":                  does("absent: both directions, and an Event says so; in projectcalico.org/v3 by the rules, since Kubernetes 1.36"),
+		"types":                  does("absent: both directions, and an Event says so; in projectcalico.org/v3 by the rules, on Kubernetes 1.36"),
 		"ingress":                does(""),
 		"egress":                 does(""),
 		"performanceHints":       ignores("a hint to Felix"),
