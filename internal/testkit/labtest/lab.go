@@ -75,9 +75,12 @@ func (l *Lab) InGroupText(text string) string { return textIn(l.group, text) }
 // Manifest returns the path of a file with objects, which are written as for InGroupText, until the test ends.
 func (l *Lab) Manifest(t testing.TB, text string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "objects.yaml")
-	errtest.Must(t, os.WriteFile(path, []byte(l.InGroupText(text)), 0o600))
-	return path
+	file, err := os.CreateTemp("", "objects-*.yaml") // kubectl takes the comma that a part's directory may have for the end of a path
+	errtest.Must(t, err)
+	t.Cleanup(func() { _ = os.Remove(file.Name()) })
+	_, err = file.WriteString(l.InGroupText(text))
+	errtest.Must(t, errors.Join(err, file.Close()))
+	return file.Name()
 }
 
 // Command returns the shell words that run a program of the lab, such as kubectl, from a script.
