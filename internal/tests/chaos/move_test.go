@@ -30,7 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-var moves = flag.Int("moves", 4, "how often TestMoveUnderLoad moves the objects to the other API group")
+var moves = flag.Int("moves", 2, "how often TestMoveUnderLoad moves the objects to the other API group")
 
 const (
 	// movePods is how many pods of a node come and go, by workers of their own.
