@@ -32,10 +32,17 @@ var (
 	ErrRefused = fmt.Errorf("%w: refused by admission", ErrUnauthorized)
 	// ErrLocked: nothing is written now: the API group is locked, or the cluster runs on the other one. A later try may
 	// succeed. It is ErrRefused, too.
-	ErrLocked = fmt.Errorf("%w: not now", ErrRefused)
+	ErrLocked error = lockedError{}
 	// ErrUnavailable: no usable answer before the deadline; a write may or may not have landed.
 	ErrUnavailable = errors.New("datastore unavailable")
 )
+
+// lockedError is ErrLocked. Its text does not begin as that of ErrRefused: no right is missing.
+type lockedError struct{}
+
+func (lockedError) Error() string { return "locked" }
+
+func (lockedError) Unwrap() error { return ErrRefused }
 
 // Contended reports a conflict: reading and deciding again can help.
 func Contended(err error) bool {

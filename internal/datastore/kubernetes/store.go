@@ -295,7 +295,7 @@ func (s *Store) send(ctx context.Context, to target, r request, out any) error {
 			return err
 		}
 		if r.method != http.MethodGet && s.group.Held() {
-			return fmt.Errorf("%w: no %s is written in %s", datastore.ErrLocked, to.of.Kind, in)
+			return fmt.Errorf("%w: no %s is written in %s for now", datastore.ErrLocked, to.of.Kind, in)
 		}
 	}
 	r.path = to.path(in)
