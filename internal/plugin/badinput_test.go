@@ -214,7 +214,7 @@ func TestDatastoreNotReady(t *testing.T) {
 	}{
 		{"locked", func(t *testing.T) {
 			errtest.Must(t, w.api.setReady(t.Context(), false))
-		}, []string{"datastoreReady", "ClusterInformation default", "unlock"}},
+		}, []string{"datastoreReady", "ClusterInformation default", "docs/apigroups.md"}},
 		{"missing", func(t *testing.T) { w.api.delete(t, "ClusterInformation", "", "default") },
 			[]string{"there is no ClusterInformation default", "tortie-node"}},
 	} {

@@ -460,7 +460,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"two kinds of peer": {api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 1, PeerSelector: "has(rr)"}, `spec.peerIP "172.16.0.1"`, true},
 		"family":            {api.BGPPeerSpec{PeerIP: "fd01::1", ASNumber: 1, Node: "node1"}, "peer fd01::1 family", false},
 		"a node's AS": {api.BGPPeerSpec{PeerIP: "10.0.0.2", ASNumber: 65000},
-			"10.0.0.2 spec.asNumber 65000 node2 64512 kubectl {\"spec\":{\"asNumber\":64512}}", true},
+			"10.0.0.2 spec.asNumber 65000 node2 set 64512", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := three(bgpPeer("x", c.spec))
