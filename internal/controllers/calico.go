@@ -75,9 +75,13 @@ func (s calicoState) next(all []deployment, now time.Time) calicoState {
 }
 
 // lookAround looks for what Calico runs, or has left behind, in a cluster of projectcalico.org/v3: three requests, and one
-// for each Service of Calico's webhooks. In one of crd.projectcalico.org/v1 it makes none.
+// for each Service of Calico's webhooks. In one of crd.projectcalico.org/v1 it makes none,
+// and what was said of the other one is taken back.
 func (c *Controllers) lookAround(ctx context.Context) error {
 	if c.deps.Group.Known() != groups.V3 {
+		c.alone.Store(false)
+		c.leaveToCalico(calicoState{})
+		c.reportWebhooks(nil)
 		return nil
 	}
 	return errors.Join(c.lookForCalico(ctx, time.Now()), c.lookForWebhooks(ctx))
@@ -91,21 +95,26 @@ func (c *Controllers) lookForCalico(ctx context.Context, now time.Time) error {
 		c.alone.Store(false)
 		return fmt.Errorf("look for Calico's kube-controllers: list %s: %w", Deployments.Plural, err)
 	}
+	c.leaveToCalico(c.calico.next(list.Items, now))
+	c.alone.Store(c.calico.by == "")
+	return nil
+}
+
+// leaveToCalico takes a state for the one that holds, and says so in the log, the metrics and the status.
+func (c *Controllers) leaveToCalico(now calicoState) {
 	before := c.calico
-	c.calico = before.next(list.Items, now)
-	switch by := c.calico.by; {
+	c.calico = now
+	switch by := now.by; {
 	case by != "" && by != before.by:
 		c.deps.Log.Info("Calico's kube-controllers run: leaving them the conditions and finalizers of pools and tiers", "deployment", by)
 	case by == "" && before.by != "":
-		c.deps.Log.Info("Calico's kube-controllers do not run any more: keeping the conditions and finalizers of pools and tiers",
+		c.deps.Log.Info("leaving the conditions and finalizers of pools and tiers no longer to Calico's kube-controllers",
 			"deployment", before.by)
 	}
-	c.alone.Store(c.calico.by == "")
 	left := 0.0
-	if c.calico.by != "" {
+	if now.by != "" {
 		left = 1
 	}
 	c.board.metrics.leftToCalico.Set(left)
-	c.board.change(func(s *Status) { s.LeftToCalico = c.calico.by })
-	return nil
+	c.board.change(func(s *Status) { s.LeftToCalico = now.by })
 }

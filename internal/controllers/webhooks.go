@@ -68,6 +68,12 @@ func (c *Controllers) lookForWebhooks(ctx context.Context) error {
 			c.deps.Events.Warn(reference(of, &of.Meta), reasonDeadWebhook, text)
 		}
 	}
+	c.reportWebhooks(dead)
+	return errors.Join(failed...)
+}
+
+// reportWebhooks says in the log, the metrics and the status which of Calico's webhooks have no endpoint.
+func (c *Controllers) reportWebhooks(dead []string) {
 	if text := strings.Join(dead, "; "); text != c.deadWebhooks {
 		if c.deadWebhooks = text; text != "" {
 			c.deps.Log.Warn("Calico's policies cannot be written", "reason", text)
@@ -75,7 +81,6 @@ func (c *Controllers) lookForWebhooks(ctx context.Context) error {
 	}
 	c.board.metrics.deadWebhooks.Set(float64(len(dead)))
 	c.board.change(func(s *Status) { s.DeadWebhooks = dead })
-	return errors.Join(failed...)
 }
 
 // deadWebhook says what is wrong with the first webhook of a configuration that has no endpoint; empty if none has not.

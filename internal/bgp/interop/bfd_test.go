@@ -248,14 +248,15 @@ func TestBFDNotification(t *testing.T) {
 // A node whose agent is killed loses no route at routers that are told to take BFD's end for a restart (its C bit is
 // not set).
 func TestNodeRestartsUnderBFD(t *testing.T) {
+	const slow = time.Second // the first restart is to take less than three of these
 	t.Parallel()
 	for _, kind := range newerKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			lan, node := node(t)
 			host := lan.Host(10)
-			daemon := host.Daemon(kind, partner(10, node.Host, withBFD(300*time.Millisecond), func(s *bgptest.Session) { s.BFDGraceful = true }))
-			watched := peers(node.Host, host, bfdOf(300*time.Millisecond, bfd.Auth{}))
+			daemon := host.Daemon(kind, partner(10, node.Host, withBFD(slow), func(s *bgptest.Session) { s.BFDGraceful = true }))
+			watched := peers(node.Host, host, bfdOf(slow, bfd.Auth{}))
 			node.SetPeers(watched...)
 			waitBFD(t, node, host, bfd.Up)
 			waitKernels(t, host, node.Host, ownBlocks...)

@@ -115,7 +115,7 @@ func (s *Store) FindGroup(ctx context.Context, wanted, before groups.Group) (in 
 	} else {
 		var lock groups.Lock
 		in, lock, err = s.Find(ctx, groups.V1)
-		if err == nil && lock == groups.Locked && before == groups.V3 {
+		if err == nil && lock == groups.Locked && before == groups.V3 && in != before {
 			in, _, err = s.Find(ctx, before)
 		}
 		if err != nil || in == groups.V1 {
