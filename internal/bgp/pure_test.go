@@ -135,16 +135,21 @@ func said(t *testing.T, family wire.Family, update []byte) learned {
 	t.Helper()
 	session := wire.NewSession(wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: 1 << family,
 		MaxPrefixes: 9, Source: wire.Internal})
+	var passed []byte
 	for m := range wire.Messages(slices.Concat(hello, update)) {
-		if v := session.Check(m); v.Reset != nil || v.Flaw != "" {
+		v := session.Check(m)
+		if v.Reset != nil || v.Flaw != "" {
 			t.Fatalf("%+v", v)
 		}
+		passed = append([]byte{}, v.Pass...)
 	}
 	var l learned
-	session.Paths(func(p netip.Prefix, what wire.Said) {
-		l = newLearned(what.Attributes())
-		l.Prefix = p
-	})
+	for m := range wire.Messages(passed) {
+		if prefix, has := gobgpHas(t, m); prefix.IsValid() {
+			l = has
+			l.Prefix = prefix
+		}
+	}
 	return l
 }
 

@@ -87,20 +87,20 @@ func (w *window) wait() <-chan struct{} {
 	return w.room
 }
 
-// done says that a message was worked in, and reports whether UPDATEs were open. Not every message is one: with others
+// done says that a message was worked in, and returns how many UPDATEs are left. Not every message is one: with others
 // the window is a little wider.
-func (w *window) done() (open bool) { return w.free(1) > 0 }
+func (w *window) done() (left int) { return w.free(1) }
 
 func (w *window) clear() { w.free(windowSize) }
 
-// free returns how many were open.
-func (w *window) free(n int) (open int) {
+// free returns how many are left.
+func (w *window) free(n int) (left int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	open, w.open = w.open, max(0, w.open-n)
+	w.open = max(0, w.open-n)
 	if w.room != nil {
 		close(w.room)
 		w.room = nil
 	}
-	return open
+	return w.open
 }

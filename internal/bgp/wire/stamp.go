@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 )
@@ -123,4 +124,31 @@ func attributesOf(message []byte) (attributes []byte, from int) {
 	from = headerLen + 4 + int(binary.BigEndian.Uint16(b))
 	length := int(binary.BigEndian.Uint16(message[from-2:]))
 	return message[from : from+length], from
+}
+
+// AppendPath appends what the speaker behind has of a learned path to b: its attributes but for MP_REACH_NLRI, which has
+// the path's prefix in it; the next hop is in the stamp. Paths that differ in their prefix only have the same text.
+func AppendPath(b []byte, attributes [][]byte) []byte {
+	for _, one := range attributes {
+		if len(one) > 1 && attribute(one[1]) != attrMPReach {
+			b = append(b, one...)
+		}
+	}
+	return b
+}
+
+// ReadPath reads a text of AppendPath: next hop and MED as the peer has sent them, the rest as its rules have left it,
+// asn in the place of MaskedASN. It keeps nothing of the text. Not ok: it is of a path that this node originates.
+func ReadPath(text []byte, asn uint32) (a Attributes, ok bool) {
+	text = bytes.Clone(text)
+	stamp, ok := ReadStamp(find(text, attrStamp))
+	if !ok || stamp.Source == Own || stamp.Source == Aggregate {
+		return Attributes{}, false
+	}
+	replaceASIn(text, MaskedASN, asn)
+	if err := a.read(&update{attributes: text}, IPv4, 0); err != nil {
+		return Attributes{}, false
+	}
+	a.NextHop, a.MED, a.HasMED = stamp.NextHop, stamp.MED, stamp.HasMED
+	return a, true
 }

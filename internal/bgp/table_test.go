@@ -2,6 +2,7 @@ package bgp_test
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
-	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // babbler is a peer that says random things in an orderly way.
@@ -21,20 +21,39 @@ type babbler struct {
 	id   byte
 	asn  uint32
 	conn *rawPeer
+	// bird hears the same on another session, if it is not nil.
+	bird  bgptest.Daemon
+	other *rawPeer
 }
 
 // begin opens a session, and says the end of its table.
 func (b *babbler) begin(s *bgptest.Speaker) {
 	b.T.Helper()
-	b.conn = established(b.Host, netip.AddrPortFrom(s.V4, 179), bgptest.OpenMessage(b.asn, b.V4, true, 90, 120))
-	b.conn.send(bgptest.Message(2, 0, 0, 0, 0))
+	open := bgptest.OpenMessage(b.asn, b.V4, true, 90, 120)
+	b.conn = established(b.Host, netip.AddrPortFrom(s.V4, 179), open)
+	if b.bird != nil {
+		b.other = established(b.Host, netip.AddrPortFrom(b.bird.On().V4, 179), open)
+	}
+	b.send(bgptest.Message(2, 0, 0, 0, 0))
 	s.WaitEstablished(b.V4)
+}
+
+// send sends a message to all who hear.
+func (b *babbler) send(message []byte) {
+	b.T.Helper()
+	b.conn.send(message)
+	if b.other != nil {
+		b.other.send(message)
+	}
 }
 
 // leave breaks the connection.
 func (b *babbler) leave(s *bgptest.Speaker) {
 	b.T.Helper()
 	b.conn.Close()
+	if b.other != nil {
+		b.other.Close()
+	}
 	bgptest.Eventually(b.T, func() error {
 		if p := s.Peer(b.V4); p.State == bgp.Established {
 			return fmt.Errorf("the session to %s is still there", b.V4)
@@ -47,7 +66,7 @@ func (b *babbler) leave(s *bgptest.Speaker) {
 // closed with something unread is reset, and what was not sent yet is lost.
 func (b *babbler) goodbye(s *bgptest.Speaker) {
 	b.T.Helper()
-	b.conn.send(bgptest.Message(3, 6, 2))
+	b.send(bgptest.Message(3, 6, 2))
 	b.conn.last()
 	b.leave(s)
 }
@@ -76,36 +95,42 @@ func (b *babbler) say(random *rand.Rand) {
 			attrs = append(attrs, attr...)
 		}
 	}
-	b.conn.send(bgptest.Message(2, bgptest.UpdateBody(withdrawn, attrs, announced)...))
+	b.send(bgptest.Message(2, bgptest.UpdateBody(withdrawn, attrs, announced)...))
 }
 
 // babble returns a speaker, and peers in these ASes that are still to be set and to begin.
-func babble(t *testing.T, asns ...uint32) (s *bgptest.Speaker, peers []bgp.Peer, babblers []*babbler) {
+func babble(t *testing.T, asns ...uint32) (s *bgptest.Speaker, lan *bgptest.LAN, peers []bgp.Peer, babblers []*babbler) {
 	t.Helper()
-	l := bgptest.NewLAN(t)
-	s = l.Host(1).Speaker()
+	lan = bgptest.NewLAN(t)
+	s = lan.Host(1).Speaker()
 	s.Call(bgptest.Call{Method: "Quiet"})
 	s.Start(64512, false)
-	s.Originate("10.7.3.0/24")
+	s.Originate(ownPrefix)
 	for i, asn := range asns {
-		h := l.Host(10 + i)
+		h := lan.Host(10 + i)
 		peers = append(peers, bgp.Peer{Addr: h.V4, From: s.V4, ASN: asn, Passive: true})
 		babblers = append(babblers, &babbler{Host: h, id: byte(10 + i), asn: asn})
 	}
-	return s, peers, babblers
+	return s, lan, peers, babblers
 }
 
-// The table that is read from the relay is GoBGP's: random paths of peers inside of our AS and outside, withdrawn and
-// announced anew, while sessions break and come back.
-func TestTableIsGoBGPs(t *testing.T) {
+// What is chosen is what BIRD chooses, of random paths of peers inside of our AS and outside, of which both hear, while
+// sessions break and come back.
+func TestChoiceIsBIRDs(t *testing.T) {
 	t.Parallel()
-	s, peers, babblers := babble(t, 64512, 64512, 64512, 64901)
+	s, lan, peers, babblers := babble(t, 64512, 64512, 64512, 64901)
 	s.SetPeers(peers...)
+	config := bgptest.Config{ASN: 64512}
 	for _, b := range babblers {
+		config.Sessions = append(config.Sessions, bgptest.Session{Peer: b.V4, ASN: b.asn, Passive: true})
+	}
+	bird := lan.Host(2).Daemon(bgptest.BIRD2, config)
+	for _, b := range babblers {
+		b.bird = bird
 		b.begin(s)
 	}
 	random := rand.New(rand.NewPCG(5, 64512))
-	paths := 0
+	prefixes := 0
 	for round := range 40 {
 		for i, b := range babblers {
 			if i != round/10 || round%10 < 5 {
@@ -123,75 +148,75 @@ func TestTableIsGoBGPs(t *testing.T) {
 			b.begin(s)
 			b.say(random)
 		}
-		paths += len(sameTables(t, s, fmt.Sprintf("round %d", round)))
-	}
-	if paths < 200 {
-		t.Errorf("%d paths in all: nothing was compared", paths)
-	}
-}
-
-// GoBGP hears of what peers announce only while another peer may be told of it: from the moment when there is one.
-func TestUntoldPaths(t *testing.T) {
-	t.Parallel()
-	s, peers, babblers := babble(t, 64512, 64512, 64901)
-	router := babblers[2]
-	random := rand.New(rand.NewPCG(6, 64512))
-	say := func(babblers ...*babbler) {
-		for range 20 {
-			for _, b := range babblers {
-				b.say(random)
-			}
-		}
-	}
-	none := func(when string) {
-		t.Helper()
+		var chosen map[string][]string
 		bgptest.Eventually(t, func() error {
-			s.Call(bgptest.Call{Method: "AskRelay"})
-			relayed := len(s.Snapshot())
-			s.Call(bgptest.Call{Method: "AskGoBGP"})
-			if asked := len(s.Snapshot()); relayed == 0 || asked > 0 {
-				return fmt.Errorf("%s: the relay has %d paths and GoBGP %d, want some and none", when, relayed, asked)
+			chosen = nextHops(s.Snapshot())
+			if d := cmp.Diff(inKernel(bird.On()), chosen); d != "" {
+				return fmt.Errorf("round %d (-BIRD +Tortie):\n%s", round, d)
 			}
 			return nil
 		})
+		prefixes += len(chosen)
 	}
-	s.SetPeers(peers[:2]...)
-	for _, b := range babblers[:2] {
-		b.begin(s)
-	}
-	say(babblers[:2]...)
-	none("without a peer to tell")
-	s.SetPeers(peers...)
-	sameTables(t, s, "with a router that has not connected")
-	router.begin(s)
-	say(babblers...)
-	sameTables(t, s, "with a router")
-	s.SetPeers(peers[:2]...)
-	say(babblers[:2]...)
-	sameTables(t, s, "in sessions that began with a router")
-	for _, b := range babblers[:2] {
-		b.goodbye(s)
-		b.begin(s)
-	}
-	say(babblers[:2]...)
-	none("without a peer to tell any more")
-	s.SetPeers(peers...)
-	if len(sameTables(t, s, "with the router once more")) == 0 {
-		t.Error("no paths were compared")
+	if prefixes < 200 {
+		t.Errorf("%d prefixes in all: nothing was compared", prefixes)
 	}
 }
 
-// GoBGP has the paths that are kept of a restarting peer, too, when another peer may be told of them: the first one in
-// another AS, or this node becomes a reflector.
-func TestUntoldKeptPaths(t *testing.T) {
+// ownPrefix is originated by the speaker of babble, and not learned.
+const ownPrefix = "10.7.3.0/24"
+
+// nextHops has those of each prefix, in ascending order.
+func nextHops(paths []bgp.Path) map[string][]string {
+	hops := map[string][]string{}
+	for _, p := range paths {
+		hops[p.Prefix.String()] = append(hops[p.Prefix.String()], p.NextHop.String())
+	}
+	for _, of := range hops {
+		slices.Sort(of)
+	}
+	return hops
+}
+
+// inKernel has the next hops of what BIRD has programmed, but for ownPrefix.
+func inKernel(h *bgptest.Host) map[string][]string {
+	h.T.Helper()
+	var routes []struct {
+		Dst, Gateway string
+		NextHops     []struct{ Gateway string }
+	}
+	text := h.IP("-j", "route", "show", "proto", "bird")
+	if err := json.Unmarshal([]byte(text), &routes); err != nil {
+		h.T.Fatalf("%s: %v", text, err)
+	}
+	hops := map[string][]string{}
+	for _, r := range routes {
+		if r.Dst == ownPrefix {
+			continue
+		}
+		if r.Gateway != "" {
+			hops[r.Dst] = append(hops[r.Dst], r.Gateway)
+		}
+		for _, n := range r.NextHops {
+			hops[r.Dst] = append(hops[r.Dst], n.Gateway)
+		}
+		slices.Sort(hops[r.Dst])
+	}
+	return hops
+}
+
+// What a peer has announced is kept while it restarts, also if it is reflected to from then on, and dropped when it is
+// back without it.
+func TestKeptPaths(t *testing.T) {
 	t.Parallel()
-	for name, tell := range map[string]func(*bgptest.Speaker, []bgp.Peer){
+	for name, change := range map[string]func(*bgptest.Speaker, []bgp.Peer){
+		"nothing":    func(*bgptest.Speaker, []bgp.Peer) {},
 		"router":     func(s *bgptest.Speaker, peers []bgp.Peer) { s.SetPeers(peers...) },
 		"cluster ID": func(s *bgptest.Speaker, _ []bgp.Peer) { s.SetLocal(bgp.Local{ASN: 64512, ClusterID: s.V4}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, peers, babblers := babble(t, 64512, 64901)
+			s, _, peers, babblers := babble(t, 64512, 64901)
 			s.SetPeers(peers[0])
 			b := babblers[0]
 			b.begin(s)
@@ -201,10 +226,20 @@ func TestUntoldKeptPaths(t *testing.T) {
 			}
 			bgptest.Eventually(t, func() error { return some(s.Snapshot(), true) })
 			b.leave(s)
-			tell(s, peers)
-			bgptest.Eventually(t, func() error { return some(sameTables(t, s, "while the peer restarts"), true) })
+			change(s, peers)
+			bgptest.Eventually(t, func() error {
+				if p := s.Peer(b.V4); !p.Restarting || p.Received == 0 {
+					return fmt.Errorf("while it restarts: %+v", p)
+				}
+				for _, p := range s.Snapshot() {
+					if !p.Stale {
+						return fmt.Errorf("not stale while the peer restarts: %+v", p)
+					}
+				}
+				return some(s.Snapshot(), true)
+			})
 			b.begin(s)
-			bgptest.Eventually(t, func() error { return some(sameTables(t, s, "after a restart with nothing to announce"), false) })
+			bgptest.Eventually(t, func() error { return some(s.Snapshot(), false) })
 		})
 	}
 }
@@ -215,23 +250,4 @@ func some(paths []bgp.Path, want bool) error {
 		return fmt.Errorf("%d paths, want some: %t", len(paths), want)
 	}
 	return nil
-}
-
-// sameTables compares both ways to read the table, when it is at rest.
-func sameTables(t *testing.T, s *bgptest.Speaker, when string) (asked []bgp.Path) {
-	t.Helper()
-	bgptest.Eventually(t, func() error {
-		s.Call(bgptest.Call{Method: "AskRelay"})
-		relayed := s.Snapshot()
-		s.Call(bgptest.Call{Method: "AskGoBGP"})
-		asked = s.Snapshot()
-		if again := s.Snapshot(); !slices.Equal(asked, again) {
-			return fmt.Errorf("%s: it still changes", when)
-		}
-		if d := cmp.Diff(asked, relayed, difftest.Netip); d != "" {
-			return fmt.Errorf("%s (-GoBGP +relay):\n%s", when, d)
-		}
-		return nil
-	})
-	return asked
 }
