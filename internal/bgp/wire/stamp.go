@@ -18,6 +18,10 @@ const (
 	Aggregate                   // this node originates it, for some peers
 )
 
+// LocalPref is the LOCAL_PREF of what a node originates, towards peers in its own AS: the default of all
+// implementations.
+const LocalPref = 100
+
 // Stamp is an attribute that a path carries only in the speaker behind: it holds what that speaker changes or drops,
 // and what is needed when it passes the path on. Its type is unassigned at IANA; attributes that peers send under that
 // type are dropped, as all unknown ones are.
