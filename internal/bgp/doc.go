@@ -3,9 +3,9 @@
 //
 // It has five parts. Package relay has the TCP connections with peers, package bfd tells it which peers have fallen
 // silent, package wire takes apart what comes on the connections, package policy decides what becomes of each path in
-// both directions, and GoBGP v3 behind them has the state machine, the tables and the choice of paths. GoBGP is behind
-// the Speaker interface and this package is the only one that imports it. What GoBGP does that the code here is built
-// around:
+// both directions, and GoBGP v3 behind them has every session: its state, its timers, the tables and the choice of
+// paths. GoBGP is behind the Speaker interface and this package is the only one that imports it. What GoBGP does that
+// the code here is built around:
 //
 //   - Serve never returns and nothing can end it, and the rules of best path selection (table.SelectionOptions,
 //     table.UseMultiplePaths) are variables of GoBGP's package that StartBgp overwrites. So there is one Server in a
@@ -14,8 +14,9 @@
 //     then can leave at its deadline; calls never overlap, so that a call that was left behind cannot be overtaken.
 //   - StopBgp and DeletePeer send Cease, on which a peer drops our paths at once, graceful restart or not. So a restart
 //     is Stop(Exit): say nothing, let the process end, the kernel closes the connections, peers keep our paths.
-//   - There is no end-of-initial-state among its events and its best path events lie about Best, so that events only
-//     say "look again" (Dirty). Nor is its table read, which takes six times as long as that of the relay; see learned.
+//   - Its best path events do not name every prefix that has changed: one without a prefix is a change of a path that is
+//     not the best, or of what is stale. So its table is read whole when its loop has worked something in (TimingHook),
+//     and has no more UPDATEs to work in, or many of them.
 //   - It calls Logger.Fatal and Logger.Panic where it believes that it can't go on, and the default logger then ends
 //     the process. The adapter here logs and returns.
 //   - Its gRPC server is never created.
@@ -32,8 +33,9 @@
 //   - It tells only its log why a session fails. The relay knows better.
 //   - It ends a restart towards all peers when the first ones have sent their tables, and until then keeps its own
 //     back, for a second at least. So it is told of none: the relay sets the restart bits in its OPENs.
-//   - It takes part in no handshake, and so keeps the paths of a peer that restarts; what it keeps the relay knows, see
-//     relay.Path.
+//   - It takes part in no handshake: of a peer that restarts it keeps the paths, and drops them when a session begins and
+//     does not come up, as when both ends connect.
+//   - It knows nothing of BFD: what is kept of a peer that BFD has lost is put last when its table is read.
 //   - It withdraws our own prefix from everybody when a peer announces it with a higher LOCAL_PREF; see originatedPath.
 //   - Its policies know neither Calico's filters nor a change without a reset, and what one of them has rejected is not
 //     kept. So it has one that lets pass what may have to be passed on, and the relay decides on the wire. A peer's
@@ -52,9 +54,6 @@
 //     is in a path because it is allowed there or a filter has put it there, is hidden from it; see wire.MaskedASN.
 //   - It sets an MD5 key for each peer on its listeners, of which a socket can have some hundred only, and does not say
 //     so.
-//
-// GoBGP gets the sessions of a node that passes on what others announce: that reflects, or has a peer in another AS. In
-// all other nodes the relay carries them alone, a mesh of a thousand nodes in half of the memory; see relay.Rules.Told.
 //
 // To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay
 // connects. It is added when it first gets a session of the peer; see place.
