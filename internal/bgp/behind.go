@@ -117,7 +117,10 @@ func introduce(ctx context.Context, conn net.Conn, open []byte) error {
 }
 
 // Throttle implements relay.Behind.
-func (b behind) Throttle(ctx context.Context) { b.window.take(ctx) }
+func (b behind) Throttle(ctx context.Context, update []byte) {
+	b.window.take(ctx)
+	b.window.name(update)
+}
 
 // Drain implements relay.Behind.
 func (b behind) Drain(ctx context.Context) { b.window.drain(ctx) }
@@ -126,6 +129,7 @@ func (b behind) Drain(ctx context.Context) { b.window.drain(ctx) }
 func (b behind) Session(up bool) {
 	b.hist.state(b.peer, up)
 	b.ends.state(b.peer, up)
+	b.window.forget()
 	b.version.Add(1)
 	b.wake()
 }

@@ -39,5 +39,8 @@ func (s *Server) Neighbours() string {
 	return strconv.Itoa(established)
 }
 
-// ReadAnew has the next Snapshot read GoBGP's table.
-func (s *Server) ReadAnew() { s.version.Add(1) }
+// ReadAnew has the next Snapshot read the whole of GoBGP's table.
+func (s *Server) ReadAnew() string {
+	s.table.valid = false
+	return ""
+}

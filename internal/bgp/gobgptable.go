@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
 
@@ -38,31 +40,99 @@ type parsed map[string]learned
 // mostParsed bounds the cache of parsed attributes that are no longer in use.
 const mostParsed = 1 << 14
 
-// readTable makes s.table what GoBGP has learned, unless nothing has changed.
+// wholePause is when the whole of a table is read again that has been read in parts since: it would show a mistake.
+const wholePause = time.Minute
+
+// readTable makes s.table what GoBGP has learned: of the prefixes that have changed, if these are known and not many,
+// else of all.
 func (s *Server) readTable(ctx context.Context) error {
-	version := s.version.Load()
-	if s.table.valid && s.table.version == version {
+	version, before := s.version.Load(), s.table
+	again := before.valid && s.now().Sub(before.read) > wholePause
+	if before.valid && before.version == version && !again {
 		return nil
 	}
 	if len(s.parsed) > mostParsed {
 		s.parsed = make(parsed)
 	}
-	r := reading{Server: s, neighbours: make(map[string]source, len(s.sessions)), stale: make(map[netip.Addr]int)}
-	r.paths = make([]learned, 0, len(s.table.paths)+64)
-	for _, family := range []*api.Family{familyV4, familyV6} {
-		request := &api.ListPathRequest{TableType: api.TableType_GLOBAL, Family: family, EnableOnlyBinary: true}
-		err := s.bgp.ListPath(ctx, request, r.destination)
-		if err = cmp.Or(err, ctx.Err()); err != nil { // at the end of ctx it returns nil, and less than the table
-			return fmt.Errorf("read GoBGP's table: %w", err)
+	names, known := s.window.changed()
+	s.table.valid = false // until it was read
+	r := reading{Server: s, neighbours: make(map[string]source, len(s.sessions))}
+	var now table
+	if known && before.valid && !again && len(names) <= len(before.paths)/4+1 {
+		if err := r.prefixes(ctx, names); err != nil {
+			return err
+		}
+		now = table{paths: merge(before.paths, names, inOrder(r.paths)), read: before.read}
+	} else {
+		r.paths = make([]learned, 0, len(before.paths)+64)
+		if err := errors.Join(r.list(ctx, familyV4, nil), r.list(ctx, familyV6, nil)); err != nil {
+			return err
+		}
+		now = table{paths: inOrder(r.paths), read: s.now()}
+		if again && version == before.version && version == s.version.Load() && !slices.Equal(before.paths, now.paths) {
+			s.log.Error("what was read of GoBGP's table in parts was not what it has: this is a bug")
 		}
 	}
-	for peer, before := range s.table.stale {
-		if before > 0 && r.stale[peer] == 0 {
+	now.version, now.valid, now.stale = version, true, staleIn(now.paths)
+	s.table = now
+	for peer := range before.stale {
+		if now.stale[peer] == 0 {
 			s.dropped(peer)
 		}
 	}
-	s.table = table{version: version, valid: true, paths: inOrder(r.paths), stale: r.stale}
 	return nil
+}
+
+// prefixes reads what GoBGP has of some.
+func (r *reading) prefixes(ctx context.Context, names map[netip.Prefix]bool) error {
+	var lookups [2][]*api.TableLookupPrefix
+	for p := range names {
+		lookups[p.Addr().BitLen()/128] = append(lookups[p.Addr().BitLen()/128], &api.TableLookupPrefix{Prefix: p.String()})
+	}
+	var errs []error
+	for i, family := range []*api.Family{familyV4, familyV6} {
+		if len(lookups[i]) > 0 { // no prefix would mean all
+			errs = append(errs, r.list(ctx, family, lookups[i]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// list reads what GoBGP has of some prefixes, or of all.
+func (r *reading) list(ctx context.Context, family *api.Family, some []*api.TableLookupPrefix) error {
+	err := r.bgp.ListPath(ctx, &api.ListPathRequest{
+		TableType: api.TableType_GLOBAL, Family: family, Prefixes: some, EnableOnlyBinary: true,
+	}, r.destination)
+	if err = cmp.Or(err, ctx.Err()); err != nil { // at the end of ctx it returns nil, and less than it has
+		return fmt.Errorf("read GoBGP's table: %w", err)
+	}
+	return nil
+}
+
+// merge returns paths, which are in order, with others in the place of those to some prefixes.
+func merge(paths []learned, to map[netip.Prefix]bool, others []learned) []learned {
+	merged := make([]learned, 0, len(paths)+len(others))
+	for i := range paths {
+		p := &paths[i]
+		for len(others) > 0 && others[0].Prefix.Compare(p.Prefix) < 0 {
+			merged, others = append(merged, others[0]), others[1:]
+		}
+		if !to[p.Prefix] {
+			merged = append(merged, *p)
+		}
+	}
+	return append(merged, others...)
+}
+
+// staleIn counts the stale paths of each peer.
+func staleIn(paths []learned) map[netip.Addr]int {
+	stale := map[netip.Addr]int{}
+	for i := range paths {
+		if paths[i].Stale {
+			stale[paths[i].From]++
+		}
+	}
+	return stale
 }
 
 // dropped notes that what was kept of a peer is gone. If the peer is not back, that is why.
@@ -77,8 +147,7 @@ type reading struct {
 	*Server
 	neighbours map[string]source // by GoBGP's text of their addresses
 	paths      []learned
-	stale      map[netip.Addr]int // how many paths are kept of a peer
-	text       []byte             // of the path that is read
+	text       []byte // of the path that is read
 }
 
 // source is who has announced a path.
@@ -109,9 +178,6 @@ func (r *reading) destination(d *api.Destination) {
 		}
 		l.Prefix, l.From, l.Stale, l.external = prefix, by.peer, raw.GetStale(), by.external
 		l.lastResort = l.lastResort || by.silent && l.Stale
-		if l.Stale {
-			r.stale[by.peer]++
-		}
 		r.paths = append(r.paths, l)
 	}
 	slices.SortStableFunc(r.paths[from:], func(a, b learned) int { return boolean(a.lastResort, b.lastResort) })

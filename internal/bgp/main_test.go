@@ -66,6 +66,7 @@ func child() (was bool, err error) {
 	handler := &wedge{Handler: slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: &level})}
 	return bgptest.ChildWith(handler, map[string]func(*bgp.Server) string{
 		"Neighbours": (*bgp.Server).Neighbours,
+		"ReadAnew":   (*bgp.Server).ReadAnew,
 		"Quiet":      func(*bgp.Server) string { level.Set(slog.LevelWarn); return "" },
 		"Second":     second,
 		"Wedge":      func(*bgp.Server) string { handler.shut.Store(true); return "" },

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
 	"google.golang.org/protobuf/proto"
@@ -84,6 +85,7 @@ func (s *Server) announce(ctx context.Context, prefix netip.Prefix, as ownPath) 
 		return fmt.Errorf("announce %s: %w", prefix, err)
 	}
 	s.originated[prefix] = as
+	s.window.add(prefix)
 	s.version.Add(1)
 	return nil
 }
@@ -100,6 +102,7 @@ func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
 		return fmt.Errorf("withdraw %s: %w", prefix, err)
 	}
 	delete(s.originated, prefix)
+	s.window.add(prefix)
 	s.version.Add(1)
 	return nil
 }
@@ -186,6 +189,7 @@ type table struct {
 	// version is the Server's, from before it was read.
 	version uint64
 	valid   bool
+	read    time.Time // when all of it was
 	// paths are those of all peers, without those to prefixes that this node originates, in the order of the prefix and,
 	// of each, of preference.
 	paths []learned

@@ -154,6 +154,7 @@ func (s *Server) link(p Peer, known session) {
 		known.link = s.relay.Add(outer, known.rules, back)
 	}
 	s.peers[p.Addr], s.sessions[p.Addr] = p, known
+	s.window.forget() // whose the paths are
 }
 
 // unsigned returns why the kernel cannot sign a peer's connections; empty: it can, or need not.
@@ -216,6 +217,7 @@ func (s *Server) removeLater(old *place, successor *relay.Link, most time.Durati
 		if s.phase != running {
 			return nil
 		}
+		s.window.forget()
 		s.version.Add(1)
 		err := old.leave(ctx)
 		s.neighbours.remove(old.neighbour)
@@ -246,6 +248,7 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
 	}
 	gone.release()
+	s.window.forget()
 	s.version.Add(1)
 	s.neighbours.remove(gone.neighbour)
 	s.hist.end(addr)

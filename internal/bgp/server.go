@@ -33,7 +33,8 @@ type Server struct {
 	bfd        *bfd.Engine
 	// version grows with all that may change GoBGP's table.
 	version atomic.Uint64
-	unseen  int // UPDATEs since Dirty was last signalled for one; GoBGP's loop's
+	unseen  int         // UPDATEs since Dirty was last signalled for one; GoBGP's loop's
+	lull    *time.Timer // signals Dirty
 	// front is relay, for those who do not hold turn.
 	front atomic.Pointer[relay.Relay]
 	// turn is held by the one operation that talks to GoBGP, probe by the one health check.
@@ -108,7 +109,10 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		known:      make(map[netip.Addr]bool),
 		base:       new(policy.Base),
 		parsed:     make(parsed),
+		window:     window{names: make(map[netip.Prefix]bool)},
 	}
+	s.lull = time.AfterFunc(time.Hour, s.wake)
+	s.lull.Stop()
 	s.bfd = bfd.NewEngine(log, bfdWatcher{s})
 	s.bgp = server.NewBgpServer(
 		server.LoggerOption(&logger{log: log, neighbours: s.neighbours}),
@@ -145,15 +149,20 @@ func (s *Server) heard(event *api.WatchEventResponse) {
 // mostUnseen is how many UPDATEs GoBGP works in at most before somebody is to look at its table.
 const mostUnseen = 256
 
+// lull is when somebody is to look although UPDATEs are left: GoBGP may have dropped them with their session.
+const lull = 10 * time.Millisecond
+
 // worked is called by GoBGP's loop when it has worked in an UPDATE, or a change of a session's state. While it has more
 // of them it is left to its work: who looks reads the whole of a table that changes again in a moment.
 func (s *Server) worked() {
 	s.version.Add(1)
 	s.unseen++
-	if s.window.done() == 0 || s.unseen >= mostUnseen {
-		s.unseen = 0
-		s.wake()
+	if s.window.done() > 0 && s.unseen < mostUnseen {
+		s.lull.Reset(lull)
+		return
 	}
+	s.unseen = 0
+	s.wake()
 }
 
 func (s *Server) wake() { wait.Signal(s.dirty) }

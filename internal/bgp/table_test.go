@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // babbler is a peer that says random things in an orderly way.
@@ -150,7 +151,12 @@ func TestChoiceIsBIRDs(t *testing.T) {
 		}
 		var chosen map[string][]string
 		bgptest.Eventually(t, func() error {
-			chosen = nextHops(s.Snapshot())
+			inParts := s.Snapshot()
+			s.Call(bgptest.Call{Method: "ReadAnew"})
+			if d := cmp.Diff(s.Snapshot(), inParts, difftest.Netip); d != "" {
+				return fmt.Errorf("round %d (-read whole +read in parts):\n%s", round, d)
+			}
+			chosen = nextHops(inParts)
 			if d := cmp.Diff(inKernel(bird.On()), chosen); d != "" {
 				return fmt.Errorf("round %d (-BIRD +Tortie):\n%s", round, d)
 			}

@@ -126,7 +126,7 @@ func (s *session) pass(ctx context.Context, text []byte) bool {
 	for message := range wire.Messages(text) {
 		if wire.TypeOf(message) == wire.Update {
 			wire.ReplaceAS(message, s.link.relay.config.ASN, wire.MaskedASN)
-			s.link.behind.Throttle(ctx)
+			s.link.behind.Throttle(ctx, message)
 		}
 		if !pass(s.in.back, message) {
 			return false

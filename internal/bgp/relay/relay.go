@@ -22,8 +22,8 @@ type Behind interface {
 	Ready(ctx context.Context) error
 	// Attach has the speaker take a session that is up for the peer, whose OPEN it is told. It returns the connection, on which both have said OPEN and KEEPALIVE. It ends with ctx.
 	Attach(ctx context.Context, open []byte) (net.Conn, error)
-	// Throttle waits until the speaker can take another UPDATE. It ends with ctx.
-	Throttle(ctx context.Context)
+	// Throttle waits until the speaker can take another UPDATE, which is passed on next. It ends with ctx.
+	Throttle(ctx context.Context, update []byte)
 	// Drain waits until the speaker has worked in the UPDATEs that it has been given, for a second at most. It ends with
 	// ctx.
 	Drain(ctx context.Context)

@@ -29,11 +29,11 @@ func (m mute) Attach(context.Context, []byte) (net.Conn, error) {
 	return theirs, nil
 }
 
-func (mute) Throttle(context.Context) {}
-func (mute) Drain(context.Context)    {}
-func (mute) Session(bool)             {}
-func (m mute) Failed(reason string)   { m.t.Log(reason) }
-func (m mute) Ended(end relay.End)    { m.t.Logf("%+v", end) }
+func (mute) Throttle(context.Context, []byte) {}
+func (mute) Drain(context.Context)            {}
+func (mute) Session(bool)                     {}
+func (m mute) Failed(reason string)           { m.t.Log(reason) }
+func (m mute) Ended(end relay.End)            { m.t.Logf("%+v", end) }
 
 // read returns the next message, of type 0 at the end.
 func read(conn net.Conn) (kind byte, body []byte) {
