@@ -248,7 +248,7 @@ func TestBFDNotification(t *testing.T) {
 // A node whose agent is killed loses no route at routers that are told to take BFD's end for a restart (its C bit is
 // not set).
 func TestNodeRestartsUnderBFD(t *testing.T) {
-	const slow = time.Second // the first restart is to take less than three of these
+	const slow = 600 * time.Millisecond // the first restart is to take less than three of these
 	t.Parallel()
 	for _, kind := range newerKinds() {
 		t.Run(string(kind), func(t *testing.T) {
