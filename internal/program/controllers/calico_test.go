@@ -84,7 +84,7 @@ func TestCalicosControllersKeepPoolsAndTiers(t *testing.T) {
 // calicoGone wants the log to say once that Calico's controllers are gone.
 func (w *world) calicoGone(p *process) {
 	w.t.Helper()
-	if n := strings.Count(p.log.String(), "Calico's kube-controllers do not run any more"); n != 1 {
+	if n := strings.Count(p.log.String(), "no longer to Calico's kube-controllers"); n != 1 {
 		w.t.Errorf("the log says %d times that they are gone", n)
 	}
 }
