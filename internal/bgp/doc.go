@@ -15,8 +15,8 @@
 //   - StopBgp and DeletePeer send Cease, on which a peer drops our paths at once, graceful restart or not. So a restart
 //     is Stop(Exit): say nothing, let the process end, the kernel closes the connections, peers keep our paths.
 //   - Its best path events do not name every prefix that has changed: one without a prefix is a change of a path that is
-//     not the best, or of what is stale. So its table is read whole when its loop has worked something in (TimingHook),
-//     and has no more UPDATEs to work in, or many of them.
+//     not the best, or of what is stale. So the relay names what is in each UPDATE, GoBGP's loop says that it has worked
+//     one in (TimingHook), and a look-up says what holds; see window and Server.readTable.
 //   - It calls Logger.Fatal and Logger.Panic where it believes that it can't go on, and the default logger then ends
 //     the process. The adapter here logs and returns.
 //   - Its gRPC server is never created.
