@@ -39,21 +39,14 @@ func (b behind) Ready(ctx context.Context) error {
 	return b.active(ctx)
 }
 
-// active returns when GoBGP's neighbour can take a connection. GoBGP can tell of changes, too, but its watcher can't be
-// stopped without racing its own end.
+// active returns when GoBGP's neighbour can take a connection.
 func (b behind) active(ctx context.Context) error {
-	for {
-		active := false
-		err := b.bgp.ListPeer(ctx, &api.ListPeerRequest{Address: b.alias.String()}, func(p *api.Peer) {
-			active = p.GetState().GetSessionState() == api.PeerState_ACTIVE
-		})
-		if active || err != nil {
-			return err
-		}
+	for b.neighbours.state(b.alias) != api.PeerState_ACTIVE {
 		if !wait.Sleep(ctx, attachPause) {
 			return fmt.Errorf("it is not ready: %w", ctx.Err())
 		}
 	}
+	return nil
 }
 
 // Attach implements relay.Behind.

@@ -73,9 +73,9 @@ func (n *neighbours) note(p *api.Peer) {
 	}
 }
 
-// established reports whether GoBGP has a session with the peer that has an alias.
-func (n *neighbours) established(alias netip.Addr) bool {
+// state is GoBGP's for the peer that has an alias.
+func (n *neighbours) state(alias netip.Addr) api.PeerState_SessionState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.states[alias] == api.PeerState_ESTABLISHED
+	return n.states[alias]
 }

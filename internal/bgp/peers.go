@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	api "github.com/osrg/gobgp/v3/api"
+
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
@@ -351,7 +353,7 @@ func (s *Server) status(p Peer) PeerStatus {
 		Self: now.Self,
 	}
 	if !known.mute() {
-		status.State = stateOf(now, past.up && s.neighbours.established(known.alias))
+		status.State = stateOf(now, past.up && s.neighbours.state(known.alias) == api.PeerState_ESTABLISHED)
 	}
 	if kept := s.table.stale[p.Addr]; kept > 0 && !now.Up {
 		status.Restarting, status.Received = true, kept
