@@ -36,30 +36,17 @@ func (b behind) Ready(ctx context.Context) error {
 	if fresh, err := b.enter(ctx); fresh || err != nil {
 		return err
 	}
-	return b.reaches(ctx, api.PeerState_ACTIVE)
+	return b.active(ctx)
 }
 
-// Announces implements relay.Behind. GoBGP is Established from the turn of its loop on in which it makes the table for
-// the peer.
-func (b behind) Announces(ctx context.Context) error {
-	return b.reaches(ctx, api.PeerState_ESTABLISHED)
-}
-
-// reaches returns when GoBGP's neighbour is in a state: in Active it can take a connection. It can tell of changes,
-// too, but its watcher can't be stopped without racing its own end.
-func (b behind) reaches(ctx context.Context, want api.PeerState_SessionState) error {
-	for {
-		reached := false
-		err := b.bgp.ListPeer(ctx, &api.ListPeerRequest{Address: b.alias.String()}, func(p *api.Peer) {
-			reached = p.GetState().GetSessionState() == want
-		})
-		if reached || err != nil {
-			return err
-		}
+// active returns when GoBGP's neighbour can take a connection.
+func (b behind) active(ctx context.Context) error {
+	for b.neighbours.state(b.alias) != api.PeerState_ACTIVE {
 		if !wait.Sleep(ctx, attachPause) {
 			return fmt.Errorf("it is not ready: %w", ctx.Err())
 		}
 	}
+	return nil
 }
 
 // Attach implements relay.Behind.
@@ -79,7 +66,7 @@ func (b behind) attach(ctx context.Context, open []byte) (net.Conn, error) {
 	if _, err := b.enter(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.reaches(ctx, api.PeerState_ACTIVE); err != nil {
+	if err := b.active(ctx); err != nil {
 		return nil, err
 	}
 	// GoBGP stays in Idle for five seconds after a session unless there was a reset, and then for as long as is
@@ -123,7 +110,10 @@ func introduce(ctx context.Context, conn net.Conn, open []byte) error {
 }
 
 // Throttle implements relay.Behind.
-func (b behind) Throttle(ctx context.Context) { b.window.take(ctx) }
+func (b behind) Throttle(ctx context.Context, update []byte) {
+	b.window.take(ctx)
+	b.window.name(update)
+}
 
 // Drain implements relay.Behind.
 func (b behind) Drain(ctx context.Context) { b.window.drain(ctx) }
@@ -132,11 +122,7 @@ func (b behind) Drain(ctx context.Context) { b.window.drain(ctx) }
 func (b behind) Session(up bool) {
 	b.hist.state(b.peer, up)
 	b.ends.state(b.peer, up)
-	b.Changed()
-}
-
-// Changed implements relay.Behind.
-func (b behind) Changed() {
+	b.window.forget()
 	b.version.Add(1)
 	b.wake()
 }

@@ -109,8 +109,8 @@ func announce(nextHop netip.Addr, prefixes ...byte) []byte {
 	return bgptest.Message(2, append(body, prefixes...)...)
 }
 
-// target starts a speaker that waits for one peer, on another host, and perhaps for others.
-func target(t *testing.T, change func(*bgp.Peer), others ...bgp.Peer) (node *bgptest.Speaker, peer *bgptest.Host, to netip.AddrPort) {
+// target starts a speaker that waits for one peer, on another host.
+func target(t *testing.T, change func(*bgp.Peer)) (node *bgptest.Speaker, peer *bgptest.Host, to netip.AddrPort) {
 	t.Helper()
 	lan := bgptest.NewLAN(t)
 	node, peer = lan.Host(1).Speaker(), lan.Host(2)
@@ -119,29 +119,15 @@ func target(t *testing.T, change func(*bgp.Peer), others ...bgp.Peer) (node *bgp
 	if change != nil {
 		change(&p)
 	}
-	node.SetPeers(append(others, p)...)
+	node.SetPeers(p)
 	return node, peer, netip.AddrPortFrom(node.V4, 179)
-}
-
-// bothWays runs a test of sessions inside of our AS, which the relay carries alone, and once more with a peer in
-// another AS, which never answers, so that GoBGP has the sessions.
-func bothWays(t *testing.T, test func(t *testing.T, others ...bgp.Peer)) {
-	t.Parallel()
-	absent := bgp.Peer{Addr: netip.MustParseAddr("10.0.0.250"), ASN: 64999, Passive: true}
-	for name, others := range map[string][]bgp.Peer{"relay alone": nil, "GoBGP": {absent}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, others...)
-		})
-	}
 }
 
 // What ended the process when GoBGP read it itself, and other things that no peer should send, after a proper
 // handshake.
-func TestHostilePeer(t *testing.T) { bothWays(t, hostilePeer) }
-
-func hostilePeer(t *testing.T, others ...bgp.Peer) {
-	node, peer, to := target(t, nil, others...)
+func TestHostilePeer(t *testing.T) {
+	t.Parallel()
+	node, peer, to := target(t, nil)
 	for _, c := range []struct{ send, notification, reason string }{
 		{string(bgptest.Message(77)), "Message Header Error/Bad Message Type", "Bad Message Type"},
 		{string(bgptest.Message(2, 0, 0, 0, 15, 0x40, 1, 1, 0, 0x40, 2, 0, 0x80, 14, 5, 0, 1, 1, 16, 0)),
@@ -238,10 +224,9 @@ func TestNobodyPosesAsPeerInside(t *testing.T) {
 }
 
 // A peer with a short hold time hears of us as often as is configured, and not only three times in its hold time.
-func TestKeepalive(t *testing.T) { bothWays(t, keepsAlive) }
-
-func keepsAlive(t *testing.T, others ...bgp.Peer) {
-	node, peer, to := target(t, func(p *bgp.Peer) { p.Keepalive = time.Second }, others...)
+func TestKeepalive(t *testing.T) {
+	t.Parallel()
+	node, peer, to := target(t, func(p *bgp.Peer) { p.Keepalive = time.Second })
 	p := connect(peer, to)
 	open := hello(2)
 	binary.BigEndian.PutUint16(open[22:], 30)
@@ -258,11 +243,10 @@ func keepsAlive(t *testing.T, others ...bgp.Peer) {
 	}
 }
 
-func TestFlood(t *testing.T) { bothWays(t, flood) }
-
-func flood(t *testing.T, others ...bgp.Peer) {
+func TestFlood(t *testing.T) {
+	t.Parallel()
 	const most = 5000
-	node, peer, to := target(t, func(p *bgp.Peer) { p.MaxPrefixes = most }, others...)
+	node, peer, to := target(t, func(p *bgp.Peer) { p.MaxPrefixes = most })
 	node.Call(bgptest.Call{Method: "Quiet"})
 	p := established(peer, to, hello(2))
 	p.send(announce(peer.V4, 26, 10, 1, 2, 0))
@@ -301,22 +285,20 @@ func flood(t *testing.T, others ...bgp.Peer) {
 	}
 	told(peer, to, "Cease/Connection Rejected", hello(2))
 	// An operator who allows more does not have to wait.
-	node.SetPeers(append(others, bgp.Peer{Addr: peer.V4, ASN: 64512, From: node.V4, Passive: true, MaxPrefixes: 2 * most})...)
+	node.SetPeers(bgp.Peer{Addr: peer.V4, ASN: 64512, From: node.V4, Passive: true, MaxPrefixes: 2 * most})
 	established(peer, to, hello(2))
 	node.WaitEstablished(peer.V4)
 }
 
 // A peer that announces our own block, with a preference that nobody has, keeps nobody from hearing ours.
-func TestOwnBlockIsOurs(t *testing.T) { bothWays(t, ownBlockIsOurs) }
-
-func ownBlockIsOurs(t *testing.T, others ...bgp.Peer) {
+func TestOwnBlockIsOurs(t *testing.T) {
+	t.Parallel()
 	lan := bgptest.NewLAN(t)
 	node, friend, thief := lan.Host(1).Speaker(), lan.Host(3).Speaker(), lan.Host(2)
 	for _, s := range []*bgptest.Speaker{node, friend} {
 		s.Start(64512, false)
 	}
-	others = append(others, mesh(node.Host, friend.Host)...)
-	node.SetPeers(append(others, bgp.Peer{Addr: thief.V4, ASN: 64512, From: node.V4, Passive: true})...)
+	node.SetPeers(append(mesh(node.Host, friend.Host), bgp.Peer{Addr: thief.V4, ASN: 64512, From: node.V4, Passive: true})...)
 	friend.SetPeers(mesh(friend.Host, node.Host)...)
 	p := established(thief, netip.AddrPortFrom(node.V4, 179), hello(2))
 	p.send(announce(thief.V4, 26, 10, 1, 1, 0, 26, 10, 1, 2, 0))

@@ -126,7 +126,6 @@ func (s *Server) change(ctx context.Context, local Local) error {
 		return err
 	}
 	s.local = local
-	s.tells = s.passesOn(s.peers) // if that changes, all peers are replaced
 	var errs []error
 	for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
 		if p := s.peers[addr]; s.inner(p) != s.sessions[addr].told {
@@ -217,6 +216,7 @@ func globalConfig(local Local, inside netip.AddrPort) *api.Global {
 		Families: []uint32{0, 1},
 		// What the relay puts in the place of a MED has to rank all paths; see wire.Stamp. It is also what keeps two
 		// reflectors from changing their minds for ever (RFC 3345).
-		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{AlwaysCompareMed: true},
+		// By its age, in whole seconds, a path of another AS is not to be chosen: the next process would choose otherwise.
+		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{AlwaysCompareMed: true, ExternalCompareRouterId: true},
 	}
 }

@@ -64,20 +64,21 @@ func child() (was bool, err error) {
 	var level slog.LevelVar
 	level.Set(slog.LevelDebug)
 	handler := &wedge{Handler: slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: &level})}
-	return bgptest.ChildWith(handler, map[string]func(*bgp.Server){
-		"AskGoBGP": (*bgp.Server).AskGoBGP,
-		"AskRelay": (*bgp.Server).AskRelay,
-		"Quiet":    func(*bgp.Server) { level.Set(slog.LevelWarn) },
-		"Second":   second,
-		"Wedge":    func(*bgp.Server) { handler.shut.Store(true) },
+	return bgptest.ChildWith(handler, map[string]func(*bgp.Server) string{
+		"Neighbours": (*bgp.Server).Neighbours,
+		"ReadAnew":   (*bgp.Server).ReadAnew,
+		"Quiet":      func(*bgp.Server) string { level.Set(slog.LevelWarn); return "" },
+		"Second":     second,
+		"Wedge":      func(*bgp.Server) string { handler.shut.Store(true); return "" },
 	})
 }
 
 // second ends a process that can have another speaker.
-func second(*bgp.Server) {
+func second(*bgp.Server) string {
 	if _, err := bgp.New(slog.New(slog.DiscardHandler), nil); err == nil {
 		panic("a second speaker in one process was created")
 	}
+	return ""
 }
 
 // wedge is a log handler that never returns from an entry of GoBGP's loop once it is shut.

@@ -108,14 +108,11 @@ func TestOneWayFilter(t *testing.T) {
 		restarts = 2
 	}
 	for name, c := range map[string]struct {
-		mesh   bool // one of both waits, as in the mesh
-		behind bool // GoBGP has the session: others are told of its paths
-		kind   bgptest.Kind
+		mesh bool // one of both waits, as in the mesh
+		kind bgptest.Kind
 	}{
 		"mesh":           {mesh: true},
-		"mesh, GoBGP":    {mesh: true, behind: true},
 		"peers":          {},
-		"peers, GoBGP":   {behind: true},
 		"mesh with BIRD": {mesh: true, kind: bgptest.BIRD2},
 		"BIRD":           {kind: bgptest.BIRD2},
 	} {
@@ -135,9 +132,6 @@ func TestOneWayFilter(t *testing.T) {
 					peer := bgp.Peer{Addr: other.V4, From: self.V4, ASN: ourASN, ConnectRetry: time.Second,
 						Passive: c.mesh && bgp.Waits(self.V4, other.V4)}
 					o := &ours{Speaker: self.Speaker(), block: fmt.Sprintf("10.1.%d.0/26", n), peers: []bgp.Peer{peer}}
-					if c.behind {
-						o.peers = append(o.peers, bgp.Peer{Addr: netip.MustParseAddr("10.0.0.201"), ASN: 64999})
-					}
 					o.begin(false)
 					return o
 				}

@@ -8,12 +8,12 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
@@ -46,7 +46,6 @@ func (s *Server) SetOriginated(ctx context.Context, paths []Path) error {
 		if err := s.started(); err != nil {
 			return err
 		}
-		s.relay.SetOriginated(asOriginated(want))
 		c := diff(s.originated, want, netip.Prefix.Compare)
 		var errs []error
 		// A path with a new next hop replaces the old one, so that peers see one UPDATE and no withdrawal.
@@ -74,15 +73,6 @@ func (o ownPath) String() string {
 	return fmt.Sprintf("by next hop %s", o.nextHop)
 }
 
-// asOriginated is what this node originates in the relay's words.
-func asOriginated(paths map[netip.Prefix]ownPath) []relay.Originated {
-	all := make([]relay.Originated, 0, len(paths))
-	for prefix, p := range paths {
-		all = append(all, relay.Originated{Prefix: prefix, NextHop: p.nextHop, Aggregate: p.aggregate})
-	}
-	return all
-}
-
 func (s *Server) announce(ctx context.Context, prefix netip.Prefix, as ownPath) error {
 	path, err := originatedPath(prefix, as, s.epoch)
 	if err == nil {
@@ -95,6 +85,7 @@ func (s *Server) announce(ctx context.Context, prefix netip.Prefix, as ownPath) 
 		return fmt.Errorf("announce %s: %w", prefix, err)
 	}
 	s.originated[prefix] = as
+	s.window.add(prefix)
 	s.version.Add(1)
 	return nil
 }
@@ -111,6 +102,7 @@ func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
 		return fmt.Errorf("withdraw %s: %w", prefix, err)
 	}
 	delete(s.originated, prefix)
+	s.window.add(prefix)
 	s.version.Add(1)
 	return nil
 }
@@ -159,11 +151,13 @@ func originatedPath(prefix netip.Prefix, as ownPath, epoch uint8) (*api.Path, er
 // Snapshot implements Speaker.
 func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
 	var paths []Path
-	err := s.do(ctx, func(context.Context) error {
+	err := s.do(ctx, func(ctx context.Context) error {
 		if err := s.started(); err != nil {
 			return err
 		}
-		s.readTable()
+		if err := s.readTable(ctx); err != nil {
+			return err
+		}
 		own := s.ownAddrs()
 		var hop netip.Addr // of the path before: many have the same
 		mine := false
@@ -195,9 +189,12 @@ type table struct {
 	// version is the Server's, from before it was read.
 	version uint64
 	valid   bool
+	read    time.Time // when all of it was
 	// paths are those of all peers, without those to prefixes that this node originates, in the order of the prefix and,
 	// of each, of preference.
 	paths []learned
+	// stale is how many of them are kept of a peer whose session is over, or that has not sent them again.
+	stale map[netip.Addr]int
 }
 
 // maxEqual is how many paths share the traffic of one prefix: what the kernel is asked to spread it over.
@@ -230,11 +227,13 @@ func leadsTo(paths []Path, hop netip.Addr) bool {
 // NextHops implements Speaker.
 func (s *Server) NextHops(ctx context.Context, from []netip.Addr) (map[netip.Addr]bool, error) {
 	hops := make(map[netip.Addr]bool)
-	err := s.do(ctx, func(context.Context) error {
+	err := s.do(ctx, func(ctx context.Context) error {
 		if err := s.started(); err != nil {
 			return err
 		}
-		s.readTable()
+		if err := s.readTable(ctx); err != nil {
+			return err
+		}
 		for i := range s.table.paths {
 			if p := &s.table.paths[i]; slices.Contains(from, p.From) {
 				hops[p.NextHop] = true

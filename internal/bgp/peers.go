@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	api "github.com/osrg/gobgp/v3/api"
+
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
@@ -35,8 +37,6 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 			s.bfd.Listened(ctx)
 		}
 		c := diff(s.peers, want, netip.Addr.Compare)
-		told := s.tells
-		s.tells = s.passesOn(want)
 		errs := []error{s.setSecrets(want), s.listenNear(ctx, want)}
 		for _, addr := range c.remove {
 			errs = append(errs, s.removePeer(ctx, addr))
@@ -46,9 +46,6 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 		}
 		for _, addr := range c.add {
 			s.addPeer(want[addr])
-		}
-		if s.tells != told {
-			errs = append(errs, s.setAllRules(ctx))
 		}
 		if len(c.remove)+len(c.replace) > 0 {
 			s.wake() // their paths are gone
@@ -159,6 +156,7 @@ func (s *Server) link(p Peer, known session) {
 		known.link = s.relay.Add(outer, known.rules, back)
 	}
 	s.peers[p.Addr], s.sessions[p.Addr] = p, known
+	s.window.forget() // whose the paths are
 }
 
 // unsigned returns why the kernel cannot sign a peer's connections; empty: it can, or need not.
@@ -221,6 +219,7 @@ func (s *Server) removeLater(old *place, successor *relay.Link, most time.Durati
 		if s.phase != running {
 			return nil
 		}
+		s.window.forget()
 		s.version.Add(1)
 		err := old.leave(ctx)
 		s.neighbours.remove(old.neighbour)
@@ -251,6 +250,7 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
 	}
 	gone.release()
+	s.window.forget()
 	s.version.Add(1)
 	s.neighbours.remove(gone.neighbour)
 	s.hist.end(addr)
@@ -277,8 +277,11 @@ func (s *Server) relayPeer(p Peer) relay.Peer {
 // Peers implements Speaker.
 func (s *Server) Peers(ctx context.Context) ([]PeerStatus, error) {
 	var list []PeerStatus
-	err := s.do(ctx, func(context.Context) error {
+	err := s.do(ctx, func(ctx context.Context) error {
 		if err := s.started(); err != nil {
+			return err
+		}
+		if err := s.readTable(ctx); err != nil {
 			return err
 		}
 		for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
@@ -319,8 +322,8 @@ func (s *Server) Totals() Totals {
 	return Totals{}
 }
 
-// stateOf is a session's state in the words of RFC 4271. It is established when its history says so, too: since when
-// would else be of the state before.
+// stateOf is a session's state in the words of RFC 4271. The handshake is the relay's. A session is established when
+// GoBGP has it, and its history says so, too: since when would else be of the state before.
 func stateOf(s relay.Status, up bool) State {
 	switch {
 	case s.Up && up:
@@ -344,13 +347,16 @@ func (s *Server) status(p Peer) PeerStatus {
 	status := PeerStatus{
 		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, Failure: past.class, ErrorSince: past.errSince, LastErrorAt: past.errAt,
-		Received: now.Received, Sent: now.Sent, Restarting: now.Restarting, HeldUntil: known.heldUntil(),
+		Received: now.Received, Sent: now.Sent, HeldUntil: known.heldUntil(),
 		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded, Refused: now.Refused, OldKeys: now.OldKeys,
 		WrongKeys: now.WrongKeys, BFD: s.bfd.Status(p.Addr),
 		Self: now.Self,
 	}
 	if !known.mute() {
-		status.State = stateOf(now, past.up)
+		status.State = stateOf(now, past.up && s.neighbours.state(known.alias) == api.PeerState_ESTABLISHED)
+	}
+	if kept := s.table.stale[p.Addr]; kept > 0 && !now.Up {
+		status.Restarting, status.Received = true, kept
 	}
 	return status
 }

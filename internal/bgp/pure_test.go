@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -135,16 +136,21 @@ func said(t *testing.T, family wire.Family, update []byte) learned {
 	t.Helper()
 	session := wire.NewSession(wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: 1 << family,
 		MaxPrefixes: 9, Source: wire.Internal})
+	var passed []byte
 	for m := range wire.Messages(slices.Concat(hello, update)) {
-		if v := session.Check(m); v.Reset != nil || v.Flaw != "" {
+		v := session.Check(m)
+		if v.Reset != nil || v.Flaw != "" {
 			t.Fatalf("%+v", v)
 		}
+		passed = append([]byte{}, v.Pass...)
 	}
 	var l learned
-	session.Paths(func(p netip.Prefix, what wire.Said) {
-		l = newLearned(what.Attributes())
-		l.Prefix = p
-	})
+	for m := range wire.Messages(passed) {
+		if prefix, has := gobgpHas(t, m); prefix.IsValid() {
+			l = has
+			l.Prefix = prefix
+		}
+	}
 	return l
 }
 
@@ -299,6 +305,51 @@ func TestNeighbours(t *testing.T) {
 	if d := n.add(addr("10.0.0.4")); d.alias != addr("127.179.1.2") {
 		t.Errorf("%s, which is taken or skipped", d.alias)
 	}
+}
+
+// The names of what has changed are known while each message that was worked in is one that was taken: after one that
+// was not, and after too many names, they are not.
+func TestWindowNames(t *testing.T) {
+	update := message(2, []byte{0, 5, 26, 10, 1, 2, 0, 0, byte(len(origin) + len(emptyPath) + len(nextHop))},
+		origin, emptyPath, nextHop, []byte{26, 10, 1, 3, 0})
+	both := map[netip.Prefix]bool{prefix("10.1.2.0/26"): true, prefix("10.1.3.0/26"): true}
+	w := window{names: map[netip.Prefix]bool{}}
+	is := func(when string, want map[netip.Prefix]bool, known bool) {
+		t.Helper()
+		if got, ok := w.changed(); ok != known || !maps.Equal(got, want) {
+			t.Errorf("%s: %v, %t, want %v, %t", when, got, ok, want, known)
+		}
+	}
+	take := func() {
+		w.take(t.Context())
+		w.name(update)
+	}
+	is("at first", nil, true)
+	take()
+	is("while it is open", nil, false)
+	w.done()
+	is("worked in", both, true)
+	is("then", nil, true)
+	take()
+	w.done() // which was another message
+	is("thought to be worked in", both, true)
+	w.done()
+	is("worked in after all", nil, false)
+	take()
+	w.done()
+	w.forget()
+	is("with more than names", both, false)
+	w.add(prefix("10.9.0.0/26"))
+	is("by a call", map[netip.Prefix]bool{prefix("10.9.0.0/26"): true}, true)
+	for i := range mostNames + 1 {
+		w.add(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 32))
+	}
+	take()
+	is("too many, and one is open", nil, false)
+	w.done()
+	is("too many", nil, false)
+	w.clear()
+	is("given up", nil, false)
 }
 
 func TestWindow(t *testing.T) {

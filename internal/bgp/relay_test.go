@@ -165,13 +165,12 @@ func TestFastReconnect(t *testing.T) {
 // A peer that vanishes without a word and comes back is served at once: the dead connection does not keep it out for
 // the hold time, and its paths stay meanwhile. Its kernel resets what it does not know, or a firewall in front of it
 // drops that.
-func TestPeerThatVanished(t *testing.T) { bothWays(t, peerThatVanished) }
-
-func peerThatVanished(t *testing.T, others ...bgp.Peer) {
+func TestPeerThatVanished(t *testing.T) {
+	t.Parallel()
 	for name, fate := range map[string]string{"reset": "reject with tcp reset", "dropped": "drop"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			node, peer, to := target(t, nil, others...)
+			node, peer, to := target(t, nil)
 			first := established(peer, to, hello(2))
 			first.send(announce(peer.V4, 26, 10, 1, 2, 0), bgptest.Message(2, 0, 0, 0, 0))
 			node.WaitLearned("10.1.2.0/26")
@@ -252,10 +251,9 @@ func lose(h *bgptest.Host, fate string) {
 
 // A second connection from the peer's address does not end a session whose connection is alive, whatever router it says
 // it is: a pod whose packets are masqueraded to its node's address may have opened it.
-func TestTakeover(t *testing.T) { bothWays(t, takeover) }
-
-func takeover(t *testing.T, others ...bgp.Peer) {
-	node, peer, to := target(t, nil, others...)
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	node, peer, to := target(t, nil)
 	first := established(peer, to, hello(2))
 	first.send(announce(peer.V4, 26, 10, 1, 2, 0), bgptest.Message(2, 0, 0, 0, 0))
 	node.WaitLearned("10.1.2.0/26")

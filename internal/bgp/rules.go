@@ -124,7 +124,7 @@ func (s *Server) rulesOf(p Peer) *relay.Rules {
 		Base:    s.base,
 		Session: policy.Session{LocalASN: s.localASN(p), PeerASN: p.ASN, AllowOwnASN: p.AllowOwnASN},
 		Import:  s.policy.Import[p.Addr], Export: s.policy.Export[p.Addr],
-		Client: p.Client && s.cluster(p).IsValid(), Reflects: s.local.ClusterID.IsValid(), Told: s.tells, NextHop: p.NextHop,
+		Client: p.Client && s.cluster(p).IsValid(), Reflects: s.local.ClusterID.IsValid(), NextHop: p.NextHop,
 		Aggregates: s.policy.Aggregates[p.Addr],
 	}
 }
@@ -164,14 +164,13 @@ func (s *Server) announceAgain(ctx context.Context, before *policy.Base) error {
 	}
 	s.epoch = max(1, s.epoch+1)
 	touched := touchedBy(before, s.base)
-	s.relay.TouchOriginated(touched)
 	var errs []error
 	for _, prefix := range slices.SortedFunc(maps.Keys(s.originated), netip.Prefix.Compare) {
 		if touched(prefix) {
 			errs = append(errs, s.announce(ctx, prefix, s.originated[prefix]))
 		}
 	}
-	if !s.tells {
+	if !s.passesOn() {
 		return errors.Join(errs...)
 	}
 	for _, known := range s.sessions {
@@ -218,11 +217,11 @@ func retagged(before, now []policy.Tag) []netip.Prefix {
 }
 
 // passesOn reports whether any of the peers is told what others have announced.
-func (s *Server) passesOn(peers map[netip.Addr]Peer) bool {
+func (s *Server) passesOn() bool {
 	if s.local.ClusterID.IsValid() {
 		return true
 	}
-	for _, p := range peers {
+	for _, p := range s.peers {
 		if s.external(p) {
 			return true
 		}

@@ -33,6 +33,8 @@ type Server struct {
 	bfd        *bfd.Engine
 	// version grows with all that may change GoBGP's table.
 	version atomic.Uint64
+	unseen  int         // UPDATEs since Dirty was last signalled for one; GoBGP's loop's
+	lull    *time.Timer // signals Dirty
 	// front is relay, for those who do not hold turn.
 	front atomic.Pointer[relay.Relay]
 	// turn is held by the one operation that talks to GoBGP, probe by the one health check.
@@ -53,7 +55,6 @@ type Server struct {
 	near       []netip.Addr           // link-local addresses of this node that are listened on
 	originated map[netip.Prefix]ownPath
 	known      map[netip.Addr]bool // peers that this process has ever configured
-	tells      bool                // somebody is told of what others have announced
 	policy     Policy
 	base       *policy.Base   // policy, in the relay's words
 	epoch      uint8          // of what was last announced once more
@@ -108,13 +109,21 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		known:      make(map[netip.Addr]bool),
 		base:       new(policy.Base),
 		parsed:     make(parsed),
+		window:     window{names: make(map[netip.Prefix]bool)},
 	}
+	s.lull = time.AfterFunc(time.Hour, s.wake)
+	s.lull.Stop()
 	s.bfd = bfd.NewEngine(log, bfdWatcher{s})
 	s.bgp = server.NewBgpServer(
 		server.LoggerOption(&logger{log: log, neighbours: s.neighbours}),
 		server.TimingHookOption(loopHook(s.worked)),
 	)
 	go s.bgp.Serve() // for the life of the process
+	// This watcher is never stopped: GoBGP races the end of one.
+	err := s.bgp.WatchEvent(context.Background(), &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}, s.heard)
+	if err != nil {
+		return nil, fmt.Errorf("watch GoBGP's sessions: %w", err)
+	}
 	return s, nil
 }
 
@@ -129,13 +138,31 @@ func (worked loopHook) Observe(op server.FSMOperation, _, _ time.Duration) {
 	}
 }
 
-// worked is called when GoBGP has worked in an UPDATE, of which the relay has told when it passed it on, or a change of
-// a session's state.
-func (s *Server) worked() {
-	if !s.window.done() {
-		s.version.Add(1)
+// heard is called for each change of a session's state in GoBGP.
+func (s *Server) heard(event *api.WatchEventResponse) {
+	if p := event.GetPeer().GetPeer(); p != nil {
+		s.neighbours.note(p)
 		s.wake()
 	}
+}
+
+// mostUnseen is how many UPDATEs GoBGP works in at most before somebody is to look at its table.
+const mostUnseen = 256
+
+// lull is when somebody is to look although UPDATEs are left: GoBGP may have dropped them with their session.
+const lull = 10 * time.Millisecond
+
+// worked is called by GoBGP's loop when it has worked in an UPDATE, or a change of a session's state. While it has more
+// of them it is left to its work: who looks reads the whole of a table that changes again in a moment.
+func (s *Server) worked() {
+	s.version.Add(1)
+	s.unseen++
+	if s.window.done() > 0 && s.unseen < mostUnseen {
+		s.lull.Reset(lull)
+		return
+	}
+	s.unseen = 0
+	s.wake()
 }
 
 func (s *Server) wake() { wait.Signal(s.dirty) }

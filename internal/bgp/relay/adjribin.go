@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp/wire"
@@ -17,32 +16,14 @@ import (
 // adjRIBIn is a session's Adj-RIB-In (RFC 4271 section 3.2), from which paths go to the speaker behind. When the import
 // rules change it is evaluated again from memory: the peer needs no ROUTE-REFRESH, which not every one supports.
 type adjRIBIn struct {
-	order  sync.Mutex  // held by who passes something on, so that nothing is overtaken
-	live   bool        // the session has begun and is not over; order's
-	closed bool        // it is over; order's
-	back   net.Conn    // the speaker behind, nil if the relay carries the session alone; order's
-	told   atomic.Bool // the speaker behind is told of paths; order's to change
+	order sync.Mutex // held by who passes something on, so that nothing is overtaken
+	back  net.Conn   // the speaker behind; nil: the session has not begun, or is over; order's
 
 	mu      sync.Mutex                   // guards the rest, and the session's wire
 	judged  *Rules                       // by which all that was announced was judged, or newer ones
 	refused map[netip.Prefix]string      // and why
 	changed map[netip.Prefix]wire.Change // of what was passed on otherwise than it was announced
-	kept    map[netip.Prefix]Path        // of sessions before, until the peer has announced or withdrawn it, or its table has ended
 	ended   time.Time                    // when its End-of-RIB was passed on; zero: not yet
-}
-
-// Path is one that the speaker behind has, or would have if it were told; see Rules.Told.
-type Path struct {
-	Prefix netip.Prefix
-	Said   wire.Said
-	Change wire.Change // what was changed of it
-	Router netip.Addr  // the peer's router ID
-	// Stale: the session has ended in which the peer has announced it, and it is kept (RFC 4724).
-	Stale  bool
-	untold bool // only kept: the speaker behind has not got it
-	// LastResort: BFD has lost the peer since. It may be that only its control plane restarts, so that the path is kept,
-	// but any other is better.
-	LastResort bool
 }
 
 // Refusal is a reason for which prefixes that a peer announces are not taken.
@@ -76,11 +57,6 @@ func (s *session) check(message []byte, t *tools) wire.Verdict {
 	v := s.wire.Check(message)
 	if v.Reset != nil || wire.TypeOf(message) != wire.Update {
 		return v
-	}
-	if v.End {
-		s.in.kept = nil
-	} else if v.Ended != 0 {
-		maps.DeleteFunc(s.in.kept, func(p netip.Prefix, _ Path) bool { return v.Ended.Has(wire.FamilyOf(p.Addr())) })
 	}
 	for _, p := range v.Gone {
 		s.in.note(p, wire.Change{}, "")
@@ -129,7 +105,6 @@ func (s *session) noteEnd() {
 func (in *adjRIBIn) note(p netip.Prefix, change wire.Change, reason string) {
 	delete(in.refused, p)
 	delete(in.changed, p)
-	delete(in.kept, p)
 	switch {
 	case reason != "":
 		put(&in.refused, p, reason)
@@ -146,20 +121,12 @@ func put[V any](m *map[netip.Prefix]V, p netip.Prefix, v V) {
 	(*m)[p] = v
 }
 
-// pass passes text on to the speaker behind, if that has the session and when it can take it. What it need not know is
-// a sign of life of the peer.
+// pass passes text on to the speaker behind when it can take it. Order is held.
 func (s *session) pass(ctx context.Context, text []byte) bool {
-	if s.in.back == nil {
-		return true
-	}
 	for message := range wire.Messages(text) {
-		switch {
-		case wire.TypeOf(message) != wire.Update:
-		case !s.in.told.Load() && !wire.EndsTable(message):
-			message = wire.NewKeepalive()
-		default:
+		if wire.TypeOf(message) == wire.Update {
 			wire.ReplaceAS(message, s.link.relay.config.ASN, wire.MaskedASN)
-			s.link.behind.Throttle(ctx)
+			s.link.behind.Throttle(ctx, message)
 		}
 		if !pass(s.in.back, message) {
 			return false
@@ -169,46 +136,18 @@ func (s *session) pass(ctx context.Context, text []byte) bool {
 }
 
 // judgeAgain passes on what becomes of the peer's paths by the rules that are in force now, and once more, with an
-// epoch that is new, those that are touched: what is announced of them to others has to be judged again. It reports
-// whether the speaker behind has been told.
-func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) (told bool) {
+// epoch that is new, those that are touched: what is announced of them to others has to be judged again.
+func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) {
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
-	return s.judge(ctx, epoch, touched)
+	s.judge(ctx, epoch, touched)
 }
 
 // judge is judgeAgain with order held.
-func (s *session) judge(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) (told bool) {
-	if !s.in.live {
-		return false
+func (s *session) judge(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) {
+	if s.in.back != nil {
+		s.pass(ctx, s.changed(s.link.rules.Load(), epoch, touched)) // who reads from the peer finds out if it fails
 	}
-	rules := s.link.rules.Load()
-	first := rules.Told && s.in.back != nil && !s.in.told.Swap(true)
-	if first {
-		touched = all
-	}
-	text := s.changed(rules, epoch, touched)
-	if first {
-		text = append(text, s.ends()...)
-	}
-	if s.in.told.Load() {
-		told = s.pass(ctx, text)
-	}
-	s.link.behind.Changed()
-	return told
-}
-
-// ends returns the end of the peer's table, as far as it was sent.
-func (s *session) ends() (text []byte) {
-	s.in.mu.Lock()
-	defer s.in.mu.Unlock()
-	if s.in.ended.IsZero() {
-		return nil
-	}
-	for _, family := range s.families.All() { // also of what the peer does not have: the speaker waits for all
-		text = append(text, wire.EndTable(family)...)
-	}
-	return text
 }
 
 func untouched(netip.Prefix) bool { return false }
@@ -244,32 +183,6 @@ func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bo
 		text = append(text, s.edit(message, now, t)...)
 	}
 	return text
-}
-
-// paths calls f for all that the speaker behind has of the peer.
-func (s *session) paths(f func(Path)) {
-	s.in.mu.Lock()
-	defer s.in.mu.Unlock()
-	router := s.wire.Offer().ID
-	s.wire.Paths(func(p netip.Prefix, what wire.Said) {
-		if s.in.refused[p] == "" {
-			f(Path{Prefix: p, Said: what, Change: s.in.changed[p], Router: router})
-		}
-	})
-	for _, p := range s.in.kept {
-		f(p)
-	}
-}
-
-// stale returns what is kept of the peer when the session is over.
-func (s *session) stale() map[netip.Prefix]Path {
-	kept := make(map[netip.Prefix]Path)
-	told := s.in.told.Load()
-	s.paths(func(p Path) {
-		p.Stale, p.untold = true, p.untold || !told // the speaker's restart timer does not run for what a session before has told it
-		kept[p.Prefix] = p
-	})
-	return kept
 }
 
 // refusals sums up what is refused, by reason.

@@ -8,18 +8,14 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// adjRIBOut is a session's Adj-RIB-Out: what was announced to the peer, of the speaker behind's paths or, if that has
-// not got the session, of those that this node originates.
+// adjRIBOut is a session's Adj-RIB-Out: what was announced to the peer of the speaker behind's paths.
 type adjRIBOut struct {
-	self    netip.Addr  // our end of the connection
-	over    atomic.Bool // the end of our table was sent, of all families that the session has
-	telling atomic.Bool // somebody waits for mu to tell what this node originates
-	again   atomic.Bool // of which all is to be told once more
+	self netip.Addr  // our end of the connection
+	over atomic.Bool // the end of our table was sent, of all families that the session has
 
 	mu         sync.Mutex // guards the rest, and the order of announcements
 	advertised advertised
 	ended      wire.Families // of which the end of our table was sent
-	originated *originated   // what the peer was told while the relay carried the session alone
 }
 
 // announce tells the peer what becomes of a message by the rules. The mutex of out is held.

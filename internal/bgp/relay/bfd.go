@@ -47,11 +47,18 @@ func (l *Link) lost(loss Loss) {
 	l.deaf = true
 	l.mu.Unlock()
 	if !up {
-		l.behind.Changed()
+		l.behind.Session(false)
 		return
 	}
 	l.failed(loss.Reason)
 	s.sever(&wire.Notification{Code: wire.Cease, Subcode: wire.BFDDown, Reason: loss.Reason}, loss.Independent)
+}
+
+// Silent reports whether BFD has lost the peer since it had a session that was up.
+func (l *Link) Silent() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deaf
 }
 
 // sever stops the session. With drop the speaker behind is told to keep nothing.

@@ -11,10 +11,7 @@
 // the peer; a peer that sent what it must not gets the NOTIFICATION from here, and the speaker is told to drop its
 // paths.
 //
-// Where no other peer may be told of a peer's paths the speaker behind has no part in the session: the relay announces
-// what this node originates, and keeps the timers. When that changes the speaker takes the session as it is, and is
-// told of all that the peer has announced; and of what is kept of a peer that restarts, in a session that is the
-// relay's own.
+// From then on timers, tables and announcements are the speaker behind's.
 //
 // What passes is judged by the peer's Rules, in both directions, and rewritten where they say so. What a peer announces
 // is kept with its attributes, of which there is one copy for all peers, so that other rules need nothing of the peer;

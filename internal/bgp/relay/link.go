@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -69,8 +68,6 @@ type Link struct {
 	counts *counts
 	tries  int                        // to connect, since the last session that was worth it; dial's
 	ao     atomic.Pointer[tcpao.Keys] // that connections of the peer have; not nil
-	// attaching is held by who attaches a session to the speaker behind, until it is known to be up.
-	attaching sync.Mutex
 
 	mu      sync.Mutex // guards the rest
 	retired bool
@@ -86,12 +83,8 @@ type Link struct {
 	reached      bool          // the last session that was up is one that this end opened
 	next         time.Time     // when the next connection is tried; past: it is, or none has to be
 	whole        chan struct{} // closed when the peer has sent its table in some session; nil: not awaited
-	// kept is what is kept, by the speaker behind, too, of sessions that are over, until keptUntil, as the peer has asked
-	// for; nil: nothing.
-	kept      map[netip.Prefix]Path
-	keptUntil time.Time
-	deaf      bool      // BFD has lost the peer since it had a session that was up
-	over      time.Time // when the last session ended that was up; zero: there was none
+	deaf         bool          // BFD has lost the peer since it had a session that was up
+	over         time.Time     // when the last session ended that was up; zero: there was none
 }
 
 // hold is a peer's punishment.
@@ -150,22 +143,12 @@ func (l *Link) HeldUntil() time.Time {
 	return time.Time{}
 }
 
-// SetRules has other rules decide from now on. What the peer has announced already is judged again. What it was told is
-// told again if the relay carries the session alone; else that is for the speaker behind to do.
+// SetRules has other rules decide from now on. What the peer has announced already is judged again. To tell the peer
+// again what it was told is for the speaker behind to do.
 func (l *Link) SetRules(now *Rules) {
 	before := l.rules.Swap(now)
-	s := l.session()
-	if s != nil && !before.SameExports(now) {
-		go s.tellAgain()
-	}
-	if before.sameImports(now) {
-		return
-	}
-	if s != nil {
+	if s := l.session(); s != nil && !before.sameImports(now) {
 		go s.judgeAgain(l.ctx, 0, untouched)
-	}
-	if now.Told {
-		go l.hand()
 	}
 }
 
@@ -197,7 +180,6 @@ type Status struct {
 	Offer          string    // what that offers, in words
 	OldKeys        string    // keys of TCP-AO that were removed and that the peer goes on using
 	WrongKeys      string    // those whose ID segments have that another key has signed, while no session is up
-	Restarting     bool      // the session is over, and what the peer has announced in it is kept: Received prefixes
 }
 
 // Status returns the state of the session that is, or what is known of the one before.
@@ -205,7 +187,6 @@ func (l *Link) Status() Status {
 	var status Status
 	l.mu.Lock()
 	s := l.current
-	status.Restarting, status.Received = l.kept != nil, len(l.kept)
 	l.mu.Unlock()
 	if offer := l.offer.Load(); offer != nil {
 		status.Offer, status.SaysEnd = offer.String(), offer.EndsTable()
@@ -229,33 +210,11 @@ func (l *Link) Status() Status {
 	return status
 }
 
-// Paths calls f for all that the speaker behind has of the peer, or will have in a moment.
-func (l *Link) Paths(f func(Path)) {
-	l.mu.Lock()
-	s, kept, deaf := l.current, l.kept, l.deaf
-	l.mu.Unlock()
-	if s != nil && s.upSince.Load() != 0 {
-		s.paths(f)
-		return
-	}
-	for _, p := range kept {
-		p.LastResort = deaf
-		f(p)
-	}
-}
-
-// begin notes that a session is up, which takes over what was kept for it. A peer that no longer restarts gracefully
-// says nothing of it.
+// begin notes that a session is up.
 func (l *Link) begin(s *session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.wire.Offer().Graceful() {
-		s.in.mu.Lock()
-		s.in.kept = maps.Clone(l.kept) // the one is read by Paths
-		maps.DeleteFunc(s.in.kept, func(p netip.Prefix, _ Path) bool { return !s.wire.Offer().Families().Has(wire.FamilyOf(p.Addr())) })
-		s.in.mu.Unlock()
-	}
-	l.kept, l.deaf = nil, false
+	l.deaf = false
 	if !l.retired {
 		l.behind.Session(true)
 	}
@@ -263,45 +222,10 @@ func (l *Link) begin(s *session) {
 }
 
 // end notes that a session that was up is over. The lock is held.
-func (l *Link) end(s *session) {
+func (l *Link) end() {
 	l.over = l.relay.now()
-	if s.restarts {
-		l.kept, l.keptUntil = s.stale(), l.relay.now().Add(s.wire.Offer().RestartTime())
-		l.dropKept()
-		go l.hand()
-	}
 	if !l.retired {
 		l.behind.Session(false)
-	}
-}
-
-// dropKept drops what is kept when its time is over.
-func (l *Link) dropKept() {
-	time.AfterFunc(l.keptUntil.Sub(l.relay.now()), func() {
-		l.mu.Lock()
-		over := l.kept != nil && !l.retired && !l.relay.now().Before(l.keptUntil)
-		if over {
-			l.kept = nil
-		}
-		l.mu.Unlock()
-		if over {
-			l.behind.Failed(NotBack)
-			l.behind.Session(false)
-		}
-	})
-}
-
-// surrender has next keep what is kept of a retired link's peer, or will be when its session has ended.
-func (l *Link) surrender(next *Link) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.current
-	next.over = l.relay.now()
-	switch {
-	case s == nil || s.upSince.Load() == 0:
-		next.kept, next.keptUntil, next.deaf = l.kept, l.keptUntil, l.deaf
-	case s.wire.Offer().Graceful():
-		next.kept, next.keptUntil, next.deaf = s.stale(), l.relay.now().Add(s.wire.Offer().RestartTime()), l.deaf
 	}
 }
 
@@ -344,9 +268,6 @@ func (l *Link) Retire() {
 
 // Release ends a retired link once the session's NOTIFICATION has had time to reach the peer.
 func (l *Link) Release() {
-	if s := l.session(); s != nil && s.alone.Load() {
-		l.dismiss()
-	}
 	time.AfterFunc(lastWord, l.dismiss)
 	time.AfterFunc(releaseWait, l.cancel)
 	context.AfterFunc(l.ctx, l.hangUp)
@@ -588,7 +509,7 @@ func (l *Link) leave(s *session) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s.upSince.Load() != 0 {
-		l.end(s)
+		l.end()
 		l.reached = s.outgoing
 	}
 	l.current = nil

@@ -261,27 +261,6 @@ func TestNextHops(t *testing.T) {
 	}
 }
 
-// What is kept of a family that the peer does not offer any more is gone when its session is up.
-func TestKeptOfOneFamily(t *testing.T) {
-	r := New(slog.New(slog.DiscardHandler), time.Now, Config{ASN: 64512, RouterID: addr("10.0.0.1")})
-	l := &Link{relay: r, peer: Peer{Addr: addr("fe80::2%eth0"), ASN: 64513, MaxPrefixes: 10}, retired: true}
-	l.rules.Store(&Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64513}})
-	four, six := prefix("10.1.2.0/26"), prefix("fd00:1::/64")
-	l.kept = map[netip.Prefix]Path{four: {Prefix: four, Stale: true}, six: {Prefix: six, Stale: true}}
-	s := newSession(l, nil, false)
-	open := wire.LocalOpen{ASN: 64513, ID: addr("10.0.0.2"), HoldTime: 90, RestartTime: 120}.Bytes(wire.BothFamilies, false)
-	if v := s.wire.Check(open); v.Reset != nil || s.wire.Offer().Families() != wire.OnlyIPv6 {
-		t.Fatalf("%+v, families %b", v, s.wire.Offer().Families())
-	}
-	l.current = s
-	l.begin(s)
-	var got []netip.Prefix
-	l.Paths(func(p Path) { got = append(got, p.Prefix) })
-	if !slices.Equal(got, []netip.Prefix{six}) {
-		t.Errorf("kept: %s, want %s", got, six)
-	}
-}
-
 // Who is told inside of an AS of what comes from inside.
 func TestPassesInside(t *testing.T) {
 	all := []wire.Source{wire.Own, wire.External, wire.Internal, wire.Client}

@@ -16,28 +16,20 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
 
-// Behind is the speaker behind the relay, for one peer. It gets the sessions of peers of which others are told; see
-// Rules.Told.
+// Behind is the speaker behind the relay, for one peer.
 type Behind interface {
 	// Ready returns when the speaker can take a session: it has worked in the end of the one before. It ends with ctx.
 	Ready(ctx context.Context) error
-	// Attach has the speaker take a session that is up for the peer, or has been for long, whose OPEN it is told. It
-	// returns the connection, on which both have said OPEN and KEEPALIVE. It ends with ctx.
+	// Attach has the speaker take a session that is up for the peer, whose OPEN it is told. It returns the connection, on which both have said OPEN and KEEPALIVE. It ends with ctx.
 	Attach(ctx context.Context, open []byte) (net.Conn, error)
-	// Announces returns when the speaker announces on the session that it took last: what it is told to originate from
-	// then on reaches the peer. It ends with ctx.
-	Announces(ctx context.Context) error
-	// Throttle waits until the speaker can take another UPDATE. It ends with ctx.
-	Throttle(ctx context.Context)
+	// Throttle waits until the speaker can take another UPDATE, which is passed on next. It ends with ctx.
+	Throttle(ctx context.Context, update []byte)
 	// Drain waits until the speaker has worked in the UPDATEs that it has been given, for a second at most. It ends with
 	// ctx.
 	Drain(ctx context.Context)
-	// Session is called when a session of the peer comes up, when it has ended, and when the paths that were kept of it
-	// are dropped: Link.Paths has changed. It must not wait.
+	// Session is called when a session of the peer comes up, when it has ended, and when Link.Silent has changed after
+	// that. It must not wait.
 	Session(up bool)
-	// Changed is called when Link.Paths has changed within a session, which the speaker need not have worked in yet. It
-	// must not wait.
-	Changed()
 	// Failed is called with the reason why the session is not established, or is about to end.
 	Failed(reason string)
 	// Ended is called when a session has ended, or has failed in its handshake.
@@ -105,8 +97,6 @@ type Relay struct {
 	config  Config
 	signing *signatures
 	index   *index
-	// originated is never nil; mu is held to replace it.
-	originated atomic.Pointer[originated]
 
 	mu        sync.Mutex // guards the rest
 	listeners []*listener
@@ -114,7 +104,6 @@ type Relay struct {
 	links     map[netip.Addr]*Link
 	unknown   unknownSources
 
-	handing chan struct{} // holds one for each session that is handed over
 	totals  counts
 	refused atomic.Uint64 // connections of strangers
 
@@ -124,10 +113,8 @@ type Relay struct {
 
 // New makes a relay that listens nowhere yet.
 func New(log *slog.Logger, now func() time.Time, config Config) *Relay {
-	r := &Relay{log: log, now: now, config: config, signing: &signatures{now: now}, index: newIndex(), links: make(map[netip.Addr]*Link),
-		handing: make(chan struct{}, mostHanding), closed: make(chan struct{})}
-	r.originated.Store(new(originated))
-	return r
+	return &Relay{log: log, now: now, config: config, signing: &signatures{now: now}, index: newIndex(), links: make(map[netip.Addr]*Link),
+		closed: make(chan struct{})}
 }
 
 // Listen makes addrs the whole set of addresses that connections of peers are accepted on. Sessions that are stay.
@@ -285,8 +272,7 @@ func (r *Relay) Add(p Peer, rules *Rules, behind Behind) *Link {
 // that both sides keep the other's paths as graceful restart has it.
 func (r *Relay) Replace(old *Link, p Peer, rules *Rules, behind Behind) *Link {
 	old.Retire()
-	next := &Link{counts: old.counts}
-	old.surrender(next)
+	next := &Link{counts: old.counts, deaf: old.Silent(), over: r.now()}
 	behind.Session(false) // the old session ends later, and its link does not report it
 	old.hangUp()
 	old.Release()
@@ -301,10 +287,6 @@ func (r *Relay) add(p Peer, rules *Rules, behind Behind, l *Link, spoken bool) *
 	l.spoken.Store(spoken)
 	l.rules.Store(rules)
 	l.ao.Store(&p.AO)
-	if l.kept != nil {
-		l.dropKept()
-		go l.hand()
-	}
 	r.mu.Lock()
 	r.links[p.Addr] = l
 	if p.Hops > 0 {

@@ -18,11 +18,7 @@ type Rules struct {
 	Client bool
 	// Reflects: this node is a reflector.
 	Reflects bool
-	// Told: other peers may be told of the peer's paths, so that the speaker behind has to have them, and the session.
-	// Else the relay carries it alone, and announces what this node originates. A session for which that was true once
-	// stays with the speaker until its end.
-	Told    bool
-	NextHop NextHop
+	NextHop  NextHop
 	// Aggregates are the peer's.
 	Aggregates policy.Aggregates
 }
@@ -126,7 +122,7 @@ func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) neti
 
 // sameImports reports whether both take the same of what a peer announces, and for the same.
 func (r *Rules) sameImports(o *Rules) bool {
-	return r.Session == o.Session && r.Client == o.Client && r.Told == o.Told && r.Import.Equal(o.Import) &&
+	return r.Session == o.Session && r.Client == o.Client && r.Import.Equal(o.Import) &&
 		(r.Base == o.Base || r.Base.EqualImport(o.Base))
 }
 
@@ -139,5 +135,5 @@ func (r *Rules) SameExports(o *Rules) bool {
 
 // Same reports whether both decide alike with the same base.
 func (r *Rules) Same(o *Rules) bool {
-	return r.SameExports(o) && r.Told == o.Told && r.Import.Equal(o.Import)
+	return r.SameExports(o) && r.Import.Equal(o.Import)
 }

@@ -42,8 +42,6 @@ type session struct {
 	upSince  atomic.Int64  // of the relay's clock, in nanoseconds; 0: never
 	voice    atomic.Int64  // when the speaker behind last said something, likewise
 	overflow bool          // it has announced too many prefixes
-	restarts bool          // when it is over: the speaker behind keeps what the peer has announced
-	dropped  atomic.Bool   // the speaker behind has ended it for another reason than the peer's silence
 	refresh  time.Time     // when it last asked for our table
 	opened   atomic.Bool   // the peer's OPEN has come
 	graceful atomic.Bool   // the peer has offered graceful restart
@@ -52,8 +50,7 @@ type session struct {
 	held     held
 	rolling  rolling
 	flaws    flaws
-	alone    atomic.Bool   // it is up, and the relay carries it without the speaker behind
-	outDone  chan struct{} // closed when nothing comes from the speaker behind any more; nil: it has not got the session
+	outDone  chan struct{} // closed when nothing comes from the speaker behind any more
 
 	mu      sync.Mutex // guards the rest
 	stopped bool
@@ -74,7 +71,7 @@ func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 			MaxPrefixes: l.peer.MaxPrefixes, Source: rules.source(), ClusterID: l.peer.ClusterID,
 		}),
 	}
-	s.in.judged, s.out.advertised.index, s.out.originated = rules, l.relay.index, nothing
+	s.in.judged, s.out.advertised.index = rules, l.relay.index
 	return s
 }
 
@@ -160,7 +157,7 @@ func (s *session) answers() bool {
 
 // hear reads the OPEN of a peer that has connected into first. Any other message ends the connection here.
 func (s *session) hear() bool {
-	s.setReadDeadline(openWait)
+	s.setReadDeadline(time.Now().Add(openWait))
 	open, how := s.next()
 	if how == nil {
 		s.noteOpen(open)
@@ -213,12 +210,13 @@ func (s *session) stop(n *wire.Notification, broken error) {
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 }
 
-// setReadDeadline sets when the peer must have sent something. It does not undo an abort.
-func (s *session) setReadDeadline(after time.Duration) {
+// setReadDeadline sets when the peer must have sent something; the zero time: that is left to others. It does not undo
+// an abort.
+func (s *session) setReadDeadline(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.stopped {
-		_ = s.conn.SetReadDeadline(time.Now().Add(after))
+		_ = s.conn.SetReadDeadline(at)
 	}
 }
 
@@ -227,10 +225,8 @@ func (s *session) setReadDeadline(after time.Duration) {
 // begins and does not come up, which can happen when both ends connect (RFC 4271 section 6.8), or to a process that
 // starts.
 func (s *session) run(ctx context.Context) parting {
-	if s.link.rules.Load().Told {
-		if err := s.within(ctx, s.link.behind.Ready); err != nil {
-			return s.untaken(ctx, err)
-		}
+	if err := s.within(ctx, s.link.behind.Ready); err != nil {
+		return s.untaken(ctx, err)
 	}
 	s.out.self = addrOf(s.conn.LocalAddr()).WithZone("")
 	if how := s.handshake(); how != nil {
@@ -243,43 +239,20 @@ func (s *session) run(ctx context.Context) parting {
 	return s.finish(s.fromPeer(ctx))
 }
 
-// begin has the session up: the speaker behind takes it, if others are to be told of the peer's paths, or the relay
-// carries it alone.
+// begin has the speaker behind take the session, which is up then: messages pass in both directions.
 func (s *session) begin(ctx context.Context) error {
-	s.link.attaching.Lock()
-	defer s.link.attaching.Unlock()
 	var back net.Conn
-	if s.link.rules.Load().Told {
-		err := s.within(ctx, func(ctx context.Context) (err error) {
-			back, err = s.link.behind.Attach(ctx, s.first)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		s.in.told.Store(true)
+	err := s.within(ctx, func(ctx context.Context) (err error) {
+		back, err = s.link.behind.Attach(ctx, s.first)
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	s.noteUp()
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
-	s.start(back)
-	s.judge(s.link.ctx, 0, untouched) // the rules may have changed during the handshake
-	s.keepAlive()
-	return nil
-}
-
-// start has messages pass in both directions, between the peer and the speaker behind or, without that, the relay. It
-// reports whether the session is not over. Order is held.
-func (s *session) start(back net.Conn) bool {
-	if s.in.closed {
-		return false
-	}
-	s.in.live, s.in.back = true, back
-	if back == nil {
-		s.alone.Store(true)
-		go s.tellOriginated()
-		return true
-	}
+	s.in.back = back
 	s.voice.Store(s.link.relay.now().UnixNano())
 	s.outDone = make(chan struct{})
 	go func() {
@@ -287,17 +260,16 @@ func (s *session) start(back net.Conn) bool {
 		s.stop(nil, s.toPeer(back))
 		s.forget()
 	}()
-	return true
+	s.judge(s.link.ctx, 0, untouched) // the rules may have changed during the handshake
+	s.keepAlive()
+	return nil
 }
 
-// close has nothing pass any more. It returns the connection with the speaker behind, nil if the relay has carried the
-// session alone.
+// close has nothing pass to the speaker behind any more, and returns the connection with it.
 func (s *session) close() (back net.Conn) {
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
-	back = s.in.back
-	s.in.live, s.in.closed, s.in.back = false, true, nil
-	s.alone.Store(false)
+	back, s.in.back = s.in.back, nil
 	return back
 }
 
@@ -325,7 +297,7 @@ func (s *session) untaken(ctx context.Context, err error) parting {
 
 // handshake exchanges OPEN and KEEPALIVE with the peer; not nil: it has failed.
 func (s *session) handshake() *ending {
-	s.setReadDeadline(handshakeWait)
+	s.setReadDeadline(time.Now().Add(handshakeWait))
 	s.before = s.link.restart()
 	config := s.link.peer
 	own := wire.LocalOpen{
@@ -408,14 +380,13 @@ const (
 	byLoss   enders = iota // the connection with the peer broke
 	byPeer                 // it has sent a NOTIFICATION, which the speaker behind has
 	byUs                   // it has sent what it must not
-	byTimer                // it has sent nothing for the hold time
 	byOthers               // abort was called, or the speaker behind has closed
 )
 
-// fromPeer passes the peer's messages on until the session ends.
+// fromPeer passes the peer's messages on until the session ends. The hold timer is the speaker behind's.
 func (s *session) fromPeer(ctx context.Context) ending {
+	s.setReadDeadline(time.Time{})
 	for {
-		s.setReadDeadline(s.holdTime())
 		message, how := s.read()
 		if how == nil {
 			how = s.passOn(ctx, message)
@@ -447,12 +418,6 @@ func (s *session) passOn(ctx context.Context, message []byte) *ending {
 	}
 	if v.End {
 		s.noteEnd()
-	}
-	switch {
-	case kind == wire.Update:
-		s.link.behind.Changed()
-	case kind == wire.RouteRefresh && len(v.Pass) > 0 && s.in.back == nil:
-		go s.tellAgain()
 	}
 	if kind == wire.Notify {
 		return &ending{by: byPeer, reason: wire.ParseNotification(message)}
@@ -489,8 +454,6 @@ func (s *session) unread(err error) *ending {
 		return &ending{by: byUs, reason: s.verdict}
 	case s.stopped:
 		return &ending{by: byOthers}
-	case errors.Is(err, os.ErrDeadlineExceeded) && s.upSince.Load() != 0:
-		return &ending{by: byTimer}
 	}
 	return &ending{by: byLoss, err: err}
 }
@@ -518,21 +481,18 @@ func (s *session) holdTime() time.Duration {
 	return min(s.link.peer.HoldTime, time.Duration(s.wire.Offer().HoldTime)*time.Second)
 }
 
-// keepalive is how often the relay sends KEEPALIVEs, 0: never. The speaker behind sends them three times in a hold time
-// that is the peer's, whatever it was told.
+// keepalive is how often the relay sends KEEPALIVEs, 0: never. The speaker behind sends them as often as the peer is to
+// hear of us, but three times in a hold time that is the peer's, whatever it was told.
 func (s *session) keepalive() time.Duration {
-	own, third := s.link.peer.Keepalive, s.holdTime()/3
-	switch {
-	case 0 < own && own < third && (s.alone.Load() || s.holdTime() < s.link.peer.HoldTime):
+	own, hold := s.link.peer.Keepalive, s.holdTime()
+	if 0 < own && own < hold/3 && hold < s.link.peer.HoldTime {
 		return own
-	case s.alone.Load():
-		return third
 	}
 	return 0
 }
 
-// keepAlive has KEEPALIVEs sent until the session is over, or the speaker behind sends them. If that is silent for
-// longer than the hold time it is not alive, and the peer shall know.
+// keepAlive has KEEPALIVEs sent until the session is over. If the speaker behind is silent for longer than the hold time
+// it is not alive, and the peer shall know.
 func (s *session) keepAlive() {
 	every := s.keepalive()
 	if every == 0 {
@@ -544,7 +504,7 @@ func (s *session) keepAlive() {
 			return
 		default:
 		}
-		if s.alone.Load() || s.link.relay.now().Sub(time.Unix(0, s.voice.Load())) < s.holdTime() {
+		if s.link.relay.now().Sub(time.Unix(0, s.voice.Load())) < s.holdTime() {
 			if err := s.tell(wire.NewKeepalive()); err != nil {
 				s.stop(nil, err)
 				return
@@ -682,24 +642,17 @@ func (s *session) send(text []byte) error {
 	return err
 }
 
-// finish ends the session for the speaker behind, if that has it.
+// finish ends the session for the speaker behind.
 func (s *session) finish(how ending) parting {
 	s.report(how)
-	if back := s.close(); back != nil {
-		s.detach(how, back)
-	} else {
-		done := make(chan struct{})
-		go func() { s.forget(); close(done) }()
-		s.await(done)
-	}
-	s.restarts = s.keeps(how)
+	s.detach(how, s.close())
 	return s.parting(how)
 }
 
 // detach tells the speaker behind how a session has ended.
 func (s *session) detach(how ending, back net.Conn) {
 	switch how.by {
-	case byLoss, byOthers, byTimer:
+	case byLoss, byOthers:
 		// The speaker drops UPDATEs that it has read and not worked in when the connection ends. A peer that restarts right
 		// after them would lose paths that are to be kept (RFC 4724).
 		s.link.behind.Drain(s.link.ctx)
@@ -712,18 +665,6 @@ func (s *session) detach(how ending, back net.Conn) {
 	}
 	_ = back.Close()
 	s.await(s.outDone)
-}
-
-// keeps reports whether the speaker behind keeps the peer's paths after the end of the session (RFC 4724, RFC 8538).
-func (s *session) keeps(how ending) bool {
-	offer := s.wire.Offer()
-	switch how.by {
-	case byPeer:
-		return offer.KeptAfter(how.reason)
-	case byUs:
-		return false
-	}
-	return offer.Graceful() && !s.dropped.Load()
 }
 
 // report says how the session has ended.
@@ -746,8 +687,6 @@ func (s *session) end(how ending) End {
 		end.Reason, end.Failure = ClosedByPeer+end.Received, !how.reason.Collides()
 	case byUs:
 		end.By, end.Reason, end.Sent = ByUs, how.reason.Error(), how.reason.Words()
-	case byTimer:
-		end.By, end.Reason, end.Sent = ByHoldTimer, silent, holdTimerExpired.Words()
 	case byOthers:
 		end.By, end.Reason = ByUs, "closed by this node without a NOTIFICATION"
 		s.mu.Lock()
@@ -755,17 +694,17 @@ func (s *session) end(how ending) End {
 		if n := cmp.Or(s.said, s.verdict); n != nil {
 			end.Sent, end.Reason = n.Words(), ClosedHere+n.Error()
 		}
+		if s.said != nil && s.said.Code == wire.HoldTimerExpired {
+			end.By, end.Reason = ByHoldTimer, silent
+		}
 	}
 	return end
 }
 
 // parting is the remaining work towards the peer.
 func (s *session) parting(how ending) parting {
-	switch how.by {
-	case byUs:
+	if how.by == byUs {
 		return parting{word: how.reason}
-	case byTimer:
-		return parting{word: holdTimerExpired}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -786,8 +725,6 @@ func (s *session) await(done <-chan struct{}) {
 // silent is why a session ends whose hold timer has expired.
 const silent = "nothing heard from it for the hold time"
 
-var holdTimerExpired = &wire.Notification{Code: wire.HoldTimerExpired}
-
 // ClosedHere is how a reason for Failed begins that this node has.
 const ClosedHere = "closed by this node: "
 
@@ -803,6 +740,5 @@ func (s *session) closedByUs(n *wire.Notification) {
 		s.link.failed(silent)
 		return
 	}
-	s.dropped.Store(true)
 	s.link.failed(ClosedHere + n.Words())
 }

@@ -10,7 +10,14 @@ const MaskedASN uint32 = 1<<32 - 1
 // ReplaceAS writes one AS number in the place of another, in an UPDATE with numbers of four octets that is the caller's
 // to change.
 func ReplaceAS(message []byte, old, now uint32) {
-	eachAS(message, func(number []byte) {
+	if TypeOf(message) == Update {
+		attributes, _ := attributesOf(message)
+		replaceASIn(attributes, old, now)
+	}
+}
+
+func replaceASIn(attributes []byte, old, now uint32) {
+	eachAS(attributes, func(number []byte) {
 		if binary.BigEndian.Uint32(number) == old {
 			binary.BigEndian.PutUint32(number, now)
 		}
@@ -19,7 +26,11 @@ func ReplaceAS(message []byte, old, now uint32) {
 
 // CountAS is how often an AS number is in the path of an UPDATE.
 func CountAS(message []byte, asn uint32) (n int) {
-	eachAS(message, func(number []byte) {
+	if TypeOf(message) != Update {
+		return 0
+	}
+	attributes, _ := attributesOf(message)
+	eachAS(attributes, func(number []byte) {
 		if binary.BigEndian.Uint32(number) == asn {
 			n++
 		}
@@ -27,11 +38,7 @@ func CountAS(message []byte, asn uint32) (n int) {
 	return n
 }
 
-func eachAS(message []byte, f func(number []byte)) {
-	if TypeOf(message) != Update {
-		return
-	}
-	attributes, _ := attributesOf(message)
+func eachAS(attributes []byte, f func(number []byte)) {
 	for b := attributes; len(b) > 0; {
 		_, kind, value, rest, ok := cutAttribute(b)
 		if !ok {

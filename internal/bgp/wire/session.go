@@ -91,30 +91,6 @@ type Session struct {
 // path that was refused.
 type Said struct{ unique.Handle[string] }
 
-// Attributes returns the attributes as the peer has sent them, and what the speaker behind sees for a MED; see rank.
-func (what Said) Attributes() (a Attributes, rank uint32) {
-	hop, attributes := what.parts()
-	_ = a.read(&update{attributes: attributes}, IPv4, 0) // written here
-	a.NextHop, _ = netip.AddrFromSlice(hop)
-	rank = a.MED
-	if stamp, ok := ReadStamp(find(attributes, attrStamp)); ok {
-		a.MED, a.HasMED = stamp.MED, stamp.HasMED
-	}
-	return a, rank
-}
-
-// Paths calls f for all that the peer announces and that is not refused.
-func (s *Session) Paths(f func(netip.Prefix, Said)) {
-	for p, what := range s.announced {
-		if what != (Said{}) {
-			f(p, what)
-		}
-	}
-}
-
-// Restore has the peer announce a path as it did in a session before.
-func (s *Session) Restore(p netip.Prefix, what Said) { s.announced[p] = what }
-
 type state int
 
 const (

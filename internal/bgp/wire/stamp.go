@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 )
@@ -16,6 +17,10 @@ const (
 	Client                      // a peer in our own AS whose paths we reflect
 	Aggregate                   // this node originates it, for some peers
 )
+
+// LocalPref is the LOCAL_PREF of what a node originates, towards peers in its own AS: the default of all
+// implementations.
+const LocalPref = 100
 
 // Stamp is an attribute that a path carries only in the speaker behind: it holds what that speaker changes or drops,
 // and what is needed when it passes the path on. Its type is unassigned at IANA; attributes that peers send under that
@@ -123,4 +128,31 @@ func attributesOf(message []byte) (attributes []byte, from int) {
 	from = headerLen + 4 + int(binary.BigEndian.Uint16(b))
 	length := int(binary.BigEndian.Uint16(message[from-2:]))
 	return message[from : from+length], from
+}
+
+// AppendPath appends what the speaker behind has of a learned path to b: its attributes but for MP_REACH_NLRI, which has
+// the path's prefix in it; the next hop is in the stamp. Paths that differ in their prefix only have the same text.
+func AppendPath(b []byte, attributes [][]byte) []byte {
+	for _, one := range attributes {
+		if len(one) > 1 && attribute(one[1]) != attrMPReach {
+			b = append(b, one...)
+		}
+	}
+	return b
+}
+
+// ReadPath reads a text of AppendPath: next hop and MED as the peer has sent them, the rest as its rules have left it,
+// asn in the place of MaskedASN. It keeps nothing of the text. Not ok: it is of a path that this node originates.
+func ReadPath(text []byte, asn uint32) (a Attributes, ok bool) {
+	text = bytes.Clone(text)
+	stamp, ok := ReadStamp(find(text, attrStamp))
+	if !ok || stamp.Source == Own || stamp.Source == Aggregate {
+		return Attributes{}, false
+	}
+	replaceASIn(text, MaskedASN, asn)
+	if err := a.read(&update{attributes: text}, IPv4, 0); err != nil {
+		return Attributes{}, false
+	}
+	a.NextHop, a.MED, a.HasMED = stamp.NextHop, stamp.MED, stamp.HasMED
+	return a, true
 }

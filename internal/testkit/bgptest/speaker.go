@@ -44,7 +44,7 @@ func Main(tests func() int) int {
 
 // ChildWith runs the speaker alone, with a log handler of the test's, and methods that bgp.Speaker does not have, and
 // reports whether this is its process.
-func ChildWith(log slog.Handler, methods map[string]func(*bgp.Server)) (was bool, err error) {
+func ChildWith(log slog.Handler, methods map[string]func(*bgp.Server) string) (was bool, err error) {
 	if len(os.Args) != 2 || os.Args[1] != childArg {
 		return false, nil
 	}
@@ -97,7 +97,7 @@ type Reply struct {
 	Text       []byte
 }
 
-func serve(log *slog.Logger, methods map[string]func(*bgp.Server), in io.Reader, out io.Writer) error {
+func serve(log *slog.Logger, methods map[string]func(*bgp.Server) string, in io.Reader, out io.Writer) error {
 	speaker, err := bgp.New(log, nil)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func serve(log *slog.Logger, methods map[string]func(*bgp.Server), in io.Reader,
 		}
 		var r Reply
 		if more := methods[c.Method]; more != nil {
-			more(speaker)
+			r.Text = []byte(more(speaker))
 		} else {
 			r = answer(speaker, c)
 		}

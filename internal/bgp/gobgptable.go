@@ -1,0 +1,288 @@
+package bgp
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/tortie-net/tortie/internal/bgp/relay"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// learned is a path with what decides whether others are its equals and is not for the agent.
+type learned struct {
+	Path
+	length   int // of the AS path, in which a set counts as one
+	external bool
+	// lastResort: it is kept for want of another one, as RFC 9494 says, or as BFD has lost the peer since it had a session:
+	// it may be that only the peer's control plane restarts.
+	lastResort bool
+}
+
+// equals reports whether traffic may be shared between two paths of a prefix (RFC 4271 section 9.1.2.2, up to the point
+// where only one can be left).
+func (l *learned) equals(other *learned) bool {
+	return l.LocalPref == other.LocalPref && l.length == other.length && l.Origin == other.Origin && l.MED == other.MED &&
+		l.external == other.external && l.lastResort == other.lastResort
+}
+
+// parsed are the attributes that were read already, by the text of wire.AppendPath: there are few different ones.
+type parsed map[string]learned
+
+// mostParsed bounds the cache of parsed attributes that are no longer in use.
+const mostParsed = 1 << 14
+
+// wholePause is when the whole of a table is read again that has been read in parts since: it would show a mistake.
+const wholePause = time.Minute
+
+// readTable makes s.table what GoBGP has learned: of the prefixes that have changed, if these are known and not many,
+// else of all.
+func (s *Server) readTable(ctx context.Context) error {
+	version, before := s.version.Load(), s.table
+	again := before.valid && s.now().Sub(before.read) > wholePause
+	if before.valid && before.version == version && !again {
+		return nil
+	}
+	if len(s.parsed) > mostParsed {
+		s.parsed = make(parsed)
+	}
+	names, known := s.window.changed()
+	s.table.valid = false // until it was read
+	r := reading{Server: s, neighbours: make(map[string]source, len(s.sessions))}
+	var now table
+	if known && before.valid && !again && len(names) <= len(before.paths)/4+1 {
+		if err := r.prefixes(ctx, names); err != nil {
+			return err
+		}
+		now = table{paths: merge(before.paths, names, inOrder(r.paths)), read: before.read}
+	} else {
+		r.paths = make([]learned, 0, len(before.paths)+64)
+		if err := errors.Join(r.list(ctx, familyV4, nil), r.list(ctx, familyV6, nil)); err != nil {
+			return err
+		}
+		now = table{paths: inOrder(r.paths), read: s.now()}
+		if again && version == before.version && version == s.version.Load() && !slices.Equal(before.paths, now.paths) {
+			s.log.Error("what was read of GoBGP's table in parts was not what it has: this is a bug")
+		}
+	}
+	now.version, now.valid, now.stale = version, true, staleIn(now.paths)
+	s.table = now
+	for peer := range before.stale {
+		if now.stale[peer] == 0 {
+			s.dropped(peer)
+		}
+	}
+	return nil
+}
+
+// prefixes reads what GoBGP has of some.
+func (r *reading) prefixes(ctx context.Context, names map[netip.Prefix]bool) error {
+	var lookups [2][]*api.TableLookupPrefix
+	for p := range names {
+		lookups[p.Addr().BitLen()/128] = append(lookups[p.Addr().BitLen()/128], &api.TableLookupPrefix{Prefix: p.String()})
+	}
+	var errs []error
+	for i, family := range []*api.Family{familyV4, familyV6} {
+		if len(lookups[i]) > 0 { // no prefix would mean all
+			errs = append(errs, r.list(ctx, family, lookups[i]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// list reads what GoBGP has of some prefixes, or of all.
+func (r *reading) list(ctx context.Context, family *api.Family, some []*api.TableLookupPrefix) error {
+	err := r.bgp.ListPath(ctx, &api.ListPathRequest{
+		TableType: api.TableType_GLOBAL, Family: family, Prefixes: some, EnableOnlyBinary: true,
+	}, r.destination)
+	if err = cmp.Or(err, ctx.Err()); err != nil { // at the end of ctx it returns nil, and less than it has
+		return fmt.Errorf("read GoBGP's table: %w", err)
+	}
+	return nil
+}
+
+// merge returns paths, which are in order, with others in the place of those to some prefixes.
+func merge(paths []learned, to map[netip.Prefix]bool, others []learned) []learned {
+	merged := make([]learned, 0, len(paths)+len(others))
+	for i := range paths {
+		p := &paths[i]
+		for len(others) > 0 && others[0].Prefix.Compare(p.Prefix) < 0 {
+			merged, others = append(merged, others[0]), others[1:]
+		}
+		if !to[p.Prefix] {
+			merged = append(merged, *p)
+		}
+	}
+	return append(merged, others...)
+}
+
+// staleIn counts the stale paths of each peer.
+func staleIn(paths []learned) map[netip.Addr]int {
+	stale := map[netip.Addr]int{}
+	for i := range paths {
+		if paths[i].Stale {
+			stale[paths[i].From]++
+		}
+	}
+	return stale
+}
+
+// dropped notes that what was kept of a peer is gone. If the peer is not back, that is why.
+func (s *Server) dropped(peer netip.Addr) {
+	if known, ok := s.sessions[peer]; ok && !s.hist.get(peer).up {
+		behind{Server: s, place: known.place}.Failed(relay.NotBack)
+	}
+}
+
+// reading is GoBGP's table while it is read.
+type reading struct {
+	*Server
+	neighbours map[string]source // by GoBGP's text of their addresses
+	paths      []learned
+	text       []byte // of the path that is read
+}
+
+// source is who has announced a path.
+type source struct {
+	peer             netip.Addr // invalid: nobody who counts, as this node itself
+	external, silent bool       // in another AS; BFD has lost it since it had a session
+}
+
+// destination adds the paths of a prefix, in GoBGP's order but for those of the last resort.
+func (r *reading) destination(d *api.Destination) {
+	prefix, err := netip.ParsePrefix(d.Prefix)
+	if err != nil {
+		r.log.Error("GoBGP has a path to what is no prefix", "prefix", d.Prefix, "error", err)
+		return
+	}
+	if _, own := r.originated[prefix]; own {
+		return
+	}
+	from := len(r.paths)
+	for _, raw := range d.Paths {
+		by := r.source(raw.GetNeighborIp())
+		if !by.peer.IsValid() {
+			continue
+		}
+		l, ok := r.attributes(raw.GetPattrsBinary())
+		if !ok || !l.NextHop.IsGlobalUnicast() && l.NextHop.Zone() == "" {
+			continue
+		}
+		l.Prefix, l.From, l.Stale, l.external = prefix, by.peer, raw.GetStale(), by.external
+		l.lastResort = l.lastResort || by.silent && l.Stale
+		r.paths = append(r.paths, l)
+	}
+	slices.SortStableFunc(r.paths[from:], func(a, b learned) int { return boolean(a.lastResort, b.lastResort) })
+}
+
+// source returns who the neighbour with a text for an address is.
+func (r *reading) source(text string) source {
+	by, ok := r.neighbours[text]
+	if !ok {
+		alias, _ := netip.ParseAddr(text)
+		peer := r.Server.neighbours.get(alias)
+		if known, ours := r.sessions[peer]; ours {
+			by = source{peer: peer, external: r.external(r.peers[peer]), silent: known.link != nil && known.link.Silent()}
+		}
+		r.neighbours[text] = by
+	}
+	return by
+}
+
+// attributes reads those of a path; not ok: no peer has announced it.
+func (r *reading) attributes(all [][]byte) (learned, bool) {
+	r.text = wire.AppendPath(r.text[:0], all)
+	l, ok := r.parsed[string(r.text)]
+	if !ok {
+		a, fine := wire.ReadPath(r.text, r.local.ASN)
+		if !fine {
+			return learned{}, false
+		}
+		l = newLearned(a)
+		r.parsed[string(r.text)] = l
+	}
+	return l, true
+}
+
+func newLearned(a wire.Attributes) learned {
+	l := learned{length: a.Path.Len(), lastResort: a.Communities.Has(wire.LLGRStale)}
+	l.Path = Path{
+		NextHop: a.NextHop, ASPath: a.Path.String(), LocalPref: wire.LocalPref, MED: a.MED, Communities: a.Communities.String(),
+		Origin: Origin(a.Origin),
+	}
+	if a.HasLocalPref {
+		l.LocalPref = a.LocalPref
+	}
+	return l
+}
+
+// Confined reports that the communities of a learned path keep it from peers in another AS, or from all (RFC 1997).
+func (p Path) Confined(external bool) bool {
+	for _, word := range strings.Fields(p.Communities) {
+		switch c, _ := wire.ParseCommunity(word); c {
+		case wire.NoAdvertise:
+			return true
+		case wire.NoExport, wire.NoExportSubconfed:
+			if external {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// spot is a path's place in a table.
+type spot struct {
+	high, low uint64 // of the prefix's address
+	family    int16  // bits of an address
+	length    int16  // of the prefix
+	at        int32  // where it was
+}
+
+// inOrder returns paths in the order of the prefix and, of each, as they were. It moves no path until its place is
+// known: paths are large, and GoBGP's table is in no order.
+func inOrder(paths []learned) []learned {
+	order := make([]spot, len(paths))
+	for i := range paths {
+		p := paths[i].Prefix
+		a := p.Addr().As16()
+		order[i] = spot{binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:]), int16(p.Addr().BitLen()), int16(p.Bits()), int32(i)}
+	}
+	slices.SortFunc(order, func(a, b spot) int {
+		switch {
+		case a.family != b.family:
+			return cmp.Compare(a.family, b.family)
+		case a.high != b.high:
+			return cmp.Compare(a.high, b.high)
+		case a.low != b.low:
+			return cmp.Compare(a.low, b.low)
+		case a.length != b.length:
+			return cmp.Compare(a.length, b.length)
+		}
+		return cmp.Compare(a.at, b.at)
+	})
+	sorted := make([]learned, len(order))
+	for i, p := range order {
+		sorted[i] = paths[p.at]
+	}
+	return sorted
+}
+
+// boolean orders false before true.
+func boolean(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
