@@ -20,7 +20,8 @@ import (
 type Behind interface {
 	// Ready returns when the speaker can take a session: it has worked in the end of the one before. It ends with ctx.
 	Ready(ctx context.Context) error
-	// Attach has the speaker take a session that is up for the peer, whose OPEN it is told. It returns the connection, on which both have said OPEN and KEEPALIVE. It ends with ctx.
+	// Attach has the speaker take a session that is up for the peer, whose OPEN it is told. It returns the connection, on
+	// which both have said OPEN and KEEPALIVE. It ends with ctx.
 	Attach(ctx context.Context, open []byte) (net.Conn, error)
 	// Throttle waits until the speaker can take another UPDATE, which is passed on next. It ends with ctx.
 	Throttle(ctx context.Context, update []byte)
