@@ -13,7 +13,6 @@ import (
 
 	api "github.com/osrg/gobgp/v3/api"
 
-	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
@@ -75,11 +74,6 @@ func (s *Server) readTable(ctx context.Context) error {
 	}
 	now.version, now.valid, now.stale = version, true, staleIn(now.paths)
 	s.table = now
-	for peer := range before.stale {
-		if now.stale[peer] == 0 {
-			s.dropped(peer)
-		}
-	}
 	return nil
 }
 
@@ -133,13 +127,6 @@ func staleIn(paths []learned) map[netip.Addr]int {
 		}
 	}
 	return stale
-}
-
-// dropped notes that what was kept of a peer is gone. If the peer is not back, that is why.
-func (s *Server) dropped(peer netip.Addr) {
-	if known, ok := s.sessions[peer]; ok && !s.hist.get(peer).up {
-		behind{Server: s, place: known.place}.Failed(relay.NotBack)
-	}
 }
 
 // reading is GoBGP's table while it is read.

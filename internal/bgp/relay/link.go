@@ -222,10 +222,24 @@ func (l *Link) begin(s *session) {
 }
 
 // end notes that a session that was up is over. The lock is held.
-func (l *Link) end() {
+func (l *Link) end(s *session) {
 	l.over = l.relay.now()
+	if s.kept {
+		over := l.over
+		time.AfterFunc(s.wire.Offer().RestartTime(), func() { l.notBack(over) })
+	}
 	if !l.retired {
 		l.behind.Session(false)
+	}
+}
+
+// notBack says that the speaker behind has dropped what it has kept of a session, unless there was one since.
+func (l *Link) notBack(over time.Time) {
+	l.mu.Lock()
+	back := l.over != over || l.current != nil && l.current.upSince.Load() != 0
+	l.mu.Unlock()
+	if !back {
+		l.failed(NotBack)
 	}
 }
 
@@ -509,7 +523,7 @@ func (l *Link) leave(s *session) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s.upSince.Load() != 0 {
-		l.end()
+		l.end(s)
 		l.reached = s.outgoing
 	}
 	l.current = nil

@@ -42,6 +42,7 @@ type session struct {
 	upSince  atomic.Int64  // of the relay's clock, in nanoseconds; 0: never
 	voice    atomic.Int64  // when the speaker behind last said something, likewise
 	overflow bool          // it has announced too many prefixes
+	kept     bool          // when it is over: the speaker behind keeps what the peer has announced, as the connection was lost
 	refresh  time.Time     // when it last asked for our table
 	opened   atomic.Bool   // the peer's OPEN has come
 	graceful atomic.Bool   // the peer has offered graceful restart
@@ -644,8 +645,9 @@ func (s *session) send(text []byte) error {
 
 // finish ends the session for the speaker behind.
 func (s *session) finish(how ending) parting {
-	s.report(how)
+	end := s.report(how)
 	s.detach(how, s.close())
+	s.kept = s.wire.Offer().Graceful() && (end.By == ByConnection || end.By == ByHoldTimer)
 	return s.parting(how)
 }
 
@@ -668,9 +670,11 @@ func (s *session) detach(how ending, back net.Conn) {
 }
 
 // report says how the session has ended.
-func (s *session) report(how ending) {
+func (s *session) report(how ending) End {
 	s.overflow = how.by == byUs && how.reason.Code == wire.Cease && how.reason.Subcode == wire.MaxPrefixesReached
-	s.link.ended(s.end(how))
+	end := s.end(how)
+	s.link.ended(end)
+	return end
 }
 
 // end describes how the session has ended.

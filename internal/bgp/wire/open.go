@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Capability codes.
@@ -273,6 +274,9 @@ func (o *Offer) String() string {
 
 // Graceful reports whether the peer restarts gracefully: its paths are kept when its connection is lost.
 func (o *Offer) Graceful() bool { return o.graceful && o.keeps != 0 }
+
+// RestartTime is for how long its paths are kept then.
+func (o *Offer) RestartTime() time.Duration { return time.Duration(o.restartTime) * time.Second }
 
 // Final returns the NOTIFICATION after which the peer shall keep nothing of us, for one that ends the session: in a
 // Hard Reset, if the peer would else keep our paths (RFC 8538 section 3.1).
