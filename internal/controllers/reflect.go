@@ -47,6 +47,9 @@ func (c *Controllers) reflect(ctx context.Context) {
 	var reported progress.Changes
 	for {
 		names, problem, err := k.look(ctx, time.Now())
+		if err != nil {
+			problem = err.Error()
+		}
 		c.board.change(func(s *Status) { s.RouteReflectors, s.ReflectorProblem = names, problem })
 		if reported.New(err) && ctx.Err() == nil {
 			k.log.Warn("cannot keep the route reflectors; retrying", "err", err)

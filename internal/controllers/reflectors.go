@@ -15,10 +15,9 @@ import (
 )
 
 const (
-	// lostAfter is how long a reflector may be not Ready before another node replaces it.
-	lostAfter = 5 * time.Minute
-	// fewFor is how long there must be too few nodes before the mesh comes back.
-	fewFor = 5 * time.Minute
+	// patience is for how many pauses a reflector may be not Ready before another node replaces it, and there must be too
+	// few nodes before the mesh comes back.
+	patience = 4
 	// defaultASN is the nodes' AS number where BGPConfiguration default has none.
 	defaultASN = 64512
 )
@@ -167,7 +166,7 @@ func (r *reflection) back(present []*inventory.Node) reflectorPlan {
 // enough reports that the nodes are as many as reflectors are for. Below three quarters of Above they are not, after a
 // while.
 func (r *reflection) enough() bool {
-	return r.few.IsZero() || r.now.Sub(r.few) < fewFor
+	return r.few.IsZero() || r.now.Sub(r.few) < patience*r.Pause
 }
 
 // count counts the nodes with an agent, and those of each family.
@@ -223,7 +222,7 @@ func (r *reflection) present() (all []*inventory.Node) {
 // writer has changed.
 func (r *reflection) split(present []*inventory.Node) (fit, unfit []*inventory.Node, altered *inventory.Node) {
 	for _, n := range present {
-		lost := !n.Routing.Ready && r.age(n) >= lostAfter
+		lost := !n.Routing.Ready && r.age(n) >= patience*r.Pause
 		switch {
 		case lost || !r.able(n):
 			unfit = append(unfit, n)

@@ -193,7 +193,10 @@ func TestReflectorsAreReplaced(t *testing.T) {
 			[]string{"add a reflector n006", "remove a reflector n003"}},
 		{"a kubelet writes the annotation", func(l *lands) { l.nodes["n009"].Routing.ClusterID = "10.9.9.9" }, nil},
 		{"an annotation is removed", func(l *lands) { l.nodes["n001"].Routing.ClusterID = "" }, []string{"add a reflector n001"}},
-		{"the label is removed", func(l *lands) { delete(l.nodes["n001"].Labels, api.LabelReflector); l.nodes["n001"].Routing.ClusterID = "" },
+		{"the label is removed", func(l *lands) {
+			delete(l.nodes["n001"].Labels, api.LabelReflector)
+			l.nodes["n001"].Routing.ClusterID = ""
+		},
 			[]string{"add a reflector n001"}},
 		{"the BGPPeer is deleted", func(l *lands) { l.peer = nil; delete(l.nodes, "n002") },
 			[]string{string(createPeer), "add a reflector n005"}},
