@@ -306,7 +306,7 @@ func TestReflectorsLeave(t *testing.T) {
 }
 
 // lastElection is the last revision whose agents agreed on reflectors by an annotation.
-const lastElection = "57619b11"
+const lastElection = "57619b1109b4882810d388e0f9bb6f199dd442a5"
 
 // Agents that have agreed on reflectors by themselves are replaced one by one, beside a leader. No packet is lost.
 func TestReflectorsOfAgents(t *testing.T) {
