@@ -159,7 +159,8 @@ func (c *Controllers) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// lead looks after Services and route reflectors and allows sweeps until ctx ends, and returns when neither does anything any more.
+// lead looks after Services and route reflectors and allows sweeps until ctx ends, and returns when none of these does
+// anything any more.
 func (c *Controllers) lead(ctx context.Context) {
 	var balancing sync.WaitGroup
 	if c.deps.LoadBalancers != nil {

@@ -58,7 +58,7 @@ func TestReflectors(t *testing.T) {
 	}
 }
 
-// A node cannot give itself, by the annotation with labels for Calico's selectors, a label that its kubelet may not write.
+// By the annotation with labels for Calico's selectors a node cannot give itself a label that its kubelet may not write.
 func TestRestrictedLabels(t *testing.T) {
 	n := api.Node{Meta: api.Meta{Annotations: map[string]string{
 		api.AnnotationLabels: `{"a":"b","` + api.LabelReflector + `":""}`}}}

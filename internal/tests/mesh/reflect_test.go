@@ -320,7 +320,7 @@ func TestReflectorsOfAgents(t *testing.T) {
 	Within(t, 4*Patience, func() error {
 		errs := []error{}
 		for _, n := range nodes {
-			if s, err := n.Status(); err != nil || len(s.Peers) == 8 && s.Reflection.Role == "client" || s.Reflection == nil {
+			if s, err := n.Status(); err != nil || s.Reflection == nil || len(s.Peers) == 8 && s.Reflection.Role == "client" {
 				errs = append(errs, fmt.Errorf("%s: %+v, %w", n.Name, s.Reflection, err))
 			}
 		}
