@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -164,6 +166,32 @@ func testReflectors(t *testing.T, in groups.Group) {
 		t.Errorf("%d writes after %d beside another leader", after, before)
 	}
 	next.kill()
+	w.fencesSessions(in)
+}
+
+// fencesSessions checks that the controllers' token makes no other sessions between nodes than those of reflectors.
+func (w *world) fencesSessions(in groups.Group) {
+	t := w.t
+	t.Helper()
+	store, err := cluster.OpenStore(cluster.Server{Config: labtest.AsOn(t, w.admin, account), Group: groups.In(in)})
+	errtest.Must(t, err)
+	c := &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}}
+	errtest.Must(t, store.Get(t.Context(), c))
+	p := &api.BGPPeer{Meta: api.Meta{Name: api.ReflectorsPeer}}
+	errtest.Must(t, store.Get(t.Context(), p))
+	spec := func(text string) map[string]any { return map[string]any{"spec": json.RawMessage(text)} }
+	for what, err := range map[string]error{
+		"another BGPPeer": store.Create(t.Context(), &api.BGPPeer{Meta: api.Meta{Name: "other"},
+			Spec: api.BGPPeerSpec{PeerIP: "192.0.2.250", ASNumber: 64512}}),
+		"another BGPConfiguration": store.Create(t.Context(), &api.BGPConfiguration{Meta: api.Meta{Name: "node.node1"}}),
+		"another peer":             store.MergePatch(t.Context(), p, spec(`{"peerSelector":"all()"}`)),
+		"another field of it":      store.MergePatch(t.Context(), p, spec(`{"nextHopMode":"Self"}`)),
+		"another AS number":        store.MergePatch(t.Context(), c, spec(`{"asNumber":64999}`)),
+	} {
+		if !errors.Is(err, datastore.ErrUnauthorized) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }
 
 // An operator's reflector, and a BGPPeer of the same name, are left alone and named.
