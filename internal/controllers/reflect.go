@@ -169,8 +169,7 @@ func (k *reflectorKeeper) write(ctx context.Context, r *reflection, plan *reflec
 	case meshOff:
 		return k.turnOff(ctx, r)
 	case meshOn:
-		return k.patch(ctx, r.config, map[string]any{api.AnnotationReflectors: nil, api.AnnotationBFD: orNil(r.peer.Annotations[api.AnnotationBFD])}, nil,
-			map[string]any{"nodeToNodeMeshEnabled": true, "nodeMeshPassword": r.peer.Spec.Password, "nodeMeshMaxRestartTime": orNil(r.peer.Spec.MaxRestartTime)})
+		return k.turnOn(ctx, r)
 	case deletePeer:
 		return k.store.Delete(ctx, r.peer)
 	}
@@ -199,6 +198,15 @@ func (k *reflectorKeeper) turnOff(ctx context.Context, r *reflection) error {
 	}
 	return k.patch(ctx, r.config, map[string]any{api.AnnotationReflectors: "mesh", api.AnnotationBFD: nil}, nil,
 		map[string]any{"nodeToNodeMeshEnabled": off, "nodeMeshPassword": nil, "nodeMeshMaxRestartTime": nil})
+}
+
+// turnOn turns the mesh on, with the settings that the BGPPeer has.
+func (k *reflectorKeeper) turnOn(ctx context.Context, r *reflection) error {
+	annotations, spec := settingsOf(r.peer)
+	annotations[api.AnnotationReflectors] = nil
+	return k.patch(ctx, r.config, annotations, nil, map[string]any{
+		"nodeToNodeMeshEnabled": true, "nodeMeshPassword": spec["password"], "nodeMeshMaxRestartTime": spec["maxRestartTime"],
+	})
 }
 
 // newReflectorsPeer returns the BGPPeer, with the mesh's settings.

@@ -40,7 +40,7 @@ func newLands(t testing.TB, count int) *lands {
 }
 
 // add adds a node that is Ready, in the next of three zones.
-func (l *lands) add() *inventory.Node {
+func (l *lands) add() {
 	i := 1
 	for l.nodes[fmt.Sprintf("n%03d", i)] != nil {
 		i++
@@ -53,7 +53,6 @@ func (l *lands) add() *inventory.Node {
 		Routing: inventory.Routing{Ready: true, Since: at},
 	}
 	l.nodes[n.Name] = n
-	return n
 }
 
 func (l *lands) ready(n *inventory.Node, ready bool) {

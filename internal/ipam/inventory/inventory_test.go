@@ -135,8 +135,9 @@ func TestNodesRouting(t *testing.T) {
 	read := func(spec, heartbeat string) Routing {
 		var n Node
 		errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"a","annotations":{"projectcalico.org/RouteReflectorClusterID":"10.0.0.1",
-			"projectcalico.org/ASNumber":"64513","tortie.io/reflection":"reflector"}},"spec":`+spec+`,"status":{"conditions":[{"type":"MemoryPressure",
-			"status":"False"},{"type":"Ready","status":"True","lastHeartbeatTime":"`+heartbeat+`","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`), &n))
+			"projectcalico.org/ASNumber":"64513","tortie.io/reflection":"reflector"}},"spec":`+spec+`,"status":{"conditions":[
+			{"type":"MemoryPressure","status":"False"},
+			{"type":"Ready","status":"True","lastHeartbeatTime":"`+heartbeat+`","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`), &n))
 		return n.Routing
 	}
 	want := Routing{ClusterID: "10.0.0.1", ASN: "64513", Word: "reflector", Ready: true, Since: "2026-01-01T00:00:00Z"}
