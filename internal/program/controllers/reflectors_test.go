@@ -116,7 +116,8 @@ func looksOn(t *testing.T, server *labtest.Server) int {
 }
 
 // The leader makes three nodes reflectors with the rights and within the fence that the chart has for that, and then
-// writes nothing. Another leader goes on, and replaces one whose Node is deleted.
+// writes nothing. Another leader goes on, replaces one whose Node is
+// deleted, and goes back to the mesh when there are too few nodes.
 func TestReflectors(t *testing.T) {
 	for _, in := range groups.All {
 		t.Run(string(in), func(t *testing.T) {
@@ -165,8 +166,32 @@ func testReflectors(t *testing.T, in groups.Group) {
 	if after := looksOn(t, server); after != before {
 		t.Errorf("%d writes after %d beside another leader", after, before)
 	}
-	next.kill()
 	w.fencesSessions(in)
+	for _, name := range []string{"node4", "node5", "node6"} {
+		w.deleteNode(name)
+	}
+	eventually(t, w.meshed)
+	next.kill()
+}
+
+// meshed returns an error unless the mesh is on as it was before, and nothing is left of reflectors.
+func (w *world) meshed() error {
+	if all, err := w.reflectors(); err != nil || len(all) > 0 {
+		return fmt.Errorf("reflectors %q, %w", all, err)
+	}
+	if err := w.store.Get(w.t.Context(), &api.BGPPeer{Meta: api.Meta{Name: api.ReflectorsPeer}}); !errors.Is(err, datastore.ErrNotFound) {
+		return fmt.Errorf("the BGPPeer is there: %w", err)
+	}
+	c := &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}}
+	if err := w.store.Get(w.t.Context(), c); err != nil {
+		return err
+	}
+	place, _ := c.Spec.NodeMeshPassword.Place()
+	if on := c.Spec.NodeToNodeMeshEnabled; on == nil || !*on || place.Name != "bgp" || c.Spec.NodeMeshMaxRestartTime != "60s" ||
+		c.Annotations[api.AnnotationReflectors] != "" {
+		return fmt.Errorf("mesh: %+v", c)
+	}
+	return nil
 }
 
 // fencesSessions checks that the controllers' token makes no other sessions between nodes than those of reflectors.
