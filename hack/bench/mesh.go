@@ -69,7 +69,7 @@ func (b *bench) speakers(ctx context.Context) error {
 		Speakers                                         int
 		ReflectorMiB, ClientMiB, ReflectorCPU, Converged float64
 	}
-	if err := b.measuringTest(ctx, "internal/bgp/reflectors", "TestSpeakers", "speakers", &found); err != nil {
+	if err := b.measuringTest(ctx, "internal/bgp", "TestSpeakers", "speakers", &found); err != nil {
 		return err
 	}
 	for _, f := range found {

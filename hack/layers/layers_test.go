@@ -64,7 +64,7 @@ var (
 	tooHeavyToLink = []string{"k8s.io/", "sigs.k8s.io/", "github.com/prometheus/", "github.com/osrg/", "google.golang.org/"}
 	pureIPAM       = []string{"addr.go", "block.go", "cooldown.go", "affinity.go", "explicit.go", "handle.go", "pool.go",
 		"state.go", "choose.go", "plan.go"}
-	purePackages = []string{"internal/agent/desired", "internal/bgp/peering", "internal/bgp/reflectors", "internal/cluster/services",
+	purePackages = []string{"internal/agent/desired", "internal/bgp/peering", "internal/cluster/services",
 		"internal/cluster/state", "internal/bgp/policy", "internal/policy"}
 	// pureDependencies are packages that decisions must not reach by any import. desired and peering use types of the
 	// speaker, and desired of the kernel, so that they link GoBGP and netlink; none links a client of the API server or
@@ -72,7 +72,6 @@ var (
 	pureDependencies = map[string][]string{
 		"internal/agent/desired":    {"k8s.io/", "os/exec"},
 		"internal/bgp/peering":      {"k8s.io/", "os/exec"},
-		"internal/bgp/reflectors":   {"k8s.io/", "os/exec", "net/http", "github.com/"},
 		"internal/policy":           {"k8s.io/", "os/exec", "net/http", "github.com/"},
 		"internal/bgp/policy":       {"k8s.io/", "os/exec", "net/http", "github.com/osrg/", "github.com/vishvananda/", "github.com/mdlayher/"},
 		"internal/cluster/services": {"k8s.io/", "os/exec", "net/http", "github.com/osrg/", "github.com/vishvananda/", "github.com/mdlayher/"},

@@ -223,7 +223,8 @@ func (s *sources) add(f *file, e ast.Expr) {
 var (
 	alert = regexp.MustCompile(`alert: (\w+)`)
 	// Prefixes of the policies' messages, by which they are searched for.
-	fences  = []string{"tortie fences nodes", "tortie fences hooks", "tortie fences pods", "the datastore is locked"}
+	fences = []string{"tortie fences nodes", "tortie fences hooks", "tortie fences pods", "tortie fences kube-controllers",
+		"the datastore is locked"}
 	refusal = regexp.MustCompile(`(?m)^ +message(?:Expression)?: ["']*(.+)$`)
 )
 

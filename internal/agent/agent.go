@@ -111,12 +111,11 @@ type Agent struct {
 	nodeState
 	passes
 
-	peering    desired.Deciding // the desired BGP sessions
-	reflecting reflecting       // automatic route reflection
-	bgp        bgpState         // the state of the speaker
-	routers    *radv.Engine     // the routers of links that peers are named by
-	tunnels    tunnels
-	clear      clearNodes
+	peering desired.Deciding // the desired BGP sessions
+	bgp     bgpState         // the state of the speaker
+	routers *radv.Engine     // the routers of links that peers are named by
+	tunnels tunnels
+	clear   clearNodes
 
 	ipam         *ipam.Client
 	factsWriter  *factsWriter
@@ -363,7 +362,7 @@ func (a *Agent) sooner(next time.Duration) time.Duration {
 	if a.memory.putOff {
 		next = min(next, a.memory.pause)
 	}
-	return a.reflecting.again(time.Now(), next)
+	return next
 }
 
 // subscribe opens the event sockets for links, addresses, routes and the table inet tortie, again after one failed.
@@ -547,7 +546,7 @@ func (a *Agent) setProblems(about string, problems []error) {
 // logProblem logs whether a configured object is left out, or the host needs attention.
 func (a *Agent) logProblem(about, text string) {
 	switch about {
-	case "object", "path", "gateway", "bfd", "reflection":
+	case "object", "path", "gateway", "bfd":
 		a.Log.Warn("left out of this node's configuration", about, text)
 	default:
 		a.Log.Warn("this host needs attention", about, text)

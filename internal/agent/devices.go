@@ -146,7 +146,7 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 		api.AnnotationIPv4Address: prefixText(s.Self.Addr),
 		api.AnnotationIPv6Address: prefixText(s.Self.Addr6),
 	}
-	want[api.AnnotationReflection] = string(a.reflecting.plan.Annotate)
+	want[api.AnnotationReflection] = "" // of an agent of an earlier release
 	if asn := a.Config.Addresses.ASN; asn != 0 {
 		want[api.AnnotationASNumber] = strconv.FormatUint(uint64(asn), 10)
 	}

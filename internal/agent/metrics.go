@@ -19,7 +19,6 @@ import (
 	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
-	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
@@ -198,13 +197,6 @@ var rows = []row{
 	gauge("tortie_bgp_refused_prefixes",
 		"Of these, those that must not become routes, as the next hop does not own them or they fit no pool's blocks.",
 		func(s *sample) float64 { return number(desired.Objections(s.routes.refused)) }),
-	gauge("tortie_bgp_reflection_nodes", "Nodes that take part in the agreement on route reflectors; 0 where there is none.",
-		func(s *sample) float64 {
-			if s.snapshot.Plan == nil {
-				return 0
-			}
-			return number(s.snapshot.Plan.Roll.Len())
-		}),
 	gauge("tortie_bgp_originated_prefixes", "Prefixes that this node announces.", func(s *sample) float64 {
 		return truth(s.bgp) * number(len(s.snapshot.Originated()))
 	}),
@@ -214,14 +206,14 @@ var rows = []row{
 	gauges("tortie_bgp_reflector_role",
 		"1 for this node's part in route reflection: none, client, reflector, or configured if an operator has made it a reflector.",
 		[]string{"role"}, func(s *sample, set func(float64, ...string)) {
-			for _, role := range []string{"none", string(peering.Client), string(peering.Reflector), "configured"} {
+			for _, role := range []string{"none", "client", "reflector", "configured"} {
 				set(truth(role == s.role), role)
 			}
 		}),
-	gauge("tortie_bgp_reflector_sessions", "Established sessions with automatic reflectors.", func(s *sample) float64 {
+	gauge("tortie_bgp_reflector_sessions", "Established sessions with reflectors that kube-controllers has made.", func(s *sample) float64 {
+		reflectors := s.snapshot.Reflectors()
 		return s.count(func(p bgp.PeerStatus) bool {
-			d := s.sessions[p.Addr]
-			return p.State == bgp.Established && d.Kind == desired.KindReflector && s.snapshot.Automatic.Reflectors[d.Source.Node]
+			return p.State == bgp.Established && slices.Contains(reflectors, s.sessions[p.Addr].Source.Node)
 		})
 	}),
 	gauge("tortie_services_announced_prefixes", "Prefixes that this node announces for services: ranges and single addresses.",

@@ -116,7 +116,6 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	if refusal != nil {
 		return s, nil, refusal
 	}
-	a.setProblems("reflection", a.agree(ctx, &s))
 	a.peering.Decide(&s, a.view.Builds)
 	if err := a.findRouters(&s); err != nil {
 		return s, nil, err

@@ -15,7 +15,6 @@ import (
 	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
-	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
@@ -199,7 +198,7 @@ func describeSnapshot(r *nodestatus.Report, s *desired.Snapshot) {
 }
 
 // sources are how a session came about, by its kind, if no BGPPeer asks for it; the mesh's as calicoctl has it.
-var sources = map[string]string{desired.KindMesh: "node-to-node mesh", desired.KindReflector: "automatic reflection"}
+var sources = map[string]string{desired.KindMesh: "node-to-node mesh"}
 
 // peerReport shows a session: its configuration and its state.
 func peerReport(s *desired.Snapshot, d desired.Session, p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
@@ -244,25 +243,14 @@ func diagText(d bfd.Diag) string {
 
 // reflectionReport is this node's part in route reflection; nil if it has none.
 func reflectionReport(s *desired.Snapshot) *nodestatus.Reflection {
-	id := addrText(s.Peering.ClusterID)
+	out := &nodestatus.Reflection{Role: "client", ClusterID: addrText(s.Peering.ClusterID), Reflectors: s.Reflectors()}
 	switch {
+	case s.Self.Reflector && slices.Contains(out.Reflectors, s.Self.Name):
+		out.Role = "reflector"
 	case s.Self.Reflector:
-		return &nodestatus.Reflection{Role: "configured", ClusterID: id}
-	case s.Automatic == nil || s.Automatic.Role == peering.NoRole:
+		out.Role = "configured"
+	case len(out.Reflectors) == 0 && !s.Reflected():
 		return nil
-	}
-	out := &nodestatus.Reflection{Role: string(s.Automatic.Role), ClusterID: id}
-	for node, is := range s.Automatic.Reflectors {
-		if is {
-			out.Reflectors = append(out.Reflectors, node)
-		}
-	}
-	if s.Automatic.Role == peering.Reflector {
-		out.Reflectors = append(out.Reflectors, s.Self.Name)
-	}
-	slices.Sort(out.Reflectors)
-	if p := s.Plan; p != nil {
-		out.Since, out.Why, out.Nodes, out.Waiting = p.Since, p.Why, p.Roll.Len(), p.Kept()
 	}
 	return out
 }

@@ -129,9 +129,6 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, 
 	peers = a.bgp.withUnresolved(time.Now(), peers, s)
 	a.bgp.watch(time.Now(), peers)
 	a.setProblems("bfd", s.FarBFD(peers, time.Now()))
-	if err := a.updateReflectors(ctx, s, peers); err != nil {
-		return judgedTable{}, err
-	}
 	h, err := a.readTable(ctx, s, host, peers)
 	a.Status.SetBGP(peers, h.learned)
 	if err != nil {

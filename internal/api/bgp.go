@@ -177,6 +177,14 @@ func TCPAOPlace(annotation string) (place Place, ok bool) {
 // peering.Aggregation has its values.
 const AnnotationAggregate = "tortie.io/aggregate"
 
+// ReflectorsPeer is the BGPPeer by which all nodes have sessions with the route reflectors of kube-controllers.
+const ReflectorsPeer = "tortie-reflectors"
+
+// AnnotationReflectors is on objects of kube-controllers' route reflectors: on BGPPeer ReflectorsPeer, which is
+// another writer's without, it is the time of the last change of them; on BGPConfiguration default it says that the mesh
+// is off because of them.
+const AnnotationReflectors = "tortie.io/reflectors"
+
 // BGPPeerSpec is the content of a BGPPeer.
 //
 // +tortie:v3:rule:rule="(!has(self.node) || size(self.node) == 0) || (!has(self.nodeSelector) || size(self.nodeSelector) == 0)",message="node and nodeSelector exclude one another: set one of the two",fieldPath=".nodeSelector"

@@ -132,7 +132,7 @@ var TunnelAddresses = []string{AnnotationIPv4TunnelAddr, AnnotationIPv4VXLANAddr
 
 // Annotations that agents of this project write on their Nodes, and that others write for them.
 const (
-	// AnnotationReflection is by which nodes agree on route reflectors. Only the node's own agent writes it.
+	// AnnotationReflection is by which agents up to 0.1 agreed on route reflectors. Agents remove their own.
 	AnnotationReflection = "tortie.io/reflection"
 	// AnnotationWireGuardNextKey is the public key that the node will have, or has: while it differs from the one of
 	// WireguardPublicKey the node changes its key. A node without it takes no part in that.
@@ -140,6 +140,11 @@ const (
 	AnnotationWireGuardNextKeyV6 = "tortie.io/wireguard-next-key-v6"
 	// NoReflector, as an annotation or a label, keeps a node from becoming one.
 	NoReflector = "tortie.io/no-reflector"
+	// LabelReflector is on the Nodes that kube-controllers has made route reflectors. The API server's NodeRestriction lets
+	// no kubelet write labels of this domain.
+	LabelReflector = RestrictedDomain + "/route-reflector"
+	// RestrictedDomain is a domain of labels that kubelets may not write.
+	RestrictedDomain = "tortie.node-restriction.kubernetes.io"
 	// LabelZone is the zone of a Node.
 	LabelZone = "topology.kubernetes.io/zone"
 )

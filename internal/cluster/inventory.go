@@ -96,7 +96,7 @@ func (w *Inventory) makeStores() {
 
 // sameInventoryNode compares what is kept of Nodes: kubelets write theirs all the time.
 func sameInventoryNode(before, after *inventory.Node) bool {
-	if before.UID != after.UID || len(before.Tunnels) != len(after.Tunnels) || !sameMeta(&before.Meta, &after.Meta) ||
+	if before.UID != after.UID || before.Routing != after.Routing || len(before.Tunnels) != len(after.Tunnels) || !sameMeta(&before.Meta, &after.Meta) ||
 		!slices.Equal(before.Stated, after.Stated) || !slices.Equal(before.Internal, after.Internal) {
 		return false
 	}
@@ -167,6 +167,9 @@ func standing(a *api.BlockAffinity) bool { return !a.MarkedDeleted() }
 func (w *Inventory) unreadable() bool {
 	return len(w.blocks.problems())+len(w.pods.problems())+len(w.nodes.problems())+len(w.reservations.problems()) > 0
 }
+
+// Nodes returns all Nodes. What the slice's elements lead to is not to be changed.
+func (w *Inventory) Nodes() []inventory.Node { return w.nodes.all(nil) }
 
 // Settings returns the KubeControllersConfiguration default, nil if there is none.
 func (w *Inventory) Settings() *api.KubeControllersConfiguration {

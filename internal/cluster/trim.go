@@ -28,7 +28,7 @@ func isNodeAnnotation(key string) bool {
 	switch key {
 	case api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationASNumber, api.AnnotationIPv4TunnelAddr,
 		api.AnnotationReflector, api.AnnotationLabels,
-		api.AnnotationReflection, api.NoReflector, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC,
+		api.AnnotationReflection, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC,
 		api.AnnotationVXLANMACv6,
 		api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6, api.AnnotationIPv4WireGuard, api.AnnotationIPv6WireGuard,
 		api.AnnotationWireGuardNextKey, api.AnnotationWireGuardNextKeyV6:

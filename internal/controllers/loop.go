@@ -159,11 +159,15 @@ func (c *Controllers) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// lead looks after Services and allows sweeps until ctx ends, and returns when neither does anything any more.
+// lead looks after Services and route reflectors and allows sweeps until ctx ends, and returns when none of these does
+// anything any more.
 func (c *Controllers) lead(ctx context.Context) {
 	var balancing sync.WaitGroup
 	if c.deps.LoadBalancers != nil {
 		balancing.Go(func() { c.balance(ctx) })
+	}
+	if c.deps.Config.Reflectors.Automatic && c.etcd == nil {
+		balancing.Go(func() { c.reflect(ctx) })
 	}
 	defer balancing.Wait()
 	c.alone.Store(false)

@@ -42,6 +42,10 @@ type Status struct {
 	LeftToCalico string `json:"leftToCalico,omitempty"`
 	// DeadWebhooks says why no policy can be written: see the Event WebhookWithoutEndpoint.
 	DeadWebhooks []string `json:"deadWebhooks,omitempty"`
+	// RouteReflectors are the nodes that the leader has made route reflectors, by name; ReflectorProblem says what stands in
+	// the way of more.
+	RouteReflectors  []string `json:"routeReflectors,omitempty"`
+	ReflectorProblem string   `json:"routeReflectorProblem,omitempty"`
 
 	Grace  string `json:"leakGracePeriod"`
 	Period string `json:"reconcilerPeriod"`

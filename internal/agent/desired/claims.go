@@ -53,7 +53,7 @@ func (s *Snapshot) claimant(c Claim, from netip.Addr) string {
 	switch {
 	case !from.IsValid():
 		return c.Node
-	case isNode && (m.Reflector || s.Automatic != nil && s.Automatic.Reflectors[m.Name]):
+	case isNode && m.Reflector:
 		return m.Name + " " + c.Node
 	case isNode:
 		return m.Name

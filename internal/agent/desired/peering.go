@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
@@ -61,8 +62,7 @@ func (s *Snapshot) peeringInput() peering.Input {
 		Port:   s.meshPort,
 		Mesh: peering.Mesh{On: s.Mesh, Password: s.settings.password.text, Restart: s.settings.restart, BFD: s.settings.bfd,
 			Unknown: s.settings.password.unknown},
-		Automatic: s.Automatic,
-		Peers:     s.peers.all, Absent: s.peers.absent, Filters: s.peers.filters, Secrets: s.peers.secrets,
+		Peers: s.peers.all, Absent: s.peers.absent, Filters: s.peers.filters, Secrets: s.peers.secrets,
 		Config: s.peers.config, OwnConfig: s.peers.own,
 		MaxPrefixes: s.Self.MaxPrefixes,
 	}
@@ -89,12 +89,11 @@ type decidedFrom struct {
 	addr, addr6 netip.Addr
 	asn         uint32
 	maxPrefixes int
-	automatic   *peering.Automatic
 }
 
 // Decide puts the decision on sessions into a snapshot. It is made anew only if it may be another one.
 func (d *Deciding) Decide(s *Snapshot, build uint64) {
-	from := decidedFrom{build, s.Self.Addr.Addr(), s.Self.Addr6.Addr(), s.Self.ASN, s.Self.MaxPrefixes, s.Automatic}
+	from := decidedFrom{build, s.Self.Addr.Addr(), s.Self.Addr6.Addr(), s.Self.ASN, s.Self.MaxPrefixes}
 	if from != d.from {
 		d.decision, d.State = peering.Decide(s.peeringInput(), d.State)
 		d.Problems, d.from = s.problemsWith(d.decision.Problems), from
@@ -142,6 +141,10 @@ func labelsOf(n api.Node, note func(error)) map[string]string {
 	if merged == nil {
 		return n.Labels
 	}
+	maps.DeleteFunc(merged, func(key, _ string) bool { // whoever may write the annotation may not write such labels
+		domain, _, _ := strings.Cut(key, "/")
+		return domain == api.RestrictedDomain
+	})
 	maps.Copy(merged, n.Labels)
 	return merged
 }

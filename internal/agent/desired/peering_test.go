@@ -77,10 +77,6 @@ func TestDecisionsAreKept(t *testing.T) {
 	if !errors.As(d.Problems[0], &p) || p.Reason != "InvalidPeer" || p.About.Kind != "BGPPeer" || p.About.UID != "u1" {
 		t.Errorf("problem %+v", p)
 	}
-	s.Automatic = &peering.Automatic{Role: peering.Client, KeepMesh: func(string) bool { return false }}
-	if d.Decide(s, 2); len(s.Peering.Peers) != 1 {
-		t.Errorf("after an agreement on reflectors: %v", s.Peering.Peers)
-	}
 	s.Self.Addr = prefix("10.0.0.2/24")
 	if d.Decide(s, 2); s.Peering.Peers[0].From != addr("10.0.0.2") {
 		t.Errorf("with another address: %v", s.Peering.Peers)

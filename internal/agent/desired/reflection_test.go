@@ -4,80 +4,65 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/tortie-net/tortie/internal/bgp"
-	"github.com/tortie-net/tortie/internal/bgp/reflectors"
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 )
 
-// Who takes part in the agreement on reflectors, and with what.
-func TestRoll(t *testing.T) {
+// Sessions with the reflectors of kube-controllers, and what their silence means.
+func TestReflectors(t *testing.T) {
 	w := desiredtest.Reflecting()
-	s, problems := Build(Self{Name: "n1"}, w)
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
-	r := s.Roll(w.Nodes)
-	both := reflectors.IPv4 | reflectors.IPv6
-	for name, want := range map[string]reflectors.Node{
-		"n1": {Name: "n1", Zone: "zone-n1", Says: reflectors.Reflector, Families: both},
-		"n2": {Name: "n2", Zone: "zone-n2", Says: reflectors.Client, Barred: true, Families: both, Announces: both},
-	} {
-		if got, _ := r.Get(name); got != want {
-			t.Errorf("%s: %+v, want %+v", name, got, want)
+	off := false
+	w.BGP.NodeToNodeMeshEnabled = &off
+	w.Peers = []api.BGPPeer{{Meta: api.Meta{Name: api.ReflectorsPeer},
+		Spec: api.BGPPeerSpec{NodeSelector: "all()", PeerSelector: "has(" + api.LabelReflector + ")"}}}
+	decide := func(self string) *Snapshot {
+		s, problems := Build(Self{Name: self, Addr: netip.MustParsePrefix("10.0.0.9/24")}, w)
+		if len(problems) > 0 {
+			t.Fatal(problems)
 		}
+		new(Deciding).Decide(&s, 1)
+		return &s
 	}
-	if r.Len() != 2 {
-		t.Errorf("%v take part: neither an operator's reflector can, nor a node in another AS, nor one that nobody has heard of", r.Names())
+	s := decide("n9")
+	if got := strings.Join(s.Reflectors(), " "); got != "n3" || !s.Reflected() {
+		t.Errorf("a client's reflectors: %q", got)
 	}
-}
-
-// A session with a reflector is up when it is in each family that both have.
-func TestReflectorSessions(t *testing.T) {
-	w := desiredtest.Reflecting()
-	s, _ := Build(Self{Name: "n1"}, w)
-	s = s.As(Self{Name: "n1", Addr: netip.MustParsePrefix("10.0.0.1/24"), Addr6: netip.MustParsePrefix("fd00::1/64")})
-	up := func(a string, whole bool) bgp.PeerStatus {
-		p := bgp.PeerStatus{Addr: addr(a), State: bgp.Established}
-		if whole {
-			p.TableEnded = time.Unix(1, 0)
-		}
-		return p
+	if got := s.Sessions(); len(got) != 1 || got[addr("10.0.0.3")].Kind != KindReflector {
+		t.Errorf("a client's sessions: %+v", got)
 	}
-	for name, c := range map[string]struct {
-		peers []bgp.PeerStatus
-		want  reflectors.Session
-		whole int
+	if got := strings.Join(decide("n3").Reflectors(), " "); got != "n3" {
+		t.Errorf("a reflector's own: %q", got)
+	}
+	of, three := addr("192.168.2.9"), addr("10.0.0.3")
+	for what, c := range map[string]struct {
+		silent map[netip.Addr]bool
+		want   bool
 	}{
-		"nothing":             {nil, reflectors.Session{}, 0},
-		"one family":          {[]bgp.PeerStatus{up("10.0.0.2", true)}, reflectors.Session{}, 1},
-		"the other is down":   {[]bgp.PeerStatus{up("10.0.0.2", true), {Addr: addr("fd00::2"), State: bgp.Active}}, reflectors.Session{}, 1},
-		"not all is told yet": {[]bgp.PeerStatus{up("10.0.0.2", true), up("fd00::2", false)}, reflectors.Session{Established: true}, 1},
-		"all, and a stranger": {[]bgp.PeerStatus{up("10.0.0.2", true), up("fd00::2", true), {Addr: addr("10.9.9.9")}},
-			reflectors.Session{Established: true, Complete: true}, 2},
-		"another node is down": {[]bgp.PeerStatus{up("10.0.0.2", true), up("fd00::2", true), {Addr: addr("10.0.0.3")}},
-			reflectors.Session{Established: true, Complete: true}, 2},
+		"no session":       {nil, true},
+		"a silent session": {map[netip.Addr]bool{three: true}, true},
+		"a whole table":    {map[netip.Addr]bool{three: false}, false},
+		"a stranger's":     {map[netip.Addr]bool{addr("10.0.0.2"): false}, true},
 	} {
-		sessions, whole := s.ReflectorSessions([]string{"n2"}, c.peers)
-		if diff := cmp.Diff(map[string]reflectors.Session{"n2": c.want}, sessions); diff != "" || len(whole) != c.whole {
-			t.Errorf("%s: %d have told all, want %d; sessions (-want +got):\n%s", name, len(whole), c.whole, diff)
+		if got := s.Unreflected(of, c.silent); got != c.want {
+			t.Errorf("%s: %t", what, got)
 		}
+	}
+	w.Nodes = w.Nodes[:2]
+	if s := decide("n9"); !s.Unreflected(of, nil) {
+		t.Error("the Nodes of all reflectors are deleted, and their silence has a meaning")
+	}
+	w.BGP.NodeToNodeMeshEnabled = nil
+	if s := decide("n9"); s.Unreflected(of, nil) || s.Reflected() {
+		t.Error("with a mesh reflectors' silence has no meaning")
 	}
 }
 
-// A node that cannot take part.
-func TestRefused(t *testing.T) {
-	for want, s := range map[string]Snapshot{
-		"":                               {ASN: 64512, Mesh: true, Self: Self{ASN: 64512}},
-		"nodeToNodeMeshEnabled":          {ASN: 64512},
-		"in AS 65001":                    {ASN: 64512, Mesh: true, Self: Self{ASN: 65001}},
-		"makes this node a route reflec": {ASN: 64512, Mesh: true, Self: Self{Reflector: true}},
-	} {
-		if got := s.Refusal(); !strings.Contains(got, want) || (want == "") != (got == "") {
-			t.Errorf("%q, want %q", got, want)
-		}
+// By the annotation with labels for Calico's selectors a node cannot give itself a label that its kubelet may not write.
+func TestRestrictedLabels(t *testing.T) {
+	n := api.Node{Meta: api.Meta{Annotations: map[string]string{
+		api.AnnotationLabels: `{"a":"b","` + api.LabelReflector + `":""}`}}}
+	if got := labelsOf(n, func(err error) { t.Error(err) }); len(got) != 1 || got["a"] != "b" {
+		t.Errorf("%v", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
@@ -46,22 +47,46 @@ func (s *Snapshot) kind(source peering.Source) string {
 	switch {
 	case source.Global:
 		return KindGlobal
+	case source.Peer == api.ReflectorsPeer:
+		return KindReflector
 	case source.Peer != "":
 		return KindNode
-	case s.reflects(source.Node):
-		return KindReflector
 	}
 	return KindMesh
 }
 
-// reflects reports that a session with a node is one between a reflector and another that takes part in automatic
-// reflection.
-func (s *Snapshot) reflects(node string) bool {
-	a := s.Automatic
-	if a == nil {
+// Reflectors returns the route reflectors that BGPPeer api.ReflectorsPeer gives this node sessions with, by name; one
+// that is a reflector by that is among them itself.
+func (s *Snapshot) Reflectors() (names []string) {
+	for _, source := range s.Peering.Sources {
+		if m, ok := s.Member(source.Node); ok && m.Reflector && source.Peer == api.ReflectorsPeer {
+			names = append(names, m.Name)
+		}
+	}
+	if _, ours := s.Self.Labels[api.LabelReflector]; ours && s.Self.Reflector {
+		names = append(names, s.Self.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Unreflected reports whether no reflector that serves an address's family has been heard of for a while: then BGP's
+// silence about a node with which there is no session means nothing.
+func (s *Snapshot) Unreflected(of netip.Addr, silent map[netip.Addr]bool) bool {
+	if s.Mesh || s.Self.Reflector {
 		return false
 	}
-	return a.Reflectors[node] && a.Role != peering.NoRole || a.Clients[node] && a.Role == peering.Reflector
+	for _, i := range s.index.reflect {
+		if quiet, known := silent[s.Others[i].In(of)]; known && !quiet {
+			return false
+		}
+	}
+	return len(s.index.reflect) > 0 || s.Reflected()
+}
+
+// Reflected reports that kube-controllers has put route reflectors in the place of the mesh.
+func (s *Snapshot) Reflected() bool {
+	return !s.Mesh && slices.ContainsFunc(s.peers.all, func(p api.BGPPeer) bool { return p.Name == api.ReflectorsPeer })
 }
 
 // Announcement is a prefix that this node originates in BGP.

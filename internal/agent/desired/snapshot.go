@@ -17,7 +17,6 @@ import (
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
-	"github.com/tortie-net/tortie/internal/bgp/reflectors"
 	"github.com/tortie-net/tortie/internal/cluster/services"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -54,9 +53,6 @@ type Snapshot struct {
 	// learned may become a route of this node: it serves these addresses itself. Both are in ascending order.
 	Services, ServiceRanges []netip.Prefix
 
-	// Automatic is the decision on automatic reflectors; nil while there is none.
-	Automatic *peering.Automatic
-	Plan      *reflectors.Plan // that it follows from; nil: automatic reflectors are off
 	// Peering is the decision on this node's sessions.
 	Peering peering.Decision
 	// disowned are the annotations of keys that are other nodes', by node; see ToKeep.
@@ -210,6 +206,7 @@ func (p *Pool) servicesOnly() bool {
 type index struct {
 	byAddr   map[netip.Addr]int          // place in Others
 	byName   map[string]int              // place in Others
+	reflect  []int                       // places in Others of route reflectors
 	nested   bool                        // one pool lies in another
 	addrs    []netip.Addr                // of Others, in ascending order
 	tunnels  map[netip.Addr]string       // addresses of tunnel devices in their nodes' blocks, with the nodes
@@ -316,6 +313,9 @@ func (s *Snapshot) indexMembers() {
 	s.index.byAddr = make(map[netip.Addr]int, len(s.Others))
 	for i, m := range s.Others {
 		s.index.byName[m.Name] = i
+		if m.Reflector {
+			s.index.reflect = append(s.index.reflect, i)
+		}
 		for _, a := range m.addrs() {
 			s.index.byAddr[a] = i
 			s.index.addrs = append(s.index.addrs, a)

@@ -141,6 +141,6 @@ func (o *Observations) mesh() []Finding {
 	return []Finding{{
 		Check: "mesh", Level: Warning, Seen: fmt.Sprintf("this node has sessions with %d others, each with each", len(nodes)),
 		Why: "their number grows with the square of the nodes, and so does what a restart of many costs",
-		Do:  "let the nodes agree on route reflectors (Helm: bgp.automaticReflectors=true), or make some of them reflectors (docs/bgp.md)",
+		Do:  "let kube-controllers make route reflectors (Helm: bgp.automaticReflectors=true), or annotate some nodes as such (docs/bgp.md)",
 	}}
 }

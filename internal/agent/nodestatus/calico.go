@@ -80,11 +80,10 @@ func (r *Report) calicoBGP() *api.NodeBGPStatus {
 	return out
 }
 
-// calicoType returns the type of a session. Calico has none for automatic reflectors, whose sessions replace the
-// mesh's.
+// calicoType returns the type of a session.
 func calicoType(kind string) string {
 	switch kind {
-	case "node":
+	case "node", "reflector":
 		return "NodePeer"
 	case "global":
 		return "GlobalPeer"

@@ -147,14 +147,9 @@ type Tunnel struct {
 
 // Reflection is a node's part in route reflection.
 type Reflection struct {
-	Role       string   `json:"role" help:"reflector or client; configured, if an operator has made it a reflector."`
+	Role       string   `json:"role" help:"reflector or client, of the reflectors that kube-controllers has made; configured, if an operator has made it a reflector."`
 	ClusterID  string   `json:"clusterID,omitempty" help:"Under which it reflects."`
-	Reflectors []string `json:"reflectors,omitempty" help:"Nodes that are reflectors by the nodes' own agreement."`
-
-	Since   time.Time `json:"since,omitzero" help:"When the node took this part, or its agent started."`
-	Nodes   int       `json:"nodes,omitempty" help:"How many nodes take part in the agreement."`
-	Waiting int       `json:"waiting,omitempty" help:"Sessions of the mesh that stay until reflectors are known to stand in for them."`
-	Why     string    `json:"why,omitempty" help:"Why this part."`
+	Reflectors []string `json:"reflectors,omitempty" help:"Nodes that kube-controllers has made reflectors, as far as this node has sessions with them."`
 }
 
 // Announced is one prefix that this node announces.
@@ -195,7 +190,7 @@ type Peer struct {
 	From       string    `json:"from,omitempty" help:"This end's address; absent where the kernel will choose it."`
 	Port       uint16    `json:"port,omitempty" help:"Its TCP port."`
 	Source     string    `json:"source" help:"Why the session is configured."`
-	Kind       string    `json:"kind" help:"mesh, reflector (by the nodes' own agreement), node (a BGPPeer of some nodes) or global (a BGPPeer of all)."`
+	Kind       string    `json:"kind" help:"mesh, reflector (BGPPeer tortie-reflectors), node (a BGPPeer of some nodes) or global (a BGPPeer of all)."`
 	Object     string    `json:"object,omitempty" help:"Name of the BGPPeer that it is there for."`
 	LocalASN   uint32    `json:"localASN,omitempty" help:"AS number that this node is in for the peer, if that is not its own."`
 	Client     bool      `json:"client,omitempty" help:"Whether this node reflects routes for the peer."`

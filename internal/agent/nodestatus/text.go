@@ -260,15 +260,6 @@ func (r *Report) reflectionText() string {
 	if len(f.Reflectors) > 0 {
 		text += "; reflectors: " + strings.Join(f.Reflectors, ", ")
 	}
-	if !f.Since.IsZero() {
-		text += "; for " + r.Time.Sub(f.Since).Round(time.Second).String()
-	}
-	if f.Waiting > 0 {
-		text += fmt.Sprintf("; %d sessions of the mesh stay until reflectors stand in for them", f.Waiting)
-	}
-	if f.Why != "" {
-		text += "; " + f.Why
-	}
 	return text
 }
 

@@ -128,7 +128,7 @@ func routed() *Report {
 	}
 	second := tor
 	second.Address, second.Refused, second.Refusals, second.EndOfTable, second.FlawedMessages = "10.0.0.2", 0, nil, false, 0
-	r.Peers[0].Client, r.Peers[0].Kind, r.Peers[0].Source = true, "reflector", "automatic reflection"
+	r.Peers[0].Client, r.Peers[0].Kind, r.Peers[0].Source = true, "reflector", "BGPPeer tortie-reflectors"
 	r.Peers = append(r.Peers, tor, second)
 	r.Routes.Desired, r.Routes.Programmed = 4, 4
 	r.Routes.List = append(r.Routes.List,

@@ -39,6 +39,7 @@ type Controllers struct {
 	Rate          int        `env:"TORTIE_API_RATE" default:"100" is:"1-10000" help:"Most requests per second to the datastore while cleaning up."`
 	LogLevel      slog.Level `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 	Pools         Pools
+	Reflectors    Reflectors
 	NoPolicy      bool              // the agents enforce none
 	Set           map[string]string // the variables that were set, for the object's status
 }

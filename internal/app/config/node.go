@@ -20,7 +20,6 @@ type Node struct {
 	Namespace      string       `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
 	Addresses      Addresses
 	NoDefaultPools bool `env:"NO_DEFAULT_POOLS" default:"false" help:"true does not wait for an IPPool, which kube-controllers makes."`
-	Reflectors     Reflectors
 	// Services are the ranges of cluster IPs that are announced if BGPConfiguration default names none.
 	Services []api.ServiceRange
 	// Felix overrides FelixConfigurations.

@@ -29,9 +29,6 @@ func Decide(in Input, last State) (Decision, State) {
 	}
 	out.tag(&in, last)
 	out.resolve(&d, last)
-	if a := d.automatic(); a != nil && a.Role == Reflector {
-		out.ClusterID = a.ClusterID
-	}
 	out.take(&d)
 	return out, d.next(last, out.Tags)
 }

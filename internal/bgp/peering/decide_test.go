@@ -369,36 +369,6 @@ func TestReflectors(t *testing.T) {
 	difftest.Want(t, "another cluster, another AS", want, only4(d))
 }
 
-func TestAutomaticReflectors(t *testing.T) {
-	node4 := func(name string) bool { return name == "node4" }
-	for _, c := range []struct {
-		name string
-		a    Automatic
-		id   string
-		want []string
-	}{
-		{"a client keeps its reflectors, and of the mesh what it is told",
-			Automatic{Role: Client, Reflectors: map[string]bool{"node3": true}, Clients: map[string]bool{"node2": true}, KeepMesh: node4}, "",
-			[]string{"10.0.0.3 as64512 passive", "10.0.0.4 as64512 passive"}},
-		{"a reflector has all that take part for clients but the other reflectors", Automatic{
-			Role: Reflector, ClusterID: addr("10.0.0.1"), Reflectors: map[string]bool{"node3": true},
-			Clients: map[string]bool{"node2": true}, KeepMesh: node4,
-		}, "10.0.0.1", []string{"10.0.0.2 as64512 passive client", "10.0.0.3 as64512 passive", "10.0.0.4 as64512 passive"}},
-		{"no role, no matter", Automatic{KeepMesh: func(string) bool { return false }}, "",
-			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive", "10.0.0.4 as64512 passive"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			in := three()
-			in.Others = append(in.Others, nodeN(4))
-			in.Automatic = &c.a
-			d, _ := Decide(in, State{})
-			if diff := cmp.Diff(c.want, only4(d)); diff != "" || c.id != "" && d.ClusterID != addr(c.id) || c.id == "" && d.ClusterID.IsValid() {
-				t.Errorf("cluster ID %s (-want +got):\n%s", d.ClusterID, diff)
-			}
-		})
-	}
-}
-
 func TestReachableBy(t *testing.T) {
 	d, _ := Decide(three(
 		bgpPeer("tor", api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000, ReachableBy: "10.0.0.254"}),

@@ -21,8 +21,6 @@ type Input struct {
 	ASN  uint32
 	Port uint16
 	Mesh Mesh
-	// Automatic says what follows from the nodes' agreement on reflectors; nil while there is none.
-	Automatic *Automatic
 	// Peers are the BGPPeers, in any order. Absent are the names in their spec.node that no Node has.
 	Peers   []api.BGPPeer
 	Absent  map[string]bool
@@ -41,8 +39,8 @@ type Node struct {
 	Addr, Addr6 netip.Addr
 	ASN         uint32 // 0 means the cluster's
 	Port        uint16 // 0 means the cluster's
-	// Reflector: an operator made it a route reflector, which is no part of the mesh. ClusterID is whose; it is invalid if
-	// what the operator wrote is none.
+	// Reflector: its annotation makes it a route reflector, which is no part of the mesh. ClusterID is whose; it is invalid
+	// if the annotation has none.
 	Reflector bool
 	ClusterID netip.Addr
 	Labels    map[string]string
@@ -76,29 +74,6 @@ type Mesh struct {
 	BFD     bfd.Config
 	// Unknown: there is to be a password, and it is not known yet. Then there can be no mesh.
 	Unknown bool
-}
-
-// Role is a node's role in automatic reflection.
-type Role string
-
-// Roles.
-const (
-	NoRole    Role = ""
-	Client    Role = "client"
-	Reflector Role = "reflector"
-)
-
-// Automatic is what the nodes have agreed on who reflects. Where the mesh is off, or this node was made a reflector by
-// an operator, it means nothing.
-type Automatic struct {
-	// Role is this node's, ClusterID its own while that is Reflector.
-	Role      Role
-	ClusterID netip.Addr
-	// Reflectors and Clients are the other nodes that take part, by name.
-	Reflectors, Clients map[string]bool
-	// KeepMesh reports whether the mesh's session with a node stays although reflectors could stand in for it; nil: all
-	// stay. A session between a reflector and any other that takes part stays without it.
-	KeepMesh func(node string) bool
 }
 
 // Secret is a password, or why it is not known. It is never to be logged or shown.

@@ -4,26 +4,28 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
-// A reflector that the nodes have agreed on announces what all of them do: the bound on one peer's prefixes is not its.
+// A reflector of the AS announces what all nodes do: the bound on one peer's prefixes is not its.
 func TestReflectorsPrefixes(t *testing.T) {
 	in := Input{
-		Self: Node{Name: "a", Addr: netip.MustParseAddr("10.0.0.1")}, ASN: 64512, Port: 179, Mesh: Mesh{On: true},
-		Others: []Node{{Name: "b", Addr: netip.MustParseAddr("10.0.0.2")}, {Name: "c", Addr: netip.MustParseAddr("10.0.0.3")}},
-		Automatic: &Automatic{Role: Client, Reflectors: map[string]bool{"b": true}, Clients: map[string]bool{"c": true},
-			KeepMesh: func(string) bool { return true }},
+		Self: Node{Name: "a", Addr: netip.MustParseAddr("10.0.0.1")}, ASN: 64512, Port: 179,
+		Others: []Node{{Name: "b", Addr: netip.MustParseAddr("10.0.0.2"), Reflector: true}, {Name: "c", Addr: netip.MustParseAddr("10.0.0.3")},
+			{Name: "d", Addr: netip.MustParseAddr("10.0.0.4"), Reflector: true, ASN: 64999}},
+		Peers: []api.BGPPeer{{Meta: api.Meta{Name: "all"}, Spec: api.BGPPeerSpec{NodeSelector: "all()", PeerSelector: "all()"}}},
 	}
 	for _, limit := range []int{0, 50} {
 		in.MaxPrefixes = limit
 		d, _ := Decide(in, State{})
-		if len(d.Peers) != 2 {
+		if len(d.Peers) != 3 {
 			t.Fatalf("%+v", d.Peers)
 		}
 		want := reflectedPrefixes * max(limit, bgp.DefaultMaxPrefixes*(1-min(limit, 1)))
-		if d.Peers[0].MaxPrefixes != want || d.Peers[1].MaxPrefixes >= want {
-			t.Errorf("limit %d: a reflector has %d, another node %d", limit, d.Peers[0].MaxPrefixes, d.Peers[1].MaxPrefixes)
+		if d.Peers[0].MaxPrefixes != want || d.Peers[1].MaxPrefixes >= want || d.Peers[2].MaxPrefixes >= want {
+			t.Errorf("limit %d: a reflector has %d, another node %d, one of another AS %d", limit, d.Peers[0].MaxPrefixes, d.Peers[1].MaxPrefixes,
+				d.Peers[2].MaxPrefixes)
 		}
 	}
 }

@@ -120,15 +120,11 @@ func (d *decider) meets(self, other end) []found {
 	}
 	peer.Passive = bgp.Waits(self.addr, other.addr)
 	peer.Password, peer.RestartTime, peer.BFD = d.in.Mesh.Password, d.in.Mesh.Restart, d.in.Mesh.BFD
-	peer.Client = d.reflects(other.node) && peer.ASN == d.asn(self.node)
-	if a := d.automatic(); a != nil && a.Reflectors[other.node.Name] {
-		peer.MaxPrefixes = reflectedPrefixes * cmp.Or(peer.MaxPrefixes, bgp.DefaultMaxPrefixes)
-	}
 	return []found{{peer, source, nil}}
 }
 
-// reflectedPrefixes is how many times as much as others a reflector may announce that the nodes have agreed on: it
-// passes on what all of them announce.
+// reflectedPrefixes is how many times as much as others a reflector in the node's AS may announce: it passes on what
+// all nodes announce.
 const reflectedPrefixes = 20
 
 // asnOf returns the AS number of a node that a form gives by its address: what the node shows this one, unless the form
@@ -157,41 +153,22 @@ func (d *decider) with(p bgp.Peer, f *form, other *Node) bgp.Peer {
 		p.From = netip.Addr{}
 	}
 	p.Client = inside && d.client(other)
+	if inside && other != nil && other.Reflector {
+		p.MaxPrefixes = reflectedPrefixes * cmp.Or(p.MaxPrefixes, bgp.DefaultMaxPrefixes)
+	}
 	return p
 }
 
-// client reports that a peer inside of this node's AS is a client of this node's. Where an operator made the reflectors
-// it is, if it does not reflect for the same cluster.
+// client reports that a peer inside of this node's AS is a client of this node's: this node is a reflector, and the peer
+// none of the same cluster.
 func (d *decider) client(other *Node) bool {
 	self := &d.in.Self
-	if self.Reflector {
-		return self.ClusterID.IsValid() && (other == nil || other.ClusterID != self.ClusterID)
-	}
-	return other != nil && d.reflects(other)
-}
-
-// automatic returns the agreement on reflectors, nil if it does not concern this node.
-func (d *decider) automatic() *Automatic {
-	a := d.in.Automatic
-	if a == nil || a.Role == NoRole || !d.in.Mesh.On || d.in.Self.Reflector {
-		return nil
-	}
-	return a
-}
-
-// reflects reports that this node is an automatic reflector and another one its client.
-func (d *decider) reflects(other *Node) bool {
-	a := d.automatic()
-	return a != nil && a.Role == Reflector && a.ClusterID.IsValid() && a.Clients[other.Name]
+	return self.Reflector && self.ClusterID.IsValid() && (other == nil || other.ClusterID != self.ClusterID)
 }
 
 // inMesh reports that this node has the mesh's session with another.
 func (d *decider) inMesh(other *Node) bool {
-	if !d.in.Mesh.On || d.in.Mesh.Unknown || d.in.Self.Reflector || other.Reflector {
-		return false
-	}
-	a := d.automatic()
-	return a == nil || a.Reflectors[other.Name] || a.Role == Reflector && a.Clients[other.Name] || a.KeepMesh == nil || a.KeepMesh(other.Name)
+	return d.in.Mesh.On && !d.in.Mesh.Unknown && !d.in.Self.Reflector && !other.Reflector
 }
 
 // externalPeers finds the sessions of this node with peers that are no nodes, the one that counts first where there are

@@ -42,7 +42,7 @@ func condition(n *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// undo returns the patch of a Node that removes what its agent wrote, nil if there is nothing.
+// undo returns the patch of a Node that removes what its agent and kube-controllers wrote, nil if there is nothing.
 func undo(n *corev1.Node) ([]byte, error) {
 	patch, remove := map[string]any{}, map[string]any{}
 	for _, key := range written {
@@ -50,8 +50,14 @@ func undo(n *corev1.Node) ([]byte, error) {
 			remove[key] = nil
 		}
 	}
+	metadata := map[string]any{}
+	if _, ok := n.Labels[api.LabelReflector]; ok { // kube-controllers made it a route reflector, which Calico's nodes would honour
+		remove[api.AnnotationReflector] = nil
+		metadata["labels"] = map[string]any{api.LabelReflector: nil}
+	}
 	if len(remove) > 0 {
-		patch["metadata"] = map[string]any{"annotations": remove}
+		metadata["annotations"] = remove
+		patch["metadata"] = metadata
 	}
 	if condition(n) != nil {
 		patch["status"] = map[string]any{"conditions": []any{map[string]any{"$patch": "delete", "type": corev1.NodeNetworkUnavailable}}}

@@ -157,7 +157,14 @@ func TestUndo(t *testing.T) {
 		"status":   map[string]any{"conditions": []any{map[string]any{"$patch": "delete", "type": "NetworkUnavailable"}}},
 	}
 	difftest.Want(t, "patch", want, got)
-	n.Annotations = map[string]string{api.AnnotationASNumber: "64600"}
+	n.Annotations, n.Status.Conditions[1].Status = map[string]string{api.AnnotationReflector: "10.0.0.1"}, corev1.ConditionTrue
+	n.Labels, n.Status.Conditions[1].Message = map[string]string{api.LabelReflector: "", "zone": "z"}, "Calico is running on this node"
+	text, err = undo(n)
+	errtest.Must(t, err)
+	difftest.Want(t, "patch of a route reflector", `{"metadata":{"annotations":{"`+api.AnnotationReflector+`":null},"labels":{"`+
+		api.LabelReflector+`":null}}}`, string(text))
+	n.Labels = nil
+	n.Annotations = map[string]string{api.AnnotationASNumber: "64600", api.AnnotationReflector: "10.0.0.1"}
 	n.Status.Conditions[1].Message = "Calico is running on this node"
 	n.Status.Conditions[0].Status = corev1.ConditionUnknown
 	if text, err := undo(n); text != nil || err != nil || isOurs(n) || answers(n) {

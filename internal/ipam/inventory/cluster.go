@@ -15,9 +15,14 @@ func (*Node) ResourceType() api.Type { return (*api.Node)(nil).ResourceType() }
 // UnmarshalJSON reads a Node. Most of a Node is not decoded.
 func (n *Node) UnmarshalJSON(data []byte) error {
 	var obj struct {
-		Meta   api.Meta `json:"metadata"`
+		Meta api.Meta `json:"metadata"`
+		Spec struct {
+			Unschedulable bool        `json:"unschedulable"`
+			Taints        []api.Taint `json:"taints"`
+		} `json:"spec"`
 		Status struct {
-			Addresses []api.NodeAddress `json:"addresses"`
+			Addresses  []api.NodeAddress   `json:"addresses"`
+			Conditions []api.NodeCondition `json:"conditions"`
 		} `json:"status"`
 	}
 	if err := json.Unmarshal(data, &obj); err != nil {
@@ -27,7 +32,31 @@ func (n *Node) UnmarshalJSON(data []byte) error {
 	for _, a := range (&api.Node{Status: api.NodeStatus{Addresses: obj.Status.Addresses}}).InternalIPs() {
 		n.Internal = append(n.Internal, a.Unmap())
 	}
+	r := &n.Routing
+	r.Barred = r.Barred || obj.Spec.Unschedulable ||
+		slices.ContainsFunc(obj.Spec.Taints, func(t api.Taint) bool { return slices.Contains(leaving, t.Key) })
+	for _, c := range obj.Status.Conditions {
+		if c.Type == api.NodeReady {
+			r.Ready, r.Since = c.Status == "True", c.LastTransitionTime
+		}
+	}
 	return nil
+}
+
+// leaving are the taints of nodes that are about to be removed.
+var leaving = []string{
+	"ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler", "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service",
+	"node.cloudprovider.kubernetes.io/shutdown",
+}
+
+// routing reads the part of Routing that is in a Node's metadata.
+func routing(m *api.Meta) Routing {
+	_, label := m.Labels[api.NoReflector]
+	_, annotation := m.Annotations[api.NoReflector]
+	return Routing{
+		ClusterID: m.Annotations[api.AnnotationReflector], ASN: m.Annotations[api.AnnotationASNumber],
+		Word: shared(m.Annotations[api.AnnotationReflection]), Barred: label || annotation,
+	}
 }
 
 // stated are the addresses that a Node's agent writes, IPv4's first.
@@ -52,7 +81,7 @@ var tunnelAnnotations = map[string]string{
 
 // NewNode returns the relevant parts of a Node's metadata.
 func NewNode(m api.Meta) Node {
-	n := Node{Meta: bare(m), Stated: stated(m.Annotations)}
+	n := Node{Meta: bare(m), Stated: stated(m.Annotations), Routing: routing(&m)}
 	for key, value := range m.Labels {
 		if n.Labels == nil {
 			n.Labels = make(map[string]string, len(m.Labels))

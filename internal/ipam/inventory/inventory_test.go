@@ -130,6 +130,29 @@ func TestNodesAddresses(t *testing.T) {
 	difftest.Want(t, "stated", "[10.0.0.1 fd00::1] [10.0.0.1]", fmt.Sprint(n.Stated, n.Internal))
 }
 
+// What decides on route reflectors is the same before and after a heartbeat.
+func TestNodesRouting(t *testing.T) {
+	read := func(spec, heartbeat string) Routing {
+		var n Node
+		errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"a","annotations":{"projectcalico.org/RouteReflectorClusterID":"10.0.0.1",
+			"projectcalico.org/ASNumber":"64513","tortie.io/reflection":"reflector"}},"spec":`+spec+`,"status":{"conditions":[
+			{"type":"MemoryPressure","status":"False"},
+			{"type":"Ready","status":"True","lastHeartbeatTime":"`+heartbeat+`","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`), &n))
+		return n.Routing
+	}
+	want := Routing{ClusterID: "10.0.0.1", ASN: "64513", Word: "reflector", Ready: true, Since: "2026-01-01T00:00:00Z"}
+	difftest.Want(t, "first", want, read(`{}`, "2026-01-01T01:00:00Z"))
+	difftest.Want(t, "after a heartbeat", want, read(`{"taints":[{"key":"other"}]}`, "2026-01-01T01:00:10Z"))
+	want.Barred = true
+	difftest.Want(t, "cordoned", want, read(`{"unschedulable":true}`, ""))
+	difftest.Want(t, "leaving", want, read(`{"taints":[{"key":"karpenter.sh/disrupted"}]}`, ""))
+	for _, m := range []api.Meta{{Labels: map[string]string{api.NoReflector: ""}}, {Annotations: map[string]string{api.NoReflector: ""}}} {
+		if n := NewNode(m); !n.Routing.Barred {
+			t.Errorf("%+v is no bar", m)
+		}
+	}
+}
+
 func TestJudge(t *testing.T) {
 	at := netip.MustParseAddr("10.0.0.1")
 	allocation := Allocation{Address: at, Handle: "n.c", Class: OfPod, Node: "a", Namespace: "d", Pod: "p"}

@@ -131,6 +131,21 @@ type Node struct {
 	Tunnels map[string]netip.Addr
 	// Stated are the addresses by which its agent says it is reached, Internal those that its kubelet calls InternalIP.
 	Stated, Internal []netip.Addr
+	// Routing is what the controllers choose route reflectors by.
+	Routing Routing
+}
+
+// Routing is what a Node says of itself as a possible route reflector. It is comparable, and a heartbeat of the kubelet
+// does not change it.
+type Routing struct {
+	// ClusterID and ASN are the annotations of Calico's of these meanings, and Word is tortie.io/reflection, by which agents
+	// up to this release named their reflectors; empty if the Node has none.
+	ClusterID, ASN, Word string
+	// Ready is the status of the condition Ready, and Since its last transition, in RFC 3339.
+	Ready bool
+	Since string
+	// Barred: the Node has tortie.io/no-reflector, or is cordoned, or a taint says that it is about to be removed.
+	Barred bool
 }
 
 // Pod is a Kubernetes Pod.

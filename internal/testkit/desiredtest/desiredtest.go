@@ -41,18 +41,20 @@ func World(change func(*state.Cluster)) state.Cluster {
 	return w
 }
 
-// Reflecting returns a dual-stack cluster of three nodes, of which the last is a route reflector set by an operator; n2
-// owns blocks.
+// Reflecting returns a dual-stack cluster of five nodes, of which n3 is a route reflector of kube-controllers and n2 owns
+// blocks.
 func Reflecting() state.Cluster {
 	node := func(name, v4, v6 string, more map[string]string) api.Node {
 		n := api.Node{Meta: api.Meta{Name: name, Labels: map[string]string{api.LabelZone: "zone-" + name}, Annotations: map[string]string{
-			api.AnnotationIPv4Address: v4, api.AnnotationIPv6Address: v6, api.AnnotationReflection: "client",
+			api.AnnotationIPv4Address: v4, api.AnnotationIPv6Address: v6,
 		}}}
 		for key, value := range more {
 			n.Annotations[key] = value
 		}
 		return n
 	}
+	reflector := node("n3", "10.0.0.3/24", "", map[string]string{api.AnnotationReflector: "10.0.0.3"})
+	reflector.Labels[api.LabelReflector] = ""
 	block := func(owner, cidr string) api.BlockAffinity {
 		return api.BlockAffinity{Meta: api.Meta{Name: owner + cidr},
 			Spec: api.BlockAffinitySpec{Node: owner, CIDR: cidr, State: api.AffinityConfirmed}}
@@ -63,9 +65,9 @@ func Reflecting() state.Cluster {
 	return state.Cluster{
 		Self: &api.Node{Meta: api.Meta{Name: "n1"}},
 		Nodes: []api.Node{
-			node("n1", "10.0.0.1/24", "fd00::1/64", map[string]string{api.AnnotationReflection: "reflector"}),
-			node("n2", "10.0.0.2/24", "fd00::2/64", map[string]string{api.NoReflector: ""}),
-			node("n3", "10.0.0.3/24", "", map[string]string{api.AnnotationReflector: "244.0.0.1"}),
+			node("n1", "10.0.0.1/24", "fd00::1/64", nil),
+			node("n2", "10.0.0.2/24", "fd00::2/64", nil),
+			reflector,
 			node("n4", "10.0.0.4/24", "", map[string]string{api.AnnotationASNumber: "65001"}),
 			{Meta: api.Meta{Name: "n5"}}, // its agent has not come up yet
 		},

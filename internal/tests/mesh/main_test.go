@@ -6,7 +6,16 @@ import (
 	"os"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/program/controllers"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
+// asControllers in the environment makes the test binary kube-controllers.
+const asControllers = "TORTIE_TEST_AS_CONTROLLERS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asControllers) != "" {
+		os.Exit(controllers.Main(nil))
+	}
+	os.Exit(meshtest.Main(m))
+}

@@ -1,8 +1,13 @@
 package mesh
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -10,32 +15,71 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	. "github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// reflected is a cluster with automatic route reflectors from eight nodes on.
+// reflected is a cluster with kube-controllers that make route reflectors from eight nodes on.
 type reflected struct {
 	*Cluster
-	nodes []*Node
-	pods  map[*Node]*Pod
-	next  int
+	nodes      []*Node
+	pods       map[*Node]*Pod
+	next       int
+	kubeconfig string
+	leader     *exec.Cmd
 }
 
 func newReflected(t testing.TB, dual bool) *reflected {
 	t.Helper()
 	r := &reflected{Cluster: NewCluster(t), pods: map[*Node]*Pod{}, next: 10}
-	r.Env = []string{"TORTIE_AUTOMATIC_REFLECTORS=true", "TORTIE_REFLECTORS_ABOVE=8"}
 	r.Dual = dual
 	r.Create(t, NewPool("pods", "10.90.0.0/16", api.EncapNever))
 	if dual {
 		r.Create(t, NewPool("pods6", "fd90::/64", api.EncapNever))
 	}
+	r.kubeconfig = labtest.WriteKubeconfig(t, t.TempDir(), labtest.AsOn(t, r.Admin, "tortie-kube-controllers"))
+	labtest.GrantAll(t, r.Admin, labtest.Chart(t, "--set", "bgp.automaticReflectors=true")) // in place of the default rights
 	return r
 }
 
-// add creates nodes with a pod each, in three zones, and starts their agents.
+// lead starts kube-controllers, with a pause between two changes that is short for people and long for agents.
+func (r *reflected) lead(t testing.TB) {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	errtest.Must(t, err)
+	address := l.Addr().String()
+	l.Close()
+	var log logtest.Buffer
+	r.leader = exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0])
+	r.leader.Env = append(os.Environ(), asControllers+"=1", "KUBECONFIG="+r.kubeconfig, "TORTIE_CONTROLLERS_ADDRESS="+address,
+		"TORTIE_LEAK_GRACE_PERIOD=0", "NO_DEFAULT_POOLS=true", "TORTIE_AUTOMATIC_REFLECTORS=true", "TORTIE_REFLECTORS_ABOVE=8",
+		"TORTIE_REFLECTORS_PAUSE=4s")
+	r.leader.Stdout, r.leader.Stderr = &log, &log
+	errtest.Must(t, r.leader.Start())
+	leader := r.leader
+	t.Cleanup(func() {
+		_ = leader.Process.Kill()
+		_ = leader.Wait()
+		if t.Failed() {
+			text := log.String()
+			t.Logf("kube-controllers:\n%s", text[max(0, len(text)-6000):])
+		}
+	})
+}
+
+// follow kills the leader with SIGKILL, and starts another.
+func (r *reflected) follow(t testing.TB) {
+	t.Helper()
+	errtest.Must(t, r.leader.Process.Kill())
+	_ = r.leader.Wait()
+	r.lead(t)
+}
+
+// add creates Ready nodes with a pod each, in three zones, and starts their agents.
 func (r *reflected) add(t testing.TB, count int) (added []*Node) {
 	t.Helper()
 	for range count {
@@ -44,74 +88,69 @@ func (r *reflected) add(t testing.TB, count int) (added []*Node) {
 		r.next++
 		r.pods[n] = pod
 		added = append(added, n)
+		n.Condition(t, api.NodeReady, "True")
 	}
 	r.nodes = append(r.nodes, added...)
 	Start(t, added...)
 	return added
 }
 
-// reports returns the reflection annotation of each node.
-func (r *reflected) reports(t testing.TB) map[string]string {
+// reflectors returns the nodes that are reflectors by their Nodes.
+func (r *reflected) reflectors(t testing.TB) (all []*Node) {
 	t.Helper()
-	words := map[string]string{}
 	for _, n := range r.nodes {
 		obj := &api.Node{Meta: api.Meta{Name: n.Name}}
 		errtest.Must(t, r.Store.Get(t.Context(), obj))
-		words[n.Name] = obj.Annotations[api.AnnotationReflection]
-	}
-	return words
-}
-
-// reflectors returns the nodes that are annotated as reflectors.
-func (r *reflected) reflectors(t testing.TB) (all []*Node) {
-	t.Helper()
-	words := r.reports(t)
-	for _, n := range r.nodes {
-		if words[n.Name] == "reflector" || words[n.Name] == "retiring" {
+		if _, ok := obj.Labels[api.LabelReflector]; ok && obj.Annotations[api.AnnotationReflector] == n.Prefix.Addr().String() {
 			all = append(all, n)
 		}
 	}
 	return all
 }
 
-// agreed returns nil once count nodes are reflectors, in a zone each, and all nodes have sessions with these and no
-// others, except nodes without a running agent.
-func (r *reflected) agreed(t testing.TB, count int) error {
+// mesh reports whether the mesh is on.
+func (r *reflected) mesh(t testing.TB) bool {
+	t.Helper()
+	c := &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}}
+	err := r.Store.Get(t.Context(), c)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return true
+	}
+	errtest.Must(t, err)
+	return c.Spec.NodeToNodeMeshEnabled == nil || *c.Spec.NodeToNodeMeshEnabled
+}
+
+// stand returns nil once there are three reflectors, in a zone each, and all nodes have sessions with these and no
+// others. Nodes without a running agent are left out.
+func (r *reflected) stand(t testing.TB) error {
 	t.Helper()
 	reflecting := r.reflectors(t)
-	var running []*Node
 	zones := map[int]bool{}
-	standing := 0
-	for _, n := range r.nodes {
-		if n.Cmd != nil {
-			running = append(running, n)
-		}
-	}
 	for _, n := range reflecting {
-		if n.Cmd != nil {
-			standing++
-			zones[int(n.Prefix.Addr().As4()[3])%3] = true
-		}
+		zones[int(n.Prefix.Addr().As4()[3])%3] = true
 	}
-	if standing != count || len(zones) != min(count, 3) {
-		return fmt.Errorf("%d reflectors in %d zones, want %d: %v", standing, len(zones), count, r.reports(t))
+	if len(reflecting) != 3 || len(zones) != 3 || r.mesh(t) {
+		return fmt.Errorf("%d reflectors in %d zones; the mesh is on: %t", len(reflecting), len(zones), r.mesh(t))
 	}
 	var errs []error
+	running := r.running()
 	for _, n := range running {
-		want := standing
+		want := 3
 		if slices.Contains(reflecting, n) {
-			want = len(running) // and is not its own peer
+			want = len(running) - 1
 		}
-		errs = append(errs, r.sessions(n, want-btoi(slices.Contains(reflecting, n))))
+		errs = append(errs, r.sessions(n, want))
 	}
 	return errors.Join(errs...)
 }
 
-func btoi(b bool) int {
-	if b {
-		return 1
+func (r *reflected) running() (all []*Node) {
+	for _, n := range r.nodes {
+		if n.Cmd != nil {
+			all = append(all, n)
+		}
 	}
-	return 0
+	return all
 }
 
 // sessions returns nil if a node has this number of established sessions in each family, and all others are with nodes
@@ -140,14 +179,14 @@ func (r *reflected) sessions(n *Node, count int) error {
 	return nil
 }
 
-// traffic starts streams between neighbours in the list of nodes, and to a pod with a borrowed address, whose route is
-// known by BGP only.
-func (r *reflected) traffic(t testing.TB, of ...*Node) (packets Traffic) {
+// traffic starts streams between neighbours in the list of nodes, and from the last to a pod with a borrowed address,
+// whose route is known by BGP only.
+func (r *reflected) traffic(t testing.TB, borrower *Pod, of ...*Node) (packets Traffic) {
 	t.Helper()
 	for i, n := range of[1:] {
 		packets = append(packets, StartTraffic(t, r.pods[of[i]], r.pods[n])...)
 	}
-	return packets
+	return append(packets, StartTraffic(t, r.pods[of[len(of)-1]], borrower)...)
 }
 
 // borrow creates a pod on one node with an address of another node's block.
@@ -156,113 +195,6 @@ func (r *reflected) borrow(t testing.TB, owner, by *Node) *Pod {
 	host := owner.Prefix.Addr().As4()[3]
 	r.AssignBorrowed(t, fmt.Sprintf("10.90.%d.0/26", host), owner, 9, by)
 	return by.NewPod(t, fmt.Sprintf("10.90.%d.9", host))
-}
-
-// ready sets the Ready condition of a Node, as its kubelet does.
-func (r *reflected) ready(t testing.TB, n *Node, status string) {
-	t.Helper()
-	n.Condition(t, api.NodeReady, status)
-}
-
-// A mesh grows until its nodes elect reflectors; one of these is restarted, another one fails and comes back, without
-// packet loss.
-func TestReflectors(t *testing.T) {
-	tier.All(t)
-	t.Parallel()
-	r := newReflected(t, true)
-	nodes := r.add(t, 7)
-	for _, n := range nodes {
-		r.ready(t, n, "True")
-	}
-	Settle(t, nodes...)
-	if words := r.reports(t); len(r.reflectors(t)) > 0 {
-		t.Fatalf("seven nodes have reflectors: %v", words)
-	}
-	borrower := r.borrow(t, nodes[1], nodes[0])
-	packets := append(r.traffic(t, nodes[:4]...), StartTraffic(t, r.pods[nodes[2]], borrower)...)
-	begun := time.Now()
-	for _, n := range r.add(t, 2) {
-		r.ready(t, n, "True")
-	}
-	Within(t, 3*Patience, func() error { return r.agreed(t, 3) })
-	Timed(t, "from a mesh to reflectors, the ninth agent ready: no session of the mesh is left", begun)
-	packets.Onward(t, time.Second)
-	packets.Intact(t)
-	writes := r.Requests(t)
-
-	restarted := r.reflectors(t)[0]
-	packets = append(r.traffic(t, nodes[:4]...), StartTraffic(t, r.pods[nodes[2]], borrower)...)
-	restarted.Signal(t, syscall.SIGTERM)
-	packets.Onward(t, 500*time.Millisecond)
-	restarted.Start(t, Build)
-	Within(t, 2*Patience, func() error { return r.agreed(t, 3) })
-	packets.Onward(t, 6*time.Second) // it has removed stale routes by now
-	packets.Intact(t)
-	const write = "PATCH nodes/status"
-	if now := r.Requests(t); now[write] > writes[write] || writes[write] < len(r.nodes) {
-		t.Errorf("a restart has written Nodes (writes before it: %d): %v", writes[write], Writes(writes, now))
-	}
-
-	// The agent and the kubelet of the node fail; its kernel keeps forwarding.
-	dead := r.reflectors(t)[1]
-	packets = append(r.traffic(t, nodes[:4]...), StartTraffic(t, r.pods[nodes[2]], borrower)...)
-	dead.Signal(t, syscall.SIGKILL)
-	r.ready(t, dead, "Unknown")
-	begun = time.Now()
-	Within(t, 2*Patience, func() error { return r.agreed(t, 3) })
-	Timed(t, "a reflector is killed: another stands in, and all have sessions with it", begun)
-	packets.Intact(t)
-	for _, n := range r.nodes {
-		if n.Cmd != nil {
-			n.Running(t)
-		}
-	}
-}
-
-// The Nodes of all reflectors are deleted at once; then nodes leave until the full mesh is used again.
-func TestReflectorsLeave(t *testing.T) {
-	tier.All(t)
-	t.Parallel()
-	r := newReflected(t, false)
-	r.add(t, 12)
-	Within(t, 3*Patience, func() error { return r.agreed(t, 3) })
-	gone := r.reflectors(t)
-	r.remove(t, gone...)
-	packets := r.traffic(t, r.nodes[:4]...)
-	begun := time.Now()
-	Within(t, 2*Patience, func() error { return r.agreed(t, 3) })
-	Timed(t, "all three reflectors' Nodes are deleted: three others stand, and all have sessions with them", begun)
-	packets.Intact(t)
-
-	reflecting := r.reflectors(t)
-	var clients []*Node
-	for _, n := range r.nodes {
-		if !slices.Contains(reflecting, n) {
-			clients = append(clients, n)
-		}
-	}
-	r.remove(t, clients[:3]...)
-	packets = r.traffic(t, r.nodes[:4]...)
-	begun = time.Now()
-	Within(t, 2*Patience, func() error {
-		var errs []error
-		for _, n := range r.nodes {
-			errs = append(errs, r.sessions(n, len(r.nodes)-1))
-		}
-		return errors.Join(errs...)
-	})
-	Timed(t, "too few nodes are left for reflectors: all have sessions with all", begun)
-	Within(t, 3*Patience, func() error {
-		if left := r.reflectors(t); len(left) > 0 {
-			return fmt.Errorf("reflectors of a mesh: %v", r.reports(t))
-		}
-		return nil
-	})
-	Settle(t, r.nodes...)
-	packets.Intact(t)
-	if text := r.nodes[0].Tail(1 << 20); strings.Contains(text, "panic") {
-		t.Error("an agent has panicked")
-	}
 }
 
 // remove removes nodes for good.
@@ -275,20 +207,152 @@ func (r *reflected) remove(t testing.TB, nodes ...*Node) {
 	}
 }
 
-// A node is annotated as a fourth reflector. It steps down, and keeps no session that the others have closed.
-func TestReflectorsTooMany(t *testing.T) {
+// nodeWrites is how many requests have changed Nodes or the objects of BGP.
+func nodeWrites(requests map[string]int) (n int) {
+	for what, count := range requests {
+		if strings.HasPrefix(what, "PATCH nodes") || strings.HasPrefix(what, "PATCH bgp") || strings.HasPrefix(what, "POST bgp") {
+			n += count
+		}
+	}
+	return n
+}
+
+// A mesh grows until it gets reflectors. One of these is restarted, the leader is replaced, a reflector's Node is
+// deleted with its agent. No packet is lost, and nothing is written but what changes reflectors.
+func TestReflectors(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	r := newReflected(t, true)
+	nodes := r.add(t, 7)
+	r.lead(t)
+	Settle(t, nodes...)
+	borrower := r.borrow(t, nodes[1], nodes[0])
+	packets := r.traffic(t, borrower, nodes[:4]...)
+	begun := time.Now()
+	r.add(t, 2)
+	Within(t, 4*Patience, func() error { return r.stand(t) })
+	Timed(t, "from a mesh to reflectors: no session of the mesh is left", begun)
+	packets.Onward(t, time.Second)
+	packets.Intact(t)
+
+	writes := nodeWrites(r.Requests(t))
+	restarted := r.reflectors(t)[0]
+	packets = r.traffic(t, borrower, nodes[:4]...)
+	restarted.Signal(t, syscall.SIGTERM)
+	packets.Onward(t, 500*time.Millisecond)
+	restarted.Start(t, Build)
+	r.follow(t)
+	Within(t, 2*Patience, func() error { return r.stand(t) })
+	packets.Onward(t, 6*time.Second) // it has removed stale routes by now
+	packets.Intact(t)
+	if now := nodeWrites(r.Requests(t)); now != writes {
+		t.Errorf("a restart of a reflector and of the leader: %d writes, %d before", now, writes)
+	}
+
+	reflecting := r.reflectors(t)
+	others := slices.DeleteFunc(slices.Clone(nodes), func(n *Node) bool { return n == reflecting[1] })
+	guest := r.borrow(t, others[2], others[1])
+	packets = r.traffic(t, guest, others[:4]...)
+	r.remove(t, reflecting[1])
+	begun = time.Now()
+	Within(t, 4*Patience, func() error { return r.stand(t) })
+	Timed(t, "a reflector's Node is deleted: another stands in, and all have sessions with it", begun)
+	packets.Onward(t, time.Second)
+	packets.Intact(t)
+	for _, n := range r.running() {
+		n.Running(t)
+	}
+}
+
+// The Nodes of all reflectors are deleted at once; then nodes leave until the mesh is used again.
+func TestReflectorsLeave(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	r := newReflected(t, false)
-	nodes := r.add(t, 9)
-	Within(t, 3*Patience, func() error { return r.agreed(t, 3) })
-	reflecting := r.reflectors(t)
-	extra := nodes[slices.IndexFunc(nodes, func(n *Node) bool { return !slices.Contains(reflecting, n) })]
-	extra.Signal(t, syscall.SIGKILL)
-	word := "reflector"
-	extra.Annotate(t, api.AnnotationReflection, &word)
+	r.add(t, 12)
+	r.lead(t)
+	Within(t, 4*Patience, func() error { return r.stand(t) })
+	gone := r.reflectors(t)
+	left := slices.DeleteFunc(slices.Clone(r.nodes), func(n *Node) bool { return slices.Contains(gone, n) })
+	borrower := r.borrow(t, left[1], left[0])
+	packets := r.traffic(t, borrower, left[:4]...)
+	r.remove(t, gone...)
 	begun := time.Now()
-	extra.Start(t, Build)
-	Within(t, 3*Patience, func() error { return r.agreed(t, 3) })
-	Timed(t, "a reflector too many: it is a client, and all have sessions with three", begun)
+	Within(t, 4*Patience, func() error { return r.stand(t) })
+	Timed(t, "all three reflectors' Nodes are deleted: three others stand, and all have sessions with them", begun)
+	packets.Onward(t, time.Second)
+	packets.Intact(t)
+
+	packets = r.traffic(t, borrower, left[:4]...)
+	r.remove(t, left[5:]...)
+	begun = time.Now()
+	Within(t, 6*Patience, func() error {
+		errs := []error{}
+		for _, n := range r.nodes {
+			errs = append(errs, r.sessions(n, len(r.nodes)-1))
+		}
+		if left := r.reflectors(t); len(left) > 0 || !r.mesh(t) {
+			errs = append(errs, fmt.Errorf("%d reflectors; the mesh is on: %t", len(left), r.mesh(t)))
+		}
+		return errors.Join(errs...)
+	})
+	Timed(t, "too few nodes are left for reflectors: all have sessions with all", begun)
+	Settle(t, r.nodes...)
+	packets.Intact(t)
+	err := r.Store.Get(t.Context(), &api.BGPPeer{Meta: api.Meta{Name: api.ReflectorsPeer}})
+	if err != nil && !errors.Is(err, datastore.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// lastElection is the last revision whose agents agreed on reflectors by an annotation.
+const lastElection = "57619b1109b4882810d388e0f9bb6f199dd442a5"
+
+// Agents that have agreed on reflectors by themselves are replaced one by one, beside a leader. No packet is lost.
+func TestReflectorsOfAgents(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	before := buildOf(t, lastElection)
+	r := newReflected(t, false)
+	r.Env = []string{"TORTIE_AUTOMATIC_REFLECTORS=true", "TORTIE_REFLECTORS_ABOVE=8"}
+	r.Launcher = []string{"sh", "-c", "exec " + before}
+	nodes := r.add(t, 9)
+	Within(t, 4*Patience, func() error {
+		errs := []error{}
+		for _, n := range nodes {
+			if s, err := n.Status(); err != nil || s.Reflection == nil || len(s.Peers) == 8 && s.Reflection.Role == "client" {
+				errs = append(errs, fmt.Errorf("%s: %+v, %w", n.Name, s.Reflection, err))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	borrower := r.borrow(t, nodes[1], nodes[0])
+	packets := r.traffic(t, borrower, nodes[:4]...)
+	r.lead(t)
+	for _, n := range nodes {
+		n.Launcher = nil
+		n.Signal(t, syscall.SIGTERM)
+		n.Start(t, Build)
+		Within(t, 2*Patience, func() error { return n.Probe("/readyz") })
+		packets.Onward(t, time.Second)
+	}
+	Within(t, 4*Patience, func() error { return r.stand(t) })
+	packets.Onward(t, 6*time.Second)
+	packets.Intact(t)
+	for _, n := range nodes {
+		errtest.Must(t, n.Annotated(t, api.AnnotationReflection, ""))
+	}
+}
+
+// buildOf builds the agent of a revision of this repository, and returns its path.
+func buildOf(t testing.TB, revision string) string {
+	t.Helper()
+	dir := t.TempDir()
+	out, err := exec.CommandContext(t.Context(), "sh", "-c",
+		`git -C "$1" archive "$2" | tar -x -C "$3" && cd "$3" && CGO_ENABLED=0 go build -o "$3/node-before" ./cmd/node`,
+		"sh", labtest.Root(), revision, dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("build the agent of %s: %v\n%s", revision, err, out)
+	}
+	return filepath.Join(dir, "node-before")
 }

@@ -1,6 +1,4 @@
-//go:debug multipathtcp=0
-
-package reflectors_test
+package bgp_test
 
 import (
 	"encoding/json"
@@ -20,27 +18,23 @@ import (
 
 var speakersFile = flag.String("speakers", "", "file to write what real speakers cost to, in JSON; makes them many")
 
-func TestMain(m *testing.M) {
-	os.Exit(bgptest.Main(m.Run))
-}
-
 const (
 	asn = 64512
-	// blocks is how many each node announces.
-	blocks = 2
+	// blocksEach is how many each node announces.
+	blocksEach = 2
 	// reflecting is how many reflectors there are.
 	reflecting = 3
 )
 
-var pods = netip.MustParsePrefix("10.128.0.0/9")
+var podsOfAll = netip.MustParsePrefix("10.128.0.0/9")
 
-// crowd is real speakers, the first of which reflect for all others.
-type crowd struct {
+// reflectedCrowd is real speakers, the first of which reflect for all others.
+type reflectedCrowd struct {
 	hosts    []*bgptest.Host
 	speakers []*bgptest.Speaker
 }
 
-// cost is what a crowd has come to.
+// cost is what a reflectedCrowd has come to.
 type cost struct {
 	Speakers               int
 	Sessions, Clients      int     // of a reflector; of a client
@@ -85,7 +79,7 @@ func TestSpeakers(t *testing.T) {
 }
 
 func measure(t *testing.T, n int) cost {
-	c := &crowd{hosts: bgptest.SharedHosts(t, n)}
+	c := &reflectedCrowd{hosts: bgptest.SharedHosts(t, n)}
 	for i, h := range c.hosts {
 		s := h.Speaker()
 		s.StartLocal(bgp.Local{ASN: asn})
@@ -106,23 +100,23 @@ func measure(t *testing.T, n int) cost {
 	for i := reflecting; i < n; i++ {
 		c.follow(i, reflecting)
 	}
-	c.await(t, reflecting, blocks*(n-1))
+	c.await(t, reflecting, blocksEach*(n-1))
 	result.Converged = time.Since(begun).Seconds()
 	c.account(&result)
 
 	begun = time.Now()
 	c.speakers[n-1].Originate(append(own(n-1), "10.255.0.0/26")...)
-	c.await(t, reflecting, blocks*(n-1)+1)
+	c.await(t, reflecting, blocksEach*(n-1)+1)
 	result.Spread = time.Since(begun).Seconds()
 	begun = time.Now()
 	c.speakers[n-1].Originate(own(n - 1)...) // no reflector keeps what another has told it of
-	c.await(t, reflecting, blocks*(n-1))
+	c.await(t, reflecting, blocksEach*(n-1))
 	result.Withdrawn = time.Since(begun).Seconds()
 
 	c.speakers[0].End(syscall.SIGKILL)
 	begun = time.Now()
 	c.speakers[n-1].Originate(append(own(n-1), "10.255.0.0/26", "10.255.1.0/26")...)
-	c.awaitFrom(t, 1, reflecting, blocks*(n-1)+2)
+	c.awaitFrom(t, 1, reflecting, blocksEach*(n-1)+2)
 	result.Missed = time.Since(begun).Seconds()
 
 	begun = time.Now()
@@ -134,28 +128,28 @@ func measure(t *testing.T, n int) cost {
 			c.follow(i, reflecting+1)
 		}
 	}
-	c.awaitFrom(t, 1, reflecting+1, blocks*(n-1)+2)
+	c.awaitFrom(t, 1, reflecting+1, blocksEach*(n-1)+2)
 	result.Replaced = time.Since(begun).Seconds()
 	return result
 }
 
-// own are the blocks of a node.
+// own are the blocksEach of a node.
 func own(i int) (prefixes []string) {
-	for b := range blocks {
+	for b := range blocksEach {
 		prefixes = append(prefixes, fmt.Sprintf("10.%d.%d.%d/26", 128+i/64, i%64*4, 64*b))
 	}
 	return prefixes
 }
 
-// session is one towards another of the crowd.
-func (c *crowd) session(i, other int) bgp.Peer {
+// session is one towards another of the reflectedCrowd.
+func (c *reflectedCrowd) session(i, other int) bgp.Peer {
 	return bgp.Peer{Addr: c.hosts[other].V4, ASN: asn, From: c.hosts[i].V4, Passive: i < other}
 }
 
 // reflect makes one a reflector for all but the first ones, who reflect too.
-func (c *crowd) reflect(i, count int) {
+func (c *reflectedCrowd) reflect(i, count int) {
 	s := c.speakers[i]
-	s.SetPolicy(bgp.Policy{Transit: []netip.Prefix{pods}}, nil)
+	s.SetPolicy(bgp.Policy{Transit: []netip.Prefix{podsOfAll}}, nil)
 	s.SetLocal(bgp.Local{ASN: asn, ClusterID: c.hosts[i].V4})
 	var peers []bgp.Peer
 	for other := range c.hosts {
@@ -169,7 +163,7 @@ func (c *crowd) reflect(i, count int) {
 }
 
 // follow makes one a client of the first ones.
-func (c *crowd) follow(i, count int) {
+func (c *reflectedCrowd) follow(i, count int) {
 	var peers []bgp.Peer
 	for other := range count {
 		if other != i {
@@ -179,19 +173,22 @@ func (c *crowd) follow(i, count int) {
 	c.speakers[i].SetPeers(peers...)
 }
 
-func (c *crowd) await(t *testing.T, count, paths int) { t.Helper(); c.awaitFrom(t, 0, count, paths) }
+func (c *reflectedCrowd) await(t *testing.T, count, paths int) {
+	t.Helper()
+	c.awaitFrom(t, 0, count, paths)
+}
 
 // awaitFrom waits until each client has that many paths from each reflector, but for its own.
-func (c *crowd) awaitFrom(t *testing.T, first, count, paths int) {
+func (c *reflectedCrowd) awaitFrom(t *testing.T, first, count, paths int) {
 	t.Helper()
 	for i := count; i < len(c.speakers); i++ {
 		waittest.For(t, 5*time.Minute, func() error { return c.complete(i, first, count, paths) })
 	}
 }
 
-func (c *crowd) complete(i, first, count, paths int) error {
+func (c *reflectedCrowd) complete(i, first, count, paths int) error {
 	if i == len(c.speakers)-1 {
-		paths = blocks * (len(c.speakers) - 1) // what is new is its own
+		paths = blocksEach * (len(c.speakers) - 1) // what is new is its own
 	}
 	for _, p := range c.speakers[i].Peers() {
 		for r := first; r < count; r++ {
@@ -207,7 +204,7 @@ func (c *crowd) complete(i, first, count, paths int) error {
 func mebibytes(s *bgptest.Speaker) float64 { return float64(s.Usage().RSS) / (1 << 10) }
 
 // account adds up what the speakers have cost so far.
-func (c *crowd) account(into *cost) {
+func (c *reflectedCrowd) account(into *cost) {
 	clients := float64(len(c.speakers) - reflecting)
 	for i, s := range c.speakers {
 		if i < reflecting {
