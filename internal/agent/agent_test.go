@@ -106,8 +106,6 @@ func (p *peers) SetLocal(context.Context, bgp.Local) error { return nil }
 
 func (p *peers) SetPolicy(context.Context, bgp.Policy) error { return nil }
 
-func (p *peers) NextHops(context.Context, []netip.Addr) (map[netip.Addr]bool, error) { return nil, nil }
-
 func (p *peers) Traffic() map[netip.Addr]bgp.Traffic { return nil }
 
 func (p *peers) Totals() bgp.Totals { return bgp.Totals{} }

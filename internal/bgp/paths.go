@@ -224,29 +224,6 @@ func leadsTo(paths []Path, hop netip.Addr) bool {
 	return slices.ContainsFunc(paths, func(p Path) bool { return p.NextHop == hop })
 }
 
-// NextHops implements Speaker.
-func (s *Server) NextHops(ctx context.Context, from []netip.Addr) (map[netip.Addr]bool, error) {
-	hops := make(map[netip.Addr]bool)
-	err := s.do(ctx, func(ctx context.Context) error {
-		if err := s.started(); err != nil {
-			return err
-		}
-		if err := s.readTable(ctx); err != nil {
-			return err
-		}
-		for i := range s.table.paths {
-			if p := &s.table.paths[i]; slices.Contains(from, p.From) {
-				hops[p.NextHop] = true
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err // hops may still be written to
-	}
-	return hops, nil
-}
-
 // external reports whether a peer is in another AS than we are for it.
 func (s *Server) external(p Peer) bool { return p.ASN != s.localASN(p) }
 

@@ -88,10 +88,6 @@ type Speaker interface {
 	// would need every peer's table again; and a refused path could still hide an acceptable one of lower preference.
 	Snapshot(ctx context.Context, accept Accept) ([]Path, error)
 
-	// NextHops returns the next hops of all paths that the peers named have announced and that were not refused, be they
-	// the preferred ones or not.
-	NextHops(ctx context.Context, from []netip.Addr) (map[netip.Addr]bool, error)
-
 	// Peers returns the state of each configured session, ordered by address.
 	Peers(ctx context.Context) ([]PeerStatus, error)
 

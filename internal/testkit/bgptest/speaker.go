@@ -89,7 +89,6 @@ type Reply struct {
 	Stopped    bool // Err is bgp.ErrStopped
 	Paths      []bgp.Path
 	Peers      []bgp.PeerStatus
-	NextHops   map[netip.Addr]bool
 	Traffic    map[netip.Addr]bgp.Traffic
 	Totals     bgp.Totals
 	Told       []netip.Prefix
@@ -139,8 +138,6 @@ func answer(speaker bgp.Speaker, c Call) Reply {
 		}
 	case "SetLocal":
 		err = speaker.SetLocal(ctx, c.Local)
-	case "NextHops":
-		r.NextHops, err = speaker.NextHops(ctx, c.From)
 	case "SetOriginated":
 		err = speaker.SetOriginated(ctx, c.Paths)
 	case "Snapshot":
@@ -293,12 +290,6 @@ func (s *Speaker) TrySetLocal(local bgp.Local) error {
 		return errors.New(r.Err)
 	}
 	return nil
-}
-
-// NextHops returns the next hops of all paths from some peers.
-func (s *Speaker) NextHops(from ...netip.Addr) map[netip.Addr]bool {
-	s.T.Helper()
-	return s.Call(Call{Method: "NextHops", From: from}).NextHops
 }
 
 // SetPolicy sets the policy of all sessions, and filters for some peers.
