@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
 	"google.golang.org/protobuf/proto"
@@ -182,46 +181,6 @@ func (s *Server) ownAddrs() map[netip.Addr]bool {
 		own[p.From] = true
 	}
 	return own
-}
-
-// table is what is learned, as it was last read.
-type table struct {
-	// version is the Server's, from before it was read.
-	version uint64
-	valid   bool
-	read    time.Time // when all of it was
-	// paths are those of all peers, without those to prefixes that this node originates, in the order of the prefix and,
-	// of each, of preference.
-	paths []learned
-	// stale is how many of them are kept of a peer whose session is over, or that has not sent them again.
-	stale map[netip.Addr]int
-}
-
-// maxEqual is how many paths share the traffic of one prefix: what the kernel is asked to spread it over.
-const maxEqual = 16
-
-// choose returns of each prefix the first usable path and, behind it, those that are its equals and lead elsewhere.
-func (t *table) choose(usable Accept) []Path {
-	chosen := make([]Path, 0, len(t.paths))
-	first, best := 0, (*learned)(nil)
-	for i := range t.paths {
-		p := &t.paths[i]
-		if i == 0 || p.Prefix != t.paths[i-1].Prefix {
-			first, best = len(chosen), nil
-		}
-		switch {
-		case len(chosen)-first == maxEqual, best != nil && (!best.equals(p) || leadsTo(chosen[first:], p.NextHop)), !usable(p.Path):
-			continue
-		case best == nil:
-			best = p
-		}
-		chosen = append(chosen, p.Path)
-	}
-	return chosen
-}
-
-func leadsTo(paths []Path, hop netip.Addr) bool {
-	return slices.ContainsFunc(paths, func(p Path) bool { return p.NextHop == hop })
 }
 
 // external reports whether a peer is in another AS than we are for it.
