@@ -338,7 +338,8 @@ func TestSummary(t *testing.T) {
 
 func TestChoose(t *testing.T) {
 	list := []string{"a!", "+b", "++c"}
-	if got, err := choose(list, "b,c"); err != nil || !slices.Equal(got, []suite{{name: "b", beside: true}, {name: "c", beside: true, equal: true}}) {
+	want := []suite{{name: "b", beside: true}, {name: "c", beside: true, equal: true}}
+	if got, err := choose(list, "b,c"); err != nil || !slices.Equal(got, want) {
 		t.Errorf("choose b and c: %v, %v", got, err)
 	}
 	if _, err := choose(list, "b,d"); !errtest.Names(err, "a,b,c") {
