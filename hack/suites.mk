@@ -132,14 +132,14 @@ cluster.flags    = -timeout=60m -p=1
 MACHINE_PACKAGES = $(foreach p,ipip perf flowtable tcpao wireguard,$($(p).dirs))
 # What takes minutes begins: if one of them came last, a processor would have nothing else to do. Those that mostly wait have one that works
 # beside.
-LONGEST = internal/tests/chaos internal/tests/mesh internal/program/controllers internal/tests/rights internal/agent internal/tests/topology \
-	internal/agent/policies internal/plugin internal/tests/policy manifests
+LONGEST = internal/tests/chaos internal/tests/mesh internal/program/controllers internal/tests/rights internal/agent internal/plugin \
+	internal/tests/policy internal/agent/policies manifests internal/cluster internal/tests/topology
 
-# Most of these tests wait, so that more packages than processors may run.
+# Most of these tests wait, so that more packages than processors may run: all that take five minutes at once, which otherwise come last.
 unit.what     = units, network namespaces, real etcd and kube-apiserver
 unit.packages = $(addprefix ./,$(LONGEST)) $(call packages,.,$(LONGEST) $(MACHINE_PACKAGES) $(cluster.dirs) $(upgrade.dirs) $(faults.dirs))
 unit.env      = TORTIE_LAB=$(LAB)
-unit.flags    = -timeout=20m -p=4
+unit.flags    = -timeout=20m -p=5
 unit.skip     = ^($(tunnel.tests))$$
 
 lab.what     = the lab itself: nodes come, work, and leave nothing
