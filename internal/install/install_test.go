@@ -27,6 +27,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // host is a node's directories, as an installer's container sees them, and the container's own.
@@ -251,7 +252,7 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 		return h.installer(fixedToken("secret")).activate(context.Background())
 	}
 	errtest.Must(t, install(0))
-	installs := 1000
+	installs := tier.Size(300, 1000)
 	if testing.Short() {
 		installs = 50
 	}

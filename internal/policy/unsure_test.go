@@ -7,6 +7,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // An address that may be a pod's counts as the pod's and as nobody's to rules that deny, and to rules that allow by who
@@ -87,7 +88,7 @@ func TestUnsureAddresses(t *testing.T) {
 // neither emptying an annotation nor naming the address in that of another pod frees it.
 func TestUnsureAddressesAreAllowedNoMore(t *testing.T) {
 	var pods, hosts tally
-	for seed := range uint64(2000) {
+	for seed := range tier.Size[uint64](400, 2000) {
 		w := newWorld(seed)
 		unsure := w.state()
 		if seed%2 == 1 {

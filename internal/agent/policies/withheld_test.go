@@ -19,9 +19,11 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-var worlds = flag.Uint64("worlds", 100_000, "how often TestNothingPassesByWhatIsWithheld knows a cluster in part")
+var worlds = flag.Uint64("worlds", tier.Size[uint64](20_000, 100_000),
+	"how often TestNothingPassesByWhatIsWithheld knows a cluster in part")
 
 // views is how many parts of each cluster are known in turn: to generate it, and to judge packets, takes as long as to
 // compile some.

@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
@@ -34,7 +35,7 @@ import (
 //
 // A history is a function of its seed: a failure names it, and -model.seed replays it.
 func TestHistories(t *testing.T) {
-	datastoretest.Histories(t, 150, func(t *testing.T, seed uint64) { newHistory(t, seed).run() })
+	datastoretest.Histories(t, tier.Size(50, 150), func(t *testing.T, seed uint64) { newHistory(t, seed).run() })
 }
 
 // defaultRules are Calico's, and for nodes that are gone the time in which a Node can be deleted and registered again

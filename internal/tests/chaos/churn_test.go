@@ -21,12 +21,14 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// processes is the minimum number of ADD and DEL on Kubernetes.
-var processes = tier.Size(600, 2000)
+var (
+	// processes is the minimum number of ADD and DEL on Kubernetes. The first tier has a second generation of pools, too.
+	processes = tier.Size(400, 2000)
+	// processesOnEtcd is that number on etcd, where the IPAM code is the same.
+	processesOnEtcd = tier.Size(400, 600)
+)
 
 const (
-	// processesOnEtcd is that number on etcd, where the IPAM code is the same.
-	processesOnEtcd = 600
 	// processesInOutages is that number with outages of the datastore.
 	processesInOutages = 600
 	outages            = 4

@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/pathtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // kernel names the column of testdata/ratios.csv; empty: nothing is compared, as outside of the counting machine, where
@@ -29,6 +30,13 @@ var kernel = flag.String("kernel", "", "column of testdata/ratios.csv to compare
 var quick = flag.Bool("quick", false,
 	"leave out paths with a single policy, with nothing but conntrack and by hand, VXLAN over IPv6, and most of WireGuard and of three nodes")
 
+// least reports whether a quick run is of the first tier. Of encapsulations it has what the agent's rules cost, with other
+// rules plain routes over IPv4 alone; it leaves out WireGuard, whose streams are a third of a quick run.
+func least() bool { return *quick && tier.Size(true, false) }
+
+// ofLeast reports whether least leaves only the agent's rules of an encapsulation.
+func ofLeast(e pathtest.Encap) bool { return least() && e.Name != pathtest.Routes.Name }
+
 // onePolicy ends the names of paths with a single policy, tracked those of paths with conntrack as kube-proxy asks for
 // it, and withFlowtable those of paths with what the agent may have a flowtable do.
 const (
@@ -37,6 +45,7 @@ const (
 	tracked       = ", conntrack alone"
 	withFlowtable = manyPolicies + flowtableOnly
 	flowtableOnly = ", flowtable"
+	noRules       = ", no rules"
 )
 
 var withPolicies = map[int]string{1: onePolicy, 1000: manyPolicies}
@@ -98,7 +107,9 @@ func measure(t *testing.T) []figure {
 	if !*quick {
 		m.byHand(pathtest.IPIPByHand, pathtest.VXLANByHand)
 	}
-	m.encrypted(pathtest.WireGuard, pathtest.WireGuardByHand, pathtest.WireGuardByRule)
+	if !least() {
+		m.encrypted(pathtest.WireGuard, pathtest.WireGuardByHand, pathtest.WireGuardByRule)
+	}
 	if !*quick {
 		m.encrypted(pathtest.WireGuard6, pathtest.WireGuardByHand6, pathtest.WireGuardByRule6)
 	}
@@ -115,7 +126,9 @@ func (m *meter) encapsulated(e pathtest.Encap) {
 		m.add(base, newWire(m.T, p.Nodes[0].NS, end{ns: p.Nodes[1].NS, addr: p.Nodes[1].Addr}), kinds...)
 	}
 	w := podWire(m.T, p)
-	m.add(e.Name+", no rules", w, kinds...)
+	if !ofLeast(e) {
+		m.add(e.Name+noRules, w, kinds...)
+	}
 	if !*quick {
 		errtest.Must(m, p.Track(m.Context(), true))
 		m.add(e.Name+tracked, w, kinds...)
@@ -123,6 +136,17 @@ func (m *meter) encapsulated(e pathtest.Encap) {
 	}
 	errtest.Must(m, p.AddRules(m.Context()))
 	m.add(e.Name, w, kinds...)
+	if !ofLeast(e) {
+		m.policies(e, p, w)
+	}
+	if e.Name == pathtest.IPIP.Name {
+		m.devices()
+	}
+}
+
+// policies measures an encapsulation with the agent's rules and policies, and with a flowtable then.
+func (m *meter) policies(e pathtest.Encap, p *pathtest.Mesh, w *wire) {
+	m.Helper()
 	counts := []int{1, 1000}
 	if *quick {
 		counts = counts[1:]
@@ -137,9 +161,6 @@ func (m *meter) encapsulated(e pathtest.Encap) {
 	m.add(e.Name+withFlowtable, w, kinds...)
 	if added {
 		gains(m.T, before, m.all[len(m.all)-len(kinds):])
-	}
-	if e.Name == pathtest.IPIP.Name {
-		m.devices()
 	}
 }
 
@@ -235,7 +256,7 @@ func (m *meter) encrypted(agent, plain, byRule pathtest.Encap) {
 		errtest.Must(m, hand.Track(m.Context(), true))
 		m.add(byRule.Name+tracked, handWire, of...)
 	}
-	p, w, own := add(agent, agent.Name+", no rules")
+	p, w, own := add(agent, agent.Name+noRules)
 	if own.cost > by.cost/leastOfHand {
 		m.Errorf("%s, %s: %.0f, and %.0f by hand: less than %.2f of its throughput", own.what, own.unit, own.cost, by.cost, leastOfHand)
 	}
@@ -306,10 +327,15 @@ func release(t *testing.T) string {
 	return unix.ByteSliceToString(host.Release[:])
 }
 
-// leftOut reports whether quick runs may leave out what a line of the file is of.
+// leftOut reports whether quick runs may leave out what a line of the file is of. What those of the first tier leave out of
+// encapsulations is named by its rules.
 func leftOut(what, unit string) bool {
 	begins := func(prefix string) bool { return strings.HasPrefix(what, prefix) }
 	ends := func(suffix string) bool { return strings.HasSuffix(what, suffix) }
+	if least() && !begins(pathtest.Routes.Name+noRules) && !begins(pathtest.Routes.Name+manyPolicies) &&
+		(ends(noRules) || ends(manyPolicies) || ends(withFlowtable)) {
+		return true
+	}
 	return ends(onePolicy) || ends(tracked) || ends("by hand") || begins(pathtest.WireGuard.Name) || begins(pathtest.VXLAN6.Name) ||
 		begins(manyPeers) || begins("three nodes") && unit == kinds[1].unit
 }

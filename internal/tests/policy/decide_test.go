@@ -68,7 +68,7 @@ func TestUnknownLabels(t *testing.T) {
 	unknown(t, policytest.Generator.CalicoCluster, policytest.Generator.CalicoPackets, func(s *policy.State) { s.Accounts = nil })
 }
 
-var worlds = flag.Uint64("worlds", 2000, "in how many clusters TestUnknownLabels forgets one thing, three times")
+var worlds = flag.Uint64("worlds", tier.Size[uint64](500, 2000), "in how many clusters TestUnknownLabels forgets one thing, three times")
 
 func unknown(t *testing.T, cluster func(policytest.Generator) *policytest.Cluster,
 	packets func(policytest.Generator, *policytest.Cluster, int) []policytest.Packet, forget func(*policy.State)) {
