@@ -96,7 +96,8 @@ func (w *Inventory) makeStores() {
 
 // sameInventoryNode compares what is kept of Nodes: kubelets write theirs all the time.
 func sameInventoryNode(before, after *inventory.Node) bool {
-	if before.UID != after.UID || before.Routing != after.Routing || len(before.Tunnels) != len(after.Tunnels) || !sameMeta(&before.Meta, &after.Meta) ||
+	if before.UID != after.UID || before.Routing != after.Routing || len(before.Tunnels) != len(after.Tunnels) ||
+		!sameMeta(&before.Meta, &after.Meta) ||
 		!slices.Equal(before.Stated, after.Stated) || !slices.Equal(before.Internal, after.Internal) {
 		return false
 	}
