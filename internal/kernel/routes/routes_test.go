@@ -597,6 +597,10 @@ func eventually(t *testing.T, what string, is func() bool) {
 func TestNoPassForNothing(t *testing.T) {
 	ns := node(t)
 	ns.Writes(t)
+	eventually(t, "links that do not change any more", func() bool { // the kernel says up to a second later that they are up
+		links, addrs := ns.Run(t, "ip", "-o", "link", "show", "type", "veth"), ns.Run(t, "ip", "-o", "-6", "addr", "show", "scope", "link")
+		return strings.Count(links, " state UP ") == 4 && strings.Count(addrs, "fe80::") == 4 && !strings.Contains(addrs, "tentative")
+	})
 	passes := keeper(t, ns, append(tenThousand(), parsed(t, aNode...)...))
 	daemon, err := netlinkx.OpenAt(ns.Namespace)
 	errtest.Must(t, err)
