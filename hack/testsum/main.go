@@ -3,8 +3,8 @@
 //	testsum [-root ..] [-only lint,unit] SUITE...
 //
 // It runs `make suite-NAME` for one suite after another. "+NAME" runs beside those that follow, by what these leave of
-// the processors, and "++NAME" beside them as one of them. "NAME!" ends the run if it fails. Of suite NAME,
-// dist/test/NAME.log has what it printed, and dist/test/NAME.json the events of go test.
+// the processors. "NAME!" ends the run if it fails. Of suite NAME, dist/test/NAME.log has what it printed, and
+// dist/test/NAME.json the events of go test.
 //
 // gotestsum runs go test in the suites, and runs a failed test again. Its summary is of one run of go test: there are
 // twenty here, some at a time, so that the order, the processors, signals and the summary are this program's.
@@ -58,7 +58,6 @@ func run(ctx context.Context, root, only string, list []string) (ok bool, err er
 type suite struct {
 	name   string
 	beside bool // it runs beside those that follow
-	equal  bool // beside them, with a share of the processors as theirs
 	vital  bool // without it the others cannot run
 }
 
@@ -68,8 +67,7 @@ func choose(list []string, only string) ([]suite, error) {
 	var names []string
 	wanted := strings.FieldsFunc(only, func(r rune) bool { return r == ',' })
 	for _, text := range list {
-		s := suite{name: strings.Trim(text, "+!"), beside: strings.HasPrefix(text, "+"), equal: strings.HasPrefix(text, "++"),
-			vital: strings.HasSuffix(text, "!")}
+		s := suite{name: strings.Trim(text, "+!"), beside: strings.HasPrefix(text, "+"), vital: strings.HasSuffix(text, "!")}
 		names = append(names, s.name)
 		if len(wanted) == 0 || slices.Contains(wanted, s.name) {
 			chosen = append(chosen, s)
@@ -86,7 +84,8 @@ func choose(list []string, only string) ([]suite, error) {
 	return chosen, nil
 }
 
-// besides is how many suites run at once by what the others leave. With one per processor, what each gets is the most.
+// besides is how many suites run beside the others at once. With one per processor, what each gets of what the others
+// leave is the most.
 const besides = 2
 
 // runAll runs suites one after another, but for those that run beside the ones that follow, and returns the results of
@@ -114,11 +113,7 @@ func runAll(ctx context.Context, suites []suite, root, logs string) []result {
 			results[i] = s.run(ctx, root, logs)
 			report(os.Stdout, results[i])
 		}
-		switch {
-		case s.equal:
-			beside.Go(run)
-			continue
-		case s.beside:
+		if s.beside {
 			queue <- run
 			continue
 		}

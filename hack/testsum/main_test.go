@@ -207,28 +207,15 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A suite that runs beside others ends after the one that follows, here: it waits for that. Two at a time take what the
-// others leave of the processors; one that is equal to the others does not wait for these, and keeps the nice that it has.
+// A suite that runs beside others ends after the one that follows, here: it waits for that.
 func TestBeside(t *testing.T) {
-	const waits = ":\n\t@nice > $@.nice; until [ -e made ]; do sleep 0.01; done\n"
-	root := tree(t, "suite-a"+waits+"suite-b"+waits+"suite-c"+waits+
-		"suite-makes:\n\tuntil [ -e suite-a.nice -a -e suite-b.nice -a -e suite-c.nice ]; do sleep 0.01; done; touch made\n"+
+	root := tree(t, "suite-waits:\n\tuntil [ -e made ]; do sleep 0.01; done\nsuite-makes:\n\ttouch made\n"+
 		"suite-fails:\n\tfalse\nsuite-left:\n\ttrue\n", nil)
-	suites, err := choose([]string{"+a", "+b", "++c", "makes", "fails!", "left"}, "")
+	suites, err := choose([]string{"+waits", "makes", "fails!", "left"}, "")
 	errtest.Must(t, err)
 	results := runAll(t.Context(), suites, root, t.TempDir())
-	if len(results) != 5 || len(results[4].failures) != 1 {
-		t.Fatalf("got %+v, want four that passed, one that failed, and the last not begun", results)
-	}
-	for _, r := range results[:4] {
-		if r.passed != 1 {
-			t.Errorf("got %+v, want that it passed", r)
-		}
-	}
-	own, err := exec.Command("nice").Output()
-	errtest.Must(t, err)
-	if got, err := os.ReadFile(filepath.Join(root, "suite-c.nice")); err != nil || !bytes.Equal(got, own) {
-		t.Errorf("the nice of suite c is %q, %v; want %q", got, err, own)
+	if len(results) != 3 || results[0].passed != 1 || results[1].passed != 1 || len(results[2].failures) != 1 {
+		t.Errorf("got %+v, want two that passed, one that failed, and the last not begun", results)
 	}
 }
 
@@ -337,12 +324,11 @@ func TestSummary(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	list := []string{"a!", "+b", "++c"}
-	want := []suite{{name: "b", beside: true}, {name: "c", beside: true, equal: true}}
-	if got, err := choose(list, "b,c"); err != nil || !slices.Equal(got, want) {
-		t.Errorf("choose b and c: %v, %v", got, err)
+	list := []string{"a!", "+b"}
+	if got, err := choose(list, "b"); err != nil || !slices.Equal(got, []suite{{name: "b", beside: true}}) {
+		t.Errorf("choose b: %v, %v", got, err)
 	}
-	if _, err := choose(list, "b,d"); !errtest.Names(err, "a,b,c") {
+	if _, err := choose(list, "b,c"); !errtest.Names(err, "a,b") {
 		t.Errorf("an unknown suite: %v", err)
 	}
 }

@@ -59,7 +59,7 @@ func (s suite) make(ctx context.Context, root, events string, r *result) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	if s.beside && !s.equal {
+	if s.beside {
 		leaveProcessors(cmd.Process.Pid)
 	}
 	stopBeat := out.beat(s.beside)
