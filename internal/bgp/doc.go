@@ -30,7 +30,7 @@
 //     (TestAdvisoriesWithoutRelay, TestHostilePeer).
 //   - It reads and queues UPDATEs without a bound, faster than it works them in; see window. Its limit of prefixes walks
 //     all of them at each UPDATE, and a neighbour that exceeds it is down until somebody enables it (TestFlood).
-//   - It tells strangers a word each, and knows no damping (TestGarbageOnThePort, TestDamping).
+//   - It logs a line for each connection of a stranger, and knows no damping (TestGarbageOnThePort, TestDamping).
 //   - It has no TTL security on connections that it accepts (TestTTLSecurity), no TCP-AO (package tcpao), and sets an MD5
 //     key for each peer on its listeners, of which a socket can have some hundred only (TestPasswordsOfSeveralPeers). A
 //     neighbour whose password changes is deleted, with its paths (TestPasswordIsChanged).
