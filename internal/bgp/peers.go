@@ -281,8 +281,10 @@ func (s *Server) Peers(ctx context.Context) ([]PeerStatus, error) {
 		if err := s.started(); err != nil {
 			return err
 		}
-		if err := s.readTable(ctx); err != nil {
-			return err
+		if !s.table.valid || s.window.busy() == nil { // else Snapshot would read it again
+			if err := s.readTable(ctx); err != nil {
+				return err
+			}
 		}
 		for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
 			list = append(list, s.status(s.peers[addr]))

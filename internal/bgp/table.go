@@ -82,9 +82,14 @@ func leadsTo(paths []Path, hop netip.Addr) bool {
 // wholePause is when the whole of a table is read again that has been read in parts since: it would show a mistake.
 const wholePause = time.Minute
 
+// settling is how long a reader waits for UPDATEs that GoBGP has to work in: while there are some the whole of a table
+// is read that changes again in a moment.
+const settling = 100 * time.Millisecond
+
 // readTable makes s.table what GoBGP has learned: of the prefixes that have changed, if these are known and not many,
 // else of all.
 func (s *Server) readTable(ctx context.Context) error {
+	s.window.rest(ctx, settling, lull)
 	version, before := s.version.Load(), s.table
 	again := before.valid && s.now().Sub(before.read) > wholePause
 	if before.valid && before.version == version && !again {
@@ -103,7 +108,7 @@ func (s *Server) readTable(ctx context.Context) error {
 		}
 		now = table{paths: merge(before.paths, names, inOrder(r.paths)), read: before.read}
 	} else {
-		r.paths = make([]learned, 0, len(before.paths)+64)
+		r.paths = make([]learned, 0, max(len(before.paths), len(names))+64)
 		if err := errors.Join(r.list(ctx, familyV4, nil), r.list(ctx, familyV6, nil)); err != nil {
 			return err
 		}

@@ -54,13 +54,19 @@ func (w *window) take(ctx context.Context) {
 // drain waits until all UPDATEs were worked in. Those of other sessions that were dropped are given up after
 // windowStall.
 func (w *window) drain(ctx context.Context) {
-	stalled := time.NewTimer(windowStall)
-	defer stalled.Stop()
+	if w.rest(ctx, windowStall, windowStall); ctx.Err() == nil && w.busy() != nil {
+		w.clear()
+	}
+}
+
+// rest waits until all UPDATEs were worked in, no longer than most, nor than stall while none is.
+func (w *window) rest(ctx context.Context, most, stall time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
 	for busy := w.busy(); busy != nil; busy = w.busy() {
 		select {
 		case <-busy:
-		case <-stalled.C:
-			w.clear()
+		case <-time.After(stall):
 			return
 		case <-ctx.Done():
 			return
