@@ -32,11 +32,14 @@ const (
 	// percent of what is in use is how much garbage there is before Go collects: the processes rest most of the time, so
 	// that what remains of a pass over 10,000 pods would stay for minutes, and on each node of a cluster.
 	percent = 20
-	// floor is how much garbage there may always be: with a heap of ten MiB Go would else collect twelve times while it
-	// learns 10,000 routes, which takes more processor time than all else. mostPercent keeps Go's least heap, 4 MiB by
-	// this percentage, to the same.
-	floor       = 6 << 20
-	mostPercent = 150
+	// floor is how much garbage there may always be. busyFloor is how much while collections follow each other within
+	// burst: a process that learns 10,000 routes would else collect twelve times, which takes more processor time than
+	// all else. It rests afterwards, and gives the memory back.
+	floor     = 6 << 20
+	busyFloor = 24 << 20
+	burst     = 100 * time.Millisecond
+	// goFloor is Go's own least heap by a percentage of 100.
+	goFloor = 4 << 20
 	// quiet is how long after a collection memory that is free is returned to the kernel, if no other collection comes
 	// before and it is spare at least: Go keeps a tenth more than the heap may grow to, which a process that rests does
 	// not need. Returning it takes a collection, so that there is at most one more for each that Go makes by itself.
@@ -53,7 +56,7 @@ const (
 // read.
 func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 	if _, set := env(explicitPercent); !set {
-		adapt(ctx, time.AfterFunc(quiet, giveBack))
+		adapt(ctx, time.AfterFunc(quiet, giveBack), time.Time{})
 	}
 	if _, set := env(explicit); set {
 		return
@@ -75,8 +78,8 @@ func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 }
 
 // adapt sets how soon Go collects, again after each collection until ctx ends, and has rest expire when no collection
-// follows.
-func adapt(ctx context.Context, rest *time.Timer) {
+// follows. Last is when it did so before.
+func adapt(ctx context.Context, rest *time.Timer, last time.Time) {
 	if ctx.Err() != nil {
 		rest.Stop()
 		return
@@ -84,21 +87,29 @@ func adapt(ctx context.Context, rest *time.Timer) {
 	rest.Reset(quiet)
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
-	debug.SetGCPercent(percentOf(live[0].Value.Uint64()))
-	runtime.AddCleanup(new(*follower), func(ctx context.Context) { adapt(ctx, rest) }, ctx) // of what the next collection finds
+	now := time.Now()
+	debug.SetGCPercent(percentOf(live[0].Value.Uint64(), now.Sub(last)))
+	runtime.AddCleanup(new(*follower), func(ctx context.Context) { adapt(ctx, rest, now) }, ctx) // of what the next collection finds
 }
 
-// giveBack returns free memory to the kernel.
+// giveBack returns free memory to the kernel, and what would be free by now without a burst.
 func giveBack() {
-	free := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}}
-	metrics.Read(free)
-	if free[0].Value.Uint64() >= spare {
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	metrics.Read(heap)
+	free, used, live := heap[0].Value.Uint64(), heap[1].Value.Uint64(), heap[2].Value.Uint64()
+	if free >= spare || used >= live+floor {
 		debug.FreeOSMemory()
 	}
 }
 
-// percentOf is the percentage of what is in use.
-func percentOf(live uint64) int { return min(max(percent, int(100*floor/max(live, 1))), mostPercent) }
+// percentOf is the percentage of what is in use, some time after the collection before the last one.
+func percentOf(live uint64, since time.Duration) int {
+	least := floor
+	if since < burst {
+		least = busyFloor
+	}
+	return min(max(percent, 100*least/int(max(live, 1))), 100*least/goFloor)
+}
 
 type follower struct {
 	root     string // of the file system

@@ -106,6 +106,13 @@ func TestGiveBack(t *testing.T) {
 	if n := read(forced) - before; n > 0 {
 		t.Errorf("%d more collections, with little free", n)
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // as in a burst
+	garbage = bytes.Repeat([]byte{1}, 2*floor)
+	runtime.KeepAlive(garbage)
+	before = read(forced)
+	if giveBack(); read(forced) == before {
+		t.Errorf("%d bytes of garbage stay", 2*floor)
+	}
 }
 
 // What people set themselves stays, and the real file system can be read.
@@ -124,16 +131,21 @@ func TestExplicitLimitStays(t *testing.T) {
 		t.Errorf("the percentage became %d", now)
 	}
 	Follow(ctx, func(name string) (string, bool) { return "", name == explicit }, slog.New(slog.DiscardHandler))
-	if now := debug.SetGCPercent(77); now < percent || now > mostPercent {
-		t.Errorf("the percentage is %d, want %d to %d", now, percent, mostPercent)
+	if now := debug.SetGCPercent(77); now < percent || now > percentOf(0, 0) {
+		t.Errorf("the percentage is %d, want %d to %d", now, percent, percentOf(0, 0))
 	}
 	waittest.Until(t, time.Minute, "the percentage is set again after a collection", func() bool {
 		runtime.GC()
 		return debug.SetGCPercent(77) != 77
 	})
 	for live, want := range map[uint64]int{0: 150, 1 << 20: 150, 6 << 20: 100, 12 << 20: 50, 24 << 20: 25, 1 << 30: 20} {
-		if got := percentOf(live); got != want {
+		if got := percentOf(live, time.Hour); got != want {
 			t.Errorf("with %d bytes in use Go collects after %d %%, want %d", live, got, want)
+		}
+	}
+	for live, want := range map[uint64]int{0: 600, 12 << 20: 200, 24 << 20: 100, 1 << 30: 20} {
+		if got := percentOf(live, burst-1); got != want {
+			t.Errorf("in a burst with %d bytes in use Go collects after %d %%, want %d", live, got, want)
 		}
 	}
 	if _, err := Limit("/"); err != nil {
