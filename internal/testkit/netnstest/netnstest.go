@@ -333,6 +333,18 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 		errtest.Must(t, all[0].Close())
 		<-tick // The first namespace to be deleted starts a cleanup batch of its own; the others wait for it.
 	}
+	// The kernel may still run what lets go of its sockets: the grace period says only that it may.
+	waittest.For(t, 10*time.Second, func() error {
+		link, err := host.Conn.LinkByName(name)
+		if err != nil {
+			return nil // it was faster
+		}
+		alive, err := host.Conn.PeerAlive(link)
+		if alive {
+			return fmt.Errorf("the namespace of the other end of %s lives", name)
+		}
+		return err
+	})
 	return name
 }
 
