@@ -16,7 +16,7 @@
 //     is Stop(Exit): say nothing, let the process end, the kernel closes the connections, peers keep our paths.
 //   - Its best path events do not name every prefix that has changed: one without a prefix is a change of a path that is
 //     not the best, or of what is stale. So the relay names what is in each UPDATE, GoBGP's loop says that it has worked
-//     one in (TimingHook), and a look-up says what holds; see window and Server.readTable.
+//     one in (TimingHook), and a look-up says what holds; see window, Server.readTable, and TestChoiceIsBIRDs.
 //   - It calls Logger.Fatal and Logger.Panic where it believes that it can't go on, and the default logger then ends
 //     the process. The adapter here logs and returns.
 //   - Its gRPC server is never created.
