@@ -64,10 +64,11 @@ func Program(t testing.TB, name string) string {
 	return path
 }
 
-// Main is for TestMain: it runs the tests, with more of them in parallel than there are processors as most of them
-// wait, and removes the builds. It returns the exit code.
+// Main is for TestMain: it runs the tests, with all of them in parallel as most of them wait, and removes the builds.
+// It returns the exit code. NewCluster bounds how many tests have a cluster at a time; a test's parts never wait for
+// each other.
 func Main(m *testing.M) int {
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", "64"); err != nil {
 		panic(err)
 	}
 	code := m.Run()
