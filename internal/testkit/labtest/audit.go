@@ -56,15 +56,20 @@ type auditEvent struct {
 	RequestReceivedTimestamp time.Time
 }
 
+func (s *Server) auditLog(t testing.TB) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.kubeconfig), "audit.log"))
+	errtest.Must(t, err)
+	return text
+}
+
 // AuditedRequests returns the requests of the chart's accounts to an audited server, in the order of its responses. Those
 // that it received before the test took it are left out. The server records a request after it has responded: the last
 // ones may be missing for a moment.
 func (s *Server) AuditedRequests(t testing.TB) []AuditedRequest {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.kubeconfig), "audit.log"))
-	errtest.Must(t, err)
 	var all []AuditedRequest
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(s.auditLog(t)[s.read:])) {
 		if !strings.HasSuffix(line, "\n") { // being written
 			break
 		}

@@ -277,7 +277,9 @@ func (b *baseline) awaitRevoked(ctx context.Context) error {
 
 // probe returns a right of an account of that name, which does not exist. kind is the role's.
 func probe(kind, name, namespace string) right {
-	rule := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}, ResourceNames: []string{name}}
+	rule := rbacv1.PolicyRule{
+		APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}, ResourceNames: []string{name},
+	}
 	object := func(kind string, fields map[string]any) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{Object: fields}
 		o.SetAPIVersion(rbacv1.GroupName + "/v1")

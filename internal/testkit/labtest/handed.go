@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -100,6 +101,9 @@ func handOn(t testing.TB, k Kind, s *Server) {
 		t.Logf("the API server is not handed on: %v", err)
 		s.child.end()
 		return
+	}
+	if k.Audited {
+		s.read = 1 + bytes.LastIndexByte(s.auditLog(t), '\n')
 	}
 	idle.Lock()
 	defer idle.Unlock()

@@ -16,6 +16,7 @@ type Server struct {
 	child      *child
 	kubeconfig string
 	since      time.Time // when the test took it, for a server of TakeServer
+	read       int       // length of the audit log that tests before have read
 	killed     bool
 	own        *baseline // for a server of TakeServer
 }
