@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -82,7 +83,7 @@ func kindOf(r metav1.APIResource) schema.GroupVersionResource {
 }
 
 func key(r metav1.APIResource, o metaObject) string {
-	return fmt.Sprintf("%s.%s %s/%s", r.Name, r.Group, o.Namespace, o.Name)
+	return fmt.Sprintf("%s.%s %s", r.Name, r.Group, path.Join(o.Namespace, o.Name))
 }
 
 // version returns a text that differs after a change that a test made. A Lease and an APIService change by themselves.

@@ -65,40 +65,41 @@ func TestHandedOnServerIsAsBefore(t *testing.T) {
 			t.Error("the chart's rights are not those of the account")
 		}
 		s.make(t, "203.0.113.0/24") // what the test before had made, under the same names
+		errtest.Must(t, s.own.restore(t.Context()))
+		becomesAnother(t, s)
 	})
+	if s := takeIdle(k); s != nil {
+		t.Error("a server with a changed definition was handed on")
+	}
 }
 
-// What a server follows by itself makes it another one: it is not handed on.
-func TestServerThatIsNotHandedOn(t *testing.T) {
-	k := Kind{Group: Group(t)}
-	take := func(soil func(t *testing.T, s *Server)) (s *Server) {
-		t.Run("take", func(t *testing.T) {
-			s = TakeServer(t, k)
-			soil(t, s)
-		})
-		return s
-	}
-	changes := map[string]func(t *testing.T, s *Server){
-		"killed": func(t *testing.T, s *Server) { errtest.Must(t, s.Kill()) },
-		"own object": func(t *testing.T, s *Server) {
-			_, core := clientOf(t, s)
-			errtest.Must(t, core.RbacV1().ClusterRoles().Delete(t.Context(), "view", metav1.DeleteOptions{}))
-		},
-		"definition": func(t *testing.T, s *Server) {
-			admin, _ := clientOf(t, s)
-			client, err := dynamic.NewForConfig(admin)
-			errtest.Must(t, err)
-			name := KindOf(t, "ippools").GroupResource().String()
-			_, err = client.Resource(definitions).Patch(t.Context(), name, "application/merge-patch+json",
-				[]byte(`{"spec":{"names":{"shortNames":["pool"]}}}`), metav1.PatchOptions{})
-			errtest.Must(t, err)
-		},
-	}
-	for what, change := range changes {
-		if s := take(change); takeIdle(k) != nil {
-			t.Errorf("%s: the server %s was handed on", what, s.kubeconfig)
+// becomesAnother checks that restore refuses what a server follows in a way of its own, and changes of its own objects.
+func becomesAnother(t *testing.T, s *Server) {
+	t.Helper()
+	admin, core := clientOf(t, s)
+	client, err := dynamic.NewForConfig(admin)
+	errtest.Must(t, err)
+	refuses := func(want string) {
+		t.Helper()
+		if err := s.own.restore(t.Context()); !errtest.Names(err, want) {
+			t.Errorf("%v, want an error that names %s", err, want)
 		}
 	}
+	policy, _ := refusing("left")
+	policies := core.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	_, err = policies.Create(t.Context(), policy, metav1.CreateOptions{})
+	errtest.Must(t, err)
+	refuses("validatingadmissionpolicies.admissionregistration.k8s.io left created")
+	errtest.Must(t, policies.Delete(t.Context(), "left", metav1.DeleteOptions{}))
+	errtest.Must(t, s.own.restore(t.Context()))
+
+	errtest.Must(t, core.RbacV1().ClusterRoles().Delete(t.Context(), "view", metav1.DeleteOptions{}))
+	refuses("deleted")
+	name := KindOf(t, "ippools").GroupResource().String()
+	_, err = client.Resource(definitions).Patch(t.Context(), name, "application/merge-patch+json",
+		[]byte(`{"spec":{"names":{"shortNames":["pool"]}}}`), metav1.PatchOptions{})
+	errtest.Must(t, err)
+	refuses(name + " changed")
 }
 
 // soil leaves on a server what tests leave.
