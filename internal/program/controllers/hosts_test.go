@@ -77,7 +77,7 @@ func (p *process) passes(n int) {
 // has none of them.
 func TestNodesHaveHostEndpoints(t *testing.T) {
 	t.Parallel()
-	server := labtest.NewAuditedServer(t)
+	server := taken(t, labtest.Group(t))
 	w := newWorld(t, server)
 	tunnel := w.give(names.TunnelHandle("a"), "a", map[string]string{"node": "a", "type": inventory.TypeIPIP}, api.UseTunnel)[0].String()
 	w.create(

@@ -284,7 +284,7 @@ func TestTheAPIServerIsAway(t *testing.T) {
 // all is done.
 func TestRequests(t *testing.T) {
 	t.Parallel()
-	server := labtest.NewServer(t)
+	server := taken(t, labtest.Group(t))
 	proxy := labtest.NewProxyTo(t, server.Kubeconfig())
 	w := newWorld(t, server)
 	w.node("a")

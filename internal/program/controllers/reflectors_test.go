@@ -128,7 +128,7 @@ func TestReflectors(t *testing.T) {
 }
 
 func testReflectors(t *testing.T, in groups.Group) {
-	server := labtest.NewAuditedServerOf(t, in)
+	server := taken(t, in)
 	w := newWorldOf(t, server, groups.In(in))
 	chart := labtest.Chart(t, "--set", "bgp.automaticReflectors=true")
 	labtest.FenceWith(t, w.admin, chart)
@@ -222,7 +222,7 @@ func (w *world) fencesSessions(in groups.Group) {
 // An operator's reflector, and a BGPPeer of the same name, are left alone and named.
 func TestReflectorsOfOperators(t *testing.T) {
 	t.Parallel()
-	server := labtest.NewAuditedServer(t)
+	server := taken(t, labtest.Group(t))
 	w := newWorld(t, server)
 	w.grantReflectors(labtest.Chart(t, "--set", "bgp.automaticReflectors=true"))
 	for i := 1; i <= 5; i++ {

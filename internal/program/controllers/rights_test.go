@@ -34,6 +34,12 @@ type record struct {
 
 var rights = record{granted: map[string]bool{}, asked: map[string]bool{}}
 
+// taken is an audited server, which a test before may have had.
+func taken(t *testing.T, in groups.Group) *labtest.Server {
+	t.Helper()
+	return labtest.TakeServer(t, labtest.Kind{Group: in, Audited: true})
+}
+
 // audited is a server whose answers to the controllers are recorded. A request that the chart gives no right for fails
 // the test.
 func audited(t *testing.T) *labtest.Server {
@@ -44,7 +50,7 @@ func audited(t *testing.T) *labtest.Server {
 // auditedOf is audited for a server with the definitions of a group.
 func auditedOf(t *testing.T, in groups.Group) *labtest.Server {
 	t.Helper()
-	server := labtest.NewAuditedServerOf(t, in)
+	server := taken(t, in)
 	granted := labtest.Rules(t)
 	t.Cleanup(func() { rights.add(t, granted, server.AuditedRequests(t)) })
 	return server

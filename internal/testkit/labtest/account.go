@@ -30,7 +30,7 @@ const chartNamespace = "kube-system"
 const agentAccount = "tortie-node"
 
 // granted is the set of accounts that were created, by the administrator's token, which is unique per server, and by
-// name. accounts lets one test at a time create them.
+// name, whose rights are in force. accounts lets one test at a time create them.
 var (
 	accounts sync.Mutex
 	granted  = map[string]bool{}

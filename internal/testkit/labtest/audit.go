@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -20,9 +21,17 @@ func NewAuditedServer(t testing.TB) *Server {
 // NewAuditedServerOf is NewServerOf with an audit log of the chart's accounts.
 func NewAuditedServerOf(t testing.TB, g groups.Group) *Server {
 	t.Helper()
-	s := newServer(t, "-audit", "system:serviceaccounts:"+chartNamespace)
+	s := newServer(t, auditArgs(true)...)
 	s.Define(t, g)
 	return s
+}
+
+// auditArgs returns the options of `lab api` for an audit log of the chart's accounts, or none.
+func auditArgs(audited bool) []string {
+	if !audited {
+		return nil
+	}
+	return []string{"-audit", "system:serviceaccounts:" + chartNamespace}
 }
 
 // AuditedRequest is a request of one of the chart's accounts.
@@ -43,23 +52,33 @@ type auditEvent struct {
 	ObjectRef *struct {
 		Resource, Subresource, APIGroup, Namespace, Name string
 	}
-	Annotations map[string]string
+	Annotations              map[string]string
+	RequestReceivedTimestamp time.Time
 }
 
-// AuditedRequests returns the requests of the chart's accounts to an audited server, in the order of its responses. The
-// server records a request after it has responded: the last ones may be missing for a moment.
-func (s *Server) AuditedRequests(t testing.TB) []AuditedRequest {
+func (s *Server) auditLog(t testing.TB) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.kubeconfig), "audit.log"))
 	errtest.Must(t, err)
+	return text
+}
+
+// AuditedRequests returns the requests of the chart's accounts to an audited server, in the order of its responses. Those
+// that it received before the test took it are left out. The server records a request after it has responded: the last
+// ones may be missing for a moment.
+func (s *Server) AuditedRequests(t testing.TB) []AuditedRequest {
+	t.Helper()
 	var all []AuditedRequest
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(s.auditLog(t)[s.read:])) {
 		if !strings.HasSuffix(line, "\n") { // being written
 			break
 		}
 		var e auditEvent
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("audit.log: %v in %s", err, line)
+		}
+		if e.RequestReceivedTimestamp.Before(s.since.Truncate(time.Microsecond)) { // of a test before
+			continue
 		}
 		if e.ObjectRef == nil { // non-resource request that every account may make, such as /version
 			continue

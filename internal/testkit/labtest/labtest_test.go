@@ -296,9 +296,16 @@ func TestGroupOfServers(t *testing.T) {
 }
 
 func TestServerSurvivesItsKill(t *testing.T) {
-	s := NewServer(t)
+	k := Kind{Group: Group(t)}
+	t.Run("kill", func(t *testing.T) { killAndStart(t, TakeServer(t, k)) })
+	if s := takeIdle(k); s != nil {
+		t.Error("a killed server was handed on")
+	}
+}
+
+func killAndStart(t *testing.T, s *Server) {
 	if s.Kubeconfig() == API(t) {
-		t.Fatal("NewServer returned the shared server")
+		t.Fatal("TakeServer returned the shared server")
 	}
 	for _, do := range []func() error{s.Kill, s.Start} {
 		errtest.Must(t, do())

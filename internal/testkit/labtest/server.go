@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -14,6 +15,10 @@ import (
 type Server struct {
 	child      *child
 	kubeconfig string
+	since      time.Time // when the test took it, for a server of TakeServer
+	read       int       // length of the audit log that tests before have read
+	killed     bool
+	own        *baseline // for a server of TakeServer
 }
 
 // NewBareServer starts a server with only Kubernetes' own API. It ends with the test.
@@ -67,6 +72,7 @@ func (s *Server) Kubeconfig() string { return s.kubeconfig }
 
 // Kill ends kube-apiserver with SIGKILL, and returns when it has exited. Its data stay.
 func (s *Server) Kill() error {
+	s.killed = true
 	err := s.child.send("kill", "killed")
 	return err
 }
@@ -82,12 +88,15 @@ func launchFor(t testing.TB, args ...string) *child {
 	t.Helper()
 	c, err := launch(Binary(t), args...)
 	errtest.Must(t, err)
-	t.Cleanup(func() {
-		c.stdin.Close()
-		for range c.stdout { // until it has exited, and removed its files
-		}
-	})
+	t.Cleanup(c.end)
 	return c
+}
+
+// end ends the command, and returns when it has exited and removed its files.
+func (c *child) end() {
+	c.stdin.Close()
+	for range c.stdout {
+	}
 }
 
 // send writes a command to standard input and waits for the reply with the prefix answer.

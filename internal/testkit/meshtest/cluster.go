@@ -30,7 +30,7 @@ const Patience = 90 * time.Second
 // subnets holds the subnets of the nodes. Each is a bridge behind one router.
 var subnets = []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24"), netip.MustParsePrefix("172.31.2.0/24")}
 
-// Cluster is a set of nodes, the network between them, and an API server of its own.
+// Cluster is a set of nodes, the network between them, and an API server that no other test has meanwhile.
 type Cluster struct {
 	Server *labtest.Server
 	Admin  *rest.Config
@@ -45,21 +45,30 @@ type Cluster struct {
 	Labels map[string]string
 }
 
-// NewCluster returns a cluster without nodes. It is removed with the test.
+// NewCluster returns a cluster without nodes, on a server that a test before may have had. It is removed with the test.
 func NewCluster(t testing.TB) *Cluster {
 	t.Helper()
-	return NewClusterOn(t, labtest.NewServer(t))
+	if TimeScale > 1 { // in a virtual machine, where reading what a server has takes longer and no other test follows
+		return NewClusterOn(t, labtest.NewServer(t))
+	}
+	return newCluster(t, labtest.TakeServer(t, labtest.Kind{Group: labtest.Group(t), Fenced: true}))
 }
 
 // NewClusterOn is NewCluster with an API server that the test started.
 func NewClusterOn(t testing.TB, server *labtest.Server) *Cluster {
+	t.Helper()
+	c := newCluster(t, server)
+	labtest.Fence(t, c.Admin)
+	return c
+}
+
+func newCluster(t testing.TB, server *labtest.Server) *Cluster {
 	t.Helper()
 	c := &Cluster{Server: server, Fabric: newFabric(t)}
 	var err error
 	if c.Admin, err = clientcmd.BuildConfigFromFlags("", c.Server.Kubeconfig()); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Fence(t, c.Admin)
 	c.Store = labstore.At(t, c.Server.Kubeconfig())
 	return c
 }

@@ -1,7 +1,6 @@
 package meshtest
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -26,48 +25,61 @@ const (
 // minutes to build them.
 const ProgramsEnv = "TORTIE_MESH_PROGRAMS"
 
-// programs builds the agent and returns the directory of its builds.
-var programs = sync.OnceValues(func() (string, error) {
-	if dir, _ := config.OS()(ProgramsEnv); dir != "" {
-		return dir, nil
-	}
-	dir, err := os.MkdirTemp("", "tortie-mesh-")
-	if err != nil {
-		return "", err
-	}
-	builtHere = dir
-	for name, version := range map[string]string{Build: "mesh", AnotherBuild: "mesh-upgraded"} {
-		flags := "-X github.com/tortie-net/tortie/internal/app/version.Version=" + version
-		cmd := exec.Command("go", "build", "-ldflags", flags, "-o", filepath.Join(dir, name), "./cmd/node")
-		cmd.Dir = labtest.Root()
-		cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build the agent: %w\n%s", err, out)
+// versions has the versions of the builds.
+var versions = map[string]string{Build: "mesh", AnotherBuild: "mesh-upgraded"}
+
+// builtHere is the directory of the builds, to remove at the end; empty before the first. building lets one test at a
+// time build.
+var (
+	building  sync.Mutex
+	builtHere string
+)
+
+// build builds the agent by a name, once, and returns the directory. Linking takes seconds, and few packages need both.
+func build(name string) (dir string, err error) {
+	building.Lock()
+	defer building.Unlock()
+	if builtHere == "" {
+		if builtHere, err = os.MkdirTemp("", "tortie-mesh-"); err != nil {
+			return "", err
 		}
 	}
-	return dir, nil
-})
-
-// builtHere is the directory to remove at the end.
-var builtHere string
+	path := filepath.Join(builtHere, name)
+	if _, err := os.Stat(path); err == nil {
+		return builtHere, nil
+	}
+	flags := "-X github.com/tortie-net/tortie/internal/app/version.Version=" + versions[name]
+	cmd := exec.Command("go", "build", "-ldflags", flags, "-o", path, "./cmd/node")
+	cmd.Dir = labtest.Root()
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the agent: %w\n%s", err, out)
+	}
+	return builtHere, nil
+}
 
 // Program returns the path of a build of the agent.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	needtest.More(t, "the agent, built")
-	dir, err := programs()
-	errtest.Must(t, err)
+	dir, _ := config.OS()(ProgramsEnv)
+	if dir == "" {
+		var err error
+		dir, err = build(name)
+		errtest.Must(t, err)
+	}
 	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: %s must hold the programs %s and %s", err, ProgramsEnv, Build, AnotherBuild)
 	}
 	return path
 }
 
-// Main is for TestMain: it runs the tests, with more of them in parallel than there are processors as most of them
-// wait, and removes the builds. It returns the exit code.
+// Main is for TestMain: it runs the tests, with all of them in parallel as most of them wait, and removes the builds.
+// It returns the exit code. NewCluster bounds how many tests have a cluster at a time; a test's parts never wait for
+// each other.
 func Main(m *testing.M) int {
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", "64"); err != nil {
 		panic(err)
 	}
 	code := m.Run()

@@ -11,11 +11,19 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 )
 
-// Pauses between two checks: short at first, then long enough that polling costs little.
+// Pauses between two checks: short at first, then long enough that polling costs little. After two seconds a pause is a
+// fortieth of the wait so far: some checks read all that an API server has.
 const (
 	firstPause = 5 * time.Millisecond
-	lastPause  = 50 * time.Millisecond
+	usualPause = 50 * time.Millisecond
+	lastPause  = 250 * time.Millisecond
+	ofTheWait  = 40
 )
+
+// next returns the pause after another one, by how long the wait has been.
+func next(pause, waited time.Duration) time.Duration {
+	return max(min(2*pause, usualPause), min(waited/ofTheWait, lastPause))
+}
 
 // emulated is a machine with an emulated processor.
 var emulated = func() bool {
@@ -49,13 +57,13 @@ func Advance(d time.Duration) {
 func For(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
 	limit = stretched(limit)
-	end := time.Now().Add(limit)
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	begun := time.Now()
+	for pause := firstPause; ; pause = next(pause, time.Since(begun)) {
 		err := check()
 		if err == nil {
 			return
 		}
-		if time.Now().After(end) {
+		if time.Since(begun) > limit {
 			t.Fatalf("not within %v: %v", limit, err)
 		}
 		time.Sleep(pause)

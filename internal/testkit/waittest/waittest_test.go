@@ -21,6 +21,21 @@ func (t *recorder) Fatalf(string, ...any) {
 	runtime.Goexit()
 }
 
+// What takes long is looked at less often, and never late by more than a fortieth of the wait or fifty milliseconds.
+func TestPauses(t *testing.T) {
+	for _, c := range []struct{ pause, waited, want time.Duration }{
+		{5 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond},
+		{40 * time.Millisecond, 75 * time.Millisecond, 50 * time.Millisecond},
+		{50 * time.Millisecond, 2 * time.Second, 50 * time.Millisecond},
+		{50 * time.Millisecond, 4 * time.Second, 100 * time.Millisecond},
+		{100 * time.Millisecond, time.Minute, 250 * time.Millisecond},
+	} {
+		if got := next(c.pause, c.waited); got != c.want {
+			t.Errorf("after a pause of %v and %v in all: %v, want %v", c.pause, c.waited, got, c.want)
+		}
+	}
+}
+
 // A busy machine may take three times as long, within bounds, and an emulated one ten times; then the test fails.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {

@@ -15,8 +15,13 @@ var seed = flag.Uint64("seed", 1, "seed of the random choices of the tests")
 
 // programs are those of a release, but that a move of the tool does not wait 160 s for plugins: the API server refuses what
 // these write late.
-var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./cmd/kube-controllers", "./cmd/node").Link(
-	"calico-ipam", delegate).Replacing("internal/controllers/migrate/move.go", "drainTime = 160 * time.Second", "drainTime = time.Duration(0)")
+var programs = newPrograms().Replacing(
+	"internal/controllers/migrate/move.go", "drainTime = 160 * time.Second", "drainTime = time.Duration(0)")
+
+func newPrograms() *cnitest.Programs {
+	return cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./cmd/tortie").Link("calico-ipam", delegate).
+		Link("tortie", "kube-controllers").Link("tortie", "node")
+}
 
 func TestMain(m *testing.M) {
 	code := m.Run()

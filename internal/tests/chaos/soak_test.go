@@ -49,8 +49,7 @@ const (
 var soakPool = netip.MustParsePrefix("10.64.0.0/22")
 
 // steppers are the programs, built with steppable clocks.
-var steppers = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "./cmd/kube-controllers", "./cmd/node").Link(
-	"calico-ipam", delegate).Stepping()
+var steppers = newPrograms().Stepping()
 
 // soak is a whole cluster: its API server, two kube-controllers with leader election, and machines on which pods start
 // and end.

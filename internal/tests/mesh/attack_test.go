@@ -48,9 +48,13 @@ func newTheft(t *testing.T) *theft {
 				return err
 			}
 		}
+		// Of each node the pods' block and that of the tunnel address, and the victim's VTEP: the watcher may hear of its own
+		// block after others.
+		if th.before = th.routes(t); len(th.before) != 5 {
+			return fmt.Errorf("%s has %q, want two routes of each node and a neighbour", th.watcher.Name, th.before)
+		}
 		return th.victim.Has(t, "10.90.12.0/26 via 10.90.")
 	})
-	th.before = th.routes(t)
 	th.packets = meshtest.StartTraffic(t, pods[0], pods[1])
 	return th
 }

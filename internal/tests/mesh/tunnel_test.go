@@ -54,6 +54,7 @@ func inMachine(t *testing.T, lacks error, options []string, test func(*testing.T
 	args := slices.Concat([]string{"vm", "-count", "-timeout", "50m", "-programs", "hyperkube"}, options,
 		[]string{"--", os.Args[0], "-test.run=^" + t.Name() + "$", "-test.v", "-test.timeout=45m"})
 	cmd := exec.Command(lab, args...)
+	meshtest.Program(t, meshtest.AnotherBuild) // beside the other
 	cmd.Env = append(cmd.Environ(), meshtest.ProgramsEnv+"="+filepath.Dir(meshtest.Program(t, meshtest.Build)), "TORTIE_LAB="+lab)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Run(); err != nil {
