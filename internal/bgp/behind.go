@@ -26,6 +26,7 @@ import (
 type behind struct {
 	*Server
 	*place
+	inside inside
 }
 
 // attachPause is between attempts to connect to GoBGP, which closes what comes a moment too early.

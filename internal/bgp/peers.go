@@ -142,7 +142,7 @@ func (s *Server) addPeer(p Peer) {
 // GoBGP or another one.
 func (s *Server) link(p Peer, known session) {
 	known.rules = s.rulesOf(p)
-	outer, back := s.relayPeer(p), behind{Server: s, place: known.place}
+	outer, back := s.relayPeer(p), behind{Server: s, place: known.place, inside: s.inside}
 	switch hindrance := s.unsigned(p); {
 	case hindrance != "":
 		s.hist.failed(p.Addr, noSession+hindrance)
@@ -199,15 +199,15 @@ func (s *Server) replacePeer(ctx context.Context, p Peer) error {
 func (s *Server) exchange(p Peer) {
 	old := s.sessions[p.Addr]
 	s.link(p, session{place: s.newPlace(p), link: old.link})
-	go s.removeLater(old.place, s.sessions[p.Addr].link, p.RestartTime)
+	go s.removeLater(old.place, s.inside, s.sessions[p.Addr].link, p.RestartTime)
 }
 
 // settleWait is the time for GoBGP to process the end of a table.
 const settleWait = time.Second
 
 // removeLater removes what a peer was in GoBGP when its successor has the peer's whole table, or too much time has
-// passed.
-func (s *Server) removeLater(old *place, successor *relay.Link, most time.Duration) {
+// passed. With a GoBGP that was started since all neighbours are gone.
+func (s *Server) removeLater(old *place, of inside, successor *relay.Link, most time.Duration) {
 	if successor != nil {
 		select {
 		case <-successor.Whole():
@@ -216,14 +216,13 @@ func (s *Server) removeLater(old *place, successor *relay.Link, most time.Durati
 	}
 	time.Sleep(settleWait)
 	err := s.do(context.Background(), func(ctx context.Context) error {
-		if s.phase != running {
+		s.neighbours.remove(old.neighbour)
+		if s.phase != running || s.inside != of {
 			return nil
 		}
 		s.window.forget()
 		s.version.Add(1)
-		err := old.leave(ctx)
-		s.neighbours.remove(old.neighbour)
-		return err
+		return old.leave(ctx)
 	})
 	if err != nil {
 		s.log.Error("remove what a BGP peer was before", "peer", old.peer, "error", err)
@@ -250,20 +249,25 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
 	}
 	gone.release()
+	s.forgetPeer(addr)
+	return nil
+}
+
+// forgetPeer forgets a peer whose neighbour in GoBGP is gone, or about to go.
+func (s *Server) forgetPeer(addr netip.Addr) {
 	s.window.forget()
 	s.version.Add(1)
-	s.neighbours.remove(gone.neighbour)
+	s.neighbours.remove(s.sessions[addr].neighbour)
 	s.hist.end(addr)
 	s.ends.configured(addr, false)
 	delete(s.peers, addr)
 	delete(s.sessions, addr)
-	return nil
 }
 
 // relayPeer is a peer in the relay's words.
 func (s *Server) relayPeer(p Peer) relay.Peer {
 	peer := relay.Peer{
-		Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
+		SpeakerASN: s.local.ASN, RouterID: s.local.RouterID, Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
 		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, RestartTime: p.RestartTime, Keepalive: p.Keepalive,
 		Password: p.Password, AO: p.AO, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity, ClusterID: s.cluster(p),
 	}

@@ -46,7 +46,7 @@ type Server struct {
 	startedAt  time.Time
 	hindrance  string               // why the last attempt to start failed
 	relay      *relay.Relay         // since Start
-	inside     inside               // since Start, not changed by any later operation
+	inside     inside               // since Start; another one with each
 	noMD5      error                // why passwords can't be had here
 	noAO       error                // why TCP-AO can't
 	refused    map[netip.Addr]error // by peer: why the kernel does not take its password or keys
