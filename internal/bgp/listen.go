@@ -94,7 +94,7 @@ func (s *Server) start(ctx context.Context, local Local) error {
 	if err := s.listen(ctx, s.relay, local); err != nil {
 		return err
 	}
-	if s.phase == running {
+	if s.inside.to.IsValid() {
 		if err := s.hangUp(ctx); err != nil {
 			return err
 		}
@@ -115,6 +115,7 @@ func (s *Server) is(local Local) bool {
 // hangUp ends all sessions without a NOTIFICATION, as the end of the process would, stops GoBGP, and forgets what the
 // speaker was told since Start. After an error, which is that of ctx, it is to be called again.
 func (s *Server) hangUp(ctx context.Context) error {
+	s.phase = created
 	var all []<-chan struct{}
 	for _, known := range s.sessions {
 		if known.link != nil {
@@ -132,13 +133,13 @@ func (s *Server) hangUp(ctx context.Context) error {
 		known.abandon()
 		s.forgetPeer(addr)
 	}
-	s.phase = created
 	clear(s.originated)
 	clear(s.known)
 	clear(s.parsed) // in which our AS number is
 	s.policy, s.base, s.epoch = Policy{}, new(policy.Base), 0
 	s.passable, s.passing, s.passes, s.table = nil, passing{}, 0, table{}
 	s.window.clear()
+	s.inside = inside{}
 	s.wake()
 	return s.bgp.StopBgp(ctx, &api.StopBgpRequest{})
 }
