@@ -132,8 +132,7 @@ func (s session) heldUntil() time.Time {
 }
 
 func (s *Server) addPeer(p Peer) {
-	s.hist.begin(p.Addr)
-	s.ends.configured(p.Addr, true)
+	s.ends.begin(p.Addr)
 	s.link(p, session{place: s.newPlace(p)})
 	s.known[p.Addr] = true
 }
@@ -145,7 +144,6 @@ func (s *Server) link(p Peer, known session) {
 	outer, back := s.relayPeer(p), behind{Server: s, place: known.place, inside: s.inside}
 	switch hindrance := s.unsigned(p); {
 	case hindrance != "":
-		s.hist.failed(p.Addr, noSession+hindrance)
 		s.ends.failed(p.Addr, noSession+hindrance)
 		known.retire()
 		known.release()
@@ -258,8 +256,7 @@ func (s *Server) forgetPeer(addr netip.Addr) {
 	s.window.forget()
 	s.version.Add(1)
 	s.neighbours.remove(s.sessions[addr].neighbour)
-	s.hist.end(addr)
-	s.ends.configured(addr, false)
+	s.ends.end(addr)
 	delete(s.peers, addr)
 	delete(s.sessions, addr)
 }
@@ -347,7 +344,7 @@ func (s *Server) status(p Peer) PeerStatus {
 	if known.link != nil {
 		now = known.link.Status()
 	}
-	past := s.hist.get(p.Addr)
+	past := s.ends.get(p.Addr)
 	status := PeerStatus{
 		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, Failure: past.class, ErrorSince: past.errSince, LastErrorAt: past.errAt,
@@ -357,7 +354,7 @@ func (s *Server) status(p Peer) PeerStatus {
 		Self: now.Self,
 	}
 	if !known.mute() {
-		status.State = stateOf(now, past.up && s.neighbours.state(known.alias) == api.PeerState_ESTABLISHED)
+		status.State = stateOf(now, !past.Up.IsZero() && s.neighbours.state(known.alias) == api.PeerState_ESTABLISHED)
 	}
 	if kept := s.table.stale[p.Addr]; kept > 0 && !now.Up {
 		status.Restarting, status.Received = true, kept

@@ -24,7 +24,6 @@ type Server struct {
 	log   *slog.Logger
 	now   func() time.Time
 	bgp   *server.BgpServer
-	hist  *histories
 	ends  *Ends
 	dirty chan struct{}
 	// neighbours are the peers that GoBGP has, window the UPDATEs that it has to work in.
@@ -46,7 +45,7 @@ type Server struct {
 	startedAt  time.Time
 	hindrance  string               // why the last attempt to start failed
 	relay      *relay.Relay         // since Start
-	inside     inside               // since Start; another one with each
+	inside     inside               // while GoBGP is started
 	noMD5      error                // why passwords can't be had here
 	noAO       error                // why TCP-AO can't
 	refused    map[netip.Addr]error // by peer: why the kernel does not take its password or keys
@@ -97,7 +96,6 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 	s := &Server{
 		log:        log,
 		now:        now,
-		hist:       newHistories(now),
 		ends:       NewEnds(now),
 		neighbours: newNeighbours(),
 		dirty:      make(chan struct{}, 1),
