@@ -87,11 +87,7 @@ func (s *Server) start(ctx context.Context, local Local) error {
 	case s.phase == running && s.is(local): // by a Start whose caller has left at its deadline
 		return s.change(ctx, local)
 	}
-	if s.relay == nil {
-		s.relay = relay.New(s.log, s.now, relay.Config{HoldDown: DefaultHoldDown, MaxHoldDown: MaxHoldDown})
-		s.front.Store(s.relay)
-	}
-	if err := s.listen(ctx, s.relay, local); err != nil {
+	if err := s.listen(ctx, local); err != nil {
 		return err
 	}
 	if s.inside.to.IsValid() {
@@ -165,7 +161,7 @@ func (s *Server) SetLocal(ctx context.Context, local Local) error {
 // change changes this end of a speaker that is running.
 func (s *Server) change(ctx context.Context, local Local) error {
 	local.Restarting = s.local.Restarting
-	if err := s.listen(ctx, s.relay, local); err != nil {
+	if err := s.listen(ctx, local); err != nil {
 		return err
 	}
 	s.local = local
@@ -202,7 +198,7 @@ func nearAddrs(peers map[netip.Addr]Peer) (addrs []netip.Addr) {
 }
 
 // listen binds the node's addresses.
-func (s *Server) listen(ctx context.Context, front *relay.Relay, local Local) error {
+func (s *Server) listen(ctx context.Context, local Local) error {
 	all := local.Listen
 	if !slices.Contains(all, netip.IPv6Unspecified()) {
 		all = slices.Concat(all, s.near)
@@ -211,7 +207,7 @@ func (s *Server) listen(ctx context.Context, front *relay.Relay, local Local) er
 	for _, addr := range all {
 		addrs = append(addrs, netip.AddrPortFrom(addr, local.Port))
 	}
-	err := front.Listen(ctx, addrs)
+	err := s.relay.Listen(ctx, addrs)
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Addr == nil {
 		return err

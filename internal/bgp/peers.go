@@ -71,7 +71,7 @@ func (s *Server) listenNear(ctx context.Context, peers map[netip.Addr]Peer) erro
 	if s.near = nearAddrs(peers); slices.Equal(s.near, before) {
 		return nil
 	}
-	err := s.listen(ctx, s.relay, s.local)
+	err := s.listen(ctx, s.local)
 	// What cannot be listened on is tried again, for whoever waits for the peer to connect.
 	s.near = slices.DeleteFunc(s.near, func(addr netip.Addr) bool { return !s.relay.Listens(netip.AddrPortFrom(addr, s.local.Port)) })
 	return err
@@ -297,31 +297,16 @@ func (s *Server) Peers(ctx context.Context) ([]PeerStatus, error) {
 }
 
 // Traffic implements Speaker.
-func (s *Server) Traffic() map[netip.Addr]Traffic {
-	if front := s.front.Load(); front != nil {
-		return front.Traffic()
-	}
-	return nil
-}
+func (s *Server) Traffic() map[netip.Addr]Traffic { return s.relay.Traffic() }
 
 // Told implements Speaker.
-func (s *Server) Told() []netip.Prefix {
-	if front := s.front.Load(); front != nil {
-		return front.Told()
-	}
-	return nil
-}
+func (s *Server) Told() []netip.Prefix { return s.relay.Told() }
 
 // Ends implements Speaker.
 func (s *Server) Ends() *Ends { return s.ends }
 
 // Totals implements Speaker.
-func (s *Server) Totals() Totals {
-	if front := s.front.Load(); front != nil {
-		return front.Totals()
-	}
-	return Totals{}
-}
+func (s *Server) Totals() Totals { return s.relay.Totals() }
 
 // stateOf is a session's state in the words of RFC 4271. The handshake is the relay's. A session is established when
 // GoBGP has it, and its history says so, too: since when would else be of the state before.
