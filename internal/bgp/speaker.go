@@ -57,9 +57,9 @@ type Speaker interface {
 	// after another error there may be none, and only Start brings them back.
 	Start(ctx context.Context, local Local) error
 
-	// SetLocal changes the addresses and the port that a started speaker listens on, and its cluster ID. Sessions stay; only what reflects under another cluster ID is connected anew, over which both sides keep
-	// the other's paths. An address that can't be bound is a *ListenError and leaves all as it was. Local.Restarting is
-	// not looked at.
+	// SetLocal changes the addresses and the port that a started speaker listens on, and its cluster ID. Sessions stay;
+	// only what reflects under another cluster ID is connected anew, over which both sides keep the other's paths. An
+	// address that can't be bound is a *ListenError and leaves all as it was. Local.Restarting is not looked at.
 	SetLocal(ctx context.Context, local Local) error
 
 	// SetPeers makes peers the whole set of sessions; nil closes all. A peer is known by its address. Sessions of peers
