@@ -70,8 +70,8 @@ const (
 	maxRetry = 30 * time.Second
 )
 
-// errRestart: the router ID or the AS number changed, which GoBGP takes only at its start.
-var errRestart = errors.New("this node's address or AS number changed: the agent ends in order to start anew; routes stay")
+// errRestart: what the agent has set up is for another address of the node.
+var errRestart = errors.New("this node's address changed: the agent ends in order to start anew; routes stay")
 
 // Deps are the parts that an agent works with.
 type Deps struct {

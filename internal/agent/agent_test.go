@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -456,4 +457,42 @@ func TestAgentRestartKeepsRouters(t *testing.T) {
 	waittest.Until(t, 3*settleTime, "what BGP does not announce leads to the owner", func() bool {
 		return r.has(t, toOther)() && r.has(t, "10.90.3.0/26 via 172.31.0.2")()
 	})
+}
+
+// With another AS number the agent starts BGP anew. Routes stay until the peers have sent their tables, as when an agent
+// starts.
+func TestAnotherASNumberKeepsRoutes(t *testing.T) {
+	r := newRig(t)
+	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	r.lent(t, rigOther)
+	speaker := newPeers()
+	speaker.tell(false, bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")})
+	status, _ := r.agent(t, speaker)
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, soon, "both routes", func() bool { return r.has(t, toOther)() && r.has(t, "10.90.7.7")() })
+
+	changes := r.ns.Changes(t)
+	node := &api.Node{Meta: api.Meta{Name: rigNode}}
+	for _, asn := range []uint32{64999, 64513} {
+		speaker.tell(true) // no session: BGP knows nothing
+		text := fmt.Sprint(asn)
+		patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{api.AnnotationASNumber: &text}}}
+		errtest.Must(t, r.store.PatchStatus(t.Context(), node, patch, false))
+		waittest.Until(t, soon, "BGP has the AS number", func() bool {
+			speaker.mu.Lock()
+			defer speaker.mu.Unlock()
+			return speaker.local.ASN == asn && speaker.local.Restarting
+		})
+		speaker.tell(true)
+		waittest.Until(t, soon, "a pass that read that there is no session", func() bool { return speaker.heard(status) })
+	}
+	if n := changes(); n > 0 {
+		t.Errorf("another AS number made %d changes; now %s", n, r.routes(t))
+	}
+	// BGP is back, without the borrowed address.
+	speaker.tell(false)
+	waittest.Until(t, 3*settleTime, "what nobody announces any more goes", func() bool { return !r.has(t, "10.90.7.7")() })
+	if !r.has(t, toOther)() {
+		t.Errorf("routes: %s", r.routes(t))
+	}
 }

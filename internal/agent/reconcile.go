@@ -44,9 +44,6 @@ func (a *Agent) pass(ctx context.Context) error {
 	if err != nil {
 		return a.cannotServe(ctx, err) // without an address nothing can be programmed
 	}
-	if a.bgp.started && !a.bgp.is(&s) {
-		return errRestart
-	}
 	shown := s
 	a.Status.SetNode(&shown)
 	if a.offline == nil {

@@ -43,10 +43,9 @@ type judgedTable struct {
 	judged  *desired.Snapshot // by which and grounds learned was judged; nil: by none as they are
 }
 
-// is reports whether the speaker has the AS number and router ID of the snapshot. Others need another process.
-func (b *bgpState) is(s *desired.Snapshot) bool {
-	want, err := s.Local()
-	return err == nil && want.ASN == b.local.ASN && want.RouterID == b.local.RouterID
+// is reports whether the speaker has an AS number and a router ID.
+func (b *bgpState) is(want bgp.Local) bool {
+	return b.started && want.ASN == b.local.ASN && want.RouterID == b.local.RouterID
 }
 
 // settling reports whether paths may still be missing after the start, so that routes of an earlier agent stay. It ends
@@ -246,14 +245,16 @@ func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, askedAt, now time
 	}
 }
 
-// startBGP starts the speaker, once.
+// startBGP starts the speaker, and starts it anew with another AS number or router ID. Routes stay then as they do when
+// an agent starts.
 func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
-	if a.bgp.started {
-		return nil
-	}
 	local, err := s.Local()
-	if err != nil {
+	if err != nil || a.bgp.is(local) {
 		return err
+	}
+	if was := a.bgp.local; a.bgp.started {
+		a.Log.Info("starting BGP anew", "asn", local.ASN, "was", was.ASN, "router-id", local.RouterID, "router-id-was", was.RouterID)
+		a.bgp = bgpState{begun: time.Now()}
 	}
 	own, err := a.programmed()
 	if err != nil {
@@ -273,9 +274,7 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	a.records.trust(inherited)
 	ctx, cancel := context.WithTimeout(ctx, bgpStart)
 	defer cancel()
-	if err := a.Speaker.Start(ctx, local); errors.Is(err, bgp.ErrIdentity) {
-		return errRestart
-	} else if err != nil {
+	if err := a.Speaker.Start(ctx, local); err != nil {
 		return err
 	}
 	a.bgp.started, a.bgp.local = true, local

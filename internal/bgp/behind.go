@@ -26,6 +26,7 @@ import (
 type behind struct {
 	*Server
 	*place
+	inside inside
 }
 
 // attachPause is between attempts to connect to GoBGP, which closes what comes a moment too early.
@@ -120,7 +121,6 @@ func (b behind) Drain(ctx context.Context) { b.window.drain(ctx) }
 
 // Session implements relay.Behind.
 func (b behind) Session(up bool) {
-	b.hist.state(b.peer, up)
 	b.ends.state(b.peer, up)
 	b.window.forget()
 	b.version.Add(1)
@@ -128,28 +128,14 @@ func (b behind) Session(up bool) {
 }
 
 // Ended implements relay.Behind.
-func (b behind) Ended(end relay.End) {
-	b.ends.ended(b.peer, end)
-	if !end.Failure {
-		return
-	}
-	class := classOf(end.Reason)
-	if end.By == relay.ByUs && end.Sent != "" {
-		class = classOf(relay.ClosedHere + end.Sent)
-	}
-	b.fail(end.Reason, class)
-}
+func (b behind) Ended(end relay.End) { b.tell(b.ends.ended(b.peer, end), end.Reason) }
 
 // Failed implements relay.Behind.
-func (b behind) Failed(reason string) {
-	if !b.hist.get(b.peer).up {
-		b.ends.failed(b.peer, reason)
-	}
-	b.fail(reason, classOf(reason))
-}
+func (b behind) Failed(reason string) { b.tell(b.ends.failed(b.peer, reason), reason) }
 
-func (b behind) fail(reason, class string) {
-	if b.hist.failedAs(b.peer, reason, class) {
+// tell tells why a session is not established, if that is news.
+func (b behind) tell(news bool, reason string) {
+	if news {
 		b.log.Info("BGP session is not established", "peer", b.peer, "reason", reason)
 		b.wake()
 	}

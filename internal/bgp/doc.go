@@ -9,7 +9,7 @@
 //
 //   - Serve never returns and nothing can end it, and the rules of best path selection (table.SelectionOptions,
 //     table.UseMultiplePaths) are variables of GoBGP's package that StartBgp overwrites. So there is one Server in a
-//     process and New refuses a second one. A process that wants another speaker is another process.
+//     process and New refuses a second one. For another AS number GoBGP is stopped and started; see Server.hangUp.
 //   - A management call waits for GoBGP's loop and ignores its context. Server runs each call beside the caller, who
 //     then can leave at its deadline; calls never overlap, so that a call that was left behind cannot be overtaken.
 //   - StopBgp and DeletePeer send Cease, on which a peer drops our paths at once, graceful restart or not. So a restart

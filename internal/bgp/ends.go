@@ -64,16 +64,35 @@ type Ends struct {
 	changed chan struct{}
 
 	mu    sync.Mutex // guards the rest
-	peers map[netip.Addr]*peerEnds
-	there map[netip.Addr]bool // peers that are configured
+	peers map[netip.Addr]*past
 }
 
-type peerEnds struct {
+// past is what is remembered of a peer, in the process and, its exported fields, in the text.
+type past struct {
 	Up   time.Time `json:"up,omitzero"` // since when its session is up; zero: it is not
 	Ends []End     `json:"ends"`        // the latest last
+	history
 }
 
-func (p *peerEnds) last() time.Time {
+// history is of a peer that is configured, since it was; the zero value: it is not.
+type history struct {
+	since time.Time // when the session was established, lost, or configured
+	// err is why the session is not established, class the kind of that, see PeerStatus.Failure. errSince is when err was
+	// first noted, without another error or a session in between; errAt is when it was last.
+	err, class      string
+	errSince, errAt time.Time
+	// toldAt is when a failure was last worth telling.
+	toldAt time.Time
+	// lastWord is why the peer ended the last session, lastClass its class. Later errors, such as refused connections,
+	// explain less.
+	lastWord, lastClass string
+}
+
+// tellPause is between two failures of one peer that are told. A peer can fail in ever new ways as often as it likes;
+// what happened last is in its status anyway.
+const tellPause = 5 * time.Second
+
+func (p *past) last() time.Time {
 	last := p.Up
 	for _, e := range p.Ends {
 		last = later(last, e.At)
@@ -90,13 +109,13 @@ func later(a, b time.Time) time.Time {
 
 // endsText is the form in which Ends are kept.
 type endsText struct {
-	Version int                      `json:"version"`
-	Peers   map[netip.Addr]*peerEnds `json:"peers"`
+	Version int                  `json:"version"`
+	Peers   map[netip.Addr]*past `json:"peers"`
 }
 
 // NewEnds remembers nothing yet.
 func NewEnds(now func() time.Time) *Ends {
-	return &Ends{now: now, changed: make(chan struct{}, 1), peers: map[netip.Addr]*peerEnds{}, there: map[netip.Addr]bool{}}
+	return &Ends{now: now, changed: make(chan struct{}, 1), peers: map[netip.Addr]*past{}}
 }
 
 // Changed wakes its one reader when there is something new to be kept, other than one failure more of the kind of the
@@ -158,7 +177,7 @@ func (e *Ends) Recall(text []byte) error {
 func (e *Ends) bound() {
 	var all []time.Time
 	for addr, p := range e.peers {
-		if !e.there[addr] && e.now().Sub(p.last()) > goneAge {
+		if p.since.IsZero() && e.now().Sub(p.last()) > goneAge {
 			delete(e.peers, addr)
 			continue
 		}
@@ -177,61 +196,142 @@ func (e *Ends) bound() {
 	}
 }
 
-// of returns the ends of a peer that are to be changed. The mutex is held.
-func (e *Ends) of(peer netip.Addr) *peerEnds {
+// begin starts the history of a peer that is being configured.
+func (e *Ends) begin(peer netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.of(peer).history = history{since: e.now()}
+}
+
+// end drops the history of a peer that is configured no longer, and has no session.
+func (e *Ends) end(peer netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.of(peer)
+	p.Up, p.history = time.Time{}, history{}
+	wait.Signal(e.changed)
+}
+
+// of returns what is remembered of a peer, to be changed. The mutex is held.
+func (e *Ends) of(peer netip.Addr) *past {
 	p := e.peers[peer]
 	if p == nil {
-		p = &peerEnds{}
+		p = new(past)
 		e.peers[peer] = p
 	}
 	return p
 }
 
-// configured notes whether a peer is configured.
-func (e *Ends) configured(peer netip.Addr, is bool) {
+// get returns a copy, whose Ends are not to be read; the zero past if nothing is remembered.
+func (e *Ends) get(peer netip.Addr) past {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if is {
-		e.there[peer] = true
-	} else {
-		delete(e.there, peer)
+	if p := e.peers[peer]; p != nil {
+		return *p
 	}
+	return past{}
 }
 
-// state notes whether a session is up.
+// state notes whether the session of a configured peer is established.
 func (e *Ends) state(peer netip.Addr, up bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.of(peer)
-	if p.Up.IsZero() != up {
+	if p.since.IsZero() || p.Up.IsZero() != up {
 		return
 	}
-	p.Up = time.Time{}
+	p.Up, p.since = time.Time{}, e.now()
 	if up {
-		p.Up = e.now()
+		p.Up, p.lastWord, p.lastClass = p.since, "", ""
 	}
 	wait.Signal(e.changed)
 }
 
-// ended notes how a session has ended.
-func (e *Ends) ended(peer netip.Addr, end relay.End) {
-	e.note(peer, End{At: end.At, Since: end.Since, By: end.By, Reason: end.Reason, Sent: end.Sent, Received: end.Received, Error: end.Error})
-}
-
-// failed notes why a session does not come up.
-func (e *Ends) failed(peer netip.Addr, reason string) { e.note(peer, End{At: e.now(), Reason: reason}) }
-
-func (e *Ends) note(peer netip.Addr, end End) {
-	end.cut()
+// ended notes how a session has ended, and reports whether that is to be told.
+func (e *Ends) ended(peer netip.Addr, end relay.End) (news bool) {
+	class := classOf(end.Reason)
+	if end.By == relay.ByUs && end.Sent != "" {
+		class = classOf(relay.ClosedHere + end.Sent)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.add(peer, End{At: end.At, Since: end.Since, By: end.By, Reason: end.Reason, Sent: end.Sent, Received: end.Received, Error: end.Error})
+	return end.Failure && e.of(peer).failed(e.now(), end.Reason, class)
+}
+
+// failed notes why the session of a configured peer is not established, or is about to end, and reports whether that is
+// to be told.
+func (e *Ends) failed(peer netip.Addr, reason string) (news bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.of(peer)
+	if p.Up.IsZero() {
+		e.add(peer, End{At: e.now(), Reason: reason})
+	}
+	return p.failed(e.now(), reason, classOf(reason))
+}
+
+// failed notes why the session is not established, and reports whether that is a change, and not the next one within
+// moments.
+func (h *history) failed(now time.Time, reason, class string) bool {
+	if h.since.IsZero() {
+		return false
+	}
+	switch clear := !h.errSince.Before(h.since) && !relay.Vague(h.err); {
+	case reason == relay.NotBack && clear:
+		return true // what was found since says more
+	case strings.HasPrefix(reason, relay.Neither) && clear && !strings.HasPrefix(h.err, relay.Neither):
+		return false // the peer has tried: that it would take no connection is no reason
+	}
+	if strings.HasPrefix(reason, relay.ClosedByPeer) {
+		h.lastWord, h.lastClass = reason, class
+	} else if h.lastWord != "" {
+		reason += "; before that, " + h.lastWord
+		class += "; before that, " + h.lastClass
+	}
+	h.class, h.errAt = class, now
+	if h.err == reason && !h.errSince.Before(h.since) {
+		return false
+	}
+	h.err, h.errSince = reason, now
+	if now.Sub(h.toldAt) < tellPause {
+		return false
+	}
+	h.toldAt = now
+	return true
+}
+
+// noSession is how the reason begins for which a session is not tried.
+const noSession = "no session: "
+
+// classOf is a reason without what the peer has said and without details: one of few texts, whatever the peer does.
+func classOf(reason string) string {
+	if strings.HasPrefix(reason, noSession) {
+		return reason // it is about this node
+	}
+	for _, by := range []string{relay.ClosedByPeer, relay.ClosedHere} {
+		if words, ok := strings.CutPrefix(reason, by); ok {
+			names, _, _ := strings.Cut(words, ": ")
+			if strings.ContainsAny(names, "0123456789") {
+				names = "an error without a name"
+			}
+			return by + names
+		}
+	}
+	class, _, _ := strings.Cut(reason, ": ")
+	return class
+}
+
+// add notes an end. The mutex is held.
+func (e *Ends) add(peer netip.Addr, end End) {
+	end.cut()
 	if e.of(peer).add(end) {
 		wait.Signal(e.changed)
 	}
 }
 
 // add notes an end and reports whether it is of another kind than those since the last session that was up.
-func (p *peerEnds) add(end End) (fresh bool) {
+func (p *past) add(end End) (fresh bool) {
 	fresh = true
 	if end.Since.IsZero() {
 		end.Times, end.First = 1, end.At

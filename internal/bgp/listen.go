@@ -16,6 +16,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 
 	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
@@ -78,27 +79,65 @@ func (s *Server) Start(ctx context.Context, local Local) error {
 	}
 }
 
-// start makes one attempt and leaves nothing behind if it fails.
+// start makes one attempt. If it fails the speaker has no session, or all that it had and may go on with.
 func (s *Server) start(ctx context.Context, local Local) error {
-	switch s.phase {
-	case running: // by a Start whose caller has left at its deadline
-		return s.change(ctx, local)
-	case stopped:
+	switch {
+	case s.phase == stopped:
 		return ErrStopped
+	case s.phase == running && s.is(local): // by a Start whose caller has left at its deadline
+		return s.change(ctx, local)
 	}
-	front := relay.New(s.log, s.now,
-		relay.Config{ASN: local.ASN, RouterID: local.RouterID, HoldDown: DefaultHoldDown, MaxHoldDown: MaxHoldDown})
-	if err := s.listen(ctx, front, local); err != nil {
+	if err := s.listen(ctx, local); err != nil {
 		return err
 	}
-	if err := s.startInside(ctx, local); err != nil {
-		front.Close()
-		// A failed StartBgp keeps the listener that it already has. There are no peers yet to tell.
-		return errors.Join(err, s.bgp.StopBgp(ctx, &api.StopBgpRequest{}))
+	if s.inside.to.IsValid() {
+		if err := s.hangUp(ctx); err != nil {
+			return err
+		}
 	}
-	s.relay, s.phase, s.local, s.startedAt = front, running, local, s.now()
-	s.front.Store(front)
+	if err := s.startInside(ctx, local); err != nil {
+		// A failed StartBgp keeps the listener that it already has. There are no peers yet to tell.
+		return errors.Join(err, s.relay.Listen(ctx, nil), s.bgp.StopBgp(ctx, &api.StopBgpRequest{}))
+	}
+	s.phase, s.local, s.startedAt = running, local, s.now()
 	return nil
+}
+
+// is reports whether the speaker has the AS number and the router ID of local.
+func (s *Server) is(local Local) bool {
+	return local.ASN == s.local.ASN && local.RouterID == s.local.RouterID
+}
+
+// hangUp ends all sessions without a NOTIFICATION, as the end of the process would, stops GoBGP, and forgets what the
+// speaker was told since Start. After an error, which is that of ctx, it is to be called again.
+func (s *Server) hangUp(ctx context.Context) error {
+	s.phase = created
+	var all []<-chan struct{}
+	for _, known := range s.sessions {
+		if known.link != nil {
+			all = append(all, known.link.HangUp())
+		}
+	}
+	for _, over := range all { // what GoBGP says of its end must not reach a peer
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return fmt.Errorf("hang up on BGP peers: %w", ctx.Err())
+		}
+	}
+	for addr, known := range s.sessions {
+		known.abandon()
+		s.forgetPeer(addr)
+	}
+	clear(s.originated)
+	clear(s.known)
+	clear(s.parsed) // in which our AS number is
+	s.policy, s.base, s.epoch = Policy{}, new(policy.Base), 0
+	s.passable, s.passing, s.passes, s.table = nil, passing{}, 0, table{}
+	s.window.clear()
+	s.inside = inside{}
+	s.wake()
+	return s.bgp.StopBgp(ctx, &api.StopBgpRequest{})
 }
 
 // SetLocal implements Speaker.
@@ -111,18 +150,18 @@ func (s *Server) SetLocal(ctx context.Context, local Local) error {
 		if err := s.started(); err != nil {
 			return err
 		}
+		if !s.is(local) {
+			return fmt.Errorf("AS %d and router ID %s in place of %d and %s: only Start takes others", local.ASN, local.RouterID, s.local.ASN,
+				s.local.RouterID)
+		}
 		return s.change(ctx, local)
 	})
 }
 
 // change changes this end of a speaker that is running.
 func (s *Server) change(ctx context.Context, local Local) error {
-	if local.ASN != s.local.ASN || local.RouterID != s.local.RouterID {
-		return fmt.Errorf("AS %d and router ID %s in place of %d and %s: %w", local.ASN, local.RouterID, s.local.ASN,
-			s.local.RouterID, ErrIdentity)
-	}
 	local.Restarting = s.local.Restarting
-	if err := s.listen(ctx, s.relay, local); err != nil {
+	if err := s.listen(ctx, local); err != nil {
 		return err
 	}
 	s.local = local
@@ -159,7 +198,7 @@ func nearAddrs(peers map[netip.Addr]Peer) (addrs []netip.Addr) {
 }
 
 // listen binds the node's addresses.
-func (s *Server) listen(ctx context.Context, front *relay.Relay, local Local) error {
+func (s *Server) listen(ctx context.Context, local Local) error {
 	all := local.Listen
 	if !slices.Contains(all, netip.IPv6Unspecified()) {
 		all = slices.Concat(all, s.near)
@@ -168,7 +207,7 @@ func (s *Server) listen(ctx context.Context, front *relay.Relay, local Local) er
 	for _, addr := range all {
 		addrs = append(addrs, netip.AddrPortFrom(addr, local.Port))
 	}
-	err := front.Listen(ctx, addrs)
+	err := s.relay.Listen(ctx, addrs)
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Addr == nil {
 		return err

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -66,6 +68,7 @@ func child() (was bool, err error) {
 	handler := &wedge{Handler: slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: &level})}
 	return bgptest.ChildWith(handler, map[string]func(*bgp.Server) string{
 		"Neighbours": (*bgp.Server).Neighbours,
+		"Goroutines": func(*bgp.Server) string { return strconv.Itoa(runtime.NumGoroutine()) },
 		"ReadAnew":   (*bgp.Server).ReadAnew,
 		"Quiet":      func(*bgp.Server) string { level.Set(slog.LevelWarn); return "" },
 		"Second":     second,

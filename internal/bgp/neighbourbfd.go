@@ -28,8 +28,8 @@ func (w bfdWatcher) Changed() { w.wake() }
 // Lost implements bfd.Watcher. A session that the peer's operator has ended says nothing of the peer (RFC 5882 section
 // 3.2).
 func (w bfdWatcher) Lost(peer netip.Addr, loss bfd.Loss) {
-	if front := w.front.Load(); front != nil && !loss.Admin {
-		front.Lost(peer,
+	if !loss.Admin {
+		w.relay.Lost(peer,
 			relay.Loss{Begun: loss.Begun, Alive: loss.Alive, Independent: loss.Independent, Reason: "BFD is down: " + loss.Diag.String()})
 	}
 }

@@ -71,7 +71,7 @@ func (s *Server) listenNear(ctx context.Context, peers map[netip.Addr]Peer) erro
 	if s.near = nearAddrs(peers); slices.Equal(s.near, before) {
 		return nil
 	}
-	err := s.listen(ctx, s.relay, s.local)
+	err := s.listen(ctx, s.local)
 	// What cannot be listened on is tried again, for whoever waits for the peer to connect.
 	s.near = slices.DeleteFunc(s.near, func(addr netip.Addr) bool { return !s.relay.Listens(netip.AddrPortFrom(addr, s.local.Port)) })
 	return err
@@ -132,8 +132,7 @@ func (s session) heldUntil() time.Time {
 }
 
 func (s *Server) addPeer(p Peer) {
-	s.hist.begin(p.Addr)
-	s.ends.configured(p.Addr, true)
+	s.ends.begin(p.Addr)
 	s.link(p, session{place: s.newPlace(p)})
 	s.known[p.Addr] = true
 }
@@ -142,10 +141,9 @@ func (s *Server) addPeer(p Peer) {
 // GoBGP or another one.
 func (s *Server) link(p Peer, known session) {
 	known.rules = s.rulesOf(p)
-	outer, back := s.relayPeer(p), behind{Server: s, place: known.place}
+	outer, back := s.relayPeer(p), behind{Server: s, place: known.place, inside: s.inside}
 	switch hindrance := s.unsigned(p); {
 	case hindrance != "":
-		s.hist.failed(p.Addr, noSession+hindrance)
 		s.ends.failed(p.Addr, noSession+hindrance)
 		known.retire()
 		known.release()
@@ -199,15 +197,15 @@ func (s *Server) replacePeer(ctx context.Context, p Peer) error {
 func (s *Server) exchange(p Peer) {
 	old := s.sessions[p.Addr]
 	s.link(p, session{place: s.newPlace(p), link: old.link})
-	go s.removeLater(old.place, s.sessions[p.Addr].link, p.RestartTime)
+	go s.removeLater(old.place, s.inside, s.sessions[p.Addr].link, p.RestartTime)
 }
 
 // settleWait is the time for GoBGP to process the end of a table.
 const settleWait = time.Second
 
 // removeLater removes what a peer was in GoBGP when its successor has the peer's whole table, or too much time has
-// passed.
-func (s *Server) removeLater(old *place, successor *relay.Link, most time.Duration) {
+// passed. With a GoBGP that was started since all neighbours are gone.
+func (s *Server) removeLater(old *place, of inside, successor *relay.Link, most time.Duration) {
 	if successor != nil {
 		select {
 		case <-successor.Whole():
@@ -216,14 +214,13 @@ func (s *Server) removeLater(old *place, successor *relay.Link, most time.Durati
 	}
 	time.Sleep(settleWait)
 	err := s.do(context.Background(), func(ctx context.Context) error {
-		if s.phase != running {
+		s.neighbours.remove(old.neighbour)
+		if s.phase != running || s.inside != of {
 			return nil
 		}
 		s.window.forget()
 		s.version.Add(1)
-		err := old.leave(ctx)
-		s.neighbours.remove(old.neighbour)
-		return err
+		return old.leave(ctx)
 	})
 	if err != nil {
 		s.log.Error("remove what a BGP peer was before", "peer", old.peer, "error", err)
@@ -250,20 +247,24 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
 	}
 	gone.release()
+	s.forgetPeer(addr)
+	return nil
+}
+
+// forgetPeer forgets a peer whose neighbour in GoBGP is gone, or about to go.
+func (s *Server) forgetPeer(addr netip.Addr) {
 	s.window.forget()
 	s.version.Add(1)
-	s.neighbours.remove(gone.neighbour)
-	s.hist.end(addr)
-	s.ends.configured(addr, false)
+	s.neighbours.remove(s.sessions[addr].neighbour)
+	s.ends.end(addr)
 	delete(s.peers, addr)
 	delete(s.sessions, addr)
-	return nil
 }
 
 // relayPeer is a peer in the relay's words.
 func (s *Server) relayPeer(p Peer) relay.Peer {
 	peer := relay.Peer{
-		Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
+		SpeakerASN: s.local.ASN, RouterID: s.local.RouterID, Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
 		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, RestartTime: p.RestartTime, Keepalive: p.Keepalive,
 		Password: p.Password, AO: p.AO, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity, ClusterID: s.cluster(p),
 	}
@@ -298,31 +299,16 @@ func (s *Server) Peers(ctx context.Context) ([]PeerStatus, error) {
 }
 
 // Traffic implements Speaker.
-func (s *Server) Traffic() map[netip.Addr]Traffic {
-	if front := s.front.Load(); front != nil {
-		return front.Traffic()
-	}
-	return nil
-}
+func (s *Server) Traffic() map[netip.Addr]Traffic { return s.relay.Traffic() }
 
 // Told implements Speaker.
-func (s *Server) Told() []netip.Prefix {
-	if front := s.front.Load(); front != nil {
-		return front.Told()
-	}
-	return nil
-}
+func (s *Server) Told() []netip.Prefix { return s.relay.Told() }
 
 // Ends implements Speaker.
 func (s *Server) Ends() *Ends { return s.ends }
 
 // Totals implements Speaker.
-func (s *Server) Totals() Totals {
-	if front := s.front.Load(); front != nil {
-		return front.Totals()
-	}
-	return Totals{}
-}
+func (s *Server) Totals() Totals { return s.relay.Totals() }
 
 // stateOf is a session's state in the words of RFC 4271. The handshake is the relay's. A session is established when
 // GoBGP has it, and its history says so, too: since when would else be of the state before.
@@ -345,7 +331,7 @@ func (s *Server) status(p Peer) PeerStatus {
 	if known.link != nil {
 		now = known.link.Status()
 	}
-	past := s.hist.get(p.Addr)
+	past := s.ends.get(p.Addr)
 	status := PeerStatus{
 		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, Failure: past.class, ErrorSince: past.errSince, LastErrorAt: past.errAt,
@@ -355,7 +341,7 @@ func (s *Server) status(p Peer) PeerStatus {
 		Self: now.Self,
 	}
 	if !known.mute() {
-		status.State = stateOf(now, past.up && s.neighbours.state(known.alias) == api.PeerState_ESTABLISHED)
+		status.State = stateOf(now, !past.Up.IsZero() && s.neighbours.state(known.alias) == api.PeerState_ESTABLISHED)
 	}
 	if kept := s.table.stale[p.Addr]; kept > 0 && !now.Up {
 		status.Restarting, status.Received = true, kept

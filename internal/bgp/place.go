@@ -74,6 +74,13 @@ func (p *place) leave(ctx context.Context) error {
 	return nil
 }
 
+// abandon has no neighbour added any more; the one that is there goes with GoBGP's others.
+func (p *place) abandon() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone, p.made = true, false
+}
+
 // inner is GoBGP's configuration of a peer.
 type inner struct {
 	innerPeer

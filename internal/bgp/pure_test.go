@@ -414,7 +414,7 @@ func TestWindowDrains(t *testing.T) {
 // A refused connection is tried every few seconds: people want to know since when.
 func TestHistoriesTellSinceWhen(t *testing.T) {
 	clock := time.Unix(1000, 0)
-	h := newHistories(func() time.Time { return clock })
+	h := NewEnds(func() time.Time { return clock })
 	peer := addr("10.0.0.2")
 	h.begin(peer)
 	for _, step := range []struct {
@@ -440,7 +440,7 @@ func TestHistoriesTellSinceWhen(t *testing.T) {
 
 func TestHistories(t *testing.T) {
 	clock := time.Unix(1000, 0)
-	h := newHistories(func() time.Time { return clock })
+	h := NewEnds(func() time.Time { return clock })
 	peer, stranger := addr("10.0.0.2"), addr("10.0.0.9")
 	h.begin(peer)
 	began := clock
@@ -454,7 +454,7 @@ func TestHistories(t *testing.T) {
 	if !h.get(peer).since.Equal(clock) {
 		t.Errorf("established: %+v", h.get(peer))
 	}
-	if h.failed(stranger, "x") || h.get(stranger) != (history{}) {
+	if h.failed(stranger, "x") || h.get(stranger).history != (history{}) {
 		t.Error("a stranger has a history")
 	}
 	if !h.failed(peer, "x") || h.failed(peer, "x") {
@@ -469,7 +469,7 @@ func TestHistories(t *testing.T) {
 	}
 	h.end(peer)
 	h.end(peer)
-	if h.get(peer) != (history{}) {
+	if h.get(peer).history != (history{}) {
 		t.Error("a removed peer has a history")
 	}
 }
@@ -479,7 +479,7 @@ func TestHistories(t *testing.T) {
 func TestWhatIsKnownOfAPeer(t *testing.T) {
 	const dropped, wrong = "no TCP answer on port 179: a firewall drops", "it connected to our address 10.0.0.8 but we speak from 10.0.0.1"
 	clock := time.Unix(1000, 0)
-	h := newHistories(func() time.Time { return clock })
+	h := NewEnds(func() time.Time { return clock })
 	peer := addr("10.0.0.2")
 	h.begin(peer)
 	for _, c := range []struct {
@@ -524,9 +524,9 @@ func TestListenError(t *testing.T) {
 // TestClassesOfFailures: what a peer says or chooses is in no class, so that it cannot make new ones.
 func TestClassesOfFailures(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.0.1")
-	h := newHistories(time.Now)
+	h := NewEnds(time.Now)
 	h.begin(peer)
-	b := behind{Server: &Server{hist: h, ends: NewEnds(time.Now), log: slog.New(slog.DiscardHandler)},
+	b := behind{Server: &Server{ends: h, log: slog.New(slog.DiscardHandler)},
 		place: &place{neighbour: neighbour{peer: peer}}}
 	for _, c := range []struct {
 		end  relay.End

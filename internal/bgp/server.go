@@ -24,7 +24,6 @@ type Server struct {
 	log   *slog.Logger
 	now   func() time.Time
 	bgp   *server.BgpServer
-	hist  *histories
 	ends  *Ends
 	dirty chan struct{}
 	// neighbours are the peers that GoBGP has, window the UPDATEs that it has to work in.
@@ -35,8 +34,7 @@ type Server struct {
 	version atomic.Uint64
 	unseen  int         // UPDATEs since Dirty was last signalled for one; GoBGP's loop's
 	lull    *time.Timer // signals Dirty
-	// front is relay, for those who do not hold turn.
-	front atomic.Pointer[relay.Relay]
+	relay   *relay.Relay
 	// turn is held by the one operation that talks to GoBGP, probe by the one health check.
 	turn, probe chan struct{}
 
@@ -45,8 +43,7 @@ type Server struct {
 	local      Local
 	startedAt  time.Time
 	hindrance  string               // why the last attempt to start failed
-	relay      *relay.Relay         // since Start
-	inside     inside               // since Start, not changed by any later operation
+	inside     inside               // while GoBGP is started
 	noMD5      error                // why passwords can't be had here
 	noAO       error                // why TCP-AO can't
 	refused    map[netip.Addr]error // by peer: why the kernel does not take its password or keys
@@ -97,8 +94,8 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 	s := &Server{
 		log:        log,
 		now:        now,
-		hist:       newHistories(now),
 		ends:       NewEnds(now),
+		relay:      relay.New(log, now, relay.Config{HoldDown: DefaultHoldDown, MaxHoldDown: MaxHoldDown}),
 		neighbours: newNeighbours(),
 		dirty:      make(chan struct{}, 1),
 		turn:       make(chan struct{}, 1),
@@ -214,9 +211,7 @@ func (s *Server) Healthy(ctx context.Context) error {
 	go func() {
 		defer func() { <-s.probe }()
 		_, err := s.bgp.GetBgp(ctx, &api.GetBgpRequest{})
-		if front := s.front.Load(); front != nil {
-			front.Ping()
-		}
+		s.relay.Ping()
 		answered <- err
 	}()
 	select {

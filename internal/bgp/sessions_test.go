@@ -336,13 +336,13 @@ func TestStartNamesWhatHinders(t *testing.T) {
 	if r := <-done; r.Err != "" {
 		t.Errorf("Start when the port has become free: %s", r.Err)
 	}
-	// One that was started after its caller had left at the deadline is as good; but it stays who it is.
+	// One that was started after its caller had left at the deadline is as good, and it can start anew as another.
 	if r := second.Try(patient); r.Err != "" {
 		t.Errorf("second Start: %s", r.Err)
 	}
 	patient.Local.ASN = 64513
-	if r := second.Try(patient); !errtest.Has(r.Err, "64513 64512") {
-		t.Errorf("Start of another speaker: %q", r.Err)
+	if r := second.Try(patient); r.Err != "" {
+		t.Errorf("Start with another AS number: %s", r.Err)
 	}
 }
 

@@ -24,7 +24,7 @@ func learn(b *testing.B, count int) *Server {
 	errtest.Must(b, err)
 	here, there := netip.MustParseAddrPort("127.0.0.1:11790"), addr("127.0.0.2")
 	s.local = Local{ASN: 64512, RouterID: addr("10.0.0.1"), Listen: []netip.Addr{here.Addr()}, Port: here.Port()}
-	s.relay = relay.New(s.log, s.now, relay.Config{ASN: s.local.ASN, RouterID: s.local.RouterID})
+	s.relay = relay.New(s.log, s.now, relay.Config{})
 	errtest.Must(b, errors.Join(s.relay.Listen(ctx, []netip.AddrPort{here}), s.startInside(ctx, s.local)))
 	b.Cleanup(s.relay.Close)
 	s.phase = running

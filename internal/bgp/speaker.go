@@ -41,8 +41,6 @@ var (
 	ErrNotStarted = errors.New("BGP speaker is not started")
 	// ErrStopped: Stop has been called. A stopped speaker does not start again: end the process.
 	ErrStopped = errors.New("BGP speaker is stopped")
-	// ErrIdentity: what was asked for needs another speaker, which is another process.
-	ErrIdentity = errors.New("a speaker keeps its AS number and its router ID")
 )
 
 // Speaker is a BGP speaker. Methods that set take the whole desired set, methods that read return the whole actual one.
@@ -52,12 +50,16 @@ type Speaker interface {
 	// until ctx ends, whose error then names address, port, cause and remedy (*ListenError); what will not change by
 	// waiting (invalid Local, missing capability) returns at once. After an error Start may be called again, also if it
 	// has ended at its deadline and the speaker was started nevertheless, later: then it is SetLocal.
+	//
+	// With another AS number or router ID it starts a started speaker anew: it breaks all connections without a
+	// NOTIFICATION, so that peers with graceful restart keep our paths, and forgets peers, policy, and all paths. These are
+	// then to be set as after the first Start; Local.Restarting counts again. After a *ListenError sessions are as before;
+	// after another error there may be none, and only Start brings them back.
 	Start(ctx context.Context, local Local) error
 
-	// SetLocal changes what a started speaker can change of itself: the addresses and the port that it listens on, and its
-	// cluster ID. Sessions stay; only what reflects under another cluster ID is connected anew, over which both sides keep
-	// the other's paths. An address that can't be bound is a *ListenError and leaves all as it was. Local.Restarting is
-	// not looked at.
+	// SetLocal changes the addresses and the port that a started speaker listens on, and its cluster ID. Sessions stay;
+	// only what reflects under another cluster ID is connected anew, over which both sides keep the other's paths. An
+	// address that can't be bound is a *ListenError and leaves all as it was. Local.Restarting is not looked at.
 	SetLocal(ctx context.Context, local Local) error
 
 	// SetPeers makes peers the whole set of sessions; nil closes all. A peer is known by its address. Sessions of peers

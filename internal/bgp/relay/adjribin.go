@@ -125,7 +125,7 @@ func put[V any](m *map[netip.Prefix]V, p netip.Prefix, v V) {
 func (s *session) pass(ctx context.Context, text []byte) bool {
 	for message := range wire.Messages(text) {
 		if wire.TypeOf(message) == wire.Update {
-			wire.ReplaceAS(message, s.link.relay.config.ASN, wire.MaskedASN)
+			wire.ReplaceAS(message, s.link.peer.SpeakerASN, wire.MaskedASN)
 			s.link.behind.Throttle(ctx, message)
 		}
 		if !pass(s.in.back, message) {

@@ -57,7 +57,7 @@ func (s *session) rewrite(message []byte, t *tools) [][]byte {
 	t.Via = stamp.NextHop
 	// Beside what is put before each path towards another AS our number can only be there in the place of the peer's.
 	looped := t.OwnAS > 0 && wire.CountAS(plain, rules.Session.LocalASN) > t.OwnAS
-	wire.ReplaceAS(plain, wire.MaskedASN, s.link.relay.config.ASN)
+	wire.ReplaceAS(plain, wire.MaskedASN, s.link.peer.SpeakerASN)
 	parts, err := t.Edit(plain, func(p netip.Prefix, a *wire.Attributes) wire.Change {
 		if looped {
 			return wire.Change{Withdraw: true}

@@ -299,6 +299,24 @@ func (l *Link) dismiss() {
 	}
 }
 
+// HangUp ends the link without a NOTIFICATION: the peer takes that for a lost connection, and keeps what it was told.
+// over is closed when the speaker behind has no session of the link any more.
+func (l *Link) HangUp() (over <-chan struct{}) {
+	l.relay.forget(l)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.retired = true
+	if l.pending != nil {
+		_ = l.pending.Close()
+	}
+	l.cancel()
+	if l.current == nil {
+		return l.ctx.Done()
+	}
+	l.current.abort(nil)
+	return l.current.done
+}
+
 // hangUp breaks the session that is.
 func (l *Link) hangUp() {
 	if s := l.session(); s != nil {

@@ -127,8 +127,8 @@ func heard(t *testing.T, l *Link, id string, restarted bool) *session {
 
 func TestBeats(t *testing.T) {
 	clock := time.Unix(1000, 0)
-	r := New(slog.New(slog.DiscardHandler), func() time.Time { return clock }, Config{RouterID: addr("10.0.0.5")})
-	l := &Link{relay: r, peer: Peer{Addr: addr("10.0.0.2"), ASN: 64512, MaxPrefixes: 10}}
+	r := New(slog.New(slog.DiscardHandler), func() time.Time { return clock }, Config{})
+	l := &Link{relay: r, peer: Peer{RouterID: addr("10.0.0.5"), Addr: addr("10.0.0.2"), ASN: 64512, MaxPrefixes: 10}}
 	l.rules.Store(&Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64512}})
 	for name, c := range map[string]struct {
 		id        string
@@ -191,8 +191,8 @@ func TestWords(t *testing.T) {
 }
 
 func TestLost(t *testing.T) {
-	r := New(slog.New(slog.DiscardHandler), time.Now, Config{RouterID: addr("10.0.0.5")})
-	l := &Link{relay: r, peer: Peer{Addr: addr("10.0.0.2"), ASN: 64512, MaxPrefixes: 10}}
+	r := New(slog.New(slog.DiscardHandler), time.Now, Config{})
+	l := &Link{relay: r, peer: Peer{RouterID: addr("10.0.0.5"), Addr: addr("10.0.0.2"), ASN: 64512, MaxPrefixes: 10}}
 	l.rules.Store(&Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64512}})
 	silent, opened, up := newSession(l, nil, true), heard(t, l, "10.0.0.2", false), heard(t, l, "10.0.0.2", false)
 	up.wire.Check(append([]byte(strings.Repeat("\xff", 16)), 0, 19, 4))

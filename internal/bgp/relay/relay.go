@@ -60,14 +60,15 @@ const (
 
 // Config is the common configuration of all sessions.
 type Config struct {
-	ASN      uint32
-	RouterID netip.Addr
 	// HoldDown is how long a peer that announces too many prefixes is left alone, doubling up to MaxHoldDown.
 	HoldDown, MaxHoldDown time.Duration
 }
 
 // Peer is one session.
 type Peer struct {
+	// SpeakerASN and RouterID are the speaker's.
+	SpeakerASN   uint32
+	RouterID     netip.Addr
 	Addr, From   netip.Addr // the other end and ours; the zero Addr: whichever the kernel or the peer chooses
 	Port         uint16     // of the peer
 	ASN          uint32

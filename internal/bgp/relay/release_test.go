@@ -64,9 +64,9 @@ func rules() *relay.Rules {
 	return &relay.Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64512}}
 }
 
-// newRelay is a relay in AS 64512.
+// newRelay is a relay that listens nowhere.
 func newRelay(now func() time.Time) *relay.Relay {
-	return relay.New(slog.New(slog.DiscardHandler), now, relay.Config{ASN: 64512, RouterID: netip.MustParseAddr("10.0.0.1")})
+	return relay.New(slog.New(slog.DiscardHandler), now, relay.Config{})
 }
 
 // agreed makes a link whose peer has agreed to a session, and has kept what it had of this node until then.
@@ -78,6 +78,7 @@ func agreed(t *testing.T, now func() time.Time, behind relay.Behind,
 	t.Cleanup(func() { _ = l.Close() })
 	local := netip.MustParseAddr("127.0.0.1")
 	peer := relay.Peer{
+		SpeakerASN: 64512, RouterID: netip.MustParseAddr("10.0.0.1"),
 		Addr: local, From: local, Port: uint16(l.Addr().(*net.TCPAddr).Port), ASN: 64512, ConnectRetry: time.Second,
 		HoldTime: 90 * time.Second, MaxPrefixes: 10,
 		KeptUntil: kept,

@@ -68,7 +68,7 @@ func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 		link: l, conn: conn, families: families, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}),
 		buf: make([]byte, wire.Room),
 		wire: wire.NewSession(wire.Rules{
-			ASN: l.peer.ASN, LocalASN: rules.Session.LocalASN, LocalID: l.relay.config.RouterID, Families: families, Link: l.peer.Addr.Zone(),
+			ASN: l.peer.ASN, LocalASN: rules.Session.LocalASN, LocalID: l.peer.RouterID, Families: families, Link: l.peer.Addr.Zone(),
 			MaxPrefixes: l.peer.MaxPrefixes, Source: rules.source(), ClusterID: l.peer.ClusterID,
 		}),
 	}
@@ -97,8 +97,7 @@ func (s *session) beats(rival *session) bool {
 	if !rival.outgoing {
 		return true // the peer has given up on the first one
 	}
-	config := s.link.relay.config
-	if order := config.RouterID.Compare(offer.ID); order != 0 {
+	if order := s.link.peer.RouterID.Compare(offer.ID); order != 0 {
 		return order < 0
 	}
 	return s.link.rules.Load().Session.LocalASN < offer.ASN // RFC 6286
@@ -290,9 +289,10 @@ func (s *session) within(ctx context.Context, f func(context.Context) error) err
 
 // untaken is how a session ends that the speaker behind does not take.
 func (s *session) untaken(ctx context.Context, err error) parting {
-	if ctx.Err() == nil {
-		s.link.failed("our own speaker does not take the session: " + err.Error())
+	if ctx.Err() != nil { // the link is over
+		return s.parting(ending{by: byOthers})
 	}
+	s.link.failed("our own speaker does not take the session: " + err.Error())
 	return parting{word: &wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected}}
 }
 
@@ -302,7 +302,7 @@ func (s *session) handshake() *ending {
 	s.before = s.link.restart()
 	config := s.link.peer
 	own := wire.LocalOpen{
-		ASN: s.link.rules.Load().Session.LocalASN, ID: s.link.relay.config.RouterID, HoldTime: uint16(config.HoldTime / time.Second),
+		ASN: s.link.rules.Load().Session.LocalASN, ID: config.RouterID, HoldTime: uint16(config.HoldTime / time.Second),
 		RestartTime: uint16(config.RestartTime / time.Second), Restart: s.before,
 	}
 	if err := s.send(own.Bytes(s.families, s.link.peer.linkLocal())); err != nil {
