@@ -20,7 +20,8 @@ import (
 
 // TestHelmAfterAMove runs what docs/apigroups.md says of Helm where a release has a BGPConfiguration and the definitions of
 // the group before are deleted: without an upgrade before, Helm fails until they are back; after it, a rollback to an
-// earlier revision fails and leaves the release locked, until the revision that it has begun is removed.
+// earlier revision fails and leaves the release locked, until the revision that it has begun is removed. The first change of
+// the BGPConfiguration has to take its fields from the move.
 func TestHelmAfterAMove(t *testing.T) {
 	tier.All(t)
 	server := labtest.NewServerOf(t, groups.V1)
@@ -29,7 +30,9 @@ func TestHelmAfterAMove(t *testing.T) {
 	errtest.Must(t, err)
 	objects, err := dynamic.NewForConfig(cfg)
 	errtest.Must(t, err)
-	of := func(in groups.Group, plural string) dynamic.ResourceInterface { return objects.Resource(labtest.KindIn(in, plural)) }
+	of := func(in groups.Group, plural string) dynamic.ResourceInterface {
+		return objects.Resource(labtest.KindIn(in, plural))
+	}
 	inform := func(in groups.Group, ready bool) {
 		t.Helper()
 		info := &unstructured.Unstructured{Object: map[string]any{"apiVersion": string(in), "kind": "ClusterInformation",
@@ -86,7 +89,8 @@ func TestHelmAfterAMove(t *testing.T) {
 	fails("BGPConfiguration crd.projectcalico.org/v1", "rollback", "2")
 	fails("progress", "upgrade", chart)
 	asWritten("-n kube-system delete secrets -l owner=helm,name=tortie,status=pending-rollback")
-	k.alone("upgrade", chart, "--no-hooks", "--set", "bgp.asNumber=64601")
+	fails("conflict .spec.asNumber", "upgrade", chart, "--set", "bgp.asNumber=64601")
+	k.alone("upgrade", chart, "--no-hooks", "--set", "bgp.asNumber=64601", "--force-conflicts")
 	is, err := of(groups.V3, "bgpconfigurations").Get(t.Context(), "default", metav1.GetOptions{})
 	errtest.Must(t, err)
 	if as, _, err := unstructured.NestedInt64(is.Object, "spec", "asNumber"); err != nil || as != 64601 {
