@@ -74,7 +74,7 @@ func (s calicoState) next(all []deployment, now time.Time) calicoState {
 	return n
 }
 
-// lookAround looks for what Calico runs, or has left behind, in a cluster of projectcalico.org/v3: three requests, and one
+// lookAround looks for what Calico runs, or has left behind, in a cluster of projectcalico.org/v3: two requests, and one
 // for each Service of Calico's webhooks. In one of crd.projectcalico.org/v1 it makes none,
 // and what was said of the other one is taken back.
 func (c *Controllers) lookAround(ctx context.Context) error {

@@ -2,13 +2,14 @@ package controllers
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
 // Calico's webhooks in projectcalico.org/v3 are asked for each write of a policy. Their configuration stays when their
@@ -23,15 +24,13 @@ const (
 	failClosed = "Fail"
 )
 
-// calicoWebhooks are the names of Calico's configurations: of its operator, and of its manifests.
-var calicoWebhooks = []string{"api.projectcalico.org", "calico-webhooks"}
-
-// webhooks is the part of a ValidatingWebhookConfiguration that tells whom the API server asks.
+// webhooks is the part of a ValidatingWebhookConfiguration that tells who is asked about which writes.
 type webhooks struct {
 	api.Meta `json:"metadata"`
 	Webhooks []struct {
 		Name          string
 		FailurePolicy string
+		Rules         []struct{ APIGroups []string }
 		ClientConfig  struct {
 			Service *struct{ Namespace, Name string } // nil: a URL
 		}
@@ -44,32 +43,46 @@ func (*webhooks) ResourceType() api.Type {
 		Plural: "validatingwebhookconfigurations"}
 }
 
-// lookForWebhooks warns of Calico's webhooks without which no policy can be written and that have no endpoint, by an Event
-// and in the status. It makes one request for each configuration that Calico may have, and one more for each Service of
-// one that is there.
-func (c *Controllers) lookForWebhooks(ctx context.Context) error {
-	var dead []string
-	var failed []error
-	for _, name := range calicoWebhooks {
-		of := &webhooks{Meta: api.Meta{Name: name}}
-		err := c.deps.Store.Get(ctx, of)
-		if errors.Is(err, datastore.ErrNotFound) {
-			continue
-		}
-		text := ""
-		if err == nil {
-			text, err = c.deadWebhook(ctx, of)
-		}
+// DeadWebhook is a ValidatingWebhookConfiguration without which Calico's objects could be written.
+type DeadWebhook struct {
+	Meta api.Meta
+	Text string // what is wrong, and the remedy
+}
+
+// DeadWebhooks returns the configurations that have the API server ask a Service without a ready endpoint before it writes
+// a kind of projectcalico.org/v3, and refuse the write without an answer, whatever their names are. It makes one request,
+// and one more for each Service that such a configuration names.
+func DeadWebhooks(ctx context.Context, store *kubernetes.Store) (dead []DeadWebhook, err error) {
+	var all api.List[webhooks, *webhooks]
+	if err := store.Select(ctx, "", "", "", &all); err != nil {
+		return nil, fmt.Errorf("look for Calico's webhooks: %w", err)
+	}
+	for i := range all.Items {
+		text, err := deadWebhookOf(ctx, store, &all.Items[i])
 		if err != nil {
-			failed = append(failed, fmt.Errorf("look for Calico's webhooks: %s: %w", name, err))
+			return nil, fmt.Errorf("look for Calico's webhooks: %s: %w", all.Items[i].Name, err)
 		}
 		if text != "" {
-			dead = append(dead, text)
-			c.deps.Events.Warn(reference(of, &of.Meta), reasonDeadWebhook, text)
+			dead = append(dead, DeadWebhook{all.Items[i].Meta, text})
 		}
 	}
-	c.reportWebhooks(dead)
-	return errors.Join(failed...)
+	return dead, nil
+}
+
+// lookForWebhooks warns of webhooks without which no policy can be written and that have no endpoint, by an Event and in
+// the status.
+func (c *Controllers) lookForWebhooks(ctx context.Context) error {
+	dead, err := DeadWebhooks(ctx, c.deps.Store)
+	if err != nil {
+		return err
+	}
+	var texts []string
+	for i := range dead {
+		texts = append(texts, dead[i].Text)
+		c.deps.Events.Warn(reference((*webhooks)(nil), &dead[i].Meta), reasonDeadWebhook, dead[i].Text)
+	}
+	c.reportWebhooks(texts)
+	return nil
 }
 
 // reportWebhooks says in the log, the metrics and the status which of Calico's webhooks have no endpoint.
@@ -83,18 +96,21 @@ func (c *Controllers) reportWebhooks(dead []string) {
 	c.board.change(func(s *Status) { s.DeadWebhooks = dead })
 }
 
-// deadWebhook says what is wrong with the first webhook of a configuration that has no endpoint; empty if none has not.
-func (c *Controllers) deadWebhook(ctx context.Context, of *webhooks) (string, error) {
+// deadWebhookOf says what is wrong with the first webhook of a configuration that has no endpoint; empty if none has not.
+func deadWebhookOf(ctx context.Context, store *kubernetes.Store, of *webhooks) (string, error) {
 	seen := map[string]bool{} // Services
 	for i := range of.Webhooks {
 		w := &of.Webhooks[i]
 		service := w.ClientConfig.Service
-		if service == nil || w.FailurePolicy != failClosed && w.FailurePolicy != "" || seen[service.Namespace+"/"+service.Name] {
+		asked := slices.ContainsFunc(w.Rules, func(r struct{ APIGroups []string }) bool {
+			return slices.Contains(r.APIGroups, path.Dir(string(groups.V3)))
+		})
+		if !asked || service == nil || w.FailurePolicy != failClosed && w.FailurePolicy != "" || seen[service.Namespace+"/"+service.Name] {
 			continue
 		}
 		seen[service.Namespace+"/"+service.Name] = true
 		var endpoints api.List[api.EndpointSlice, *api.EndpointSlice]
-		if err := c.deps.Store.Select(ctx, service.Namespace, api.LabelServiceName+"="+service.Name, "", &endpoints); err != nil {
+		if err := store.Select(ctx, service.Namespace, api.LabelServiceName+"="+service.Name, "", &endpoints); err != nil {
 			return "", err
 		}
 		if !anyReady(endpoints.Items) {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/datastore"
 )
 
 // Adopt puts an address that its block assigns to no identifiable owner under the owner's handle, and reports whether
@@ -46,21 +45,12 @@ func (c *Client) Adopt(ctx context.Context, owner Owner, a netip.Addr) (held boo
 
 // blockWith returns the block that an address lies in, nil if there is none.
 func (c *Client) blockWith(ctx context.Context, a netip.Addr) (*Block, error) {
-	var pools api.IPPoolList
-	if err := c.store.List(ctx, &pools, datastore.ListOptions{Stale: true}); err != nil {
+	_, blocks, err := c.blocksWith(ctx, []netip.Addr{a})
+	i := slices.IndexFunc(blocks, func(b blockRead) bool { return (b.block != nil || b.damage != nil) && b.cidr.Contains(a) })
+	if err != nil || i < 0 {
 		return nil, err
 	}
-	for _, p := range ValidPools(pools.Items) {
-		if !p.CIDR.Contains(a) {
-			continue
-		}
-		read, err := c.readBlocks(ctx, []netip.Prefix{netip.PrefixFrom(a, p.BlockBits).Masked()})
-		if err != nil {
-			return nil, err
-		}
-		return read[0].block, read[0].damage
-	}
-	return nil, nil
+	return blocks[i].block, blocks[i].damage
 }
 
 // planAdopt decides the writes: the handle first, as for each assignment. It returns false if the address can't be

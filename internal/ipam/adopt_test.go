@@ -120,3 +120,17 @@ func TestWhatIsNotAdopted(t *testing.T) {
 		}
 	}
 }
+
+// The pool's size of blocks may have changed since the block was claimed.
+func TestAdoptionInABlockOfAnotherSize(t *testing.T) {
+	store := datastoretest.NewFake()
+	seed(t, store)
+	b := stored("10.0.0.8/29", "node-a", "x")
+	b.obj.Spec.Attributes[0] = api.AllocationAttribute{}
+	mustCreate(t, store, b.obj, claimed("node-a", "10.0.0.8/29", confirmed))
+	addr := netip.MustParseAddr("10.0.0.8")
+	held, err := client(store).Adopt(t.Context(), owner("h"), addr)
+	if got, of := client(store).Addresses(t.Context(), "h"); !held || err != nil || of != nil || !slices.Equal(got, []netip.Addr{addr}) {
+		t.Errorf("%v, %v; the handle holds %v, %v", held, err, got, of)
+	}
+}

@@ -73,22 +73,7 @@ func (c *Client) claimAs(ctx context.Context, host string, a netip.Addr, before 
 func (c *Client) assigned(ctx context.Context, addrs []netip.Addr) (
 	pooled []netip.Addr, at map[netip.Addr]api.AllocationAttribute, err error,
 ) {
-	var pools api.IPPoolList
-	if err := c.store.List(ctx, &pools, datastore.ListOptions{Stale: true}); err != nil {
-		return nil, nil, err
-	}
-	valid := ValidPools(pools.Items)
-	var cidrs []netip.Prefix
-	for _, a := range addrs {
-		i := slices.IndexFunc(valid, func(p Pool) bool { return p.CIDR.Contains(a) })
-		if i >= 0 {
-			pooled, cidrs = append(pooled, a), append(cidrs, netip.PrefixFrom(a, valid[i].BlockBits).Masked())
-		}
-	}
-	blocks, err := c.readBlocks(ctx, cidrs)
-	if err == nil && slices.ContainsFunc(blocks, func(b blockRead) bool { return b.block == nil && b.damage == nil }) {
-		blocks, err = c.readOdd(ctx, blocks, pooled)
-	}
+	pooled, blocks, err := c.blocksWith(ctx, addrs)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -107,6 +92,28 @@ func (c *Client) assigned(ctx context.Context, addrs []netip.Addr) (
 		}
 	}
 	return pooled, at, nil
+}
+
+// blocksWith returns which of some addresses are in a pool, and reads the blocks that these lie in, of whatever size. It
+// takes one request more where a block is not there.
+func (c *Client) blocksWith(ctx context.Context, addrs []netip.Addr) (pooled []netip.Addr, blocks []blockRead, err error) {
+	var pools api.IPPoolList
+	if err := c.store.List(ctx, &pools, datastore.ListOptions{Stale: true}); err != nil {
+		return nil, nil, err
+	}
+	valid := ValidPools(pools.Items)
+	var cidrs []netip.Prefix
+	for _, a := range addrs {
+		i := slices.IndexFunc(valid, func(p Pool) bool { return p.CIDR.Contains(a) })
+		if i >= 0 {
+			pooled, cidrs = append(pooled, a), append(cidrs, netip.PrefixFrom(a, valid[i].BlockBits).Masked())
+		}
+	}
+	blocks, err = c.readBlocks(ctx, cidrs)
+	if err == nil && slices.ContainsFunc(blocks, func(b blockRead) bool { return b.block == nil && b.damage == nil }) {
+		blocks, err = c.readOdd(ctx, blocks, pooled)
+	}
+	return pooled, blocks, err
 }
 
 // readOdd adds the blocks of addresses that have another size than their pool says now.

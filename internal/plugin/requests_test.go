@@ -2,13 +2,16 @@ package plugin_test
 
 import (
 	"fmt"
+	"os"
 	"path"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // What the API server is asked for, in rounds: the requests of one round wait for no answer of each other. Calico
@@ -82,11 +85,64 @@ var (
 // lookingForGroup returns the rounds of a world where no plugin has found the API group yet: in a cluster of
 // projectcalico.org/v3 one more asks for its ClusterInformation, after that of crd.projectcalico.org/v1, which is not
 // there.
-func lookingForGroup(w *world, rounds [][]string) [][]string {
-	if w.api.group == groups.V1 {
+func lookingForGroup(in groups.Group, rounds [][]string) [][]string {
+	if in == groups.V1 {
 		return rounds
 	}
 	return slices.Insert(slices.Clone(rounds), 1, []string{"calico GET clusterinformations"})
+}
+
+// docs/benchmarks.md has the numbers of these requests by verb, those of projectcalico.org/v3 where they differ.
+func TestTableOfRequests(t *testing.T) {
+	const head = "| call | requests | rounds | GET | LIST | POST | PUT | PATCH | DELETE |\n|---|---|---|---|---|---|---|---|---|\n"
+	page, err := os.ReadFile("../../docs/benchmarks.md")
+	errtest.Must(t, err)
+	_, got, _ := strings.Cut(string(page), head)
+	got, _, _ = strings.Cut(got, "\n\n")
+	var want []string
+	for _, call := range []struct {
+		name   string
+		rounds [][]string
+		first  bool // no plugin has found the API group yet
+	}{
+		{"the first ADD on a node, without facts", roundsOfFirstAdd, true},
+		{"ADD without facts", roundsOfAdd, false},
+		{"ADD with facts", roundsOfAddWithFacts, false},
+		{"ADD with facts where policies are enforced", roundsOfAddOfPlainPod, false},
+		{"CHECK", roundsOfCheck, false},
+		{"DEL without facts", roundsOfDel, false},
+		{"DEL with facts", roundsOfDelWithFacts, false},
+		{"DEL again", roundsOfDelAgain, false},
+	} {
+		v1, v3 := numbers(call.rounds), numbers(call.rounds)
+		if call.first {
+			v3 = numbers(lookingForGroup(groups.V3, call.rounds))
+		}
+		line := "| " + call.name + " |"
+		for i, n := range v1 {
+			switch {
+			case n != v3[i]:
+				line += fmt.Sprintf(" %d (v3: %d) |", n, v3[i])
+			case n > 0:
+				line += fmt.Sprintf(" %d |", n)
+			default:
+				line += " |"
+			}
+		}
+		want = append(want, line)
+	}
+	difftest.Want(t, "the table of docs/benchmarks.md", want, strings.Split(got, "\n"))
+}
+
+// numbers returns how many requests there are, in how many rounds, and how many of each verb.
+func numbers(rounds [][]string) []int {
+	all := slices.Concat(rounds...)
+	n := []int{len(all), len(rounds)}
+	for _, verb := range []string{"GET", "LIST", "POST", "PUT", "PATCH", "DELETE"} {
+		of := slices.DeleteFunc(slices.Clone(all), func(request string) bool { return strings.Fields(request)[1] != verb })
+		n = append(n, len(of))
+	}
+	return n
 }
 
 // It is not parallel: its pool is for every node, so that nobody has to read the Node.
@@ -117,16 +173,16 @@ func testRequests(t *testing.T, w *world) {
 		w.api.settle(t)
 		return a
 	}
-	asked("the first ADD on a node", first.add, lookingForGroup(w, roundsOfFirstAdd))
+	asked("the first ADD on a node", first.add, lookingForGroup(w.api.group, roundsOfFirstAdd))
 	added := asked("ADD", s.add, roundsOfAdd)
 	check := func(t testing.TB) answer { return s.check(t, added) }
 	asked("CHECK", check, roundsOfCheck)
 	asked("DEL", s.del, roundsOfDel)
 	asked("DEL again", s.del, roundsOfDelAgain)
 	w.host.remove(t, facts.GroupFile)
-	asked("ADD that does not know the API group", s.add, lookingForGroup(w, roundsOfAddWithoutGroup))
+	asked("ADD that does not know the API group", s.add, lookingForGroup(w.api.group, roundsOfAddWithoutGroup))
 	w.host.remove(t, facts.GroupFile)
-	asked("DEL that does not know the API group", s.del, lookingForGroup(w, roundsOfDelWithoutGroup))
+	asked("DEL that does not know the API group", s.del, lookingForGroup(w.api.group, roundsOfDelWithoutGroup))
 	w.api.delete(t, "Pod", w.name, "web")
 	asked("DEL of a pod that is gone", s.del, roundsOfDelAgain)
 

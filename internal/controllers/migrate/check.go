@@ -58,13 +58,16 @@ func (m *Mover) checkKinds(ctx context.Context, from groups.Group) error {
 	return nil
 }
 
-// try has the API server check each object that the move would create, by dry runs: its validation, admission and quotas.
-// It is an error if it refuses any, which are printed. Owners in the target are not among what is checked: they are
-// created by the move itself.
-func (m *Mover) try(ctx context.Context, plans []*plan, to groups.Group) error {
+// try has the API server check each object that the move would create, and the ClusterInformation, by dry runs: its
+// validation, admission and quotas. It is an error if it refuses any, which are printed. Owners in the target are not
+// among what is checked: they are created by the move itself.
+func (m *Mover) try(ctx context.Context, plans []*plan, info *object, to groups.Group) error {
 	store := m.Stores[to].DryRun()
 	var mu sync.Mutex
 	var refused []string
+	if err := store.Create(ctx, info); err != nil && !errors.Is(err, datastore.ErrExists) {
+		refused = append(refused, fmt.Sprintf("ClusterInformation default: %v", err))
+	}
 	for i, p := range plans {
 		err := each(ctx, p.create, func(ctx context.Context, o *object) error {
 			key := o.key()
@@ -91,7 +94,8 @@ func (m *Mover) try(ctx context.Context, plans []*plan, to groups.Group) error {
 	return fmt.Errorf("the API server refuses %d objects in %s: change them, or delete them; nothing was changed", len(refused), to)
 }
 
-// checkCalico refuses a cluster in which Calico's own programs or its own migration are at work.
+// checkCalico refuses a cluster in which Calico's own programs or its own migration are at work, or in which a webhook
+// that has outlived them has the API server refuse policies.
 func (m *Mover) checkCalico(ctx context.Context) error {
 	store := m.Stores[groups.V1]
 	for of, names := range calicos {
@@ -113,5 +117,9 @@ func (m *Mover) checkCalico(ctx context.Context) error {
 	case len(l.items) > 0:
 		return fmt.Errorf("DatastoreMigration %s is there: Calico's own migration is under way, or was not ended", l.items[0].Name)
 	}
-	return nil
+	dead, err := controllers.DeadWebhooks(ctx, store)
+	for _, d := range dead {
+		err = errors.Join(err, errors.New(d.Text))
+	}
+	return err
 }

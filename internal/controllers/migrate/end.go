@@ -51,6 +51,7 @@ func (m *Mover) Finish(ctx context.Context) error {
 		return err
 	}
 	m.Say("%d objects of %s are removed; its definitions may stay: start --to %s needs them", n, left, path.Base(string(left)))
+	m.Say("before you delete its definitions run helm upgrade; helm rollback to a revision of before then fails, and locks the release")
 	return nil
 }
 

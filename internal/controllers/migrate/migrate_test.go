@@ -26,6 +26,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // stores returns a Store of each group.
@@ -239,7 +240,12 @@ func finish(t *testing.T, m *Mover, in groups.Group) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go answer(ctx, m.Stores[in], "one", "two")
+	var said strings.Builder
+	patient.Say = func(format string, args ...any) { fmt.Fprintf(&said, format+"\n", args...) }
 	errtest.Must(t, patient.Finish(t.Context()))
+	if !errtest.Has(said.String(), string(in.Other())+" upgrade rollback") {
+		t.Errorf("finish says:\n%s", &said)
+	}
 	var asked api.List[api.CalicoNodeStatus, *api.CalicoNodeStatus]
 	errtest.Must(t, m.Stores[in].List(t.Context(), &asked, datastore.ListOptions{}))
 	if len(asked.Items) != 1 || asked.Items[0].Name != "gold-node" {
@@ -425,6 +431,7 @@ func refused(t *testing.T, m *Mover) {
 	if there := look(t, m.Stores[groups.V3], groups.V3); len(there) > 0 {
 		t.Errorf("what was tried is there: %v", there)
 	}
+	outlived(t, m)
 	errtest.Must(t, errors.Join(v1.Delete(t.Context(), weather), v1.Delete(t.Context(), doomed)))
 	said.Reset()
 	if err := tries.Start(t.Context(), groups.V3); !errors.Is(err, ErrConflict) || !errtest.Has(said.String(), "doomed example.com/keep") {
@@ -434,6 +441,59 @@ func refused(t *testing.T, m *Mover) {
 	errtest.Must(t, v1.Get(t.Context(), doomed))
 	doomed.of = kinds[9]
 	errtest.Must(t, m.remover(groups.V1)(t.Context(), doomed))
+}
+
+// hooks is a ValidatingWebhookConfiguration.
+type hooks struct {
+	api.Meta `json:"metadata"`
+	Webhooks json.RawMessage `json:"webhooks"`
+}
+
+// ResourceType implements api.Resource.
+func (*hooks) ResourceType() api.Type {
+	return api.Type{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration",
+		Plural: "validatingwebhookconfigurations"}
+}
+
+// outlived has webhooks that nobody answers, where an object that the target refuses stops each move anyway. One of a Service
+// is named before anything is tried, and one that guards the ClusterInformation of the target when it is tried; those that
+// refuse nothing are not.
+func outlived(t *testing.T, m *Mover) {
+	t.Helper()
+	const service = `"service":{"namespace":"calico-system","name":"calico-webhooks","path":"/rbac"}`
+	store := m.Stores[groups.V1]
+	hook := func(name, failure, client, group, resource string) *hooks {
+		h := &hooks{Meta: api.Meta{Name: name}, Webhooks: json.RawMessage(fmt.Sprintf(`[{"name":"w.example.com","failurePolicy":%q,
+			"sideEffects":"None","admissionReviewVersions":["v1"],"clientConfig":{%s},
+			"rules":[{"operations":["*"],"apiGroups":[%q],"apiVersions":["*"],"resources":[%q]}]}]`, failure, client, group, resource))}
+		errtest.Must(t, store.Create(t.Context(), h))
+		return h
+	}
+	tried := func(want, wantSaid string) {
+		t.Helper()
+		waittest.For(t, time.Minute, func() error { // until the API server has observed the last webhook
+			var said strings.Builder
+			tries := New(m.Stores, func(format string, args ...any) { fmt.Fprintf(&said, format+"\n", args...) })
+			err := tries.Start(t.Context(), groups.V3)
+			if !errtest.Names(err, want) || errtest.Names(err, "passing") || errtest.Names(err, "foreign") || !errtest.Has(said.String(), wantSaid) {
+				return fmt.Errorf("want %s %s: %w; it said:\n%s", want, wantSaid, err, &said)
+			}
+			return nil
+		})
+		says(t, m, idle, groups.Ready, groups.Absent)
+	}
+	passing := hook("passing", "Ignore", service, "projectcalico.org", "networkpolicies")
+	foreign := hook("foreign", "Fail", service, "example.com", "networkpolicies")
+	dead := hook("dead", "Fail", service, "projectcalico.org", "networkpolicies")
+	tried("w.example.com calico-system/calico-webhooks dead", "")
+	errtest.Must(t, store.Delete(t.Context(), dead))
+	guard := hook("guard", "Fail", `"url":"https://127.0.0.1:1/"`, "projectcalico.org", "clusterinformations")
+	tried("2 projectcalico.org/v3", "ClusterInformation default w.example.com")
+	errtest.Must(t, errors.Join(store.Delete(t.Context(), passing), store.Delete(t.Context(), foreign), store.Delete(t.Context(), guard)))
+	waittest.For(t, time.Minute, func() error { // until the last one is forgotten
+		info := &object{of: information, Meta: api.Meta{Name: api.DefaultName}, Spec: json.RawMessage("{}")}
+		return m.Stores[groups.V3].DryRun().Create(t.Context(), info)
+	})
 }
 
 // exits runs the command in a cluster with conflicts.

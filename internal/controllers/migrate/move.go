@@ -121,7 +121,7 @@ func (m *Mover) begin(ctx context.Context, s state, infos map[groups.Group]*obje
 	if err := m.refuse(plans); err != nil {
 		return next, err
 	}
-	if err := m.try(ctx, plans, to); err != nil {
+	if err := m.try(ctx, plans, convert(infos[to.Other()], to, next.ID, nil), to); err != nil {
 		return next, err
 	}
 	if info := infos[to]; info != nil { // an earlier move has left it

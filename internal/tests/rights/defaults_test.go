@@ -164,4 +164,5 @@ func TestPolicyDefaults(t *testing.T) {
 	if _, err := create(invalid); err == nil || !strings.Contains(err.Error(), "spec: Required value") {
 		t.Errorf("a policy without a spec: %v, want it refused for that", err)
 	}
+	testBuiltinTiers(t, server, admin)
 }
