@@ -94,7 +94,9 @@ func adapt(ctx context.Context, rest *time.Timer, last time.Time) {
 
 // giveBack returns free memory to the kernel, and what would be free by now without a burst.
 func giveBack() {
-	heap := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	heap := []metrics.Sample{
+		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"},
+	}
 	metrics.Read(heap)
 	free, used, live := heap[0].Value.Uint64(), heap[1].Value.Uint64(), heap[2].Value.Uint64()
 	if free >= spare || used >= live+floor {
