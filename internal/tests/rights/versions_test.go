@@ -47,7 +47,7 @@ func TestPoliciesOfRelease(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	wantRelease(t, cfg)
 	fenced := release(t, cfg).AtLeast(oldestFenced)
-	if got := len(policies(labtest.Chart(t))) > 0; got != fenced {
+	if got := len(fences(labtest.Chart(t))) > 0; got != fenced {
 		t.Errorf("the chart makes policies: %v, want %v", got, fenced)
 	}
 	kind := newUser(t, cfg).any.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1",
