@@ -67,6 +67,7 @@ type history struct {
 	waiting []*parked
 	done    []result
 	late    bool // a late write may be on its way
+	landed  int  // how often such writes have landed
 }
 
 // now is the time of all clients.
@@ -90,6 +91,7 @@ type operation struct {
 	handles []string                // on which no other operation runs meanwhile
 	before  map[string][]netip.Addr // what they held
 	started time.Time
+	landed  int // how often late writes had landed then
 	do      func(context.Context, *Client) ([]Assignment, error)
 }
 
@@ -238,7 +240,7 @@ func (h *history) cooled(r result, handle string) {
 
 // collected fails the test if a dead container still holds an address that no late write can have assigned.
 func (h *history) collected(r result, handle string) {
-	if h.late {
+	if h.late || h.landed > r.landed {
 		return
 	}
 	c, err := readContents(h.store)
@@ -395,7 +397,7 @@ func (h *history) host(handle string) string {
 // spawn runs an operation as a process of its own.
 func (h *history) spawn(op operation) {
 	h.log = append(h.log, fmt.Sprintf("%s begins to %s", op.who, op.kind))
-	op.started, op.before = h.now(), map[string][]netip.Addr{}
+	op.started, op.landed, op.before = h.now(), h.landed, map[string][]netip.Addr{}
 	for _, handle := range op.handles {
 		op.before[handle] = h.held[handle]
 		h.states[handle] = busy
@@ -486,6 +488,7 @@ func (h *history) landLate() {
 	h.log = append(h.log, "late writes land")
 	h.store.LandLate()
 	h.late, h.wrote = false, true
+	h.landed++
 }
 
 // finish releases who was left half-done and checks that the books balance, then releases all.
