@@ -402,15 +402,32 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	waittest.Until(t, soon, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
 }
 
-func TestAgentRestartChangesNothing(t *testing.T) {
-	r := newRig(t)
+// lentRig has an agent that has heard of another node's block, and of an address of that node in a third block.
+func lentRig(t *testing.T) (r *rig, speaker *peers, status *Status, stop func()) {
+	t.Helper()
+	r = newRig(t)
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
 	r.lent(t, rigOther)
-	first := newPeers()
-	first.tell(false, bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")})
-	status, stop := r.agent(t, first)
+	speaker = newPeers()
+	speaker.tell(false, bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")})
+	status, stop = r.agent(t, speaker)
 	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
 	waittest.Until(t, soon, "both routes", func() bool { return r.has(t, toOther)() && r.has(t, "10.90.7.7")() })
+	return r, speaker, status, stop
+}
+
+// settles has BGP come back without the borrowed address of lentRig, whose route goes then, and no other.
+func (r *rig) settles(t *testing.T, speaker *peers) {
+	t.Helper()
+	speaker.tell(false)
+	waittest.Until(t, 3*settleTime, "what nobody announces any more goes", func() bool { return !r.has(t, "10.90.7.7")() })
+	if !r.has(t, toOther)() {
+		t.Errorf("routes: %s", r.routes(t))
+	}
+}
+
+func TestAgentRestartChangesNothing(t *testing.T) {
+	r, _, status, stop := lentRig(t)
 	stop()
 
 	changes := r.ns.Changes(t)
@@ -427,12 +444,7 @@ func TestAgentRestartChangesNothing(t *testing.T) {
 	if !r.has(t, "10.90.7.7")() || !second.local.Restarting {
 		t.Errorf("routes %s, BGP told of a restart: %v", r.routes(t), second.local.Restarting)
 	}
-	// BGP is back, without the borrowed address.
-	second.tell(false)
-	waittest.Until(t, 3*settleTime, "what nobody announces any more goes", func() bool { return !r.has(t, "10.90.7.7")() })
-	if !r.has(t, toOther)() {
-		t.Errorf("routes: %s", r.routes(t))
-	}
+	r.settles(t, second)
 }
 
 // Routes by routers that an earlier agent has left are not replaced by those to the blocks' owners until BGP has had
@@ -462,14 +474,7 @@ func TestAgentRestartKeepsRouters(t *testing.T) {
 // With another AS number the agent starts BGP anew. Routes stay until the peers have sent their tables, as when an agent
 // starts.
 func TestAnotherASNumberKeepsRoutes(t *testing.T) {
-	r := newRig(t)
-	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
-	r.lent(t, rigOther)
-	speaker := newPeers()
-	speaker.tell(false, bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")})
-	status, _ := r.agent(t, speaker)
-	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
-	waittest.Until(t, soon, "both routes", func() bool { return r.has(t, toOther)() && r.has(t, "10.90.7.7")() })
+	r, speaker, status, _ := lentRig(t)
 
 	changes := r.ns.Changes(t)
 	node := &api.Node{Meta: api.Meta{Name: rigNode}}
@@ -489,10 +494,5 @@ func TestAnotherASNumberKeepsRoutes(t *testing.T) {
 	if n := changes(); n > 0 {
 		t.Errorf("another AS number made %d changes; now %s", n, r.routes(t))
 	}
-	// BGP is back, without the borrowed address.
-	speaker.tell(false)
-	waittest.Until(t, 3*settleTime, "what nobody announces any more goes", func() bool { return !r.has(t, "10.90.7.7")() })
-	if !r.has(t, toOther)() {
-		t.Errorf("routes: %s", r.routes(t))
-	}
+	r.settles(t, speaker)
 }

@@ -222,14 +222,14 @@ func (e *Ends) of(peer netip.Addr) *past {
 	return p
 }
 
-// get returns a copy, whose Ends are not to be read; the zero past if nothing is remembered.
-func (e *Ends) get(peer netip.Addr) past {
+// get returns the history of a peer, and whether its session is up; zero values if nothing is remembered.
+func (e *Ends) get(peer netip.Addr) (now history, up bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if p := e.peers[peer]; p != nil {
-		return *p
+		return p.history, !p.Up.IsZero()
 	}
-	return past{}
+	return history{}, false
 }
 
 // state notes whether the session of a configured peer is established.

@@ -331,7 +331,7 @@ func (s *Server) status(p Peer) PeerStatus {
 	if known.link != nil {
 		now = known.link.Status()
 	}
-	past := s.ends.get(p.Addr)
+	past, up := s.ends.get(p.Addr)
 	status := PeerStatus{
 		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, Failure: past.class, ErrorSince: past.errSince, LastErrorAt: past.errAt,
@@ -341,7 +341,7 @@ func (s *Server) status(p Peer) PeerStatus {
 		Self: now.Self,
 	}
 	if !known.mute() {
-		status.State = stateOf(now, !past.Up.IsZero() && s.neighbours.state(known.alias) == api.PeerState_ESTABLISHED)
+		status.State = stateOf(now, up && s.neighbours.state(known.alias) == api.PeerState_ESTABLISHED)
 	}
 	if kept := s.table.stale[p.Addr]; kept > 0 && !now.Up {
 		status.Restarting, status.Received = true, kept

@@ -431,7 +431,7 @@ func TestHistoriesTellSinceWhen(t *testing.T) {
 		} else {
 			h.failed(peer, step.failure)
 		}
-		if got := h.get(peer); got.errSince.Unix() != step.since || got.errAt.Unix() != step.at {
+		if got, _ := h.get(peer); got.errSince.Unix() != step.since || got.errAt.Unix() != step.at {
 			t.Errorf("at %d, %q: since %d, at %d; want %d, %d", clock.Unix(), step.failure, got.errSince.Unix(),
 				got.errAt.Unix(), step.since, step.at)
 		}
@@ -446,15 +446,18 @@ func TestHistories(t *testing.T) {
 	began := clock
 	clock = clock.Add(time.Second)
 	h.state(peer, false)
-	if got := h.get(peer).since; !got.Equal(began) {
-		t.Errorf("down since %s, want %s", got, began)
+	if got, up := h.get(peer); up || !got.since.Equal(began) {
+		t.Errorf("down since %s, want %s", got.since, began)
 	}
 	h.state(peer, true)
 	h.state(stranger, true)
-	if !h.get(peer).since.Equal(clock) {
-		t.Errorf("established: %+v", h.get(peer))
+	if got, up := h.get(peer); !up || !got.since.Equal(clock) {
+		t.Errorf("established: %+v", got)
 	}
-	if h.failed(stranger, "x") || h.get(stranger).history != (history{}) {
+	if h.failed(stranger, "x") {
+		t.Error("the failure of a stranger is news")
+	}
+	if got, up := h.get(stranger); up || got != (history{}) {
 		t.Error("a stranger has a history")
 	}
 	if !h.failed(peer, "x") || h.failed(peer, "x") {
@@ -464,12 +467,15 @@ func TestHistories(t *testing.T) {
 		t.Error("a peer that fails in ever new ways fills the log")
 	}
 	clock = clock.Add(tellPause)
-	if !h.failed(peer, "z") || h.get(peer).err != "z" {
+	if !h.failed(peer, "z") {
 		t.Error("a later failure is no news")
+	}
+	if got, _ := h.get(peer); got.err != "z" {
+		t.Errorf("the last failure is %q, want z", got.err)
 	}
 	h.end(peer)
 	h.end(peer)
-	if h.get(peer).history != (history{}) {
+	if got, up := h.get(peer); up || got != (history{}) {
 		t.Error("a removed peer has a history")
 	}
 }
@@ -501,7 +507,7 @@ func TestWhatIsKnownOfAPeer(t *testing.T) {
 		for _, reason := range c.reasons {
 			h.failed(peer, reason)
 		}
-		if got := h.get(peer); got.err != c.want || got.class != classOf(c.want) {
+		if got, _ := h.get(peer); got.err != c.want || got.class != classOf(c.want) {
 			t.Errorf("%q: %q, %q", c.reasons, got.err, got.class)
 		}
 	}
@@ -544,8 +550,8 @@ func TestClassesOfFailures(t *testing.T) {
 	} {
 		c.end.Failure = true
 		b.Ended(c.end)
-		if got := h.get(peer).class; got != c.want {
-			t.Errorf("%s: %q, want %q", c.end.Reason, got, c.want)
+		if got, _ := h.get(peer); got.class != c.want {
+			t.Errorf("%s: %q, want %q", c.end.Reason, got.class, c.want)
 		}
 	}
 	if got := classOf(noSession + "it has a password, and: odd"); got != noSession+"it has a password, and: odd" {

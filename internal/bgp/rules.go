@@ -19,7 +19,7 @@ import (
 // martians, paths of its AS number that are not its own and loops, and passes on nothing that was learned.
 type Policy struct {
 	// Transit: learned paths inside of one of these, and not inside of one of Hidden, are passed on where BGP passes
-	// anything on, to peers in another AS and by a reflector; all other learned paths never are. Hidden holds for what
+	// anything on: to and from peers in another AS, and by a reflector. All other learned paths never are. Hidden holds for what
 	// this node originates, too.
 	Transit, Hidden []netip.Prefix
 	// Served are the ranges of Services: a learned address in them is passed on with its next hop or not at all, as this

@@ -179,7 +179,9 @@ func (s *Server) do(ctx context.Context, op func(context.Context) error) error {
 	result := make(chan error, 1)
 	go func() {
 		defer func() { <-s.turn }()
-		result <- op(ctx)
+		within, cancel := earlier(ctx)
+		defer cancel()
+		result <- op(within)
 	}()
 	select {
 	case err := <-result:
@@ -187,6 +189,15 @@ func (s *Server) do(ctx context.Context, op func(context.Context) error) error {
 	case <-ctx.Done():
 		return fmt.Errorf("BGP speaker does not answer: %w", ctx.Err())
 	}
+}
+
+// earlier ends a little before the caller's deadline: what an operation waits for then reaches the caller as its error.
+func earlier(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, end.Add(-time.Until(end)/10))
 }
 
 // started is the check of every operation that needs sessions.

@@ -35,8 +35,8 @@ func (s *Snapshot) listen() []netip.Addr {
 // Policy returns what passes on the sessions. Learned paths are passed on inside of the pools, but for those with
 // disableBGPExport and those for Services alone: who learns an address of a Service with policy Local by a node that
 // has no endpoint loses its packets. A route reflector passes them on inside of the ranges of services, too, but an
-// address of a Service with its next hop only (Served). BGP itself passes them on to other ASes and to reflectors'
-// clients only.
+// address of a Service with its next hop only (Served). BGP itself passes on what comes from another AS or goes to one,
+// and what a reflector's client sends or receives; nothing else.
 func (s *Snapshot) Policy() bgp.Policy {
 	p := bgp.Policy{
 		Tags: s.Peering.Tags, Import: s.imports(), Export: s.Peering.Export, Refuse: s.ownAddresses(), Own: s.Blocks,

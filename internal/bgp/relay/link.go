@@ -265,18 +265,24 @@ func (l *Link) tableEnded() {
 // Retire begins no session any more. The one that is stays, for the speaker behind to end; one that is in its handshake
 // ends.
 func (l *Link) Retire() {
-	l.relay.forget(l)
-	l.mu.Lock()
+	l.retire()
 	defer l.mu.Unlock()
-	l.retired = true
-	if l.pending != nil {
-		_ = l.pending.Close()
-	}
 	switch {
 	case l.current == nil && l.parting == 0:
 		l.cancel()
 	case l.current != nil && l.current.upSince.Load() == 0:
 		l.current.abort(&wire.Notification{Code: wire.Cease, Subcode: wire.PeerDeconfigured})
+	}
+}
+
+// retire has the link begin no session any more, and closes the connection that is not one yet. It returns with the
+// mutex held.
+func (l *Link) retire() {
+	l.relay.forget(l)
+	l.mu.Lock()
+	l.retired = true
+	if l.pending != nil {
+		_ = l.pending.Close()
 	}
 }
 
@@ -302,13 +308,8 @@ func (l *Link) dismiss() {
 // HangUp ends the link without a NOTIFICATION: the peer takes that for a lost connection, and keeps what it was told.
 // over is closed when the speaker behind has no session of the link any more.
 func (l *Link) HangUp() (over <-chan struct{}) {
-	l.relay.forget(l)
-	l.mu.Lock()
+	l.retire()
 	defer l.mu.Unlock()
-	l.retired = true
-	if l.pending != nil {
-		_ = l.pending.Close()
-	}
 	l.cancel()
 	if l.current == nil {
 		return l.ctx.Done()
