@@ -92,13 +92,14 @@ func adapt(ctx context.Context, rest *time.Timer, last time.Time) {
 	runtime.AddCleanup(new(*follower), func(ctx context.Context) { adapt(ctx, rest, now) }, ctx) // of what the next collection finds
 }
 
-// giveBack returns free memory to the kernel, and what would be free by now without a burst.
+// giveBack ends a burst: it returns free memory to the kernel, and what would be free by now without the burst.
 func giveBack() {
 	heap := []metrics.Sample{
 		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"},
 	}
 	metrics.Read(heap)
 	free, used, live := heap[0].Value.Uint64(), heap[1].Value.Uint64(), heap[2].Value.Uint64()
+	debug.SetGCPercent(percentOf(live, quiet))
 	if free >= spare || used >= live+floor {
 		debug.FreeOSMemory()
 	}

@@ -91,6 +91,7 @@ func TestGiveBack(t *testing.T) {
 		return sample[0].Value.Uint64()
 	}
 	const free, forced = "/memory/classes/heap/free:bytes", "/gc/cycles/forced:gc-cycles"
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	garbage := bytes.Repeat([]byte{1}, 64<<20)
 	runtime.KeepAlive(garbage)
 	runtime.GC()
@@ -106,12 +107,15 @@ func TestGiveBack(t *testing.T) {
 	if n := read(forced) - before; n > 0 {
 		t.Errorf("%d more collections, with little free", n)
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // as in a burst
+	debug.SetGCPercent(-1) // as in a burst
 	garbage = bytes.Repeat([]byte{1}, 2*floor)
 	runtime.KeepAlive(garbage)
 	before = read(forced)
 	if giveBack(); read(forced) == before {
 		t.Errorf("%d bytes of garbage stay", 2*floor)
+	}
+	if now := debug.SetGCPercent(-1); now < 0 {
+		t.Error("the percentage of the burst stays: the next collection may come late, or never")
 	}
 }
 
