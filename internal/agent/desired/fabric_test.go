@@ -180,7 +180,9 @@ func TestRouters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := racked(t, nil)
 			s.Self.Pods = []netip.Addr{addr("192.168.1.12")}
-			borrowed := map[Claim]Verdict{{addr("192.168.1.9"), "node1", true}: {Confirmed: true}, {addr("192.168.1.12"), "node1", true}: {Confirmed: true}}
+			borrowed := map[Claim]Verdict{
+				{addr("192.168.1.9"), "node1", true}: {Confirmed: true}, {addr("192.168.1.12"), "node1", true}: {Confirmed: true},
+			}
 			got := outcome(s, borrowed, learn(tc.learned...))
 			matches := len(got) == len(tc.want)
 			for i := range got {
