@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -51,6 +52,8 @@ type peers struct {
 	stopped    bgp.Mode
 	dirty      chan struct{}
 	asked      time.Time // when the agent first read the peers since tell; zero: not yet
+	judge      bgp.Judge // the last one
+	judges     int       // how often it was another one than before
 	ends       *bgp.Ends
 }
 
@@ -91,16 +94,21 @@ func (p *peers) SetOriginated(_ context.Context, paths []bgp.Path) error {
 	return nil
 }
 
-func (p *peers) Snapshot(_ context.Context, accept bgp.Accept) ([]bgp.Path, error) {
+func (p *peers) Snapshot(_ context.Context, judge bgp.Judge) (paths []bgp.Path, refused []bgp.Objection, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var paths []bgp.Path
+	if !reflect.DeepEqual(judge, p.judge) {
+		p.judge = judge
+		p.judges++
+	}
 	for _, path := range p.learned {
-		if accept(path) {
+		if o := judge.Objection(path); o.Why != "" {
+			refused = append(refused, o)
+		} else {
 			paths = append(paths, path)
 		}
 	}
-	return paths, nil
+	return paths, refused, nil
 }
 
 func (p *peers) SetLocal(context.Context, bgp.Local) error { return nil }
@@ -135,6 +143,13 @@ func (p *peers) heard(s *Status) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.asked.IsZero() && s.Report().LastPass.After(p.asked)
+}
+
+// otherJudges is how often the agent has had a judge that differs from the one before.
+func (p *peers) otherJudges() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.judges
 }
 
 func (p *peers) Dirty() <-chan struct{}        { return p.dirty }
@@ -360,10 +375,19 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	speaker.tell(false)
 	waittest.Until(t, 3*settleTime, "the borrowed address is gone", func() bool { return !r.has(t, "10.90.7.7")() })
 
-	// The start is over, so that a pass without an event of BGP takes the paths of the last one. It judges them anew: a
-	// pod of this node gets the address, and gives it back.
 	speaker.tell(false, borrowed)
 	waittest.Until(t, soon, "the borrowed address again", r.has(t, "10.90.7.7 via 172.31.0.2"))
+
+	// With more paths the judge is the same, so that the speaker has it judge the new ones alone.
+	judges := speaker.otherJudges()
+	speaker.tell(false, borrowed, bgp.Path{Prefix: prefix("10.90.2.0/26"), NextHop: addr("172.31.0.2")})
+	waittest.Until(t, soon, "a pass that read another path", func() bool { return speaker.heard(status) })
+	if n := speaker.otherJudges(); n != judges {
+		t.Errorf("%d other judges, although nothing has changed by which paths are judged", n-judges)
+	}
+
+	// The start is over, so that a pass without an event of BGP takes the paths of the last one. A pod of this node gets
+	// the address, and gives it back.
 	r.ns.Run(t, "ip", "link", "add", "cali1", "type", "veth", "peer", "name", "pod1")
 	r.ns.Run(t, "ip", "link", "set", "cali1", "addrgenmode", "none", "up") // for another subnet the agent reads the paths again
 	r.ns.Run(t, "ip", "link", "set", "pod1", "addrgenmode", "none", "up")

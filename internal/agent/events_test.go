@@ -99,13 +99,13 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 			p := bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: other, From: other}
 			stranger := p
 			stranger.From = netip.MustParseAddr("10.9.9.9")
-			k.routes.refused = []desired.Refusal{{Path: p, Why: "the block belongs to n3"}, {Path: p, Why: "again"}, {Path: stranger, Why: "it too"}}
+			k.routes.refused = []bgp.Objection{{Path: p, Why: "the block belongs to n3"}, {Path: p, Why: "again"}, {Path: stranger, Why: "it too"}}
 		}), nil, []string{
 			"Node n2: PathRefused: n1 does not use what BGP peer 10.0.0.7 announces, 192.168.2.0/26 via 10.0.0.7 among it: the block belongs to n3",
 			"Node n1: PathRefused: n1 does not use what BGP peer 10.9.9.9 announces, 192.168.2.0/26 via 10.0.0.7 among it: it too",
 		}},
 		{"addresses of services", with(func(k *seen) {
-			k.routes.refused = []desired.Refusal{
+			k.routes.refused = []bgp.Objection{
 				{Path: bgp.Path{Prefix: prefix("10.96.0.0/12"), NextHop: other, From: other}, Why: "they are services'", Usual: true},
 			}
 		}), nil, nil},
@@ -142,7 +142,7 @@ func TestProblemsAreTold(t *testing.T) {
 func TestPatience(t *testing.T) {
 	var got told
 	k := seen{node: "n1", journal: nodestatus.Journal{Entries: 2, LastError: "one\ntwo"}}
-	k.routes.refused = []desired.Refusal{
+	k.routes.refused = []bgp.Objection{
 		{Path: bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.7"), From: addr("10.0.0.7")}, Why: "it is another's"},
 	}
 	begin := time.Now()

@@ -23,7 +23,7 @@ func TestLinkLocalInRoutes(t *testing.T) {
 	var r nodestatus.Report
 	r.Routes.List = []nodestatus.Route{routeReport(way, map[netip.Addr]string{})}
 	r.Routes.Refusals = []nodestatus.Refusal{refusalReport(
-		desired.Refusal{Path: bgp.Path{Prefix: prefix("10.8.0.0/16"), NextHop: addr("fe80::1%eth1"), From: addr("fe80::1%eth0")}, Why: "no"})}
+		bgp.Objection{Path: bgp.Path{Prefix: prefix("10.8.0.0/16"), NextHop: addr("fe80::1%eth1"), From: addr("fe80::1%eth0")}, Why: "no"})}
 	var text strings.Builder
 	if err := r.WriteRoutes(&text); err != nil {
 		t.Fatal(err)

@@ -113,7 +113,7 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	if refusal != nil {
 		return s, nil, refusal
 	}
-	a.peering.Decide(&s, a.view.Builds)
+	a.peering.Decide(&s)
 	if err := a.findRouters(&s); err != nil {
 		return s, nil, err
 	}
@@ -323,11 +323,7 @@ func prefixText(p netip.Prefix) string {
 // incomplete after a start.
 func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTable) error {
 	judge := s.By(h.grounds)
-	accept := judge.Accept
-	if h.judged == s {
-		accept = judge.AcceptJudged
-	}
-	accepted, refused := accept(h.learned)
+	accepted, refused := judge.Accept(h.learned)
 	refused = append(refused, h.refused...)
 	a.setProblems("path", desired.Refusals(refused))
 	ways, left := judge.DesiredRoutes(accepted)

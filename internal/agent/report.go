@@ -54,8 +54,8 @@ type seen struct {
 // routesSeen is the result of a pass for the paths.
 type routesSeen struct {
 	ways     []desired.DesiredRoute
-	left     []desired.Refusal // to the network between the nodes
-	refused  []desired.Refusal
+	left     []bgp.Objection // to the network between the nodes
+	refused  []bgp.Objection
 	desired  int
 	stats    routes.Stats
 	starting bool // nothing is removed yet
@@ -336,7 +336,7 @@ func routeReport(w desired.DesiredRoute, names map[netip.Addr]string) nodestatus
 	return line
 }
 
-func refusalReport(r desired.Refusal) nodestatus.Refusal {
+func refusalReport(r bgp.Objection) nodestatus.Refusal {
 	return nodestatus.Refusal{Prefix: r.Path.Prefix.String(), Via: r.Path.NextHop.String(), Peer: addrText(r.Path.From), Reason: r.Why}
 }
 

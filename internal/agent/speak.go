@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -36,11 +37,10 @@ type bgpState struct {
 // judgedTable is the learned paths, accepted and refused, with the inputs of the decision.
 type judgedTable struct {
 	learned []bgp.Path
-	refused []desired.Refusal
+	refused []bgp.Objection
 
 	grounds desired.Grounds
-	subnets []desired.Subnet  // that the node was in
-	judged  *desired.Snapshot // by which and grounds learned was judged; nil: by none as they are
+	judge   *desired.Judge // by whom
 }
 
 // is reports whether the speaker has an AS number and a router ID.
@@ -116,8 +116,9 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, 
 	if err != nil {
 		return judgedTable{}, err
 	}
-	before := &a.bgp.table
-	if a.bgp.fresh && !a.changed.bgp && !a.bgp.holding && host.Same(before.grounds.HostRoutes) && slices.Equal(s.Subnets(), before.subnets) {
+	g := a.bgp.table.grounds
+	g.HostRoutes = host
+	if a.bgp.fresh && !a.changed.bgp && !a.bgp.holding && reflect.DeepEqual(s.Judging(g), a.bgp.table.judge) {
 		return a.bgp.table, listenErr
 	}
 	a.bgp.fresh = false
@@ -134,7 +135,6 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, 
 		return judgedTable{}, errors.Join(listenErr, err)
 	}
 	a.bgp.table, a.bgp.fresh = h, true
-	a.bgp.table.judged = nil                                         // the snapshot is needed in this pass only
 	if changed, _ := s.By(h.grounds).Aggregate(h.learned); changed { // an aggregate begins and ends with the blocks that it stands for
 		shown := *s
 		a.Status.SetNode(&shown)
@@ -316,26 +316,26 @@ func (a *Agent) keepRouters(s *desired.Snapshot, ways []desired.DesiredRoute) ([
 // reads once more.
 func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.Grounds) (judgedTable, error) {
 	for again := true; ; again = false {
-		judge := s.By(g)
-		var refused []desired.Refusal
-		learned, err := a.Speaker.Snapshot(ctx, func(p bgp.Path) bool {
-			r := judge.Objection(p)
-			if r.Why != "" {
-				refused = append(refused, r)
-			}
-			return r.Why == ""
-		})
+		judge := s.Judging(g)
+		learned, refused, err := a.Speaker.Snapshot(ctx, judge)
 		if err != nil {
-			return judgedTable{}, err // refused may still be written to
+			return judgedTable{}, err
 		}
 		resolved, changed := judge.Resolve(learned)
-		if g = resolved; !changed || !again {
-			h := judgedTable{learned: learned, refused: refused, grounds: g, subnets: s.Subnets()}
-			if !changed {
-				h.judged = s
-			}
-			return h, nil
+		if g = resolved; changed && again {
+			continue
 		}
+		if changed { // next hops lead to each other in a circle, or through many: what is not resolved now waits
+			judge = s.Judging(g)
+			learned = slices.DeleteFunc(learned, func(p bgp.Path) bool {
+				o := judge.Objection(p)
+				if o.Why != "" {
+					refused = append(refused, o)
+				}
+				return o.Why != ""
+			})
+		}
+		return judgedTable{learned: learned, refused: refused, grounds: g, judge: judge}, nil
 	}
 }
 

@@ -145,7 +145,7 @@ func TestReport(t *testing.T) {
 		told:    []netip.Prefix{prefix("192.168.1.0/26"), prefix("192.168.2.0/26")},
 		learned: []bgp.Path{path("192.168.2.0/26", other, other)},
 		routes: routesSeen{
-			refused: []desired.Refusal{{Path: path("192.168.0.0/20", other, other), Why: "it is larger"}},
+			refused: []bgp.Objection{{Path: path("192.168.0.0/20", other, other), Why: "it is larger"}},
 			desired: 3, stats: routes.Stats{Added: 1, Replaced: 1, Kept: 1, Deleted: 9, Held: 2}, starting: true,
 		},
 		facts:   &nodestatus.Facts{Written: now.Add(-time.Minute)},

@@ -148,8 +148,9 @@ func originatedPath(prefix netip.Prefix, as ownPath, epoch uint8) (*api.Path, er
 }
 
 // Snapshot implements Speaker.
-func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
+func (s *Server) Snapshot(ctx context.Context, judge Judge) ([]Path, []Objection, error) {
 	var paths []Path
+	var refused []Objection
 	err := s.do(ctx, func(ctx context.Context) error {
 		if err := s.started(); err != nil {
 			return err
@@ -157,18 +158,14 @@ func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
 		if err := s.readTable(ctx); err != nil {
 			return err
 		}
-		own := s.ownAddrs()
-		var hop netip.Addr // of the path before: many have the same
-		mine := false
-		paths = s.table.choose(func(p Path) bool {
-			if p.NextHop != hop {
-				hop, mine = p.NextHop, own[p.NextHop]
-			}
-			return !mine && (accept == nil || accept(p))
-		})
+		s.table.by(judge)
+		paths, refused = s.table.choose(s.ownAddrs())
 		return nil
 	})
-	return paths, err
+	if err != nil {
+		return nil, nil, err // what was left behind may still write to them
+	}
+	return paths, refused, nil
 }
 
 // ownAddrs returns the addresses of this node that BGP uses.

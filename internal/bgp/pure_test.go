@@ -55,16 +55,16 @@ func TestDiff(t *testing.T) {
 }
 
 func TestWithin(t *testing.T) {
-	accept := Within(prefix("10.0.0.0/16"), prefix("fd00::/64"))
+	some := []netip.Prefix{prefix("10.0.0.0/16"), prefix("fd00::/64")}
 	for text, want := range map[string]bool{
 		"10.0.0.0/16": true, "10.0.1.0/26": true, "10.0.0.1/32": true, "fd00::/122": true,
 		"10.0.0.0/8": false, "10.1.0.0/26": false, "0.0.0.0/0": false, "::/0": false, "fd01::/122": false,
 	} {
-		if got := accept(Path{Prefix: prefix(text)}); got != want {
+		if got := within(prefix(text), some); got != want {
 			t.Errorf("%s: %t, want %t", text, got, want)
 		}
 	}
-	if Within()(Path{Prefix: prefix("10.0.0.0/26")}) {
+	if within(prefix("10.0.0.0/26"), nil) {
 		t.Error("no prefixes accept something")
 	}
 }
@@ -203,12 +203,22 @@ func from(peer string, change ...func(*learned)) learned {
 	return l
 }
 
+// notFrom has an objection to the paths of a peer.
+type notFrom netip.Addr
+
+func (peer notFrom) Objection(p Path) (o Objection) {
+	if p.From == netip.Addr(peer) {
+		o = Objection{Path: p, Why: "its peer"}
+	}
+	return o
+}
+
 func TestChoose(t *testing.T) {
-	not := func(peer string) Accept { return func(p Path) bool { return p.From != addr(peer) } }
+	not := func(peer string) Judge { return notFrom(addr(peer)) }
 	for name, c := range map[string]struct {
-		paths  []learned
-		accept Accept
-		want   string
+		paths []learned
+		judge Judge
+		want  string
 	}{
 		"the preferred one": {[]learned{from("10.0.0.2"), from("10.0.0.3", func(l *learned) { l.MED = 1 })},
 			not("10.0.0.4"), "10.0.0.2"},
@@ -219,8 +229,8 @@ func TestChoose(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			other := from("10.0.0.9", func(l *learned) { l.Prefix = prefix("10.9.0.0/26") })
-			all := table{paths: append(c.paths, other)}
-			got := all.choose(c.accept)
+			all := table{paths: append(c.paths, other), judge: c.judge}
+			got, _ := all.choose(nil)
 			if len(got) == 0 || got[len(got)-1] != other.Path {
 				t.Fatalf("got %v, which lacks another prefix", got)
 			}
@@ -247,9 +257,10 @@ func TestChooseEquals(t *testing.T) {
 		"communities do not rank": {from("10.0.0.3", func(l *learned) { l.Communities = "1:1" }), "10.0.0.2 10.0.0.3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			all := table{paths: []learned{from("10.0.0.2"), c.other}}
+			all := table{paths: []learned{from("10.0.0.2"), c.other}, judge: notFrom(addr("10.0.0.9"))}
 			var hops []string
-			for _, p := range all.choose(func(p Path) bool { return p.From != addr("10.0.0.9") }) {
+			chosen, _ := all.choose(nil)
+			for _, p := range chosen {
 				hops = append(hops, p.NextHop.String())
 			}
 			if got := strings.Join(hops, " "); got != c.want {
@@ -264,7 +275,7 @@ func TestChooseAtMost16(t *testing.T) {
 	for i := range byte(40) {
 		all.paths = append(all.paths, from("10.0.0.2", func(l *learned) { l.NextHop = netip.AddrFrom4([4]byte{10, 0, 1, i}) }))
 	}
-	if got := all.choose(func(Path) bool { return true }); len(got) != 16 || got[15].NextHop != addr("10.0.1.15") {
+	if got, _ := all.choose(nil); len(got) != 16 || got[15].NextHop != addr("10.0.1.15") {
 		t.Errorf("%d paths, the last to %s", len(got), got[len(got)-1].NextHop)
 	}
 }

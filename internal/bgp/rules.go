@@ -190,7 +190,7 @@ func touchedBy(before, now *policy.Base) func(netip.Prefix) bool {
 		different(before.Transit, now.Transit), different(before.Hidden, now.Hidden), different(before.Served, now.Served),
 		different(tagged(before.Tags), tagged(now.Tags)), retagged(before.Tags, now.Tags),
 	)
-	return func(p netip.Prefix) bool { return Within(around...)(Path{Prefix: p}) }
+	return func(p netip.Prefix) bool { return within(p, around) }
 }
 
 // different returns what is in one of two lists only.

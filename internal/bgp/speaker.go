@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
@@ -79,16 +80,15 @@ type Speaker interface {
 	// what is not announced again by the time it has seen the end of our table.
 	SetOriginated(ctx context.Context, paths []Path) error
 
-	// Snapshot returns what is learned now, ordered by prefix: of each prefix the most preferred path that accept takes
-	// (nil takes all), and behind it those of the same rank that lead to other next hops and are taken, too, 16 at most:
-	// traffic may be shared between them. A prefix that this node originates is never among them, nor a path whose next
-	// hop is no unicast address or is our own. Paths of a peer that restarts gracefully stay, marked Stale, until it has
-	// sent them again or its restart time is over.
+	// Snapshot returns what is learned now, ordered by prefix: of each prefix the most preferred path that judge has no
+	// objection to (nil has none), and behind it those of the same rank that lead to other next hops, 16 at most: traffic
+	// may be shared between them. A prefix that this node originates is never among them, nor a path whose next hop is no
+	// unicast address or is our own. Paths of a peer that restarts gracefully stay, marked Stale, until it has sent them
+	// again or its restart time is over. It returns the objections to paths that would be among them, too.
 	//
-	// The rule is applied here, on the way out, and is not an import policy inside of the speaker: there it would be
-	// applied once, when an UPDATE arrives, and a rule that changes later (a pool is added, a block gets an owner)
-	// would need every peer's table again; and a refused path could still hide an acceptable one of lower preference.
-	Snapshot(ctx context.Context, accept Accept) ([]Path, error)
+	// The rule is applied here, on the way out, and is not an import policy inside of the speaker: a refused path would
+	// still hide an acceptable one of lower preference.
+	Snapshot(ctx context.Context, judge Judge) ([]Path, []Objection, error)
 
 	// Peers returns the state of each configured session, ordered by address.
 	Peers(ctx context.Context) ([]PeerStatus, error)
@@ -247,19 +247,26 @@ func (o Origin) String() string {
 	return "incomplete"
 }
 
-// Accept says whether a learned path may be used.
-type Accept func(Path) bool
+// Judge says which learned paths may be used. A path is judged once, and again by a judge that is not deeply equal: what
+// Objection returns follows from the path and from what the judge holds, which nothing changes.
+type Judge interface {
+	// Objection returns why a path must not be used; Why is empty if it may.
+	Objection(p Path) Objection
+}
 
-// Within accepts the paths whose prefix is one of prefixes or inside of one.
-func Within(prefixes ...netip.Prefix) Accept {
-	return func(p Path) bool {
-		for _, outer := range prefixes {
-			if outer.Bits() <= p.Prefix.Bits() && outer.Contains(p.Prefix.Addr()) {
-				return true
-			}
-		}
-		return false
-	}
+// Objection is to a path that must not become a route, and why.
+type Objection struct {
+	Path Path
+	Why  string
+	// Pending: it is being found out whether the path may be used.
+	Pending bool
+	// Usual: no action is needed.
+	Usual bool
+}
+
+// within reports that a prefix is one of some or inside of one.
+func within(p netip.Prefix, some []netip.Prefix) bool {
+	return slices.ContainsFunc(some, func(outer netip.Prefix) bool { return outer.Bits() <= p.Bits() && outer.Contains(p.Addr()) })
 }
 
 // State is a session's state in the words of RFC 4271.

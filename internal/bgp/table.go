@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +22,8 @@ type learned struct {
 	Path
 	length   int // of the AS path, in which a set counts as one
 	external bool
+	judged   bool       // by the table's judge
+	refused  *Objection // its; nil: it has none
 	// lastResort: it is kept for want of another one, as RFC 9494 says, or as BFD has lost the peer since it had a session:
 	// it may be that only the peer's control plane restarts.
 	lastResort bool
@@ -50,29 +53,77 @@ type table struct {
 	paths []learned
 	// stale is how many of them are kept of a peer whose session is over, or that has not sent them again.
 	stale map[netip.Addr]int
+	judge Judge
 }
 
 // maxEqual is how many paths share the traffic of one prefix: what the kernel is asked to spread it over.
 const maxEqual = 16
 
-// choose returns of each prefix the first usable path and, behind it, those that are its equals and lead elsewhere.
-func (t *table) choose(usable Accept) []Path {
-	chosen := make([]Path, 0, len(t.paths))
+// by has paths judged by a judge from now on.
+func (t *table) by(judge Judge) {
+	if reflect.DeepEqual(judge, t.judge) {
+		return
+	}
+	t.judge = judge
+	for i := range t.paths {
+		t.paths[i].judged = false
+	}
+}
+
+// usable reports whether the judge has no objection to a path.
+func (t *table) usable(p *learned) bool {
+	if t.judge != nil && !p.judged {
+		p.judged, p.refused = true, nil
+		if o := t.judge.Objection(p.Path); o.Why != "" {
+			p.refused = &o
+		}
+	}
+	return t.judge == nil || p.refused == nil
+}
+
+// recall takes over into paths, which are in order, what was judged of those that are in the table, too.
+func (t *table) recall(paths []learned) {
+	before := t.paths
+	for i := range paths {
+		p := &paths[i]
+		for len(before) > 0 && before[0].Prefix.Compare(p.Prefix) < 0 {
+			before = before[1:]
+		}
+		for j := 0; j < len(before) && before[j].Prefix == p.Prefix; j++ {
+			if before[j].Path == p.Path {
+				p.judged, p.refused = before[j].judged, before[j].refused
+			}
+		}
+	}
+}
+
+// choose returns of each prefix the first usable path and, behind it, those that are its equals and lead elsewhere, none
+// of them to this node's own addresses. It returns the objections that it has met with, too.
+func (t *table) choose(own map[netip.Addr]bool) (chosen []Path, refused []Objection) {
+	chosen = make([]Path, 0, len(t.paths))
 	first, best := 0, (*learned)(nil)
+	var hop netip.Addr // of the path before: many have the same
+	mine := false
 	for i := range t.paths {
 		p := &t.paths[i]
 		if i == 0 || p.Prefix != t.paths[i-1].Prefix {
 			first, best = len(chosen), nil
 		}
+		if p.NextHop != hop {
+			hop, mine = p.NextHop, own[p.NextHop]
+		}
 		switch {
-		case len(chosen)-first == maxEqual, best != nil && (!best.equals(p) || leadsTo(chosen[first:], p.NextHop)), !usable(p.Path):
+		case mine, len(chosen)-first == maxEqual, best != nil && (!best.equals(p) || leadsTo(chosen[first:], p.NextHop)):
+			continue
+		case !t.usable(p):
+			refused = append(refused, *p.refused)
 			continue
 		case best == nil:
 			best = p
 		}
 		chosen = append(chosen, p.Path)
 	}
-	return chosen
+	return chosen, refused
 }
 
 func leadsTo(paths []Path, hop netip.Addr) bool {
@@ -106,18 +157,21 @@ func (s *Server) readTable(ctx context.Context) error {
 		if err := r.prefixes(ctx, names); err != nil {
 			return err
 		}
-		now = table{paths: merge(before.paths, names, inOrder(r.paths)), read: before.read}
+		some := inOrder(r.paths)
+		before.recall(some)
+		now = table{paths: merge(before.paths, names, some), read: before.read}
 	} else {
 		r.paths = make([]learned, 0, max(len(before.paths), len(names))+64)
 		if err := errors.Join(r.list(ctx, familyV4, nil), r.list(ctx, familyV6, nil)); err != nil {
 			return err
 		}
 		now = table{paths: inOrder(r.paths), read: s.now()}
+		before.recall(now.paths)
 		if again && version == before.version && version == s.version.Load() && !slices.Equal(before.paths, now.paths) {
 			s.log.Error("what was read of GoBGP's table in parts was not what it has: this is a bug")
 		}
 	}
-	now.version, now.valid, now.stale = version, true, staleIn(now.paths)
+	now.version, now.valid, now.stale, now.judge = version, true, staleIn(now.paths), before.judge
 	s.table = now
 	return nil
 }

@@ -28,7 +28,7 @@ func aggregating(t *testing.T, by string, change func(*state.Cluster)) *Snapshot
 			change(w)
 		}
 	})
-	new(Deciding).Decide(s, 1)
+	new(Deciding).Decide(s)
 	return s
 }
 

@@ -89,9 +89,9 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 			_, block, _ := strings.Cut(c.claims, " ")
 			for what, learned := range map[string][]bgp.Path{"claim": nil,
 				"BGP": {{Prefix: prefix(block), NextHop: addr(c.hop), From: addr(c.hop)}}} {
-				accepted, refused := s.By(Grounds{}).Accept(learned)
+				accepted, refused := s.By(Grounds{}).decide(learned)
 				is := slices.ContainsFunc(s.By(Grounds{}).Routes(accepted), func(r routes.Route) bool { return r.Dst == prefix(block) })
-				says := slices.ContainsFunc(refused, func(r Refusal) bool {
+				says := slices.ContainsFunc(refused, func(r bgp.Objection) bool {
 					return r.Path.Prefix == prefix(block) && !r.Usual && strings.Contains(r.Why, strings.TrimPrefix(c.why, "it "))
 				})
 				if c.why == "" && (!is || len(refused) > 0) || c.why != "" && (is || !says && !strings.Contains(fmt.Sprint(refused), c.why)) {

@@ -3,6 +3,7 @@ package desired
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -79,12 +80,25 @@ func BenchmarkObjection(b *testing.B) {
 	}
 }
 
+// BenchmarkJudging tells that paths need not be judged again.
+func BenchmarkJudging(b *testing.B) {
+	w, _ := largeWorld()
+	s, _ := Build(largeSelf, w)
+	before := s.Judging(Grounds{})
+	b.ReportAllocs()
+	for b.Loop() {
+		if now := s.As(largeSelf); !reflect.DeepEqual(before, now.Judging(Grounds{})) {
+			b.Fatal("the same judge seems another one")
+		}
+	}
+}
+
 func BenchmarkJudgeAndRoutes(b *testing.B) {
 	w, learned := largeWorld()
 	s, _ := Build(largeSelf, w)
 	b.ReportAllocs()
 	for b.Loop() {
-		accepted, refused := s.By(Grounds{}).Accept(learned)
+		accepted, refused := s.By(Grounds{}).decide(learned)
 		if routes := s.By(Grounds{}).Routes(accepted); len(routes) != len(learned)+largeBlocks || len(refused) > 0 {
 			b.Fatal(len(routes), len(refused))
 		}

@@ -202,7 +202,7 @@ func TestPodsWithBorrowedAddressesAreOriginated(t *testing.T) {
 
 // judged shows a judgement as lines: "+ prefix via hop" for a route, "- prefix via hop" for a refusal.
 func judged(s *Snapshot, g Grounds, learned ...bgp.Path) []string {
-	accepted, refused := s.By(g).Accept(learned)
+	accepted, refused := s.By(g).decide(learned)
 	var lines []string
 	for _, p := range accepted {
 		lines = append(lines, "+ "+p.Prefix.String()+" via "+p.NextHop.String())

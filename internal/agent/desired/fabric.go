@@ -31,9 +31,6 @@ type Grounds struct {
 // needs no other route.
 type HostRoutes struct{ prefixes }
 
-// Same reports equal routes.
-func (h HostRoutes) Same(o HostRoutes) bool { return h.same(&o.prefixes) }
-
 // Judge decides about paths by a Snapshot and Grounds. It changes neither.
 type Judge struct {
 	*Snapshot

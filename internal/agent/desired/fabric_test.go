@@ -73,7 +73,7 @@ func learn(texts ...string) []bgp.Path {
 func outcome(s *Snapshot, borrowed map[Claim]Verdict, paths []bgp.Path) []string {
 	g := rackGrounds(s, paths)
 	g.Borrowed = borrowed
-	accepted, refused := s.By(g).Accept(paths)
+	accepted, refused := s.By(g).decide(paths)
 	ways, left := s.By(g).DesiredRoutes(accepted)
 	var lines []string
 	for _, w := range ways {
@@ -180,7 +180,9 @@ func TestRouters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := racked(t, nil)
 			s.Self.Pods = []netip.Addr{addr("192.168.1.12")}
-			borrowed := map[Claim]Verdict{{addr("192.168.1.9"), "node1", true}: {Confirmed: true}}
+			borrowed := map[Claim]Verdict{
+				{addr("192.168.1.9"), "node1", true}: {Confirmed: true}, {addr("192.168.1.12"), "node1", true}: {Confirmed: true},
+			}
 			got := outcome(s, borrowed, learn(tc.learned...))
 			matches := len(got) == len(tc.want)
 			for i := range got {
@@ -237,7 +239,7 @@ func TestEncapsulatedPoolsAreNodesAlone(t *testing.T) {
 // TestWhatIsUsualIsNoComplaint: all nodes of Calico announce the ranges of services.
 func TestWhatIsUsualIsNoComplaint(t *testing.T) {
 	s := racked(t, nil)
-	_, refused := s.By(rackGrounds(s, nil)).Accept(learn("10.96.0.0/12 via 10.0.0.2", "172.20.0.0/16 via 10.0.0.2",
+	_, refused := s.By(rackGrounds(s, nil)).decide(learn("10.96.0.0/12 via 10.0.0.2", "172.20.0.0/16 via 10.0.0.2",
 		"127.0.0.0/16 via 10.0.0.254"))
 	if errs := Refusals(refused); len(refused) != 3 || len(errs) != 1 || !strings.Contains(errs[0].Error(), "127.0.0.0/16") {
 		t.Errorf("%d refused, complaints %v", len(refused), errs)
@@ -294,7 +296,7 @@ func FuzzRouters(f *testing.F) {
 			return
 		}
 		judge := s.By(rackGrounds(s, []bgp.Path{p}))
-		accepted, _ := judge.Accept([]bgp.Path{p})
+		accepted, _ := judge.decide([]bgp.Path{p})
 		ways, _ := judge.DesiredRoutes(accepted)
 		for _, w := range ways {
 			if len(w.Paths) == 0 || !w.Paths[0].From.IsValid() {

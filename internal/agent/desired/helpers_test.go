@@ -44,6 +44,20 @@ func claim(node, cidr, created string) api.BlockAffinity {
 	}
 }
 
+// decide has the speaker's part, too: it accepts those of some paths that meet with no Objection.
+func (j *Judge) decide(paths []bgp.Path) (accepted []bgp.Path, refused []bgp.Objection) {
+	var learned []bgp.Path
+	for _, p := range paths {
+		if o := j.Objection(p); o.Why == "" {
+			learned = append(learned, p)
+		} else if !j.owns(p.Prefix) {
+			refused = append(refused, o)
+		}
+	}
+	accepted, more := j.Accept(learned)
+	return accepted, append(refused, more...)
+}
+
 // Routes returns the routes that this node should have: see DesiredRoutes.
 func (j *Judge) Routes(accepted []bgp.Path) []routes.Route {
 	ways, _ := j.DesiredRoutes(accepted)

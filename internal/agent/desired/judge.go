@@ -9,21 +9,11 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
-// Refusal is a learned path that must not become a route, and why.
-type Refusal struct {
-	Path bgp.Path
-	Why  string
-	// Pending: it is being found out whether the path may be used.
-	Pending bool
-	// Usual: no action is needed.
-	Usual bool
-}
-
 // mostRefusals is how many refused paths are named: a peer can announce thousands.
 const mostRefusals = 20
 
 // Refusals are for people.
-func Refusals(refused []Refusal) []error {
+func Refusals(refused []bgp.Objection) []error {
 	var errs []error
 	more := 0
 	for _, r := range refused {
@@ -62,25 +52,16 @@ func Refusals(refused []Refusal) []error {
 //     service away, nor a subnet that this node is in.
 //
 // Several paths of one prefix stay in their order. A block without an affinity is taken as a node announces it, since
-// the API may lag behind BGP.
-func (j *Judge) Accept(learned []bgp.Path) (accepted []bgp.Path, refused []Refusal) {
-	return j.accept(learned, j.Objection)
-}
-
-// AcceptJudged is Accept of paths that have met with no Objection.
-func (j *Judge) AcceptJudged(learned []bgp.Path) (accepted []bgp.Path, refused []Refusal) {
-	return j.accept(learned, func(bgp.Path) (none Refusal) { return none })
-}
-
-func (j *Judge) accept(learned []bgp.Path, objection func(bgp.Path) Refusal) (accepted []bgp.Path, refused []Refusal) {
+// the API may lag behind BGP. The learned paths have met with no Objection.
+func (j *Judge) Accept(learned []bgp.Path) (accepted []bgp.Path, refused []bgp.Objection) {
 	known := make(map[netip.Prefix]bool, len(learned))
 	accepted = make([]bgp.Path, 0, len(learned)+len(j.Owners))
 	for _, p := range learned {
 		if j.owns(p.Prefix) {
 			continue // our own, whatever a peer announces
 		}
-		if r := objection(p); r.Why != "" {
-			refused = append(refused, r)
+		if p.Prefix.IsSingleIP() && j.hasPod(p.Prefix.Addr()) {
+			refused = append(refused, bgp.Objection{Path: p, Why: "a pod on this node has the address"})
 			continue
 		}
 		known[p.Prefix] = true
@@ -91,7 +72,7 @@ func (j *Judge) accept(learned []bgp.Path, objection func(bgp.Path) Refusal) (ac
 			continue
 		}
 		if why := j.takes(p.Prefix, p.NextHop); why != "" {
-			refused = append(refused, Refusal{Path: p, Why: why})
+			refused = append(refused, bgp.Objection{Path: p, Why: why})
 			continue
 		}
 		accepted = append(accepted, p)
@@ -116,16 +97,27 @@ func (j *Judge) known() []bgp.Path {
 			continue
 		}
 		p := bgp.Path{Prefix: netip.PrefixFrom(c.Addr, c.Addr.BitLen()), NextHop: m.In(c.Addr)}
-		if j.Objection(p).Why == "" {
+		if !j.hasPod(c.Addr) && j.Objection(p).Why == "" {
 			paths = append(paths, p)
 		}
 	}
 	return paths
 }
 
-// Objection returns why a path must not become a route; Why is empty if it may.
-func (j *Judge) Objection(p bgp.Path) Refusal {
-	no := func(format string, args ...any) Refusal { return Refusal{Path: p, Why: fmt.Sprintf(format, args...)} }
+// Judging is the Judge whose word on a path counts until another one is not deeply equal. What s becomes later does not
+// reach it. It lacks what changes often and has no part in an Objection.
+func (s *Snapshot) Judging(g Grounds) *Judge {
+	s.local()
+	c := *s
+	c.Self.Pods, c.Self.Floating, c.Services, c.Aggregates, c.crypt = nil, nil, nil, nil, [2]crypt{}
+	return c.By(g)
+}
+
+// Objection implements bgp.Judge.
+func (j *Judge) Objection(p bgp.Path) bgp.Objection {
+	no := func(format string, args ...any) bgp.Objection {
+		return bgp.Objection{Path: p, Why: fmt.Sprintf(format, args...)}
+	}
 	if r := j.reserved(p); r.Why != "" {
 		return r
 	}
@@ -136,11 +128,8 @@ func (j *Judge) Objection(p bgp.Path) Refusal {
 	if !ok {
 		return j.outside(p)
 	}
-	if p.Prefix.IsSingleIP() && j.hasPod(p.Prefix.Addr()) {
-		return no("a pod on this node has the address")
-	}
 	if why := j.takes(p.Prefix, p.NextHop); why != "" {
-		return Refusal{Path: p, Why: why}
+		return bgp.Objection{Path: p, Why: why}
 	}
 	hop, isNode := j.MemberAt(p.NextHop)
 	_, fromNode := j.MemberAt(p.From)
@@ -164,48 +153,48 @@ func (s *Snapshot) ownsOdd(hop *Member, p netip.Prefix) bool {
 }
 
 // reserved refuses prefixes that BGP must not route.
-func (s *Snapshot) reserved(p bgp.Path) Refusal {
+func (s *Snapshot) reserved(p bgp.Path) bgp.Objection {
 	if i := slices.IndexFunc(s.ServiceRanges, func(r netip.Prefix) bool { return inside(p.Prefix, r) }); i >= 0 {
-		return Refusal{Path: p,
+		return bgp.Objection{Path: p,
 			Why: fmt.Sprintf("it lies in %s, the addresses of services, which each node serves itself", s.ServiceRanges[i]), Usual: true}
 	}
 	if policy.Martian(p.Prefix) {
-		return Refusal{Path: p, Why: "no router has a way to such addresses"}
+		return bgp.Objection{Path: p, Why: "no router has a way to such addresses"}
 	}
 	if p.Prefix.IsSingleIP() && s.isSelf(p.Prefix.Addr()) {
-		return Refusal{Path: p, Why: "it is this node's own address"}
+		return bgp.Objection{Path: p, Why: "it is this node's own address"}
 	}
-	return Refusal{}
+	return bgp.Objection{}
 }
 
 // outside judges a path that lies in no pool.
-func (j *Judge) outside(p bgp.Path) Refusal {
+func (j *Judge) outside(p bgp.Path) bgp.Objection {
 	if source := j.Peering.Sources[p.From]; source.Peer == "" {
-		return Refusal{Path: p, Why: "it lies in no IPPool, and is learned from a node of the mesh", Usual: true}
+		return bgp.Objection{Path: p, Why: "it lies in no IPPool, and is learned from a node of the mesh", Usual: true}
 	}
 	if !j.believed(p) {
-		return Refusal{Path: p, Why: "it lies in no IPPool, and is learned from a node: a BGPFilter of the BGPPeer can accept it"}
+		return bgp.Objection{Path: p, Why: "it lies in no IPPool, and is learned from a node: a BGPFilter of the BGPPeer can accept it"}
 	}
 	for _, at := range j.local().subnets {
 		if inside(p.Prefix, at.prefix) {
-			return Refusal{Path: p, Why: fmt.Sprintf("this node is in the subnet %s itself, by %s", at.prefix, at.link)}
+			return bgp.Objection{Path: p, Why: fmt.Sprintf("this node is in the subnet %s itself, by %s", at.prefix, at.link)}
 		}
 	}
 	if i := slices.IndexFunc(j.Blocks, func(b netip.Prefix) bool { return inside(p.Prefix, b) }); i >= 0 {
-		return Refusal{Path: p, Why: fmt.Sprintf("it lies in this node's own block %s", j.Blocks[i])}
+		return bgp.Objection{Path: p, Why: fmt.Sprintf("it lies in this node's own block %s", j.Blocks[i])}
 	}
 	return j.reached(p)
 }
 
 // byRouter judges a path inside a pool with a router as next hop: a peer of a BGPPeer, or learned from one. It does not
 // override this node's own blocks.
-func (j *Judge) byRouter(p bgp.Path) Refusal {
+func (j *Judge) byRouter(p bgp.Path) bgp.Objection {
 	block, owner, owned := j.blockOf(p.Prefix)
 	switch {
 	case !owned || owner.Node != j.Self.Name:
 		return j.reached(p)
 	case !p.Prefix.IsSingleIP() || block == p.Prefix:
-		return Refusal{Path: p, Why: fmt.Sprintf("it lies in this node's own block %s", block)}
+		return bgp.Objection{Path: p, Why: fmt.Sprintf("it lies in this node's own block %s", block)}
 	}
 	if r := j.borrowing(p, Claim{p.Prefix.Addr(), j.Self.Name, true}); r.Why != "" {
 		return r
@@ -220,49 +209,49 @@ func leadsTo(hop netip.Addr, p netip.Prefix) bool {
 }
 
 // reached refuses a path whose next hop cannot be resolved.
-func (j *Judge) reached(p bgp.Path) Refusal {
+func (j *Judge) reached(p bgp.Path) bgp.Objection {
 	switch {
 	case !leadsTo(p.NextHop, p.Prefix):
-		return Refusal{Path: p, Why: "its next hop is of the other address family"}
+		return bgp.Objection{Path: p, Why: "its next hop is of the other address family"}
 	case j.isSelf(p.NextHop):
-		return Refusal{Path: p, Why: "its next hop is this node itself"}
+		return bgp.Objection{Path: p, Why: "its next hop is this node itself"}
 	case len(j.resolve(p.NextHop)) == 0:
-		return Refusal{Path: p,
+		return bgp.Objection{Path: p,
 			Why: "its next hop is in no subnet of this node, and no route but a default one leads there: a BGPPeer's reachableBy can name a gateway"}
 	}
-	return Refusal{}
+	return bgp.Objection{}
 }
 
 // inside reports that a prefix is another, or lies in it.
 func inside(p, in netip.Prefix) bool { return in.Bits() <= p.Bits() && in.Contains(p.Addr()) }
 
 // ownership compares a path by way of a node with who owns the block.
-func (j *Judge) ownership(p bgp.Path, pool *Pool, hop *Member) Refusal {
+func (j *Judge) ownership(p bgp.Path, pool *Pool, hop *Member) bgp.Objection {
 	block, owner, owned := j.blockOf(p.Prefix)
 	single := p.Prefix.IsSingleIP() && (owned || p.Prefix.Bits() != pool.BlockBits)
 	switch {
 	case owned && owner.Node == hop.Name, !owned && p.Prefix.Bits() == pool.BlockBits:
-		return Refusal{Path: p}
+		return bgp.Objection{Path: p}
 	case single:
 		return j.borrowing(p, Claim{Addr: p.Prefix.Addr(), Node: hop.Name})
 	case !owned:
-		return Refusal{Path: p, Why: fmt.Sprintf("it is no block of IPPool %s (/%d)", pool.Name, pool.BlockBits)}
+		return bgp.Objection{Path: p, Why: fmt.Sprintf("it is no block of IPPool %s (/%d)", pool.Name, pool.BlockBits)}
 	case block == p.Prefix:
-		return Refusal{Path: p, Why: fmt.Sprintf("the block belongs to node %s, not to %s", owner, hop.Name)}
+		return bgp.Objection{Path: p, Why: fmt.Sprintf("the block belongs to node %s, not to %s", owner, hop.Name)}
 	}
-	return Refusal{Path: p, Why: fmt.Sprintf("it is part of block %s, which belongs to node %s, not to %s", block, owner, hop.Name)}
+	return bgp.Objection{Path: p, Why: fmt.Sprintf("it is part of block %s, which belongs to node %s, not to %s", block, owner, hop.Name)}
 }
 
 // borrowing judges a single address by its IPAMBlock.
-func (j *Judge) borrowing(p bgp.Path, c Claim) Refusal {
+func (j *Judge) borrowing(p bgp.Path, c Claim) bgp.Objection {
 	v, ok := j.Borrowed[c]
 	switch {
 	case !ok:
-		return Refusal{Path: p, Why: "its block's record is being read", Pending: true}
+		return bgp.Objection{Path: p, Why: "its block's record is being read", Pending: true}
 	case v.Confirmed:
-		return Refusal{Path: p}
+		return bgp.Objection{Path: p}
 	}
-	return Refusal{Path: p, Why: v.Why, Pending: v.Pending}
+	return bgp.Objection{Path: p, Why: v.Why, Pending: v.Pending}
 }
 
 // hasPod reports that a pod of this node has the address, or a floating one.
@@ -283,7 +272,7 @@ func (o Owner) String() string {
 }
 
 // Objections counts the refusals that are not usual.
-func Objections(refused []Refusal) int {
+func Objections(refused []bgp.Objection) int {
 	n := 0
 	for _, r := range refused {
 		if !r.Usual {

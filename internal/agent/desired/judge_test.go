@@ -45,14 +45,12 @@ func FuzzJudge(f *testing.F) {
 		if flags&1 != 0 {
 			g.Borrowed = map[Claim]Verdict{{Addr: p.Prefix.Addr(), Node: "far"}: {Confirmed: flags&2 != 0, Pending: flags&4 != 0, Why: "no"}}
 		}
-		accepted, refused := s.By(g).Accept([]bgp.Path{p})
+		accepted, refused := s.By(g).decide([]bgp.Path{p})
 		if len(refused) == 0 && !slices.Contains(accepted, p) && !s.owns(p.Prefix) {
 			t.Fatalf("%+v is neither accepted nor refused", p)
 		}
-		if s.By(g).Objection(p).Why == "" {
-			if judged, _ := s.By(g).AcceptJudged([]bgp.Path{p}); !slices.Equal(judged, accepted) {
-				t.Fatalf("accepted of %+v, which was judged before: %v, want %v", p, judged, accepted)
-			}
+		if judged, full := s.Judging(g).Objection(p), s.By(g).Objection(p); judged != full {
+			t.Fatalf("objection %+v without what has no part in it, want %+v", judged, full)
 		}
 		for _, got := range accepted {
 			checkAccepted(t, s.By(g), got)

@@ -103,7 +103,9 @@ func TestLinkLocalRouters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := unnumbered(t, nil)
 			s.Self.Pods = []netip.Addr{addr("192.168.1.12")}
-			borrowed := map[Claim]Verdict{{addr("192.168.1.9"), "node1", true}: {Confirmed: true}}
+			borrowed := map[Claim]Verdict{
+				{addr("192.168.1.9"), "node1", true}: {Confirmed: true}, {addr("192.168.1.12"), "node1", true}: {Confirmed: true},
+			}
 			got := outcome(s, borrowed, learn(tc.learned...))
 			if !slices.EqualFunc(got, tc.want, strings.HasPrefix) {
 				t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tc.want, "\n"))

@@ -92,8 +92,8 @@ type decidedFrom struct {
 }
 
 // Decide puts the decision on sessions into a snapshot. It is made anew only if it may be another one.
-func (d *Deciding) Decide(s *Snapshot, build uint64) {
-	from := decidedFrom{build, s.Self.Addr.Addr(), s.Self.Addr6.Addr(), s.Self.ASN, s.Self.MaxPrefixes}
+func (d *Deciding) Decide(s *Snapshot) {
+	from := decidedFrom{s.build, s.Self.Addr.Addr(), s.Self.Addr6.Addr(), s.Self.ASN, s.Self.MaxPrefixes}
 	if from != d.from {
 		d.decision, d.State = peering.Decide(s.peeringInput(), d.State)
 		d.Problems, d.from = s.problemsWith(d.decision.Problems), from

@@ -21,7 +21,7 @@ func TestReflectors(t *testing.T) {
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
-		new(Deciding).Decide(&s, 1)
+		new(Deciding).Decide(&s)
 		return &s
 	}
 	s := decide("n9")

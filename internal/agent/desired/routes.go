@@ -43,7 +43,7 @@ func RoutesOf(ways []DesiredRoute) []routes.Route {
 // without a pod fails at once instead of leaving by the default route, to the router that it may have come from (the
 // pods' own routes and those to blocks are longer and win); and the ways to peers that are reached by others. left are
 // the paths that need a route in the network between the nodes, not here.
-func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []Refusal) {
+func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []bgp.Objection) {
 	ways = make([]DesiredRoute, 0, len(accepted)+len(j.Blocks))
 	for _, b := range j.Blocks {
 		if b.IsSingleIP() {
@@ -128,7 +128,7 @@ func (s *hopStore) add(from int, h routes.Hop) {
 }
 
 // way returns the route of one prefix. A path without next hops here is left to the network.
-func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w DesiredRoute, left []Refusal) {
+func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w DesiredRoute, left []bgp.Objection) {
 	pool, _ := j.poolOf(paths[0].Prefix)
 	w = DesiredRoute{Route: routes.Route{Dst: paths[0].Prefix, Metric: j.metric(paths[0].Prefix, pool)}, Paths: paths,
 		Encrypted: j.encryptedTo(paths)}
@@ -140,7 +140,7 @@ func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w DesiredRoute, left []Re
 	}
 	if len(left) > 0 {
 		w.Paths = slices.DeleteFunc(slices.Clone(paths), func(p bgp.Path) bool {
-			return slices.ContainsFunc(left, func(r Refusal) bool { return r.Path == p })
+			return slices.ContainsFunc(left, func(r bgp.Objection) bool { return r.Path == p })
 		})
 	}
 	w.Route.Hops = (*hops)[from:len(*hops):len(*hops)]
@@ -148,11 +148,11 @@ func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w DesiredRoute, left []Re
 }
 
 // without says why there is no next hop for a path.
-func (s *Snapshot) without(p bgp.Path) Refusal {
+func (s *Snapshot) without(p bgp.Path) bgp.Objection {
 	if pool, ok := s.poolOf(p.Prefix); ok && s.awaited(pool, p.NextHop) {
-		return Refusal{Path: p, Why: "its node has not announced its end of the VXLAN tunnels yet", Pending: true}
+		return bgp.Objection{Path: p, Why: "its node has not announced its end of the VXLAN tunnels yet", Pending: true}
 	}
-	return Refusal{Path: p, Why: "the next hop is in another subnet and the pool does not encapsulate"}
+	return bgp.Objection{Path: p, Why: "the next hop is in another subnet and the pool does not encapsulate"}
 }
 
 // priorities are the metrics of learned routes outside of pools.

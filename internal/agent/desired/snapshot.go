@@ -33,6 +33,8 @@ const (
 
 // Snapshot is the state of this node and the cluster at one moment. The desired state is a function of it alone.
 type Snapshot struct {
+	// build is the number of the View's Base. It is the first field, so that reflect.DeepEqual compares no two of them.
+	build uint64
 	// Self is this node.
 	Self Self
 	// Others are the nodes that have announced an address, ordered by name.

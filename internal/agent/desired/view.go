@@ -27,7 +27,6 @@ type View struct {
 	Base     Snapshot
 	Problems []error
 	Built    bool
-	Builds   uint64 // how often base was made
 	// Evidence decides between nodes that contradict each other.
 	Evidence Evidence
 }
@@ -55,8 +54,8 @@ func (v *View) Update(now time.Time, self Self, w state.Cluster) {
 	felix, unclear := ParseFelix(w.Felix, v.Base.Felix)
 	announced, wrong := serviceConfig(v.Base.served, &w.BGP, !v.Built)
 	base.settings, base.Felix, base.served, base.ServiceRanges = settings, felix, announced, announced.Ranges()
+	base.build = v.Base.build + 1
 	v.Cluster, v.Base, v.Built = w, base, true
-	v.Builds++
 	v.Problems = slices.Concat(problems, more, unclear, wrong, ProblemsOf(doubt))
 	for _, p := range w.Problems {
 		v.Problems = append(v.Problems, InObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names it too

@@ -141,11 +141,11 @@ func answer(speaker bgp.Speaker, c Call) Reply {
 	case "SetOriginated":
 		err = speaker.SetOriginated(ctx, c.Paths)
 	case "Snapshot":
-		var accept bgp.Accept
+		var judge bgp.Judge
 		if c.Within != nil {
-			accept = bgp.Within(c.Within...)
+			judge = within(c.Within)
 		}
-		r.Paths, err = speaker.Snapshot(ctx, accept)
+		r.Paths, _, err = speaker.Snapshot(ctx, judge)
 	case "Peers":
 		r.Peers, err = speaker.Peers(ctx)
 	case "Traffic":
@@ -175,6 +175,17 @@ func answer(speaker bgp.Speaker, c Call) Reply {
 		r.NotStarted, r.Stopped = errors.Is(err, bgp.ErrNotStarted), errors.Is(err, bgp.ErrStopped)
 	}
 	return r
+}
+
+// within has an objection to paths outside of some prefixes.
+type within []netip.Prefix
+
+// Objection implements bgp.Judge.
+func (w within) Objection(p bgp.Path) (o bgp.Objection) {
+	if !slices.ContainsFunc(w, func(in netip.Prefix) bool { return in.Overlaps(p.Prefix) && in.Bits() <= p.Prefix.Bits() }) {
+		o = bgp.Objection{Path: p, Why: "outside"}
+	}
+	return o
 }
 
 // Speaker is a process with a bgp.Server on a host.
