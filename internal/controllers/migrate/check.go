@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -68,6 +69,7 @@ func (m *Mover) try(ctx context.Context, plans []*plan, info *object, next mark)
 	var mu sync.Mutex
 	var refused []string
 	locked := *info
+	locked.Annotations = maps.Clone(info.Annotations)
 	if err := errors.Join(locked.set(false, next), m.Stores[to.Other()].DryRun().Update(ctx, &locked)); err != nil {
 		refused = append(refused, fmt.Sprintf("lock of %s: %v", to.Other(), err))
 	}
@@ -75,7 +77,7 @@ func (m *Mover) try(ctx context.Context, plans []*plan, info *object, next mark)
 		refused = append(refused, fmt.Sprintf("ClusterInformation default: %v", err))
 	}
 	for i, p := range plans {
-		if len(refused) >= shown { // each may have waited for a webhook
+		if len(refused) >= shown {
 			break
 		}
 		err := each(ctx, p.create, func(ctx context.Context, o *object) error {
@@ -90,7 +92,7 @@ func (m *Mover) try(ctx context.Context, plans []*plan, info *object, next mark)
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("try to create %s: %w", p.of.Plural, err)
+			return fmt.Errorf("try to create %s; nothing was changed: %w", p.of.Plural, err)
 		}
 		if len(p.create) > 0 {
 			m.Say("%d of %d kinds: %s: %d tried", i+1, len(plans), p.of.Plural, len(p.create))

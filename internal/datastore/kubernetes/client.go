@@ -283,14 +283,12 @@ func statusError(r request, code int, body []byte) error {
 // that.
 var lacksPermission = regexp.MustCompile(`(^|: )User "[^"]*" cannot `)
 
-// byWebhook is how API servers word that a webhook refuses a write, with a status of the webhook's choice (Calico's: 405;
-// without one: 400), or that one does not answer (500). Nothing was written.
-var byWebhook = regexp.MustCompile(`admission webhook "[^"]*" denied the request|failed calling webhook "`)
-
 func sentinel(r request, code int, s statusObject) error {
 	switch {
 	case byWebhook.MatchString(s.Message):
 		return datastore.ErrRefused
+	case strings.Contains(s.Message, noWebhook):
+		return unasked{}
 	case code == http.StatusNotFound && r.method == http.MethodPut:
 		return datastore.ErrConflict // it went away since it was read
 	case code == http.StatusNotFound:

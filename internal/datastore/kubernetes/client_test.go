@@ -138,7 +138,7 @@ func TestRetries(t *testing.T) {
 		{"a refusal by a webhook without a status",
 			[]http.HandlerFunc{says(400, `admission webhook "a.example.com" denied the request: no`), ok}, create, datastore.ErrRefused, 1},
 		{"a webhook that does not answer", []http.HandlerFunc{says(500, `Internal error occurred: failed calling webhook "a.example.com": `+
-			`failed to call webhook: Post "https://a.svc:443/?timeout=10s": context deadline exceeded`), ok}, create, datastore.ErrRefused, 1},
+			`failed to call webhook: Post "https://a.svc:443/?timeout=10s": context deadline exceeded`), ok}, create, unasked{}, 1},
 		{"bad credentials", []http.HandlerFunc{status(401), ok}, update, datastore.ErrUnauthenticated, 1},
 		{"what went away", []http.HandlerFunc{status(404), ok}, update, datastore.ErrConflict, 1},
 	} {
