@@ -39,7 +39,8 @@ func TestOwnersOfFields(t *testing.T) {
 	errtest.Must(t, err)
 
 	errtest.Must(t, m.Start(t.Context(), groups.V3))
-	if _, err := apply(groups.V3, "helm", map[string]any{"asNumber": int64(64512), "nodeToNodeMeshEnabled": false}); !apierrors.IsConflict(err) {
+	_, err = apply(groups.V3, "helm", map[string]any{"asNumber": int64(64512), "nodeToNodeMeshEnabled": false})
+	if !apierrors.IsConflict(err) {
 		t.Errorf("a field of another owner: %v, want a conflict", err)
 	}
 	got, err := apply(groups.V3, "helm", map[string]any{"asNumber": int64(64513)})

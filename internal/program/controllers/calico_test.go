@@ -203,8 +203,9 @@ func TestWebhooksWithoutEndpointAreNamed(t *testing.T) {
 func (w *world) guardsAll(p *process) {
 	w.t.Helper()
 	none := admissionv1.SideEffectClassNone
+	of := w.core.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	configure := func(name, resource string) {
-		_, err := w.core.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(w.t.Context(), &admissionv1.MutatingWebhookConfiguration{
+		_, err := of.Create(w.t.Context(), &admissionv1.MutatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Webhooks: []admissionv1.MutatingWebhook{{
 				Name: name + ".example.com", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
@@ -225,6 +226,7 @@ func (w *world) guardsAll(p *process) {
 		}
 		return nil
 	})
-	of := w.core.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	errtest.Must(w.t, errors.Join(of.Delete(w.t.Context(), "engine", metav1.DeleteOptions{}), of.Delete(w.t.Context(), "pods", metav1.DeleteOptions{})))
+	for _, name := range []string{"engine", "pods"} {
+		errtest.Must(w.t, of.Delete(w.t.Context(), name, metav1.DeleteOptions{}))
+	}
 }

@@ -34,7 +34,10 @@ spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{name: all
 func clusterPolicies(t *testing.T, m *machine) {
 	t.Helper()
 	client := dynamic.NewForConfigOrDie(labtest.RESTConfig(t))
-	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	of := func(group, version, plural string) dynamic.NamespaceableResourceInterface {
+		return client.Resource(schema.GroupVersionResource{Group: group, Version: version, Resource: plural})
+	}
+	definitions := of("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 	versions := []string{"v1beta1", "v1alpha2"}
 	for _, served := range [][]string{versions[:1], versions[1:], versions} {
 		definition := definitionServing(t, served)
@@ -46,7 +49,7 @@ func clusterPolicies(t *testing.T, m *machine) {
 			_, err := definitions.Create(t.Context(), definition, metav1.CreateOptions{})
 			errtest.Must(t, err)
 		}
-		kind := client.Resource(schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: served[0], Resource: "clusternetworkpolicies"})
+		kind := of("policy.networking.k8s.io", served[0], "clusternetworkpolicies")
 		policy := &unstructured.Unstructured{}
 		errtest.Must(t, yaml.Unmarshal(fmt.Appendf(nil, quarantine, served[0], "Deny"), &policy.Object))
 		eventually(t, func() error { // the version may not be served yet
