@@ -190,7 +190,7 @@ $(foreach s,$(V3_SUITES),$(eval $(call in-v3,$(s))))
 
 # What writes and reads Calico's objects in the form of the group, and what decides by it. The second tier has all units. Of the first,
 # TestMoveUnderLoad has plugins, agents and controllers in both groups.
-V3_FIRST = internal/program/node internal/controllers internal/datastore/kubernetes
+V3_FIRST = internal/program/node internal/controllers internal/controllers/ipamtool internal/datastore/kubernetes
 unit-v3.packages = $(if $(filter all,$(TORTIE_TIER)),$(unit.packages),$(addprefix ./,$(V3_FIRST)))
 
 ### In virtual machines that count instructions

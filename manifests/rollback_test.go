@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/testkit/cnitest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/tier"
@@ -20,8 +21,8 @@ import (
 
 // TestHelmAfterAMove runs what docs/apigroups.md says of Helm where a release has a BGPConfiguration and the definitions of
 // the group before are deleted: without an upgrade before, Helm fails until they are back; after it, a rollback to an
-// earlier revision fails and leaves the release locked, until the revision that it has begun is removed. The first change of
-// the BGPConfiguration has to take its fields from the move.
+// earlier revision fails and leaves the release locked, until the revision that it has begun is removed. The
+// BGPConfiguration is still the release's: a change of it is no conflict.
 func TestHelmAfterAMove(t *testing.T) {
 	tier.All(t)
 	server := labtest.NewServerOf(t, groups.V1)
@@ -32,13 +33,6 @@ func TestHelmAfterAMove(t *testing.T) {
 	errtest.Must(t, err)
 	of := func(in groups.Group, plural string) dynamic.ResourceInterface {
 		return objects.Resource(labtest.KindIn(in, plural))
-	}
-	inform := func(in groups.Group, ready bool) {
-		t.Helper()
-		info := &unstructured.Unstructured{Object: map[string]any{"apiVersion": string(in), "kind": "ClusterInformation",
-			"metadata": map[string]any{"name": "default"}, "spec": map[string]any{"datastoreReady": ready}}}
-		_, err := of(in, "clusterinformations").Apply(t.Context(), "default", info, metav1.ApplyOptions{FieldManager: "test"})
-		errtest.Must(t, err)
 	}
 	k := kubelet{t, server.Kubeconfig(), nil}
 	fails := func(words, verb string, args ...string) {
@@ -63,20 +57,19 @@ func TestHelmAfterAMove(t *testing.T) {
 	}
 	const undefine = "delete -f charts/tortie/definitions/v1/"
 
-	inform(groups.V1, true)
+	info := &unstructured.Unstructured{Object: map[string]any{"apiVersion": string(groups.V1), "kind": "ClusterInformation",
+		"metadata": map[string]any{"name": "default"}, "spec": map[string]any{"datastoreReady": true}}}
+	_, err = of(groups.V1, "clusterinformations").Create(t.Context(), info, metav1.CreateOptions{})
+	errtest.Must(t, err)
 	k.alone("install", chart, "--no-hooks", "--set", "bgp.asNumber=64600")
-	made, err := of(groups.V1, "bgpconfigurations").Get(t.Context(), "default", metav1.GetOptions{})
-	errtest.Must(t, err)
-	moved := &unstructured.Unstructured{Object: map[string]any{"spec": made.Object["spec"]}} // as the move copies it
-	moved.SetAPIVersion(string(groups.V3))
-	moved.SetKind(made.GetKind())
-	moved.SetName("default")
-	moved.SetLabels(made.GetLabels())
-	moved.SetAnnotations(made.GetAnnotations())
-	_, err = of(groups.V3, "bgpconfigurations").Create(t.Context(), moved, metav1.CreateOptions{})
-	errtest.Must(t, err)
-	inform(groups.V1, false)
-	inform(groups.V3, true)
+	programs := cnitest.NewPrograms("./cmd/tortie").Link("tortie", "kube-controllers").Replacing( // no plugin writes
+		"internal/controllers/migrate/move.go", "drainTime = 160 * time.Second", "drainTime = time.Duration(0)")
+	defer programs.Remove()
+	move := exec.Command(filepath.Join(programs.Dir(t), "kube-controllers"), "migrate", "start", "--to", "v3")
+	move.Env = append(os.Environ(), "KUBECONFIG="+server.Kubeconfig())
+	if out, err := move.CombinedOutput(); err != nil {
+		t.Fatalf("migrate: %v: %s", err, out)
+	}
 
 	asWritten(undefine)
 	fails("BGPConfiguration crd.projectcalico.org/v1", "upgrade", chart)
@@ -89,8 +82,7 @@ func TestHelmAfterAMove(t *testing.T) {
 	fails("BGPConfiguration crd.projectcalico.org/v1", "rollback", "2")
 	fails("progress", "upgrade", chart)
 	asWritten("-n kube-system delete secrets -l owner=helm,name=tortie,status=pending-rollback")
-	fails("conflict .spec.asNumber", "upgrade", chart, "--set", "bgp.asNumber=64601")
-	k.alone("upgrade", chart, "--no-hooks", "--set", "bgp.asNumber=64601", "--force-conflicts")
+	k.alone("upgrade", chart, "--no-hooks", "--set", "bgp.asNumber=64601")
 	is, err := of(groups.V3, "bgpconfigurations").Get(t.Context(), "default", metav1.GetOptions{})
 	errtest.Must(t, err)
 	if as, _, err := unstructured.NestedInt64(is.Object, "spec", "asNumber"); err != nil || as != 64601 {

@@ -41,7 +41,7 @@ func (k *hostKeeper) sync(ctx context.Context, v *inventory.View, s HostSettings
 		}
 		plan := planHosts(s, v, existing)
 		problems = plan.problems
-		if err = k.write(ctx, v, &plan); errors.Is(err, datastore.ErrUnauthorized) {
+		if err = k.write(ctx, v, &plan); errors.Is(err, datastore.ErrUnauthorized) && !errors.Is(err, datastore.ErrRefused) {
 			problems, err = append(problems,
 				"no right to write HostEndpoints: set the chart's value policy.autoHostEndpoints to true: "+err.Error()), nil
 		}

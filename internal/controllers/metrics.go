@@ -106,7 +106,7 @@ func newMetrics() *metrics {
 	})
 	m.deadWebhooks = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_policy_webhooks_without_endpoint",
-		Help: "Calico's webhook configurations that refuse each write of a policy, as they have no endpoint; on the one that writes.",
+		Help: "Webhook configurations that refuse writes of Calico's objects, as they have no endpoint; on the one that writes.",
 	})
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "tortie_build_info", Help: "Always 1; the label has the program's version.",

@@ -40,7 +40,7 @@ type Status struct {
 	// LeftToCalico names the Deployments of Calico's kube-controllers that keep the conditions and finalizers of pools and
 	// tiers, of projectcalico.org/v3.
 	LeftToCalico string `json:"leftToCalico,omitempty"`
-	// DeadWebhooks says why no policy can be written: see the Event WebhookWithoutEndpoint.
+	// DeadWebhooks says why no policy, or another object, can be written: see the Event WebhookWithoutEndpoint.
 	DeadWebhooks []string `json:"deadWebhooks,omitempty"`
 	// RouteReflectors are the nodes that the leader has made route reflectors, by name; ReflectorProblem says what stands in
 	// the way of more.

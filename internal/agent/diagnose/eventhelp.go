@@ -63,6 +63,6 @@ var eventHelp = map[string]string{
 	"PolicyPortUnknown":          "on a policy: no pod of the rule declares the named port (ports[].name, protocol): declare it or use its number",
 	"PolicyNotEnforced":          "on a NetworkPolicy: policy.enabled is false (TORTIE_POLICY=off): set it, or run another policy engine",
 	"FieldWithoutEffect":         "on a FelixConfiguration, BGPConfiguration or KubeControllersConfiguration: the named fields of Calico's are kept and have no effect: remove them, unless nodes run Calico",
-	"WebhookWithoutEndpoint":     "on a ValidatingWebhookConfiguration of Calico's: its pods are gone, and no policy can be written: start them, or remove it (docs/apigroups.md#beside-calicos-programs)",
+	"WebhookWithoutEndpoint":     "on a configuration of webhooks, such as Calico's: its pods are gone, and no policy, or another object, can be written: start them, or remove it (docs/apigroups.md#beside-calicos-programs)",
 	"CalicoIsDown":               "reason of the Node's condition NetworkUnavailable: for five minutes the node cannot serve pods",
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -58,17 +59,27 @@ func (m *Mover) checkKinds(ctx context.Context, from groups.Group) error {
 	return nil
 }
 
-// try has the API server check each object that the move would create, and the ClusterInformation, by dry runs: its
-// validation, admission and quotas. It is an error if it refuses any, which are printed. Owners in the target are not
-// among what is checked: they are created by the move itself.
-func (m *Mover) try(ctx context.Context, plans []*plan, info *object, to groups.Group) error {
+// try has the API server check each object that the move would create, the lock of the source and the ClusterInformation
+// of the target, by dry runs: its validation, admission and quotas. It is an error if it refuses any, which are printed,
+// and after twenty of them it tries no more. Owners in the target are not among what is checked: they are created by the
+// move itself.
+func (m *Mover) try(ctx context.Context, plans []*plan, info *object, next mark) error {
+	to := next.To
 	store := m.Stores[to].DryRun()
 	var mu sync.Mutex
 	var refused []string
-	if err := store.Create(ctx, info); err != nil && !errors.Is(err, datastore.ErrExists) {
+	locked := *info
+	locked.Annotations = maps.Clone(info.Annotations)
+	if err := errors.Join(locked.set(false, next), m.Stores[to.Other()].DryRun().Update(ctx, &locked)); err != nil {
+		refused = append(refused, fmt.Sprintf("lock of %s: %v", to.Other(), err))
+	}
+	if err := store.Create(ctx, convert(info, to, next.ID, nil)); err != nil && !errors.Is(err, datastore.ErrExists) {
 		refused = append(refused, fmt.Sprintf("ClusterInformation default: %v", err))
 	}
 	for i, p := range plans {
+		if len(refused) >= shown {
+			break
+		}
 		err := each(ctx, p.create, func(ctx context.Context, o *object) error {
 			key := o.key()
 			err := store.Create(ctx, o)
@@ -81,7 +92,7 @@ func (m *Mover) try(ctx context.Context, plans []*plan, info *object, to groups.
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("try to create %s: %w", p.of.Plural, err)
+			return fmt.Errorf("try to create %s; nothing was changed: %w", p.of.Plural, err)
 		}
 		if len(p.create) > 0 {
 			m.Say("%d of %d kinds: %s: %d tried", i+1, len(plans), p.of.Plural, len(p.create))
@@ -91,7 +102,8 @@ func (m *Mover) try(ctx context.Context, plans []*plan, info *object, to groups.
 		return nil
 	}
 	m.list("refused", refused)
-	return fmt.Errorf("the API server refuses %d objects in %s: change them, or delete them; nothing was changed", len(refused), to)
+	return fmt.Errorf("the API server refuses %d objects in %s: change them, delete them, or, if a webhook refuses, delete its "+
+		"configuration; nothing was changed", len(refused), to)
 }
 
 // checkCalico refuses a cluster in which Calico's own programs or its own migration are at work, or in which a webhook

@@ -26,6 +26,8 @@ const (
 	writers = 10
 	// maxPasses bounds the comparisons of both groups that find a difference or fail.
 	maxPasses = 20
+	// shown bounds the lines about objects that are in the way.
+	shown = 20
 )
 
 // passPace is the pause between two of them.
@@ -121,7 +123,7 @@ func (m *Mover) begin(ctx context.Context, s state, infos map[groups.Group]*obje
 	if err := m.refuse(plans); err != nil {
 		return next, err
 	}
-	if err := m.try(ctx, plans, convert(infos[to.Other()], to, next.ID, nil), to); err != nil {
+	if err := m.try(ctx, plans, infos[to.Other()], next); err != nil {
 		return next, err
 	}
 	if info := infos[to]; info != nil { // an earlier move has left it
@@ -144,9 +146,9 @@ func (m *Mover) refuse(plans []*plan) error {
 		"make them equal; what an earlier move has left, finish removes", ErrConflict, len(all))
 }
 
-// list says the first of many lines.
+// list says the first of many lines, of which shown are enough.
 func (m *Mover) list(what string, all []string) {
-	for _, line := range all[:min(len(all), 20)] {
+	for _, line := range all[:min(len(all), shown)] {
 		m.Say("%s: %s", what, line)
 	}
 }
@@ -192,13 +194,16 @@ func (m *Mover) switchTo(ctx context.Context, by mark) error {
 	if err != nil {
 		return err
 	}
+	if err := m.handOver(ctx, by.To); err != nil && ctx.Err() == nil {
+		m.Say("fields of objects in %s have lost their owners (server-side apply), such as Helm: %v", by.To, err)
+	}
 	o := convert(infos[by.To.Other()], by.To, by.ID, nil)
 	delete(o.Annotations, migratedBy)
 	if err := o.set(true, by); err != nil {
 		return err
 	}
 	if err := m.Stores[by.To].Create(ctx, o); err != nil {
-		return fmt.Errorf("create the ClusterInformation of %s: %w", by.To, err)
+		return fmt.Errorf("create the ClusterInformation of %s: %w; the source stays locked: start again, or abort", by.To, err)
 	}
 	m.Say("moved: the cluster uses %s; %s stays locked", by.To, by.To.Other())
 	return nil

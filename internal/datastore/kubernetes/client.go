@@ -285,6 +285,10 @@ var lacksPermission = regexp.MustCompile(`(^|: )User "[^"]*" cannot `)
 
 func sentinel(r request, code int, s statusObject) error {
 	switch {
+	case byWebhook.MatchString(s.Message):
+		return datastore.ErrRefused
+	case strings.Contains(s.Message, noWebhook):
+		return unasked{}
 	case code == http.StatusNotFound && r.method == http.MethodPut:
 		return datastore.ErrConflict // it went away since it was read
 	case code == http.StatusNotFound:
@@ -304,9 +308,6 @@ func sentinel(r request, code int, s statusObject) error {
 		return refusal(s.Message)
 	case code == http.StatusForbidden:
 		return datastore.ErrUnauthorized
-	// Calico's webhook answers so to writes of ClusterInformation in projectcalico.org/v3.
-	case code == http.StatusMethodNotAllowed:
-		return datastore.ErrRefused
 	case code == http.StatusTooManyRequests, code >= 500:
 		return datastore.ErrUnavailable
 	}

@@ -133,8 +133,12 @@ func TestRetries(t *testing.T) {
 		{"a refusal by the lock",
 			[]http.HandlerFunc{says(403, `ipamhandles.projectcalico.org "h" is forbidden: ValidatingAdmissionPolicy 'tortie-fence-groups-v3' `+
 				`with binding 'tortie-fence-groups-v3' denied request: the datastore is locked`), ok}, create, datastore.ErrLocked, 1},
-		{"a refusal by Calico's webhook", []http.HandlerFunc{says(405, "admission webhook denied the request: ClusterInformation is a "+
-			"read-only resource"), ok}, update, datastore.ErrRefused, 1},
+		{"a refusal by Calico's webhook", []http.HandlerFunc{says(405, `admission webhook "cluster-info.api.projectcalico.org" denied the `+
+			`request: ClusterInformation is a read-only resource`), ok}, update, datastore.ErrRefused, 1},
+		{"a refusal by a webhook without a status",
+			[]http.HandlerFunc{says(400, `admission webhook "a.example.com" denied the request: no`), ok}, create, datastore.ErrRefused, 1},
+		{"a webhook that does not answer", []http.HandlerFunc{says(500, `Internal error occurred: failed calling webhook "a.example.com": `+
+			`failed to call webhook: Post "https://a.svc:443/?timeout=10s": context deadline exceeded`), ok}, create, unasked{}, 1},
 		{"bad credentials", []http.HandlerFunc{status(401), ok}, update, datastore.ErrUnauthenticated, 1},
 		{"what went away", []http.HandlerFunc{status(404), ok}, update, datastore.ErrConflict, 1},
 	} {

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"regexp"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -17,3 +18,18 @@ func refusal(text string) error {
 	}
 	return datastore.ErrRefused
 }
+
+// byWebhook is how API servers word that a webhook refuses a write, with a status of the webhook's choice (Calico's: 405;
+// without one: 400).
+var byWebhook = regexp.MustCompile(`admission webhook "[^"]*" denied the request`)
+
+// noWebhook is how they word that a webhook does not answer, with status 500.
+const noWebhook = `failed calling webhook "`
+
+// unasked is the error of a write for which a webhook has to answer that does not. Nothing was written, and a later try may
+// succeed: it is datastore.ErrRefused, and datastore.ErrUnavailable.
+type unasked struct{}
+
+func (unasked) Error() string { return "a webhook does not answer" }
+
+func (unasked) Unwrap() []error { return []error{datastore.ErrRefused, datastore.ErrUnavailable} }

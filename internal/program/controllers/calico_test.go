@@ -67,7 +67,7 @@ func TestCalicosControllersKeepPoolsAndTiers(t *testing.T) {
 	s, err := p.status()
 	errtest.Must(t, err)
 	for request, most := range map[string]int{
-		"list deployments": 1, "list validatingwebhookconfigurations": 1, "list endpointslices": 0,
+		"list deployments": 1, "list validatingwebhookconfigurations": 1, "list mutatingwebhookconfigurations": 1, "list endpointslices": 0,
 	} { // the last pass may be under way
 		if n := writes(t, server, request); n > most*(s.Passes+1) {
 			t.Errorf("%s: %d requests in %d passes", request, n, s.Passes)
@@ -106,7 +106,7 @@ func TestNoLookForCalicoInTheFirstGroup(t *testing.T) {
 	p := w.start("one", "", "RECONCILER_PERIOD=1s")
 	leads(t, p)
 	p.passes(3)
-	if n := writes(t, server, "list deployments", "list validatingwebhookconfigurations"); n != 0 {
+	if n := writes(t, server, "list deployments", "list validatingwebhookconfigurations", "list mutatingwebhookconfigurations"); n != 0 {
 		t.Errorf("%d requests", n)
 	}
 }
@@ -196,4 +196,37 @@ func TestWebhooksWithoutEndpointAreNamed(t *testing.T) {
 		metav1.DeleteOptions{}))
 	eventually(t, func() error { return p.has("tortie_policy_webhooks_without_endpoint 0") })
 	eventually(t, func() error { return write("a") })
+	w.guardsAll(p)
+}
+
+// guardsAll has configurations of a policy engine that is gone: one asks it about all kinds, the other about Pods.
+func (w *world) guardsAll(p *process) {
+	w.t.Helper()
+	none := admissionv1.SideEffectClassNone
+	of := w.core.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	configure := func(name, resource string) {
+		_, err := of.Create(w.t.Context(), &admissionv1.MutatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Webhooks: []admissionv1.MutatingWebhook{{
+				Name: name + ".example.com", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+				ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "engine", Name: name}},
+				Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Delete},
+					Rule: admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{resource}}}},
+			}},
+		}, metav1.CreateOptions{})
+		errtest.Must(w.t, err)
+	}
+	configure("pods", "pods")
+	configure("engine", "*/*")
+	eventually(w.t, func() error {
+		s, err := p.status()
+		if text := strings.Join(s.DeadWebhooks, "; "); err != nil || len(s.DeadWebhooks) != 1 ||
+			!errtest.Has(text, "engine.example.com engine/engine mutatingwebhookconfiguration") {
+			return fmt.Errorf("%q, %w", text, err)
+		}
+		return nil
+	})
+	for _, name := range []string{"engine", "pods"} {
+		errtest.Must(w.t, of.Delete(w.t.Context(), name, metav1.DeleteOptions{}))
+	}
 }

@@ -293,7 +293,8 @@ func TestRequests(t *testing.T) {
 	leads(t, p)
 	looks := map[string]int{} // of a pass
 	if labtest.Group(t) == groups.V3 {
-		looks = map[string]int{"list deployments": 1, "list validatingwebhookconfigurations": 1}
+		looks = map[string]int{"list deployments": 1, "list validatingwebhookconfigurations": 1,
+			"list mutatingwebhookconfigurations": 1}
 	}
 	// others are the requests of so many passes that are not about the Lease, nor looks.
 	others := func(passes int) map[string]int {

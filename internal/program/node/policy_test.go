@@ -185,4 +185,5 @@ func TestPolicyOnARealNode(t *testing.T) {
 		t.Errorf("flows without a connection: %s", out)
 	}
 	t.Logf("node policy\n%s", m.node(t, "policy", "shop/web"))
+	clusterPolicies(t, m)
 }

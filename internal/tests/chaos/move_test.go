@@ -35,7 +35,9 @@ var moves = flag.Int("moves", 2, "how often TestMoveUnderLoad moves the objects 
 const (
 	// movePods is how many pods of a node come and go, by workers of their own.
 	movePods = 4 * workers
-	// movePace is the pause between two ADDs or DELs of the cluster, on a machine that can do as many: 50 pods per second.
+	// movePace is the pause between two ADDs or DELs of the cluster, on a machine that can do as many: 50 pods per second. Plugins
+	// and API server take 51 ms of a processor for a pod (docs/benchmarks.csv, add), so that two processors, which have the agents
+	// too, reach 5 to 15. The workers allow 120: each waits 48 ms for a pod where processors are idle.
 	movePace = 10 * time.Millisecond
 	// moveTime bounds what follows of a change of the lock: an agent looks each 10 s.
 	moveTime = 4 * time.Minute
