@@ -5,9 +5,10 @@
 CHECK_SUITES = format layers short
 # Seconds first, then minutes. The demo is the first of all: what it needs must come from itself, and not from an earlier suite.
 FIRST_SUITES = demo lint tools programs! image generated
-# Virtual machines begin as soon as they can: the lab and the cluster leave them processors, units leave few. Beside units the cluster would
-# have kubelets wait for the kernel: then a DEL takes longer than its twenty seconds.
-TEST_SUITES = demo +perf lint tools programs! +tunnel image generated +switch +ipip lab unit unit-v3 cluster
+# Virtual machines begin as soon as they can: the lab, unit-v3 and the cluster mostly wait, and leave them processors. So units, which leave
+# few, come last and have both. Beside units the cluster would have kubelets wait for the kernel: then a DEL takes longer than its twenty
+# seconds.
+TEST_SUITES = demo +perf lint tools programs! +tunnel image generated +switch +ipip lab unit-v3 cluster unit
 DOCS_SUITES = documents vulns bench
 # The second tier: all there is. make test-all sets TORTIE_TIER, by which internal/testkit/tier leaves nothing out of a suite.
 ALL_SUITES = $(FIRST_SUITES) $(addprefix +,$(filter-out switch,$(COUNTED_SUITES)) tunnel-v3) unit unit-v3 lab cluster cluster-v3 upgrade moves \
@@ -133,7 +134,8 @@ MACHINE_PACKAGES = $(foreach p,ipip perf flowtable tcpao wireguard,$($(p).dirs))
 # What takes minutes begins: if one of them came last, a processor would have nothing else to do. Those that mostly wait have one that works
 # beside.
 LONGEST = internal/tests/chaos internal/tests/mesh internal/program/controllers internal/tests/rights internal/agent internal/plugin \
-	internal/tests/policy internal/agent/policies manifests internal/cluster internal/tests/topology
+	internal/tests/policy internal/agent/policies manifests internal/cluster internal/tests/topology internal/datastore/kubernetes \
+	internal/testkit/labtest internal/program/node internal/program/hook
 
 # Most of these tests wait, so that more packages than processors may run.
 unit.what     = units, network namespaces, real etcd and kube-apiserver

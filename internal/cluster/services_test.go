@@ -17,7 +17,6 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
-	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 const (
@@ -161,27 +160,6 @@ func refusing(t *testing.T, ending string) *rest.Config {
 		fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"not you"}`)
 	})
 	return wired
-}
-
-// What is known of services stays while the API server is away, and is corrected when it is back.
-func TestServicesStayWhileTheServerIsAway(t *testing.T) {
-	t.Parallel()
-	server := labtest.NewServer(t)
-	cfg, err := Connect(server.Kubeconfig(), "test")
-	errtest.Must(t, err)
-	w := watchAt(t, cfg)
-	put(t, cfg, servicePath, "stays", serviceBody("stays", localSpec))
-	w.FollowServices(true)
-	awaitServices(t, w, func(s state.Services) bool { found, _ := of(s, "stays"); return found != nil })
-	errtest.Must(t, server.Kill())
-	awaitServices(t, w, func(s state.Services) bool { return s.Err != nil })
-	if s := w.Services(); !s.Known || len(s.Services) == 0 {
-		t.Errorf("what was known is forgotten: %+v", s)
-	}
-	errtest.Must(t, server.Start())
-	errtest.Must(t, raw(t, cfg, http.MethodDelete, servicePath+"/stays", ""))
-	waittest.Until(t, 40*time.Second, "the deleted service is forgotten",
-		func() bool { found, _ := of(w.Services(), "stays"); return found == nil })
 }
 
 // What 5,000 services and their slices of 20 endpoints each take. The objects are made as they come from the API

@@ -410,7 +410,8 @@ func TestStormsOfErrors(t *testing.T) {
 	}
 }
 
-// An API server that was away and has forgotten what it had told: watches begin anew, and see what is there.
+// An API server that was away and has forgotten what it had told: what was known stays meanwhile, watches begin anew,
+// and see what is there.
 func TestServerThatWasAway(t *testing.T) {
 	t.Parallel()
 	server := labtest.NewServer(t)
@@ -419,20 +420,27 @@ func TestServerThatWasAway(t *testing.T) {
 	w, store := watchAt(t, cfg), storeAt(t, cfg)
 	gone := &api.IPPool{Meta: api.Meta{Name: "gone"}, Spec: api.IPPoolSpec{CIDR: "10.81.0.0/16"}}
 	errtest.Must(t, store.Create(t.Context(), gone))
+	put(t, cfg, servicePath, "stays", serviceBody("stays", localSpec))
+	w.FollowServices(true)
 	await(t, w, func(world state.Cluster) bool { return len(world.Pools) == 1 })
+	awaitServices(t, w, func(s state.Services) bool { found, _ := of(s, "stays"); return found != nil })
 	errtest.Must(t, server.Kill())
 	awaitTries(t, w, 3)
-	if w.Cluster().Pools[0].Name != "gone" {
-		t.Error("what was known is forgotten")
+	awaitServices(t, w, func(s state.Services) bool { return s.Err != nil })
+	if s := w.Services(); w.Cluster().Pools[0].Name != "gone" || !s.Known || len(s.Services) == 0 {
+		t.Errorf("what was known is forgotten: %+v", s)
 	}
 	errtest.Must(t, server.Start())
 	errtest.Must(t, store.Get(t.Context(), gone))
 	errtest.Must(t, store.Delete(t.Context(), gone))
 	errtest.Must(t, store.Create(t.Context(), &api.IPPool{Meta: api.Meta{Name: "new"}, Spec: api.IPPoolSpec{CIDR: "10.82.0.0/16"}}))
+	errtest.Must(t, raw(t, cfg, http.MethodDelete, servicePath+"/stays", ""))
 	waittest.Until(t, 40*time.Second, "only the new pool is known", func() bool {
 		pools := w.Cluster().Pools
 		return len(pools) == 1 && pools[0].Name == "new"
 	})
+	waittest.Until(t, 40*time.Second, "the deleted service is forgotten",
+		func() bool { found, _ := of(w.Services(), "stays"); return found == nil })
 }
 
 // When its time is over a Watch ends at once, even if client-go waits for an API server that is away.

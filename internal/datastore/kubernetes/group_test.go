@@ -46,7 +46,7 @@ func storeIn(t *testing.T, server *labtest.Server, in groups.Group) (*Store, *co
 }
 
 // TestGroupOfACluster takes one API server through what clusters can have: no definitions, those of projectcalico.org/v3
-// alone, both, and each pair of answers of their ClusterInformation.
+// alone, both, and each pair of answers of their ClusterInformation. At the end it has both, for tests of either form.
 func TestGroupOfACluster(t *testing.T) {
 	server := labtest.NewBareServer(t)
 	v1, requests := storeIn(t, server, groups.V1)
@@ -111,6 +111,10 @@ func TestGroupOfACluster(t *testing.T) {
 			t.Errorf("v1, first %s: %s, %v with %d requests (%v), want %d", first, in, lock, requests.requests, err, cost)
 		}
 	}
+	for in, s := range map[groups.Group]*Store{groups.V1: v1, groups.V3: v3} {
+		t.Run("status of "+string(in), func(t *testing.T) { statusIsWritten(t, s) })
+		t.Run("foreign in "+string(in), func(t *testing.T) { foreignStays(t, server, s, in) })
+	}
 }
 
 // formOfV3 reads what the Store has written as somebody else does.
@@ -160,37 +164,29 @@ func formOfV3(t *testing.T, server *labtest.Server, s *Store) {
 	}
 }
 
-// TestStatusOfEitherForm: a status is written whether it is a subresource, as in projectcalico.org/v3, or a field of the
-// object, as in crd.projectcalico.org/v1.
-func TestStatusOfEitherForm(t *testing.T) {
-	for _, in := range groups.All {
-		t.Run(string(in), func(t *testing.T) {
-			server := labtest.NewServerOf(t, in)
-			s, _ := storeIn(t, server, in)
-			obj := &api.CalicoNodeStatus{Meta: api.Meta{Name: "of-n"}, Spec: api.CalicoNodeStatusSpec{Node: "n"}}
-			errtest.Must(t, s.Create(t.Context(), obj))
-			before, at := *obj, "2026-01-02T03:04:05Z"
-			errtest.Must(t, s.SetStatus(t.Context(), obj, api.CalicoNodeStatusStatus{LastUpdated: &at}))
-			got := &api.CalicoNodeStatus{Meta: api.Meta{Name: "of-n"}}
-			errtest.Must(t, s.Get(t.Context(), got))
-			if got.Status.LastUpdated == nil || *got.Status.LastUpdated != at || got.ResourceVersion != obj.ResourceVersion {
-				t.Errorf("status %+v of revision %s, want %s", got.Status, got.ResourceVersion, obj.ResourceVersion)
-			}
-			if err := s.SetStatus(t.Context(), &before, got.Status); !errors.Is(err, datastore.ErrConflict) {
-				t.Errorf("of an older revision: %v", err)
-			}
-			errtest.Must(t, s.Delete(t.Context(), got))
-			if err := s.SetStatus(t.Context(), got, got.Status); !errors.Is(err, datastore.ErrNotFound) {
-				t.Errorf("of what is gone: %v", err)
-			}
-			foreignStays(t, server, s, in)
-		})
+// statusIsWritten writes a status, which is a subresource in projectcalico.org/v3, and a field of the object in
+// crd.projectcalico.org/v1.
+func statusIsWritten(t *testing.T, s *Store) {
+	obj := &api.CalicoNodeStatus{Meta: api.Meta{Name: "of-n"}, Spec: api.CalicoNodeStatusSpec{Node: "n"}}
+	errtest.Must(t, s.Create(t.Context(), obj))
+	before, at := *obj, "2026-01-02T03:04:05Z"
+	errtest.Must(t, s.SetStatus(t.Context(), obj, api.CalicoNodeStatusStatus{LastUpdated: &at}))
+	got := &api.CalicoNodeStatus{Meta: api.Meta{Name: "of-n"}}
+	errtest.Must(t, s.Get(t.Context(), got))
+	if got.Status.LastUpdated == nil || *got.Status.LastUpdated != at || got.ResourceVersion != obj.ResourceVersion {
+		t.Errorf("status %+v of revision %s, want %s", got.Status, got.ResourceVersion, obj.ResourceVersion)
+	}
+	if err := s.SetStatus(t.Context(), &before, got.Status); !errors.Is(err, datastore.ErrConflict) {
+		t.Errorf("of an older revision: %v", err)
+	}
+	errtest.Must(t, s.Delete(t.Context(), got))
+	if err := s.SetStatus(t.Context(), got, got.Status); !errors.Is(err, datastore.ErrNotFound) {
+		t.Errorf("of what is gone: %v", err)
 	}
 }
 
 // foreignStays updates an object that has finalizers and owners of other programs.
 func foreignStays(t *testing.T, server *labtest.Server, s *Store, in groups.Group) {
-	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
 	errtest.Must(t, err)
 	client, err := dynamic.NewForConfig(cfg)

@@ -63,7 +63,8 @@ func (i *installation) has(asked string, want groups.Group, said string) {
 }
 
 // TestGroupOfACluster: a cluster gets the definitions of one group, and a hook that runs again writes nothing. What the
-// values name is refused if the cluster has its objects in the other group.
+// values name is refused if the cluster has its objects in the other group. While a cluster has definitions of
+// projectcalico.org/v3 alone, none of crd.projectcalico.org is created, to which all of Calico's programs would turn.
 func TestGroupOfACluster(t *testing.T) {
 	for _, c := range []struct {
 		name, asked string
@@ -78,6 +79,12 @@ func TestGroupOfACluster(t *testing.T) {
 			i.has(c.asked, c.want, "ippools created")
 			i.has(c.asked, c.want, "22 of 22 definitions were up to date")
 			i.has("", c.want, "22 of 22 definitions were up to date")
+			both := i.dir
+			i.dir = labtest.DefinitionsDir(c.want.Other())
+			if out, err := i.run(""); !errtest.Names(err, string(c.want)) {
+				t.Errorf("no definition of the group in the directory: %v: %s", err, out)
+			}
+			i.dir = both
 			ready := true
 			info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &ready}}
 			errtest.Must(t, i.store.Create(t.Context(), info))
@@ -87,16 +94,5 @@ func TestGroupOfACluster(t *testing.T) {
 			}
 			i.has("", c.want, "22 of 22 definitions were up to date")
 		})
-	}
-}
-
-// TestDefinitionsOfTheOtherGroup has a cluster with Calico's definitions of projectcalico.org/v3 alone: no definition of
-// crd.projectcalico.org is created there, to which all of Calico's programs would turn.
-func TestDefinitionsOfTheOtherGroup(t *testing.T) {
-	i := newInstallation(t, labtest.NewServerOf(t, groups.V3))
-	i.has("", groups.V3, "22 of 22")
-	i.dir = labtest.DefinitionsDir(groups.V1)
-	if out, err := i.run(""); !errtest.Names(err, string(groups.V3)) {
-		t.Errorf("no definition of the group in the directory: %v: %s", err, out)
 	}
 }

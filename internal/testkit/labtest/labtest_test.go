@@ -279,7 +279,7 @@ func TestGroupOfServers(t *testing.T) {
 	if g, err := defaultGroup(func(string) (string, bool) { return "v2", true }); !errtest.Names(err, "APIGROUP=v2 v1 v3") {
 		t.Errorf("APIGROUP=v2: %s, %v", g, err)
 	}
-	cfg, err := clientcmd.BuildConfigFromFlags("", NewServerOf(t, groups.V3).Kubeconfig())
+	cfg, err := clientcmd.BuildConfigFromFlags("", TakeServer(t, Kind{Group: groups.V3}).Kubeconfig())
 	errtest.Must(t, err)
 	client, err := dynamic.NewForConfig(cfg)
 	errtest.Must(t, err)
@@ -296,7 +296,7 @@ func TestGroupOfServers(t *testing.T) {
 }
 
 func TestServerSurvivesItsKill(t *testing.T) {
-	k := Kind{Group: Group(t)}
+	k := Kind{Group: groups.V3} // TestGroupOfServers has handed on such a server
 	t.Run("kill", func(t *testing.T) { killAndStart(t, TakeServer(t, k)) })
 	if s := takeIdle(k); s != nil {
 		t.Error("a killed server was handed on")
@@ -314,7 +314,7 @@ func killAndStart(t *testing.T, s *Server) {
 	errtest.Must(t, err)
 	client, err := dynamic.NewForConfig(cfg)
 	errtest.Must(t, err)
-	if _, err := client.Resource(definitions).Get(t.Context(), Group(t).Resource("ippools"), metav1.GetOptions{}); err != nil {
+	if _, err := client.Resource(definitions).Get(t.Context(), "ippools.projectcalico.org", metav1.GetOptions{}); err != nil {
 		t.Errorf("object stored before the kill: %v", err)
 	}
 }

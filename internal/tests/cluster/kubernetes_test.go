@@ -58,7 +58,7 @@ func (w *world) parts(t *testing.T) (passed bool) {
 		{"a policy", (*world).policy},
 		{"a host port", (*world).hostPort},
 		{"a stateful set is rescheduled", (*world).statefulSet},
-		{"sixty pods at once on one node", (*world).sixty},
+		{"many pods at once on one node", (*world).crowd},
 		{"containerd restarts", (*world).containerd},
 		{"the runtime asks whether pods can be added", (*world).status},
 		{"helm upgrade and rollback", (*world).upgrade},

@@ -101,11 +101,14 @@ func (w *world) deniedTo(t *testing.T, nodes ...string) *forbidden {
 // none ends the requests, after one from each pod that began now. The test fails if one was served, at any time.
 func (d *forbidden) none(t *testing.T) {
 	t.Helper()
-	for _, a := range d.askers {
-		seen := a.asked.Load()
+	seen := make([]int64, len(d.askers)) // of all before the first wait: each request takes seconds
+	for i, a := range d.askers {
+		seen[i] = a.asked.Load()
+	}
+	for i, a := range d.askers {
 		meshtest.Within(t, patience, func() error {
-			if a.asked.Load() < seen+2 {
-				return fmt.Errorf("%s: %d requests have ended, %d before", a.name, a.asked.Load(), seen)
+			if a.asked.Load() < seen[i]+2 {
+				return fmt.Errorf("%s: %d requests have ended, %d before", a.name, a.asked.Load(), seen[i])
 			}
 			return nil
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // deployment tests pods whose init containers use the network, behind a Service.
@@ -98,12 +99,14 @@ func (w *world) statefulSet(t *testing.T) {
 	serves(t, w.inside(t, &last[2]).NS, last[0].Status.PodIP+":80", last[0].Name)
 }
 
-// sixty starts sixty pods at once: the runtime runs plugins concurrently without a limit.
-func (w *world) sixty(t *testing.T) {
+// crowd starts many pods at once: the runtime runs plugins concurrently without a limit.
+func (w *world) crowd(t *testing.T) {
+	count := tier.Size(30, 60)
+	w.apply(t, "crowd.yaml")
 	start := time.Now()
-	w.apply(t, "sixty.yaml")
-	pods := w.readyPods(t, "sixty", 60)
-	t.Logf("sixty pods ready after %v", time.Since(start))
+	w.Kubectl(t, "scale", "deployment/crowd", fmt.Sprintf("--replicas=%d", count))
+	pods := w.readyPods(t, "crowd", count)
+	t.Logf("%d pods ready after %v", count, time.Since(start))
 	blocks := map[netip.Prefix]int{}
 	for _, p := range pods {
 		addr := netip.MustParseAddr(p.Status.PodIP)
@@ -116,6 +119,6 @@ func (w *world) sixty(t *testing.T) {
 	for _, p := range pods {
 		reaches(t, from, p.Status.PodIP)
 	}
-	w.Kubectl(t, "scale", "deployment/sixty", "--replicas=0")
-	meshtest.Within(t, patience, func() error { return gone(w.pods(t, "sixty")) })
+	w.Kubectl(t, "scale", "deployment/crowd", "--replicas=0")
+	meshtest.Within(t, patience, func() error { return gone(w.pods(t, "crowd")) })
 }

@@ -48,7 +48,7 @@ func newWorld(t *testing.T, options ...string) *world {
 	t.Helper()
 	l := labtest.NewLab(t, len(nodes), options...)
 	cfg := l.RESTConfig(t)
-	cfg.QPS, cfg.Burst = 1000, 1000 // sixty pods at once
+	cfg.QPS, cfg.Burst = 1000, 1000 // many pods at once
 	client, err := kubernetes.NewForConfig(cfg)
 	errtest.Must(t, err)
 	store, err := ownstore.New(ownstore.Config{Server: cfg.Host, CAData: cfg.CAData, Token: cfg.BearerToken, Group: labtest.Current(t)})

@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -112,9 +111,7 @@ func applies(t *testing.T, obj *unstructured.Unstructured) string {
 
 // A policy of projectcalico.org/v3 that names neither directions nor a tier is stored, and enforced, as with Calico's
 // admission policies; one that was stored before the chart's are there counts for both directions until it is written.
-func TestPolicyDefaults(t *testing.T) {
-	t.Parallel()
-	server := labtest.NewServerOf(t, groups.V3)
+func testPolicyDefaults(t *testing.T, server *labtest.Server) {
 	admin := newUser(t, restConfig(t, server))
 	create := func(obj *unstructured.Unstructured, dry ...string) (*unstructured.Unstructured, error) {
 		return kindOf(admin, obj).Create(t.Context(), obj, metav1.CreateOptions{DryRun: dry, FieldValidation: "Strict"})

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
@@ -85,11 +86,15 @@ func TestGroupsInForce(t *testing.T) {
 	refused(t, "create a handle in the first group after the migration", s.dryCreate(t, handle("net.groups", s.thief)))
 }
 
-// A cluster that has the second group alone lacks the definitions of the first one's parameters: its nodes write, and are
-// fenced.
+// TestSecondGroupAlone takes one server that has no definitions of the first group through what depends on that.
 func TestSecondGroupAlone(t *testing.T) {
 	server := labtest.NewServerOf(t, groups.V3)
-	cfg := restConfig(t, server)
+	t.Run("fence", func(t *testing.T) { testFenceOfSecondGroup(t, restConfig(t, server)) })
+	t.Run("defaults of policies", func(t *testing.T) { testPolicyDefaults(t, server) })
+}
+
+// Without the definitions of the first group's parameters nodes write, and are fenced.
+func testFenceOfSecondGroup(t *testing.T, cfg *rest.Config) {
 	labtest.Fence(t, cfg)
 	s := &scene{group: groups.V3, admin: newUser(t, cfg), cfg: cfg, thief: "thief", victim: "victim"}
 	s.admin.declare(t, s.thief)
