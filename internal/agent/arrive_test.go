@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"errors"
+	"net/http"
 	"net/netip"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
@@ -23,8 +27,8 @@ import (
 )
 
 // TestAgentMoves has a migration to projectcalico.org/v3 under a node with three pods. One was assigned before the copy;
-// one after it, in crd.projectcalico.org/v1 alone; the address of the third was given to another node's pod since. Then
-// another agent starts after the way back, which none has seen.
+// one after it, in crd.projectcalico.org/v1 alone, and a webhook refuses its claim for a while; the address of the third was
+// given to another node's pod since. Then another agent starts after the way back, which none has seen.
 func TestAgentMoves(t *testing.T) {
 	server := labtest.NewServerOf(t, groups.V1)
 	server.Define(t, groups.V3)
@@ -84,7 +88,26 @@ func TestAgentMoves(t *testing.T) {
 	assign(in1, rigNode, "late", "10.90.1.6")
 	assign(in1, rigNode, "too-late", "10.90.1.7")
 	assign(in3, rigOther, "other", "10.90.1.7")
+	hook := labtest.NewWebhook(t)
+	hook.Answer(func(string) labtest.Verdict { return labtest.Verdict{Code: http.StatusForbidden, Message: "not now"} })
+	labstore.Make(t, v1, &labtest.Webhooks{Meta: api.Meta{Name: "refuses"},
+		Webhooks: hook.Configuration(t, "refuses.example.com", "Fail", path.Dir(string(groups.V3)), "ipamblocks")})
+	block := &api.IPAMBlock{Meta: api.Meta{Name: "10-90-1-0-26"}}
+	errtest.Must(t, v3.Get(t.Context(), block))
+	waittest.Until(t, soon, "the webhook is asked", func() bool { return errors.Is(v3.Update(t.Context(), block), datastore.ErrRefused) })
+	refused := hook.Asked("update ipamblocks")
 	ready(groups.V3, true)
+	waittest.Until(t, soon, "a claim is refused", func() bool { return hook.Asked("update ipamblocks") > refused })
+	held := func(f *facts.Facts) bool { return f.Group == groups.V3 && !f.DatastoreReady }
+	r.tells(t, "that nothing may be written in v3 yet", held)
+	stop()
+	_, stop = r.agent(t, newPeers())
+	waittest.Until(t, soon, "a route by the agent that starts", r.has(t, toOther))
+	r.tells(t, "the same by the next agent", held)
+	if got := facts.ReadGroup(filepath.Join(r.runDir, groupFile)); got != groups.V1 {
+		t.Errorf("noted for plugins before the claim: %q", got)
+	}
+	hook.Answer(func(string) labtest.Verdict { return labtest.Verdict{} })
 	r.tells(t, "that all is in v3", in(groups.V3))
 	if !r.has(t, toOther)() {
 		t.Errorf("routes after the move: %s", r.routes(t))

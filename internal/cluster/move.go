@@ -43,7 +43,7 @@ type mover struct {
 	arrived groups.Group
 
 	since time.Time     // since when the group is in use; zero: since the program began
-	began chan struct{} // closed once it is known whether objects may be written
+	began chan struct{} // closed once it is known whether objects may be written: a program starts, and waits with them
 }
 
 // OnArrival has arrive called, until it succeeds, before any of Calico's objects is written in another group than
@@ -92,12 +92,13 @@ func (m *mover) step(ctx context.Context) (settled bool, err error) {
 	case lock == groups.Locked:
 		m.hold(true)
 	case lock == groups.Ready && complete:
-		if err := m.enter(ctx, in); err != nil {
-			return false, err
-		}
-		settled = true
+		err = m.enter(ctx, in)
+		settled = err == nil
 	}
 	m.begin()
+	if err != nil {
+		return false, err
+	}
 	if in == "" || m.group.Wanted() || settled && time.Since(m.confirmed()) < silent {
 		return in == "" || settled, nil
 	}

@@ -18,7 +18,8 @@ import (
 // same owner, by compare-and-swap. An address that is assigned is left as it is, and so is one outside of all pools.
 //
 // It returns the addresses that it has claimed. The error of the others, left, names each that is assigned to another
-// host, or that cannot be claimed; err is that of a datastore that does not answer, after which it may be called again.
+// host, or that has no owner to be claimed for; err is that of a datastore that does not answer or refuses a claim, after
+// which it may be called again: until then the address could be given to another pod.
 // Where nothing is missing it reads the pools and a block for each block of the addresses.
 func (c *Client) Carry(ctx context.Context, from *Client, host string, inUse []netip.Addr) (claimed []netip.Addr, left, err error) {
 	inUse, here, err := c.assigned(ctx, inUse)
@@ -48,7 +49,11 @@ func (c *Client) Carry(ctx context.Context, from *Client, host string, inUse []n
 		case datastore.Contended(err) || errors.Is(err, datastore.ErrUnavailable) || errors.Is(err, datastore.ErrLocked) || ctx.Err() != nil:
 			return claimed, left, err
 		default:
-			left = errors.Join(left, fmt.Errorf("address %s is in use on this node, and is assigned to nobody: %w", a, err))
+			err = fmt.Errorf("address %s is in use on this node, and is assigned to nobody: %w", a, err)
+			if errors.Is(err, datastore.ErrUnauthorized) {
+				return claimed, left, err
+			}
+			left = errors.Join(left, err)
 		}
 	}
 	return claimed, left, nil

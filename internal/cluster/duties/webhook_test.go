@@ -1,7 +1,6 @@
 package duties
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"path"
@@ -15,25 +14,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// hooks is a ValidatingWebhookConfiguration.
-type hooks struct {
-	api.Meta `json:"metadata"`
-	Webhooks json.RawMessage `json:"webhooks"`
-}
-
-// ResourceType implements api.Resource.
-func (*hooks) ResourceType() api.Type {
-	return api.Type{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration",
-		Plural: "validatingwebhookconfigurations"}
-}
-
 // An agent starts although a webhook refuses that it completes the ClusterInformation, or does not answer: no program
 // needs what is missing. Where there is no ClusterInformation, it is an error.
 func TestSetUpWhereAWebhookGuardsTheClusterInformation(t *testing.T) {
 	store := labstore.At(t, labtest.NewServer(t).Kubeconfig())
 	hook := labtest.NewWebhook(t)
 	group := path.Dir(string(labtest.Group(t)))
-	errtest.Must(t, store.Create(t.Context(), &hooks{Meta: api.Meta{Name: "guard"},
+	errtest.Must(t, store.Create(t.Context(), &labtest.Webhooks{Meta: api.Meta{Name: "guard"},
 		Webhooks: hook.Configuration(t, "g.example.com", "Fail", group, "clusterinformations")}))
 	waittest.For(t, time.Minute, func() error {
 		_ = store.DryRun().Create(t.Context(), &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})

@@ -443,18 +443,6 @@ func refused(t *testing.T, m *Mover) {
 	errtest.Must(t, m.remover(groups.V1)(t.Context(), doomed))
 }
 
-// hooks is a ValidatingWebhookConfiguration.
-type hooks struct {
-	api.Meta `json:"metadata"`
-	Webhooks json.RawMessage `json:"webhooks"`
-}
-
-// ResourceType implements api.Resource.
-func (*hooks) ResourceType() api.Type {
-	return api.Type{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration",
-		Plural: "validatingwebhookconfigurations"}
-}
-
 // outlived has webhooks that nobody answers, where an object that the target refuses stops each move anyway. One of a Service
 // is named before anything is tried, and one that guards the ClusterInformation of the target when it is tried; those that
 // refuse nothing are not.
@@ -462,8 +450,8 @@ func outlived(t *testing.T, m *Mover) {
 	t.Helper()
 	const service = `"service":{"namespace":"calico-system","name":"calico-webhooks","path":"/rbac"}`
 	store := m.Stores[groups.V1]
-	hook := func(name, failure, client, group, resource string) *hooks {
-		h := &hooks{Meta: api.Meta{Name: name}, Webhooks: json.RawMessage(fmt.Sprintf(`[{"name":"w.example.com","failurePolicy":%q,
+	hook := func(name, failure, client, group, resource string) *labtest.Webhooks {
+		h := &labtest.Webhooks{Meta: api.Meta{Name: name}, Webhooks: json.RawMessage(fmt.Sprintf(`[{"name":"w.example.com","failurePolicy":%q,
 			"sideEffects":"None","admissionReviewVersions":["v1"],"clientConfig":{%s},
 			"rules":[{"operations":["*"],"apiGroups":[%q],"apiVersions":["*"],"resources":[%q]}]}]`, failure, client, group, resource))}
 		errtest.Must(t, store.Create(t.Context(), h))

@@ -23,14 +23,14 @@ type guarded struct {
 	t    *testing.T
 	m    *Mover
 	hook *labtest.Webhook
-	of   *hooks
+	of   *labtest.Webhooks
 }
 
 // guard registers the webhook, and returns when the API server asks it. It takes the place of an earlier registration.
 func (g *guarded) guard(failurePolicy, group string, resources ...string) {
 	g.t.Helper()
 	g.free()
-	g.of = &hooks{Meta: api.Meta{Name: "guard"}, Webhooks: g.hook.Configuration(g.t, "g.example.com", failurePolicy, group, resources...)}
+	g.of = &labtest.Webhooks{Meta: api.Meta{Name: "guard"}, Webhooks: g.hook.Configuration(g.t, "g.example.com", failurePolicy, group, resources...)}
 	errtest.Must(g.t, g.m.Stores[groups.V1].Create(g.t.Context(), g.of))
 	before := g.hook.Asked("create " + resources[0] + " (dry run)")
 	waittest.For(g.t, time.Minute, func() error {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -30,6 +31,18 @@ type Webhook struct {
 	mu      sync.Mutex // guards all below
 	verdict func(request string) Verdict
 	asked   map[string]int
+}
+
+// Webhooks is a ValidatingWebhookConfiguration.
+type Webhooks struct {
+	api.Meta `json:"metadata"`
+	Webhooks json.RawMessage `json:"webhooks"` // as Configuration returns
+}
+
+// ResourceType implements api.Resource.
+func (*Webhooks) ResourceType() api.Type {
+	return api.Type{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration",
+		Plural: "validatingwebhookconfigurations"}
 }
 
 // NewWebhook starts a webhook that allows every request. It ends with the test.
