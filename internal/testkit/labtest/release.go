@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -22,7 +23,14 @@ func SetImage(tag string) string {
 }
 
 // Image returns the path of the image archive that `make image` writes.
-func Image() string { return filepath.Join(Root(), "dist", "tortie.tar") }
+func Image(t testing.TB) string {
+	t.Helper()
+	archive := filepath.Join(Root(), "dist", "tortie.tar")
+	if _, err := os.Stat(archive); err != nil {
+		t.Fatalf("the nodes need Tortie's image: make image: %v", err)
+	}
+	return archive
+}
 
 // BuildImage builds an image of the sources below root, with a tag that is also its version, so that each program
 // differs from that of another tag. It returns the archive's path.

@@ -49,7 +49,7 @@ func TestCorpus(t *testing.T) {
 	tier.All(t)
 	cases, err := policytest.Corpus()
 	errtest.Must(t, err)
-	w := newWorld(t, "-image", labtest.Image(), "-pod-cidr", pods4)
+	w := newWorld(t, "-image", labtest.Image(t), "-pod-cidr", pods4)
 	w.rollout(t, "--set", "ipPool.cidr="+pods4)
 	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
 	t.Run("pods at once", func(t *testing.T) { w.compare(t, netip.MustParsePrefix(pods4)) })

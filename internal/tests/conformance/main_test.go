@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 func TestConformance(t *testing.T) {
 	tier.All(t)
 	needtest.More(t, "the lab and the image, built")
-	lab := labtest.NewLab(t, 3, "-agnhost", "-image", labtest.Image())
+	lab := labtest.NewLab(t, 3, "-agnhost", "-image", labtest.Image(t))
 	lab.Kubectl(t, "apply", "--server-side", "-f", labtest.ClusterNetworkPolicyDefinition(t))
 	values := "ipPool.vxlanMode=Always"
 	if labtest.TimeScale > 1 {

@@ -41,7 +41,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	l := labtest.NewLab(t, len(nodes), "-dns", "-image", labtest.Image())
+	l := labtest.NewLab(t, len(nodes), "-dns", "-image", labtest.Image(t))
 	client, err := kubernetes.NewForConfig(l.RESTConfig(t))
 	errtest.Must(t, err)
 	w := &world{Lab: l, client: client, pods: map[string]*meshtest.Pod{}}

@@ -49,7 +49,7 @@ type world struct {
 
 func newWorld(t *testing.T, count int) *world {
 	t.Helper()
-	w := &world{labtest.NewLab(t, count, "-image", labtest.Image()), t}
+	w := &world{labtest.NewLab(t, count, "-image", labtest.Image(t)), t}
 	t.Cleanup(func() {
 		w.LogDiagnostics(t,
 			[]string{"kubectl", "-n", "kube-system", "logs", "-l", "k8s-app=calico-node", "--all-containers", "--prefix", "--tail=20"})
