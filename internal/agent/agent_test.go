@@ -451,13 +451,13 @@ func (r *rig) settles(t *testing.T, speaker *peers) {
 }
 
 func TestAgentRestartChangesNothing(t *testing.T) {
-	r, _, status, stop := lentRig(t)
+	r, _, _, stop := lentRig(t)
 	stop()
 
 	changes := r.ns.Changes(t)
 	second := newPeers()
 	second.tell(true) // no session yet: BGP knows nothing
-	status, _ = r.agent(t, second)
+	status, _ := r.agent(t, second)
 	waittest.Until(t, 20*time.Second, "ready again", func() bool { return status.Report().Ready })
 	passes := status.Report().LastPass
 	second.tell(true)

@@ -30,7 +30,8 @@ type guarded struct {
 func (g *guarded) guard(failurePolicy, group string, resources ...string) {
 	g.t.Helper()
 	g.free()
-	g.of = &labtest.Webhooks{Meta: api.Meta{Name: "guard"}, Webhooks: g.hook.Configuration(g.t, "g.example.com", failurePolicy, group, resources...)}
+	g.of = &labtest.Webhooks{Meta: api.Meta{Name: "guard"},
+		Webhooks: g.hook.Configuration(g.t, "g.example.com", failurePolicy, group, resources...)}
 	errtest.Must(g.t, g.m.Stores[groups.V1].Create(g.t.Context(), g.of))
 	before := g.hook.Asked("create " + resources[0] + " (dry run)")
 	waittest.For(g.t, time.Minute, func() error {
