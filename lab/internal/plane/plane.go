@@ -50,8 +50,8 @@ type Config struct {
 	Nodes []string
 	// IPv6Services makes Services dual-stack.
 	IPv6Services bool
-	// Env is added to the environment of the components, as in "GOGC=400".
-	Env []string
+	// GCPercent is GOGC of etcd and kube-apiserver; 0 is Go's default.
+	GCPercent int
 	// Audit is a group of users whose requests the API server writes to audit.log, one JSON object per line; empty: none.
 	Audit string
 	// ControllerManager and Scheduler enable these components.
@@ -138,8 +138,12 @@ func (p *Plane) start(name string, args ...string) (*proc.Process, error) {
 	if name == "kube-apiserver" && p.cfg.Server != "" {
 		path = p.cfg.Server
 	}
+	var env []string
+	if p.cfg.GCPercent != 0 {
+		env = append(os.Environ(), fmt.Sprintf("GOGC=%d", p.cfg.GCPercent))
+	}
 	return p.cfg.Spawner.Start(proc.Spec{
-		Name: name, Path: path, Args: args, Dir: p.cfg.Dir, Env: append(os.Environ(), p.cfg.Env...), NetNS: p.cfg.NetNS,
+		Name: name, Path: path, Args: args, Dir: p.cfg.Dir, Env: env, NetNS: p.cfg.NetNS,
 		Log: filepath.Join(p.cfg.Dir, name+".log"),
 	})
 }
