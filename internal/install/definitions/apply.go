@@ -181,6 +181,7 @@ const (
 // with what is being worked on.
 func (a *Applier) untilDone(ctx context.Context, what string, f func() error) error {
 	told := time.Now()
+	var why error // of the last try that the end of ctx did not cut off
 	for backoff := (wait.Backoff{First: a.retry, Most: maxRetry}); ; {
 		err := f()
 		if err == nil {
@@ -193,8 +194,17 @@ func (a *Applier) untilDone(ctx context.Context, what string, f func() error) er
 			a.tell(fmt.Sprintf("%s: trying again: %v", what, err))
 			told = time.Now()
 		}
+		if why == nil || !over(ctx) {
+			why = err
+		}
 		if !wait.Sleep(ctx, backoff.Next()) {
-			return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), err)
+			return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), why)
 		}
 	}
+}
+
+// over reports that ctx has ended, or is about to: client-go refuses a request after the deadline by an error of its own.
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
