@@ -155,7 +155,7 @@ e2e: deps image ## the whole suites of Kubernetes for NetworkPolicy and of netwo
 	cd internal/tests/conformance && TORTIE_LAB='$(CURDIR)/bin/lab' '$(CURDIR)/bin/lab' vm -mem 8192 -timeout 3h -out $(SCTP) \
 	  -programs hyperkube,kubectl,helm,pause,agnhost,networkpolicy,clusternetworkpolicy -- $(SCTP)/conformance.test \
 	  -test.run '^TestConformance$$' -test.v -test.parallel 1 -test.timeout 170m -only-sctp -conformance-report $(SCTP)/results.md
-	TORTIE_LAB='$(CURDIR)/bin/lab' go test ./internal/tests/conformance -count=1 -v -timeout 60m -all -sctp-results $(SCTP)/results.csv \
+	TORTIE_LAB='$(CURDIR)/bin/lab' go test ./internal/tests/conformance -run '^TestConformance$$' -count=1 -v -timeout 60m -all -sctp-results $(SCTP)/results.csv \
 	  -conformance-report '$(CURDIR)/docs/conformance.md'
 
 .PHONY: vulncheck
@@ -207,7 +207,7 @@ mutate: ## each decision on what is not known yet is taken away in turn, and a t
 
 .PHONY: fence-versions
 fence-versions: deps ## node fencing on the oldest API server that can, and that the one before cannot (each is built once, about 10 minutes)
-	go test ./internal/tests/rights -count=1 -timeout 60m -kubernetes 1.31
+	TORTIE_TIER=all go test ./internal/tests/rights -count=1 -timeout 60m -kubernetes 1.31
 	go test ./internal/tests/rights -count=1 -timeout 60m -run TestPoliciesOfRelease -kubernetes 1.30
 
 .PHONY: generate
