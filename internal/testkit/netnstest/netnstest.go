@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -415,16 +416,23 @@ func (n *NS) EchoUDP(t testing.TB, addr string) {
 	}()
 }
 
+// Ports of AskUDP, below those that the kernel chooses and those of Services.
+const firstPort, ports = 20000, 10000
+
+var asked atomic.Uint32
+
 // AskUDP sends payload from inside the namespace to addr, from the address local if it is not empty, and returns the
-// reply. It retransmits every 200 ms, as address resolution may drop the first packets, and returns an error after
+// reply. Without local each call has a port of its own: with one again the kernel would go on with an earlier connection,
+// and what NAT or policies were then. It retransmits every 200 ms, as address resolution may drop the first packets, and returns an error after
 // wait.
 func (n *NS) AskUDP(t testing.TB, local, addr, payload string, wait time.Duration) (string, error) {
 	t.Helper()
 	if local == "" {
-		local = "[::]:0"
+		host := "[::]"
 		if netip.MustParseAddrPort(addr).Addr().Is4() {
-			local = "0.0.0.0:0"
+			host = "0.0.0.0"
 		}
+		local = fmt.Sprintf("%s:%d", host, firstPort+asked.Add(1)%ports)
 	}
 	conn := n.ListenUDP(t, local)
 	defer conn.Close()
