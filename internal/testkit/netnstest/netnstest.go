@@ -423,8 +423,8 @@ var asked atomic.Uint32
 
 // AskUDP sends payload from inside the namespace to addr, from the address local if it is not empty, and returns the
 // reply. Without local each call has a port of its own: with one again the kernel would go on with an earlier connection,
-// and what NAT or policies were then. It retransmits every 200 ms, as address resolution may drop the first packets, and returns an error after
-// wait.
+// and what NAT or policies were then. It retransmits every 200 ms, as address resolution may drop the first packets, and
+// returns an error after wait.
 func (n *NS) AskUDP(t testing.TB, local, addr, payload string, wait time.Duration) (string, error) {
 	t.Helper()
 	if local == "" {
