@@ -53,8 +53,8 @@ func TestCertainAddresses(t *testing.T) {
 	}
 }
 
-// Surplus networks count as they are for policies of their own namespace, and widened for those of others where these
-// would be open without.
+// Surplus networks count unchanged for policies of their own namespace, and widened for other policies that would be
+// open without them.
 func TestWhomNetworksCountFor(t *testing.T) {
 	for _, c := range []struct {
 		set                         setNetworks
@@ -85,7 +85,7 @@ func TestWhomNetworksCountFor(t *testing.T) {
 	}
 }
 
-// Sets of which one of several pods has to match are others than those of which all have to.
+// Sets where one of several possible pods must match differ from sets where all must match.
 func TestStagesOfOneAndOfAll(t *testing.T) {
 	s := newSets(newTerms(directory{}))
 	rules := []stageRule{{terms: []int32{s.terms.add(anyPod)}, nets: none, outer: none, value: 1}}
@@ -135,7 +135,8 @@ func TestDoubtfulPasses(t *testing.T) {
 	}
 }
 
-// Terms that have other pods are in other sets: those of a Deny have what may be meant, and what may have the address.
+// Terms with other pods are in other sets: a Deny's sets include pods that unknown labels may select, and addresses
+// that may be a pod's.
 func TestTermsAreToldApart(t *testing.T) {
 	x := newTerms(directory{})
 	of := Pods{Calico: true, Labels: parsed("pcns.env == 'dev'")}

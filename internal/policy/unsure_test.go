@@ -84,8 +84,8 @@ func TestUnsureAddresses(t *testing.T) {
 	}
 }
 
-// An address that may be a pod's is never allowed what it is denied as the pod's, nor as nobody's, in random worlds:
-// neither emptying an annotation nor naming the address in that of another pod frees it.
+// An address that may be a pod's is never allowed what it is denied as the pod's, nor as no pod's, in random worlds:
+// neither emptying an annotation nor naming the address in another pod's annotation frees it.
 func TestUnsureAddressesAreAllowedNoMore(t *testing.T) {
 	var pods, hosts tally
 	for seed := range tier.Size[uint64](400, 2000) {
@@ -167,7 +167,8 @@ func (w world) hostState() State {
 	return s
 }
 
-// Of a host endpoint the policies say what the programs do, also of addresses that may be several pods', or nobody's.
+// For a host endpoint the policies and the programs decide the same, also for addresses that may be several pods', or
+// no pod's.
 func TestHostsAreJudgedAsCompiled(t *testing.T) {
 	asked, sequences := 0, 0
 	for seed := uint64(8000); seed < 9000; seed++ {
