@@ -22,7 +22,7 @@ const (
 	mostLogs = 100
 	// defaultLogPrefix is Calico's.
 	defaultLogPrefix = "calico-packet"
-	// mostDrops bounds the policies whose last line is remembered.
+	// mostDrops bounds the policies with a remembered last line.
 	mostDrops = 1000
 	// dropsRetry bounds the pauses before Drops is called again.
 	dropsRetry = time.Minute

@@ -61,7 +61,7 @@ func connect(t *testing.T, client, server *pod, port string, clientSends, server
 
 func (s *stream) total() int64 { return s.toServer.Load() + s.toClient.Load() }
 
-// flows reports whether more arrives while much does of another stream, whose ends send as often.
+// flows reports whether more packets arrive while many do in another stream with the same rate.
 func (s *stream) flows(t *testing.T, beside *stream) bool {
 	t.Helper()
 	before, much := s.total(), beside.total()+100

@@ -44,7 +44,8 @@ func linksBy(local []policy.PodKey, name func(policy.PodKey) string) (links map[
 	return links, same
 }
 
-// podProtocols are the protocols of routes to pods: the plugins', and the one that Felix may be configured to use.
+// podProtocols are the protocols of routes to pods: the plugins' protocol, and Felix's own, which it uses if
+// configured.
 var podProtocols = []netlinkx.Protocol{netlinkx.ProtocolBoot, netlinkx.ProtocolFelix}
 
 // routed holds the addresses that the kernel routes to links of pods: it knows a pod's addresses before the API server

@@ -38,7 +38,7 @@ func (n *node) record(t *testing.T, file *flows.File) *flows.Recorder {
 	return r
 }
 
-// summed adds up what is told of connections: "dst allow a -> b:53/udp by X".
+// summed adds up the records by connection: "dst allow a -> b:53/udp by X".
 func summed(r *flows.Recorder) map[string]flows.Record {
 	sums := map[string]flows.Record{}
 	answer := r.Answer(0)

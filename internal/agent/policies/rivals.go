@@ -45,8 +45,8 @@ type rival struct{ reason, text string }
 
 // engines are other engines, each with its link and the type of its plugin. Both must be there. A link alone proves
 // nothing: a pod with CAP_NET_ADMIN can create a link of any name in the node's namespace (RTM_NEWLINK with
-// IFLA_TARGET_NETNSID, as the node has the other end of its eth0). A configuration that is not the first, or without
-// the link, may be a leftover; an operator has installed it.
+// IFLA_TARGET_NETNSID, as the node has the other end of its eth0). An operator installs the plugin's configuration; one
+// that is not the first, or has no link, may be a leftover.
 var engines = []struct{ link, plugin, reason, name string }{
 	{"cilium_host", "cilium-cni", reasonCilium, "Cilium"},
 	{"antrea-gw0", "antrea", reasonAntrea, "Antrea"},

@@ -211,9 +211,9 @@ func pointers[T any](all []T) (to []*T) {
 	return to
 }
 
-// withhold is what a feed shows while it has listed a part: pods of some namespaces, and of others some or none; all
-// Namespaces but some whose pods are listed; nodes and service accounts or not, and some Services. Addresses of pods
-// may be unsure. Some may be other pods', or nobody's.
+// withhold returns the view of a feed that has listed a part: pods of some namespaces, and of others some or none; all
+// Namespaces except some with listed pods; nodes and service accounts or not, and some Services. Addresses of pods may
+// be unsure. Some may be other pods', or no pod's.
 func withhold(v cluster.PolicyView, r *rand.Rand) cluster.PolicyView {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	listed, namespaces := map[string]bool{}, maps.Clone(v.Namespaces)

@@ -261,8 +261,7 @@ func TestLockout(t *testing.T) {
 		}
 	}
 
-	// What the way is open to is reached, by its own address and by that of a Service, but by sockets that ask to be
-	// judged.
+	// Open destinations are reached, by their own address and by a Service's, except by sockets that ask to be judged.
 	h.node.Route(t, "203.0.113.0/24", outsideAddr.String(), "")
 	h.node.Run(t, "nft",
 		"add table ip services; add chain ip services out { type nat hook output priority -100; }; add rule ip services out ip daddr "+
