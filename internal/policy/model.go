@@ -74,7 +74,7 @@ type Tier struct {
 // is allowed.
 var (
 	TierAdmin    = Tier{Name: "kube-admin", Order: 1000, End: Pass}
-	TierDefault  = Tier{Name: "default", Order: 1_000_000, End: Deny} // NetworkPolicy, and Calico's policies without a tier
+	TierDefault  = Tier{Name: "default", Order: 1_000_000, End: Deny} // also Calico's policies without a tier
 	TierBaseline = Tier{Name: "kube-baseline", Order: 10_000_000, End: Pass}
 )
 

@@ -344,7 +344,7 @@ func TestLinksOfPods(t *testing.T) {
 	_, other, at := guarded(t, n, "10.90.7")
 	links := []string{"cilium_host", "antrea-gw0", "kube-ipvs0"}
 	dir := t.TempDir()
-	for name, plugin := range map[string]string{"10-calico.conflist": "calico", "20-cilium.conflist": "cilium-cni"} { // left from earlier
+	for name, plugin := range map[string]string{"10-calico.conflist": "calico", "20-cilium.conflist": "cilium-cni"} {
 		errtest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(`{"plugins":[{"type":"`+plugin+`"}]}`), 0o600))
 	}
 	n.configure = func(o *policies.Options) { o.ConfDir = dir }

@@ -28,8 +28,8 @@ Pods:
       status: {phase: Running, podIPs: [{ip: 172.16.0.2}]}}
 `
 
-// What the API's text says, one sentence each, as "namespaced spec" or "cluster spec" of the policies, and packets with
-// their fate.
+// sentences are sentences of the API's text, each as "namespaced spec" or "cluster spec" of the policies, and packets
+// with their verdicts.
 var sentences = map[string]struct {
 	namespaced, cluster []string
 	packets             map[string]bool

@@ -51,7 +51,7 @@ type place struct {
 }
 
 // judgedAt are all places: of a link that can have a host endpoint of its own, of one that cannot, and of a pod's link
-// those at which that of all links judges.
+// where the host endpoint of all links judges.
 var judgedAt = func() (all []place) {
 	for stage := range policy.Stages {
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
@@ -75,7 +75,7 @@ func newHostView(c *policytest.Cluster) view {
 	return view{c, state, selection.Compile(), policy.NewJudge(selection, state.Pods)}
 }
 
-// judged is what flow records say of a packet.
+// judged returns the verdict in flow records on a packet.
 func (v view) judged(at place, p policytest.Packet) policy.Verdict {
 	own, peer := p.To, p.From
 	if at.Direction == policy.Egress {
@@ -207,7 +207,7 @@ func (n *node) tryHost(t *testing.T, c *policytest.Cluster, packets []policytest
 	var expected []uint64
 	for i, p := range packets {
 		var err error
-		if numbers[i], err = n.Send(c.Place(p.From), p); err != nil && !errors.Is(err, unix.EPERM) { // as a process learns of a denial
+		if numbers[i], err = n.Send(c.Place(p.From), p); err != nil && !errors.Is(err, unix.EPERM) { // EPERM: denied
 			t.Fatal(err)
 		}
 		if passes(p) {

@@ -122,8 +122,8 @@ func (h *handover) settle(t *testing.T, i int, local, open bool) policy.PodKey {
 	return keyOf(&h.Pods[2])
 }
 
-// probe sends a packet to the address, one from there and, from among those of the node, one by the link that no pod
-// has now. The last one comes from a pod that may always: when it has arrived, the others have as well, if they do.
+// probe sends a packet to the address, one from it and, if the node has it, one by the link that no pod has now. The
+// last packet is from a pod that is always allowed: when it has arrived, the others have as well, if they do.
 func (h *handover) probe(t *testing.T, local, open bool) {
 	t.Helper()
 	from := policytest.Uplink

@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// A cluster whose policies are in part only staged, in part to be replaced and in part to be deleted would be what the
-// reference says of it with all that done; and what holds now is what it says of the policies in force.
+// A cluster with some policies staged to be added, replaced or deleted would decide as the reference does after these
+// changes, and decides now as the reference does on the policies in force.
 func TestStaged(t *testing.T) {
 	changed := 0
 	for s := *seed; s < *seed+100; s++ {

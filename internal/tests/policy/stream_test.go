@@ -82,8 +82,8 @@ func verdicts(h history, p policytest.Packet) [2]bool {
 	return [2]bool{source, destination}
 }
 
-// asSent is a packet as the rig sends it, which Calico's rules read: an echo request, or with a source port like those
-// that the rig chooses, none of which a generated rule tells from the others.
+// asSent returns a packet as the rig sends it, with what Calico's rules read: an echo request, or a source port like
+// the rig's, which no generated rule distinguishes.
 func asSent(p policytest.Packet) policytest.Packet {
 	switch p.Protocol {
 	case policytest.ICMP:
