@@ -199,7 +199,7 @@ type Packet struct {
 	Port, SourcePort uint16
 }
 
-// State is what is known of the cluster.
+// State is the known state of the cluster.
 type State struct {
 	// Local are the pods of this node by the names of their links on the host. Pods holds all pods, local ones too.
 	Local      map[string]PodKey

@@ -17,7 +17,7 @@ type Ruleset struct {
 	// that are no pod's and have none of their own.
 	Hosts     map[string]Host
 	HostRules HostRules // for Hosts; DropFromPods is for pods
-	Handling  *Handling // nil: not known, so that it stays as it is
+	Handling  *Handling // nil: not known, so it stays unchanged
 }
 
 // Handling is how the kernel treats packets, whatever the policies.

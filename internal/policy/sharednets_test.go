@@ -97,7 +97,7 @@ func TestSharedNetworksAreBounded(t *testing.T) {
 	}
 }
 
-// What is over the limit takes no more room than what is not, however many networks it has: the nearest are joined.
+// Networks over the limit take no more room than the others, however many they are: the nearest are joined.
 func TestSurplusIsBounded(t *testing.T) {
 	var s NetworkSet
 	for i := range 3 * mostShared {

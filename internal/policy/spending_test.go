@@ -28,7 +28,7 @@ func nested(rules int, peer func(i int) api.NetworkPolicyPeer) *api.NetworkPolic
 }
 
 // One object that a user of a namespace may write does not take the memory of agent and kernel, which grew as the
-// square of its rules. It closes what it selects, and nobody else's pods.
+// square of its rules. It closes the pods that it selects, and no others.
 func TestHugePoliciesAreClosed(t *testing.T) {
 	big, other := PodKey{"a", "big"}, PodKey{"b", "other"}
 	peer := netip.MustParseAddr("10.9.0.1")
@@ -405,7 +405,7 @@ func TestAdministratorsSelectorsCloseNothing(t *testing.T) {
 	}
 }
 
-// A tenant's ranges of ports do not multiply what the networks of an administrator's tier cost.
+// A tenant's ranges of ports do not multiply the cost of networks in an administrator's tier.
 func TestPortsDoNotMultiplyOthersNetworks(t *testing.T) {
 	const rules, networks, ports = 40, 500, 250
 	key := PodKey{"a", "p"}

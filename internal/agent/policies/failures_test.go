@@ -223,7 +223,7 @@ func TestRestartsLoseAndOpenNothing(t *testing.T) {
 	}
 }
 
-// What somebody does to the table is undone at once, also without the API server.
+// Foreign changes of the table are undone at once, also without the API server.
 func TestForeignChangesAreUndone(t *testing.T) {
 	n := newNode(t)
 	client, other, at := guarded(t, n, "10.90.4")
@@ -337,8 +337,8 @@ func TestOtherEngines(t *testing.T) {
 	}
 }
 
-// A pod with CAP_NET_ADMIN makes links in its node's namespace. By none of them policies go, neither of an agent that
-// enforces nor of one that starts.
+// A pod with CAP_NET_ADMIN can create links in its node's namespace. None of them removes policies, neither of an agent
+// that enforces nor of one that starts.
 func TestLinksOfPods(t *testing.T) {
 	n := newNode(t)
 	_, other, at := guarded(t, n, "10.90.7")

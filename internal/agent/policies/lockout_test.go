@@ -125,7 +125,7 @@ func (n *distant) hosts(t *testing.T, name string, order int, rules string) {
 		fmt.Sprintf(`"spec":{"order":%d,"selector":"host == '%s'","types":["Egress"],"egress":[%s]}`, order, n.name, rules))
 }
 
-// isJudged reports that there are host endpoints, by which the API server has answered.
+// isJudged reports whether the API server has answered through host endpoints.
 func (n *distant) isJudged(t *testing.T) bool {
 	t.Helper()
 	table := n.table(t)

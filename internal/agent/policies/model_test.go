@@ -37,7 +37,7 @@ func TestUnreadablePolicies(t *testing.T) {
 	id := policy.ID{Kind: "ClusterNetworkPolicy", Name: "deny"}
 	for _, step := range []struct {
 		uid, tier        string
-		order            float64 // of what is in force; -1: nothing
+		order            float64 // of the policy in force; -1: none
 		leftOut, invalid int
 	}{
 		{"first", "", -1, 1, 0}, {"first", "Admin", 7, 0, 0}, {"first", "", 7, 1, 0}, {"first", "", 7, 1, 0}, {"second", "", -1, 1, 0},
@@ -59,8 +59,7 @@ type noFeed struct{ Feed }
 func (noFeed) Want(policy.Interest)     {}
 func (noFeed) SetGround(cluster.Ground) {}
 
-// A Deny or Pass of what has not been listed yet denies everything at its ports, so that it does not open what it is to
-// close.
+// A Deny or Pass of unlisted objects denies everything at its ports, so that it does not open what it must close.
 func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 	key := policy.PodKey{Namespace: "a", Name: "web"}
 	links, _ := Links([]policy.PodKey{key})
@@ -119,8 +118,8 @@ func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 	}
 }
 
-// A label of a namespace, or of a pod of this node, may bring an address that was in no set into one that is denied:
-// its connections have to end.
+// A label of a namespace, or of a pod of this node, may bring an address without a set into a denied one: its
+// connections must end.
 func TestAddressesThatComeIntoDeniedSetsForbid(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	of := func(allow bool, members map[netip.Addr][]policy.SetID) *policy.Ruleset {
@@ -136,8 +135,8 @@ func TestAddressesThatComeIntoDeniedSetsForbid(t *testing.T) {
 	}
 }
 
-// A pod that comes to be known may have had connections while nothing was closed, and one that may have had an address
-// under it.
+// A pod that becomes known may have had connections while nothing was closed, and one that may have had an address
+// under that address.
 func TestWhatWasNotKnownMayForbid(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		if got := mayForbid(&policy.Ruleset{Closed: closed},
@@ -180,8 +179,7 @@ func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
 	}
 }
 
-// lacking is the engine of a kernel that answers so when it is asked what it lacks, and with the last answer from then
-// on.
+// lacking is the engine of a kernel with these results of Probe; the last one repeats.
 type lacking struct {
 	Engine
 	answers []error

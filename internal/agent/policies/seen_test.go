@@ -43,7 +43,7 @@ func TestFailingWatchesAreTold(t *testing.T) {
 	}
 }
 
-// Each obstacle of policies has the reason of an Event. That the kernel has not answered is no answer.
+// Each obstacle of policies has the reason of an Event. A kernel that has not answered is no obstacle.
 func TestReasonsOfObstacles(t *testing.T) {
 	odd := errors.New("odd")
 	for _, c := range []struct {

@@ -145,7 +145,7 @@ func TestRunningPodsKeepTheirPoliciesUntilAccountsAreListed(t *testing.T) {
 	}
 }
 
-// Policies of both directions let pods keep what they had.
+// Running pods keep their former policies of both directions.
 func TestRunningPodsKeepTheirPoliciesOfIngress(t *testing.T) {
 	runs, fresh := policy.PodKey{Namespace: "a", Name: "runs"}, policy.PodKey{Namespace: "a", Name: "fresh"}
 	gnp := &api.CalicoGlobalNetworkPolicy{}

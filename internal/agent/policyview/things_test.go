@@ -117,7 +117,8 @@ func TestDiffByNamesOfClients(t *testing.T) {
 	}
 }
 
-// Calico's clients derive types from the rules, kubectl does not: what is stored without types is for both directions.
+// Calico's clients derive types from the rules, kubectl does not: an object stored without types is for both
+// directions.
 func TestDiffByTypesOfClients(t *testing.T) {
 	s := shop(t).State
 	s.Policies = nil

@@ -290,7 +290,7 @@ func TestPortsOfInitContainers(t *testing.T) {
 	}
 }
 
-// An ICMP that is asked for is the request of an echo, in its family.
+// ICMP in a question means an echo request, in its family.
 func TestExplainEcho(t *testing.T) {
 	const pings = `{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: web, namespace: shop},
 		spec: {selector: app == 'web', types: [Ingress], ingress: [

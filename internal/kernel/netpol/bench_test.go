@@ -233,7 +233,7 @@ func global(b testing.TB, s *policy.State, subject, group string, lastPort int) 
 	}
 }
 
-// globally is pod 2 with GlobalNetworkPolicies in three tiers, of which the last one allows packets from pod 1.
+// globally is pod 2 with GlobalNetworkPolicies in three tiers; the last tier allows packets from pod 1.
 func globally(b testing.TB) *policy.Ruleset {
 	s := peers(globals)
 	add(s, "one", "cali1", fmt.Sprint("peer-", globals-1), pod4(1))
@@ -445,8 +445,8 @@ func fromEmpty(b *testing.B, ruleset func() *policy.Ruleset) {
 	b.ReportMetric(median(sizes), "kernel-MiB")
 }
 
-// BenchmarkSync is a Sync with a thousand policies: one that has nothing to do, one that gets a new pod with a known
-// program, and one by a process that starts.
+// BenchmarkSync measures a Sync with a thousand policies: without work, with a new pod and a known program, and in a
+// process that starts.
 func BenchmarkSync(b *testing.B) {
 	ns := netnstest.New(b)
 	e := newEngine(b, ns)

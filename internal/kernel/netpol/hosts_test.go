@@ -363,8 +363,8 @@ func TestStages(t *testing.T) {
 	}}), all)
 }
 
-// What is allowed before connections are tracked passes a host endpoint that denies all else, both ways, and is not
-// tracked; what is denied there does not end what failsafe ports are for.
+// What is allowed before connection tracking passes a host endpoint that denies all else, both ways, and is not
+// tracked; what is denied there does not affect failsafe ports.
 func TestUntracked(t *testing.T) {
 	h := newHost(t)
 	for _, port := range []uint16{22, 80, 81} {

@@ -23,7 +23,7 @@ func words(text string) []string {
 	return slices.Compact(all)
 }
 
-// TestProbe: what is probed has all that a Ruleset that uses everything has, and a probe leaves no trace.
+// TestProbe: the probe has every feature of a Ruleset, and leaves no trace.
 func TestProbe(t *testing.T) {
 	ns := netnstest.New(t)
 	e := newEngine(t, ns)

@@ -134,7 +134,7 @@ func packet(t *testing.T, text string) Packet {
 	return Packet{From: netip.MustParseAddr(f[0]), To: to.Addr(), Protocol: protocol, Port: to.Port()}
 }
 
-// What is left of a cluster is as small as it can be and still fails.
+// A shrunk cluster is as small as possible and still fails.
 func TestShrink(t *testing.T) {
 	big := NewGenerator(3).Cluster()
 	if len(big.Pods) < 3 || len(big.NetworkPolicies)+len(big.ClusterNetworkPolicies) == 0 {

@@ -244,8 +244,7 @@ func (s *scene) plainly(t *testing.T, c crossing) { s.sends(t, c.packet, c.fate)
 
 func only(p ...api.NetworkPolicy) []api.NetworkPolicy { return p }
 
-// Behind a Service policies judge the pod: its address and port, and the sender as it is before kube-proxy masquerades
-// it.
+// Behind a Service policies judge the pod: its address and port, and the sender before kube-proxy masquerades it.
 func TestServices(t *testing.T) {
 	for mode, load := range map[string][]string{"iptables": {"iptables-nft-restore", "testdata/kube-proxy.iptables"},
 		"nftables": {"nft", "-f", "testdata/kube-proxy.nft"}} {
@@ -301,7 +300,7 @@ func services() []crossing {
 	}
 }
 
-// throughService: what comes back of an allowed connection is from the Service.
+// throughService checks that answers of an allowed connection are from the Service.
 func (s *scene) throughService(t *testing.T) {
 	service := netip.MustParseAddr("10.96.0.10")
 	s.under(t, egress("client", fmt.Sprintf("[{to: %s}]", pods("web"))), ingress("client", "[]"),
@@ -323,7 +322,8 @@ func TestNATOutgoing(t *testing.T) {
 	if err := nat.New(nft.New(s.Host.Namespace)).Sync(t.Context(), nat.Config{Pools: pools}); err != nil {
 		t.Fatal(err)
 	}
-	out, inside, near := udp(v4.client, v4.outside, 53), udp(v4.client, v4.far, 53), udp(v4.client, v4.plain, 53) // plain is in no pool
+	// plain is in no pool
+	out, inside, near := udp(v4.client, v4.outside, 53), udp(v4.client, v4.far, 53), udp(v4.client, v4.plain, 53)
 	s.cross(t, []crossing{
 		{"egress to the destination", only(egress("client", fmt.Sprintf("[{to: %s}]", block(v4.outside)))), out,
 			comes(policytest.Uplink, v4.host)},
@@ -379,7 +379,7 @@ func tunnelled(outer netip.Addr) []crossing {
 	}
 }
 
-// vxlan gives the node a device, and returns what the other node sends through it.
+// vxlan adds a device to the node, and returns the encapsulation of packets that the other node sends through it.
 func (s *scene) vxlan(t *testing.T) func(inner []byte) (uint16, []byte) {
 	t.Helper()
 	own, peer := vxlan.MAC{2, 0, 0, 0, 9, 1}, vxlan.MAC{2, 0, 0, 0, 9, 2}

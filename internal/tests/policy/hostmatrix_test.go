@@ -42,8 +42,8 @@ func (w way) at(deed int) policytest.Journey {
 	return j
 }
 
-// ways are all: what the node takes, sends and forwards, from and to its pods and two links, and what is translated at
-// it (translations).
+// ways returns all ways: of packets that the node receives, sends and forwards, from and to its pods and two links, and
+// of translated ones (translations).
 func ways() (all []way) {
 	add := func(name, in, out, meant string, from, to, translated string) {
 		p := policytest.Packet{From: netip.MustParseAddr(from), To: netip.MustParseAddr(to), Protocol: policytest.UDP}
@@ -184,7 +184,7 @@ func byPorts() (rules []api.CalicoRule) {
 	return rules
 }
 
-// cell is a packet of the matrix, and what is the matter with it.
+// cell is a packet of the matrix, and its failure.
 type cell struct {
 	name, link string
 	policytest.Packet

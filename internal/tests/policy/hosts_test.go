@@ -119,7 +119,8 @@ func (v view) wrongHost(at place, p policytest.Packet) string {
 // hostClusters times perCluster packets go through a kernel.
 const hostClusters = 80
 
-// What arrives is what the policies of pods and of the host endpoint let through: to and from the node, and by it.
+// Packets arrive exactly where the policies of pods and of the host endpoint allow them: to and from the node, and
+// through it.
 func TestHostPackets(t *testing.T) {
 	n, sent, lost := newNode(t), 0, 0
 	for s := *seed; s < *seed+hostClusters; s++ {
@@ -158,8 +159,8 @@ func (n *node) becomeHost(t *testing.T, c *policytest.Cluster) {
 	n.Forget(t)
 }
 
-// withHost are packets of which some are to or from the node in the place of a pod, and these to or from a failsafe
-// port, without those for which a rig would choose a port. No two are of one connection.
+// withHost returns packets, some of them to or from the node instead of a pod, and these to or from a failsafe port,
+// without packets for which a rig would choose a port. No two are of one connection.
 func withHost(c *policytest.Cluster, all []policytest.Packet) []policytest.Packet {
 	own := func(a netip.Addr) netip.Addr {
 		for _, text := range c.Nodes[0].Status.Addresses {

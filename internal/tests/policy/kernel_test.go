@@ -114,8 +114,7 @@ func onWire(c *policytest.Cluster, all []policytest.Packet) (some []policytest.P
 	return some
 }
 
-// try sends packets at once, and returns the first one that came to where it should not, or did not come to where it
-// should.
+// try sends packets at once, and returns the first one that wrongly arrived or did not arrive.
 func (n *node) try(t *testing.T, c *policytest.Cluster, packets []policytest.Packet) (policytest.Packet, string) {
 	t.Helper()
 	numbers, came := make([]uint64, len(packets)), map[uint64]string{}

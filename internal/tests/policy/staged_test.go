@@ -105,7 +105,7 @@ func stage(g policytest.Generator, after *policytest.Cluster) (before *policytes
 	return before, all
 }
 
-// tryOut leaves a policy as it is, or stages it as a new one or in the place of another.
+// tryOut leaves a policy unchanged, or stages it as a new one or as a replacement.
 func tryOut[T any](g policytest.Generator, before []T, p, other T, s policy.Staged, err error, all *[]policy.Staged) []T {
 	choice := g.IntN(3)
 	if err != nil || choice == 0 {

@@ -9,9 +9,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// While the engine goes from one ruleset to another, what both let through goes through, and what one end denies in
-// both never comes. No node can hold more: the kernel reads the generation at each base chain. A packet may have the
-// old verdict of its source and the new one of its destination, which together let through what each ruleset denies.
+// While the engine changes from one ruleset to another, packets that both allow pass, and packets that one end denies
+// in both never pass. No node can do better: the kernel reads the generation at each base chain. A packet may have the
+// old verdict of its source and the new one of its destination, which together allow what each ruleset denies.
 func TestBetweenTransactions(t *testing.T) {
 	n, sent, changes := newNode(t), 0, 0
 	for s := *seed; s < *seed+30; s++ {
