@@ -110,8 +110,8 @@ func (w *Worker) closesWay() bool {
 	return w.compiled.trial != nil && len(w.compiled.rules.HostRules.Open) > 0 && w.passed(w.compiled.trial)
 }
 
-// failed reports whether the trial has locked the node out, so that the former policies come back. The trial ends then,
-// as it could not distinguish their answers.
+// failed reports whether the trial has locked the node out, so that the former policies come back. The trial ends then:
+// an answer could be due to either policies.
 func (t *trial) failed() bool { return t != nil && t.lockedOut && t.former != nil }
 
 func (w *Worker) failed() bool {
