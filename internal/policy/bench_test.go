@@ -109,8 +109,8 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// 30,000 policies with distinct subjects, of which few or none select one of 100 local pods: of one namespace, of
-// 1,000, and of none.
+// 30,000 policies with distinct subjects; few or none select one of 100 local pods: of one namespace, of 1,000, and of
+// none.
 func BenchmarkSelect(b *testing.B) {
 	const count = 30_000
 	not := func(i int) *api.LabelSelector {
@@ -144,7 +144,7 @@ func BenchmarkSelect(b *testing.B) {
 	}
 }
 
-// A pod comes with labels that nobody had, and goes.
+// A pod comes with new labels, and goes.
 func BenchmarkUpdate(b *testing.B) {
 	for name, s := range map[string]State{"sparse": city(false), "dense": city(true), "dense with admin": admin(city(true), 20)} {
 		b.Run(name, func(b *testing.B) {

@@ -63,7 +63,7 @@ func TestCalicoctlsObjects(t *testing.T) {
 	}, got)
 }
 
-// meant says what an object means.
+// meant returns a stored object as text, as this package reads it.
 func meant(t *testing.T, kind string, data []byte) string {
 	t.Helper()
 	switch kind {

@@ -11,10 +11,10 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// FromCalicoNetworkPolicy converts Calico's NetworkPolicy; tiers are those that FromCalicoTiers has found. An error
-// says that a selector cannot be read: then the policy is as good as absent, as it is to Calico. Anything else that
-// cannot be read is closed and named in Problems: see calicoRule. Of a policy without types both directions count. One
-// of which no rules could be read denies everything to the pods that it selects.
+// FromCalicoNetworkPolicy converts Calico's NetworkPolicy; tiers come from FromCalicoTiers. It returns an error if a
+// selector cannot be read: the policy is then as good as absent, as it is to Calico. Any other unreadable part is
+// closed and named in Problems: see calicoRule. A policy without types counts in both directions. A policy with
+// unreadable rules (Spec.Unreadable) denies everything to the pods that it selects.
 func FromCalicoNetworkPolicy(n *api.CalicoNetworkPolicy, tiers map[string]Tier) (Policy, error) {
 	r := &calicoReader{namespace: n.Namespace}
 	p := r.policy(ID{KindCalicoNetworkPolicy, n.Namespace, n.Name}, &n.Spec.CalicoPolicySpec, tiers)
@@ -22,8 +22,8 @@ func FromCalicoNetworkPolicy(n *api.CalicoNetworkPolicy, tiers map[string]Tier) 
 	return r.done(p)
 }
 
-// FromCalicoGlobalNetworkPolicy is FromCalicoNetworkPolicy for a GlobalNetworkPolicy. One with preDNAT or doNotTrack is
-// for host endpoints alone.
+// FromCalicoGlobalNetworkPolicy is FromCalicoNetworkPolicy for a GlobalNetworkPolicy. A policy with preDNAT or
+// doNotTrack applies to host endpoints only.
 func FromCalicoGlobalNetworkPolicy(g *api.CalicoGlobalNetworkPolicy, tiers map[string]Tier) (Policy, error) {
 	r := &calicoReader{}
 	p := r.policy(ID{Kind: KindCalicoGlobalNetworkPolicy, Name: g.Name}, &g.Spec.CalicoPolicySpec, tiers)
@@ -44,10 +44,10 @@ func FromCalicoGlobalNetworkPolicy(g *api.CalicoGlobalNetworkPolicy, tiers map[s
 	return r.done(p)
 }
 
-// calicoReader reads a policy of Calico's.
+// calicoReader reads a Calico policy.
 type calicoReader struct {
 	reader
-	namespace  string // the policy's; empty: a GlobalNetworkPolicy
+	namespace  string // of the policy; empty: a GlobalNetworkPolicy
 	unselected bool   // a selector cannot be read
 }
 
@@ -79,7 +79,7 @@ func (r *calicoReader) policy(id ID, spec *api.CalicoPolicySpec, tiers map[strin
 	return p
 }
 
-// orderOf: without an order comes last.
+// orderOf returns the order; nil is +Inf, which comes last.
 func orderOf(order *float64) float64 {
 	if order == nil {
 		return math.Inf(1)
@@ -87,8 +87,8 @@ func orderOf(order *float64) float64 {
 	return *order
 }
 
-// types are the directions that count: case does not. Without types they are both, even if there are rules for one:
-// Calico's clients write them, and kubectl does not.
+// types returns the directions in which the policy counts; it ignores case. Without types the policy counts in both,
+// even if it has rules for one: Calico's clients write the types, kubectl does not.
 func (r *calicoReader) types(spec *api.CalicoPolicySpec) (applies [2]bool) {
 	if len(spec.Types) == 0 {
 		if spec.Unreadable == "" && (len(spec.Ingress) == 0 || len(spec.Egress) == 0) {
@@ -110,8 +110,8 @@ func (r *calicoReader) types(spec *api.CalicoPolicySpec) (applies [2]bool) {
 	return applies
 }
 
-// calicoTiers are the tiers that need no object, and that none changes. Calico 3.32 renames the two of Kubernetes'
-// administrators.
+// calicoTiers are the tiers that exist without an object, and that no object changes. Calico 3.32 renames the two of
+// Kubernetes' administrators.
 var calicoTiers = map[string]Tier{
 	names.TierDefault:    TierDefault,
 	TierAdmin.Name:       TierAdmin,
@@ -119,8 +119,8 @@ var calicoTiers = map[string]Tier{
 	"adminnetworkpolicy": TierAdmin, "baselineadminnetworkpolicy": TierBaseline,
 }
 
-// tier finds the tier that a policy names. One that does not exist comes last and denies. In that of Kubernetes'
-// administrators a policy of a namespace would precede what they deny for good.
+// tier finds the tier that a policy names. A tier that does not exist comes last and denies. In the administrators'
+// tier a policy of a namespace would precede their final Deny rules, so it counts in tier default.
 func (r *calicoReader) tier(field string, tiers map[string]Tier) Tier {
 	name := names.Tier(field)
 	tier := tierOf(name, tiers)
@@ -145,13 +145,14 @@ func tierOf(name string, tiers map[string]Tier) Tier {
 	return Tier{Name: name, Order: math.Inf(1), End: Deny, Missing: true}
 }
 
-// In is the policy in its tier as that is now: a policy that was read with other tiers would be in a tier of its own.
+// In returns the policy with its tier as tiers define it: otherwise a policy read with older tiers would be in a tier
+// of its own.
 func (p Policy) In(tiers map[string]Tier) Policy {
 	p.Tier = tierOf(p.Tier.Name, tiers)
 	return p
 }
 
-// FromCalicoTiers converts Tiers, by name, with what is wrong with each.
+// FromCalicoTiers converts Tiers; both results are by the tier's name.
 func FromCalicoTiers(all []*api.CalicoTier) (tiers map[string]Tier, problems map[string][]string) {
 	tiers, problems = map[string]Tier{}, map[string][]string{}
 	for _, t := range all {
@@ -176,7 +177,8 @@ func FromCalicoTiers(all []*api.CalicoTier) (tiers map[string]Tier, problems map
 	return tiers, problems
 }
 
-// fixedTier: until release 3.28 Calico's Tiers have no defaultAction, so that its absence is no difference.
+// fixedTier reports differences between a Tier object and a built-in tier. Until release 3.28 Calico's Tiers have no
+// defaultAction, so its absence is no difference.
 func (r *reader) fixedTier(t *api.CalicoTier, own, said Tier) {
 	if said.Order != own.Order {
 		r.problem("spec.order", said.Order, fmt.Sprintf("is ignored: it is %g for this tier", own.Order))
@@ -187,7 +189,7 @@ func (r *reader) fixedTier(t *api.CalicoTier, own, said Tier) {
 	}
 }
 
-// labels reads a selector on labels as Calico sees them.
+// labels reads a selector on labels as Calico shows them.
 func (r *calicoReader) labels(field, text string) selector.Selector {
 	s, err := selector.Parse(text)
 	switch {
@@ -200,8 +202,8 @@ func (r *calicoReader) labels(field, text string) selector.Selector {
 	return s
 }
 
-// narrowAll gives all() the meaning that it has to Calico in a policy with a namespaceSelector, or else with a
-// serviceAccountSelector, in its selector, too: what has a namespace, or a service account.
+// narrowAll narrows all() in the policy's selector as Calico does: beside a namespaceSelector to what has a namespace,
+// else beside a serviceAccountSelector to what has a service account.
 func (r *calicoReader) narrowAll(spec *api.CalicoGlobalNetworkPolicySpec, p *Pods) {
 	const all = "all()"
 	label := labelNamespace
@@ -219,8 +221,8 @@ func (r *calicoReader) narrowAll(spec *api.CalicoGlobalNetworkPolicySpec, p *Pod
 	}
 }
 
-// namespaces reads a selector on namespaces into p: all() is what is in one, global() what is in none. What is in none
-// lacks all labels of namespaces, which may be what a selector asks for.
+// namespaces reads a selector on namespaces into p: all() selects what has a namespace, global() what has none. What
+// has no namespace lacks all labels of namespaces, which a selector may require.
 func (r *calicoReader) namespaces(field, text string, p *Pods) {
 	if text == "" {
 		return

@@ -18,7 +18,7 @@ import (
 var someTiers = map[string]Tier{"security": {Name: "security", Order: 5, End: Pass}}
 
 // Policies of namespace x, or of none: tier, order, directions, the selection of pods and the number of rules of each
-// direction; then words of all problems.
+// direction; then parts of all problems.
 func TestCalicoPolicies(t *testing.T) {
 	for _, c := range []struct{ spec, want, problems string }{
 		{`{"types":["Ingress"]}`, "default +Inf [true false] (in x) 0 0", ""},
@@ -98,8 +98,8 @@ func checkPolicy(t *testing.T, spec string, p Policy, want, problems string) {
 	}
 }
 
-// No condition on requests is dropped, which would open the port: the rule allows nothing, says so, and the pod is
-// closed but for other rules.
+// A condition on requests is not dropped, which would open the port: the rule allows nothing, has a problem, and the
+// pod is closed except for other rules.
 func TestHTTPIsRefused(t *testing.T) {
 	n := &api.CalicoNetworkPolicy{Meta: api.Meta{Namespace: "x", Name: "p"}}
 	decode(t, `{"types":["Ingress"],"ingress":[
@@ -222,7 +222,7 @@ func TestCalicoSets(t *testing.T) {
 var problemForm = regexp.MustCompile(
 	`^spec(\.[a-zA-Z]+(\[\d+\])?)+ "(?s:.*)": \S(?s:.*)[:,] \S|^spec cannot be read, (?s:.*): correct it: `)
 
-// FuzzCalicoPolicy: any object is read or refused in words, and what cannot be read allows nothing.
+// FuzzCalicoPolicy: any object is read or refused with problems, and what cannot be read allows nothing.
 func FuzzCalicoPolicy(f *testing.F) {
 	for _, c := range ruleTable {
 		f.Add(`{"ingress":[`+c.rule+`],"egress":[`+c.rule+`]}`, "")

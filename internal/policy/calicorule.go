@@ -11,9 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// calicoRule reads a rule. Of a condition that cannot be read the rule is closed: Allow and Log match nothing, Deny and
-// Pass deny what the other conditions match. Of nets and ports an entry that cannot be read matches nothing, as it does
-// to Calico.
+// calicoRule reads a rule. If a condition cannot be read the rule is closed: Allow and Log match nothing, Deny and Pass
+// deny what the other conditions match. An entry of nets or ports that cannot be read matches nothing, as in Calico.
 type calicoRule struct {
 	*calicoReader
 	d       Direction
@@ -58,7 +57,7 @@ func (c *calicoRule) rule() Rule {
 	return c.out
 }
 
-// requests shows an HTTP match: GET /exact /prefix*.
+// requests formats an HTTP match as GET /exact /prefix*.
 func requests(h *api.CalicoHTTP) string {
 	words := slices.Clone(h.Methods)
 	for _, path := range h.Paths {
@@ -69,7 +68,7 @@ func requests(h *api.CalicoHTTP) string {
 	return strings.Join(words, " ")
 }
 
-// unreadable names a condition that cannot be read.
+// unreadable records a condition that cannot be read, and closes the rule.
 func (c *calicoRule) unreadable(field string, value any, remedy string) {
 	c.problem(c.field+field, value, remedy)
 	c.closed = true
@@ -86,7 +85,7 @@ func (c *calicoRule) family() {
 	}
 }
 
-// The numbers of protocols that only Calico's policies name.
+// Protocol numbers that only Calico's policies name.
 const (
 	icmp    uint8 = 1
 	icmpv6  uint8 = 58
@@ -106,7 +105,7 @@ func calicoProtocol(text api.CalicoProtocol) (uint8, bool) {
 
 const protocolRemedy = "is no protocol: use TCP, UDP, SCTP, ICMP, ICMPv6, UDPLite, or a number from 1 to 255"
 
-// every is a protocol whatever the port.
+// every is all ports of a protocol.
 func every(protocol uint8) Port { return Port{Protocol: protocol, Last: lastPort} }
 
 func (c *calicoRule) protocols() {
@@ -132,7 +131,7 @@ func (c *calicoRule) protocols() {
 	}
 }
 
-// protocol is that of the rule: 0 if it has none that can be read.
+// protocol returns the rule's protocol; 0 if it has no readable one.
 func (c *calicoRule) protocol() uint8 {
 	if c.in.Protocol == nil {
 		return 0
@@ -141,7 +140,7 @@ func (c *calicoRule) protocol() uint8 {
 	return n
 }
 
-// icmp reads a condition on messages of ICMP; without a type there is none, as to Felix.
+// icmp reads a condition on ICMP messages; a condition without a type is ignored, as Felix does.
 func (c *calicoRule) icmp(field string, m *api.CalicoICMP) (Port, bool) {
 	n := c.protocol()
 	switch {
@@ -165,7 +164,7 @@ func (c *calicoRule) icmp(field string, m *api.CalicoICMP) (Port, bool) {
 	return Port{}, false
 }
 
-// end reads what a rule says of one end of a connection. The source of ingress and the destination of egress are the
+// end reads the conditions on one end of a connection. The source of ingress and the destination of egress are the
 // pod's peer.
 func (c *calicoRule) end(peerOf Direction, field string, e *api.CalicoEntityRule) {
 	ports, not := c.ports(field, e)
@@ -189,8 +188,7 @@ func (c *calicoRule) end(peerOf Direction, field string, e *api.CalicoEntityRule
 	}
 }
 
-// service reads services, which stands alone: other ways to say who is meant exclude it, and as a destination it has
-// its own ports.
+// service reads services, which excludes nets and selectors; as a destination it has its own ports.
 func (c *calicoRule) service(peerOf Direction, field string, e *api.CalicoEntityRule) *Service {
 	s := e.Services
 	if s == nil {
@@ -224,8 +222,8 @@ func (c *calicoRule) service(peerOf Direction, field string, e *api.CalicoEntity
 	return nil
 }
 
-// dnsLabel reports whether a Service or a namespace may have the name: agents ask the API server for Services by name,
-// and it refuses a request with another name, together with all other names in it.
+// dnsLabel reports whether a Service or a namespace may have the name. Agents request Services by name from the API
+// server, which refuses a request with an invalid name, together with all other names in it.
 func dnsLabel(name string) bool {
 	return len(name) <= 63 && dnsPart(name)
 }
@@ -239,7 +237,7 @@ func dnsPart(name string) bool {
 	return strings.Trim(name, "-") == name && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && name != ""
 }
 
-// match reads what addresses of an end must be; nil: any.
+// match reads the conditions on addresses of an end; nil: any address.
 func (c *calicoRule) match(field string, e *api.CalicoEntityRule) *Match {
 	m := &Match{}
 	m.Select, m.Not = c.selection(field, e)
@@ -258,7 +256,7 @@ func (c *calicoRule) match(field string, e *api.CalicoEntityRule) *Match {
 	return m
 }
 
-// ofFamilyOf: to Felix a rule that excludes networks is only of the families that these are of.
+// ofFamilyOf restricts a rule to the family of the networks that it excludes, as Felix does.
 func (c *calicoRule) ofFamilyOf(excluded []netip.Prefix) {
 	if len(excluded) == 0 {
 		return
@@ -271,7 +269,7 @@ func (c *calicoRule) ofFamilyOf(excluded []netip.Prefix) {
 	c.out.Family = family
 }
 
-// nets reads CIDRs and addresses. Those that cannot be read are left out.
+// nets reads CIDRs and addresses. It leaves out unreadable ones.
 func (r *reader) nets(field string, texts []string) (nets []netip.Prefix, readable bool) {
 	readable = true
 	for i, text := range texts {
@@ -283,7 +281,7 @@ func (r *reader) nets(field string, texts []string) (nets []netip.Prefix, readab
 	return nets, readable
 }
 
-// net reads a CIDR or an address. Leading zeros in numbers of IPv4 make a text neither, as to Felix.
+// net reads a CIDR or an address. It refuses leading zeros in IPv4 numbers, as Felix does.
 func (r *reader) net(field, text string) (netip.Prefix, bool) {
 	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 		a = a.Unmap()
@@ -295,9 +293,9 @@ func (r *reader) net(field, text string) (netip.Prefix, bool) {
 	return r.prefix(field, text)
 }
 
-// selection reads who an end is; nil: anyone. A notSelector alone excludes what it selects in a GlobalNetworkPolicy, of
-// all there is, and in a NetworkPolicy selects all else of its namespace, as all other selectors do there without a
-// namespaceSelector.
+// selection reads the selectors of an end; nil: anyone. In a GlobalNetworkPolicy a notSelector alone excludes what it
+// selects, from everything. In a NetworkPolicy it selects everything else of the namespace, as all other selectors do
+// there without a namespaceSelector.
 func (c *calicoRule) selection(field string, e *api.CalicoEntityRule) (p *Pods, not bool) {
 	p = &Pods{Calico: true, Namespace: c.namespace, Owner: c.namespace}
 	given := e.Selector != "" || e.NamespaceSelector != ""
@@ -323,7 +321,7 @@ func (c *calicoRule) selection(field string, e *api.CalicoEntityRule) (p *Pods, 
 	return p, false
 }
 
-// accounts reads names of service accounts: with one that none can have the rule is closed, and the condition left out.
+// accounts reads names of service accounts. An impossible name closes the rule, and the condition is left out.
 func (c *calicoRule) accounts(field string, names []string) []string {
 	readable := true
 	for i, name := range names {
@@ -339,7 +337,7 @@ func (c *calicoRule) accounts(field string, names []string) []string {
 
 const noAccount = "is no service account's name, which has up to 253 lower-case letters, digits, hyphens and dots: correct it"
 
-// except selects what one selector selects and another does not.
+// except selects what selected matches and not does not.
 func (c *calicoRule) except(field, selected, not string) selector.Selector {
 	text := "(" + orAll(selected) + ") && !(" + orAll(not) + ")"
 	s, err := selector.Parse(text)
@@ -365,7 +363,7 @@ func (c *calicoRule) ports(field string, e *api.CalicoEntityRule) (ports, not []
 	return ports, not
 }
 
-// portList reads ports. Those that cannot be read are left out.
+// portList reads ports. It leaves out unreadable ones.
 func (c *calicoRule) portList(field string, texts []api.CalicoPort) (ports []Port, readable bool) {
 	readable = true
 	for i, text := range texts {
@@ -377,7 +375,7 @@ func (c *calicoRule) portList(field string, texts []api.CalicoPort) (ports []Por
 	return ports, readable
 }
 
-// port reads a number, a range or a name. Numbers need a protocol; a name without one is that of a port of TCP.
+// port reads a number, a range or a name. Numbers need a protocol; a name without a protocol means a TCP port.
 func (c *calicoRule) port(field, text string) (Port, bool) {
 	number := !strings.ContainsFunc(text, func(r rune) bool { return (r < '0' || r > '9') && r != ':' })
 	protocol := c.protocol()
@@ -414,7 +412,7 @@ func calicoRange(text string) (first, last uint16, err error) {
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-// calicoName refuses what is no name of a port.
+// calicoName reports whether name can be a port's name in Calico; if not it adds a problem.
 func (r *reader) calicoName(field, name string) bool {
 	if len(name) > 128 || !strings.ContainsAny(name, letters) || strings.Trim(name, letters+"0123456789_.-") != "" {
 		return r.problem(field, name,

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// said is a rule as text: its action and each condition that it has.
+// said formats a rule: its action and each condition that it has.
 func said(r Rule) string {
 	words := []string{[]string{Allow: "allow", Deny: "deny", Pass: "pass", Log: "log"}[r.Action]}
 	if r.Family != 0 {
@@ -97,8 +97,8 @@ func saidPods(p *Pods) string {
 	return strings.TrimSpace(strings.Join(words, "; "))
 }
 
-// ruleTable is rules of ingress, or of egress, in a NetworkPolicy of namespace x or in a GlobalNetworkPolicy; what is
-// made of them; and words of the one problem that they have: field, value, remedy.
+// ruleTable has rules of ingress, or of egress, in a NetworkPolicy of namespace x or in a GlobalNetworkPolicy; the rule
+// that results; and parts of its one problem: field, value, remedy.
 var ruleTable = []struct{ where, rule, want, problem string }{
 	{"in", `{"action":"Allow"}`, "allow", ""},
 	{"in", `{"action":"dENY"}`, "deny", ""},

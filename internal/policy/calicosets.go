@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// FromCalicoNetworkSet converts a NetworkSet, with what is wrong with it: networks that cannot be read are left out.
+// FromCalicoNetworkSet converts a NetworkSet and returns its problems; it leaves out unreadable networks.
 func FromCalicoNetworkSet(s *api.CalicoNetworkSet) (NetworkSet, []string) {
 	return networkSet(&s.Meta, s.Spec.Nets)
 }
@@ -24,21 +24,21 @@ func networkSet(m *api.Meta, texts []string) (NetworkSet, []string) {
 	return NetworkSet{Namespace: m.Namespace, Name: m.Name, Labels: names.Labels(m), Nets: nets}, r.problems
 }
 
-// ProfileAllows is the one Profile that is there without an object: what no policy decides is allowed.
-// profileOfNamespace begins the name of that of a namespace, which allows the same.
+// ProfileAllows is the one Profile that exists without an object: it allows what no policy decides. profileOfNamespace
+// is the prefix of a namespace's profile, which allows the same.
 const (
 	ProfileAllows      = "projectcalico-default-allow"
 	profileOfNamespace = "kns."
-	profileOfAccount   = "ksa." // and its namespace, which has no dot, with a dot
+	profileOfAccount   = "ksa." // followed by the namespace, which has no dot, and a dot
 )
 
-// mostInterface is how long a name of an interface may be.
+// mostInterface is the longest name of an interface.
 const mostInterface = 15
 
-// FromCalicoHostEndpoint converts a HostEndpoint, with what is wrong with it: addresses and ports that cannot be read
-// are left out. After a profile that is not known none counts, as to Felix: what no policy decides is denied then, as
-// it is without any. So it is after that of a service account, which decides nothing itself; Felix asks the next one,
-// if there is the account, which need not be known here.
+// FromCalicoHostEndpoint converts a HostEndpoint and returns its problems; it leaves out unreadable addresses and
+// ports. If the first profile is unknown no profile counts, as in Felix: what no policy decides is denied, as without
+// profiles. The same holds after a service account's profile, which decides nothing itself. There Felix goes on to the
+// next profile if the account exists, but the account need not be known here.
 func FromCalicoHostEndpoint(h *api.CalicoHostEndpoint) (HostEndpoint, []string) {
 	r := &reader{}
 	to := HostEndpoint{Name: h.Name, Labels: names.Labels(&h.Meta), Node: h.Spec.Node, Interface: h.Spec.InterfaceName}

@@ -6,37 +6,37 @@ import (
 	"slices"
 )
 
-// clause is what a rule matches peers by.
+// clause is the peers that a rule matches.
 type clause struct {
 	any   bool
 	terms []int32 // ascending
-	nets  int32   // of any address
-	outer int32   // nets, and what counts for addresses of no pod
-	// counted is how many ranges count into the limits of a namespace: those of its policies and of its network sets, and
-	// few of others'.
+	nets  int32   // they match any address
+	outer int32   // nets, and networks that match only addresses of no pod
+	// counted is how many ranges count into the limits of a namespace: all of its own policies and network sets, and few
+	// of others.
 	counted int
 }
 
-// clauseKey names a rule with what narrows its peers.
+// clauseKey names a rule and what narrows its peers.
 type clauseKey struct {
 	ruleKey
 	family   uint8
 	declared int32 // the port that the peers must declare
 	absent   int32 // the ports that they must not declare
 	service  Packet
-	own      bool // it is about the rule's Own
+	own      bool // the clause of the rule's Own
 }
 
-// peers are what a rule matches before it is narrowed.
+// peers are a rule's matches before narrow.
 type peers struct {
 	any   bool
 	terms []term
-	// nets are of any address, foreign of those that no pod has.
+	// nets match any address, foreign only addresses that no pod has.
 	nets, foreign ranges
 	counted       int
 }
 
-// clause resolves a rule's peers, once for all subjects.
+// clause returns a rule's peers, resolved once for all subjects.
 func (c *compiler) clause(k clauseKey) *clause {
 	if cl := c.clauses[k]; cl != nil {
 		return cl
@@ -76,8 +76,8 @@ func (c *compiler) rule(k ruleKey) *Rule {
 	return r
 }
 
-// keys are those of the first rules of a policy, with the Deny after each Pass that may match more than is known.
-// alone: each rule has a segment.
+// keys yields the keys of the first rules of a policy, with the Deny after each doubtful Pass. alone: each rule has a
+// segment.
 func (c *compiler) keys(d Direction, policy, rules int, alone bool) iter.Seq[ruleKey] {
 	return func(yield func(ruleKey) bool) {
 		for i := range rules {
@@ -92,14 +92,14 @@ func (c *compiler) keys(d Direction, policy, rules int, alone bool) iter.Seq[rul
 	}
 }
 
-// doubtful reports that it is a Pass which reads labels, or addresses of the pod itself, which may not be known yet.
-// Behind it a Deny of what it may match by these denies that alone, which rules that follow in the tier could allow.
-// alone: likewise one that only some of those match which may have an address.
+// doubtful reports whether r is a Pass that reads labels, or the pod's own addresses, which may not be known yet. Rules
+// later in the tier could allow what it would have passed on, so a Deny of what may match by the unknown part follows
+// it. alone: also if it may match only some of the pods that may have an address.
 func (r *Rule) doubtful(alone bool) bool {
 	reads := func(p *Pods) bool {
 		return p != nil && (alone || p.readsNamespaces() || p.readsUnknown(&selectable{}))
 	}
-	// A selection of several namespaces is of their network sets, too, of which not all may count.
+	// A selection of several namespaces includes their network sets, of which not all may count.
 	match := func(m *Match) bool {
 		return m != nil && m.Select != nil && (reads(m.Select) || m.Select.Namespace == "")
 	}
@@ -110,14 +110,14 @@ func (r *Rule) doubtful(alone bool) bool {
 	return named || r.Own != nil || slices.ContainsFunc(r.Peers, func(p Peer) bool { return reads(p.Pods) || match(p.Match) })
 }
 
-// denying is the rule as a Deny.
+// denying returns the rule as a Deny.
 func (r *Rule) denying() *Rule {
 	deny := *r
 	deny.Action = Deny
 	return &deny
 }
 
-// addPeer adds one. Of what labels are not known the pods have no rights, and nothing that is denied.
+// addPeer adds a peer. While labels are not known, pods that they might select match a Deny, and no other rule.
 func (c *compiler) addPeer(p *peers, peer *Peer, k clauseKey) {
 	before := len(p.nets)
 	switch {
@@ -134,7 +134,7 @@ func (c *compiler) addPeer(p *peers, peer *Peer, k clauseKey) {
 	p.counted += len(p.nets) - before
 }
 
-// selection is the term of the pods alone.
+// selection returns the term of a selection of pods.
 func (c *compiler) selection(pods *Pods, unknown bool) term {
 	t := anyPod
 	t.pods = c.terms.pods.add(*pods, unknown)
@@ -166,7 +166,7 @@ func (c *compiler) addMatch(p *peers, m *Match, k clauseKey) {
 	}
 }
 
-// inside narrows a term to networks; there may be nothing left.
+// inside narrows a term to networks; ok is false if nothing is left.
 func (c *compiler) inside(t term, nets ranges) (term, bool) {
 	if t.nets != none {
 		nets = intersection(c.terms.nets[t.nets], nets)
@@ -177,7 +177,7 @@ func (c *compiler) inside(t term, nets ranges) (term, bool) {
 	return t, len(nets) > 0
 }
 
-// networks are those that the match gives.
+// networks returns the addresses in Nets and not in NotNets.
 func (m *Match) networks() ranges {
 	nets := everywhere
 	if m.Nets != nil {
@@ -186,17 +186,17 @@ func (m *Match) networks() ranges {
 	return minus(nets, rangesOf(m.NotNets))
 }
 
-// selectedNets are the addresses of the network sets and host endpoints that are selected.
+// selectedNets returns the addresses of the selected network sets and host endpoints.
 func (c *compiler) selectedNets(pods *Pods, unknown bool) ranges {
 	return c.networkSets().selects(pods, unknown).nets
 }
 
-// selectedBy are the network sets and host endpoints that a rule's end selects.
+// selectedBy returns the network sets and host endpoints that a rule's end selects.
 func (c *compiler) selectedBy(m *Match, action Action) *selectedNetworks {
 	return c.networkSets().selects(m.Select, (action == Deny) != m.Not)
 }
 
-// service are the addresses of a service's endpoints; of egress those at the protocol and port.
+// service returns the addresses of a service's endpoints; for egress only endpoints at the protocol and port.
 func (c *compiler) service(s Service, k clauseKey) ranges {
 	var all []netip.Addr
 	for _, e := range c.state.Services[s] {
@@ -233,8 +233,8 @@ func rangesOfAddresses(addresses []netip.Addr) (nets ranges) {
 	return normal(nets)
 }
 
-// narrow leaves the peers of a family that declare a port and do not declare others. What is no pod may be a host
-// endpoint.
+// narrow restricts the peers to a family, and to those that declare a port and do not declare others. A peer that is no
+// pod may be a host endpoint.
 func (c *compiler) narrow(p *peers, k clauseKey) {
 	if p.any && (k.declared != none || k.absent != none || k.family != 0) {
 		p.any, p.nets, p.foreign, p.terms = false, everywhere, nil, nil
@@ -254,7 +254,7 @@ func (c *compiler) narrow(p *peers, k clauseKey) {
 	}
 }
 
-// byPorts makes terms of all that pods match by.
+// byPorts turns all that pods match by into terms.
 func (p *peers) byPorts(c *compiler, k clauseKey) {
 	p.foreign = union(p.foreign, p.nets)
 	if k.declared != none {
@@ -272,7 +272,8 @@ func (p *peers) byPorts(c *compiler, k clauseKey) {
 	}
 }
 
-// hostsDeclaring are the addresses of host endpoints that declare one of the ports, if these count for the rule.
+// hostsDeclaring returns the addresses of host endpoints that declare one of the ports, if host endpoints' ports count
+// for the rule.
 func (c *compiler) hostsDeclaring(k clauseKey, ports ...declaredPort) ranges {
 	var all []netip.Addr
 	if !c.rule(k.ruleKey).HostPorts {

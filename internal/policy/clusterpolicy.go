@@ -14,11 +14,11 @@ var clusterTiers = map[string]Tier{api.ClusterTierAdmin: TierAdmin, api.ClusterT
 
 var clusterActions = map[string]Action{api.ClusterPolicyAccept: Allow, api.ClusterPolicyDeny: Deny, api.ClusterPolicyPass: Pass}
 
-// FromClusterNetworkPolicy converts a ClusterNetworkPolicy. A rule with a part that cannot be read is closed, as its
-// API says, and named in Problems: Accept matches nothing, and Deny and Pass become a Deny of everything at the rule's
-// place. A policy with an unknown tier, or of which no rules could be read, denies everything: in tier Admin if its own
-// is unknown. An error says that the subject cannot be read: then nobody knows which pods the policy is about, and it
-// must be left out.
+// FromClusterNetworkPolicy converts a ClusterNetworkPolicy. A rule with an unreadable part is closed, as its API
+// requires, and named in Problems: Accept matches nothing, Deny and Pass become a Deny of everything at the rule's
+// place. A policy with an unknown tier, or with an unreadable spec, denies everything: in tier Admin if its own is
+// unknown. It returns an error if the subject cannot be read: the pods are then unknown, and the caller must leave out
+// the policy.
 func FromClusterNetworkPolicy(c *api.ClusterNetworkPolicy) (Policy, error) {
 	r := &reader{}
 	tier, known := clusterTiers[c.Spec.Tier]
@@ -54,7 +54,7 @@ func FromClusterNetworkPolicy(c *api.ClusterNetworkPolicy) (Policy, error) {
 	return p, nil
 }
 
-// clusterRule is a rule of either direction.
+// clusterRule is a rule of an ingress or egress list.
 type clusterRule struct {
 	name, action string
 	peers        []api.ClusterNetworkPolicyPeer
@@ -89,7 +89,7 @@ func (r *reader) clusterRule(d Direction, field string, in clusterRule) Rule {
 	return Rule{Name: in.name, Action: Deny, AnyPeer: true, AnyPort: true}
 }
 
-// clusterPeer reads a peer. What it returns beside false counts for nothing.
+// clusterPeer reads a peer. Peers returned with false must be ignored.
 func (r *reader) clusterPeer(d Direction, field string, peer api.ClusterNetworkPolicyPeer) ([]Peer, bool) {
 	kinds := 0
 	for _, set := range []bool{peer.Namespaces != nil, peer.Pods != nil, peer.Nodes != nil, len(peer.Networks) > 0,
@@ -131,7 +131,7 @@ func (r *reader) networks(field string, networks []string) (peers []Peer, ok boo
 	return peers, ok
 }
 
-// pods reads a subject or peer that is exactly one of the two.
+// pods reads a subject or peer, which has either namespaces or pods.
 func (r *reader) pods(field string, namespaces *api.LabelSelector, pods *api.NamespacedPod) (*Pods, bool) {
 	if (namespaces == nil) == (pods == nil) {
 		return nil, r.problem(field, "", "selects no pods that are known: give exactly one of namespaces and pods")
@@ -145,7 +145,7 @@ func (r *reader) pods(field string, namespaces *api.LabelSelector, pods *api.Nam
 	return &Pods{Namespaces: in, Labels: labels}, ok1 && ok2
 }
 
-// clusterPort reads ports. An entry without the one field that each level must have is of a kind that is not known.
+// clusterPort reads ports. An entry without the one field that each level requires is of an unknown kind.
 func (r *reader) clusterPort(field string, in api.ClusterNetworkPolicyProtocol) (Port, bool) {
 	const unknown = "is no protocol that is known: give exactly one of tcp, udp and sctp with a destinationPort, or destinationNamedPort"
 	var found []Port

@@ -155,7 +155,7 @@ func TestClusterNetworkPolicyErrors(t *testing.T) {
 	}
 }
 
-// Of a policy whose place or rules are not known all that it selects is closed, and nothing else.
+// A policy with an unknown tier or unreadable rules closes all that it selects, and nothing else.
 func TestClusterNetworkPolicyWithoutRulesIsClosed(t *testing.T) {
 	const ofA = `"subject":{"pods":{"podSelector":{"matchLabels":{"app":"a"}}}}`
 	for name, c := range map[string]struct {
@@ -245,7 +245,7 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// A pod of a namespace whose labels are not known has no rights by them, and is denied what they might deny.
+// A pod of a namespace with unknown labels has no rights by them, and is denied what they might deny.
 func TestUnknownNamespace(t *testing.T) {
 	allow := networkPolicy(t,
 		`{"ingress":[{"from":[{"namespaceSelector":{"matchExpressions":[{"key":"team","operator":"NotIn","values":["red"]}]}}]}]}`)

@@ -11,18 +11,18 @@ import (
 	"sync"
 )
 
-// Compiled is a Ruleset with what is needed to follow changes of remote pods. It is for one goroutine.
+// Compiled is a Ruleset with an index to follow changes of pods. It is for one goroutine.
 type Compiled struct {
 	Ruleset
-	// TooLarge are policies that make the programs of their namespace's pods too large for a node: those over mostElements
-	// pass nothing.
+	// TooLarge are policies that make the programs of their namespace's pods too large for a node: programs over
+	// mostElements pass nothing.
 	TooLarge []ID
 	closed   map[string][2]*ID // by link, if the program is too large
 	subjects
 	index
 }
 
-// compiler makes a Ruleset of a State.
+// compiler makes a Ruleset from a State.
 type compiler struct {
 	directory
 	state       State
@@ -33,19 +33,19 @@ type compiler struct {
 	networkSets func() *networkSets
 	spent       map[string]*spending // by namespace of the subjects
 	tooLarge    map[*Program]ID
-	ofAll       map[ruleKey][]item      // of rules that read nothing of the pod itself
-	telling     map[ruleKey][]int       // rules that read something of the pod itself, by policy and direction
+	ofAll       map[ruleKey][]item      // of rules that are the same for all subjects
+	telling     map[ruleKey][]int       // rules that read the subject's ports or addresses, by policy and direction
 	listings    map[string]*listing     // by key: programs share their steps, here and in the kernel
-	finished    map[*Step][]Step        // by the first
-	declared    map[string][]declaredAt // by name, of any pod, for the names that rules use of peers' ports
+	finished    map[*Step][]Step        // by the first step
+	declared    map[string][]declaredAt // by the name of a peer's port in rules
 }
 
-// Compile decides what the kernel of the node has to enforce. Equal states give equal Rulesets, in other processes,
-// too. A local pod gets no endpoint, so that nothing passes, while it is not in Pods or the labels of its namespace,
-// which a policy asks for, are not known.
+// Compile decides what the node's kernel must enforce. Equal states give equal Rulesets, in other processes too. A
+// local pod gets no endpoint, so nothing passes, while it is not in Pods, or while labels of its namespace are not
+// known that a policy reads.
 func Compile(state State) *Compiled { return Select(state).Compile() }
 
-// Compile is that of the State, but for what Counting and Keep have changed.
+// Compile compiles the State with the changes by Counting and Keep.
 func (s *Selection) Compile() *Compiled {
 	state := s.state
 	t := newTerms(state.directory())
@@ -89,8 +89,8 @@ func (s *Selection) Compile() *Compiled {
 	return &Compiled{r, slices.Compact(slices.SortedFunc(maps.Values(c.tooLarge), ID.compare)), closed, subjects, x}
 }
 
-// ClosedBy reports that nothing passes a link in a direction as its pod's program would be too large for a node, and
-// the policy to blame.
+// ClosedBy reports whether nothing passes a link in a direction because its pod's program would be too large for a
+// node, and returns the policy responsible.
 func (c *Compiled) ClosedBy(link string, d Direction) (by ID, closed bool) {
 	if id := c.closed[link][d]; id != nil {
 		return *id, true
@@ -98,12 +98,12 @@ func (c *Compiled) ClosedBy(link string, d Direction) (by ID, closed bool) {
 	return ID{}, false
 }
 
-// Closes reports that nothing passes a link in one direction at least, for the reason of ClosedBy.
+// Closes reports whether ClosedBy holds for one direction at least.
 func (c *Compiled) Closes(link string) bool { return c.closed[link] != [2]*ID{} }
 
 // ordered puts policies in the order of evaluation.
 func ordered(policies []Policy) []Policy {
-	order := make([]*Policy, len(policies)) // of which a copy is small
+	order := make([]*Policy, len(policies)) // pointers are cheaper to move
 	for i := range policies {
 		order[i] = &policies[i]
 	}
@@ -137,7 +137,7 @@ func (id ID) precedes(other ID) int {
 		cmp.Compare(id.Name, other.Name))
 }
 
-// bare is the name without the prefix with which releases of Calico before 3.32 store names of the default tier.
+// bare returns the name without the prefix that releases of Calico before 3.32 store with names of the default tier.
 func (id ID) bare() string {
 	if id.Kind == KindNetworkPolicy || id.Kind == KindClusterNetworkPolicy {
 		return id.Name
@@ -145,14 +145,14 @@ func (id ID) bare() string {
 	return strings.TrimPrefix(id.Name, TierDefault.Name+".")
 }
 
-// IsStoredAs reports that both name one policy: releases of Calico store names of the default tier with a prefix, or
-// without.
+// IsStoredAs reports whether both name one policy: some releases of Calico store names of the default tier with a
+// prefix.
 func (id ID) IsStoredAs(other ID) bool {
 	return id.Kind == other.Kind && id.Namespace == other.Namespace && id.bare() == other.bare()
 }
 
-// peersNames are the names of peers' ports in rules that count for local pods or host endpoints; true: of rules for
-// pods of one namespace, so that it matters where a number is declared.
+// peersNames returns the names of peers' ports in rules that count for local pods or host endpoints. A value is true if
+// a rule's peers are pods of one namespace: then the namespace that declares a number matters.
 func (c *compiler) peersNames(policies []int) map[string]bool {
 	names := map[string]bool{}
 	for _, i := range policies {
@@ -174,7 +174,7 @@ func (r *Rule) namePeersPorts(d Direction, names map[string]bool) {
 	}
 }
 
-// peersPorts are those that belong to the peers: of the destination of egress, of the source of ingress.
+// peersPorts returns the rule's ports at the peer: the destination of egress, the source of ingress.
 func (r *Rule) peersPorts(d Direction) (ports, except []Port) {
 	if d == Egress {
 		return r.Ports, r.Except
@@ -182,7 +182,7 @@ func (r *Rule) peersPorts(d Direction) (ports, except []Port) {
 	return r.Sources, r.ExceptSources
 }
 
-// AllBut reports that the rule matches the more, the less is known of peers: it excludes what a selector selects, or
+// AllBut reports whether the rule matches more the less is known of peers: it excludes what a selector selects, or
 // ports that peers declare.
 func (r *Rule) AllBut(d Direction) bool {
 	_, except := r.peersPorts(d)
@@ -191,10 +191,10 @@ func (r *Rule) AllBut(d Direction) bool {
 		slices.ContainsFunc(r.Peers, func(p Peer) bool { return excludes(p.Match) })
 }
 
-// ownPorts are the others.
+// ownPorts returns the rule's ports at the subject.
 func (r *Rule) ownPorts(d Direction) (ports, except []Port) { return r.peersPorts(1 - d) }
 
-// declaredPorts are the ports that pods and host endpoints declare under the names, in ascending order.
+// declaredPorts returns the ports that pods and host endpoints declare under the names, ascending.
 func declaredPorts(state State, names map[string]bool) map[string][]declaredAt {
 	found := map[string][]declaredAt{}
 	if len(names) == 0 {
@@ -225,14 +225,14 @@ func declaredPorts(state State, names map[string]bool) map[string][]declaredAt {
 // subjects are the local pods with their programs.
 type subjects struct {
 	selection *Selection
-	compiler  *compiler         // of which only what profile needs is left
+	compiler  *compiler         // reduced to what profile needs
 	local     map[string]PodKey // by link, as in the State
 	byLink    map[string][2]*shared
-	known     map[string]*shared // by profile, but for those that are too large
+	known     map[string]*shared // by profile, without programs that are too large
 	unused    bool
 }
 
-// shared is a program of subjects that nothing tells apart.
+// shared is a program of subjects with one profile.
 type shared struct {
 	program  *Program
 	key      string // in the Ruleset
@@ -252,7 +252,7 @@ func (c *compiler) programs(selection *Selection) subjects {
 			if p == nil {
 				p = &shared{program: c.build(Direction(d), policies, pod, ending{Verdict: Verdict{Allow: true}})}
 			}
-			if _, p.tooLarge = c.tooLarge[p.program]; !p.tooLarge { // which is not so for pods of other namespaces that the same policies select
+			if _, p.tooLarge = c.tooLarge[p.program]; !p.tooLarge { // too large is per namespace, and the profile is not
 				s.known[profile] = p
 			}
 			p.pods++
@@ -263,7 +263,7 @@ func (c *compiler) programs(selection *Selection) subjects {
 	return s
 }
 
-// profile is equal for subjects that have the same program.
+// profile returns a key that is equal for subjects with the same program.
 func (c *compiler) profile(d Direction, policies []int, pod *Pod) string {
 	var b strings.Builder
 	b.WriteString(d.String())
@@ -290,7 +290,7 @@ func (c *compiler) profile(d Direction, policies []int, pod *Pod) string {
 	return b.String()
 }
 
-// tells are the rules of a policy that read ports' names, or more, of the pod that they are for.
+// tells returns the rules of a policy that read the subject's named ports, addresses or labels.
 func (c *compiler) tells(policy int, d Direction) []int {
 	key := ruleKey{policy: policy, direction: d}
 	found, known := c.telling[key]
@@ -315,12 +315,12 @@ func writeNamed(b *strings.Builder, pod *Pod, port Port) {
 	if port.Name == "" {
 		return
 	}
-	for _, s := range append(pod.named(port), span{}) { // the end of this port's numbers
+	for _, s := range append(pod.named(port), span{}) { // span{} ends this port's numbers
 		b.WriteString("," + strconv.Itoa(int(s.protocol)) + ":" + strconv.Itoa(int(s.first)))
 	}
 }
 
-// finish puts a program into the Ruleset, under its key, with the ids of its sets.
+// finish adds a program to the Ruleset, with the ids of its sets, and returns its key.
 func (c *compiler) finish(r *Ruleset, p *Program) string {
 	p.lists(func(l *List) { l.Steps = c.finishSteps(r, l.Steps) })
 	if len(p.Ports) == 0 && len(p.Protocols) == 0 && len(p.Rest.Steps) == 0 && p.Rest.Else.Allow && len(p.Logs) == 0 && len(p.Sequence) == 0 {
@@ -353,14 +353,14 @@ func (c *compiler) finishSteps(r *Ruleset, of []Step) []Step {
 	return steps
 }
 
-// index knows which sets pods are in.
+// index finds the sets of a pod's addresses.
 type index struct {
 	directory
 	sets      *sets
-	names     map[string]bool // of peers' ports that rules use
+	names     map[string]bool // of peers' ports in rules
 	declaring map[declaredAt]int
 	links     map[PodKey]string // of local pods
-	nets      []int32           // that sets depend on
+	nets      []int32           // networks that sets depend on
 	cuts      []netip.Addr
 	inside    map[int][]bool // by the position of the address among the cuts
 	classes   map[string]*class
@@ -368,16 +368,16 @@ type index struct {
 	owners    map[netip.Addr][]PodKey
 }
 
-// class has the pods that no policy tells apart but by their addresses.
+// class groups the pods that policies distinguish by their addresses only.
 type class struct {
 	key   string
 	pods  int
 	terms []int32
-	// ids are by the position of the address among the cuts, of addresses that are the pods' and of those that may be.
+	// ids are by the position of the address among the cuts: [0] for pods' certain addresses, [1] for unsure ones.
 	ids [2]map[int][]SetID
 }
 
-// known is what the index knows of a pod.
+// known is a pod in the index.
 type known struct {
 	pod       *Pod
 	class     *class
@@ -392,7 +392,7 @@ func newIndex(c *compiler, names map[string]bool) index {
 	return x
 }
 
-// fill takes in all pods and returns what sets their addresses are in.
+// fill adds all pods and returns the sets of their addresses.
 func (x *index) fill(state State) map[netip.Addr][]SetID {
 	for key, pod := range state.Pods {
 		x.add(key, pod)
@@ -442,7 +442,7 @@ func (x *index) remove(key PodKey) {
 	}
 }
 
-// declares returns the pod's ports that rules name.
+// declares returns the pod's ports with names that rules use.
 func (x *index) declares(pod *Pod) (found []declaredPort) {
 	if len(x.names) == 0 {
 		return nil
@@ -455,7 +455,7 @@ func (x *index) declares(pod *Pod) (found []declaredPort) {
 	return found
 }
 
-// declaredAt is without a namespace if no rule depends on it.
+// declaredAt leaves out the namespace if no rule depends on it.
 func (x *index) declaredAt(port declaredPort, pod *Pod) declaredAt {
 	if !x.names[port.name] {
 		return declaredAt{port, ""}
@@ -496,8 +496,7 @@ func (x *index) of(addr netip.Addr) []SetID {
 	return ids
 }
 
-// ofSeveral is of for an address that is certain for none of its owners, of which one counts where only one can. Pods
-// that no policy tells apart count once.
+// ofSeveral is of for an address that several pods may have, and none certainly. Pods of one class count once.
 func (x *index) ofSeveral(addr netip.Addr, at int, first *known, owners []PodKey) []SetID {
 	inside, seen := x.insideOf(addr, at), map[*class]bool{first.class: true}
 	matches := []match{x.match(first, inside, true)}
@@ -510,7 +509,7 @@ func (x *index) ofSeveral(addr netip.Addr, at int, first *known, owners []PodKey
 	return x.sets.of(inside, true, matches...)
 }
 
-// insideOf tells in which networks an address is, from its position among the cuts.
+// insideOf reports, by network number, whether addr is inside; at is its position among the cuts.
 func (x *index) insideOf(addr netip.Addr, at int) []bool {
 	if x.inside[at] == nil {
 		x.inside[at] = x.sets.terms.inside(x.nets, addr)

@@ -98,7 +98,7 @@ func FuzzCalico(f *testing.F) {
 	})
 }
 
-// used is the Ruleset without what no pod or host endpoint has any more, which is as it is if there is no such thing.
+// used returns the Ruleset without what no pod or host endpoint uses.
 func used(c *Compiled) Ruleset {
 	r := c.Ruleset
 	keys, sets, nets := map[string]bool{}, map[SetID]bool{}, map[string]bool{}

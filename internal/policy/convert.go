@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// The numbers of the protocols that have ports in policies.
+// Numbers of the protocols that have ports in policies.
 const (
 	TCP  uint8 = 6
 	UDP  uint8 = 17
@@ -26,18 +26,18 @@ var protocols = map[string]uint8{"": TCP, api.ProtocolTCP: TCP, api.ProtocolUDP:
 
 const lastPort = 65535
 
-// reader converts the parts of an object and collects what was wrong with them.
+// reader converts the parts of an object and collects its problems.
 type reader struct {
 	problems []string
 	wrong    int
 	first    map[string]*Pods // by identity
 }
 
-// mostProblems is how many problems of an object are named: one of 1 MB has room for 300,000, which every agent would
+// mostProblems bounds the named problems of an object: an object of 1 MB has room for 300,000, which every agent would
 // hold, compare and log.
 const mostProblems = 10
 
-// note adds a problem; behind the last that is named stands how many there are besides.
+// note adds a problem; after mostProblems the last entry counts the others.
 func (r *reader) note(problem string) {
 	if r.wrong++; r.wrong > mostProblems {
 		problem = fmt.Sprintf("%d problems more", r.wrong-mostProblems)
@@ -59,8 +59,7 @@ func (r *reader) shared(p *Pods) *Pods {
 	return p
 }
 
-// problem names a field, its value and what to do about it. It returns false, for the caller that closes what it could
-// not read.
+// problem adds a problem with field, value and remedy. It returns false, for callers that return it.
 func (r *reader) problem(field string, value any, remedy string) bool {
 	r.note(fmt.Sprintf("%s %q: %s", field, fmt.Sprint(value), remedy))
 	return false
@@ -76,8 +75,8 @@ func (r *reader) selector(field string, labels api.LabelSelector) (selector.Sele
 
 const noRange = "is no range of addresses: write one such as 10.0.0.0/8 or 2001:db8::/32"
 
-// prefix reads a CIDR as old API servers did: they took leading zeros for decimal numbers, bits behind the prefix, and
-// IPv4 as IPv6.
+// prefix reads a CIDR as old API servers did: they accepted leading zeros as decimal, bits after the prefix, and IPv4
+// as IPv6.
 func (r *reader) prefix(field, text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(withoutZeros(text))
 	if err != nil {
@@ -121,7 +120,7 @@ func (r *reader) ports(field string, protocol uint8, first, last int32) (Port, b
 	return Port{Protocol: protocol, First: uint16(first), Last: uint16(last)}, true
 }
 
-// portName refuses names that no pod can declare.
+// portName reports whether a pod can declare the name; if not it adds a problem.
 func (r *reader) portName(field, name string) bool {
 	if !strings.ContainsFunc(name, func(c rune) bool { return c >= 'a' && c <= 'z' }) {
 		return r.problem(field, name, "is no port's name, which has a letter: write a number without quotes")

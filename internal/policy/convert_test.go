@@ -36,7 +36,7 @@ func TestDirections(t *testing.T) {
 		`{"egress":[{}]}`:             {true, true},
 		`{"policyTypes":["Egress"]}`:  {false, true},
 		`{"policyTypes":["Ingress"]}`: {true, false},
-		`{"policyTypes":["ingress"]}`: {true, true}, // closed: nobody knows which was meant
+		`{"policyTypes":["ingress"]}`: {true, true}, // closed: the direction is unknown
 		`{"policyTypes":["Ingress"],"egress":[{}],"ingress":[{}]}`: {true, false},
 	} {
 		p := networkPolicy(t, spec)
@@ -198,7 +198,7 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 }
 
-// Each policy that isolates a pod adds what it allows; what is unreadable of one does not close another.
+// Each policy that isolates a pod adds what it allows; an unreadable part of one does not close another.
 func TestUnion(t *testing.T) {
 	a := networkPolicy(t, `{"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"b"}}}],"ports":[{"port":80}]}]}`)
 	b := networkPolicy(t, `{"ingress":[{"from":[{"namespaceSelector":{}}],"ports":[{"port":81}]},{"from":[{}]}]}`)
@@ -211,7 +211,7 @@ func TestUnion(t *testing.T) {
 	}
 }
 
-// A policy of which only the selector could be read isolates its pods.
+// A policy with only a readable selector isolates its pods.
 func TestUnreadableNetworkPolicyIsClosed(t *testing.T) {
 	n := api.NetworkPolicy{Meta: api.Meta{Namespace: "x", Name: "p"},
 		Spec: api.NetworkPolicySpec{PolicyTypes: []string{"Egress"}, Unreadable: "a number is missing"}}
@@ -222,7 +222,7 @@ func TestUnreadableNetworkPolicyIsClosed(t *testing.T) {
 	check(t, cluster(p), flow{Egress, xb, TCP, 80, false}, flow{Ingress, xb, TCP, 80, true})
 }
 
-// An object has room for 300,000 entries that cannot be read: what is kept of them is bounded.
+// An object has room for 300,000 unreadable entries: only a bounded part is kept.
 func TestProblemsOfAnObjectAreBounded(t *testing.T) {
 	for n, want := range map[int]int{1: 1, mostProblems: mostProblems, mostProblems + 1: mostProblems + 1, 1000: mostProblems + 1} {
 		_, problems := FromCalicoNetworkSet(&api.CalicoNetworkSet{Spec: api.CalicoNetworkSetSpec{Nets: slices.Repeat([]string{":"}, n)}})

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Decide returns the verdict for the first packet of a connection of the local pod behind the link, as the kernel gives
-// it. A link that is not known passes nothing, or everything while there are no policies.
+// Decide returns the kernel's verdict for the first packet of a connection of the local pod behind the link. An unknown
+// link passes nothing, or everything while there are no policies.
 func (r *Ruleset) Decide(link string, d Direction, peer netip.Addr, p Packet) Verdict {
 	e, known := r.Endpoints[link]
 	if !known || e.Programs[d] == "" {
@@ -15,7 +15,7 @@ func (r *Ruleset) Decide(link string, d Direction, peer netip.Addr, p Packet) Ve
 	return r.decide(r.Programs[e.Programs[d]], peer.Unmap(), p)
 }
 
-// Logs are the Log rules that the packet reaches and matches, in the order of evaluation.
+// Logs returns the Log rules that the packet reaches and matches, in the order of evaluation.
 func (r *Ruleset) Logs(link string, d Direction, peer netip.Addr, p Packet) (found []LogRule) {
 	for _, l := range r.Programs[r.Endpoints[link].Programs[d]].Logs {
 		if r.decide(l.When, peer.Unmap(), p).Allow {

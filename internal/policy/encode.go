@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// appendList appends what makes a list different from others.
+// appendList appends the canonical form of a list.
 func appendList(b []byte, l List) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(len(l.Steps)))
 	for _, s := range l.Steps {
@@ -71,7 +71,8 @@ func appendProgram(b []byte, p Program) []byte {
 	return b
 }
 
-// lists calls f with each list of the program, which may be shared with other programs as long as f has not changed it.
+// lists calls f with each list of the program. Steps may be shared with other programs: f must replace, not change
+// them.
 func (p *Program) lists(f func(*List)) {
 	each := func(l List) List {
 		f(&l)

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Party is an end of a connection: a pod, or an address. An address that a pod has stands for the pod.
+// Party is an end of a connection: a pod, or an address. The address of a pod stands for the pod.
 type Party struct {
 	Pod     PodKey     // zero: none
-	Address netip.Addr // of a pod it may be missing: then it is the first that fits the other party
+	Address netip.Addr // may be missing for a pod: then its first address of the other party's family counts
 }
 
-// Explanation says what becomes of a connection, and why. What neither party is a pod for is not decided by policies:
+// Explanation is the verdict on a connection, with the reasons. A connection between two addresses of no pod is
 // allowed.
 type Explanation struct {
 	Allow   bool
@@ -24,21 +24,21 @@ type Judgement struct {
 	Pod       PodKey
 	Direction Direction
 	Verdict   Verdict
-	// Tier and Policy decided, by the rule of that index, or, if it is -1, because the tier's policies isolate the pod, of
-	// which Policy is the first. Without a Tier no rule matched and nothing isolates the pod; if it is denied then, the
-	// labels of its namespace are not known yet.
+	// Tier and Policy decided, by the rule with index Rule. Rule is -1 if no rule matched: then the tier's policies
+	// isolate the pod, and Policy is the first of them. Without a Tier no rule matched and nothing isolates the pod; if it
+	// is denied then, the labels of its namespace are not known yet.
 	Tier     string
 	Policy   ID
 	Rule     int
 	RuleName string
-	// Logs are the Log rules that matched before, in the order of evaluation.
+	// Logs are the Log rules that matched before the deciding rule, in the order of evaluation.
 	Logs []LogRule
 	// Selecting are the policies that select the pod in this direction, in the order of evaluation.
 	Selecting []ID
 }
 
-// Explain judges a connection by the policies themselves: the egress of the source, if it is a pod, and the ingress of
-// the destination.
+// Explain judges a connection by the policies themselves: the egress of the source pod and the ingress of the
+// destination pod.
 func Explain(state State, from, to Party, packet Packet) Explanation {
 	state.Policies = ordered(state.Policies)
 	from, to = from.known(state), to.known(state)
@@ -55,7 +55,7 @@ func Explain(state State, from, to Party, packet Packet) Explanation {
 	return e
 }
 
-// known completes a party that is an address of a pod.
+// known adds the pod to a party that is only an address.
 func (p Party) known(state State) Party {
 	p.Address = p.Address.Unmap()
 	if p.Pod != (PodKey{}) || !p.Address.IsValid() {
@@ -95,18 +95,19 @@ func (p Party) address(state State, other Party) netip.Addr {
 	return netip.Addr{}
 }
 
-// connection is one as a pod sees it.
+// connection is a connection as a pod or host endpoint sees it.
 type connection struct {
 	direction Direction
 	peer      Party
-	pod       *Pod // nil: the peer is none
-	// others may have the peer's address, too, which is certain for none; nil: nobody has it.
+	pod       *Pod // of the peer; nil: the peer is no pod
+	// others are further pods that may have the peer's address, if it is certain for no pod; a nil element stands for no
+	// pod.
 	others []*Pod
 	Packet
 	host *hostEnd // nil: the subject is a pod
 }
 
-// judge expects the policies in the order of evaluation.
+// judge returns the judgement of a subject; it expects State.Policies in the order of evaluation.
 func judge(state State, subject *Pod, c connection) *Judgement {
 	j := &Judgement{Pod: subject.PodKey, Direction: c.direction, Rule: -1, Verdict: Verdict{Allow: true}}
 	var selecting []*Policy
@@ -129,9 +130,9 @@ func judge(state State, subject *Pod, c connection) *Judgement {
 	return j
 }
 
-// decide expects the policies that select the pod, in the order of evaluation.
+// decide fills in the judgement; it expects the policies that select the pod, in the order of evaluation.
 func (j *Judgement) decide(state State, subject *Pod, selecting []*Policy, c connection) {
-	split := false // one of those that may have the peer's address gets no further, so that nothing is logged
+	split := false // an earlier tier decided for one of the peer's possible pods, so nothing more is logged
 	for len(selecting) > 0 {
 		n, logs := 1, j.Logs
 		for n < len(selecting) && selecting[n].Tier == selecting[0].Tier {
@@ -149,7 +150,8 @@ func (j *Judgement) decide(state State, subject *Pod, selecting []*Policy, c con
 	}
 }
 
-// others are those beside the party's pod that may have its address, if it is not certain for that one.
+// others returns the other pods that may have the party's address, and nil for no pod, if the address is not certain
+// for its pod.
 func (state State) others(p Party) (found []*Pod) {
 	pod := state.Pods[p.Pod]
 	if pod == nil || !pod.mayHave(p.Address) {
@@ -163,8 +165,8 @@ func (state State) others(p Party) (found []*Pod) {
 	return append(found, nil)
 }
 
-// tier reports whether the policies of a tier decide. Of several that may have the peer's address those count that are
-// denied, else those that the tier leaves to the next one. one: they decide for one of them at least.
+// tier reports whether the policies of a tier decide. If several pods may have the peer's address a denial of one
+// counts first, then one that the tier leaves to the next tier. one: the tier decides for one of them at least.
 func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connection) (decided, one bool) {
 	before := *j
 	j.Logs = nil
@@ -186,7 +188,7 @@ func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connec
 	return decided, one
 }
 
-// tierOf is tier for one of them.
+// tierOf is tier for one possible pod of the peer.
 func (j *Judgement) tierOf(state State, subject *Pod, policies []*Policy, c connection) bool {
 	for _, p := range policies {
 		for i, rule := range p.Rules[c.direction] {
@@ -220,11 +222,11 @@ func (j *Judgement) tierOf(state State, subject *Pod, policies []*Policy, c conn
 	return true
 }
 
-// alone reports that each rule counts by itself.
+// alone reports whether each rule is a segment of its own.
 func (c connection) alone() bool { return c.host != nil && c.host.peers != nil }
 
-// matches: a rule by itself matches an end that several may be if it does as one of them, or, if it does not deny, as
-// each.
+// matches reports whether the rule matches. In a segment a Deny matches an end of several possible pods if it matches
+// one of them, another rule if it matches all.
 func (r *Rule) matches(state State, subject *Pod, c connection) bool {
 	if !c.alone() {
 		return r.matchesOne(state, subject, c)
@@ -261,7 +263,7 @@ func (r *Rule) matchesOne(state State, subject *Pod, c connection) bool {
 		(r.Sources == nil || source.matches(r.Sources, c.Protocol, c.SourcePort)) && !source.mayMatch(r.ExceptSources, c.Protocol, c.SourcePort)
 }
 
-// ownMatches judges the subject's end.
+// ownMatches reports whether the subject's end matches.
 func (r *Rule) ownMatches(state State, subject *Pod, c connection) bool {
 	switch {
 	case r.Own == nil:
@@ -299,8 +301,8 @@ func contains(nets []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
-// matches judges an address, which is that of the pod if there is one, or may be. A rule that denies matches what may
-// be meant while labels are not known.
+// matches reports whether an address matches; pod has the address, or may have it, or is nil. While labels are not
+// known, a Deny matches what they might select.
 func (m *Match) matches(state State, addr netip.Addr, pod *Pod, action Action) bool {
 	if m.Nets != nil && !contains(m.Nets, addr) || contains(m.NotNets, addr) {
 		return false
@@ -324,7 +326,7 @@ func (m *Match) matches(state State, addr netip.Addr, pod *Pod, action Action) b
 	return selected != m.Not
 }
 
-// contains reports whether the set has an address, to a policy of the namespace owner.
+// contains reports whether the set has an address, for a policy of the namespace owner.
 func (s *NetworkSet) contains(addr netip.Addr, owner string, unknown bool) bool {
 	if s.Namespace == owner {
 		return contains(s.Nets, addr) || contains(s.Private, addr)
@@ -332,8 +334,8 @@ func (s *NetworkSet) contains(addr netip.Addr, owner string, unknown bool) bool 
 	return contains(s.Nets, addr) || unknown && s.wide().contains(addr)
 }
 
-// ofOwn judges the addresses that a pod has of a family, or of any family if it is 0. Of a family of which the pod has
-// none, its labels decide.
+// ofOwn reports whether the pod's own addresses of a family match, or all if family is 0. Without an address of the
+// family the pod's labels decide.
 func (m *Match) ofOwn(state State, pod *Pod, family uint8, action Action) bool {
 	deny := action == Deny
 	all := pod.addresses()
@@ -357,7 +359,7 @@ func (m *Match) ofOwn(state State, pod *Pod, family uint8, action Action) bool {
 	return !deny
 }
 
-// familyOf is 4, or 6, or 0 without an address.
+// familyOf returns 4 or 6, or 0 for an invalid address.
 func familyOf(a netip.Addr) uint8 {
 	switch {
 	case a.Is4():
@@ -368,12 +370,12 @@ func familyOf(a netip.Addr) uint8 {
 	return 0
 }
 
-// end is an end of a connection to which ports belong: a pod, or an address that host endpoints may have, too.
+// end is one end of a connection, for matching its ports: a pod, or an address that host endpoints may have, too.
 type end struct {
 	pod   *Pod
 	addr  netip.Addr
 	hosts []HostEndpoint
-	// anyOf are the pods that it may be if it is not sure whether it is the pod; nil: it is the pod, or as good as it.
+	// anyOf are the pods of which the end may be any; nil: the end is certainly pod, or counts as it.
 	anyOf map[PodKey]*Pod
 }
 
@@ -387,7 +389,7 @@ func (e end) matches(ports []Port, protocol uint8, number uint16) bool {
 	})
 }
 
-// mayMatch is matches, with what any pod declares if the end may be any pod.
+// mayMatch is matches, but an end that may be any of several pods declares the ports of all.
 func (e end) mayMatch(ports []Port, protocol uint8, number uint16) bool {
 	for _, pod := range e.anyOf {
 		if (end{pod: pod}).matches(ports, protocol, number) {

@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Whatever is stored can be converted and compiled, and opens nothing that was not left open by whoever wrote it.
+// Every stored object can be converted and compiled, and opens nothing that its author did not leave open.
 func FuzzNetworkPolicy(f *testing.F) {
 	f.Add(`{"ingress":[{"from":[{"ipBlock":{"cidr":"010.0.0.0/8","except":["10.1.0.0/16"]}},{}],"ports":[{"port":"x","endPort":1}]}]}`)
 	f.Add(`{"egress":[{"to":[{"podSelector":{"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]}}],` +

@@ -9,43 +9,43 @@ import (
 // AllInterfaces is the Interface of a host endpoint for all links of a node.
 const AllInterfaces = "*"
 
-// KindHostEndpoint is the kind of the ID that denies what no policy of a host endpoint decides.
+// KindHostEndpoint is the kind of Verdict.By where no policy of a host endpoint decides and the packet is denied.
 const KindHostEndpoint = "HostEndpoint"
 
-// Stage is where packets of a host endpoint are judged.
+// Stage is the point at which packets of a host endpoint are judged.
 type Stage uint8
 
 // The stages.
 const (
-	// Terminal is for what programs of the node receive and send.
+	// Terminal judges what programs of the node receive and send.
 	Terminal Stage = iota
-	// Forwarded is for what the node forwards.
+	// Forwarded judges what the node forwards.
 	Forwarded
-	// Untranslated is for what comes in, before its destination is translated.
+	// Untranslated judges incoming packets before their destination is translated (DNAT).
 	Untranslated
-	// Untracked is for what comes in and what programs of the node send, before connections are tracked.
+	// Untracked judges incoming packets, and what programs of the node send, before connection tracking.
 	Untracked
 	Stages
 )
 
-// HostRules come before the policies of host endpoints.
+// HostRules precede the policies of host endpoints.
 type HostRules struct {
 	// Inbound and Outbound are what the node's own programs always receive and send.
 	Inbound, Outbound []Failsafe
-	// Nodes send encapsulated packets to each other: by IPIP, and by VXLAN and WireGuard to ports, as far as these are in
-	// use.
+	// Nodes are the addresses between which encapsulated packets pass: IPIP, and VXLAN and WireGuard to their ports, as
+	// far as they are in use.
 	Nodes          []netip.Addr
 	IPIP           bool
 	VXLANPort      uint16 // 0: none
 	WireGuardPorts []uint16
-	// Open: the node's own programs may connect to these, also where another address is put in their place, but for
-	// sockets that ask to be judged.
+	// Open are destinations of the node's own programs that are always allowed, also behind a translated address, except
+	// for sockets that ask for judgement.
 	Open []netip.AddrPort
-	// DropFromPods: pods of the node open no connections to its programs, whatever their policies allow.
+	// DropFromPods denies connections from pods of the node to its programs, whatever their policies allow.
 	DropFromPods bool
 }
 
-// Failsafe is a port of the destination, for peers in Net, or for all if that is not valid.
+// Failsafe is a destination port that is always open, for peers in Net, or for all if Net is not valid.
 type Failsafe struct {
 	Protocol uint8
 	Port     uint16
@@ -58,7 +58,7 @@ func DefaultInbound() []Failsafe {
 	return failsafes([]uint16{68}, 22, 179, 2379, 2380, 5473, 6443, 6666, 6667)
 }
 
-// DefaultOutbound is described with DefaultInbound.
+// DefaultOutbound is documented with DefaultInbound.
 func DefaultOutbound() []Failsafe {
 	return failsafes([]uint16{53, 67}, 179, 2379, 2380, 5473, 6443, 6666, 6667)
 }
@@ -73,8 +73,8 @@ func failsafes(udp []uint16, tcp ...uint16) (all []Failsafe) {
 	return all
 }
 
-// hostLinks finds the host endpoint of each link as Felix does: one that names it, or names none and has one of its
-// addresses; of several the first by name.
+// hostLinks returns the host endpoint of each link as Felix does: one that names the link, or names none and has one of
+// its addresses; of several the first by name.
 func (state State) hostLinks() map[string]*HostEndpoint {
 	found := map[string]*HostEndpoint{}
 	take := func(link string, h *HostEndpoint) {
@@ -101,26 +101,26 @@ func (state State) hostLinks() map[string]*HostEndpoint {
 
 func (state State) isOwn(h *HostEndpoint) bool { return h.Node != "" && h.Node == state.Node }
 
-// HasHosts reports that there are host endpoints of this node.
+// HasHosts reports whether this node has host endpoints.
 func (state State) HasHosts() bool {
 	return slices.ContainsFunc(state.HostEndpoints, func(h HostEndpoint) bool { return state.isOwn(&h) })
 }
 
-// subject makes of a host endpoint what rules are resolved for.
+// subject returns the host endpoint as a Pod for which rules are resolved.
 func (h *HostEndpoint) subject() *Pod {
 	return &Pod{PodKey: PodKey{Name: h.Name}, Labels: h.Labels, Addresses: h.Addresses, Ports: h.Ports, host: h}
 }
 
-// ofHost are the policies of a host endpoint.
+// ofHost is a host endpoint with its policies.
 type ofHost struct {
 	*HostEndpoint
 	policies [Stages][2][]int
 }
 
-// HostsOnly reports whether the policy counts for host endpoints alone.
+// HostsOnly reports whether the policy counts for host endpoints only.
 func (p *Policy) HostsOnly() bool { return p.PreDNAT || p.NoTrack }
 
-// forHost reports whether it counts for host endpoints at a stage, if it selects them.
+// forHost reports whether the policy counts at a stage for the host endpoints that it selects.
 func (p *Policy) forHost(stage Stage) bool {
 	switch stage {
 	case Untracked:
@@ -133,19 +133,20 @@ func (p *Policy) forHost(stage Stage) bool {
 	return !p.HostsOnly()
 }
 
-// SelectsHost reports whether a policy selects a host endpoint, or may do so by labels that are not known.
+// SelectsHost reports whether a policy selects a host endpoint, or may select it by unknown labels.
 func (state *State) SelectsHost(p *Policy, h *HostEndpoint) bool {
 	x := state.directory().host(h)
 	return p.selectsHost(&x, true)
 }
 
-// selectsHost: only Calico's policies that are of no namespace select any. unknown is the answer while labels are not
-// known.
+// selectsHost reports whether p selects a host endpoint; only Calico's policies without a namespace can. It returns
+// unknown if unknown labels decide.
 func (p *Policy) selectsHost(x *selectable, unknown bool) bool {
 	return p.Subject.Calico && p.Namespace == "" && p.Subject.has(x, unknown)
 }
 
-// ofHosts finds the policies of each host endpoint of this node, by link. One that may not select it allows it nothing.
+// ofHosts returns the policies of each host endpoint of this node, by link. A policy that may select it or not allows
+// nothing.
 func (s *Selection) ofHosts() map[string]ofHost {
 	found := map[string]ofHost{}
 	d, links, policies := s.state.directory(), s.state.hostLinks(), s.policies
@@ -173,8 +174,9 @@ func (s *Selection) ofHosts() map[string]ofHost {
 	return found
 }
 
-// denying is the policy for a host endpoint that it may not select: it denies what it denies or passes on, and allows
-// nothing. before: if it does not, another host endpoint may judge before translation, so that nothing passes there.
+// denying returns the policy for a host endpoint that it may select or not: Deny and Pass become Deny, Allow matches
+// nothing. before: if the endpoint is not selected, another host endpoint may judge before translation, so a preDNAT
+// policy denies everything there.
 func (p Policy) denying(before bool) Policy {
 	for d := range p.Rules {
 		p.Rules[d] = slices.Clone(p.Rules[d])
@@ -193,7 +195,7 @@ func (p Policy) denying(before bool) Policy {
 	return p
 }
 
-// profiled is a host endpoint that Allows if its profiles do.
+// profiled returns the host endpoint with Allows set if a profile allows.
 func (state State) profiled(h *HostEndpoint) *HostEndpoint {
 	if _, there := state.Namespaces[h.AllowsWith]; !there || h.AllowsWith == "" {
 		return h
@@ -203,7 +205,7 @@ func (state State) profiled(h *HostEndpoint) *HostEndpoint {
 	return &allowing
 }
 
-// OfHosts are the policies of the host endpoints of this node, by link, stage and direction, in the order of
+// OfHosts returns the policies of the host endpoints of this node, by link, stage and direction, in the order of
 // evaluation.
 func (s *Selection) OfHosts() map[string][Stages][2][]ID {
 	found := make(map[string][Stages][2][]ID, len(s.hosts))
@@ -221,7 +223,7 @@ func (s *Selection) OfHosts() map[string][Stages][2][]ID {
 	return found
 }
 
-// HostPolicies are the policies of the host endpoints of a node, and its failsafe ports, as they were in a State.
+// HostPolicies holds the policies and failsafe ports of a node's host endpoints from one State.
 type HostPolicies struct {
 	hosts             map[string]keptHost // by link
 	inbound, outbound []Failsafe
@@ -232,7 +234,7 @@ type keptHost struct {
 	policies [Stages][2][]*Policy
 }
 
-// HostPolicies are those of the State.
+// HostPolicies returns the policies of the State's host endpoints.
 func (s *Selection) HostPolicies() *HostPolicies {
 	h := &HostPolicies{map[string]keptHost{}, s.state.Host.Inbound, s.state.Host.Outbound}
 	for link, host := range s.hosts {
@@ -240,7 +242,7 @@ func (s *Selection) HostPolicies() *HostPolicies {
 		for stage, both := range host.policies {
 			for d, indexes := range both {
 				for _, i := range indexes {
-					p := s.policies[i] // which may be given other rules here
+					p := s.policies[i] // a copy: s.policies may get other rules later
 					kept.policies[stage][d] = append(kept.policies[stage][d], &p)
 				}
 			}
@@ -250,7 +252,7 @@ func (s *Selection) HostPolicies() *HostPolicies {
 	return h
 }
 
-// KeepHosts is Keep for the host endpoints of the node: those of the State count for nothing.
+// KeepHosts replaces the State's host endpoints and their policies by h, as Keep does for pods.
 func (s *Selection) KeepHosts(h *HostPolicies) {
 	s.hosts = map[string]ofHost{}
 	for link, kept := range h.hosts {
@@ -263,19 +265,19 @@ func (s *Selection) KeepHosts(h *HostPolicies) {
 	s.state.Host.Inbound, s.state.Host.Outbound = h.inbound, h.outbound
 }
 
-// ending is what becomes of packets that no rule decides on.
+// ending is the verdict on packets that no rule decides.
 type ending struct {
 	Verdict
-	passes  bool // also those that a tier ends with
+	passes  bool // tiers that end with Deny pass, too
 	final   bool // what a rule allows is Final
-	noTrack bool // and not tracked
+	noTrack bool // what a rule allows is NoTrack
 }
 
-// allowed is the verdict on what a rule allows.
+// allowed returns the verdict on what a rule allows.
 func (e ending) allowed() Verdict { return Verdict{Allow: true, Final: e.final, NoTrack: e.noTrack} }
 
-// ending: profiles decide for a node's own programs alone, and before connections are tracked, or translated, nothing
-// is denied by default.
+// ending returns the default verdict at a stage: profiles decide for the node's own programs only, and before
+// connection tracking or translation nothing is denied by default.
 func (h *HostEndpoint) ending(stage Stage) ending {
 	if stage != Terminal || h.Allows {
 		early := stage == Untranslated || stage == Untracked
@@ -284,10 +286,10 @@ func (h *HostEndpoint) ending(stage Stage) ending {
 	return ending{Verdict: Verdict{By: ID{Kind: KindHostEndpoint, Name: h.Name}}}
 }
 
-// hostPrograms are by link.
+// hostPrograms compiles the programs of host endpoints, by link.
 func (c *compiler) hostPrograms(hosts map[string]ofHost) map[string][Stages][2]*Program {
 	found := map[string][Stages][2]*Program{}
-	for _, link := range slices.Sorted(maps.Keys(hosts)) { // the first ones have the room that the limit leaves
+	for _, link := range slices.Sorted(maps.Keys(hosts)) { // in order: the first links use up the limit
 		var programs [Stages][2]*Program
 		host := hosts[link]
 		for stage := range Stages {
@@ -300,7 +302,7 @@ func (c *compiler) hostPrograms(hosts map[string]ofHost) map[string][Stages][2]*
 	return found
 }
 
-// hostsOf are the host endpoints of a Ruleset. key gives the key of a program.
+// hostsOf returns the host endpoints of a Ruleset. key returns the key of a program.
 func hostsOf(hosts map[string]ofHost, programs map[string][Stages][2]*Program, key func(*Program) string) map[string]Host {
 	if len(hosts) == 0 {
 		return nil
@@ -325,15 +327,15 @@ func (c *compiler) hostProgram(d Direction, policies []int, subject *Pod, end en
 	return c.build(d, policies, subject, end)
 }
 
-// sequential reports whether the rules of policies need a segment each.
+// sequential reports whether each rule of the policies needs a segment.
 func sequential(all []Policy, d Direction, policies []int, end ending) bool {
 	return len(policies) > 0 && (end.final || slices.ContainsFunc(policies, func(i int) bool {
 		return slices.ContainsFunc(all[i].Rules[d], func(r Rule) bool { return r.Own != nil })
 	}))
 }
 
-// sequence is the program of rules of which some read the host endpoint's end, or are of an early stage, where what a
-// rule allows is not what nothing forbids. It has a segment for each rule.
+// sequence returns the program of policies with rules that read the host endpoint's own end, or of an early stage,
+// where packets that no rule matches are not final. It has a segment for each rule.
 func (c *compiler) sequence(d Direction, policies []int, subject *Pod, end ending) *Program {
 	b := &builder{compiler: c, spent: c.spendingOf(subject.Namespace)}
 	p, all := &Program{}, policies
@@ -348,7 +350,7 @@ func (c *compiler) sequence(d Direction, policies []int, subject *Pod, end endin
 	return p
 }
 
-// always is a segment that decides.
+// always returns a segment that matches everything.
 func always(v Verdict) Segment {
 	s := Segment{When: Program{Rest: List{Else: Verdict{Allow: true}}}, Then: Deny, Verdict: v}
 	if v.Allow {
@@ -397,8 +399,8 @@ func (b *builder) segment(k ruleKey, subject *Pod) Segment {
 	return s
 }
 
-// matching allows what one of the items matches: an address that several may have if they do so for one of these, or
-// else for all.
+// matching returns a program that allows what one of the items matches. An address that several pods may have matches
+// an item if one of them does, or, if not one, if all do.
 func (b *builder) matching(items []item, one bool) Program {
 	m := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent, any: one}
 	for i := range items {
@@ -408,8 +410,8 @@ func (b *builder) matching(items []item, one bool) Program {
 	return m.program()
 }
 
-// Governor is the link whose host endpoint judges packets of a link at a stage: AllInterfaces judges before translation
-// where the link's own host endpoint has no policy for it.
+// Governor returns the link of the host endpoint that judges packets of a link at a stage: AllInterfaces judges before
+// translation where the link's own host endpoint has no policy for it.
 func (r *Ruleset) Governor(link string, stage Stage) string {
 	own, named := r.Hosts[link]
 	_, all := r.Hosts[AllInterfaces]
@@ -419,8 +421,8 @@ func (r *Ruleset) Governor(link string, stage Stage) string {
 	return link
 }
 
-// DecideHost returns the verdict for the first packet of a connection of a link that is no pod's, between its own end
-// and the peer, as the kernel gives it but for HostRules.
+// DecideHost returns the kernel's verdict, without HostRules, for the first packet of a connection of a link that is no
+// pod's, between its own end and the peer.
 func (r *Ruleset) DecideHost(link string, stage Stage, d Direction, own, peer netip.Addr, p Packet) Verdict {
 	key := r.Hosts[r.Governor(link, stage)].Programs[stage][d]
 	if key == "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// A link has the host endpoint that names it or one of its addresses, of several the first by name; those of other
-// nodes have none.
+// A link has the host endpoint that names it or one of its addresses, of several the first by name; host endpoints of
+// other nodes have no links.
 func TestLinksOfHostEndpoints(t *testing.T) {
 	at := func(a string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(a)} }
 	state := State{
@@ -39,7 +39,7 @@ func TestLinksOfHostEndpoints(t *testing.T) {
 	}
 }
 
-// What no policy decides the first profile does: that of a namespace while there is this namespace.
+// The first profile decides what no policy decides: a namespace's profile does so while the namespace exists.
 func TestProfilesOfHostEndpoints(t *testing.T) {
 	for _, c := range []struct {
 		spec     api.CalicoHostEndpointSpec
@@ -136,7 +136,7 @@ func TestGovernor(t *testing.T) {
 	}
 }
 
-// A host endpoint whose rules are too many is closed where they would be, and the policy named.
+// A host endpoint with too many rules is closed where they would be, and the policy is named.
 func TestSequencesAreBounded(t *testing.T) {
 	own := &Match{Nets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 	p := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "large"}, Tier: TierDefault, Applies: [2]bool{true, false},
@@ -157,7 +157,7 @@ func TestSequencesAreBounded(t *testing.T) {
 	}
 }
 
-// Host endpoints keep the policies and failsafe ports of another State, beside pods that have those of theirs.
+// Host endpoints keep the policies and failsafe ports of another State, and pods have those of their own.
 func TestKeepHosts(t *testing.T) {
 	state := func(order float64, action Action, endpoint string, failsafes []Failsafe) State {
 		p := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "p"}, Tier: TierDefault, Order: order, Subject: Pods{Calico: true},
@@ -200,9 +200,9 @@ func TestPeersHaveProfilesLabels(t *testing.T) {
 	check(t, state, flow{Egress, outside, TCP, 80, true}, flow{Egress, node, TCP, 80, false})
 }
 
-// While a namespace is missing whose profile a host endpoint has, a policy that may select it, or its address, by the
-// labels closes and opens nothing. Where another host endpoint would judge before translation if it does not select it
-// nothing passes.
+// While the namespace of a host endpoint's profile is missing, a policy that may select it, or its address, by the
+// labels closes and opens nothing. Where another host endpoint would judge before translation if the policy does not
+// select it, nothing passes.
 func TestUnknownLabelsOfHostEndpoints(t *testing.T) {
 	own, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9")
 	for _, c := range []struct {

@@ -7,23 +7,23 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// Interest says whose pods matter to the policies that select local pods.
+// Interest names the namespaces with pods that matter to the policies that select local pods.
 type Interest struct {
 	All        bool     // pods of all namespaces
-	Namespaces []string // if not All: ascending; local pods matter whatever it says
+	Namespaces []string // if not All: ascending; local pods always matter
 }
 
-// And is that of both.
+// And returns the union of both interests.
 func (i Interest) And(o Interest) Interest {
 	names := slices.Concat(i.Namespaces, o.Namespaces)
 	slices.Sort(names)
 	return Interest{All: i.All || o.All, Namespaces: slices.Compact(names)}
 }
 
-// Interest looks for it in the rules of the policies that select local pods.
+// Interest reads the rules of the policies that select local pods.
 func (state State) Interest() Interest { return Select(state).Interest() }
 
-// Interest is that of the State.
+// Interest returns the interest of the selected policies.
 func (s *Selection) Interest() Interest {
 	b := broad{state: s.state, hosts: s.state.HasHosts(), names: map[string]bool{}, asked: map[namespaceText]bool{}}
 	for p := range s.Counting() {
@@ -36,14 +36,14 @@ func (s *Selection) Interest() Interest {
 	return b.interest()
 }
 
-// InterestOf is that of some rules alone.
+// InterestOf returns the interest of some rules.
 func (state State) InterestOf(d Direction, rules ...Rule) Interest {
 	b := broad{state: state, hosts: state.HasHosts(), names: map[string]bool{}, asked: map[namespaceText]bool{}}
 	b.add(rules, d)
 	return b.interest()
 }
 
-// broad is an Interest that grows.
+// broad collects an Interest.
 type broad struct {
 	state State
 	hosts bool // there are host endpoints of this node
@@ -51,8 +51,8 @@ type broad struct {
 	names map[string]bool
 	asked map[namespaceText]bool // selectors on namespaces
 	tried int                    // conditions
-	sets  *networkSets           // nil: not asked for yet
-	// triedSets are conditions that network sets were tried with.
+	sets  *networkSets           // nil: not made yet
+	// triedSets counts conditions that network sets were tried with.
 	triedSets int
 }
 
@@ -81,8 +81,8 @@ func (b *broad) add(rules []Rule, d Direction) {
 	}
 }
 
-// peer adds a peer; named: it matters which ports the pods declare that have its addresses. Any pod may have an address
-// of a network set. A selection of what is excluded is of all namespaces.
+// peer adds a peer. named: the ports that its pods declare matter. Any pod may have an address of a network set. A
+// selection of what is excluded covers all namespaces.
 func (b *broad) peer(peer Peer, named bool) {
 	pods := peer.Pods
 	if peer.Match != nil && peer.Match.Select != nil {
@@ -102,7 +102,7 @@ func (b *broad) peer(peer Peer, named bool) {
 	}
 }
 
-// selectsNetworks reports whether network sets may be selected. So many selectors that this takes long may select some.
+// selectsNetworks reports whether network sets may be selected. It returns true if too many selectors make this slow.
 func (b *broad) selectsNetworks(p *Pods) bool {
 	if b.sets == nil {
 		b.sets = newNetworkSets(State{Sets: b.state.Sets, Namespaces: b.state.Namespaces})
@@ -117,7 +117,7 @@ func (b *broad) selectsNetworks(p *Pods) bool {
 	})
 }
 
-// matching adds the namespaces that a selector matches. So many selectors that this takes long are an interest in all.
+// matching adds the namespaces that a selector matches, or all if too many selectors make this slow.
 func (b *broad) matching(s selector.Selector, calico bool) {
 	text := namespaceText{calico, s.String()}
 	if b.asked[text] {

@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// item is a rule of a subject's policies with ports that are resolved. One rule becomes several if a port's name
-// narrows its peers.
+// item is a rule of a subject's policies with resolved ports. A rule becomes several items if a port's name narrows its
+// peers.
 type item struct {
 	clause  *clause
 	verdict Verdict
 	pass    bool
-	bounded bool // its size counts, as whoever may write it is a user of one namespace
+	bounded bool // its size counts: its author is a user of one namespace
 	ports   portSet
 	sources portSet
 }
 
-// variant is a set of ports with what the peers must declare, and must not.
+// variant is a set of ports with the ports that the peers must declare, and must not.
 type variant struct {
 	portSet
 	declared, absent int32
 }
 
-// itemsOnce are those of items, which most rules have in common for all subjects.
+// itemsOnce is items with a cache for rules that are the same for all subjects.
 func (c *compiler) itemsOnce(k ruleKey, subject *Pod) []item {
 	if found, known := c.ofAll[k]; known {
 		return found
@@ -76,7 +76,7 @@ func (c *compiler) item(k clauseKey, it item, v variant) item {
 	return it
 }
 
-// servicePorts are the protocols and ports of the services among the peers, in ascending order.
+// servicePorts returns the protocols and ports of the services among the peers, ascending.
 func (c *compiler) servicePorts(r *Rule) (all []Packet) {
 	for _, p := range r.Peers {
 		if p.Service == nil {
@@ -92,7 +92,7 @@ func (c *compiler) servicePorts(r *Rule) (all []Packet) {
 	return slices.Compact(all)
 }
 
-// families are those in which a rule may match packets of the subject, or 0 for both together.
+// families returns the families in which a rule may match packets of the subject, or 0 for both together.
 func (c *compiler) families(r *Rule, subject *Pod) (found []uint8) {
 	all := []uint8{4, 6}
 	if r.Family != 0 {
@@ -109,7 +109,7 @@ func (c *compiler) families(r *Rule, subject *Pod) (found []uint8) {
 	return found
 }
 
-// own judges the pod's own end in a family, as Match.ofOwn does.
+// own reports whether the subject's own end matches in a family, as Match.ofOwn does.
 func (c *compiler) own(r *Rule, subject *Pod, family uint8) bool {
 	m, deny := r.Own, r.Action == Deny
 	all := subject.addresses()
@@ -140,7 +140,7 @@ func (c *compiler) own(r *Rule, subject *Pod, family uint8) bool {
 	return matching == known
 }
 
-// readsAddresses reports whether more than labels decides, with the networks that it selects.
+// readsAddresses reports whether more than labels decides; selected are the networks that m selects.
 func (m *Match) readsAddresses(selected ranges) bool {
 	return m.Nets != nil || len(m.NotNets)+len(selected) > 0
 }
@@ -151,12 +151,12 @@ type named struct {
 	ports, except []Port
 }
 
-// of resolves them at a pod.
+// of resolves the ports for a pod.
 func (n named) of(pod *Pod) portSet {
 	return newPortSet(n.any, resolved(n.ports, pod), resolved(n.except, pod))
 }
 
-// resolved are the spans of ports without a name, and with one those that the pod declares, if there is one.
+// resolved returns the spans of numbered ports, and of the named ports that the pod declares, unless it is nil.
 func resolved(ports []Port, pod *Pod) (spans []span) {
 	for _, p := range ports {
 		switch {
@@ -169,7 +169,7 @@ func resolved(ports []Port, pod *Pod) (spans []span) {
 	return spans
 }
 
-// named are the ports that the pod declares under the name.
+// named returns the ports that the pod declares under the name.
 func (p *Pod) named(port Port) (spans []span) {
 	for _, d := range p.Ports {
 		if d.matches(port) {
@@ -183,10 +183,10 @@ func (p NamedPort) matches(port Port) bool {
 	return p.Name == port.Name && (port.Protocol == 0 || p.Protocol == port.Protocol)
 }
 
-// variants resolves ports of the peers' end: first those of a name, a set for each number that a peer may declare under
-// it, then the others. What pods declare that are no peers, which may be thousands of numbers, must not make the
-// program any larger. Numbers that peers may declare under a name that is excepted have sets of their own, whose peers
-// do not.
+// variants resolves ports of the peers' end. First come named ports, a set for each number that a peer may declare
+// under the name, then the others. Declarations of pods that are no peers, which may be thousands of numbers, must not
+// enlarge the program. A number that peers may declare under an excepted name has a set of its own, for peers that do
+// not declare it.
 func (c *compiler) variants(k clauseKey, n named) (found []variant) {
 	r := c.rule(k.ruleKey)
 	excepted := c.declaredAs(r, n.except)
@@ -211,7 +211,7 @@ func (c *compiler) variants(k clauseKey, n named) (found []variant) {
 	return slices.DeleteFunc(found, func(v variant) bool { return v.empty() })
 }
 
-// declaredAs are the ports that peers may declare under the names of ports.
+// declaredAs returns the ports that peers may declare under the names of ports.
 func (c *compiler) declaredAs(r *Rule, ports []Port) (found []declaredPort) {
 	for _, p := range ports {
 		var last declaredPort
@@ -229,7 +229,7 @@ func (d declaredPort) compare(other declaredPort) int {
 	return cmp.Or(cmp.Compare(d.protocol, other.protocol), cmp.Compare(d.port, other.port), cmp.Compare(d.name, other.name))
 }
 
-// absent numbers those of the excepted ports that have the number.
+// absent returns the number of the set of excepted ports with the protocol and port of at.
 func (c *compiler) absent(excepted []declaredPort, at declaredPort) int32 {
 	var same []declaredPort
 	for _, d := range excepted {
@@ -240,7 +240,7 @@ func (c *compiler) absent(excepted []declaredPort, at declaredPort) int32 {
 	return c.terms.addAbsent(same)
 }
 
-// mayBeIn reports that peers may be pods of the namespace, or host endpoints, which have none.
+// mayBeIn reports whether peers may be pods of the namespace, or host endpoints, which have none.
 func (c *compiler) mayBeIn(r *Rule, namespace string) bool {
 	if namespace == "" && !r.HostPorts {
 		return false
@@ -251,8 +251,8 @@ func (c *compiler) mayBeIn(r *Rule, namespace string) bool {
 	})
 }
 
-// namespace is that of all pods that the peer selects, if it selects by one; network sets may have addresses of other
-// pods.
+// namespace returns the one namespace of all pods that the peer selects, or "". Network sets may have addresses of
+// other pods.
 func (p *Peer) namespace() string {
 	switch {
 	case p.Pods != nil:

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// Judge says of connections of local pods what Explain says, fast enough for each new connection: it has looked up
-// before who selects whom, and who has which address. It is for one goroutine at a time.
+// Judge gives Explain's verdict on connections of local pods, fast enough for each new connection: selections and
+// address owners are precomputed. It is for one goroutine at a time.
 type Judge struct {
-	state     State // with Pods of its own
+	state     State // with its own copy of Pods
 	selection *Selection
 	links     map[PodKey]string
 	owners    map[netip.Addr][]PodKey
 }
 
-// NewJudge returns a Judge of a Selection. Pods of the State are copied, and so may change.
+// NewJudge returns a Judge of a Selection. It copies the map of pods, which may change later.
 func NewJudge(selection *Selection, pods map[PodKey]*Pod) *Judge {
 	j := &Judge{state: selection.state, selection: selection, links: linksOf(selection.state.Local), owners: map[netip.Addr][]PodKey{}}
 	j.state.Pods, j.state.Policies = make(map[PodKey]*Pod, len(pods)), nil
@@ -24,14 +24,15 @@ func NewJudge(selection *Selection, pods map[PodKey]*Pod) *Judge {
 	return j
 }
 
-// With is a Judge by another Selection of the same State but for its policies. Pods are those of j, also later.
+// With returns a Judge by another Selection of the same State with other policies. It shares its pods with j, also
+// later.
 func (j *Judge) With(selection *Selection) *Judge {
 	other := *j
 	other.selection = selection
 	return &other
 }
 
-// Replace takes in pods that are not local; nil: there is none.
+// Replace updates pods that are not local; a nil pod is removed.
 func (j *Judge) Replace(changed map[PodKey]*Pod) {
 	for key, pod := range changed {
 		if old := j.state.Pods[key]; old != nil {
@@ -61,7 +62,7 @@ func (j *Judge) leave(key PodKey, pod *Pod) {
 	}
 }
 
-// Pod returns the pod for which an address counts, and its link if it is local; nil: none.
+// Pod returns the pod for which an address counts, and its link if it is local; nil: no pod.
 func (j *Judge) Pod(a netip.Addr) (pod *Pod, link string) {
 	owners := j.owners[a.Unmap()]
 	if len(owners) == 0 {
@@ -71,7 +72,7 @@ func (j *Judge) Pod(a netip.Addr) (pod *Pod, link string) {
 	return j.state.Pods[key], j.links[key]
 }
 
-// others are those beside this pod that may have the address, if it is not certain for this one; nil: nobody has it.
+// others returns the other pods that may have the address, and nil for no pod, if it is not certain for this pod.
 func (j *Judge) others(pod *Pod, a netip.Addr) (found []*Pod) {
 	a = a.Unmap()
 	if pod == nil || !pod.mayHave(a) {
@@ -101,8 +102,8 @@ func (j *Judge) Set(a netip.Addr) (set PodKey, ok bool) {
 	return set, best >= 0
 }
 
-// Judge judges a connection in the direction, as the pod behind the link sees it. known is false if the pod is not, or
-// its policies are not: then nothing is allowed.
+// Judge judges a connection in the direction, as seen by the pod behind the link. known is false if the pod, or its
+// policies, are not known: then nothing is allowed.
 func (j *Judge) Judge(link string, d Direction, peer netip.Addr, packet Packet) (judged *Judgement, known bool) {
 	pod := j.state.Pods[j.state.Local[link]]
 	policies, known := j.selection.Of(link)

@@ -9,17 +9,17 @@ import (
 // hostEnd is a host endpoint's end of a connection, which may have any address.
 type hostEnd struct {
 	addr   netip.Addr
-	pod    *Pod // that has the address; nil: none
-	passes bool // no tier decides by its end
-	// pods and peers are those that the ends may be, if rules are a sequence.
+	pod    *Pod // with the address; nil: none
+	passes bool // tiers that end with Deny pass
+	// pods and peers are the possible pods of the two ends, if rules are a sequence.
 	pods, peers []*Pod
 }
 
-// HostLinks are the links with a host endpoint of this node, in ascending order: AllInterfaces stands for those that
-// are not named.
+// HostLinks returns the links with a host endpoint of this node, ascending; AllInterfaces stands for the links without
+// one of their own.
 func (j *Judge) HostLinks() []string { return slices.Sorted(maps.Keys(j.selection.hosts)) }
 
-// Governs reports whether there is a host endpoint for what passes a link, which is no pod's.
+// Governs reports whether a host endpoint judges packets of a link that is no pod's.
 func (j *Judge) Governs(link string) bool {
 	_, governed := j.selection.host(link)
 	return governed
@@ -33,12 +33,12 @@ func (s *Selection) host(link string) (host ofHost, ok bool) {
 }
 
 // JudgeHost is Judge for a link that is no pod's, between the link's end and the peer, as DecideHost decides. known is
-// false if no host endpoint governs it. Without a Tier the profiles decided; Pod is the host endpoint, which has no
-// namespace.
+// false if no host endpoint governs the link. Without a Tier the profiles decided; Pod names the host endpoint, without
+// a namespace.
 func (j *Judge) JudgeHost(link string, stage Stage, d Direction, own, peer netip.Addr, packet Packet) (judged *Judgement, known bool) {
 	host, known := j.selection.host(link)
 	if all, there := j.selection.hosts[AllInterfaces]; there && stage == Untranslated && len(host.policies[stage][Ingress]) == 0 {
-		host = all // as Governor says
+		host = all // as Governor does
 	}
 	if !known {
 		return &Judgement{Direction: d, Rule: -1}, false
@@ -63,7 +63,7 @@ func (j *Judge) JudgeHost(link string, stage Stage, d Direction, own, peer netip
 	return judged, true
 }
 
-// all are the policies of the indexes.
+// all returns the policies with the indexes.
 func (s *Selection) all(indexes []int) (policies []*Policy) {
 	for _, i := range indexes {
 		policies = append(policies, &s.policies[i])
@@ -71,8 +71,8 @@ func (s *Selection) all(indexes []int) (policies []*Policy) {
 	return policies
 }
 
-// Spares reports whether the node's own programs receive or send what opens a connection whatever policies of host
-// endpoints say, but for Open and neighbours.
+// Spares reports whether the node's own programs may open or accept a connection regardless of host endpoints'
+// policies. It ignores Open and neighbour discovery.
 func (r *HostRules) Spares(d Direction, peer netip.Addr, packet Packet) bool {
 	failsafes := r.Inbound
 	if d == Egress {
@@ -97,7 +97,7 @@ func (r *HostRules) TunnelPorts() []uint16 {
 	return append([]uint16{r.VXLANPort}, r.WireGuardPorts...)
 }
 
-// Spares is that of the State's HostRules.
+// Spares is HostRules.Spares of the State.
 func (j *Judge) Spares(d Direction, peer netip.Addr, packet Packet) bool {
 	return j.state.Host.Spares(d, peer, packet)
 }

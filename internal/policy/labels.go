@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// What Calico calls the labels that it adds to those of an object.
+// Labels that Calico adds to the labels of an object.
 const (
 	labelNamespace    = "projectcalico.org/namespace"
 	labelOrchestrator = "projectcalico.org/orchestrator"
@@ -14,13 +14,13 @@ const (
 	orchestrator      = "k8s"
 	ofNamespacePrefix = "pcns."
 	ofAccountPrefix   = "pcsa."
-	// hasAccount and hasNamespace are among the labels of the service account and of the namespace of what has one,
-	// whether they are known or not, and not among those that come by profiles; no object can have it.
+	// hasAccount and hasNamespace are added to the labels of the service account and of the namespace that something has,
+	// whether these are known or not, but not to labels by profiles. No object can have this key.
 	hasAccount   = "\x00"
 	hasNamespace = hasAccount
 )
 
-// directory has the labels of what pods belong to.
+// directory holds the labels of namespaces and service accounts.
 type directory struct {
 	namespaces map[string]map[string]string
 	accounts   map[Account]map[string]string
@@ -28,19 +28,18 @@ type directory struct {
 
 func (state State) directory() directory { return directory{state.Namespaces, state.Accounts} }
 
-// selectable is something that Pods select: a pod, a network set or a host endpoint, with all labels that selectors may
-// read.
+// selectable is a pod, a network set or a host endpoint, with all labels that selectors may read.
 type selectable struct {
 	namespace                    string
-	pod                          *Pod // nil: it is none
+	pod                          *Pod // nil: no pod
 	labels                       map[string]string
 	ofNamespace                  map[string]string
 	knownNamespace, knownAccount bool
-	// As Calico shows them, if that was asked for.
+	// Labels as Calico shows them; empty unless requested.
 	calico, calicoNamespace, ofAccount map[string]string
 }
 
-// knows reports whether the labels are known that a pod has of its namespace and of its service account.
+// knows reports whether the labels of the pod's namespace and of its service account are known.
 func (d directory) knows(pod *Pod) (namespace, account bool) {
 	_, namespace = d.namespaces[pod.Namespace]
 	return namespace, d.accounts != nil || pod.Account == ""
@@ -78,7 +77,7 @@ func (d directory) set(s *NetworkSet) selectable {
 	return x
 }
 
-// host: of Calico's labels a host endpoint has those of its profiles, though it is in no namespace.
+// host returns a host endpoint: it is in no namespace, but has the labels of its profiles.
 func (d directory) host(h *HostEndpoint) selectable {
 	x := d.set(&NetworkSet{Labels: h.Labels})
 	for _, from := range h.Inherits {
@@ -90,7 +89,7 @@ func (d directory) host(h *HostEndpoint) selectable {
 			labels, there = d.accounts[from]
 			to, name = &x.ofAccount, from.Name
 		}
-		if from.Name == "" && !there { // it may not have been heard of yet
+		if from.Name == "" && !there { // it may not have arrived yet
 			x.knownNamespace = false
 		}
 		if there {
@@ -104,8 +103,7 @@ func (d directory) host(h *HostEndpoint) selectable {
 	return x
 }
 
-// inherit adds what Calico shows. Labels of its own by which something would seem to belong to something else do not
-// count.
+// inherit adds the labels that Calico shows. An object's own labels with a Belonging key do not count.
 func (d directory) inherit(x *selectable) {
 	x.calico = make(map[string]string, len(x.labels)+len(x.ofNamespace)+4)
 	for key, value := range x.labels {
@@ -121,8 +119,7 @@ func (d directory) inherit(x *selectable) {
 	}
 }
 
-// Belonging reports whether Calico tells by a label to which namespace, service account or orchestrator something
-// belongs.
+// Belonging reports whether Calico uses a label to mark the namespace, service account or orchestrator of an object.
 func Belonging(key string) bool {
 	switch key {
 	case labelNamespace, labelOrchestrator, labelAccount, labelName:
@@ -137,7 +134,7 @@ func prefixed(all map[string]string, prefix string, from map[string]string) {
 	}
 }
 
-// withName are labels with that of a name.
+// withName returns a copy of labels with labelName set to name.
 func withName(labels map[string]string, name string) map[string]string {
 	all := make(map[string]string, len(labels)+1)
 	maps.Copy(all, labels)

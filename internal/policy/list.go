@@ -9,20 +9,20 @@ import (
 const (
 	// mostGroups bounds the sets, and the networks, that a list of one tier's Allow rules looks up.
 	mostGroups = 4
-	// mostDenying bounds the policies of a tier that deny by sets, and networks, of their own.
+	// mostDenying bounds the policies of a tier that deny by their own sets and networks.
 	mostDenying = 4
 )
 
-// part is what is left of a tier for a range of ports.
+// part is the rules of a tier that remain for a range of ports.
 type part struct {
 	rules []*item // none matches any peer
 	union bool
 }
 
-// list returns the list for the items that match a range of ports, which are ascending.
+// list returns the list for the items that match a range of ports; active is ascending.
 func (b *builder) list(active []int32) *listing {
 	if b.spent.over() {
-		return &listing{} // nobody will see it
+		return &listing{} // discarded with the program
 	}
 	key := make([]byte, 0, 4*len(active))
 	for _, i := range active {
@@ -42,7 +42,7 @@ func (b *builder) list(active []int32) *listing {
 	return l
 }
 
-// parts splits the items by tiers, up to the one that decides on all that gets there; end is what it decides.
+// parts splits the items by tiers, up to the tier that decides on everything that reaches it; end is its verdict.
 func (b *builder) parts(active []int32) (parts []part, end Verdict) {
 	for _, t := range b.tiers {
 		n := 0
@@ -62,7 +62,8 @@ func (b *builder) parts(active []int32) (parts []part, end Verdict) {
 	return parts, b.end.Verdict
 }
 
-// cut drops what follows a rule that matches any peer, and returns the verdict if then nothing gets to the next tier.
+// cut drops what follows a rule that matches any peer. It returns the verdict on all remaining packets if none gets to
+// the next tier.
 func (p *part) cut(end *Verdict) *Verdict {
 	if i := slices.IndexFunc(p.rules, func(it *item) bool { return it.clause.any }); i >= 0 {
 		end = nil
@@ -81,7 +82,7 @@ func (p *part) cut(end *Verdict) *Verdict {
 	return end
 }
 
-// trim drops rules that decide as the end does anyway.
+// trim drops rules that have the end's verdict anyway.
 func trim(parts []part, end Verdict) []part {
 	for len(parts) > 0 {
 		p := &parts[len(parts)-1]
@@ -96,15 +97,14 @@ func trim(parts []part, end Verdict) []part {
 	return slices.DeleteFunc(parts, func(p part) bool { return len(p.rules) == 0 })
 }
 
-// lookup is what a part becomes: steps by sets, a step for the pods that are spared from its networks, and steps by
-// networks.
+// lookup is the compiled form of a part: steps by sets, a step for the pods that its networks must not match, and steps
+// by networks.
 type lookup struct {
 	sets, spared, nets []Step
 }
 
-// compile makes the steps of a list. A pod that a tier passes on must not be caught by the networks of that tier. If
-// there may be such pods, all sets come first, with all that their rules match, and then these pods, to whom the end
-// applies.
+// compile makes the steps of a list. The networks of a tier must not match a pod that the tier passes on. If there may
+// be such pods, all sets come first, with all that their rules match, and then these pods, for which the end counts.
 func (b *builder) compile(parts []part, end Verdict) List {
 	whole := false
 	for i, p := range parts[:max(0, len(parts)-1)] {
@@ -158,7 +158,7 @@ func (b *builder) lookup(p part, final *Verdict, end Verdict, whole bool) lookup
 	return x
 }
 
-// spend counts what rules of policies need that are bounded.
+// spend counts the needs of bounded rules.
 func (b *builder) spend(rules []*item, st *stage, nets []Step) {
 	terms, ranges := 0, 0
 	for _, it := range rules {
@@ -178,8 +178,8 @@ func (b *builder) spend(rules []*item, st *stage, nets []Step) {
 	}
 }
 
-// rulesOf numbers the verdicts of an ordered part: 0 is what the rules of the part leave to others, or the final
-// verdict.
+// rulesOf numbers the verdicts of an ordered part: 0 is the verdict on what the part's rules leave to other parts, or
+// the final verdict.
 func (b *builder) rulesOf(p part, final *Verdict, verdicts *[]Verdict) []stageRule {
 	known := []Verdict{{}, {Allow: true}}
 	rules := make([]stageRule, len(p.rules))
@@ -199,7 +199,8 @@ func (b *builder) rulesOf(p part, final *Verdict, verdicts *[]Verdict) []stageRu
 	return rules
 }
 
-// number finds a verdict. When too many policies deny, the others share one verdict, which names their kind only.
+// number returns the number of a verdict. If too many policies deny, the others share one verdict that names only their
+// kind.
 func number(known *[]Verdict, v Verdict) uint8 {
 	for pass := 0; ; pass++ {
 		if i := slices.Index((*known)[1:], v); i >= 0 {
@@ -226,7 +227,7 @@ func (b *builder) networksOf(st *stage, verdicts []Verdict) (steps []Step) {
 	return steps
 }
 
-// networksByValue are the numbers of networks by value, of which 0 is left out.
+// networksByValue returns the numbers of networks by value, without value 0.
 func (b *builder) networksByValue(rules []stageRule, values int) []int32 {
 	var covered ranges
 	byValue := make([]ranges, values)
@@ -245,8 +246,8 @@ func (b *builder) networksByValue(rules []stageRule, values int) []int32 {
 	return ids
 }
 
-// groups are the steps of rules that all allow: by the ports that they have in common, so that sets are shared by the
-// lists of many ports.
+// groups returns the steps of rules that all allow. Rules are grouped by common ports, so that the lists of many ports
+// share sets.
 func (b *builder) groups(rules []*item, whole bool) (x lookup) {
 	for _, it := range b.grouped(rules) {
 		terms := it.clause.terms
@@ -273,8 +274,8 @@ func (b *builder) countIf(bounded bool, what int32, elements int) {
 	}
 }
 
-// grouped merges rules if there are too many. Those whose size counts are merged apart: others' networks must not be in
-// lists of the ports that they name.
+// grouped merges rules if there are too many. Bounded rules are merged separately: networks of other authors must not
+// be in lists of the ports that they name.
 func (b *builder) grouped(rules []*item) []*item {
 	if len(rules) <= mostGroups {
 		return rules
@@ -294,7 +295,7 @@ func (b *builder) grouped(rules []*item) []*item {
 	return append(b.widest(free, most), b.widest(counting, most)...)
 }
 
-// widest leaves the rules that come first, and merges the rest of them.
+// widest keeps the first rules and merges the rest.
 func (b *builder) widest(rules []*item, most int) []*item {
 	if len(rules) <= most {
 		return rules
@@ -309,7 +310,7 @@ func (b *builder) widest(rules []*item, most int) []*item {
 	return append(slices.Clone(rules[:most-1]), &item{clause: b.mergeOnce(rest, rules[0].bounded), bounded: rules[0].bounded})
 }
 
-// mergeOnce merges clauses; those that do not count once, as the work does not count either.
+// mergeOnce merges clauses. It caches the result for rules that are not bounded: their work does not count.
 func (b *builder) mergeOnce(clauses []*clause, bounded bool) *clause {
 	if bounded {
 		return b.merge(clauses)

@@ -1,6 +1,6 @@
 package policy
 
-// logs has a program for each Log rule of a subject's policies, which are in the order of evaluation.
+// logs returns a program for each Log rule of a subject's policies, which are in the order of evaluation.
 func (b *builder) logs(d Direction, policies []int, subject *Pod) (found []Logging) {
 	for n, i := range policies {
 		for rule := range b.policies[i].Rules[d] {
@@ -16,8 +16,8 @@ func (b *builder) logs(d Direction, policies []int, subject *Pod) (found []Loggi
 	return found
 }
 
-// logging allows what gets past all that comes before a Log rule and matches it. before are the policies before that of
-// the rule.
+// logging returns the program that allows what passes everything before a Log rule and matches the rule. before are the
+// policies before the rule's policy.
 func (b *builder) logging(k ruleKey, before []int, subject *Pod) Program {
 	l := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent, end: ending{passes: b.end.passes}}
 	tier := b.policies[k.policy].Tier
@@ -39,7 +39,7 @@ func (b *builder) logging(k ruleKey, before []int, subject *Pod) Program {
 	return l.program()
 }
 
-// decided are the items of policies, after which nothing is reached but by those that pass.
+// decided returns the items of policies, all with the zero verdict: only what passes goes on.
 func (b *builder) decided(d Direction, policies []int, subject *Pod) (items []item) {
 	for _, p := range policies {
 		items = append(items, decided(b.itemsOf(d, p, len(b.policies[p].Rules[d]), subject))...)

@@ -10,13 +10,13 @@ import (
 // ID names a policy: of kind NetworkPolicy, ClusterNetworkPolicy, or one of Calico's.
 type ID struct{ Kind, Namespace, Name string }
 
-// The kinds of Calico's policies; that of a NetworkPolicy is told apart from Kubernetes'.
+// Kinds of Calico's policies. The prefix distinguishes Calico's NetworkPolicy from Kubernetes'.
 const (
 	KindCalicoNetworkPolicy       = "CalicoNetworkPolicy"
 	KindCalicoGlobalNetworkPolicy = "CalicoGlobalNetworkPolicy"
 )
 
-// String is "NetworkPolicy default/web", or "ClusterNetworkPolicy admin" without a namespace.
+// String returns "NetworkPolicy default/web", or "ClusterNetworkPolicy admin" without a namespace.
 func (id ID) String() string {
 	if id.Namespace == "" {
 		return id.Kind + " " + id.Name
@@ -24,7 +24,7 @@ func (id ID) String() string {
 	return id.Kind + " " + id.Namespace + "/" + id.Name
 }
 
-// Direction is that of the packet that opens a connection, as the pod sees it.
+// Direction is the direction of the packet that opens a connection, as the pod sees it.
 type Direction uint8
 
 // The directions.
@@ -33,7 +33,7 @@ const (
 	Egress
 )
 
-// String is "ingress" or "egress".
+// String returns "ingress" or "egress".
 func (d Direction) String() string {
 	if d == Ingress {
 		return "ingress"
@@ -44,8 +44,8 @@ func (d Direction) String() string {
 // Action is what a rule does with the packets that it matches.
 type Action uint8
 
-// The actions. Pass leaves the tier: the next tier that has a policy for the pod decides. Log decides nothing: what it
-// matches is logged, and the next rule is asked.
+// The actions. Pass leaves the tier: the next tier that has a policy for the pod decides. Log decides nothing: the
+// packet is logged, and the next rule decides.
 const (
 	Allow Action = iota
 	Deny
@@ -53,74 +53,76 @@ const (
 	Log
 )
 
-// countsUnsure reports that a rule matches addresses which may be a pod's as the pod's. What would allow one because it
-// is the pod's does not.
+// countsUnsure reports whether a rule with the action matches addresses that may be a pod's as that pod's. Rules that
+// allow or log do not.
 func (a Action) countsUnsure() bool { return a == Deny || a == Pass }
 
-// Tier is a list of policies that decide before those of later tiers. A tier counts for a pod and direction only if one
-// of its policies selects the pod in that direction.
+// Tier is a list of policies that decide before the policies of later tiers. A tier counts for a pod and direction only
+// if one of its policies selects the pod in that direction.
 type Tier struct {
 	Name string
-	// Order: lower ones come first; +Inf is that of a tier without one.
+	// Order: lower numbers come first; +Inf for a tier without one.
 	Order float64
 	// End is what happens to packets that no rule of the tier matches: Deny, or Pass.
 	End Action
-	// Missing: policies name the tier, but it does not exist. It comes after all others, by name, and its End is Deny.
+	// Missing: policies name the tier, but it does not exist. It comes after all other tiers, by name, and its End is
+	// Deny.
 	Missing bool
 }
 
-// The tiers of Kubernetes, as Calico calls them: no Tier object makes another one of the same name. What no tier
-// decides is allowed.
+// The tiers of Kubernetes, by Calico's names: a Tier object of the same name does not change them. What no tier decides
+// is allowed.
 var (
 	TierAdmin    = Tier{Name: "kube-admin", Order: 1000, End: Pass}
-	TierDefault  = Tier{Name: "default", Order: 1_000_000, End: Deny} // NetworkPolicy, and Calico's policies without a tier
+	TierDefault  = Tier{Name: "default", Order: 1_000_000, End: Deny} // also Calico's policies without a tier
 	TierBaseline = Tier{Name: "kube-baseline", Order: 10_000_000, End: Pass}
 )
 
-// Policy is a policy of any kind. What was invalid in its object is already closed, see Problems.
+// Policy is a policy of any kind. Invalid parts of its object are already closed, see Problems.
 type Policy struct {
 	ID
 	Tier Tier
-	// Order within the tier: lower ones come first; +Inf is that of a policy without one. Equal ones come by name, of
-	// Calico's kinds without the prefix "default.", then by namespace and kind.
+	// Order within the tier: lower numbers come first; +Inf for a policy without one. Policies of equal order come by name
+	// (Calico's kinds without the prefix "default."), then by namespace and kind.
 	Order   float64
 	Subject Pods
-	// Forward: the policy counts for what host endpoints forward, too. PreDNAT: it counts for host endpoints alone, before
-	// destinations are translated. NoTrack: likewise, before connections are tracked, and what it allows is not.
+	// Forward: the policy counts also for what host endpoints forward. PreDNAT: it counts for host endpoints only, before
+	// destinations are translated. NoTrack: it counts for host endpoints only, before connection tracking, and what it
+	// allows is not tracked.
 	Forward, PreDNAT, NoTrack bool
-	// Applies says for which directions the policy counts at all; without rules it then allows nothing.
+	// Applies holds the directions in which the policy counts at all; without rules it then allows nothing.
 	Applies [2]bool
 	Rules   [2][]Rule // by Direction
-	// Problems are what was invalid, each with field, value and remedy.
+	// Problems are the invalid parts, each with field, value and remedy.
 	Problems []string
 }
 
 // Pods selects pods with a network of their own, and, in a Match, network sets and host endpoints.
 type Pods struct {
-	// Namespace is that of what is selected; empty: all that Namespaces matches.
+	// Namespace is the namespace of what is selected; empty: all namespaces that Namespaces matches.
 	Namespace  string
 	Namespaces selector.Selector // on the labels of the namespace
 	Labels     selector.Selector
 	// Calico: both selectors read labels as Calico shows them. A pod has projectcalico.org/namespace, .../orchestrator and
-	// .../serviceaccount besides its own; a network set of a namespace has the first. Both have the labels of the
-	// namespace under pcns., a pod those of its service account under pcsa. Own labels with these names do not count, see
-	// Belonging. Of a namespace, its name is the label projectcalico.org/name, of a service account likewise.
+	// .../serviceaccount besides its own labels; a network set of a namespace has the first. Both have the labels of the
+	// namespace under pcns., a pod also the labels of its service account under pcsa. Own labels with these names do not
+	// count, see Belonging. A namespace, and a service account, has its name as the label projectcalico.org/name.
 	Calico bool
-	// Scope narrows the selection to what has a namespace, or has none. Only network sets and host endpoints have none; to
-	// Namespaces they have no labels.
+	// Scope narrows the selection to what has no namespace. Only network sets and host endpoints have none; Namespaces
+	// finds no labels for them.
 	Scope Scope
-	// Accounts are names of service accounts of which a pod has to have one; empty: any. AccountLabels is on the labels of
-	// the pod's service account, of which there are none without one. ByAccount: all() is what has a service account
-	// there.
+	// Accounts are names of service accounts, one of which a pod must have; empty: any. AccountLabels selects on the
+	// labels of the pod's service account; a pod without an account has none. ByAccount: all() in AccountLabels matches
+	// only what has a service account.
 	Accounts      []string
 	AccountLabels selector.Selector
 	ByAccount     bool
-	// Owner is the namespace of the policy, in a Match, for whose policies alone some networks count. It is no part of the
-	// identity.
+	// Owner, in a Match, is the namespace of the policy: some networks count for policies of their own namespace only. It
+	// is not part of the identity.
 	Owner string
 }
 
-// Scope says where something is that is selected.
+// Scope restricts a selection by namespace.
 type Scope uint8
 
 // The scopes.
@@ -129,33 +131,33 @@ const (
 	Global
 )
 
-// Rule decides on the packets that match all that it gives: one of its peers, one of its ports, one of its sources'
-// ports, its own end.
+// Rule decides on the packets that match all its conditions: one of its peers, one of its ports, one of its source
+// ports, and its own end.
 type Rule struct {
 	Name   string // may be empty
 	Action Action
-	// Family is that of the packet: 4 or 6, or 0 for both.
+	// Family is the packet's: 4 or 6, or 0 for both.
 	Family uint8
-	// Any peer matches if AnyPeer is set; else none matches unless it is in Peers.
+	// AnyPeer: any peer matches; otherwise only Peers match.
 	AnyPeer bool
 	Peers   []Peer
-	// AnyPort matches every protocol and port; else none matches unless it is in Ports.
+	// AnyPort: every protocol and port matches; otherwise only Ports match.
 	AnyPort bool
 	Ports   []Port
-	// Except are ports none of which may match.
+	// Except are ports that must not match.
 	Except []Port
-	// Sources are ports of the source of which one must match; nil: any. Of ExceptSources none may match. A name is that
-	// of a port which the source declares.
+	// Sources are source ports, one of which must match; nil: any. None of ExceptSources may match. A name is the name of
+	// a port that the source declares.
 	Sources, ExceptSources []Port
-	// HostPorts: names of ports are those that host endpoints declare, too, as in Calico's policies.
+	// HostPorts: names of ports include those that host endpoints declare, as in Calico's policies.
 	HostPorts bool
-	// Own is the pod's own end: the destination of ingress, the source of egress; nil: any. All addresses that the pod has
-	// of the packet's family have to match, or of a Deny one of them. If none is known yet, what reads addresses denies,
-	// and does nothing else.
+	// Own matches the pod's own end: the destination of ingress, the source of egress; nil: any. All of the pod's
+	// addresses of the packet's family must match, for a Deny one of them. While no address is known, a Deny that reads
+	// addresses matches, and no other rule that reads addresses does.
 	Own *Match
 }
 
-// Peer is the other end of a connection: pods, the addresses of nodes, a service, all that a Match says, or a network.
+// Peer is the other end of a connection: pods, the addresses of nodes, a service, a Match, or a network.
 type Peer struct {
 	Pods    *Pods
 	Nodes   *selector.Selector // on the labels of nodes
@@ -166,53 +168,53 @@ type Peer struct {
 	Except []netip.Prefix
 }
 
-// Match matches addresses to which all applies that it gives.
+// Match matches addresses that meet all its conditions.
 type Match struct {
 	Nets    []netip.Prefix // masked; nil: any address, empty: none
 	NotNets []netip.Prefix // masked
 	// Select selects pods, network sets and host endpoints that have the address; nil: any address.
 	Select *Pods
-	// Not: nothing that Select selects may have the address. Addresses of nothing that is known match.
+	// Not: nothing that Select selects may have the address. Addresses of unknown owners match.
 	Not bool
 }
 
-// Service is a Service as a peer: of egress its endpoints at their ports, of ingress their addresses.
+// Service is a Service as a peer: for egress its endpoints at their ports, for ingress their addresses.
 type Service struct{ Namespace, Name string }
 
-// Port matches ports. Those of ICMP and ICMPv6 are type<<8 | code.
+// Port matches ports. An ICMP or ICMPv6 message is the port type<<8 | code.
 type Port struct {
-	// Protocol is the number of IP's protocol; 0 with a Name: the one that the endpoint declares.
+	// Protocol is the IP protocol number; 0 with a Name: any protocol with which the endpoint declares the name.
 	Protocol uint8
-	// First and Last are both inclusive. 0 to 65535 is every port of the protocol, also of one that has none.
+	// First and Last are inclusive. 0 to 65535 is the whole protocol, even one without ports.
 	First, Last uint16
-	// Name, if not empty, is that of a port which the pod declares that has the address, see also Rule.HostPorts.
+	// Name, if not empty, is the name of a port that the pod with the address declares, see also Rule.HostPorts.
 	Name string
 }
 
-// Packet is what policies read of the first packet of a connection besides its addresses.
+// Packet holds the fields of the first packet of a connection that policies read besides its addresses.
 type Packet struct {
 	Protocol uint8
-	// Port is that of the destination; of ICMP and ICMPv6 type<<8 | code; 0 for other protocols without ports, as is
-	// SourcePort.
+	// Port is the destination port; for ICMP and ICMPv6 type<<8 | code. Port and SourcePort are 0 for other protocols
+	// without ports.
 	Port, SourcePort uint16
 }
 
-// State is what is known of the cluster.
+// State is the known state of the cluster.
 type State struct {
-	// Local are the pods of this node by the names of their links on the host, peers and local ones alike are in Pods.
+	// Local are the pods of this node by the names of their links on the host. Pods holds all pods, local ones too.
 	Local      map[string]PodKey
 	Pods       map[PodKey]*Pod
 	Namespaces map[string]map[string]string // their labels
 	Nodes      map[string]Node
 	Policies   []Policy
-	// What only Calico's policies read. The order has no meaning.
+	// Objects that only Calico's policies read, in any order.
 	Sets          []NetworkSet
 	HostEndpoints []HostEndpoint
 	Services      map[Service][]ServiceEndpoint
-	// Accounts are labels of service accounts; nil: they are not known. One that is missing has none, as to Calico.
+	// Accounts are labels of service accounts; nil: not known. An account that is missing has no labels, as in Calico.
 	Accounts map[Account]map[string]string
-	// Node is this node, whose host endpoints are subjects; Interfaces are its links that are no pod's, and not loopback,
-	// with their addresses.
+	// Node is this node: its host endpoints are subjects. Interfaces are its links with their addresses, without loopback
+	// and links of pods.
 	Node       string
 	Interfaces map[string][]netip.Addr
 	Host       HostRules
@@ -222,26 +224,26 @@ type State struct {
 // PodKey names a pod.
 type PodKey struct{ Namespace, Name string }
 
-// String is "namespace/name".
+// String returns "namespace/name".
 func (k PodKey) String() string { return k.Namespace + "/" + k.Name }
 
 // Pod is a pod with a network of its own that has not finished. It must not be changed.
 type Pod struct {
 	PodKey
-	// Prefix of the name is what pods of the same owner share: metadata.generateName. Empty: the name is the pod's own.
+	// Prefix is metadata.generateName, which pods of one owner share; empty: the pod has a name of its own.
 	Prefix    string
-	UID       string // that the runtime is given
-	Stated    bool   // the UID is an annotation's, as of static pods, which a user may have written
+	UID       string // as the runtime knows it
+	Stated    bool   // the UID is from an annotation, as for static pods; a user may have written it
 	Labels    map[string]string
 	Account   string // the name of its service account
 	Addresses []netip.Addr
-	// Unsure are addresses that may be the pod's, or nobody's: they count for it in Deny and Pass, and for no pod in Allow
-	// and Log. What is denied to nobody's address, or to one of several pods that may have it, is denied to the address.
-	// Of a local pod there are none.
+	// Unsure are addresses that may be the pod's, or no pod's: they count as its own in Deny and Pass, and as no pod's in
+	// Allow and Log. If an address of no pod, or one of several possible pods, is denied, the address is denied. A local
+	// pod has none.
 	Unsure []netip.Addr
 	Ports  []NamedPort
 
-	host *HostEndpoint // that the pod stands for as a subject; nil: none
+	host *HostEndpoint // set if the Pod stands for a host endpoint as a subject
 }
 
 // NamedPort is a port that a container declares.
@@ -251,43 +253,43 @@ type NamedPort struct {
 	Port     uint16
 }
 
-// Node is a node's part in policies.
+// Node holds what policies read of a node.
 type Node struct {
 	Labels    map[string]string
 	Addresses []netip.Addr
 }
 
-// NetworkSet is one of Calico's, which has no Namespace if it is a global one.
+// NetworkSet is one of Calico's; a GlobalNetworkSet has no Namespace.
 type NetworkSet struct {
 	Namespace, Name string
 	Labels          map[string]string
 	Nets            []netip.Prefix // masked
-	// Private are networks that count for policies of its namespace alone, see FindSurplus. Where those of others would be
-	// open without, they count as so many ranges, with the addresses between them: for what Deny selects, and what Allow
-	// and Pass exclude.
+	// Private are networks that count for policies of the set's namespace only, see FindSurplus. For others they count,
+	// widened to Wide ranges with the addresses between them, where ignoring them would open something: in what Deny
+	// selects, and in what Allow and Pass exclude.
 	Private []netip.Prefix
 	Wide    int
 }
 
-// HostEndpoint is one of Calico's: a node, or one of its interfaces.
+// HostEndpoint is one of Calico's: a node, or an interface of a node.
 type HostEndpoint struct {
 	Name      string
 	Labels    map[string]string
 	Addresses []netip.Addr
 	Ports     []NamedPort
-	// Node is where it is a subject. Interface is a link, AllInterfaces, or empty: then it is that with one of the
+	// Node is the node on which it is a subject. Interface is a link, AllInterfaces, or empty for the link with one of the
 	// Addresses.
 	Node, Interface string
-	// Allows: its profiles allow what no policy decides. AllowsWith is the namespace whose profile does so as long as
-	// there is one; empty: none.
+	// Allows: its profiles allow what no policy decides. AllowsWith is a namespace: its profile does so while the
+	// namespace exists; empty: none.
 	Allows     bool
 	AllowsWith string
-	// Inherits are the namespaces, and service accounts, whose labels it has by its profiles; of a label that several have
-	// the first counts.
+	// Inherits are the namespaces and service accounts that give it labels by its profiles; the first value of a label
+	// counts.
 	Inherits []Account
 }
 
-// ServiceEndpoint is an endpoint of a Service at one of its ports. Without a protocol it has an address only, which
+// ServiceEndpoint is an endpoint of a Service at one of its ports. Without a protocol it has only an address, which
 // counts for ingress.
 type ServiceEndpoint struct {
 	Address  netip.Addr
@@ -298,13 +300,13 @@ type ServiceEndpoint struct {
 // Account names a service account.
 type Account struct{ Namespace, Name string }
 
-// Needs are what decides on a policy besides pods, namespaces, nodes, network sets and host endpoints.
+// Needs lists what a policy reads besides pods, namespaces, nodes, network sets and host endpoints.
 type Needs struct {
 	Services []Service
 	Accounts bool // labels of service accounts
 }
 
-// Needs looks into the subject and all rules.
+// Needs returns the needs of the subject and all rules.
 func (p *Policy) Needs() Needs {
 	n := Needs{Accounts: p.Subject.readsAccountLabels()}
 	for _, rule := range slices.Concat(p.Rules[Ingress], p.Rules[Egress]) {
@@ -319,7 +321,7 @@ func (p *Policy) Needs() Needs {
 	return n
 }
 
-// ReadsAccounts reports whether labels of service accounts decide.
+// ReadsAccounts reports whether the match depends on labels of service accounts.
 func (m *Match) ReadsAccounts() bool {
 	return m != nil && m.Select != nil && m.Select.readsAccountLabels()
 }

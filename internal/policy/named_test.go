@@ -44,7 +44,7 @@ func TestNamedPortsOfOtherNamespaces(t *testing.T) {
 	}
 }
 
-// Kubernetes' rules name ports of pods, Calico's those of host endpoints, too. An address of both is the pod's.
+// Kubernetes' rules name ports of pods, Calico's also ports of host endpoints. An address of both is the pod's.
 func TestNamedPortsOfHostEndpoints(t *testing.T) {
 	const host = "192.0.2.1"
 	clusterwide, err := clusterPolicy(t, `{"tier":"Admin","subject":{"namespaces":{}},"egress":[{"action":"Deny",`+

@@ -14,10 +14,9 @@ const KindNetworkPolicy = "NetworkPolicy"
 // networkPolicyOrder is where Calico puts NetworkPolicies among its own policies of the same tier.
 const networkPolicyOrder = 1000
 
-// FromNetworkPolicy converts a NetworkPolicy, with the defaults that the API server writes. What cannot be read is
-// closed and named in Problems: a peer or port matches nothing, an unknown direction counts as both, and with an
-// unreadable podSelector the policy isolates the whole namespace. One of which only the selector could be read allows
-// nothing.
+// FromNetworkPolicy converts a NetworkPolicy, with the API server's defaults. Unreadable parts are closed and named in
+// Problems: a peer or port matches nothing, an unknown direction counts as both, and with an unreadable podSelector the
+// policy isolates the whole namespace. A policy of which only the selector could be read allows nothing.
 func FromNetworkPolicy(n *api.NetworkPolicy) Policy {
 	r := &reader{}
 	p := Policy{ID: ID{KindNetworkPolicy, n.Namespace, n.Name}, Tier: TierDefault, Order: networkPolicyOrder, Applies: r.directions(n.Spec)}
@@ -95,8 +94,7 @@ func (r *reader) peer(namespace, field string, peer api.NetworkPolicyPeer) (Peer
 	return Peer{Pods: r.shared(selected)}, ok
 }
 
-// block reads an ipBlock. Without one of its exceptions it would match more than was meant, so that it then matches
-// nothing.
+// block reads an ipBlock. Without an unreadable exception it would match too much, so it then matches nothing.
 func (r *reader) block(field string, block *api.IPBlock) (Peer, bool) {
 	net, ok := r.prefix(field+".cidr", block.CIDR)
 	except := make([]netip.Prefix, len(block.Except))

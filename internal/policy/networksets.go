@@ -5,36 +5,36 @@ import (
 	"slices"
 )
 
-// networkSets finds the network sets and host endpoints that a selection selects without trying all of them, and shows
-// their labels once.
+// networkSets finds the network sets and host endpoints that a selection selects without trying all, and computes their
+// labels once.
 type networkSets struct {
 	all      []setNetworks        // by namespace
-	every    []int32              // all of them
+	every    []int32              // indexes of all
 	labelled map[setLabel][]int32 // by labels, as Calico shows them
-	unsure   []int32              // those of which some inherited labels are not known, which are in no other list by labels
+	unsure   []int32              // sets with unknown inherited labels, which are not in labelled
 	selected map[selectionKey]*selectedNetworks
-	private  map[string]bool // namespaces with networks that count for their own policies alone
+	private  map[string]bool // namespaces with networks that count for their own policies only
 }
 
 type setNetworks struct {
 	selectable
 	nets  func() ranges
-	count int    // of its networks
-	owned bool   // they count for policies of its namespace alone
-	wide  bool   // they count for policies of others, where these would be open without
-	known ranges // what nets has returned
+	count int    // number of its networks
+	owned bool   // nets count for policies of its namespace only
+	wide  bool   // nets count for policies of others, where ignoring them would open something
+	known ranges // cached result of nets
 }
 
 type setLabel struct{ key, value string }
 
-// selectedNetworks are addresses of the network sets and host endpoints that are selected, and how many ranges each
-// namespace brings.
+// selectedNetworks holds the addresses of the selected network sets and host endpoints, and how many ranges are from
+// each namespace.
 type selectedNetworks struct {
 	nets ranges
 	by   map[string]int
 }
 
-// of is how many ranges count for a namespace.
+// of returns how many ranges count for a namespace.
 func (s *selectedNetworks) of(namespace string) int {
 	all := 0
 	for _, n := range s.by {
@@ -80,7 +80,7 @@ func (x *networkSets) index(i int32) {
 	}
 }
 
-// candidates are those to try with a selection, in order: of its namespace, and with the label that it needs and the
+// candidates returns the sets to try with a selection, in order: sets of its namespace, with the needed label that the
 // fewest have.
 func (x *networkSets) candidates(p *Pods) []int32 {
 	best := x.within(x.every, p)
@@ -103,7 +103,7 @@ func (x *networkSets) candidates(p *Pods) []int32 {
 	return best
 }
 
-// within leaves those that the selection may select by their namespace alone.
+// within returns the sets that the selection may select by their namespace.
 func (x *networkSets) within(ids []int32, p *Pods) []int32 {
 	if p.Namespace == "" && p.Scope != Global {
 		return ids
@@ -111,7 +111,7 @@ func (x *networkSets) within(ids []int32, p *Pods) []int32 {
 	return x.of(ids, p.Namespace)
 }
 
-// of leaves those of a namespace. They are in order.
+// of returns the sets of a namespace; ids are sorted by it.
 func (x *networkSets) of(ids []int32, namespace string) []int32 {
 	first, _ := slices.BinarySearchFunc(ids, namespace, func(i int32, n string) int { return cmp.Compare(x.all[i].namespace, n) })
 	behind, _ := slices.BinarySearchFunc(ids, namespace, func(i int32, n string) int { return cmp.Or(cmp.Compare(x.all[i].namespace, n), -1) })
@@ -129,7 +129,7 @@ func (s *setNetworks) counts(owner string, unknown bool) bool {
 	return true
 }
 
-// selects finds what is selected, once for a selection.
+// selects returns the selected networks, cached by selection.
 func (x *networkSets) selects(p *Pods, unknown bool) *selectedNetworks {
 	key := selectionKey{pods: p.identity(), unknown: unknown}
 	if x.private[p.Owner] {

@@ -9,14 +9,14 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// selects reports whether the pod is one of p. While the labels of its namespace, or of its service account, are not
-// known, a selector that reads them has the answer unknown.
+// selects reports whether p includes the pod. While the labels of its namespace, or of its service account, are not
+// known, it returns unknown for a selector that reads them.
 func (p *Pods) selects(d directory, pod *Pod, unknown bool) bool {
 	x := d.pod(pod, p.Calico)
 	return p.has(&x, unknown)
 }
 
-// hasSet is has for a network set; its labels are not looked at if it is of another namespace.
+// hasSet is has for a network set; a set of another namespace is refused before its labels are computed.
 func (p *Pods) hasSet(d directory, s *NetworkSet, unknown bool) bool {
 	if p.Namespace != "" && p.Namespace != s.Namespace {
 		return false
@@ -41,7 +41,7 @@ func (p *Pods) has(x *selectable, unknown bool) bool {
 	return p.within(x, unknown, namespace) && p.matches(x, unknown)
 }
 
-// within judges the namespace; its labels by matches, if they are known.
+// within reports whether the namespace fits; matches tests its labels, if they are known.
 func (p *Pods) within(x *selectable, unknown bool, matches func() bool) bool {
 	switch {
 	case p.Namespace != "":
@@ -52,7 +52,7 @@ func (p *Pods) within(x *selectable, unknown bool, matches func() bool) bool {
 	return matches()
 }
 
-// matches judges all but the namespace.
+// matches tests all conditions but the namespace.
 func (p *Pods) matches(x *selectable, unknown bool) bool {
 	if p.Scope == Global && x.namespace != "" {
 		return false
@@ -69,12 +69,12 @@ func (p *Pods) matches(x *selectable, unknown bool) bool {
 	return p.Labels.Matches(x.calico) && p.AccountLabels.Matches(x.ofAccount)
 }
 
-// readsUnknown reports whether it depends on labels that are not known: none, of the zero selectable.
+// readsUnknown reports whether the selection depends on labels that x does not know; the zero selectable knows none.
 func (p *Pods) readsUnknown(x *selectable) bool {
 	return !x.knownNamespace && p.reads(ofNamespacePrefix) || !x.knownAccount && p.readsAccountLabels()
 }
 
-// reads reports whether the selector on labels reads any with the prefix.
+// reads reports whether the selector on labels reads keys with the prefix.
 func (p *Pods) reads(prefix string) bool {
 	return slices.ContainsFunc(p.Labels.Keys(), func(key string) bool { return strings.HasPrefix(key, prefix) })
 }
@@ -89,8 +89,8 @@ func (p *Pods) readsAccountLabels() bool {
 	return p.Calico && (len(p.AccountLabels.Keys()) > 0 || p.reads(ofAccountPrefix))
 }
 
-// identity is equal for equal selections and for no others, whatever users have for names: each part has its length
-// before it.
+// identity returns a key that is equal for equal selections only. Each part is preceded by its length, so names of
+// users cannot produce the key of another selection.
 func (p *Pods) identity() string {
 	namespaces := p.Namespaces.String()
 	if p.Namespace != "" {
@@ -106,14 +106,14 @@ func (p *Pods) identity() string {
 	return string(b)
 }
 
-// selectionKey tells selections with their answers apart.
+// selectionKey identifies a selection with its answer.
 type selectionKey struct {
 	pods    string // the identity
 	unknown bool   // the answer while labels are not known
-	owner   string // whose private networks count; empty: nobody's
+	owner   string // namespace of the private networks that count; empty: none
 }
 
-// size is how many conditions the selection has.
+// size returns the number of conditions in the selection.
 func (p *Pods) size() int {
 	if !p.readsNamespaces() {
 		return max(1, p.Labels.Size())
@@ -127,14 +127,14 @@ func (p *Pods) readsAccount() bool {
 		p.Calico && (len(p.Accounts) > 0 || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
 }
 
-// podIndex finds the selections that a pod is in without trying all of them.
+// podIndex finds the selections of a pod without trying all.
 type podIndex struct {
 	directory
 	ids      map[selectionKey]int32
 	all      []selection
 	placed   map[place][]int32
-	unsure   []int32         // those that a pod may be in because its namespace or service account is not known
-	keys     map[string]bool // the labels of pods that selections read
+	unsure   []int32         // selections that include pods of an unknown namespace or service account
+	keys     map[string]bool // labels of pods that selections read
 	accounts bool            // service accounts are read
 	calico   bool            // labels are read as Calico shows them
 	ofNames  selectors
@@ -143,14 +143,14 @@ type podIndex struct {
 type selection struct {
 	pods       Pods
 	unknown    bool // the answer while labels are not known
-	namespaces int  // the number of the selector on these
-	tried      int  // how many conditions a pod may have to be tried with because of it, if those before it have as many
+	namespaces int  // the number of the selector on namespaces
+	tried      int  // bound of the conditions that its places make a pod try
 }
 
-// place is where the selections are that need a label, or none, of a pod or of its namespace.
+// place is a bucket of selections that need one label, or none, of a pod or of its namespace.
 type place struct {
-	namespace   string // that the selections name; empty: none
-	ofNamespace bool   // the label is one of the namespace
+	namespace   string // named by the selections; empty: none
+	ofNamespace bool   // the label is the namespace's
 	key, value  string // empty: no label is needed
 	calico      bool   // as Calico shows it
 }
@@ -186,8 +186,8 @@ func (x *podIndex) add(pods Pods, unknown bool) int32 {
 	return id
 }
 
-// places are where a selection is looked for: by the label that the fewest others need, so that a pod is tried with
-// few. tries grows by one for each that is there already, as a pod may have to be tried with all of them.
+// places returns the buckets for a selection: by the label that the fewest others need, so that a pod is tried with
+// few. tries is the number of the buckets and of the selections in them, with all of which a pod may have to be tried.
 func (p *Pods) places(filled func(place) int) (best []place, tries int) {
 	consider := func(ofNamespace bool, needs []selector.Need) {
 		for _, need := range needs {
@@ -252,8 +252,8 @@ func (x *podIndex) selects(s *selection, seen *selectable) bool {
 	return s.pods.within(seen, s.unknown, namespace) && s.pods.matches(seen, s.unknown)
 }
 
-// selectors are those on labels of namespaces. Each is evaluated once for a namespace, however many pods and selections
-// there are.
+// selectors holds the selectors on labels of namespaces. Each is evaluated once per namespace, however many pods and
+// selections there are.
 type selectors struct {
 	numbers map[namespaceText]int
 	all     []namespaceSelector
@@ -317,7 +317,7 @@ func (x *selectors) match(number int, seen *selectable) bool {
 	return *a == yes
 }
 
-// key is equal for pods that selections cannot tell apart, and for no others.
+// key returns a key that is equal only for pods that selections cannot distinguish.
 func (x *podIndex) key(pod *Pod) []byte {
 	b := appendText(nil, pod.Namespace)
 	if x.accounts {
@@ -331,9 +331,8 @@ func (x *podIndex) key(pod *Pod) []byte {
 	return b
 }
 
-// owner is the pod that an address of several counts for: the local one, else the first by name. Whoever makes the
-// State sees to it that there is only one, or that the address is certain for none: then it counts for all, see
-// Pod.Unsure.
+// owner returns the pod for which an address of several pods counts: the local one, else the first by name. The maker
+// of the State ensures that an address has one pod, or is certain for none: then it counts for all, see Pod.Unsure.
 func owner(keys []PodKey, local func(PodKey) bool) PodKey {
 	best := keys[0]
 	for _, k := range keys[1:] {
@@ -351,10 +350,10 @@ func (k PodKey) compare(other PodKey) int {
 	return strings.Compare(k.Name, other.Name)
 }
 
-// addresses are those that are certainly the pod's, each once, IPv4 in its own form.
+// addresses returns the certain addresses of the pod, each once, IPv4 unmapped.
 func (p *Pod) addresses() []netip.Addr { return each(p.Addresses) }
 
-// claimed are all that may be the pod's.
+// claimed returns all addresses that may be the pod's.
 func (p *Pod) claimed() []netip.Addr {
 	if len(p.Unsure) == 0 {
 		return p.addresses()
@@ -362,7 +361,7 @@ func (p *Pod) claimed() []netip.Addr {
 	return each(slices.Concat(p.Addresses, p.Unsure))
 }
 
-// mayHave reports that an address may be the pod's, and is not certain to be.
+// mayHave reports whether an address may be the pod's without being certain.
 func (p *Pod) mayHave(a netip.Addr) bool {
 	return slices.ContainsFunc(p.Unsure, func(u netip.Addr) bool { return u.Unmap() == a }) && !slices.Contains(p.addresses(), a)
 }

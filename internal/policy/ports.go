@@ -14,13 +14,13 @@ type span struct {
 
 func (s span) whole() bool { return s.first == 0 && s.last == lastPort }
 
-// portSet has the spans, or, if any is set, every protocol and port but them.
+// portSet holds the spans, or, if any is set, every protocol and port except the spans.
 type portSet struct {
 	any   bool
 	spans []span // ascending, disjoint and not adjacent
 }
 
-// newPortSet has the ports, or any, but those excepted. It changes its arguments.
+// newPortSet returns the set of ports, or of any, without the excepted ones. It changes its arguments.
 func newPortSet(any bool, ports, except []span) portSet {
 	if any {
 		return portSet{true, normalSpans(except)}
@@ -28,7 +28,7 @@ func newPortSet(any bool, ports, except []span) portSet {
 	return portSet{spans: normalSpans(ports)}.without(normalSpans(except))
 }
 
-// without are the ports that are not in spans.
+// without returns the ports that are not in spans.
 func (p portSet) without(spans []span) portSet {
 	switch {
 	case len(spans) == 0:
@@ -43,7 +43,7 @@ func (p portSet) without(spans []span) portSet {
 	return portSet{spans: rest}
 }
 
-// only are the ports that are in a span.
+// only returns the ports that are in a span.
 func (p portSet) only(s span) portSet {
 	if p.any {
 		return portSet{spans: s.minus(p.spans)}
@@ -57,7 +57,7 @@ func (p portSet) only(s span) portSet {
 	return portSet{spans: both}
 }
 
-// minus are the ports of a span that are not in others.
+// minus returns the ports of a span that are not in others.
 func (s span) minus(others []span) (rest []span) {
 	first := int(s.first)
 	for _, o := range others {
@@ -77,10 +77,10 @@ func (s span) minus(others []span) (rest []span) {
 
 func (p portSet) empty() bool { return !p.any && len(p.spans) == 0 }
 
-// all reports that the set has every protocol and port.
+// all reports whether the set has every protocol and port.
 func (p portSet) all() bool { return p.any && len(p.spans) == 0 }
 
-// whole reports that the set has all ports of a protocol.
+// whole reports whether the set has all ports of a protocol.
 func (p portSet) whole(protocol uint8) bool {
 	if p.all() {
 		return true
@@ -89,10 +89,10 @@ func (p portSet) whole(protocol uint8) bool {
 	return len(of) == 1 && of[0].whole()
 }
 
-// of are the ports of a protocol.
+// of returns the ports of a protocol.
 func (p portSet) of(protocol uint8) []span { return p.only(span{protocol, 0, lastPort}).spans }
 
-// key is equal for equal sets.
+// key returns a key that is equal for equal sets only.
 func (p portSet) key() string {
 	b := []byte{boolByte(p.any)}
 	for _, s := range p.spans {

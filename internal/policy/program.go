@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Lists are all lists of a program, but for those of its Logs.
+// Lists yields all lists of a program except in its Logs.
 func (p Program) Lists() iter.Seq[List] {
 	return func(yield func(List) bool) {
 		more := p.Rest.all(yield)
@@ -28,7 +28,7 @@ func (p Program) Lists() iter.Seq[List] {
 	}
 }
 
-// all yields the list, and those for ports of the source.
+// all yields the list, and its lists for source ports.
 func (l List) all(yield func(List) bool) bool {
 	more := yield(l)
 	for _, r := range l.Sources {
@@ -37,12 +37,12 @@ func (l List) all(yield func(List) bool) bool {
 	return more
 }
 
-// tierRules are the rules of a tier for a subject: numbers of builder.items.
+// tierRules are the rules of a tier for a subject: indexes of builder.items.
 type tierRules struct {
-	// end is what becomes of what no rule matches, if the tier ends with Deny.
+	// end is the verdict on what no rule matches, if the tier ends with Deny.
 	end   *Verdict
 	items []int32
-	// union: all rules allow, and their networks count for pods, too, so that their order does not matter.
+	// union: all rules allow, and their networks count for pods too, so their order does not matter.
 	union bool
 }
 
@@ -54,9 +54,9 @@ type builder struct {
 	end   ending
 	lists map[string]*listing // by the items that match
 	spent *spending
-	// merged are clauses by those of items that they were made of, none of which count.
+	// merged caches merged clauses by the clauses of unbounded items.
 	merged map[string]*clause
-	// any: of those that may have an address one is enough to match.
+	// any: an address that several pods may have matches if one of them does.
 	any bool
 }
 
@@ -66,7 +66,7 @@ type listing struct {
 	key  string
 }
 
-// build makes the program of a subject that the policies select, which are in the order of evaluation.
+// build makes the program of a subject. policies are those that select it, in the order of evaluation.
 func (c *compiler) build(d Direction, policies []int, subject *Pod, end ending) *Program {
 	if len(policies) == 0 {
 		return &Program{Rest: List{Else: end.Verdict}}
@@ -85,7 +85,7 @@ func (c *compiler) build(d Direction, policies []int, subject *Pod, end ending) 
 	return c.closed(b.spent, all, d)
 }
 
-// closed is the program of policies that are too large.
+// closed returns the program of policies that are too large, which denies everything.
 func (c *compiler) closed(spent *spending, policies []int, d Direction) *Program {
 	if spent.largest == (ID{}) {
 		spent.largest = c.policies[slices.MaxFunc(policies, func(x, y int) int { return c.blames(x, y, d, spent.namespace) })].ID
@@ -95,13 +95,13 @@ func (c *compiler) closed(spent *spending, policies []int, d Direction) *Program
 	return closed
 }
 
-// blames compares what policies count for: those of the namespace do.
+// blames compares policies by blame for the size: policies of the namespace first, then by size.
 func (c *compiler) blames(x, y int, d Direction, namespace string) int {
 	a, b := &c.policies[x], &c.policies[y]
 	return cmp.Or(int(boolByte(a.Namespace == namespace))-int(boolByte(b.Namespace == namespace)), cmp.Compare(a.size(d), b.size(d)))
 }
 
-// size is how much the policy has to say.
+// size returns the number of rules, peers and ports in a direction.
 func (p *Policy) size(d Direction) (size int) {
 	for _, r := range p.Rules[d] {
 		size += 1 + len(r.Peers) + len(r.Ports)
@@ -126,7 +126,7 @@ func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
 	b.add(tier, items)
 }
 
-// itemsOf are those of the first rules of a policy.
+// itemsOf returns the items of the first rules of a policy.
 func (b *builder) itemsOf(d Direction, policy, rules int, subject *Pod) (items []item) {
 	for k := range b.keys(d, policy, rules, false) {
 		if b.rule(k).Action != Log && b.affords(b.spent, k) {
@@ -145,7 +145,7 @@ func (b *builder) add(tier tierRules, items []item) {
 	b.tiers = append(b.tiers, tier)
 }
 
-// sameTier is how many of the policies are of the first one's tier.
+// sameTier returns how many of the policies are of the first one's tier.
 func (c *compiler) sameTier(policies []int) int {
 	n := 1
 	for n < len(policies) && c.policies[policies[n]].Tier == c.policies[policies[0]].Tier {
@@ -154,7 +154,7 @@ func (c *compiler) sameTier(policies []int) int {
 	return n
 }
 
-// bundle joins the items that have the same ports, the widest first; those whose size counts are apart.
+// bundle joins the items with the same ports, the widest first; bounded items are joined separately.
 func (b *builder) bundle(items []item) []item {
 	byPorts := map[string][]*clause{}
 	bundles := map[string]item{}
@@ -173,7 +173,7 @@ func (b *builder) bundle(items []item) []item {
 	return joined
 }
 
-// merge is the clause that matches what one of the clauses matches, all networks of which are of any address.
+// merge returns the clause that matches what one of the clauses matches; its networks match any address.
 func (c *compiler) merge(clauses []*clause) *clause {
 	if len(clauses) == 1 {
 		return clauses[0]
@@ -234,7 +234,7 @@ func (b *builder) program() Program {
 	return p
 }
 
-// ports returns the ranges of destination ports whose list is not that of the protocol's other ports.
+// ports returns the ranges of destination ports with another list than the protocol's other ports.
 func (b *builder) ports(protocol uint8, always, candidates []int32) ([]PortRange, *listing) {
 	candidates = slices.DeleteFunc(candidates, func(i int32) bool {
 		sources := &b.items[i].sources
@@ -261,8 +261,8 @@ func (b *builder) bySource(protocol uint8, active []int32) *listing {
 	return &listing{l, string(appendList(nil, l))}
 }
 
-// sweep cuts the ports that candidates match into ranges with a constant list, and returns those whose list is not that
-// of other ports. Items that are always active are in all lists.
+// sweep cuts the ports that candidates match into ranges with a constant list. It returns the ranges with another list
+// than the other ports, and the list of the other ports. Items in always are active in all lists.
 func (b *builder) sweep(always, candidates []int32, spans func(*item) []span, list func([]int32) *listing) ([]PortRange, *listing) {
 	active := slices.Clone(always)
 	starts, ends := map[int][]int32{}, map[int][]int32{}
@@ -291,7 +291,7 @@ func (b *builder) sweep(always, candidates []int32, spans func(*item) []span, li
 	return portRanges(cuts, other), other
 }
 
-// portCut is a port from which on a list counts.
+// portCut is the first port for which a list counts.
 type portCut struct {
 	first int
 	*listing

@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// ranges are ascending, disjoint and not adjacent; IPv4 comes before IPv6, as netip.Addr.Compare has it.
+// ranges are ascending, disjoint and not adjacent; IPv4 comes before IPv6, as in netip.Addr.Compare.
 type ranges []Range
 
 // everywhere is every address.
 var everywhere = ranges{rangeOf(netip.MustParsePrefix("0.0.0.0/0")), rangeOf(netip.MustParsePrefix("::/0"))}
 
-// families are the addresses of each.
+// families holds all addresses of each family.
 var families = map[uint8]ranges{4: everywhere[:1:1], 6: everywhere[1:]}
 
 func rangeOf(p netip.Prefix) Range {
@@ -34,7 +34,7 @@ func rangesOf(prefixes []netip.Prefix) ranges {
 	return normal(rs)
 }
 
-// normal puts ranges in order and joins those that touch. It changes its argument.
+// normal sorts ranges and joins adjacent ones. It changes its argument.
 func normal(rs ranges) ranges {
 	slices.SortFunc(rs, func(a, b Range) int { return a.First.Compare(b.First) })
 	joined := rs[:0]
@@ -93,7 +93,7 @@ func minus(a, b ranges) ranges {
 	return rest
 }
 
-// after returns the address behind one, if it is not behind the last.
+// after returns the address after addr, or the zero Addr if that is after last.
 func after(addr, last netip.Addr) netip.Addr {
 	if !addr.Less(last) {
 		return netip.Addr{}
@@ -101,8 +101,8 @@ func after(addr, last netip.Addr) netip.Addr {
 	return addr.Next()
 }
 
-// fewer are at most so many ranges, or one of each family, with all of rs: the smallest gaps are closed, of each family
-// in its proportion.
+// fewer returns at most so many ranges, or one of each family, that contain rs: it closes the smallest gaps of each
+// family, in proportion to its number of ranges.
 func (rs ranges) fewer(most int) (all ranges) {
 	for _, family := range []ranges{families[4], families[6]} {
 		if part := intersection(rs, family); len(part) > 0 {
@@ -133,7 +133,7 @@ func (rs ranges) closeGaps(n int) (joined ranges) {
 	return joined
 }
 
-// gap is about how many addresses are between range i and the one before it.
+// gap returns the approximate number of addresses between range i and the one before it.
 func (rs ranges) gap(i int) float64 {
 	number := func(a netip.Addr) (hi, lo float64) {
 		b := a.As16()

@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// Selection has the policies of each local pod of a State, from which its Interest and its Ruleset are made: to find
-// them takes a good part of the time of both.
+// Selection holds the policies of each local pod of a State, from which its Interest and its Ruleset are made: finding
+// the policies takes a good part of the time of both.
 type Selection struct {
 	state     State
-	policies  []Policy            // in the order of evaluation, and behind them what Keep has added
-	byLink    map[string][2][]int // of policies, in the order of evaluation; links whose pods are not known are missing
+	policies  []Policy            // in the order of evaluation, then what Keep added
+	byLink    map[string][2][]int // indexes of policies, in the order of evaluation; without links of unknown pods
 	hosts     map[string]ofHost   // by link
-	versions  map[ID][]int        // of policies, for Keep
-	crowded   map[string]int      // by namespace: a policy with which there are too many subjects to try each pod of the namespace with
+	versions  map[ID][]int        // indexes of policies, for Keep
+	crowded   map[string]int      // by namespace: the policy with the subject that exceeds the limit for its pods
 	subjects  *podIndex
 	bySubject map[int32][]int // policies
 }
 
-// Tier is the name of a policy's tier; empty: there is no such policy.
+// Tier returns the name of a policy's tier; empty: no such policy.
 func (s *Selection) Tier(id ID) string {
 	for i := range s.policies {
 		if s.policies[i].ID == id {
@@ -28,7 +28,7 @@ func (s *Selection) Tier(id ID) string {
 	return ""
 }
 
-// Select finds the policies of each local pod.
+// Select returns the Selection of a State.
 func Select(state State) *Selection {
 	s := &Selection{state: state, policies: ordered(state.Policies), crowded: map[string]int{}}
 	s.byLink, s.hosts = s.selected(), s.ofHosts()
@@ -45,8 +45,8 @@ func (s *Selection) Of(link string) (policies [2][]*Policy, ok bool) {
 	return policies, ok
 }
 
-// Counting are the policies that select a local pod, or a host endpoint of this node. They may be given other rules,
-// which must not be in the place of the others in memory.
+// Counting yields the policies that select a local pod, or a host endpoint of this node. The caller may replace their
+// rules, but not in the same backing array.
 func (s *Selection) Counting() iter.Seq[*Policy] {
 	return func(yield func(*Policy) bool) {
 		for _, i := range s.counting() {
@@ -80,8 +80,8 @@ func (s *Selection) counting() []int {
 	return all
 }
 
-// Keep gives the local pod behind a link other policies than those of the State, which are in the order of evaluation:
-// such as it had in another State.
+// Keep replaces the policies of the local pod behind a link, for example by its policies in another State. They are in
+// the order of evaluation.
 func (s *Selection) Keep(link string, policies [2][]*Policy) {
 	s.byLink[link] = s.kept(policies)
 }
@@ -101,7 +101,7 @@ func (s *Selection) kept(policies [2][]*Policy) (indexes [2][]int) {
 	return indexes
 }
 
-// version returns the index of a policy as it is.
+// version returns the index of exactly this policy; it adds the policy if it is new.
 func (s *Selection) version(p *Policy) int {
 	for _, i := range s.versions[p.ID] {
 		if s.policies[i].decidesAs(p) {
@@ -114,7 +114,7 @@ func (s *Selection) version(p *Policy) int {
 	return i
 }
 
-// decidesAs reports that both decide the same of pods that they select; false may be wrong.
+// decidesAs reports whether both decide the same for pods that they select; false may be wrong.
 func (p *Policy) decidesAs(o *Policy) bool {
 	same := p.ID == o.ID && p.Tier == o.Tier && p.Order == o.Order && p.Applies == o.Applies
 	for d := range p.Rules {
@@ -124,8 +124,8 @@ func (p *Policy) decidesAs(o *Policy) bool {
 	return same
 }
 
-// selected finds the policies of each local pod. One of a crowded namespace has one policy, for which Compile closes
-// it.
+// selected returns the policies of each local pod. A pod of a crowded namespace has one policy, for which Compile
+// closes it.
 func (s *Selection) selected() map[string][2][]int {
 	s.indexSubjects()
 	found := map[string][2][]int{}
@@ -160,7 +160,7 @@ func (s *Selection) indexSubjects() {
 	}
 }
 
-// policiesOf a pod are in the order of evaluation.
+// policiesOf returns a pod's policies in the order of evaluation.
 func (s *Selection) policiesOf(pod *Pod) (policies [2][]int) {
 	if i, crowded := s.crowded[pod.Namespace]; crowded {
 		return [2][]int{{i}, {i}}
@@ -179,8 +179,7 @@ func (s *Selection) policiesOf(pod *Pod) (policies [2][]int) {
 	return policies
 }
 
-// undecided reports whether it depends on unknown labels of the pod's namespace, or service account, whether a policy
-// selects it.
+// undecided reports whether unknown labels of the pod's namespace, or service account, decide if a policy selects it.
 func (s *Selection) undecided(pod *Pod) bool {
 	d := s.state.directory()
 	if namespace, account := d.knows(pod); namespace && (account || !s.subjects.accounts) {

@@ -14,16 +14,16 @@ type sets struct {
 	digests []digest
 	ids     []SetID
 	numbers map[digest]int32
-	byTerm  [][]int32 // sets that are the union of terms, by term
+	byTerm  [][]int32 // union sets, by term
 	stages  map[digest]*stage
-	ordered []*stage // in the order in which they came
+	ordered []*stage // in the order of creation
 }
 
 func newSets(t *terms) *sets {
 	return &sets{terms: t, numbers: map[digest]int32{}, stages: map[digest]*stage{}}
 }
 
-// number is that of the set with the definition; fresh says that it is new.
+// number returns the number of the set with the definition; fresh: the set is new.
 func (s *sets) number(definition digest) (number int32, fresh bool) {
 	if n, ok := s.numbers[definition]; ok {
 		return n, false
@@ -34,7 +34,7 @@ func (s *sets) number(definition digest) (number int32, fresh bool) {
 	return n, true
 }
 
-// union is the set of pods that match one of the terms.
+// union returns the set of pods that match one of the terms.
 func (s *sets) union(ids []int32) int32 {
 	n, fresh := s.number(sha256.Sum256(s.terms.appendDigests([]byte("union"), ids)))
 	for _, id := range ids {
@@ -48,7 +48,7 @@ func (s *sets) union(ids []int32) int32 {
 	return n
 }
 
-// appendDigests appends the digests of the terms in an order that is no matter of their numbers.
+// appendDigests appends the digests of the terms in an order that does not depend on their numbers.
 func (t *terms) appendDigests(b []byte, ids []int32) []byte {
 	all := make([]digest, len(ids))
 	for i, id := range ids {
@@ -62,32 +62,32 @@ func (t *terms) appendDigests(b []byte, ids []int32) []byte {
 	return b
 }
 
-// stage is a list of rules of which the first that matches a pod decides, with the sets of pods by what is decided.
-// Value 0 is what becomes of those that no rule matches.
+// stage is a list of rules, of which the first that matches a pod decides, with the sets of pods by value. Value 0 is
+// the verdict on pods that no rule matches.
 type stage struct {
 	rules []stageRule
-	// whole: the sets have all pods by their value. If not, they lack those whose addresses lead to the same value by
+	// whole: the sets have all pods of their value. Otherwise they lack pods with an address that gets the same value by
 	// networks alone.
 	whole bool
-	// any: an address that is certain to be none of several matches as one of them, see Segment.
+	// any: an address that several pods may have, certain for none, matches as one of them, see Segment.
 	any  bool
 	sets map[uint8]int32
-	// nets are numbers of networks by value, from 1 on; nil: not asked for yet. Lists of many ports share them: a
-	// namespace's ranges of ports must not multiply what an administrator's networks cost.
+	// nets are numbers of networks by value, from 1 on; nil: not made yet. Lists of many ports share them, so that a
+	// namespace's ranges of ports do not multiply the cost of an administrator's networks.
 	nets []int32
 }
 
 type stageRule struct {
 	terms []int32
-	nets  int32 // of any address
-	outer int32 // nets, and what counts for addresses of no pod
+	nets  int32 // they match any address
+	outer int32 // nets, and networks that match only addresses of no pod
 	value uint8
 }
 
-// foreign reports whether networks of the rule count for addresses of no pod only.
+// foreign reports whether some networks of the rule match only addresses of no pod.
 func (r *stageRule) foreign() bool { return r.outer != r.nets }
 
-// stage returns the stage of the rules. Equal ones share their sets.
+// stage returns the stage of the rules. Equal rules share their sets.
 func (s *sets) stage(rules []stageRule, whole, any bool) *stage {
 	b := []byte{'s', boolByte(whole) | boolByte(any)<<1}
 	for _, r := range rules {
@@ -112,7 +112,7 @@ func (s *sets) stage(rules []stageRule, whole, any bool) *stage {
 	return st
 }
 
-// values are those that sets are needed for, ascending but for 0, which comes last.
+// values returns the values that need sets, ascending, but 0 comes last.
 func (st *stage) values() (values []uint8) {
 	foreign := false
 	for _, r := range st.rules {
@@ -129,8 +129,8 @@ func (st *stage) values() (values []uint8) {
 	return values
 }
 
-// spares reports whether pods may be spared from what a rule says of networks, by rules of value 0 before it or because
-// its networks do not count for pods, so that these pods must be told apart by a set.
+// spares reports whether a set must hold pods that a rule's networks must not match: rules of value 0 before it match
+// them, or its networks do not count for pods.
 func spares(rules []stageRule) bool {
 	spared, foreign := false, false
 	for _, r := range rules {
@@ -143,8 +143,8 @@ func spares(rules []stageRule) bool {
 	return false
 }
 
-// member returns the set that an address belongs to, by the terms that the pods match which have it, and the networks
-// that it is inside of. unsure: it may be of no pod as well.
+// member returns the set of an address, by the terms that its pods match, and the networks that contain it. unsure: it
+// may also be no pod's.
 func (st *stage) member(inside []bool, unsure bool, matches ...match) (set int32, ok bool) {
 	value, byNets := st.decide(matches[0].has, inside)
 	both := stricter
@@ -165,8 +165,8 @@ func (st *stage) member(inside []bool, unsure bool, matches ...match) (set int32
 	return set, ok
 }
 
-// stricter is what becomes of an address that two may have: what denies to one of them, of two such the first, else
-// what is left to the rules that follow, else what allows, which has value 1.
+// stricter returns the value for an address of two possible values: a denial first (of two the lower value), then 0,
+// which leaves it to the following rules, then 1, which allows.
 func stricter(a, b uint8) uint8 {
 	if max(a, b) <= 1 {
 		return min(a, b)
@@ -177,7 +177,7 @@ func stricter(a, b uint8) uint8 {
 	return min(a, b)
 }
 
-// decide returns the value of a pod, and that of an address of no pod inside of the same networks.
+// decide returns the value of a pod, and the value of an address of no pod inside the same networks.
 func (st *stage) decide(matched, inside []bool) (value, byNets uint8) {
 	decided, covered := false, false
 	for i := range st.rules {
@@ -195,7 +195,7 @@ func (st *stage) decide(matched, inside []bool) (value, byNets uint8) {
 	return value, byNets
 }
 
-// anyOf is slices.ContainsFunc without a call for each term: of every kind of pod there is one for each rule.
+// anyOf is slices.ContainsFunc without a call for each term: each class of pods has a term for each rule.
 func anyOf(terms []int32, matched []bool) bool {
 	for _, id := range terms {
 		if matched[id] {
@@ -205,7 +205,7 @@ func anyOf(terms []int32, matched []bool) bool {
 	return false
 }
 
-// assign gives the sets their ids: a part of the digest, and if two have the same, by the order of the digests.
+// assign sets the ids of the sets: a part of the digest. On a collision the order of the digests decides.
 func (s *sets) assign() {
 	order := make([]int, len(s.digests))
 	for i := range order {
@@ -225,13 +225,13 @@ func (s *sets) assign() {
 
 func idOf(d digest) SetID { return SetID(binary.BigEndian.Uint32(d[:4])) }
 
-// match is which terms a pod matches with an address.
+// match holds the terms that a pod matches with an address.
 type match struct {
 	ids []int32
 	has []bool // by id
 }
 
-// match finds the terms that a pod matches with an address inside of networks. unsure: the address may be another's.
+// match returns the terms that a pod matches with an address inside networks. unsure: the address may be another pod's.
 func (t *terms) match(pod *Pod, byLabels []int32, inside []bool, unsure bool) match {
 	m := match{has: make([]bool, len(t.all))}
 	for _, id := range append(t.ofAddress(pod, inside, unsure), byLabels...) {
@@ -242,12 +242,12 @@ func (t *terms) match(pod *Pod, byLabels []int32, inside []bool, unsure bool) ma
 	return m
 }
 
-// of returns the ids of the sets that an address inside of networks is in, ascending, by what the pod matches that has
-// it. Of several that may have it, or none if it is unsure, each is denied what one is, and allowed what all are.
+// of returns the ids, ascending, of the sets of an address inside networks, by the terms that its pods match. If
+// several pods may have it, or no pod if it is unsure, it is denied what one is, and allowed what all are.
 func (s *sets) of(inside []bool, unsure bool, matches ...match) []SetID {
 	var ids []SetID
 	for _, id := range matches[0].ids {
-		if int(id) < len(s.byTerm) { // of what Allow rules match, which no address does that several may have
+		if int(id) < len(s.byTerm) { // sets of Allow rules: their terms match no unsure address
 			for _, n := range s.byTerm[id] {
 				ids = append(ids, s.ids[n])
 			}
@@ -262,7 +262,7 @@ func (s *sets) of(inside []bool, unsure bool, matches ...match) []SetID {
 	return slices.Compact(ids)
 }
 
-// networks are those that the sets depend on.
+// networks returns the networks that the sets depend on.
 func (s *sets) networks() (nets []int32) {
 	for i := range s.terms.all {
 		nets = append(nets, s.terms.all[i].nets)
@@ -278,7 +278,7 @@ func (s *sets) networks() (nets []int32) {
 	return slices.DeleteFunc(slices.Compact(nets), func(id int32) bool { return id == none })
 }
 
-// cuts are the addresses at which one of the networks begins or has ended, ascending.
+// cuts returns the addresses at which one of the networks begins or has ended, ascending.
 func (t *terms) cuts(nets []int32) []netip.Addr {
 	cuts := []netip.Addr{netip.IPv6Unspecified()}
 	for _, id := range nets {
@@ -293,7 +293,7 @@ func (t *terms) cuts(nets []int32) []netip.Addr {
 	return slices.Compact(cuts)
 }
 
-// inside tells by their numbers in which of the networks an address is.
+// inside reports, by network number, which of the networks contain an address.
 func (t *terms) inside(nets []int32, addr netip.Addr) []bool {
 	inside := make([]bool, len(t.nets))
 	for _, id := range nets {

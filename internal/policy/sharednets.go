@@ -9,24 +9,23 @@ import (
 )
 
 // mostShared bounds the networks of a namespace's NetworkSets that count for policies of administrators and of other
-// namespaces: any of these may select them, which takes room on all nodes. What is over the limit is to them as if it
-// were not there; but a Deny must not be open for it. To that, and to exceptions of an Allow, it is as many ranges
-// again, which also have addresses between those listed. A user who lists these networks might list 0.0.0.0/0, so that
-// no user closes more by it than without.
+// namespaces: any of these may select them, which takes room on all nodes. For these policies networks over the limit
+// do not exist, except where that would open a Deny, or an exception of an Allow. There they count as so many ranges
+// again, which also have addresses between those listed. A user could list 0.0.0.0/0 anyway, so this lets no user close
+// more.
 const mostShared = 10_000
 
-// Surplus says of a NetworkSet that it does not count as a whole.
+// Surplus is the part of a NetworkSet over the limit.
 type Surplus struct {
-	// Shared is how many of its networks count for policies of others: the first ones.
+	// Shared is how many of its networks, the first ones, count for policies of others.
 	Shared int
-	// Wide is how many ranges the others are, see NetworkSet.
+	// Wide is the number of ranges that the other networks become, see NetworkSet.
 	Wide int
-	// Problems are told of the first set of a namespace, for all of them.
+	// Problems are set on the first such set of a namespace, for all of them.
 	Problems []string
 }
 
-// FindSurplus finds the sets of namespaces that have too many networks: by order of names, what is over the limit is
-// surplus.
+// FindSurplus finds the sets over the limit of their namespace, by order of names.
 func FindSurplus(sets []*api.CalicoNetworkSet) map[*api.CalicoNetworkSet]Surplus {
 	networks := map[string]int{}
 	for _, s := range sets {
@@ -65,12 +64,12 @@ func surplusText(first int, namespace string, networks int) string {
 		"GlobalNetworkSet made", first, namespace, networks, mostShared)
 }
 
-// Sharing is the set with few networks that count for policies of others.
+// Sharing returns the set with fewer networks that count for policies of others.
 func (s NetworkSet) Sharing(of Surplus) NetworkSet {
 	most := min(of.Shared, len(s.Nets))
 	s.Nets, s.Private, s.Wide = s.Nets[:most:most], s.Nets[most:], of.Wide
 	return s
 }
 
-// wide has all of the private networks.
+// wide returns at most s.Wide ranges that contain the private networks.
 func (s *NetworkSet) wide() ranges { return rangesOf(s.Private).fewer(s.Wide) }

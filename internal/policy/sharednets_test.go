@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Of a tenant's networks so many count for policies of others as one namespace may have, by order of names; all of them
-// for its own policies, and where those of others would be open without. Those of other tenants, and of administrators,
+// A tenant's networks count for policies of others up to the limit of a namespace, by order of names; all count for its
+// own policies, and where other policies would be open without them. Networks of other tenants, and of administrators,
 // all count.
 func TestSharedNetworksAreBounded(t *testing.T) {
 	next := 0
@@ -97,7 +97,7 @@ func TestSharedNetworksAreBounded(t *testing.T) {
 	}
 }
 
-// What is over the limit takes no more room than what is not, however many networks it has: the nearest are joined.
+// Networks over the limit take no more room than the others, however many they are: the nearest are joined.
 func TestSurplusIsBounded(t *testing.T) {
 	var s NetworkSet
 	for i := range 3 * mostShared {

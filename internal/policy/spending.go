@@ -2,40 +2,41 @@ package policy
 
 const (
 	// mostElements bounds the networks, and the terms of sets, that the programs of a namespace's pods on this node look
-	// up. Rules whose ranges of ports overlap make lists of their own for each range, which grow as the square of the
-	// rules: 10,000, which one object has room for, would take all memory of the agent and of the kernel. The limit is
-	// reached by 700 rules that all overlap, each with one network. What pods are tried with counts, too: the conditions
-	// of different selectors that no label tells apart. It grows as their square, and does not depend on pods, which are
-	// other users': 700 reach the limit, and cost 50 µs for a pod. So it is with the subjects of a namespace's policies,
-	// by themselves. Selectors of policies that are of no namespace do not count for its pods: administrators have written
-	// them, and they would close tenants' pods.
+	// up. Rules with overlapping ranges of ports make a list for each range, which grow as the square of the rules:
+	// 10,000, which one object has room for, would take all memory of the agent and of the kernel. 700 rules that all
+	// overlap, each with one network, reach the limit.
+	//
+	// The conditions that pods are tried with count too, for selectors without a distinguishing label. They grow as the
+	// square of the selectors, and do not depend on pods, which other users create: 700 reach the limit, and cost 50 µs
+	// per pod. The subjects of a namespace's policies are bounded likewise, separately. Selectors of policies without a
+	// namespace do not count for its pods: administrators write them, and they would close tenants' pods.
 	mostElements = 250_000
-	// mostWork bounds what is merged for them.
+	// mostWork bounds the elements merged for these programs.
 	mostWork = 1_000_000
 	// mostTries bounds the conditions that network sets are tried with for the rules of a namespace's policies, and the
 	// networks that are then joined: 10,000 selectors with 2,000 sets would take a minute of each Compile.
 	mostTries = 5_000_000
-	// triesOfNet is how many tries the joining of one network counts for.
+	// triesOfNet is the cost in tries of joining one network.
 	triesOfNet = 4
-	// mostForeign bounds what counts of that which others have written, so that they close no pods of the namespace: so
-	// much of each selection, and of each list.
+	// mostForeign bounds how much of each selection, and of each list, counts that other users have written, so that they
+	// cannot close pods of the namespace.
 	mostForeign = 10_000
-	// workOfRanges is how many ranges of addresses are merged for the work of one term.
+	// workOfRanges is the number of ranges that cost as much merging as one term.
 	workOfRanges = 8
 )
 
-// TooLargeText says what TooLarge means, and what to do.
+// TooLargeText explains TooLarge, with the remedy.
 const TooLargeText = "the policies of the namespace are too large for one node, so that its pods pass nothing where their rules would " +
 	"be: use fewer different, overlapping ranges of ports, or fewer peers and selectors"
 
-// spending is what the programs of a namespace's pods need. What is over the limits is closed: the policies are of that
-// namespace, too.
+// spending is the cost of the programs of a namespace's pods. What exceeds the limits is closed: the policies are the
+// namespace's, too.
 type spending struct {
 	namespace      string // empty: of host endpoints
 	elements, work int
 	tries          int
-	largest        ID             // of the policies of the program that went over
-	counted        map[int32]bool // sets, and complements of the numbers of networks
+	largest        ID             // the largest policy of the program that exceeded a limit
+	counted        map[int32]bool // numbers of sets, and ^number of networks
 	rules          map[ruleKey]bool
 	selections     map[string]bool
 	ofSets         map[string]bool // selections that network sets were tried with
@@ -47,7 +48,7 @@ type ruleKey struct {
 	policy    int
 	direction Direction
 	rule      int
-	// doubt: of a Pass, the Deny that follows it, see Rule.doubtful.
+	// doubt: the Deny that follows a Pass, see Rule.doubtful.
 	doubt bool
 }
 
@@ -61,14 +62,14 @@ func (c *compiler) spendingOf(namespace string) *spending {
 	return s
 }
 
-// exhaust leaves nothing, because of a policy.
+// exhaust puts the namespace over the limit, because of a policy.
 func (s *spending) exhaust(by ID) { s.elements, s.largest = mostElements+1, by }
 
 func (s *spending) over() bool {
 	return s.elements > mostElements || s.work > mostWork || s.tries > mostTries
 }
 
-// count counts each set and each list of networks once, as programs share them.
+// count counts each set and each list of networks once: programs share them.
 func (s *spending) count(what int32, elements int) {
 	if !s.counted[what] {
 		s.counted[what] = true
@@ -77,7 +78,7 @@ func (s *spending) count(what int32, elements int) {
 }
 
 // affords counts the selectors of a rule, each once, and reports whether the rule may be used. Administrators'
-// selectors count for host endpoints alone.
+// selectors count for host endpoints only.
 func (c *compiler) affords(s *spending, k ruleKey) bool {
 	policy, rule := &c.policies[k.policy], c.rule(k)
 	if s.rules[k] || policy.Namespace != s.namespace {
@@ -98,7 +99,8 @@ func (c *compiler) affords(s *spending, k ruleKey) bool {
 	return !s.over()
 }
 
-// trySets counts what network sets are tried with because of a policy of the namespace, and what is joined of theirs.
+// trySets counts the conditions that network sets are tried with because of a policy of the namespace, and their
+// networks that are joined.
 func (c *compiler) trySets(s *spending, namespace string, m *Match, action Action) {
 	if namespace == "" || m == nil || m.Select == nil || s.over() {
 		return
@@ -117,10 +119,10 @@ func (c *compiler) trySets(s *spending, namespace string, m *Match, action Actio
 	}
 }
 
-// bounded is how much counts of what the namespace and others have written.
+// bounded returns the counted part of what the namespace and others have written.
 func bounded(own, foreign int) int { return own + min(foreign, mostForeign) }
 
-// try counts what pods are tried with because of a selection.
+// try counts the conditions that pods are tried with because of a selection.
 func (s *spending) try(pods *Pods) {
 	key := pods.identity()
 	if s.selections[key] {

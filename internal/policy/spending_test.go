@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// nested is a policy of rules whose ranges of ports are each inside of the one before, with other peers in each: every
+// nested returns a policy of rules with ranges of ports, each inside the one before, with other peers in each: every
 // port has a list of its own.
 func nested(rules int, peer func(i int) api.NetworkPolicyPeer) *api.NetworkPolicy {
 	n := &api.NetworkPolicy{Meta: api.Meta{Namespace: "a", Name: "nested"}}
@@ -28,7 +28,7 @@ func nested(rules int, peer func(i int) api.NetworkPolicyPeer) *api.NetworkPolic
 }
 
 // One object that a user of a namespace may write does not take the memory of agent and kernel, which grew as the
-// square of its rules. It closes what it selects, and nobody else's pods.
+// square of its rules. It closes the pods that it selects, and no others.
 func TestHugePoliciesAreClosed(t *testing.T) {
 	big, other := PodKey{"a", "big"}, PodKey{"b", "other"}
 	peer := netip.MustParseAddr("10.9.0.1")
@@ -109,8 +109,8 @@ func TestHugeOrderedPoliciesAreClosed(t *testing.T) {
 	}
 }
 
-// Selectors that no label tells apart have to be tried on every pod, which took 10 s for one namespace's on a node that
-// knows 3,000 pods. Those that are equal are tried once, and those that need different labels are not tried on others'
+// Selectors without a distinguishing label have to be tried on every pod, which took 10 s for one namespace's on a node
+// that knows 3,000 pods. Equal selectors are tried once; selectors that need different labels are not tried on others'
 // pods.
 func TestManySelectorsAreClosed(t *testing.T) {
 	not := func(i int) *api.LabelSelector {
@@ -255,8 +255,8 @@ func TestInterestOfManySelectors(t *testing.T) {
 	}
 }
 
-// Network sets are tried with selectors of their own namespace alone, and with those that need a label if they have it.
-// What has to be tried all the same is counted; those of other users close nothing.
+// Network sets are tried with selectors of their own namespace only, and with selectors that need a label if they have
+// it. What is tried nevertheless is counted; selectors of other users close nothing.
 func TestSelectorsOfNetworkSets(t *testing.T) {
 	for name, c := range map[string]struct {
 		entity string // of rule i
@@ -405,7 +405,7 @@ func TestAdministratorsSelectorsCloseNothing(t *testing.T) {
 	}
 }
 
-// A tenant's ranges of ports do not multiply what the networks of an administrator's tier cost.
+// A tenant's ranges of ports do not multiply the cost of networks in an administrator's tier.
 func TestPortsDoNotMultiplyOthersNetworks(t *testing.T) {
 	const rules, networks, ports = 40, 500, 250
 	key := PodKey{"a", "p"}

@@ -7,16 +7,16 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Staged is a policy that is tried out: it decides on nothing.
+// Staged is a staged policy, which is not enforced.
 type Staged struct {
-	// By names the staged object, with its kind as Calico calls it.
+	// By names the staged object, with Calico's kind.
 	By ID
-	// Policy is the one that is tried out. If it is to be deleted only its ID counts.
+	// Policy is what would be enforced. With Delete only its ID counts.
 	Policy
 	Delete bool
 }
 
-// The words of spec.stagedAction. Empty means Set.
+// Values of spec.stagedAction. Empty means Set.
 const (
 	stagedSet    = "Set"
 	stagedDelete = "Delete"
@@ -24,8 +24,8 @@ const (
 	stagedIgnore = "Ignore"
 )
 
-// FromStagedNetworkPolicy converts Calico's StagedNetworkPolicy as FromCalicoNetworkPolicy does; tried is false if
-// there is nothing to try out.
+// FromStagedNetworkPolicy converts Calico's StagedNetworkPolicy as FromCalicoNetworkPolicy does; tried is false if the
+// action changes nothing.
 func FromStagedNetworkPolicy(o *api.CalicoStagedNetworkPolicy, tiers map[string]Tier) (s Staged, tried bool, err error) {
 	return stagedPolicy(o, o.Spec.StagedAction, ID{KindCalicoNetworkPolicy, o.Namespace, o.Name}, func() (Policy, error) {
 		return FromCalicoNetworkPolicy(&api.CalicoNetworkPolicy{Meta: o.Meta,
@@ -62,8 +62,8 @@ func stagedPolicy(o api.Resource, action string, id ID, read func() (Policy, err
 	return s, false, fmt.Errorf("spec.stagedAction %q: the policy is not tried out: use Set, Delete, Learn or Ignore", action)
 }
 
-// WithStaged returns the State in which all that is tried out is in force; and by ID the staged policies by which
-// policies have come, or have been replaced or deleted.
+// WithStaged returns the State with all staged policies in force. The map has the staged policy that added, replaced or
+// deleted a policy, by the policy's ID.
 func WithStaged(state State, all []Staged) (State, map[ID]ID) {
 	by := map[ID]ID{}
 	replaced := map[ID]ID{}
@@ -88,17 +88,17 @@ func WithStaged(state State, all []Staged) (State, map[ID]ID) {
 	return state, by
 }
 
-// Pending says whether staged policies change who decides, or how, on a connection: judged is with them in force,
-// enforced without. by, of WithStaged, is the one because of which; own: it is that one which would decide.
+// Pending reports whether staged policies change the decision on a connection: judged is with them in force, enforced
+// without. by, from WithStaged, is the staged policy that changes it; own: that policy itself would decide.
 func (judged *Judgement) Pending(enforced *Judgement, stagedBy map[ID]ID) (by ID, own, changes bool) {
 	by, own = stagedBy[judged.Policy]
 	same := judged.Tier == enforced.Tier && judged.Policy == enforced.Policy && judged.Rule == enforced.Rule &&
 		judged.Verdict.Allow == enforced.Verdict.Allow
 	if !own {
-		by = stagedBy[enforced.Policy] // which it deletes
+		by = stagedBy[enforced.Policy] // a deleted or replaced policy
 	}
 	return by, own, own || !same
 }
 
-// target is equal for a policy and the staged one that is for it, whichever releases of Calico have stored them.
+// target returns a key that is equal for a policy and its staged policy, whichever releases of Calico stored them.
 func (s Staged) target() ID { return ID{s.ID.Kind, s.ID.Namespace, s.ID.bare()} }

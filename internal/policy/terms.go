@@ -10,15 +10,15 @@ import (
 
 type digest = [sha256.Size]byte
 
-// none is the number of what a term or rule does not have.
+// none is the number of an absent part of a term or rule.
 const none int32 = -1
 
-// term matches pods: those of a selection, or all others if it is negated, with an address in nets, that declare a port
-// and declare none of others, as far as these are given.
+// term matches pods of a selection, or all others if it is negated, with an address in nets, that declare a port and
+// declare no absent ports, as far as these are given.
 type term struct {
 	pods, nets, declared, absent int32
 	negated                      bool
-	unsure                       bool // it matches addresses that may be the pods', too
+	unsure                       bool // it also matches addresses that may be the pods'
 }
 
 var anyPod = term{pods: none, nets: none, declared: none, absent: none}
@@ -36,7 +36,7 @@ type declaredAt struct {
 	namespace string
 }
 
-// terms numbers what rules match pods by.
+// terms numbers the conditions by which rules match pods.
 type terms struct {
 	pods     *podIndex
 	nets     []ranges
@@ -49,7 +49,7 @@ type terms struct {
 	all      []term
 	ids      map[term]int32
 	digests  []digest
-	// bySelection, negated, byDeclared and byNets are terms by what they need.
+	// bySelection, negated, byDeclared and byNets index terms by the condition to look them up with.
 	bySelection [][]int32
 	negated     []int32
 	byDeclared  []int32 // any pod, by what it declares
@@ -84,7 +84,7 @@ func (t *terms) add(x term) int32 {
 	return id
 }
 
-// digest tells definitions apart, by content and not by numbers.
+// digest identifies a term by content, not by numbers.
 func (t *terms) digest(x term) digest {
 	var b []byte
 	if x.pods != none {
@@ -104,7 +104,7 @@ func (t *terms) digest(x term) digest {
 	if x.negated {
 		b = append(b, '!')
 	}
-	// of selections their answer while labels are not known tells most
+	// A selection's answer for unknown labels usually implies unsure; 'D' marks the exceptions.
 	if x.unsure != (x.pods != none && t.pods.all[x.pods].unknown != x.negated) {
 		b = append(b, 'D')
 	}
@@ -147,7 +147,7 @@ func (t *terms) addDeclared(d declaredPort) int32 {
 	return id
 }
 
-// addAbsent numbers ports that a pod must not declare.
+// addAbsent returns the number of a set of ports that a pod must not declare.
 func (t *terms) addAbsent(ports []declaredPort) int32 {
 	if len(ports) == 0 {
 		return none
@@ -162,8 +162,8 @@ func (t *terms) addAbsent(ports []declaredPort) int32 {
 	return id
 }
 
-// ofPod returns the terms that the pod matches by its labels and ports, in ascending order. Those with networks also
-// need an address inside.
+// ofPod returns the terms that the pod matches by its labels and ports, ascending. Terms with networks also need an
+// address inside.
 func (t *terms) ofPod(pod *Pod) (found []int32) {
 	add := func(ids []int32) {
 		for _, id := range ids {
@@ -188,7 +188,7 @@ func (t *terms) ofPod(pod *Pod) (found []int32) {
 	return found
 }
 
-// unsure are those of the terms that an address counts for which may be another pod's.
+// unsure returns the terms that match also an address that may be another pod's.
 func (t *terms) unsure(ids []int32) (found []int32) {
 	for _, id := range ids {
 		if t.all[id].unsure {
@@ -198,8 +198,8 @@ func (t *terms) unsure(ids []int32) (found []int32) {
 	return found
 }
 
-// ofAddress returns the terms that the pod matches because its address is inside of networks, in ascending order.
-// unsure: it may be another pod's.
+// ofAddress returns the terms that the pod matches because its address is inside networks, ascending. unsure: it may be
+// another pod's.
 func (t *terms) ofAddress(pod *Pod, inside []bool, unsure bool) (found []int32) {
 	for _, id := range t.byNets {
 		if x := &t.all[id]; inside[x.nets] && t.declares(pod, x) && (x.unsure || !unsure) {
@@ -231,7 +231,7 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-// netsKey is the digest of ranges, as Ruleset has it.
+// netsKey returns the key of ranges in Ruleset.Nets.
 func netsKey(rs ranges) string {
 	var b []byte
 	for _, r := range rs {
@@ -242,7 +242,7 @@ func netsKey(rs ranges) string {
 	return key(b)
 }
 
-// key is long enough that nobody finds two contents with the same one.
+// key returns a digest, long enough that no attacker finds two contents with one digest.
 func key(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:16])

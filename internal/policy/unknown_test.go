@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A Log is of what is certain: what may be a pod's is not logged as the pod's.
+// A Log matches only what is certain: an address that may be a pod's is not logged as the pod's.
 func TestUnsureAddressesAreNotLogged(t *testing.T) {
 	subject, peer, at := PodKey{"a", "subject"}, PodKey{"a", "peer"}, netip.MustParseAddr("10.0.0.2")
 	for _, certain := range []bool{false, true} {
@@ -24,7 +24,7 @@ func TestUnsureAddressesAreNotLogged(t *testing.T) {
 	}
 }
 
-// A selector that reads no label of what is not known has its answer, whatever is asked for otherwise.
+// A selector that reads no unknown label has its answer, whatever the answer for unknown labels.
 func TestOwnLabelsAreKnown(t *testing.T) {
 	pod := &Pod{PodKey: PodKey{"unknown", "pod"}, Account: "robot", Labels: map[string]string{"role": "x"}}
 	for text, is := range map[string]struct{ selected, known bool }{
@@ -53,8 +53,8 @@ func TestCertainAddresses(t *testing.T) {
 	}
 }
 
-// Surplus networks count as they are for policies of their own namespace, and widened for those of others where these
-// would be open without.
+// Surplus networks count unchanged for policies of their own namespace, and widened for other policies that would be
+// open without them.
 func TestWhomNetworksCountFor(t *testing.T) {
 	for _, c := range []struct {
 		set                         setNetworks
@@ -85,7 +85,7 @@ func TestWhomNetworksCountFor(t *testing.T) {
 	}
 }
 
-// Sets of which one of several pods has to match are others than those of which all have to.
+// Sets where one of several possible pods must match differ from sets where all must match.
 func TestStagesOfOneAndOfAll(t *testing.T) {
 	s := newSets(newTerms(directory{}))
 	rules := []stageRule{{terms: []int32{s.terms.add(anyPod)}, nets: none, outer: none, value: 1}}
@@ -135,7 +135,8 @@ func TestDoubtfulPasses(t *testing.T) {
 	}
 }
 
-// Terms that have other pods are in other sets: those of a Deny have what may be meant, and what may have the address.
+// Terms with other pods are in other sets: a Deny's sets include pods that unknown labels may select, and addresses
+// that may be a pod's.
 func TestTermsAreToldApart(t *testing.T) {
 	x := newTerms(directory{})
 	of := Pods{Calico: true, Labels: parsed("pcns.env == 'dev'")}
@@ -154,8 +155,8 @@ func TestTermsAreToldApart(t *testing.T) {
 	}
 }
 
-// Of an address that two may have, what denies to one of them counts, the first of two such, and what is left to the
-// rules that follow before what allows.
+// For an address that two pods may have a denial of one counts, the first of two denials; what is left to the following
+// rules precedes what is allowed.
 func TestStricter(t *testing.T) {
 	for _, c := range [][3]uint8{{0, 0, 0}, {0, 1, 0}, {1, 1, 1}, {0, 2, 2}, {1, 2, 2}, {1, 3, 3}, {2, 3, 2}, {2, 2, 2}} {
 		if stricter(c[0], c[1]) != c[2] || stricter(c[1], c[0]) != c[2] {
@@ -201,8 +202,8 @@ func TestDenyBehindAPassOfTheOwnEnd(t *testing.T) {
 	}
 }
 
-// A policy that may select a host endpoint, by labels that are not known, denies there what it denies, logs nothing and
-// leaves all else to other policies. It decides nothing for pods.
+// A policy that may select a host endpoint, by unknown labels, denies there what it denies, logs nothing and leaves all
+// else to other policies. It decides nothing for pods.
 func TestPoliciesThatMaySelectAHost(t *testing.T) {
 	anyone := Rule{Action: Log, AnyPeer: true, AnyPort: true}
 	port := Rule{Action: Deny, AnyPeer: true, Ports: []Port{{Protocol: TCP, First: 81, Last: 81}}}

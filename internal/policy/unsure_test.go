@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// An address that may be a pod's counts as the pod's and as nobody's to rules that deny, and to rules that allow by who
-// the peer is as neither. What it may do by its number alone it does.
+// To rules that deny, an address that may be a pod's counts as the pod's and as no pod's; to rules that allow by the
+// peer's identity, as neither. What its number alone allows is allowed.
 func TestUnsureAddresses(t *testing.T) {
 	subject, peer, other := PodKey{"a", "subject"}, PodKey{"a", "peer"}, PodKey{"a", "other"}
 	at := netip.MustParseAddr("10.0.0.2")
@@ -84,8 +84,8 @@ func TestUnsureAddresses(t *testing.T) {
 	}
 }
 
-// An address that may be a pod's is never allowed what it is denied as the pod's, nor as nobody's, in random worlds:
-// neither emptying an annotation nor naming the address in that of another pod frees it.
+// An address that may be a pod's is never allowed what it is denied as the pod's, nor as no pod's, in random worlds:
+// neither emptying an annotation nor naming the address in another pod's annotation frees it.
 func TestUnsureAddressesAreAllowedNoMore(t *testing.T) {
 	var pods, hosts tally
 	for seed := range tier.Size[uint64](400, 2000) {
@@ -167,7 +167,8 @@ func (w world) hostState() State {
 	return s
 }
 
-// Of a host endpoint the policies say what the programs do, also of addresses that may be several pods', or nobody's.
+// For a host endpoint the policies and the programs decide the same, also for addresses that may be several pods', or
+// no pod's.
 func TestHostsAreJudgedAsCompiled(t *testing.T) {
 	asked, sequences := 0, 0
 	for seed := uint64(8000); seed < 9000; seed++ {
@@ -200,9 +201,9 @@ func TestHostsAreJudgedAsCompiled(t *testing.T) {
 	}
 }
 
-// Of two pods that may have an address what is denied to one counts, in each tier, and what is allowed by its number to
-// both. A tier that leaves on what its rules do not match is followed by one that denies it. Where rules of a host
-// endpoint are a sequence each counts by itself, and a Pass of one of the two denies.
+// If two pods may have an address, a denial of one counts, in each tier, and what its number allows is allowed to both.
+// A tier that passes on what its rules do not match is followed by one that denies it. Where rules of a host endpoint
+// are a sequence each counts by itself, and a Pass of one of the two denies.
 func TestOneOfSeveralIsDenied(t *testing.T) {
 	subject, at := PodKey{"a", "subject"}, netip.MustParseAddr("10.0.0.2")
 	pod := func(name, role string) *Pod {

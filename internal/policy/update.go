@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// Update follows changes of pods: those that came, went, or have other labels, ports or addresses, and those that came
-// to Local or went from it, which need not be named. It changes Members and Endpoints in place and returns the
-// addresses for which Members differ. A program that no pod has any more stays, as pods that come and go mostly have it
-// again: see Unused. If ok is false neither has changed, and more would have to, such as a program that no pod had:
-// Compile again, Update is of no more use. All else of the state must be as it was.
+// Update follows changes of pods. changed names pods that came, went, or have other labels, ports or addresses; pods
+// that came to Local or left it need not be named. It changes Members and Endpoints in place and returns the addresses
+// with other Members. A program without pods stays, as pods that come and go mostly have it again: see Unused. If ok is
+// false neither has changed, but more would have to, such as a program that no pod had: the caller must Compile again
+// and drop c. All else of the state must be unchanged.
 func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, ok bool) {
 	links, changed := c.moved(state, changed)
 	before := map[declaredAt]bool{}
@@ -48,7 +48,7 @@ func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, 
 	return touched, true
 }
 
-// moved are the links whose pods have changed, or are others, and all changed pods with these.
+// moved returns the links with changed or other pods, and changed with the pods that came to these links or left them.
 func (c *Compiled) moved(state State, changed []PodKey) (links []string, all []PodKey) {
 	for _, key := range changed {
 		if link := c.links[key]; link != "" {
@@ -83,19 +83,18 @@ func linksOf(local map[string]PodKey) map[PodKey]string {
 	return links
 }
 
-// entry is what Select and Compile find for a local pod.
+// entry is the result of Select and Compile for a local pod.
 type entry struct {
 	policies [2][]int
 	programs [2]*shared
 	Endpoint
 }
 
-// Unused reports that there may be programs which no pod has any more, and sets for them alone: Compile leaves them
-// out.
+// Unused reports whether there may be programs without pods, and sets only they use: Compile leaves them out.
 func (c *Compiled) Unused() bool { return c.unused }
 
-// follow gives the pods of links the programs that there are for them. ok is false, and nothing is done, if there are
-// none, or if the last pod goes whose program was too large.
+// follow assigns existing programs to the pods of links. ok is false, and nothing is changed, if a pod needs a new
+// program, or if the last pod of a program that was too large goes.
 func (c *Compiled) follow(state State, links []string) (ok bool) {
 	if len(links) == 0 {
 		return true
@@ -161,8 +160,8 @@ func (c *Compiled) enter(link string, entries map[string]entry) {
 	c.byLink[link], c.Endpoints[link], c.selection.byLink[link] = e.programs, e.Endpoint, e.policies
 }
 
-// noteDeclared remembers whether any pod declared the ports of this one before the change: if not, or none of its
-// namespace does after it, programs change.
+// noteDeclared records whether any pod declared the ports of this pod before the change. Programs change if that
+// differs afterwards; the namespace counts where rules depend on it.
 func (c *Compiled) noteDeclared(before map[declaredAt]bool, pod *Pod) {
 	for _, port := range c.declares(pod) {
 		d := c.declaredAt(port, pod)

@@ -14,9 +14,9 @@ type nowhere struct{}
 
 func (nowhere) Place(netip.Addr) (pooled bool, node string) { return false, "" }
 
-// Whoever may write a pod's annotation can name any address. What is denied to his pod is not denied to an address
-// outside of pools, and what his pod may do no address may that is not his node's, until the kubelet says that it is
-// the pod's.
+// A user who may write a pod's annotation can name any address. What is denied to his pod is not denied to an address
+// outside of pools. What his pod may do is not allowed to an address that is not his node's, until the kubelet reports
+// the address as the pod's.
 func TestAnAnnotationIsNoProof(t *testing.T) {
 	n := newNode(t)
 	server := n.start(t, "server", "10.90.9.1")

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// denialTime is for how long denied packets count, in steps of denialStep.
+	// denialTime is how long denied packets count, in steps of denialStep.
 	denialTime = 5 * time.Minute
 	denialStep = time.Minute
-	// mostDenials bounds the connections that are counted in a step, mostReported those that are reported.
+	// mostDenials bounds the connections counted in a step, mostReported the reported connections.
 	mostDenials  = 500
 	mostReported = 5
 )
@@ -24,16 +24,16 @@ type Denial struct {
 	Why      string // as in netpol.Drop
 	Src, Dst netip.Addr
 	Protocol uint8
-	Port     uint16 // of the destination; 0 of protocols without ports
+	Port     uint16 // of the destination; 0 for protocols without ports
 }
 
-// Denied is a Denial with how many of its packets the kernel has told of, which is a sample.
+// Denied is a Denial with the number of its packets in the kernel's sample.
 type Denied struct {
 	Denial
 	Packets int
 }
 
-// denials counts denied packets of the last minutes. It is safe for concurrent use.
+// denials counts denied packets of the last denialTime. It is safe for concurrent use.
 type denials struct {
 	mu    sync.Mutex
 	steps []denialCount // the oldest first
@@ -62,7 +62,7 @@ func (d *denials) forget(now time.Time) {
 	d.steps = slices.DeleteFunc(d.steps, func(s denialCount) bool { return now.Sub(s.begun) > denialTime })
 }
 
-// top returns those of the last minutes with the most packets.
+// top returns the connections with the most denied packets.
 func (d *denials) top(now time.Time) []Denied {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,5 +84,5 @@ func (d *denials) top(now time.Time) []Denied {
 	return all[:min(len(all), mostReported)]
 }
 
-// Denials returns the connections that policies have denied most in the last minutes.
+// Denials returns the connections with the most packets denied in the last minutes.
 func (w *Worker) Denials() []Denied { return w.denials.top(time.Now()) }

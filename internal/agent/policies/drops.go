@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// sameDrop is how often a line is logged for one policy and direction, anyDrop for any.
+	// sameDrop is the least time between two lines for one policy and direction, anyDrop between any two.
 	sameDrop = 10 * time.Second
 	anyDrop  = time.Second
-	// mostLogs is how many lines there may be in a second of what Log rules match, if FelixConfiguration has a rate for
-	// each.
+	// mostLogs bounds the lines per second for packets that match Log rules, if FelixConfiguration has a rate for each
+	// rule.
 	mostLogs = 100
 	// defaultLogPrefix is Calico's.
 	defaultLogPrefix = "calico-packet"
-	// mostDrops bounds the policies that are remembered.
+	// mostDrops bounds the policies with a remembered last line.
 	mostDrops = 1000
-	// dropsRetry bounds the pauses before the kernel is asked again for denied packets.
+	// dropsRetry bounds the pauses before Drops is called again.
 	dropsRetry = time.Minute
 )
 
@@ -64,13 +64,13 @@ func (w *Worker) logDrops(ctx context.Context) {
 	}
 }
 
-// logsAll reports that all is logged that the kernel tells of what Log rules match, as it has a rate for it.
+// logsAll reports whether all packets are logged that the kernel reports for Log rules, because it limits their rate.
 func (w *Worker) logsAll() bool {
 	m := w.handlingKnown()
 	return m != nil && m.Logs != policy.LogRate{}
 }
 
-// logPrefix is that of what a Log rule matches.
+// logPrefix returns the prefix for a packet that matches a Log rule.
 func (w *Worker) logPrefix(d *netpol.Drop) string {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -81,7 +81,7 @@ func (w *Worker) logPrefix(d *netpol.Drop) string {
 	return expand(cmp.Or(w.prefix, defaultLogPrefix), cmp.Or(tier, "unknown"), id)
 }
 
-// expand puts a policy into FelixConfiguration's logPrefix.
+// expand replaces the placeholders in FelixConfiguration's logPrefix.
 func expand(prefix, tier string, id policy.ID) string {
 	kind := map[string]string{policy.KindCalicoNetworkPolicy: "np", policy.KindCalicoGlobalNetworkPolicy: "gnp"}[id.Kind]
 	full := id.Name
@@ -91,7 +91,7 @@ func expand(prefix, tier string, id policy.ID) string {
 	return strings.NewReplacer("%t", tier, "%k", cmp.Or(kind, "unknown"), "%n", id.Name, "%p", full).Replace(prefix)
 }
 
-// perSecond bounds what is logged without a sample.
+// perSecond bounds the lines that are not sampled.
 type perSecond struct {
 	since time.Time
 	count int
@@ -112,13 +112,13 @@ func endText(a netip.Addr, port uint16) string {
 	return netip.AddrPortFrom(a, port).String()
 }
 
-// dropSample chooses what is logged.
+// dropSample chooses the packets to log.
 type dropSample struct {
 	last time.Time
 	by   map[string]time.Time
 }
 
-// takes reports whether a packet is to be logged that was denied for a reason.
+// takes reports whether to log a packet that was denied for a reason.
 func (s *dropSample) takes(why string, now time.Time) bool {
 	if now.Sub(s.last) < anyDrop || now.Sub(s.by[why]) < sameDrop {
 		return false
@@ -130,5 +130,5 @@ func (s *dropSample) takes(why string, now time.Time) bool {
 	return true
 }
 
-// DropsOf is a Drops for Options.
+// DropsOf returns denied packets; it is the type of Options.Drops.
 type DropsOf func(ctx context.Context) (<-chan netpol.Drop, error)

@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// What Log rules match is a sample that begins as FelixConfiguration says; with a rate for each rule all is logged, up
-// to a bound.
+// Packets that match Log rules are sampled, with FelixConfiguration's prefix; with a rate for each rule all are logged,
+// up to a bound.
 func TestLogRules(t *testing.T) {
 	id := policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "audit"}
 	const several = 20
@@ -59,7 +59,8 @@ func TestLogRules(t *testing.T) {
 	}
 }
 
-// TestDenials: those with the most packets of the last minutes are told, and a flood takes no more memory.
+// TestDenials: the connections with the most packets of the last minutes are reported, and a flood takes no more
+// memory.
 func TestDenials(t *testing.T) {
 	var d denials
 	now := time.Now()

@@ -223,7 +223,7 @@ func TestRestartsLoseAndOpenNothing(t *testing.T) {
 	}
 }
 
-// What somebody does to the table is undone at once, also without the API server.
+// Foreign changes of the table are undone at once, also without the API server.
 func TestForeignChangesAreUndone(t *testing.T) {
 	n := newNode(t)
 	client, other, at := guarded(t, n, "10.90.4")
@@ -260,7 +260,7 @@ func TestForeignChangesAreUndone(t *testing.T) {
 	}
 }
 
-// Another engine is left alone, and its place taken when it goes; no agent enforces where it is told not to.
+// Another engine is left alone, and replaced when it goes; no agent enforces if its setting is off.
 func TestOtherEngines(t *testing.T) {
 	n := newNode(t)
 	client, other, at := guarded(t, n, "10.90.5")
@@ -276,7 +276,7 @@ func TestOtherEngines(t *testing.T) {
 	} else if reason := s.EventReasons()[s.Problems()[0]]; reason != "PolicyLeftToOther" || s.LeftTo() != s.Problems()[0] {
 		t.Errorf("reason %q of an Event %q", reason, s.LeftTo())
 	}
-	n.ns.Within(t, func() error { return netpol.Hold(podnet.DefaultVethPrefix) }) // a plugin that has not heard of it
+	n.ns.Within(t, func() error { return netpol.Hold(podnet.DefaultVethPrefix) }) // a plugin that does not know of it
 	eventually(t, soon, "nothing of ours", func() bool { return n.table(t) == "" })
 	n.ns.Run(t, "nft", "delete table ip calico")
 	eventually(t, soon, "takes over", func() bool { return w.Seen().Enforcing && !reaches(t, other, at) })
@@ -337,14 +337,14 @@ func TestOtherEngines(t *testing.T) {
 	}
 }
 
-// A pod with CAP_NET_ADMIN makes links in its node's namespace. By none of them policies go, neither of an agent that
-// enforces nor of one that starts.
+// A pod with CAP_NET_ADMIN can create links in its node's namespace. None of them removes policies, neither of an agent
+// that enforces nor of one that starts.
 func TestLinksOfPods(t *testing.T) {
 	n := newNode(t)
 	_, other, at := guarded(t, n, "10.90.7")
 	links := []string{"cilium_host", "antrea-gw0", "kube-ipvs0"}
 	dir := t.TempDir()
-	for name, plugin := range map[string]string{"10-calico.conflist": "calico", "20-cilium.conflist": "cilium-cni"} { // left from earlier
+	for name, plugin := range map[string]string{"10-calico.conflist": "calico", "20-cilium.conflist": "cilium-cni"} {
 		errtest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(`{"plugins":[{"type":"`+plugin+`"}]}`), 0o600))
 	}
 	n.configure = func(o *policies.Options) { o.ConfDir = dir }
@@ -374,7 +374,7 @@ func TestLinksOfPods(t *testing.T) {
 // tellsOfLinks is enough for two looks at the node's links.
 const tellsOfLinks = time.Minute
 
-// The kernel's route tells a pod's address before the API server does, and whose an address is that two claim.
+// The kernel's route shows a pod's address before the API server does, and the owner of an address that two pods claim.
 func TestRoutesTellAddresses(t *testing.T) {
 	n := newNode(t)
 	_, other, at := guarded(t, n, "10.90.6")

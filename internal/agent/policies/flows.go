@@ -12,10 +12,10 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// sweepPause is the least time between two looks at the tracked connections: the kernel walks its whole table for one.
+// sweepPause is the least time between two sweeps: the kernel walks its whole conntrack table for each.
 const sweepPause = time.Second
 
-// sweeps ends connections that are not allowed any more, after each wish for it, until ctx ends.
+// sweeps ends connections that are no longer allowed, after each signal on sweepWanted, until ctx ends.
 func (w *Worker) sweeps(ctx context.Context) {
 	var reported progress.Changes
 	for {
@@ -38,7 +38,7 @@ func (w *Worker) sweeps(ctx context.Context) {
 	}
 }
 
-// sweep judges the tracked connections of this node's pods, and makes the kernel forget those that are denied.
+// sweep judges the tracked connections of this node's pods, and deletes denied ones from connection tracking.
 func (w *Worker) sweep(ctx context.Context) (ended int, err error) {
 	addrs, err := w.Kernel.Addrs(0, netlinkx.FamilyAll)
 	if err != nil {
@@ -48,7 +48,7 @@ func (w *Worker) sweep(ctx context.Context) (ended int, err error) {
 	for _, a := range addrs {
 		own[a.Prefix.Addr()] = true
 	}
-	// Of one in a flowtable the kernel passes no packet any more as soon as it is forgotten.
+	// Once deleted, a connection in a flowtable passes no packet either.
 	ended, err = w.Kernel.DeleteFlowsIf(func(f netlinkx.Flow) bool {
 		w.mu.RLock()
 		defer w.mu.RUnlock()
@@ -58,9 +58,9 @@ func (w *Worker) sweep(ctx context.Context) (ended int, err error) {
 	return ended, err
 }
 
-// denied judges a connection as its first packet would be: by the egress program of the pod that began it, and by the
-// ingress program of the one that was reached. Packets of this node itself to its pods are never filtered. Connections
-// expected by a conntrack helper have no policy of their own.
+// denied judges a connection as its first packet would be: by the egress program of the client's pod, and by the
+// ingress program of the server's pod. Packets of this node itself to its pods are never filtered. Connections expected
+// by a conntrack helper have no policy of their own.
 func (w *Worker) denied(f netlinkx.Flow, own map[netip.Addr]bool) bool {
 	if w.inForce.rules == nil || f.Expected {
 		return false
@@ -75,8 +75,8 @@ func (w *Worker) denied(f netlinkx.Flow, own map[netip.Addr]bool) bool {
 	return denies(f.Client, policy.Egress, f.Server) || !own[f.Client] && denies(f.Server, policy.Ingress, f.Client)
 }
 
-// permitFlowtable says whether there may be a flowtable. That there is none where there may be one the agent's next
-// pass finds.
+// permitFlowtable permits or forbids a flowtable. It ignores the failure of a permission: the agent's next pass finds
+// that the flowtable is missing.
 func (w *Worker) permitFlowtable(ctx context.Context, may bool) error {
 	if w.Flowtable == nil {
 		return nil
@@ -87,8 +87,8 @@ func (w *Worker) permitFlowtable(ctx context.Context, may bool) error {
 	return nil
 }
 
-// judgesEachPacket reports that policies of host endpoints judge packets without connection tracking, of which each
-// counts.
+// judgesEachPacket reports whether policies of host endpoints judge packets without connection tracking, so that each
+// packet counts.
 func judgesEachPacket(rs *policy.Ruleset) bool {
 	for _, host := range rs.Hosts {
 		if host.Programs[policy.Untracked] != [2]string{} {

@@ -61,7 +61,7 @@ func connect(t *testing.T, client, server *pod, port string, clientSends, server
 
 func (s *stream) total() int64 { return s.toServer.Load() + s.toClient.Load() }
 
-// flows reports whether more arrives while much does of another stream, whose ends send as often.
+// flows reports whether more packets arrive while many do in another stream with the same rate.
 func (s *stream) flows(t *testing.T, beside *stream) bool {
 	t.Helper()
 	before, much := s.total(), beside.total()+100
@@ -94,7 +94,7 @@ func TestForbiddenConnectionsEnd(t *testing.T) {
 	}
 }
 
-// An operator may let connections go on.
+// An operator may keep forbidden connections.
 func TestConnectionsAreKeptOnRequest(t *testing.T) {
 	n := newNode(t)
 	n.configure = func(o *policies.Options) { o.KeepConnections = true }
@@ -165,8 +165,8 @@ func talk(t *testing.T, client, server *pod, port string) *stream {
 	return s
 }
 
-// The next answer of a connection of UDP that has ended would begin one that the policy allows, with the packets that
-// it denies for answers.
+// The next answer of an ended UDP connection would begin one that the policy allows, with the packets that it denies as
+// answers.
 func TestAnswersDoNotBeginEndedConnections(t *testing.T) {
 	n := newNode(t)
 	server := n.start(t, "server", "10.90.15.1")

@@ -13,9 +13,9 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// SetHostRules says what counts for host endpoints whatever their policies say, and whether pods reach their node.
-// Until it is called no policies are programmed, for a while: what an earlier agent left may allow other ports, and
-// deny what the defaults allow. Nothing comes of a nil Worker.
+// SetHostRules sets what precedes the policies of host endpoints, and whether pods reach their node. Until the first
+// call no policies are programmed, for a while: the rules of an earlier agent may allow other ports, and deny what the
+// defaults allow. A nil Worker ignores it.
 func (w *Worker) SetHostRules(r policy.HostRules) {
 	if w == nil {
 		return
@@ -29,16 +29,16 @@ func (w *Worker) SetHostRules(r policy.HostRules) {
 	}
 }
 
-// SetGround says whose the addresses of pools are; see cluster.PolicyFeed. It is to be called before SetHostRules.
-// Nothing comes of a nil Worker.
+// SetGround sets the owners of the pools' addresses; see cluster.PolicyFeed. Call it before SetHostRules. A nil Worker
+// ignores it.
 func (w *Worker) SetGround(g cluster.Ground) {
 	if w != nil {
 		w.Feed.SetGround(g)
 	}
 }
 
-// SetHandling says how packets are treated whatever policies say, and what the log of what Log rules match is told by.
-// Until it is called packets are treated as an earlier agent did. Nothing comes of a nil Worker.
+// SetHandling sets how packets are treated whatever the policies, and the prefix of log lines for Log rules. Until the
+// first call packets are treated as by an earlier agent. A nil Worker ignores it.
 func (w *Worker) SetHandling(m policy.Handling, logPrefix string) {
 	if w == nil {
 		return
@@ -65,7 +65,7 @@ func (w *Worker) hostKnown() bool {
 	return w.host != nil
 }
 
-// hostRules are Calico's until others are known.
+// hostRules returns the set rules, or Calico's until SetHostRules is called.
 func (w *Worker) hostRules() policy.HostRules {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -75,8 +75,8 @@ func (w *Worker) hostRules() policy.HostRules {
 	return policy.HostRules{Inbound: policy.DefaultInbound(), Outbound: policy.DefaultOutbound()}
 }
 
-// hostsMoved reports that host endpoints have other links, or other rules before their policies: without host endpoints
-// only what becomes of packets from pods matters.
+// hostsMoved reports whether host endpoints have other links, or other HostRules. Without host endpoints only Handling
+// and DropFromPods matter.
 func (w *Worker) hostsMoved() (bool, error) {
 	if !w.todo.host && !w.todo.routes || w.compiled.rules == nil {
 		return false, nil
@@ -93,19 +93,19 @@ func (w *Worker) hostsMoved() (bool, error) {
 	return err == nil && !reflect.DeepEqual(links, w.model.Interfaces), err
 }
 
-// addHost completes the model with what the node itself says.
+// addHost completes the model with the node's own settings and interfaces.
 func (w *Worker) addHost() (err error) {
 	w.model.Host, w.model.Handling = w.hostRules(), w.handlingKnown()
 	w.model.Interfaces, err = w.interfaces()
 	return err
 }
 
-// placesHosts reports that a host endpoint of this node is found by its addresses.
+// placesHosts reports whether a host endpoint of this node is found by its addresses.
 func (m *model) placesHosts() bool {
 	return slices.ContainsFunc(m.HostEndpoints, func(h policy.HostEndpoint) bool { return h.Node == m.Node && h.Interface == "" })
 }
 
-// interfaces are the node's; nil if no host endpoint is found by them.
+// interfaces returns the node's interfaces; nil if no host endpoint is found by them.
 func (w *Worker) interfaces() (map[string][]netip.Addr, error) {
 	if !w.model.placesHosts() {
 		return nil, nil
@@ -113,7 +113,7 @@ func (w *Worker) interfaces() (map[string][]netip.Addr, error) {
 	return Interfaces(w.Kernel)
 }
 
-// Interfaces are the node's own links, but for loopback, with their addresses.
+// Interfaces returns the node's own links, without loopback and links of pods, with their addresses.
 func Interfaces(kernel *netlinkx.Conn) (map[string][]netip.Addr, error) {
 	links, err := kernel.Links()
 	if err != nil {

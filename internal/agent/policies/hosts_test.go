@@ -41,8 +41,8 @@ func opens(t *testing.T, from *netnstest.NS, to string) bool {
 	return dial(t, from, to) == nil
 }
 
-// A HostEndpoint of this node is in force, with the failsafe ports that the agent is told; those of other nodes, and
-// objects that go, do nothing. An interface is found by its address, also by one that comes later.
+// A HostEndpoint of this node is in force, with the failsafe ports in the agent's settings; HostEndpoints of other
+// nodes, and deleted ones, do nothing. An interface is found by its address, also if the address comes later.
 func TestHostEndpoint(t *testing.T) {
 	n := newNode(t)
 	outside := netnstest.New(t)

@@ -12,8 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// heldFeed does not pass on what is wanted until it is released, so that a list of pods takes as long as the test
-// likes.
+// heldFeed withholds Want until it is released, so that a list of pods takes as long as the test needs.
 type heldFeed struct {
 	policies.Feed
 	mu     sync.Mutex
@@ -37,7 +36,7 @@ func (f *heldFeed) hold(held bool) {
 	}
 }
 
-// A policy that names pods of which there is no list yet does not deny them meanwhile, but not for ever either.
+// A policy that names unlisted pods does not deny them meanwhile, but not for ever either.
 func TestPolicyAwaitsTheFirstListOfItsPeers(t *testing.T) {
 	n := newNode(t)
 	server := n.start(t, "server", "10.90.0.1")

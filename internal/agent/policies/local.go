@@ -12,14 +12,14 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Links are the links of a node's pods, by name. A link that several pods have is left out, so that it is closed, and
-// named with them in same: its name has 44 bits of a digest, for which a user who may make pods can find a name that
-// gives another pod's link his own pod's policies.
+// Links returns the links of a node's pods, by name. A link of several pods is left out, so that it is closed; same
+// names it with these pods. A link's name has 44 bits of a digest: a user who may create pods can find a name that
+// would put his own pod's policies on another pod's link.
 func Links(local []policy.PodKey) (links map[string]policy.PodKey, same []string) {
 	return linksBy(local, LinkOf)
 }
 
-// LinkOf is the name of a pod's link.
+// LinkOf returns the name of a pod's link.
 func LinkOf(key policy.PodKey) string {
 	return podnet.HostVethName(podnet.DefaultVethPrefix, key.Namespace, key.Name)
 }
@@ -44,11 +44,12 @@ func linksBy(local []policy.PodKey, name func(policy.PodKey) string) (links map[
 	return links, same
 }
 
-// podProtocols are the protocols of routes to pods: the plugins', and Felix's if it is configured to use its own.
+// podProtocols are the protocols of routes to pods: the plugins' protocol, and Felix's own, which it uses if
+// configured.
 var podProtocols = []netlinkx.Protocol{netlinkx.ProtocolBoot, netlinkx.ProtocolFelix}
 
-// routed are the addresses that the kernel has routes to by links of pods: it knows a pod's addresses before the API
-// server does.
+// routed holds the addresses that the kernel routes to links of pods: it knows a pod's addresses before the API server
+// does.
 type routed struct {
 	byLink map[string][]netip.Addr
 	links  map[netip.Addr]string
@@ -60,7 +61,7 @@ type localRoutes struct {
 	names  map[int]string // of links, by index; the kernel does not use an index twice
 }
 
-// read lists the routes. Names of links are asked for if a route has one that is new.
+// read lists the routes. It reads the names of links if a route has a new link.
 func (l *localRoutes) read() (routed, error) {
 	var routes []netlinkx.Route
 	for _, protocol := range podProtocols {
@@ -101,8 +102,8 @@ func (l *localRoutes) readNames() error {
 	return nil
 }
 
-// localPod returns a pod of this node, whose link it is, with the addresses that the kernel routes to it. Before there
-// are routes, what the API says counts, as far as no other pod of the node has it.
+// localPod returns a pod of this node, which has the link, with the addresses that the kernel routes to it. Before
+// there are routes the API's addresses count, unless they are routed to another pod of the node.
 func (r routed) localPod(p *policy.Pod, link string) *policy.Pod {
 	addrs, known := r.byLink[link]
 	if !known {
@@ -116,8 +117,8 @@ func (r routed) localPod(p *policy.Pod, link string) *policy.Pod {
 	return &own
 }
 
-// unroutedPod returns a pod that the kernel has no route to, such as one of another node, without the addresses that
-// are routed to a pod of this one.
+// unroutedPod returns a pod without a route in the kernel, such as a pod of another node, without the addresses that
+// are routed to a pod of this node.
 func (r routed) unroutedPod(p *policy.Pod) *policy.Pod {
 	isOthers := func(a netip.Addr) bool { return r.links[a] != "" }
 	if !slices.ContainsFunc(p.Addresses, isOthers) && !slices.ContainsFunc(p.Unsure, isOthers) {

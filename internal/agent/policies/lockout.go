@@ -11,44 +11,44 @@ import (
 )
 
 const (
-	// LockoutPatience is a Patience that no lost packet exhausts.
+	// LockoutPatience is a Patience that lost packets do not exhaust.
 	LockoutPatience = time.Minute
-	// firstAsk and mostAsk bound the pauses between questions to an API server that does not answer.
+	// firstAsk and mostAsk bound the pauses between attempts to reach the API server.
 	firstAsk = time.Second
 	mostAsk  = 15 * time.Second
 )
 
 // APIServer is the connection to the API server that policies of host endpoints must not close.
 type APIServer struct {
-	// Addresses are where programs of the node reach it.
+	// Addresses are the API server's addresses for programs of the node.
 	Addresses []netip.AddrPort
-	// Answers opens a connection. Policies of host endpoints judge it if it is to be judged, else it passes while the way
-	// is open.
+	// Answers opens a connection and reports whether the API server answered. judged: policies of host endpoints judge it;
+	// otherwise it passes while the way is open.
 	Answers func(ctx context.Context, judged bool) bool
-	// Patience is how long only connections that are not judged must be answered until the node counts as locked out, and
-	// what host endpoints had before comes back.
+	// Patience is how long only connections without judgement may be answered before the node counts as locked out, and
+	// the former policies of host endpoints come back.
 	Patience time.Duration
 }
 
-// trial is of programs of host endpoints that have changed. The way to the API server is open until it has answered a
-// connection that they judge.
+// trial is the test of changed programs of host endpoints. The way to the API server is open until it has answered a
+// connection that the programs judge.
 type trial struct {
 	hosts    map[string]policy.Host // keys of programs are digests
 	rules    policy.HostRules
 	policies *policy.HostPolicies // on trial
-	former   *policy.HostPolicies // that have passed before; nil: not known, as the agent has started with what is on trial
+	former   *policy.HostPolicies // passed before; nil: not known, as the agent started with this trial
 	answers                       // mu guards them
 }
 
-// answers are what is known of a trial.
+// answers are the results of a trial.
 type answers struct {
-	since     time.Time // since when only connections that are not judged are answered; zero: not so
+	since     time.Time // since when only connections without judgement are answered; zero: not so
 	lockedOut bool
 	passed    bool
 }
 
-// after are the answers with another one. If neither connection is answered the API server itself is away, which proves
-// nothing.
+// after returns the answers with a new result. If neither connection is answered the API server itself is away, which
+// proves nothing.
 func (a answers) after(now time.Time, judged, open bool, patience time.Duration) answers {
 	switch {
 	case judged:
@@ -63,8 +63,8 @@ func (a answers) after(now time.Time, judged, open bool, patience time.Duration)
 	return a
 }
 
-// guard opens the way to the API server in a Ruleset whose host endpoints are on trial. policies are theirs; back: not
-// these are in the Ruleset, but those of before.
+// guard opens the way to the API server in a Ruleset with host endpoints on trial. policies are the new ones; back: the
+// Ruleset has the former ones instead.
 func (w *Worker) guard(rules *policy.Ruleset, policies *policy.HostPolicies, back bool) *trial {
 	if w.APIServer == nil || len(rules.Hosts) == 0 && !back {
 		return nil
@@ -79,13 +79,13 @@ func (w *Worker) guard(rules *policy.Ruleset, policies *policy.HostPolicies, bac
 	return t
 }
 
-// isOf reports that neither host endpoints' programs nor the ports that they leave alone differ.
+// isOf reports whether the trial has the Ruleset's programs of host endpoints and failsafe ports.
 func (t *trial) isOf(rules *policy.Ruleset) bool {
 	return reflect.DeepEqual(t.hosts, rules.Hosts) && reflect.DeepEqual(t.rules.Inbound, rules.HostRules.Inbound) &&
 		reflect.DeepEqual(t.rules.Outbound, rules.HostRules.Outbound)
 }
 
-// former are the policies of host endpoints by which the API server was reached last; nil: not known.
+// former returns the policies of host endpoints with which the API server was reached last; nil: not known.
 func (w *Worker) former() *policy.HostPolicies {
 	switch t := w.compiled.trial; {
 	case !w.synced:
@@ -105,13 +105,13 @@ func (w *Worker) passed(t *trial) bool {
 	return t.passed
 }
 
-// closesWay reports that the way to the API server is open for host endpoints that have passed.
+// closesWay reports whether the way to the API server is open for host endpoints that have passed, and must be closed.
 func (w *Worker) closesWay() bool {
 	return w.compiled.trial != nil && len(w.compiled.rules.HostRules.Open) > 0 && w.passed(w.compiled.trial)
 }
 
-// failed reports that what is on trial has locked the node out, so that what host endpoints had before comes back.
-// Nothing is asked any more then: the answer may be to either.
+// failed reports whether the trial has locked the node out, so that the former policies come back. The trial ends then:
+// an answer could be due to either policies.
 func (t *trial) failed() bool { return t != nil && t.lockedOut && t.former != nil }
 
 func (w *Worker) failed() bool {
@@ -120,12 +120,12 @@ func (w *Worker) failed() bool {
 	return w.compiled.trial.failed()
 }
 
-// rollsBack reports that a Selection's policies of host endpoints are still those that have locked the node out.
+// rollsBack reports whether a Selection still has the policies of host endpoints that have locked the node out.
 func (w *Worker) rollsBack(selection *policy.Selection) bool {
 	return w.failed() && w.compiled.trial.isOf(&selection.Compile().Ruleset)
 }
 
-// tries tries out host endpoints' programs that have come into force, until ctx ends.
+// tries tests host endpoints' programs that have come into force, until ctx ends.
 func (w *Worker) tries(ctx context.Context) {
 	backoff := wait.Backoff{First: firstAsk, Most: mostAsk}
 	var again <-chan time.Time
@@ -143,8 +143,8 @@ func (w *Worker) tries(ctx context.Context) {
 	}
 }
 
-// ask tries out what is in force, and reports whether that is to be done again. Rules that come into force meanwhile
-// have another trial.
+// ask tests what is in force, and reports whether to test again. Rules that come into force meanwhile have another
+// trial.
 func (w *Worker) ask(ctx context.Context) (again bool) {
 	w.mu.RLock()
 	t := w.inForce.trial

@@ -125,7 +125,7 @@ func (n *distant) hosts(t *testing.T, name string, order int, rules string) {
 		fmt.Sprintf(`"spec":{"order":%d,"selector":"host == '%s'","types":["Egress"],"egress":[%s]}`, order, n.name, rules))
 }
 
-// isJudged reports that there are host endpoints, by which the API server has answered.
+// isJudged reports whether the API server has answered through host endpoints.
 func (n *distant) isJudged(t *testing.T) bool {
 	t.Helper()
 	table := n.table(t)
@@ -155,9 +155,9 @@ func allows(ports string) string {
 	return `{"action":"Allow","protocol":"TCP","destination":{"ports":[` + ports + `]}}`
 }
 
-// Policies of host endpoints that deny a node the API server leave it the way there, and nothing else, if that is
-// guarded: it is told, and a correction reaches the node and closes the way. An agent that starts with them knows none
-// that were there before.
+// Policies of host endpoints that deny a node the API server leave open the way to it, and nothing else, if that is
+// guarded: the lockout is reported, and a correction reaches the node and closes the way. An agent that starts with
+// them knows no former policies.
 func TestLockoutGuard(t *testing.T) {
 	n := newDistant(t)
 	n.guarded(0)

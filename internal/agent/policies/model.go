@@ -9,18 +9,18 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// model is the known state of the cluster, in the form that policies are compiled from.
+// model is the known state of the cluster, in the form from which policies are compiled.
 type model struct {
 	cluster.PolicyState
 	view     cluster.PolicyView
 	reader   cluster.PolicyReader
-	sameLink []string // see Links
-	// withSameLink is how many pods these name.
+	sameLink []string // from Links
+	// withSameLink is the number of pods that sameLink names.
 	withSameLink int
 	unlisted
 }
 
-// news is the extent of a change: of pods, of which some may be this node's own, of routes to these, or more.
+// news is the extent of a change: changed pods, of which some may be this node's own, other routes to these, or more.
 type news struct {
 	pods               []policy.PodKey
 	own, rerouted, all bool
@@ -31,10 +31,10 @@ func (m *model) take(v cluster.PolicyView) news {
 	return news{pods: v.Changed, own: v.OwnChanged, all: v.More}
 }
 
-// complete reports that a Ruleset can be made that lacks nothing.
+// complete reports whether a Ruleset would lack nothing.
 func (m *model) complete() bool { return m.view.Complete }
 
-// build makes the State of what the API and the kernel's routes say.
+// build makes the State from the API's objects and the kernel's routes.
 func (m *model) build(r routed) {
 	m.PolicyState = m.reader.State(&m.view)
 	m.Local, m.sameLink = Links(m.view.Local)
@@ -48,7 +48,7 @@ func (m *model) build(r routed) {
 	}
 }
 
-// routed is a pod with the addresses that count.
+// routed returns a pod with the addresses that count.
 func (m *model) routed(p *policy.Pod, r routed) *policy.Pod {
 	if link := LinkOf(p.PodKey); m.Local[link] == p.PodKey {
 		return r.localPod(p, link)
@@ -56,9 +56,9 @@ func (m *model) routed(p *policy.Pod, r routed) *policy.Pod {
 	return r.unroutedPod(p)
 }
 
-// follow takes in changes of pods, and of routes, and returns all pods that may be others by them. known: one of these
-// had an address before, so that it may have connections. ok is false, and nothing is done, if other pods have the same
-// link now.
+// follow applies changes of pods, and of routes, and returns all pods that may have changed by them. known: one of
+// these had an address before, so it may have connections. ok is false, and nothing is done, if other pods share a link
+// now.
 func (m *model) follow(n news, before, after routed) (changed []policy.PodKey, known, ok bool) {
 	if n.own {
 		local, same := Links(m.view.Local)
@@ -84,7 +84,7 @@ func (m *model) follow(n news, before, after routed) (changed []policy.PodKey, k
 	return changed, known, true
 }
 
-// rerouted are the pods with addresses that are routed to other links.
+// rerouted returns the pods with addresses that are routed to other links.
 func (m *model) rerouted(before, after routed) (pods []policy.PodKey) {
 	moved := map[netip.Addr]bool{}
 	for _, two := range [][2]routed{{before, after}, {after, before}} {
@@ -108,7 +108,7 @@ func (m *model) rerouted(before, after routed) (pods []policy.PodKey) {
 	return pods
 }
 
-// mayForbid reports that a Ruleset may deny what the one before it allowed to pods or from pods that both know.
+// mayForbid reports whether a Ruleset may deny what the one before allowed, between addresses or pods that both know.
 func mayForbid(before, after *policy.Ruleset) bool {
 	if endpointsForbid(before, after.Endpoints) {
 		return true
@@ -131,7 +131,7 @@ func endpointsForbid(before *policy.Ruleset, after map[string]policy.Endpoint) b
 	return false
 }
 
-// newlyDenied reports that an address which was in no set has come into one that a program denies.
+// newlyDenied reports whether an address without a set has come into a set that a program denies.
 func newlyDenied(before, after *policy.Ruleset) bool {
 	denying := denyingSets(after)
 	if len(denying) == 0 {
@@ -152,7 +152,7 @@ func (s setIDs) anyOf(sets []policy.SetID) bool {
 	return slices.ContainsFunc(sets, func(id policy.SetID) bool { return s[id] })
 }
 
-// denyingSets are those that a program denies.
+// denyingSets returns the sets that a program denies.
 func denyingSets(rules *policy.Ruleset) setIDs {
 	denying := setIDs{}
 	for _, p := range rules.Programs {

@@ -21,8 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Of a policy whose subject has become unreadable the last version in which it was not stays in force; one that never
-// was readable, or that only has the name of another, is left out. One with an unknown tier is closed. Each is named.
+// If a policy's subject becomes unreadable, its last readable version stays in force. A policy that was never readable,
+// or only has the name of another one, is left out. A policy with an unknown tier is closed. Each is named.
 func TestUnreadablePolicies(t *testing.T) {
 	of := func(uid, tier string) *api.ClusterNetworkPolicy {
 		p := &api.ClusterNetworkPolicy{Meta: api.Meta{Name: "deny", UID: uid}, Spec: api.ClusterNetworkPolicySpec{
@@ -37,7 +37,7 @@ func TestUnreadablePolicies(t *testing.T) {
 	id := policy.ID{Kind: "ClusterNetworkPolicy", Name: "deny"}
 	for _, step := range []struct {
 		uid, tier        string
-		order            float64 // of what is in force; -1: nothing
+		order            float64 // of the policy in force; -1: none
 		leftOut, invalid int
 	}{
 		{"first", "", -1, 1, 0}, {"first", "Admin", 7, 0, 0}, {"first", "", 7, 1, 0}, {"first", "", 7, 1, 0}, {"second", "", -1, 1, 0},
@@ -59,8 +59,7 @@ type noFeed struct{ Feed }
 func (noFeed) Want(policy.Interest)     {}
 func (noFeed) SetGround(cluster.Ground) {}
 
-// A Deny or Pass of what has not been listed yet denies everything at its ports, so that it does not open what it is to
-// close.
+// A Deny or Pass of unlisted objects denies everything at its ports, so that it does not open what it must close.
 func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 	key := policy.PodKey{Namespace: "a", Name: "web"}
 	links, _ := Links([]policy.PodKey{key})
@@ -119,8 +118,8 @@ func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 	}
 }
 
-// A label of a namespace, or of a pod of this node, may bring an address that was in no set into one that is denied:
-// its connections have to end.
+// A label of a namespace, or of a pod of this node, may bring an address without a set into a denied one: its
+// connections must end.
 func TestAddressesThatComeIntoDeniedSetsForbid(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	of := func(allow bool, members map[netip.Addr][]policy.SetID) *policy.Ruleset {
@@ -136,8 +135,8 @@ func TestAddressesThatComeIntoDeniedSetsForbid(t *testing.T) {
 	}
 }
 
-// A pod that comes to be known may have had connections while nothing was closed, and one that may have had an address
-// under it.
+// A pod that becomes known may have had connections while nothing was closed, and one that may have had an address
+// under that address.
 func TestWhatWasNotKnownMayForbid(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		if got := mayForbid(&policy.Ruleset{Closed: closed},
@@ -159,7 +158,7 @@ func TestWhatWasNotKnownMayForbid(t *testing.T) {
 	}
 }
 
-// Of pods whose names give the same link none has its policies in force there, and all are named.
+// Pods with the same link by their names are closed there, and all are named.
 func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
 	keys := []policy.PodKey{{Namespace: "a", Name: "victim"}, {Namespace: "b", Name: "twin"}, {Namespace: "b", Name: "web"},
 		{Namespace: "c", Name: "third"}}
@@ -180,8 +179,7 @@ func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
 	}
 }
 
-// lacking is the engine of a kernel that answers so when it is asked what it lacks, and with the last answer from then
-// on.
+// lacking is the engine of a kernel with these results of Probe; the last one repeats.
 type lacking struct {
 	Engine
 	answers []error
@@ -193,8 +191,8 @@ func (l *lacking) Probe(context.Context) error {
 	return l.answers[min(l.asked, len(l.answers))-1]
 }
 
-// What the kernel lacks is told at the start, before there is a policy that needs it, and once. Without an answer it is
-// asked again, after a pause.
+// What the kernel lacks is reported at the start, before a policy needs it, and once. Without a result the probe is
+// repeated after a pause.
 func TestLackingKernelIsNamedAtTheStart(t *testing.T) {
 	var text strings.Builder
 	lacks := errors.Join(errors.New("no log"), errors.New("no ct"))
@@ -222,7 +220,7 @@ func TestLackingKernelIsNamedAtTheStart(t *testing.T) {
 	}
 }
 
-// What the kernel cannot do, though policies are in force, is no failure, and told as long as it is asked for.
+// A missing feature with policies in force is no failure, and is reported as long as it is requested.
 func TestKernelThatCannotReject(t *testing.T) {
 	w := New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	told := func() bool {
@@ -251,8 +249,8 @@ func TestKernelThatCannotReject(t *testing.T) {
 	}
 }
 
-// A node waits a while for what its configuration says: the defaults could close a failsafe port that an earlier agent
-// has left open, and open the node to its pods.
+// A node waits a while for its configuration: the defaults could close a failsafe port that an earlier agent has left
+// open, and open the node to its pods.
 func TestBeginsWithHostRules(t *testing.T) {
 	w, now := New(Options{}), time.Now()
 	w.model.view.Complete, w.model.Node = true, "n"
@@ -265,7 +263,7 @@ func TestBeginsWithHostRules(t *testing.T) {
 	}
 }
 
-// A policy waits for the Services that it names itself, not for those of others.
+// A policy waits for the Services that it names itself, not for Services of other policies.
 func TestPoliciesAwaitTheirOwnServices(t *testing.T) {
 	m := model{}
 	m.view.NodesKnown, m.view.MissingServices = true, map[string]bool{"new": true}
@@ -277,8 +275,8 @@ func TestPoliciesAwaitTheirOwnServices(t *testing.T) {
 	}
 }
 
-// An address that is routed to a pod of this node is that pod's for certain and nobody else's. Until a pod has a route,
-// what the API says of it counts.
+// An address that is routed to a pod of this node is certainly that pod's only. Until a pod has a route, the API's
+// addresses count.
 func TestRoutesDecideWhoseAddressesAre(t *testing.T) {
 	at := func(numbers ...byte) (all []netip.Addr) {
 		for _, n := range numbers {

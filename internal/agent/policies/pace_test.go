@@ -33,8 +33,8 @@ func (e *slowEngine) Remove(context.Context) error {
 
 func (e *slowEngine) Events(context.Context) (<-chan struct{}, error) { return e.events, nil }
 
-// Whoever may change pods does not keep a processor busy: a pass that takes long is followed by a pause of the same
-// length, one that does not by a short one. A worker that has nothing to do makes a look now and then.
+// A user who may change pods cannot keep a processor busy: a long pass is followed by a pause of the same length, a
+// short one by a short pause. An idle worker makes a pass now and then.
 func TestPassesHavePauses(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes   time.Duration

@@ -38,7 +38,7 @@ func (n *node) record(t *testing.T, file *flows.File) *flows.Recorder {
 	return r
 }
 
-// summed adds up what is told of connections: "dst allow a -> b:53/udp by X".
+// summed adds up the records by connection: "dst allow a -> b:53/udp by X".
 func summed(r *flows.Recorder) map[string]flows.Record {
 	sums := map[string]flows.Record{}
 	answer := r.Answer(0)
@@ -56,7 +56,7 @@ func summed(r *flows.Recorder) map[string]flows.Record {
 	return sums
 }
 
-// awaitFlow waits for a connection with the text in its description, of which the condition holds.
+// awaitFlow waits for a connection with the text in its description that meets the condition.
 func awaitFlow(t *testing.T, r *flows.Recorder, text string, condition func(flows.Record) bool) {
 	t.Helper()
 	defer func() {
@@ -76,7 +76,7 @@ func awaitFlow(t *testing.T, r *flows.Recorder, text string, condition func(flow
 	})
 }
 
-// Real connections are recorded with who decides on them, and what staged policies would do.
+// Real connections are recorded with the deciding policy, and the effect of staged policies.
 func TestConnectionsAreRecorded(t *testing.T) {
 	n := newNode(t)
 	server, client := n.start(t, "server", "10.90.6.1"), n.start(t, "client", "10.90.6.2")

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// lookPause is how often it is looked whether another engine enforces on the node; yieldTime is for how long it must,
-	// without a break, before an agent that enforces leaves the node to it: rules that come and go must not open the node.
+	// lookPause is the pause between checks for another engine that enforces on the node. An agent that enforces leaves
+	// the node to it only after yieldTime without a break: rules that come and go must not open the node.
 	lookPause = 10 * time.Second
 	yieldTime = 25 * time.Second
-	// idlePause is lookPause while another engine enforces: when it goes, pods are without policy for that long.
+	// idlePause is lookPause while another engine enforces: when it goes, pods are without policy for so long.
 	idlePause = 2 * time.Second
 )
 
-// Reasons why policies are not enforced, as metrics have them.
+// Reasons why policies are not enforced, as in metrics.
 const (
 	reasonOff      = "off"
 	reasonFelix    = "felix"
@@ -37,22 +37,22 @@ const (
 	reasonIPVS = "ipvs"
 )
 
-// Reasons lists the reasons for metrics, without that of an agent that is told to enforce nothing.
+// Reasons lists the reasons for metrics, without reasonOff.
 var Reasons = []string{reasonFelix, reasonCilium, reasonAntrea, reasonStarting, reasonFailing, reasonIPVS}
 
-// rival is another engine that enforces on the node. The zero value is none.
+// rival is another engine that enforces on the node. The zero value means none.
 type rival struct{ reason, text string }
 
-// engines are other engines: the link that each has, and the type of its plugin. The configuration of the plugin is
-// what an operator has installed. A link alone says nothing: a pod with CAP_NET_ADMIN can make one of any name in the
-// node's namespace (RTM_NEWLINK with IFLA_TARGET_NETNSID, as the node is the other end of its eth0). A configuration
-// that is not the first, or is alone, may be left from earlier.
+// engines are other engines, each with its link and the type of its plugin. Both must be there. A link alone proves
+// nothing: a pod with CAP_NET_ADMIN can create a link of any name in the node's namespace (RTM_NEWLINK with
+// IFLA_TARGET_NETNSID, as the node has the other end of its eth0). An operator installs the plugin's configuration; one
+// that is not the first, or has no link, may be a leftover.
 var engines = []struct{ link, plugin, reason, name string }{
 	{"cilium_host", "cilium-cni", reasonCilium, "Cilium"},
 	{"antrea-gw0", "antrea", reasonAntrea, "Antrea"},
 }
 
-// findRival looks for another engine. A setting that turns enforcement off counts as one.
+// findRival returns another engine that enforces. A setting that turns enforcement off counts as one.
 func (w *Worker) findRival(ctx context.Context, links map[string]bool) (rival, error) {
 	switch w.Mode {
 	case config.PolicyAuto:
@@ -75,7 +75,7 @@ func (w *Worker) findRival(ctx context.Context, links map[string]bool) (rival, e
 	if w.FelixGoes {
 		return rival{}, nil
 	}
-	// nftables are those of a namespace: a pod writes its own only.
+	// A pod cannot write these rules: nftables are per network namespace.
 	rules, err := takeover.FelixPolicies(ctx, w.Kernel, w.Table)
 	if err != nil || rules == "" {
 		return rival{}, err
@@ -84,8 +84,8 @@ func (w *Worker) findRival(ctx context.Context, links map[string]bool) (rival, e
 		"more, set TORTIE_REMOVE_CALICO_RULES=true, and they go once the agent's own are in force", rules)}, nil
 }
 
-// configured returns the network configuration that the runtime uses, the first one: others may be left from earlier.
-// The zero File is none.
+// configured returns the network configuration that the runtime uses, the first one: others may be leftovers. The zero
+// File means none.
 func (w *Worker) configured() (cniconf.File, error) {
 	files, err := cniconf.Read(w.ConfDir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0 {
@@ -97,9 +97,9 @@ func (w *Worker) configured() (cniconf.File, error) {
 	return files[0], nil
 }
 
-// usesIPVS reports whether kube-proxy uses IPVS: it keeps the addresses of Services on its link. A pod can make a link
-// of this name in the node's namespace, and have it take an address from a router advertisement, but give it none
-// without an end.
+// usesIPVS reports whether kube-proxy uses IPVS: it keeps the addresses of Services on its link. A pod can create a
+// link of this name in the node's namespace, and have it accept an address from a router advertisement, but no address
+// with unlimited lifetime.
 func (w *Worker) usesIPVS() (bool, error) {
 	link, err := w.Kernel.LinkByName("kube-ipvs0")
 	if netlinkx.IsNotExist(err) {
@@ -112,7 +112,7 @@ func (w *Worker) usesIPVS() (bool, error) {
 	return slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool { return !a.Ending && !a.Prefix.Addr().IsLinkLocalUnicast() }), err
 }
 
-// engineLinks returns those of other engines' links that are there.
+// engineLinks returns the links of other engines that exist.
 func (w *Worker) engineLinks() (map[string]bool, error) {
 	there := map[string]bool{}
 	for _, e := range engines {
@@ -126,15 +126,15 @@ func (w *Worker) engineLinks() (map[string]bool, error) {
 	return there, nil
 }
 
-// decision is whether this agent enforces.
+// decision holds whether this agent enforces.
 type decision struct {
 	made   bool
-	rival  rival     // that enforces instead
-	met    time.Time // since when there is one, while this agent enforces all the same
+	rival  rival     // enforces instead
+	met    time.Time // since when a rival is seen, while this agent still enforces
 	looked time.Time
 }
 
-// decide looks whether to enforce, not more often than makes sense.
+// decide updates the decision, at most once per lookPause.
 func (w *Worker) decide(ctx context.Context, now time.Time) error {
 	d := &w.decision
 	if d.made && now.Sub(d.looked) < w.lookPause() {

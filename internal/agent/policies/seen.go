@@ -15,75 +15,76 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Seen is a Worker's report on itself.
+// Seen is the state that a Worker reports.
 type Seen struct {
 	Mode config.PolicyMode
-	// Keeps: established connections are left alone that a changed policy forbids.
+	// Keeps: established connections that a changed policy forbids are left alone.
 	Keeps bool
-	// Enforcing: a Ruleset of this process is in force. Else Reason is one of Reasons, and Why says more.
+	// Enforcing: a Ruleset of this process is in force. Otherwise Reason is one of Reasons, and Why explains it.
 	Enforcing   bool
 	Reason, Why string
-	// IPVS: kube-proxy uses IPVS; IPVSText says what that does to policies.
+	// IPVS: kube-proxy uses IPVS; IPVSText describes the effect on policies.
 	IPVS bool
-	// Unproven are links with names of other engines' which are not taken for these.
+	// Unproven are links with the names of other engines' links, but without their configuration.
 	Unproven []string
 
-	// Policed and Open are how many pods of this node there are with and without a policy.
+	// Policed and Open are the numbers of this node's pods with and without a policy.
 	Policed, Open int
 	Policies      int
 	Programs      int
 	Members       int // addresses of pods in sets
-	// Invalid and LeftOut have the problems of policies: of those that are in force as far as they can be read, and of
-	// those of which an earlier version is in force, or none.
+	// Invalid has the problems of policies that are in force as far as they can be read; LeftOut has the problems of
+	// policies of which an earlier version is in force, or none.
 	Invalid, LeftOut map[policy.ID][]string
 	// NotTried has the problems of staged policies.
 	NotTried map[policy.ID][]string
-	// Unlisted are policies that deny more than they should until the API server has listed what they name.
+	// Unlisted are policies that deny too much until the API server has listed the objects that they name.
 	Unlisted []policy.ID
 
-	// LockedOut: policies of host endpoints deny this node the API server, to which the way is open therefore.
+	// LockedOut: policies of host endpoints deny this node the API server, so the way to it is kept open.
 	LockedOut bool
-	// RolledBack: what host endpoints had before is in force in their place.
+	// RolledBack: the former policies of host endpoints are in force instead.
 	RolledBack bool
-	// SameLink names pods that are closed because they have the same link, TooLarge the policies because of which all of a
-	// namespace are. Closed is how many pods of this node are, by either.
+	// SameLink names pods that are closed because they share a link, TooLarge the policies that close all pods of a
+	// namespace. Closed is the number of this node's pods closed by either.
 	SameLink []string
 	TooLarge []policy.ID
 	Closed   int
-	// DeafSince is since when watches of what policies depend on fail; zero: none does. Deaf is why, once that has lasted.
+	// DeafSince is the time since when watches of objects that policies depend on fail; zero: none fails. Deaf is the
+	// error, once that has lasted for deafTime.
 	DeafSince time.Time
 	Deaf      error
 
 	Applied time.Time     // when the kernel was last changed or compared
-	Took    time.Duration // how long that took
+	Took    time.Duration // duration of that
 	Stats   netpol.Stats  // what was done then
-	Applies uint64        // how often that was
-	Passes  uint64        // looks at what there is to do
-	// Compiles is how often programs were made of all policies: pods that have those of others do without.
+	Applies uint64        // number of times
+	Passes  uint64        // number of passes
+	// Compiles is the number of full compilations: pods that use existing programs need none.
 	Compiles uint64
-	Failed   uint64 // of them, those that failed
+	Failed   uint64 // failed passes
 	Err      error  // of the last pass
-	Refused  error  // what the kernel refuses: the pods are closed
-	Lacks    error  // what the kernel lacks for policies that there may be, or why that is not known
+	Refused  error  // rules that the kernel refuses: their pods are closed
+	Lacks    error  // kernel features for policies that are missing, or why that is not known
 	// NoReject: FelixConfiguration asks for Reject, which the kernel lacks.
 	NoReject bool
-	Waiting  time.Time // since when a change is not in force; zero: there is none
-	Ended    uint64    // connections that were ended
+	Waiting  time.Time // since when a change waits to be in force; zero: none does
+	Ended    uint64    // ended connections
 }
 
-// Seen returns what is so now.
+// Seen returns the current state.
 func (w *Worker) Seen() Seen {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.seen
 }
 
-// InPlace reports that nothing of another engine's is needed any more: policies are in force, or this agent is not to
+// InPlace reports whether rules of another engine are no longer needed: policies are in force, or this agent must not
 // enforce any.
 func (w *Worker) InPlace() bool { return w.NotInPlace() == nil }
 
-// NotInPlace is why that is not so; nil: it is. Policies that IPVS bypasses are not in force unless the operator says
-// that these will do.
+// NotInPlace returns the reason if InPlace is false, otherwise nil. Policies that IPVS bypasses do not count as in
+// force unless TORTIE_POLICY is on.
 func (w *Worker) NotInPlace() error {
 	s := w.Seen()
 	switch {
@@ -95,7 +96,7 @@ func (w *Worker) NotInPlace() error {
 	return errors.New("policies are not in force yet")
 }
 
-// Placed tells that InPlace has changed. Nothing comes of a nil Worker.
+// Placed returns a channel that is signalled when InPlace changes; nil for a nil Worker.
 func (w *Worker) Placed() <-chan struct{} {
 	if w == nil {
 		return nil
@@ -103,17 +104,17 @@ func (w *Worker) Placed() <-chan struct{} {
 	return w.placed
 }
 
-// Is reports that a reason holds why policies are not enforced, or not all.
+// Is reports whether a reason holds for which policies are not, or not fully, enforced.
 func (s *Seen) Is(reason string) bool { return s.Reason == reason || s.IPVS && reason == reasonIPVS }
 
-// note changes what is seen.
+// note changes the reported state.
 func (w *Worker) note(change func(*Seen)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change(&w.seen)
 }
 
-// report notes and logs what a pass has come to.
+// report updates the state after a pass, and logs changes.
 func (w *Worker) report(err error) {
 	before := w.Seen()
 	w.note(func(s *Seen) {
@@ -140,7 +141,7 @@ func (w *Worker) report(err error) {
 	w.logProblems(now.Problems())
 }
 
-// unheard is why watches fail on which anything depends that is in force, or will be.
+// unheard returns the error of watches on which anything depends that is in force, or will be.
 func (w *Worker) unheard() error {
 	if w.decision.rival != (rival{}) {
 		return nil
@@ -148,10 +149,10 @@ func (w *Worker) unheard() error {
 	return w.model.view.Err
 }
 
-// deafTime is how long watches may fail before people are told: an API server that restarts is no reason.
+// deafTime is how long watches may fail before that is a problem: an API server that restarts is none.
 const deafTime = time.Minute
 
-// hear takes in whether watches of what policies depend on fail.
+// hear updates DeafSince and Deaf by the error of the watches.
 func (s *Seen) hear(err error, now time.Time) {
 	if s.Deaf = nil; err == nil {
 		s.DeafSince = time.Time{}
@@ -166,8 +167,8 @@ func (s *Seen) hear(err error, now time.Time) {
 	}
 }
 
-// Unmet is what keeps policies from being in force, or closes pods that they do not; nil: nothing. What is wrong with a
-// policy by itself is left out.
+// Unmet returns what keeps policies from being in force, or closes pods that the policies do not close; nil: nothing.
+// Invalid policies are left out.
 func (s *Seen) Unmet() error {
 	errs := []error{s.Err, s.Refused, s.Deaf}
 	for _, text := range s.SameLink {
@@ -179,7 +180,7 @@ func (s *Seen) Unmet() error {
 	return errors.Join(errs...)
 }
 
-// standing says whether policies are enforced, and if not, why.
+// standing returns whether policies are enforced, and if not, the reason.
 func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
 	switch {
 	case w.decision.rival != (rival{}):
@@ -195,7 +196,7 @@ func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
 	return false, reasonStarting, "the API server has not told everything yet, what an earlier agent left is in force"
 }
 
-// describe notes what the Ruleset is about. The caller holds the lock.
+// describe updates the figures of the Ruleset. The caller holds the lock.
 func (w *Worker) describe(s *Seen) {
 	s.Policed, s.Open, s.Programs, s.Members, s.TooLarge = 0, 0, 0, 0, nil
 	s.Closed = w.model.withSameLink
@@ -231,17 +232,17 @@ func (w *Worker) logProblems(now []string) {
 	w.logged = logged
 }
 
-// tell reports whether another engine enforces, or none.
+// tell calls Decided.
 func (w *Worker) tell(stayOut bool) {
 	if w.Decided != nil {
 		w.Decided(stayOut)
 	}
 }
 
-// mostTold is how many problems are told: a tenant may write 10,000 objects that cannot be read.
+// mostTold bounds the texts of Problems: a tenant may write 10,000 objects that cannot be read.
 const mostTold = 1000
 
-// Problems says in words what is wrong, for people.
+// Problems returns the problems as text, for people.
 func (s *Seen) Problems() (texts []string) {
 	if s.Reason != reasonOff && s.Reason != reasonStarting && s.Why != "" {
 		texts = append(texts, s.notEnforced())
@@ -301,7 +302,7 @@ func (s *Seen) before() string {
 	return fmt.Sprintf("policies are in force as they were before: %v", s.Err)
 }
 
-// LeftTo says which other engine enforces on this node; empty: none.
+// LeftTo returns a text about the other engine that enforces on this node; empty: none.
 func (s *Seen) LeftTo() string {
 	if !slices.Contains([]string{reasonFelix, reasonCilium, reasonAntrea}, s.Reason) {
 		return ""
@@ -309,7 +310,7 @@ func (s *Seen) LeftTo() string {
 	return s.notEnforced()
 }
 
-// Unsupported says which parts of policies the kernel lacks, each in a line. That this is not known yet is none.
+// Unsupported returns texts about the parts of policies that the kernel lacks, without those that are not known yet.
 func (s *Seen) Unsupported() (texts []string) {
 	if !errors.Is(s.Lacks, netpol.ErrLacks) && !errors.Is(s.Lacks, netpol.ErrNoLog) {
 		return nil
@@ -318,7 +319,7 @@ func (s *Seen) Unsupported() (texts []string) {
 		func(text string) bool { return strings.HasPrefix(text, netpol.ErrNotProbed.Error()) })
 }
 
-// EventReasons are the reasons of Events about problems, by their texts.
+// EventReasons returns the reasons of Events about problems, by their texts.
 func (s *Seen) EventReasons() map[string]string {
 	reasons := map[string]string{IPVSText: "PolicyBypassed", s.Lockout(): "PolicyLocksOut"}
 	if text := s.LeftTo(); text != "" {
@@ -344,7 +345,7 @@ func (s *Seen) EventReasons() map[string]string {
 	return reasons
 }
 
-// Lockout says what the lockout guard has found.
+// Lockout returns the finding of the lockout guard as text.
 func (s *Seen) Lockout() string {
 	follows := "to which alone the way stays open"
 	if s.RolledBack {
@@ -357,12 +358,12 @@ func (s *Seen) Lockout() string {
 const noRejectText = "packets that policies deny are dropped without an answer, although FelixConfiguration asks for Reject: the kernel " +
 	"lacks it (modules nft_reject, nft_reject_inet)"
 
-// unprovenText is about a link with the name of another engine's.
+// unprovenText describes a link with the name of another engine's link.
 const unprovenText = "link %s is there, as where another engine enforces, but no configuration of that engine is in " + cniconf.Dir +
 	", and a pod with CAP_NET_ADMIN can make such a link: policies stay in force. If the engine enforces here, set TORTIE_POLICY=off " +
 	"(policy.enabled=false), else remove the link (ip link delete %[1]s) and look which pods have CAP_NET_ADMIN"
 
-// IPVSText says what IPVS does to policies.
+// IPVSText describes the effect of IPVS on policies.
 const IPVSText = "kube-proxy uses IPVS (link kube-ipvs0), where policies judge a packet to a Service by the Service's address and port, " +
 	"and those for ingress of a pod of the same node do not judge it: set kube-proxy's mode to nftables or iptables, and remove the link if " +
 	"it stays (ip link delete kube-ipvs0). Until then the agent is not ready, unless TORTIE_POLICY is on"

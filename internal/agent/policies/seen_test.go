@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Watches that fail for long are told, with the time since when changes may be missing, also by an agent that enforces;
-// those of a moment are not.
+// Watches that fail for long are reported, with the time since when changes may be missing, also by an agent that
+// enforces; short failures are not.
 func TestFailingWatchesAreTold(t *testing.T) {
 	refused, begin := errors.New("networkpolicies is forbidden"), time.Now()
 	var s Seen
@@ -43,7 +43,7 @@ func TestFailingWatchesAreTold(t *testing.T) {
 	}
 }
 
-// Each obstacle of policies has the reason of an Event. That the kernel has not answered is no answer.
+// Each obstacle of policies has the reason of an Event. A kernel that has not answered is no obstacle.
 func TestReasonsOfObstacles(t *testing.T) {
 	odd := errors.New("odd")
 	for _, c := range []struct {
@@ -71,8 +71,8 @@ func TestReasonsOfObstacles(t *testing.T) {
 	}
 }
 
-// Pods that are closed whatever their policies allow are counted, and say why: those of a namespace whose policies are
-// too large for a node, and those that have the same link.
+// Pods that are closed whatever their policies allow are counted, with the reason: their namespace's policies are too
+// large for a node, or they share a link.
 func TestClosedPodsAreTold(t *testing.T) {
 	huge := api.NetworkPolicy{Meta: api.Meta{Namespace: "a", Name: "huge"}}
 	for i := range 3000 {

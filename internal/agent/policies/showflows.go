@@ -4,13 +4,13 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// tried has the effect of staged policies. It is for Flows alone.
+// tried holds the effect of staged policies. Only Flows uses it.
 type tried struct {
-	pending  *policy.Selection // nil: there are none
+	pending  *policy.Selection // nil: no staged policies
 	stagedBy map[policy.ID]policy.ID
 }
 
-// try finds what staged policies would do.
+// try computes the effect of staged policies.
 func (w *Worker) try() tried {
 	if w.Flows == nil || len(w.model.Staged) == 0 {
 		return tried{}
@@ -19,14 +19,14 @@ func (w *Worker) try() tried {
 	return tried{policy.Select(state), by}
 }
 
-// keepHosts: staged policies change nothing for host endpoints that have what they had before.
+// keepHosts sets the host endpoints' former policies: staged policies do not change them.
 func (t tried) keepHosts(h *policy.HostPolicies) {
 	if t.pending != nil {
 		t.pending.KeepHosts(h)
 	}
 }
 
-// and adds the pods that staged policies name.
+// and adds the interest of staged policies.
 func (t tried) and(i policy.Interest) policy.Interest {
 	if t.pending == nil {
 		return i
@@ -34,14 +34,14 @@ func (t tried) and(i policy.Interest) policy.Interest {
 	return i.And(t.pending.Interest())
 }
 
-// named adds all pods of the cluster if flows are recorded: the other end of a connection has a name even if no policy
-// is about it.
+// named adds all pods of the cluster if flows are recorded: the other end of a connection is named even if no policy
+// selects it.
 func (w *Worker) named(i policy.Interest) policy.Interest {
 	i.All = i.All || w.Flows != nil
 	return i
 }
 
-// showFlows tells Flows what is in force.
+// showFlows passes what is in force to Flows.
 func (w *Worker) showFlows() {
 	if c := &w.compiled; w.Flows != nil && w.shown != c.selection {
 		w.Flows.InForce(c.selection, w.model.Pods, c.pending, c.stagedBy)
@@ -49,7 +49,7 @@ func (w *Worker) showFlows() {
 	}
 }
 
-// showPods tells Flows of changed pods.
+// showPods passes changed pods to Flows.
 func (w *Worker) showPods(keys []policy.PodKey) {
 	if w.Flows == nil {
 		return
@@ -61,7 +61,7 @@ func (w *Worker) showPods(keys []policy.PodKey) {
 	w.Flows.Replace(changed)
 }
 
-// hideFlows tells Flows that another engine enforces.
+// hideFlows informs Flows that another engine enforces.
 func (w *Worker) hideFlows() {
 	if w.Flows != nil {
 		w.Flows.NotInForce()

@@ -7,36 +7,35 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// listTime bounds how long running pods keep the policies that they had, while one that selects them now names pods or
-// nodes that have not been listed: a busy API server takes seconds to list 10,000 pods to a thousand agents, and a
+// listTime bounds how long running pods keep their former policies while a policy that newly selects them names pods or
+// nodes that have not been listed. A busy API server takes seconds to list 10,000 pods to a thousand agents, and a
 // policy that denies must not be without effect for longer than people wait for it.
 const listTime = 10 * time.Second
 
-// unlisted is about policies that name pods or nodes which the API server has not listed yet. Without these an Allow
-// denies what it is to allow, so that established connections end, or, if it is of all but these, would allow all, so
-// that it allows nothing. A Deny or Pass would deny nothing, so that it denies everything at its ports. Pods that run
-// keep for a
-// while all policies that they had: these are as they were at one moment, so that nothing passes that was denied then
-// and is denied later. Pods that are new get the new policies at once.
+// unlisted handles policies that name pods or nodes which the API server has not listed yet. Without them an Allow
+// would deny what it must allow, so that established connections end; an Allow of all but these would allow all, so it
+// allows nothing. A Deny or Pass would deny nothing, so it denies everything at its ports. Running pods keep all their
+// former policies for a while, as they were at one moment, so that nothing passes that was denied then and is denied
+// later. New pods get the new policies at once.
 type unlisted struct {
-	since  time.Time        // since when there are such policies that count for a pod of this node; zero: there are none
-	closed []policy.ID      // those with rules that deny everything, or allow nothing
-	holds  map[podHeld]hold // of the pods that such policies select
+	since  time.Time        // since when such policies count for a pod of this node; zero: none do
+	closed []policy.ID      // policies with closed rules
+	holds  map[podHeld]hold // by pod that such policies select
 }
 
-// podHeld is a pod as long as it runs. A user may write another pod's UID on one of his own.
+// podHeld identifies a pod while it runs. A user may write another pod's UID on his own pod.
 type podHeld struct {
 	policy.PodKey
 	uid string
 }
 
-// hold has the policies that a pod keeps.
+// hold is the policies that a pod keeps.
 type hold struct {
 	policies [2][]*policy.Policy
-	until    time.Time // zero: it keeps nothing, as it was new
+	until    time.Time // zero: the pod is new and keeps nothing
 }
 
-// await closes rules of what has not been listed, and lets pods that run keep what they had before.
+// await closes rules that name unlisted objects, and makes running pods keep their former policies.
 func (m *model) await(selection *policy.Selection, interest policy.Interest, before compiled, now time.Time) {
 	awaiting := m.closeUnlisted(selection, interest)
 	if len(awaiting) == 0 {
@@ -70,7 +69,7 @@ func anyOf(policies [2][]*policy.Policy, ids map[policy.ID]bool) bool {
 	return slices.ContainsFunc(policies[policy.Ingress], in) || slices.ContainsFunc(policies[policy.Egress], in)
 }
 
-// hold is that of a pod which runs, if it certainly does: one whose UID a user may have written may be new.
+// hold returns the hold of a pod that certainly ran before: with a UID that a user may have written it may be new.
 func (c compiled) hold(link string, pod *policy.Pod, now time.Time) hold {
 	if pod.Stated || c.rules == nil || c.rules.Endpoints[link].UID != pod.UID {
 		return hold{}
@@ -79,8 +78,7 @@ func (c compiled) hold(link string, pod *policy.Pod, now time.Time) hold {
 	return hold{had, now.Add(listTime)}
 }
 
-// due returns when the next pod loses what it keeps, or the state is due to tell of policies that wait for a list;
-// zero: nothing waits.
+// due returns when the next pod loses its former policies, or late becomes true; zero: nothing waits.
 func (u *unlisted) due(now time.Time) (next time.Time) {
 	consider := func(t time.Time) {
 		if t.After(now) && (next.IsZero() || t.Before(next)) {
@@ -96,13 +94,13 @@ func (u *unlisted) due(now time.Time) (next time.Time) {
 	return next
 }
 
-// late reports that policies have waited for so long that people should know.
+// late reports whether policies have waited so long that it is a problem.
 func (u *unlisted) late(now time.Time) bool {
 	return !u.since.IsZero() && now.Sub(u.since) >= listTime
 }
 
-// closeUnlisted closes the rules that have to be, and returns the policies that count for pods of this node and name
-// what has not been listed.
+// closeUnlisted closes rules where necessary, and returns the policies that count for pods of this node and name
+// unlisted objects.
 func (m *model) closeUnlisted(selection *policy.Selection, interest policy.Interest) (awaiting map[policy.ID]bool) {
 	if m.closed = nil; m.view.KnowsAll(interest) {
 		return nil
@@ -127,7 +125,7 @@ func (m *model) closeUnlisted(selection *policy.Selection, interest policy.Inter
 	return awaiting
 }
 
-// lists reports whether all that rules name has been listed.
+// lists reports whether everything that the rules name has been listed.
 func (m *model) lists(d policy.Direction, rules ...policy.Rule) bool {
 	v := &m.view
 	unlisted := func(p policy.Peer) bool {
@@ -142,7 +140,8 @@ func (m *model) lists(d policy.Direction, rules ...policy.Rule) bool {
 	return v.Knows(m.InterestOf(d, rules...))
 }
 
-// closeRule closes a rule, if it has to be.
+// closeRule closes a rule that names unlisted objects, unless it already allows less without them; it reports whether
+// it did.
 func (m *model) closeRule(d policy.Direction, r *policy.Rule) bool {
 	decides := r.Action == policy.Deny || r.Action == policy.Pass
 	if !decides && !r.AllBut(d) || m.lists(d, *r) {
@@ -157,9 +156,9 @@ func (m *model) closeRule(d policy.Direction, r *policy.Rule) bool {
 	}
 	r.Action, r.AnyPeer, r.Peers = policy.Deny, true, nil
 	if m.HasHosts() {
-		r.Own = nil // the end of a host endpoint may be what is not listed
+		r.Own = nil // the host endpoint's own end may be unlisted
 	}
-	switch { // numbers of named ports are those that the pods declare
+	switch { // numbers of named ports are unknown: the pods declare them
 	case d == policy.Egress:
 		r.AnyPort = r.AnyPort || named(r.Ports)
 	case named(r.Sources):

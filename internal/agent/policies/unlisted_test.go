@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// nodePods are pods of one node, whose policies are compiled but not programmed.
+// nodePods are pods of one node; their policies are compiled but not programmed.
 type nodePods struct {
 	*Worker
 	t *testing.T
@@ -145,7 +145,7 @@ func TestRunningPodsKeepTheirPoliciesUntilAccountsAreListed(t *testing.T) {
 	}
 }
 
-// Policies of both directions let pods keep what they had.
+// Running pods keep their former policies of both directions.
 func TestRunningPodsKeepTheirPoliciesOfIngress(t *testing.T) {
 	runs, fresh := policy.PodKey{Namespace: "a", Name: "runs"}, policy.PodKey{Namespace: "a", Name: "fresh"}
 	gnp := &api.CalicoGlobalNetworkPolicy{}
@@ -173,7 +173,7 @@ func TestRunningPodsKeepTheirPoliciesOfIngress(t *testing.T) {
 	}
 }
 
-// The last pod that keeps policies loses them on time, also after people have been told that policies wait.
+// The last pod that keeps policies loses them on time, also after waiting policies have been reported.
 func TestEachHoldEnds(t *testing.T) {
 	start := time.Now()
 	u := unlisted{since: start, holds: map[podHeld]hold{{uid: "early"}: {until: start.Add(listTime)},
@@ -231,8 +231,7 @@ func TestPodsKeepTheirOwnPoliciesAlone(t *testing.T) {
 	n.passes("another pod of the name", "victim", outside, false)
 }
 
-// A rule that allows all but what pods say of themselves allows nothing until these have been listed, in whichever way
-// it says so.
+// A rule that allows all but selected pods allows nothing until these have been listed, in each form of such a rule.
 func TestAllowOfAllButTheUnlisted(t *testing.T) {
 	runs := policy.PodKey{Namespace: "a", Name: "runs"}
 	for name, rule := range map[string]string{

@@ -66,7 +66,7 @@ func TestNothingPassesByWhatIsWithheld(t *testing.T) {
 	}
 }
 
-// withheld is a cluster of which a part is known, and packets of this node's pods and host endpoints.
+// withheld is a partly known cluster, and packets of this node's pods and host endpoints.
 type withheld struct {
 	seed                           uint64
 	c                              *policytest.Cluster
@@ -86,7 +86,7 @@ type judged struct {
 	link      string
 	peer      netip.Addr
 	core      policy.Packet
-	// allowed and logs are by all that there is.
+	// allowed and logs are the results for the whole cluster.
 	allowed func() bool
 	logs    func() []policytest.Log
 }
@@ -128,7 +128,7 @@ type atHost struct {
 	direction policy.Direction
 	own, peer netip.Addr
 	core      policy.Packet
-	verdict   func() policy.Verdict // by all that there is
+	verdict   func() policy.Verdict // for the whole cluster
 }
 
 func verdictAtHost(c *policytest.Cluster, stage policy.Stage, ingress bool, p policytest.Packet) policy.Verdict {
@@ -187,7 +187,7 @@ func (w *withheld) judge(t *testing.T, i uint64) {
 	}
 }
 
-// fullView is what a feed shows of a cluster of which it has listed everything.
+// fullView returns the view of a feed that has listed everything.
 func fullView(c *policytest.Cluster) cluster.PolicyView {
 	state := c.State()
 	v := cluster.PolicyView{Complete: true, Node: policytest.Node, Namespaces: state.Namespaces, Pods: state.Pods,
@@ -211,9 +211,9 @@ func pointers[T any](all []T) (to []*T) {
 	return to
 }
 
-// withhold is what a feed shows while it has listed a part: pods of some namespaces, and of others some or none; all
-// Namespaces but some whose pods are listed; nodes and service accounts or not, and some Services. Addresses of pods
-// may be unsure. Some may be other pods', or nobody's.
+// withhold returns the view of a feed that has listed a part: pods of some namespaces, and of others some or none; all
+// Namespaces except some with listed pods; nodes and service accounts or not, and some Services. Addresses of pods may
+// be unsure. Some may be other pods', or no pod's.
 func withhold(v cluster.PolicyView, r *rand.Rand) cluster.PolicyView {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	listed, namespaces := map[string]bool{}, maps.Clone(v.Namespaces)
@@ -284,7 +284,7 @@ func withhold(v cluster.PolicyView, r *rand.Rand) cluster.PolicyView {
 	return v
 }
 
-// nobodys is the address of a pod that there is not.
+// nobodys is the address of a pod that does not exist.
 var nobodys, _ = policytest.PodAddress(policytest.MaxPods - 1)
 
 func comparePods(a, b policy.PodKey) int {

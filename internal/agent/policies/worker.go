@@ -23,26 +23,25 @@ import (
 )
 
 const (
-	// coalesce is the least time between two passes: the first event after a silence is served at once, those of a burst
-	// together. After a longer pass it is as long as that was: whoever may change pods or policies of a namespace could
-	// else keep a processor busy.
+	// coalesce is the least time between two passes: the first event after a silence is served at once, events of a burst
+	// together. After a longer pass the pause is as long as the pass: otherwise a user who may change pods or policies of
+	// a namespace could keep a processor busy.
 	coalesce = 10 * time.Millisecond
-	// comparePause is how often the kernel's rules are compared with what they should be although nothing is known to have
-	// changed.
+	// comparePause is how often the kernel's rules are compared with the Ruleset without a known change.
 	comparePause = 180 * time.Second
-	// unusedTime bounds how long programs stay that no pod has any more.
+	// unusedTime bounds how long programs without pods stay.
 	unusedTime = time.Minute
 	// passTime bounds one pass.
 	passTime = 30 * time.Second
 	// firstRetry and mostRetry bound the pauses after passes that failed.
 	firstRetry = 50 * time.Millisecond
 	mostRetry  = 10 * time.Second
-	// firstProbe and mostProbe bound the pauses between questions to the kernel what it lacks that had no answer.
+	// firstProbe and mostProbe bound the pauses between probes of the kernel that had no result.
 	firstProbe = time.Second
 	mostProbe  = time.Minute
 )
 
-// Feed tells what the API server knows; cluster.PolicyFeed has the real one.
+// Feed delivers the API server's state; cluster.PolicyFeed implements it.
 type Feed interface {
 	Run(ctx context.Context) error
 	Changed() <-chan struct{}
@@ -51,7 +50,7 @@ type Feed interface {
 	SetGround(g cluster.Ground)
 }
 
-// Engine programs a Ruleset; netpol.Engine has the real one.
+// Engine programs a Ruleset; netpol.Engine implements it.
 type Engine interface {
 	Probe(ctx context.Context) error
 	Sync(ctx context.Context, rules *policy.Ruleset, touched []netip.Addr) (netpol.Stats, error)
@@ -65,39 +64,37 @@ type Options struct {
 	Mode config.PolicyMode
 	// KeepConnections: see config.Node.
 	KeepConnections bool
-	// FelixGoes: the rules of a Felix that does not run any more are removed once ours are in force, so that they do not
-	// count for one.
+	// FelixGoes: leftover rules of Felix are removed once ours are in force, so they do not count as another engine.
 	FelixGoes bool
-	// ConfDir is the runtime's directory of network configurations, by which other engines are known. A missing one has
-	// none.
+	// ConfDir is the runtime's directory of network configurations, which identify other engines. It may be missing.
 	ConfDir string
 	Feed    Feed
 	Engine  Engine
 	Kernel  *netlinkx.Conn
-	Table   *nft.Table // by which Felix's rules are found
+	Table   *nft.Table // to find Felix's rules
 	Log     *slog.Logger
-	// Drops tells of denied packets; nil: none are logged.
+	// Drops returns denied packets; nil: none are logged.
 	Drops DropsOf
 	// Flows records connections; nil: they are not recorded.
 	Flows Flows
 	// APIServer keeps policies of host endpoints from locking the node out; nil: nothing does.
 	APIServer *APIServer
-	// Flowtable has the connections whose packets pass no rules; nil: there is none.
+	// Flowtable holds the connections with packets that bypass the rules; nil: there is none.
 	Flowtable Flowtable
-	// Decided is called with whether another engine enforces, or none is to, when that has changed; nil: not called.
+	// Decided, if set, is called with true when another engine enforces or enforcement is off, on each change.
 	Decided func(stayOut bool)
-	// Repaired is called after another program's change of the table was undone; nil: not called.
+	// Repaired, if set, is called after another program's change of the table was undone.
 	Repaired func()
 }
 
 // Flowtable is flowtable.Syncer.
 type Flowtable interface {
-	// Await leaves the flowtable as it is until Permit says whether there may be one.
+	// Await leaves the flowtable unchanged until Permit is called.
 	Await()
 	Permit(ctx context.Context, may bool) error
 }
 
-// Flows is told what is in force, and which packets are denied; flows.Recorder has the real one.
+// Flows receives what is in force, and denied packets; flows.Recorder implements it.
 type Flows interface {
 	Run(ctx context.Context) error
 	InForce(selection *policy.Selection, pods map[policy.PodKey]*policy.Pod, pending *policy.Selection, stagedBy map[policy.ID]policy.ID)
@@ -115,62 +112,62 @@ type Worker struct {
 	placed      chan struct{}
 	denials     denials
 
-	mu       sync.RWMutex // guards what follows: Run alone writes it
+	mu       sync.RWMutex // guards the fields up to prefix
 	inForce  compiled
 	seen     Seen
 	host     *policy.HostRules // nil: not known yet
 	handling *policy.Handling  // likewise
-	prefix   string            // of the log of what Log rules match
+	prefix   string            // of log lines for Log rules
 
-	// What follows is for the goroutine of Run.
-	compiled   compiled // what is to be in force
+	// The following fields are for the goroutine of Run.
+	compiled   compiled // should be in force
 	decision   decision
 	routes     localRoutes
 	model      model
-	interest   policy.Interest // whose pods the policies in the model name
+	interest   policy.Interest // of the policies in the model
 	todo       todo
 	noAccounts time.Time // see awaitsAccounts
-	// when what is compiled is to be compiled anew, as policies have waited long enough for a list, or programs for a pod;
-	// zero: never
+	// expires is when to compile anew, as policies have waited long enough for a list, or programs for a pod; zero: never.
 	expires  time.Time
 	waiting  time.Time // since when a change waits to be programmed
 	compared time.Time // when everything was compared last
 	full     time.Duration
 	ended    time.Time // of the last pass
-	probed   bool      // the kernel has told what it lacks
-	probeDue time.Time // when it is asked again, if it has not
+	probed   bool      // Probe had a result
+	probeDue time.Time // when to probe again
 	probing  wait.Backoff
 	lasted   time.Duration
 	synced   bool              // a Ruleset of this process is in the kernel
-	removed  bool              // there is nothing of ours in the kernel, as another engine enforces
-	whole    time.Time         // when the model was complete first, while nothing is synced
-	inPlace  bool              // as Placed has told
-	lacks    error             // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
-	refused  error             // why programs are not in force, whose pods are closed
-	noReject bool              // the kernel cannot tell who sends what is denied
-	shown    *policy.Selection // what Flows was told last
+	removed  bool              // our rules are removed, as another engine enforces
+	whole    time.Time         // when the model was first complete, while nothing is synced
+	inPlace  bool              // as last signalled by Placed
+	lacks    error             // what the kernel lacks, or why that is not known
+	refused  error             // why programs are not in force, and their pods closed
+	noReject bool              // the kernel cannot reject packets
+	shown    *policy.Selection // last passed to Flows
 	logged   map[string]bool   // problems, by the last report
-	forbids  bool              // since the last sweep was wished for something may have been forbidden
+	forbids  bool              // connections may have been forbidden since the last signal on sweepWanted
 
 	feedEvents, routeEvents, addressEvents, tableEvents <-chan struct{} // nil: not subscribed
 }
 
-// compiled is a Ruleset with the policies and the local addresses that it was made with. rules is nil while there is
+// compiled is a Ruleset with the policies and the local addresses from which it was made. rules is nil while there is
 // none.
 type compiled struct {
 	rules     *policy.Compiled
 	selection *policy.Selection
 	routed    routed
 	tried
-	trial   *trial // of host endpoints; nil: there are none, or nothing is guarded. mu guards what it points to
-	back    bool   // the host endpoints have what they had before the trial
+	trial   *trial // nil: no host endpoints, or no guard. mu guards its answers
+	back    bool   // the host endpoints have their policies from before the trial
 	denying setIDs
 }
 
-// denied reports that an address is in a set that a program denies: a pod may have sent before it was known.
+// denied reports whether an address is in a set that a program denies: its pod may have sent packets before it was
+// known.
 func (c *compiled) denied(a netip.Addr) bool { return c.denying.anyOf(c.rules.Members[a]) }
 
-// todo has the work of a pass besides the check whether to enforce.
+// todo is the work of a pass besides the check whether to enforce.
 type todo struct{ feed, routes, table, host bool }
 
 var everything = todo{feed: true, routes: true, table: true, host: true}
@@ -187,7 +184,7 @@ func New(o Options) *Worker {
 	return w
 }
 
-// Run works until ctx ends. It then leaves everything in force.
+// Run works until ctx ends, and then leaves everything in force.
 func (w *Worker) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if w.Mode.Enforces() {
@@ -227,7 +224,7 @@ func (w *Worker) loop(ctx context.Context) {
 	}
 }
 
-// pass brings the kernel to what is known now.
+// pass brings the kernel to the known state.
 func (w *Worker) pass(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, passTime)
 	defer cancel()
@@ -250,8 +247,8 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 	return w.apply(ctx, touched, all)
 }
 
-// begins reports that the first Ruleset may be programmed: nothing is missing, or it is a list that takes long, or what
-// the agent has to say.
+// begins reports whether the first Ruleset may be programmed: the model is complete, and either nothing more is missing
+// or listTime has passed.
 func (w *Worker) begins(now time.Time) bool {
 	if !w.model.complete() {
 		return false
@@ -262,7 +259,7 @@ func (w *Worker) begins(now time.Time) bool {
 	return w.model.since.IsZero() && w.hostKnown() || now.Sub(w.whole) >= listTime
 }
 
-// probe finds out before any policy needs it what the kernel lacks, and asks until there is an answer.
+// probe finds out what the kernel lacks, before a policy needs it. It is repeated until there is a result.
 func (w *Worker) probe(ctx context.Context, now time.Time) {
 	if w.probed || now.Before(w.probeDue) {
 		return
@@ -273,8 +270,8 @@ func (w *Worker) probe(ctx context.Context, now time.Time) {
 	}
 }
 
-// stayOut leaves the node without rules of ours: without updates they would keep new pods closed. A plugin that has
-// not heard of it may make some once more.
+// stayOut removes our rules: without updates they would keep new pods closed. A plugin that does not know of it yet may
+// create some again.
 func (w *Worker) stayOut(ctx context.Context) error {
 	if w.removed = w.removed && !w.todo.table; w.removed {
 		w.done()
@@ -293,7 +290,7 @@ func (w *Worker) stayOut(ctx context.Context) error {
 	return nil
 }
 
-// learn takes in what has changed. all: more than the Members of touched may be another.
+// learn takes in changes. all: more than the Members of touched may have changed.
 func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error) {
 	first := w.compiled.rules == nil
 	fresh := w.compiled.routed
@@ -312,7 +309,7 @@ func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error
 	}
 	all = w.todo.table || first
 	if w.awaitsAccounts(now) {
-		w.compiled.routed = fresh // for compile, which follows in any case
+		w.compiled.routed = fresh // for compile, which always follows
 		return nil, all, nil
 	}
 	expired := !w.expires.IsZero() && !now.Before(w.expires)
@@ -324,8 +321,8 @@ func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error
 	return nil, true, w.compile(fresh, now)
 }
 
-// awaitsAccounts reports that policies have come to select pods by labels of service accounts, which have not been
-// listed yet: who is selected is not known, so that all stays as it is for a while.
+// awaitsAccounts reports whether policies newly select pods by labels of service accounts that have not been listed
+// yet. The selected pods are then not known, so everything stays unchanged for up to listTime.
 func (w *Worker) awaitsAccounts(now time.Time) bool {
 	if w.compiled.rules == nil || !w.model.view.AccountsMissing {
 		w.noAccounts = time.Time{}
@@ -338,8 +335,8 @@ func (w *Worker) awaitsAccounts(now time.Time) bool {
 	return now.Before(w.expires)
 }
 
-// update takes in pods and routes. local: endpoints may be others, too. ok is false if that is not enough: pods that
-// run may be about to keep policies, and Flows is told of pods of other nodes alone.
+// update applies changes of pods and routes. local: endpoints may have changed, too. ok is false if only compile will
+// do: running pods may have to keep policies, and Flows accepts changes of other nodes' pods only.
 func (w *Worker) update(n news, fresh routed) (touched []netip.Addr, local, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -390,7 +387,7 @@ func (w *Worker) compile(routed routed, now time.Time) error {
 	return nil
 }
 
-// apply programs what was learnt.
+// apply programs the learnt state.
 func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) error {
 	if all = all || !w.synced || time.Since(w.compared) >= w.full; all {
 		touched = nil
@@ -432,8 +429,8 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	return nil
 }
 
-// takeRefusals takes in what the kernel has refused though all else is done, and returns any other error. Probe has
-// reported rules that it cannot log.
+// takeRefusals records what the kernel refused while all else was done, and returns any other error. Probe has already
+// reported rules that cannot log.
 func (w *Worker) takeRefusals(err error) error {
 	refused, noReject := errors.Is(err, netpol.ErrRefused), errors.Is(err, netpol.ErrNoReject)
 	if err != nil && !refused && !noReject && !errors.Is(err, netpol.ErrNoLog) {
@@ -448,10 +445,10 @@ func (w *Worker) takeRefusals(err error) error {
 
 func (w *Worker) done() { w.todo, w.waiting = todo{}, time.Time{} }
 
-// subscribe opens the sockets of events, again after one failed.
+// subscribe opens the event sockets, and reopens failed ones.
 func (w *Worker) subscribe(ctx context.Context) (err error) {
 	if w.routeEvents == nil && w.Mode.Enforces() {
-		events := netlinkx.LinkEvents | netlinkx.RouteEvents // the kernel tells of no route of IPv4 that goes with its link
+		events := netlinkx.LinkEvents | netlinkx.RouteEvents // IPv4 routes deleted with their link have no event
 		if w.routeEvents, err = w.Kernel.SubscribeToOthersAtOnce(ctx, events, podProtocols...); err != nil {
 			return err
 		}
@@ -472,10 +469,10 @@ func (w *Worker) subscribe(ctx context.Context) (err error) {
 	return nil
 }
 
-// wait returns when there is something to do, or when a look is due.
+// wait returns when there is work, or when a check is due.
 func (w *Worker) wait(ctx context.Context) {
 	if w.addressEvents == nil && w.model.placesHosts() {
-		return // until the next pass has subscribed, addresses change unseen
+		return // the next pass must subscribe first
 	}
 	due := w.lookPause() - time.Since(w.decision.looked)
 	if w.synced {
@@ -511,7 +508,7 @@ func (w *Worker) wait(ctx context.Context) {
 	}
 }
 
-// drain takes the events that are there.
+// drain takes the pending events.
 func (w *Worker) drain() {
 	for {
 		select {

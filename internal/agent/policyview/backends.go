@@ -19,20 +19,20 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Kinds of ends that stand for pods.
+// Kinds of arguments that stand for pods.
 const (
 	ofService    = "svc"
 	ofDeployment = "deploy"
 )
 
-// kinds are the words for them.
+// kinds maps the accepted names to the kinds.
 var kinds = map[string]string{"svc": ofService, "service": ofService, "services": ofService, "deploy": ofDeployment,
 	"deployment": ofDeployment, "deployments": ofDeployment}
 
-// otherKinds have pods, too.
+// otherKinds have pods, too, but are not accepted.
 var otherKinds = []string{"sts", "statefulset", "ds", "daemonset", "job", "rs", "replicaset", "cronjob"}
 
-// slice is the part of an EndpointSlice that says which pods and ports there are behind a Service.
+// slice is the part of an EndpointSlice with the pods and ports behind a Service.
 type slice struct {
 	api.Meta  `json:"metadata"`
 	Endpoints []struct {
@@ -49,7 +49,7 @@ type slice struct {
 // ResourceType implements api.Resource.
 func (*slice) ResourceType() api.Type { return (*api.EndpointSlice)(nil).ResourceType() }
 
-// service is the part of a Service that says by which addresses and ports it is reached.
+// service is the part of a Service with its addresses and ports.
 type service struct {
 	api.Meta `json:"metadata"`
 	Spec     struct {
@@ -71,7 +71,7 @@ func (p servicePort) is(protocol uint8) bool {
 	return protocols[cmp.Or(p.Protocol, "TCP")] == protocol
 }
 
-// lookup asks the API server what the ends of a connection stand for.
+// lookup reads from the API server what the ends of a connection stand for.
 type lookup struct {
 	store *kubernetes.Store
 	known *known
@@ -86,7 +86,7 @@ func (c *command) lookup(k *known) (*lookup, error) {
 	return &lookup{store, k}, err
 }
 
-// resolved returns the connections between pods and addresses that are meant, and what to say about that.
+// resolved returns the connections between pods and addresses that the arguments stand for, and notes on them.
 func (l *lookup) resolved(ctx context.Context, asked connection) (all []connection, notes []string, err error) {
 	if asked.to.addr.IsValid() && l.known.ofPod(asked.to.addr) == nil {
 		if name, ok := l.serviceAt(ctx, asked.to.addr); ok {
@@ -114,7 +114,7 @@ func (l *lookup) resolved(ctx context.Context, asked connection) (all []connecti
 	return all, notes, nil
 }
 
-// rank is 0 of this node's pods, 1 of others.
+// rank returns 0 for pods of this node, 1 for others.
 func (k *known) rank(pod policy.PodKey) int {
 	if k.Local[policies.LinkOf(pod)] == pod {
 		return 0
@@ -132,8 +132,8 @@ func (k *known) ofPod(a netip.Addr) *policy.Pod {
 	return nil
 }
 
-// serviceAt finds the Service with a cluster IP. Without the right to read Services, which the agent has if it
-// announces them, none is found.
+// serviceAt returns the Service with a cluster IP. It finds none without the right to read Services, which the agent
+// has if it announces them.
 func (l *lookup) serviceAt(ctx context.Context, a netip.Addr) (name policy.PodKey, ok bool) {
 	var found api.List[service, *service]
 	if err := l.store.Select(ctx, "", "", "", &found); err != nil {
@@ -147,7 +147,8 @@ func (l *lookup) serviceAt(ctx context.Context, a netip.Addr) (name policy.PodKe
 	return name, false
 }
 
-// pods returns what an end stands for; of the destination the port in the connection becomes the pods'.
+// pods returns the ends that e stands for. A Service's port in target, the connection with the destination e, becomes
+// the port of its pods.
 func (l *lookup) pods(ctx context.Context, e end, target *connection) (all []end, notes []string, err error) {
 	switch e.kind {
 	case ofService:
@@ -165,7 +166,7 @@ func (l *lookup) pods(ctx context.Context, e end, target *connection) (all []end
 	default:
 		return []end{e}, nil, nil
 	}
-	slices.SortFunc(all, func(a, b end) int { // those of this node first: of these the kernel is compared
+	slices.SortFunc(all, func(a, b end) int { // this node's pods first: the kernel is compared for them
 		return cmp.Or(l.known.rank(a.pod)-l.known.rank(b.pod), cmp.Compare(a.pod.Name, b.pod.Name))
 	})
 	if err == nil {
@@ -197,7 +198,7 @@ func (l *lookup) behind(ctx context.Context, e end, target *connection) (all []e
 				continue
 			}
 			key := policy.PodKey{Namespace: cmp.Or(p.TargetRef.Namespace, e.pod.Namespace), Name: p.TargetRef.Name}
-			if l.known.Pods[key] != nil { // others have the host's network
+			if l.known.Pods[key] != nil { // other pods have the host's network
 				seen[key] = true
 			}
 		}
@@ -215,8 +216,8 @@ func (l *lookup) behind(ctx context.Context, e end, target *connection) (all []e
 	return all, l.mapPort(ctx, e, ports, target)
 }
 
-// mapPort turns a Service's port into that of the pods. Without the right to read the Service the ports of its
-// EndpointSlices have to do.
+// mapPort replaces a Service's port by the port of its pods. Without the right to read the Service it uses the ports of
+// the EndpointSlices.
 func (l *lookup) mapPort(ctx context.Context, e end, ports []servicePort, target *connection) error {
 	ports = slices.DeleteFunc(ports, func(p servicePort) bool { return !p.is(target.protocol) })
 	slices.SortFunc(ports, func(a, b servicePort) int { return cmp.Or(int(a.Port)-int(b.Port), cmp.Compare(a.Name, b.Name)) })
@@ -251,7 +252,7 @@ func (l *lookup) mapPort(ctx context.Context, e end, ports []servicePort, target
 		cmp.Or(strings.Join(declared, ", "), "none"))
 }
 
-// nodeOf returns the node of a pod, or nothing.
+// nodeOf returns the node of a pod, or "".
 func (l *lookup) nodeOf(ctx context.Context, pod string) string {
 	namespace, name, _ := strings.Cut(pod, "/")
 	var found api.List[api.Pod, *api.Pod]
@@ -261,7 +262,7 @@ func (l *lookup) nodeOf(ctx context.Context, pod string) string {
 	return found.Items[0].Spec.NodeName
 }
 
-// sayNodes names the nodes on which the rest of the answer is.
+// sayNodes names the node of a pod that is not on this node, with the command to run there.
 func (l *lookup) sayNodes(ctx context.Context, x *Explained, args []string) {
 	for _, j := range []*Judgement{x.Egress, x.Ingress} {
 		if j == nil || j.Kernel != elsewhere {
@@ -274,7 +275,7 @@ func (l *lookup) sayNodes(ctx context.Context, x *Explained, args []string) {
 	}
 }
 
-// others notes on which of several connections the verdict is another one.
+// others adds a note on which of several connections get another verdict.
 func (x *Explained) others(all []*Explained) {
 	if len(all) < 2 {
 		return
@@ -292,7 +293,7 @@ func (x *Explained) others(all []*Explained) {
 	x.Notes = append(x.Notes, text)
 }
 
-// mostNames is how many names a note has.
+// mostNames bounds the names in a note.
 const mostNames = 5
 
 func cut(names []string) string {

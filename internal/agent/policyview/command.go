@@ -26,7 +26,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Command is its name, Help what it does in a few words.
+// Command is the command's name, Help its short description.
 const (
 	Command = "policy"
 	Help    = "the policies of this node's pods; policy explain: who decides on a connection; policy diff: what a change would do"
@@ -55,7 +55,7 @@ Examples: node policy shop/web
 // answer is a command's output.
 type answer interface{ WriteText(w io.Writer) error }
 
-// command is one run.
+// command holds the settings and arguments of one run.
 type command struct {
 	settings config.PolicyView
 	file     string
@@ -63,7 +63,7 @@ type command struct {
 	args     []string
 }
 
-// Main is the command, with what follows its name.
+// Main runs the command; args are the arguments after its name.
 func Main(ctx context.Context, args []string, settings config.PolicyView, out nodestatus.Output) error {
 	run := (*command).list
 	name := "node " + Command
@@ -94,8 +94,8 @@ func Main(ctx context.Context, args []string, settings config.PolicyView, out no
 	return nil
 }
 
-// agentIsHere makes sure that it is the node's own kernel which is compared with its policies: any machine has one. An
-// agent that hangs is no reason not to look.
+// agentIsHere returns an error unless the agent of this node runs on this machine: the kernel of another machine must
+// not be compared with the node's policies. An agent that does not answer is no error.
 func (c *command) agentIsHere(ctx context.Context) error {
 	r, err := nodestatus.Fetch(ctx, c.settings.HealthAddr)
 	var none *nodestatus.NoAgentError
@@ -109,7 +109,7 @@ func (c *command) agentIsHere(ctx context.Context) error {
 	return nil
 }
 
-// parse reads flags before, between and behind arguments.
+// parse reads flags before, between and after arguments.
 func (c *command) parse(name string, args []string, w io.Writer) (format string, err error) {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(w)
@@ -143,7 +143,7 @@ func (c *command) parse(name string, args []string, w io.Writer) (format string,
 	return format, nil
 }
 
-// known reads the API server.
+// known reads policies and pods from the API server.
 func (c *command) known(ctx context.Context, staged bool, want func(*known) policy.Interest) (*known, error) {
 	if err := c.agentIsHere(ctx); err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func (c *command) known(ctx context.Context, staged bool, want func(*known) poli
 	return read(ctx, feed, staged, want)
 }
 
-// ground is whose the addresses of pools are, as the agent finds it.
+// ground returns the owners of the pools' addresses, as the agent finds them.
 func (c *command) ground(ctx context.Context) (*desired.Snapshot, error) {
 	var pools api.List[api.IPPool, *api.IPPool]
 	if err := c.fetch(ctx, "IPPools", &pools); err != nil {
@@ -188,7 +188,7 @@ func (c *command) ground(ctx context.Context) (*desired.Snapshot, error) {
 	return &s, nil
 }
 
-// list is the command without a word.
+// list runs the command without explain or diff.
 func (c *command) list(ctx context.Context) (answer, error) {
 	var keys []policy.PodKey
 	for _, arg := range c.args {
@@ -223,7 +223,7 @@ func (c *command) list(ctx context.Context) (answer, error) {
 const noTable = "there is no table inet " + netpol.TableName +
 	". The agent's log and node status say why: TORTIE_POLICY is off, another policy engine enforces, or the agent has not begun"
 
-// diff is the command of that name.
+// diff runs `node policy diff`.
 func (c *command) diff(ctx context.Context) (answer, error) {
 	if c.file == "" || len(c.args) > 0 {
 		return nil, nodestatus.Usagef("policy diff takes -f FILE, and no arguments but flags")
@@ -304,8 +304,8 @@ func (c *command) fetch(ctx context.Context, what string, into api.ResourceList)
 	return nil
 }
 
-// addHostRules adds which ports policies of host endpoints do not close, and what a change, if there is one, makes of
-// them.
+// addHostRules adds the ports that policies of host endpoints do not close, and to the change, if it is not nil, the
+// ports after it.
 func (c *command) addHostRules(ctx context.Context, k *known, to *change) error {
 	if !k.HasHosts() && (to == nil || !to.concernsHosts()) {
 		return nil
@@ -321,7 +321,7 @@ func (c *command) addHostRules(ctx context.Context, k *known, to *change) error 
 	return nil
 }
 
-// declared reads the ports that pods declare, with a name or without.
+// declared returns the ports that pods declare, with a name or without.
 func (c *command) declared(ctx context.Context) (map[policy.PodKey][]port, error) {
 	var pods api.List[api.Pod, *api.Pod]
 	if err := c.fetch(ctx, "pods", &pods); err != nil {
@@ -334,7 +334,8 @@ func (c *command) declared(ctx context.Context) (map[policy.PodKey][]port, error
 	return all, nil
 }
 
-// containerPorts returns the ports of containers, and of init containers, as these may stay, each once, in order.
+// containerPorts returns the ports of containers and of init containers, which may keep running (sidecars); each once,
+// in order.
 func containerPorts(spec *api.PodSpec) (ports []port) {
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 		for _, p := range c.Ports {

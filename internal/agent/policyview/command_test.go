@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 )
 
-// Errors name the argument and the remedy, and nothing is written then. Nobody answers at the API server's address.
+// Errors name the argument and the remedy, and nothing is written then. The API server's address has no server.
 func TestCommandErrors(t *testing.T) {
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"node": "n"}`) }))
 	t.Cleanup(agent.Close)

@@ -20,58 +20,60 @@ import (
 
 // Difference is the effect of changed policies on the connections between existing pods.
 type Difference struct {
-	// Policies are those of the file, with "new", "changed", "deleted" or "not there".
+	// Policies are the file's policies, each with "new", "changed", "deleted" or "not there".
 	Policies []string `json:"policies"`
 	Problems []string `json:"problems,omitempty"`
-	// TooLarge are the policies that make programs too large afterwards, if all pods of their namespace are on one node:
-	// these pods are judged as closed.
+	// TooLarge are the policies that make programs too large after the change, if all pods of their namespace are on one
+	// node: these pods are judged as closed.
 	TooLarge []string `json:"tooLarge,omitempty"`
-	// Pods have an address and a network of their own. Judged is the number of connections between them that were
-	// compared: those of pods that one of the policies selects, before or after, or that programs which are too large
-	// close.
+	// Pods is the number of pods with an address and a network of their own. Judged is the number of connections between
+	// them that were compared: of pods that one of the policies selects, before or after, or that are closed because their
+	// program is too large.
 	Pods   int    `json:"pods"`
 	Judged int    `json:"judged"`
 	Flows  []Flow `json:"flows"`
-	// Sessions are open connections of this node and its pods that will be denied. Unseen says why they are not known.
+	// Sessions are open connections of this node and its pods that will be denied. Unseen is the reason why they are not
+	// known.
 	Sessions []Session `json:"sessions,omitempty"`
 	Unseen   string    `json:"unseen,omitempty"`
 }
 
-// What a verdict becomes.
+// Values of Flow.Change.
 const (
 	changeAllowed = "allowed"
 	changeDenied  = "denied"
 )
 
-// Flow are connections from pods to pods whose verdict changes.
+// Flow is a group of connections from pods to pods with the same change of verdict.
 type Flow struct {
-	// Change is "allowed" or "denied": what it will be.
+	// Change is the new verdict, "allowed" or "denied".
 	Change   string   `json:"change"`
 	From     []string `json:"from"`
 	To       []string `json:"to"`
 	Protocol string   `json:"protocol"`
 	Port     uint16   `json:"port"`
-	// Family is IPv4 or IPv6 if both ends have addresses of both, and the other one's verdict does not change so.
+	// Family is IPv4 or IPv6 if both ends have addresses of both families, and the other family's verdict does not change
+	// so.
 	Family string `json:"family,omitempty"`
-	// By is the policy that denies it, before or after, and in which direction.
+	// By is the direction and the policy that denies it, before or after.
 	By string `json:"by"`
 }
 
 // change is a file of policies that are written over the known ones, or deleted.
 type change struct {
 	view     cluster.PolicyView    // the file's objects
-	policies []policy.Policy       // what these say: see read
+	policies []policy.Policy       // converted from these: see read
 	staged   []policy.Staged       // likewise
 	things                         // likewise
-	said     []string              // of staged policies that try nothing out
-	clients  map[api.Resource]bool // as Calico's clients show them: their names may lack the prefix under which they are stored
-	unstored map[policy.ID]bool    // of these
+	said     []string              // results of staged policies that change nothing
+	clients  map[api.Resource]bool // in the form of Calico's clients: names may lack the prefix in storage
+	unstored map[policy.ID]bool    // policies from clients
 	about    map[policy.ID]bool    // policies that are written or deleted: see over
 	problems []string
 	deletes  bool
 }
 
-// parsePolicies reads a file of policies, as YAML documents, JSON, or Lists.
+// parsePolicies reads a file of policies: YAML documents, JSON, or Lists.
 func parsePolicies(name string, data []byte) (*change, error) {
 	c := change{clients: map[api.Resource]bool{}, unstored: map[policy.ID]bool{}}
 	for i, document := range documents(string(data)) {
@@ -85,7 +87,7 @@ func parsePolicies(name string, data []byte) (*change, error) {
 	return &c, nil
 }
 
-// documents splits YAML at lines that begin with three dashes, without empty documents. A comment, or a document, may
+// documents splits YAML at lines that begin with three dashes, and drops empty documents. A comment, or a document, may
 // follow the dashes.
 func documents(text string) (all []string) {
 	var current strings.Builder
@@ -136,14 +138,14 @@ func (c *change) parse(data []byte) error {
 		return fmt.Errorf("apiVersion %q, kind %q: must be %s", m.APIVersion, m.Kind, kindsText)
 	}
 	o, err := read(data)
-	if err == nil && m.APIVersion == string(groups.V3) { // as Calico's own clients write, too
+	if err == nil && m.APIVersion == string(groups.V3) { // the version that Calico's clients write
 		c.clients[o] = true
 		inferTypes(o)
 	}
 	return err
 }
 
-// inferTypes gives a policy that Calico's clients would write the types that they derive from its rules.
+// inferTypes sets a policy's missing types from its rules, as Calico's clients do.
 func inferTypes(o api.Resource) {
 	var spec *api.CalicoPolicySpec
 	switch o := o.(type) {
@@ -169,7 +171,7 @@ func inferTypes(o api.Resource) {
 	}
 }
 
-// reads is what reads objects of a kind into the view; nil: nothing does.
+// reads returns the function that adds objects of a kind to the view; nil: the kind is not supported.
 func (c *change) reads(kind string) func([]byte) (api.Resource, error) {
 	v := &c.view
 	for _, t := range (*api.ClusterNetworkPolicy)(nil).Types() {
@@ -199,7 +201,7 @@ const (
 		"StagedKubernetesNetworkPolicy, Tier, NetworkSet, GlobalNetworkSet, HostEndpoint or FelixConfiguration"
 )
 
-// into reads an object into a list; one of a namespace is in default unless it says another.
+// into returns a function that appends an object to a list; a namespaced object without a namespace is in default.
 func into[T any](list *[]*T) func(data []byte) (api.Resource, error) {
 	return func(data []byte) (api.Resource, error) {
 		o := new(T)
@@ -264,8 +266,8 @@ func (c *change) readStaged(tiers map[string]policy.Tier) (err error) {
 	return err
 }
 
-// over returns the state with the file's objects in the place of those of the same name, or added, or without these,
-// and says which they are.
+// over returns the state with the file's objects replacing objects of the same name, or added, or, with deletes,
+// removed. said has the result for each.
 func (c *change) over(s policy.State) (after policy.State, said []string) {
 	after, said = c.overThings(s)
 	after.Policies = slices.Clone(s.Policies)
@@ -289,7 +291,8 @@ func (c *change) over(s policy.State) (after policy.State, said []string) {
 	return c.overStaged(after, said)
 }
 
-// stored is the name under which a policy is stored, which for one that Calico's clients show may have a prefix.
+// stored returns the ID under which a policy is stored: the stored name of a policy in the form of Calico's clients may
+// have a prefix.
 func (c *change) stored(policies []policy.Policy, id policy.ID) policy.ID {
 	same := func(o policy.Policy) bool { return o.ID == id }
 	if c.unstored[id] && !slices.ContainsFunc(policies, same) {
@@ -300,7 +303,7 @@ func (c *change) stored(policies []policy.Policy, id policy.ID) policy.ID {
 	return id
 }
 
-// put puts an object in the place of the one that is the same, or removes that, and says which.
+// put replaces the object that is the same as o, or appends o, or deletes that object, and returns which it did.
 func put[T any](all *[]T, o T, deletes bool, same func(T) bool) (what string) {
 	at := slices.IndexFunc(*all, same)
 	switch {
@@ -319,7 +322,7 @@ func put[T any](all *[]T, o T, deletes bool, same func(T) bool) (what string) {
 
 func (c *change) overStaged(s policy.State, said []string) (policy.State, []string) {
 	after, by := policy.WithStaged(s, c.staged)
-	there := map[policy.ID]bool{} // staged policies for which there is one
+	there := map[policy.ID]bool{} // staged policies with an existing policy
 	for _, p := range s.Policies {
 		there[by[p.ID]] = true
 	}
@@ -341,7 +344,7 @@ func (c *change) overStaged(s policy.State, said []string) (policy.State, []stri
 	return after, append(said, c.said...)
 }
 
-// port is one that is compared.
+// port is a protocol and port to compare.
 type port struct {
 	protocol uint8
 	number   uint16
@@ -357,14 +360,14 @@ type comparison struct {
 	flows         map[flowKey]map[string][]string // the pods to which each pod's connections change so
 }
 
-// flowKey is how connections from a namespace to a namespace change.
+// flowKey is a change of connections from a namespace to a namespace.
 type flowKey struct {
 	from, to, change, by, family string
 	port
 }
 
 // diff compares the states. declared are the ports that pods' containers declare; open are the connections of this
-// node, nil if they are not known.
+// node, nil if unknown.
 func diff(before policy.State, c *change, declared map[policy.PodKey][]port, open *openFlows) *Difference {
 	after, said := c.over(before)
 	x := comparison{flows: map[flowKey]map[string][]string{}}
@@ -397,7 +400,7 @@ func stagedOf(all []policy.Staged) (policies []policy.Policy) {
 	return policies
 }
 
-// find compiles both states for all pods, as if they were on this node, and finds whom the change is about.
+// find compiles both states with all pods, as if they were on this node, and finds the pods affected by the change.
 func (x *comparison) find(before, after policy.State, c *change) {
 	local := map[string]policy.PodKey{}
 	for _, p := range x.pods {
@@ -418,7 +421,7 @@ func (x *comparison) find(before, after policy.State, c *change) {
 	}
 }
 
-// closes reports that a pod's program becomes too large, or is so no longer: the limit is one of all policies of the
+// closes reports whether a pod's program becomes too large, or is no longer: the limit is shared by all policies of the
 // namespace.
 func (x *comparison) closes(p *policy.Pod, d policy.Direction) bool {
 	_, was := x.before.ClosedBy(policies.LinkOf(p.PodKey), d)
@@ -426,7 +429,7 @@ func (x *comparison) closes(p *policy.Pod, d policy.Direction) bool {
 	return was != is
 }
 
-// tooLarge names the policies that are too large afterwards.
+// tooLarge names the policies that are too large after the change.
 func (x *comparison) tooLarge() (texts []string) {
 	for _, id := range x.after.TooLarge {
 		when := "now"
@@ -464,7 +467,7 @@ func (x *comparison) compare(from, to *policy.Pod) {
 	}
 }
 
-// changes says what becomes of a connection, if that is not what it was.
+// changes returns the change of a connection's verdict; changed is false if there is none.
 func (x *comparison) changes(from, to *policy.Pod, pair addressPair, port port) (key flowKey, changed bool) {
 	was, wasBy := judge(x.before, from, to, pair.source, pair.target, port)
 	is, isBy := judge(x.after, from, to, pair.source, pair.target, port)
@@ -475,7 +478,7 @@ func (x *comparison) changes(from, to *policy.Pod, pair addressPair, port port) 
 	return key, was != is
 }
 
-// judge returns whether a connection is allowed, and by which policy in which direction it is denied.
+// judge returns whether a connection is allowed, and if not the direction and the policy that denies it.
 func judge(c *policy.Compiled, from, to *policy.Pod, source, target netip.Addr, port port) (allowed bool, by string) {
 	packet := policy.Packet{Protocol: port.protocol, Port: port.number}
 	if v := c.Decide(policies.LinkOf(from.PodKey), policy.Egress, target, packet); !v.Allow {
@@ -487,7 +490,7 @@ func judge(c *policy.Compiled, from, to *policy.Pod, source, target netip.Addr, 
 	return true, ""
 }
 
-// addressPair are addresses of the same family.
+// addressPair holds addresses of one family.
 type addressPair struct{ source, target netip.Addr }
 
 func (p addressPair) family() string {
@@ -520,7 +523,7 @@ func addressed(s policy.State) (pods []*policy.Pod) {
 	return pods
 }
 
-// named returns the first ports of the ranges in policies' rules: for pods that declare none.
+// named returns the first ports of the ranges in policies' rules, which are judged at pods that declare no port.
 func named(policies []policy.Policy) (ports []port) {
 	for _, p := range policies {
 		for _, rules := range p.Rules {
@@ -544,7 +547,7 @@ func comparePorts(a, b port) int {
 	return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.number, b.number))
 }
 
-// sorted returns the flows in order.
+// sorted returns the flows in order of their fields.
 func (x *comparison) sorted() (all []Flow) {
 	all = []Flow{}
 	for key, targets := range x.flows {
@@ -557,9 +560,9 @@ func (x *comparison) sorted() (all []Flow) {
 	return all
 }
 
-// joined returns flows in which each pod's connections to all others change. Pods that have the same targets are
-// together. One that is a target itself counts as its own, so that pods are together whose connections among each other
-// change.
+// joined groups pods into flows, in each of which the connections of all From to all To change. Pods with the same
+// targets are together. A pod that is itself a target counts as its own target, so that pods with changed connections
+// among each other are together.
 func joined(key flowKey, targets map[string][]string) (all []Flow) {
 	isTarget := map[string]bool{}
 	for _, pods := range targets {
@@ -624,7 +627,7 @@ func (d *Difference) WriteText(w io.Writer) error {
 	return err
 }
 
-// several names the first pod, and how many more there are.
+// several returns the first pod, and how many more there are.
 func several(pods []string) string {
 	if len(pods) == 1 {
 		return pods[0]

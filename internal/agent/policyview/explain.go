@@ -25,7 +25,7 @@ type Explained struct {
 	Protocol string `json:"protocol"`
 	Port     uint16 `json:"port,omitempty"`
 	Allowed  bool   `json:"allowed"`
-	// Egress is missing if the source is no pod, Ingress if the destination is none.
+	// Egress is nil if the source is no pod, Ingress if the destination is none.
 	Egress  *Judgement `json:"egress,omitempty"`
 	Ingress *Judgement `json:"ingress,omitempty"`
 	Notes   []string   `json:"notes,omitempty"`
@@ -43,33 +43,34 @@ type Judgement struct {
 	Direction string `json:"direction"`
 	Allowed   bool   `json:"allowed"`
 	// Tier and Policy decided; without them no policy did. Rule is the field of the rule, such as spec.ingress[0]; without
-	// one the policy isolates the pod, and no rule of the tier matched.
+	// it the policy isolates the pod, and no rule of the tier matched.
 	Tier   string `json:"tier,omitempty"`
 	Policy string `json:"policy,omitempty"`
 	Rule   string `json:"rule,omitempty"`
 	Name   string `json:"ruleName,omitempty"`
-	// Why says it in words.
+	// Why is the reason as text.
 	Why string `json:"why"`
-	// Selecting are the policies that select the pod in this direction, in the order in which they are asked.
+	// Selecting are the policies that select the pod in this direction, in the order of evaluation.
 	Selecting []string `json:"policies"`
-	// Kernel is "agrees", or says what differs.
+	// Kernel is "agrees", or the difference in the kernel.
 	Kernel string `json:"kernel"`
-	// Denied is how many packets the policy has denied in this direction, of any pod of this node, since its rules were
-	// made; missing unless the kernel agrees that the policy denies this connection.
+	// Denied is how many packets the policy has denied in this direction, for any pod of this node, since its rules were
+	// made; nil unless the kernel agrees that the policy denies this connection.
 	Denied *uint64 `json:"deniedPackets,omitempty"`
-	// Staged is how it would be with staged policies in force, if another verdict would be, or another policy decide.
+	// Staged is the verdict with staged policies in force; nil if neither the verdict nor the deciding policy would
+	// change.
 	Staged *Staged `json:"staged,omitempty"`
 }
 
 // Staged is a verdict with staged policies in force.
 type Staged struct {
 	Allowed bool `json:"allowed"`
-	// Because is the staged policy to which it is owed.
+	// Because is the staged policy that causes it.
 	Because string `json:"because"`
 	Why     string `json:"why"`
 }
 
-// elsewhere is Judgement.Kernel of a pod of another node.
+// elsewhere is Judgement.Kernel for a pod of another node.
 const elsewhere = "the pod is not on this node: ask there"
 
 // kernelAgrees is Judgement.Kernel if nothing differs.
@@ -83,7 +84,7 @@ type tables interface {
 	Denied(policy.Direction, policy.ID) uint64
 }
 
-// explain is the command of that name.
+// explain runs `node policy explain`.
 func (c *command) explain(ctx context.Context) (answer, error) {
 	asked, err := parseConnection(c.args)
 	if err != nil {
@@ -132,10 +133,10 @@ func (c *command) explain(ctx context.Context) (answer, error) {
 	return x, nil
 }
 
-// mostConnections is how many are judged where an end stands for several pods.
+// mostConnections bounds the connections that are judged where an end stands for several pods.
 const mostConnections = 100
 
-// interest is that of the agent, with the pods that are asked about.
+// interest is the agent's interest, with the pods of the connection.
 func (c *connection) interest(k *known) policy.Interest {
 	i := k.Interest()
 	if len(k.staged) > 0 {
@@ -145,7 +146,7 @@ func (c *connection) interest(k *known) policy.Interest {
 	}
 	for _, e := range []end{c.from, c.to} {
 		if e.addr.IsValid() {
-			i.All = true // it may be a pod's
+			i.All = true // any pod may have the address
 		} else {
 			i.Namespaces = append(i.Namespaces, e.pod.Namespace)
 		}
@@ -155,7 +156,7 @@ func (c *connection) interest(k *known) policy.Interest {
 	return i
 }
 
-// hostAddresses are this node's.
+// hostAddresses returns this node's addresses.
 func hostAddresses() (map[netip.Addr]bool, error) {
 	found, err := net.InterfaceAddrs()
 	own := map[netip.Addr]bool{}
@@ -167,7 +168,7 @@ func hostAddresses() (map[netip.Addr]bool, error) {
 	return own, err
 }
 
-// explain judges a connection, and compares what this node's kernel has. own are this node's addresses.
+// explain judges a connection, and compares it with the kernel of this node. own are this node's addresses.
 func explain(k *known, asked connection, compiled *policy.Compiled, kernel tables, own map[netip.Addr]bool) (*Explained, error) {
 	from, err := k.party(asked.from)
 	if err != nil {
@@ -226,7 +227,7 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	return x, nil
 }
 
-// unsureNotes tell of addresses that may be pods'.
+// unsureNotes returns notes on addresses that may be pods'.
 func (k *known) unsureNotes(addresses ...netip.Addr) (notes []string) {
 	for key, pod := range k.Pods {
 		for _, a := range addresses {
@@ -240,7 +241,7 @@ func (k *known) unsureNotes(addresses ...netip.Addr) (notes []string) {
 	return notes
 }
 
-// otherFamily says that the verdict is another one between addresses of the other family.
+// otherFamily returns notes on verdicts that differ in the other family.
 func (k *known) otherFamily(e *policy.Explanation, pairs []addressPair, packet policy.Packet) (notes []string) {
 	for _, p := range pairs {
 		other := policy.Explain(k.State, policy.Party{Address: p.source}, policy.Party{Address: p.target}, packet)
@@ -251,7 +252,7 @@ func (k *known) otherFamily(e *policy.Explanation, pairs []addressPair, packet p
 	return notes
 }
 
-// tryOut says how it would be with staged policies in force. e is how it is.
+// tryOut adds the verdicts with staged policies in force. e is the explanation without them.
 func (x *Explained) tryOut(k *known, e *policy.Explanation, from, to policy.Party, packet policy.Packet) {
 	if len(k.staged) == 0 {
 		return
@@ -275,7 +276,7 @@ func (x *Explained) tryOut(k *known, e *policy.Explanation, from, to policy.Part
 	note(x.Ingress, e.Ingress, pending.Ingress)
 }
 
-// hostNotes say which host endpoints of this node deny the connection, if it passes their interface.
+// hostNotes names the host endpoints of this node that deny the connection, if it passes their interface.
 func (k *known) hostNotes(asked connection, compiled *policy.Compiled, own map[netip.Addr]bool,
 	source, target netip.Addr) (notes []string) {
 	e := ends{own, localAddresses(&k.State)}
@@ -290,10 +291,10 @@ func (k *known) hostNotes(asked connection, compiled *policy.Compiled, own map[n
 	return notes
 }
 
-// ends are the addresses of this node, and those of its pods.
+// ends holds the addresses of this node, and of its pods.
 type ends struct{ own, pods map[netip.Addr]bool }
 
-// localAddresses are those of this node's pods.
+// localAddresses returns the addresses of this node's pods.
 func localAddresses(s *policy.State) map[netip.Addr]bool {
 	local := map[netip.Addr]bool{}
 	for _, key := range s.Local {
@@ -304,9 +305,9 @@ func localAddresses(s *policy.State) map[netip.Addr]bool {
 	return local
 }
 
-// deniedAt says where a host endpoint denies a connection first, if that passes its interface, but for failsafe ports.
-// What a rule allows early is final for a program of the node, and as it comes in. Interfaces of pods are those of the
-// host endpoint of all.
+// deniedAt returns where a host endpoint first denies a connection, if it passes the endpoint's interface and no
+// failsafe port allows it. What a rule allows early is final for incoming packets and for programs of the node.
+// Interfaces of pods belong to the host endpoint of all interfaces.
 func (e ends) deniedAt(c *policy.Compiled, link string, source, target netip.Addr,
 	packet policy.Packet) (at hostPacket, by policy.ID, denied bool) {
 	own, pods, all := e.own, e.pods, link == policy.AllInterfaces
@@ -336,7 +337,7 @@ func (e ends) deniedAt(c *policy.Compiled, link string, source, target netip.Add
 	return at, by, false
 }
 
-// party returns an end, if it can be judged.
+// party returns an end as a party; an error if it cannot be judged.
 func (k *known) party(e end) (policy.Party, error) {
 	if e.addr.IsValid() {
 		return policy.Party{Address: e.addr}, nil
@@ -372,7 +373,7 @@ func (c *connection) resolve(pod *policy.Pod) error {
 		cmp.Or(strings.Join(declared, ", "), "none"))
 }
 
-// addresses are those of the connection's ends, a pair for each family that both have, and the protocol.
+// addresses returns a pair of addresses of the connection's ends for each family that both, and the protocol, have.
 func (k *known) addresses(from, to policy.Party, protocol uint8) []addressPair {
 	ofParty := func(p policy.Party) *policy.Pod {
 		if pod := k.Pods[p.Pod]; pod != nil && !p.Address.IsValid() {
@@ -385,7 +386,7 @@ func (k *known) addresses(from, to policy.Party, protocol uint8) []addressPair {
 	})
 }
 
-// name names an end: an address that a pod has is the pod's.
+// name returns an end as a party of the answer: the address of a pod is the pod's.
 func name(j *policy.Judgement, a netip.Addr) Party {
 	named := Party{}
 	if j != nil {
@@ -412,13 +413,13 @@ func judgementOf(j *policy.Judgement) *Judgement {
 	return out
 }
 
-// close is for a pod that passes nothing in this direction, whatever its policies say, as they are too large.
+// close sets the judgement of a pod that passes nothing in this direction because its policies are too large.
 func (j *Judgement) close(by policy.ID, namespace string) {
 	j.Allowed, j.Tier, j.Policy, j.Rule, j.Name = false, "", by.String(), "", ""
 	j.Why = fmt.Sprintf("%s, the largest of namespace %s: %s", by, namespace, policy.TooLargeText)
 }
 
-// compare says whether the kernel enforces what was judged.
+// compare reports whether the kernel enforces the judgement: "agrees", or a difference.
 func (k *known) compare(j *policy.Judgement, peer netip.Addr, asked connection, compiled *policy.Compiled, kernel tables) string {
 	link := policies.LinkOf(j.Pod)
 	if k.Local[link] != j.Pod {
@@ -436,7 +437,7 @@ func (k *known) compare(j *policy.Judgement, peer netip.Addr, asked connection, 
 	return kernelAgrees
 }
 
-// exempt is for what a node sends to its own pods.
+// exempt sets the judgement of packets from a node to its own pods.
 func (x *Explained) exempt(source netip.Addr) {
 	j := x.Ingress
 	x.Allowed, j.Allowed, j.Kernel = true, true, kernelAgrees
@@ -444,7 +445,7 @@ func (x *Explained) exempt(source netip.Addr) {
 	j.Why = fmt.Sprintf("%s is an address of this node, whose packets to its own pods no policy judges", source)
 }
 
-// WriteText writes the explanation for people.
+// WriteText writes the explanation as text.
 func (x *Explained) WriteText(w io.Writer) error {
 	var b strings.Builder
 	at := x.Protocol
@@ -478,7 +479,7 @@ func verdictName(allowed bool) string {
 	return "denied"
 }
 
-// counted says what the kernel has counted.
+// counted returns the kernel's count of denied packets as text.
 func (j *Judgement) counted() string {
 	if j.Denied == nil {
 		return ""
@@ -497,7 +498,7 @@ func (j *Judgement) write(w io.Writer) {
 	}
 }
 
-// why names what decided.
+// why returns the reason for the verdict.
 func (j *Judgement) why() string {
 	switch {
 	case j.Rule != "" && j.Name != "":

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Flows say of each pair of pods what was judged of it, once, however few lines they take.
+// Flows contain each pair of pods with a changed verdict once, however few lines they take.
 func TestJoined(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
@@ -36,7 +36,7 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// Pods whose connections among each other change are one line, with those that only send.
+// Pods with changed connections among each other are one line, with pods that only send.
 func TestJoinedAmongEachOther(t *testing.T) {
 	flows := joined(flowKey{},
 		map[string][]string{"s/a": {"s/b", "s/c"}, "s/b": {"s/a", "s/c"}, "s/c": {"s/a", "s/b"}, "s/x": {"s/a", "s/b", "s/c"}})

@@ -11,37 +11,37 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Listing is what `node policy` says: the pods of this node with the policies that select them.
+// Listing is the answer of `node policy`: the pods of this node with the policies that select them.
 type Listing struct {
 	Node string `json:"node"`
-	// Kernel is "" if the kernel has the table of policies, else why no policy is in force.
+	// Kernel is "" if the kernel has the table of policies, else the reason why no policy is in force.
 	Kernel   string `json:"kernel,omitempty"`
 	Policies int    `json:"policies"` // in the cluster
 	// Problems are the invalid parts of policies.
 	Problems []string `json:"problems,omitempty"`
-	// SameLink are pods that are closed because they have the same link; they are not among Pods.
+	// SameLink are pods that are closed because they share a link; they are not in Pods.
 	SameLink []string    `json:"sameLink,omitempty"`
 	Pods     []ListedPod `json:"pods"`
-	// HostEndpoints are those of this node.
+	// HostEndpoints are the host endpoints of this node.
 	HostEndpoints []ListedHost `json:"hostEndpoints,omitempty"`
 }
 
-// ListedHost is the decision of a host endpoint on some packets at an interface.
+// ListedHost is the state of a host endpoint for one kind of packets at an interface.
 type ListedHost struct {
 	HostEndpoint string `json:"hostEndpoint"`
-	Interface    string `json:"interface"` // * for all that have no other
+	Interface    string `json:"interface"` // * for all without one of their own
 	Packets      string `json:"packets"`
 	Side
 }
 
-// hostPacket are packets that have policies of their own.
+// hostPacket is a kind of packets with policies of its own.
 type hostPacket struct {
 	text string
 	policy.Stage
 	policy.Direction
 }
 
-// hostPackets are in the order of the list, which is the reverse of that of the kernel.
+// hostPackets are in the order of the list, the reverse of the kernel's order.
 var hostPackets = []hostPacket{
 	{"received", policy.Terminal, policy.Ingress}, {"sent", policy.Terminal, policy.Egress},
 	{"forwarded in", policy.Forwarded, policy.Ingress}, {"forwarded out", policy.Forwarded, policy.Egress},
@@ -61,11 +61,11 @@ type ListedPod struct {
 
 // Side is a direction of a pod.
 type Side struct {
-	// Policies that select the pod, in the order in which they decide; without any everything is allowed.
+	// Policies that select the pod, in the order of evaluation; without any everything is allowed.
 	Policies []string `json:"policies"`
 	// Program is the digest of the compiled policies; empty allows everything.
 	Program string `json:"program,omitempty"`
-	// Kernel is "" if the kernel enforces this program, else what differs.
+	// Kernel is "" if the kernel enforces this program, else the difference.
 	Kernel string `json:"kernel,omitempty"`
 }
 
@@ -98,8 +98,8 @@ func list(node string, k *known, c *policy.Compiled, kernel standing) *Listing {
 	return l
 }
 
-// hosts describes the host endpoints of this node. Stages without policies allow everything, but for what the node
-// itself receives and sends.
+// hosts describes the host endpoints of this node. Stages without policies allow everything and are left out, except
+// for what the node itself receives and sends.
 func hosts(state policy.State, c *policy.Compiled, kernel standing) (all []ListedHost) {
 	selecting := policy.Select(state).OfHosts()
 	for _, link := range slices.Sorted(maps.Keys(c.Hosts)) {
@@ -117,7 +117,7 @@ func hosts(state policy.State, c *policy.Compiled, kernel standing) (all []Liste
 	return all
 }
 
-// only leaves the named pods.
+// only keeps the named pods.
 func (l *Listing) only(keys []policy.PodKey) error {
 	all := l.Pods
 	l.Pods, l.HostEndpoints = nil, nil
@@ -132,7 +132,7 @@ func (l *Listing) only(keys []policy.PodKey) error {
 	return nil
 }
 
-// WriteText writes the listing for people.
+// WriteText writes the listing as text.
 func (l *Listing) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Node %s: %s, %s in the cluster", l.Node, count(len(l.Pods), "pod", "pods"), count(l.Policies, "policy", "policies"))
@@ -160,7 +160,7 @@ func (l *Listing) WriteText(w io.Writer) error {
 	return err
 }
 
-// hostRows are those of host endpoints.
+// hostRows returns the rows of host endpoints.
 func (l *Listing) hostRows() [][]string {
 	rows := [][]string{{"HOST ENDPOINT", "INTERFACE", "PACKETS", "POLICIES", "KERNEL"}}
 	before := ListedHost{}
@@ -179,8 +179,8 @@ func (l *Listing) hostRows() [][]string {
 	return rows
 }
 
-// rows are those of a direction, which begin with some cells: one, and one more for each further policy. none is for no
-// policy.
+// rows returns the rows of a direction: one, and one for each further policy. The first begins with cells. none is the
+// text for no policy.
 func (s *Side) rows(cells []string, none string) (rows [][]string) {
 	policies, kernel := s.Policies, s.Kernel
 	if len(policies) == 0 {
@@ -196,7 +196,7 @@ func (s *Side) rows(cells []string, none string) (rows [][]string) {
 	return rows
 }
 
-// rows are those of a pod.
+// rows returns the rows of a pod.
 func (p *ListedPod) rows() (rows [][]string) {
 	pod, addresses := p.Pod, strings.Join(p.Addresses, " ")
 	if addresses == "" {

@@ -21,7 +21,7 @@ const (
 
 var protocols = map[string]uint8{"ICMP": icmp, "TCP": tcp, "UDP": udp, "ICMPv6": icmpv6, "SCTP": sctp}
 
-// protocolName is that of an argument, or the number.
+// protocolName returns the name of a protocol in arguments, or "protocol" and the number.
 func protocolName(number uint8) string {
 	for name, n := range protocols {
 		if n == number {
@@ -31,16 +31,16 @@ func protocolName(number uint8) string {
 	return "protocol " + strconv.Itoa(int(number))
 }
 
-// end is one end of a connection: a pod, or an address.
+// end is one end of a connection: a pod, an address, or a Service or Deployment.
 type end struct {
 	pod  policy.PodKey
-	addr netip.Addr // valid if it is no pod
-	// kind is that of what stands for pods, which pod names then; unplaced: its namespace is the other end's.
+	addr netip.Addr // valid if the end is an address
+	// kind is ofService or ofDeployment, and pod its name; empty: a pod. unplaced: its namespace is the other end's.
 	kind     string
 	unplaced bool
 }
 
-// String is how an argument names it.
+// String returns the end as an argument.
 func (e end) String() string {
 	if e.addr.IsValid() {
 		return e.addr.String()
@@ -56,10 +56,10 @@ type connection struct {
 	from, to end
 	protocol uint8
 	port     uint16
-	name     string // of the port, in the place of its number
+	name     string // of the port, instead of its number
 }
 
-// packet is the first one of the connection: of ICMP the request of an echo.
+// packet returns the first packet of the connection; for ICMP an echo request.
 func (c *connection) packet() policy.Packet {
 	p := policy.Packet{Protocol: c.protocol, Port: c.port}
 	switch c.protocol {
@@ -73,7 +73,7 @@ func (c *connection) packet() policy.Packet {
 
 const explainForm = "FROM TO:PORT[/PROTOCOL], such as `default/client default/web:80/TCP`"
 
-// parseConnection reads the arguments FROM and TO, which "->" or "to" may stand between; one argument may hold all.
+// parseConnection reads the arguments FROM and TO, with "->" or "to" between them or not; one argument may hold all.
 func parseConnection(args []string) (connection, error) {
 	var words []string
 	for _, arg := range args {
@@ -102,7 +102,7 @@ func parseConnection(args []string) (connection, error) {
 	return c, nil
 }
 
-// parseEnd reads a pod, of namespace default unless it says another, or an address.
+// parseEnd reads a pod, by default in namespace default, a Service, a Deployment, or an address.
 func parseEnd(text string) (end, error) {
 	if addr, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
 		return end{addr: addr.Unmap().WithZone("")}, nil
@@ -129,7 +129,7 @@ func parseEnd(text string) (end, error) {
 	return e, nil
 }
 
-// place has a Service or Deployment without a namespace be in that of the other end, if that is one of pods.
+// place puts a Service or Deployment without a namespace into the namespace of the other end, if that has one.
 func (e *end) place(other end) {
 	if e.unplaced && !other.addr.IsValid() && !other.unplaced {
 		e.pod.Namespace, e.unplaced = other.pod.Namespace, false
@@ -140,8 +140,8 @@ func validName(text string) bool {
 	return text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789-.") == ""
 }
 
-// parseTarget reads an end with what is asked of it: a port, by default of TCP, or a protocol that has none. A protocol
-// is in capitals, as no pod's name is.
+// parseTarget reads an end with a port, by default of TCP, or with a protocol without ports. Protocols are upper-case,
+// unlike names of pods.
 func parseTarget(text string) (connection, error) {
 	c := connection{protocol: tcp}
 	rest, word := text, ""
@@ -166,7 +166,7 @@ func parseTarget(text string) (connection, error) {
 	return c, c.setPort(port)
 }
 
-// splitPort cuts the port off; an address of IPv6 with a port is in brackets.
+// splitPort cuts the port off; an IPv6 address with a port is in brackets.
 func splitPort(text string) (host, port string, err error) {
 	if inner, ok := strings.CutPrefix(text, "["); ok {
 		host, rest, found := strings.Cut(inner, "]")

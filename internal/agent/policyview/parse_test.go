@@ -45,7 +45,7 @@ func TestParseConnection(t *testing.T) {
 	}
 }
 
-// An error names the argument, what is wrong with it and what it must be.
+// An error names the argument, the problem and what is valid.
 func TestParseConnectionErrors(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "FROM TO:PORT"},

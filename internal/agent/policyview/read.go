@@ -17,29 +17,29 @@ import (
 const (
 	// readTime bounds reading the API server: 30,000 pods take a few seconds.
 	readTime = 30 * time.Second
-	// failTime is how long requests may fail.
+	// failTime is how long requests may fail before read gives up.
 	failTime = 3 * time.Second
 )
 
-// known is the part of the API server's state that the command reads.
+// known is the part of the API server's state that the commands use.
 type known struct {
 	policy.State
 	tiers  map[string]policy.Tier // Calico's
-	staged []policy.Staged        // if these are read
+	staged []policy.Staged        // if they were requested
 	// problems are the invalid parts of policies, by policy.
 	problems []string
-	// sameLink are pods of this node that are closed because they have the same link.
+	// sameLink are pods of this node that are closed because they share a link.
 	sameLink []string
 }
 
-// everything is an Interest in all pods.
+// everything returns the Interest in all pods.
 func everything(*known) policy.Interest { return policy.Interest{All: true} }
 
-// ofThisNode is the Interest that the agent has.
+// ofThisNode returns the agent's Interest.
 func ofThisNode(k *known) policy.Interest { return k.Interest() }
 
-// read reads what a feed shows, with the pods that want asks for; staged: with staged policies, which the feed watches.
-// It opens the feed's watches and ends them.
+// read returns the state of a feed, with the pods of the Interest that want returns; staged: with staged policies,
+// which the feed must watch. It runs the feed until it returns.
 func read(ctx context.Context, feed *cluster.PolicyFeed, staged bool, want func(*known) policy.Interest) (*known, error) {
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -69,7 +69,7 @@ func read(ctx context.Context, feed *cluster.PolicyFeed, staged bool, want func(
 	}
 }
 
-// unread explains why not everything could be read.
+// unread returns the error of a view that could not be read in time.
 func unread(view *cluster.PolicyView) error {
 	err := view.Err
 	if err == nil {
@@ -78,7 +78,7 @@ func unread(view *cluster.PolicyView) error {
 	return unreadable(err)
 }
 
-// unreadable adds the remedy, unless the error has its own.
+// unreadable adds the remedy to an error of reading, unless it has its own.
 func unreadable(err error) error {
 	if of := (*cluster.VersionError)(nil); errors.As(err, &of) {
 		return fmt.Errorf("read policies and pods from the API server: %w", err)
@@ -87,7 +87,7 @@ func unreadable(err error) error {
 		"read policies and pods from the API server: %w: ClusterRole tortie-node has the rights if the chart's value policy.enabled is true", err)
 }
 
-// stateOf makes the model of a view.
+// stateOf converts a view.
 func stateOf(view *cluster.PolicyView) *known {
 	var reader cluster.PolicyReader
 	state := reader.State(view)
@@ -108,8 +108,8 @@ func stateOf(view *cluster.PolicyView) *known {
 	return k
 }
 
-// addInterfaces adds the interfaces of this node, of whose host endpoints some may be found by them; more: there will
-// be others.
+// addInterfaces adds the interfaces of this node, if it has host endpoints: some are found by them. more: it will have
+// host endpoints.
 func (k *known) addInterfaces(more bool) error {
 	if !more && !k.HasHosts() {
 		return nil
@@ -123,7 +123,7 @@ func (k *known) addInterfaces(more bool) error {
 	return err
 }
 
-// selecting returns the policies that count for a pod, by direction, in the order in which they decide.
+// selecting returns the policies that select a pod, by direction, in the order of evaluation.
 func (k *known) selecting(pod policy.PodKey) (names [2][]string) {
 	names = [2][]string{{}, {}}
 	e := policy.Explain(k.State, policy.Party{Pod: pod}, policy.Party{Pod: pod}, policy.Packet{Protocol: tcp, Port: 1})

@@ -12,23 +12,23 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Session are open connections from one address to a port of another.
+// Session is a group of open connections from one address to a port of another.
 type Session struct {
 	Count    int    `json:"count"`
 	From     string `json:"from"`
 	To       string `json:"to"`
 	Protocol string `json:"protocol"`
 	Port     uint16 `json:"port"`
-	// Use is the service of the port, if that is SSH, BGP or the API server.
+	// Use is the service of the port, if it is SSH, BGP or the API server.
 	Use string `json:"use,omitempty"`
-	// By is the policy that will deny it, and in which direction of a pod, or at which interface of this node.
+	// By is the policy that will deny it, with the direction of the pod, or the interface of this node.
 	By string `json:"by"`
-	// Ends: the agent ends it, unless it keeps connections. Else it goes on, as it passes a host endpoint, and no other
-	// can be opened.
+	// Ends: the agent ends the connection, unless it keeps connections. False: it stays open, and only new ones are
+	// denied.
 	Ends bool `json:"ends"`
 }
 
-// openFlows are the connections that this node's kernel tracks.
+// openFlows holds the connections that this node's kernel tracks.
 type openFlows struct {
 	flows  []netlinkx.Flow
 	own    map[netip.Addr]bool
@@ -36,7 +36,7 @@ type openFlows struct {
 	api    []netip.AddrPort        // of the API server
 }
 
-// readFlows reads what is needed of the kernel, which must stay open.
+// readFlows reads the connections and addresses of the kernel, which must stay open.
 func readFlows(kernel *netlinkx.Conn) (*openFlows, error) {
 	links, err := kernel.Links()
 	if err != nil {
@@ -51,7 +51,7 @@ func readFlows(kernel *netlinkx.Conn) (*openFlows, error) {
 		return nil, err
 	}
 	o := &openFlows{own: map[netip.Addr]bool{}, linkTo: func(a netip.Addr) string {
-		index, _ := kernel.LinkTo(a) // none: what is for all interfaces counts
+		index, _ := kernel.LinkTo(a) // no link: the host endpoint of all interfaces counts
 		return names[index]
 	}}
 	for _, a := range addrs {
@@ -65,7 +65,7 @@ func readFlows(kernel *netlinkx.Conn) (*openFlows, error) {
 	return o, err
 }
 
-// sessions are the open connections that will be denied and are not now.
+// sessions returns the open connections that the change newly denies.
 func (x *comparison) sessions(open *openFlows, e ends) []Session {
 	pods := map[netip.Addr]*policy.Pod{}
 	for _, p := range x.pods {
@@ -92,7 +92,7 @@ func (x *comparison) sessions(open *openFlows, e ends) []Session {
 	return all
 }
 
-// denied judges a connection as one that begins now, with a pod's policies first.
+// denied judges an open connection as a new one, by pods' policies first.
 func (o *openFlows) denied(c *policy.Compiled, f *netlinkx.Flow, e ends, pods map[netip.Addr]*policy.Pod) (s Session, denied bool) {
 	if f.Expected {
 		return s, false // it has no policy of its own

@@ -115,8 +115,8 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// A host endpoint alone denies what is no failsafe port, of which the node has fewer: that of SSH for some, and none of
-// BGP. Then FelixConfigurations leave none, and pods no way to their node.
+// A host endpoint without policies denies everything but failsafe ports, of which the node has fewer: SSH for some
+// peers, and none for BGP. Then FelixConfigurations leave no failsafe port, and pods cannot reach their node.
 func TestSessionsOfHostEndpoints(t *testing.T) {
 	seen, k := opened(t), shop(t)
 	k.Node = "node1"

@@ -56,7 +56,7 @@ func TestDiffOfStagedPolicies(t *testing.T) {
 	}
 }
 
-// With staged policies explain says how it would be, where that is otherwise, and because of which.
+// explain reports the verdict with staged policies, where it differs, and the staged policy that causes it.
 func TestExplainStagedPolicies(t *testing.T) {
 	k := shop(t)
 	c, err := parsePolicies("file", []byte(stagedFile+`

@@ -11,15 +11,15 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// things are what Calico's policies are about, besides pods: the file's objects that are no policies.
+// things are the file's objects that are no policies, but that Calico's policies depend on.
 type things struct {
-	tiers     map[string]policy.Tier // all there will be; nil: those that there are
-	tierNames []string               // of the file
-	wasTier   map[string]bool        // of these, which there are
+	tiers     map[string]policy.Tier // after the change; nil: unchanged
+	tierNames []string               // in the file
+	wasTier   map[string]bool        // tierNames that exist in the cluster
 	sets      []policy.NetworkSet
 	hosts     []policy.HostEndpoint
 	felix     []*api.FelixConfiguration
-	rules     *policy.HostRules // what will hold with these; nil: what holds now
+	rules     *policy.HostRules // after the change; nil: unchanged
 	felixSaid []string
 }
 
@@ -27,7 +27,7 @@ func countThings(v *cluster.CalicoView) int {
 	return len(v.Tiers) + len(v.NetworkSets) + len(v.GlobalNetworkSets) + len(v.HostEndpoints)
 }
 
-// readThings converts what is no policy. tiers are the cluster's.
+// readThings converts the file's objects that are no policies. tiers are the cluster's.
 func (c *change) readThings(tiers map[string]policy.Tier) {
 	v := &c.view.Calico
 	written, wrong := policy.FromCalicoTiers(v.Tiers)
@@ -73,10 +73,10 @@ func setID(s *policy.NetworkSet) policy.ID {
 	return policy.ID{Kind: "NetworkSet", Namespace: s.Namespace, Name: s.Name}
 }
 
-// movesAll reports that policies which are not in the file may mean something else.
+// movesAll reports whether the change may affect policies that are not in the file.
 func (c *change) movesAll() bool { return c.tiers != nil || len(c.sets) > 0 }
 
-// overThings is over for what is no policy.
+// overThings is over for objects that are no policies.
 func (c *change) overThings(s policy.State) (after policy.State, said []string) {
 	after = s
 	for _, name := range c.tierNames {
@@ -107,10 +107,10 @@ func (c *change) overThings(s policy.State) (after policy.State, said []string) 
 	return after, append(said, c.felixSaid...)
 }
 
-// concernsHosts reports that the change is about host endpoints, or what their policies leave open.
+// concernsHosts reports whether the change affects host endpoints, or the ports that their policies leave open.
 func (c *change) concernsHosts() bool { return len(c.hosts)+len(c.felix) > 0 }
 
-// readFelix reads what will hold on a node with the file's FelixConfigurations. found are the cluster's, which it
+// readFelix computes the HostRules of this node with the file's FelixConfigurations. found are the cluster's, which it
 // changes.
 func (c *change) readFelix(s config.PolicyView, found []api.FelixConfiguration) {
 	for _, o := range c.felix {
@@ -127,7 +127,7 @@ func (c *change) readFelix(s config.PolicyView, found []api.FelixConfiguration) 
 	}
 }
 
-// hostRules are what the agent has, but for the addresses of nodes, between which tunnels pass.
+// hostRules returns the agent's HostRules without Nodes, the addresses between which tunnels pass.
 func hostRules(s config.PolicyView, found []api.FelixConfiguration) (rules policy.HostRules, problems []error) {
 	spec := s.Felix
 	for _, name := range []string{"node." + s.Nodename, api.DefaultName} {

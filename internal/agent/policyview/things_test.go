@@ -100,8 +100,8 @@ func flows(all []Flow) (text string) {
 	return text
 }
 
-// A policy as Calico's clients show it is the stored one, whose name may have a prefix; as it is stored it is another
-// one.
+// A policy in the form of Calico's clients is the stored one, which may have a prefix in its name; in stored form it is
+// another one.
 func TestDiffByNamesOfClients(t *testing.T) {
 	s := shop(t).State
 	s.Policies = []policy.Policy{{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "default.web"},
@@ -117,7 +117,8 @@ func TestDiffByNamesOfClients(t *testing.T) {
 	}
 }
 
-// Calico's clients derive types from the rules, kubectl does not: what is stored without types is for both directions.
+// Calico's clients derive types from the rules, kubectl does not: an object stored without types is for both
+// directions.
 func TestDiffByTypesOfClients(t *testing.T) {
 	s := shop(t).State
 	s.Policies = nil

@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// shopPolicies are those of the test's cluster.
+// shopPolicies are the policies of the test's cluster.
 const shopPolicies = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -86,7 +86,7 @@ func addresses4(texts ...string) (all []netip.Addr) {
 	return all
 }
 
-// kernel is one that has everything but what it says.
+// kernel has everything in force except what its fields list.
 type kernel struct {
 	links   map[string]string
 	strange netip.Addr
@@ -160,8 +160,8 @@ func TestHostEndpoints(t *testing.T) {
 	}
 }
 
-// What a policy before DNAT allows, no other judges as it comes in; as it goes out, others do, at pods' interfaces
-// those of all.
+// Where a policy before DNAT allows, no other policy judges incoming packets. Outgoing packets are judged by others, at
+// pods' interfaces by those for all interfaces.
 func TestHostEndpointsAfterDNAT(t *testing.T) {
 	k := shop(t)
 	k.Node = "node1"
@@ -290,7 +290,7 @@ func TestPortsOfInitContainers(t *testing.T) {
 	}
 }
 
-// An ICMP that is asked for is the request of an echo, in its family.
+// ICMP in a question means an echo request, in its family.
 func TestExplainEcho(t *testing.T) {
 	const pings = `{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: web, namespace: shop},
 		spec: {selector: app == 'web', types: [Ingress], ingress: [
@@ -303,7 +303,7 @@ func TestExplainEcho(t *testing.T) {
 	}
 }
 
-// What FelixConfiguration forbids pods to send to their node is not allowed, whatever policies say.
+// Packets of pods to their node that FelixConfiguration forbids are denied, whatever the policies.
 func TestExplainToHost(t *testing.T) {
 	node := map[netip.Addr]bool{netip.MustParseAddr("172.16.0.1"): true}
 	for question, want := range map[string]bool{"shop/client-1 172.16.0.1:53/UDP": false, "shop/client-1 172.16.0.2:53/UDP": true,
@@ -335,7 +335,8 @@ func tooLarge(t *testing.T, subject selector.Selector) policy.Policy {
 	return large
 }
 
-// A pod that the limit of its namespace's policies closes is said to be closed by it, and not what its policies say.
+// A pod closed by the limit of its namespace's policies is reported as closed by it, not with the verdict of its
+// policies.
 func TestExplainTooLargePolicies(t *testing.T) {
 	k := shop(t)
 	large := tooLarge(t, selector.Selector{})
@@ -409,7 +410,7 @@ spec: {podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress:
 	}
 }
 
-// A file may have ClusterNetworkPolicies in each version that is known: their names say whether they are the cluster's.
+// A file may have ClusterNetworkPolicies in each known version: their names decide whether they are the cluster's.
 func TestDiffOfClusterNetworkPolicies(t *testing.T) {
 	k := shop(t)
 	declared := map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}}
@@ -428,8 +429,7 @@ spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: D
 	}
 }
 
-// A change that makes programs too large says so, and its pods are closed: also in directions that the policy is not
-// about.
+// A change that makes programs too large reports so, and its pods are closed, also in directions without the policy.
 func TestDiffOfTooLargePolicies(t *testing.T) {
 	k := shop(t)
 	clients, err := selector.FromLabels(api.LabelSelector{MatchLabels: map[string]string{"app": "client"}})

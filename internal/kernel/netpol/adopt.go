@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// sizeOf is the size of the sets of members that a table has, 0 if it has none.
+// sizeOf returns the size of the sets of members that a table has, 0 if it has none.
 func sizeOf(content *nft.Content) (size uint32) {
 	for _, name := range content.Sets() {
 		var n uint32
@@ -22,8 +22,8 @@ func sizeOf(content *nft.Content) (size uint32) {
 	return size
 }
 
-// adopt makes a state of the table of an earlier process, or of one that another program has changed, in view of the
-// desired one.
+// adopt returns the state of a table of an earlier process, or changed by another program, relative to the desired
+// image.
 func (e *Engine) adopt(content *nft.Content, want *image) *state {
 	s := emptyState()
 	exists, awake := content.Exists()
@@ -48,7 +48,7 @@ func (e *Engine) adopt(content *nft.Content, want *image) *state {
 	return s
 }
 
-// adoptChains finds the chains that are right. A rule that is not ours may look for members of any set.
+// adoptChains records which chains are right. A foreign rule may look for members of any set.
 func (s *state) adoptChains(content *nft.Content, want *image) {
 	s.ids = want.ids
 	for _, name := range content.Chains() {
@@ -68,7 +68,7 @@ func (s *state) adoptChains(content *nft.Content, want *image) {
 	}
 }
 
-// adoptSets finds the sets that are right. Elements of links and members, which come and go, are compared one by one.
+// adoptSets records which sets are right. Elements of links and members change, and are compared one by one.
 func (s *state) adoptSets(content *nft.Content, want *image) {
 	for _, name := range content.Sets() {
 		set, wanted := want.sets[name]
@@ -78,7 +78,7 @@ func (s *state) adoptSets(content *nft.Content, want *image) {
 	}
 }
 
-// adoptMember takes over one element of a set of members.
+// adoptMember adds one element of a set of members.
 func (s *state) adoptMember(key string) {
 	const word = 4
 	if len(key) < word {

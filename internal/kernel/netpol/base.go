@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// TableName is the name of the table, of family inet.
+// TableName is the name of the table; its family is inet.
 const TableName = "tortie-policy"
 
 const (
@@ -21,44 +21,44 @@ const (
 	neighboursSet = "neighbours"
 )
 
-// The base chains come before filters of others: what these drop is dropped as well. An accept ends one base chain
-// alone, so that a packet from one pod of the node to another goes through two without a mark.
+// The base chains precede other programs' filters: what those drop is dropped as well. An accept ends one base chain
+// only, so a packet from one pod of the node to another passes two without a mark.
 const (
 	egressPriority  = nft.PriorityFilter - 5
 	ingressPriority = nft.PriorityFilter - 4
 	toHostPriority  = nft.PriorityFilter - 5
 )
 
-// linkSets lead from the names of pods' links to programs: by direction.
+// linkSets map the names of pods' links to programs, by direction.
 var linkSets = [2]nft.Set{
 	policy.Ingress: {Name: "to", Key: []nft.Type{nft.LinkName}, Value: nft.VerdictType},
 	policy.Egress:  {Name: "from", Key: []nft.Type{nft.LinkName}, Value: nft.VerdictType},
 }
 
-// closed has the families of which links without an element pass nothing: both, or none.
+// closed holds the families that are closed for links without an element: both, or none.
 var closed = nft.Set{Name: closedSet, Key: []nft.Type{nft.NFProtoType}}
 
 var closedElements = []nft.Element{{First: nft.ByteKey(unix.NFPROTO_IPV4)}, {First: nft.ByteKey(unix.NFPROTO_IPV6)}}
 
-// neighbours are the types of ICMPv6 that a pod always sends to its node: without them it has no gateway. They are
-// those of multicast listeners, router solicitations, and neighbours.
+// neighbours are the ICMPv6 types that a pod may always send to its node, without which it has no gateway: multicast
+// listener, router solicitation and neighbour messages.
 var neighbours = nft.Set{Name: neighboursSet, Key: []nft.Type{nft.ICMPv6Type}, Elements: []nft.Element{
 	{First: "\x82"}, {First: "\x83"}, {First: "\x84"}, {First: "\x85"}, {First: "\x87"}, {First: "\x88"},
 }}
 
-// endedTime is longer than a UDP sender waits for an answer of a silent peer: QUIC waits 30 s.
+// endedTime is longer than a UDP sender waits for an answer from a silent peer: QUIC waits 30 s.
 const endedTime = time.Minute
 
-// ended have, by family, the answers to connections of UDP that End was told of: source, destination and their ports.
-// As packets of UDP do not tell which end has begun, the next answer would begin a connection that may be allowed, to
-// which the denied packets are answers.
+// ended holds, by family, the answers to UDP connections passed to End: source, destination and their ports. UDP
+// packets do not show which end began, so the next answer would begin a connection that may be allowed, with the denied
+// packets as its answers.
 var ended = [2]nft.Set{endedSet("ended4", nft.IPv4), endedSet("ended6", nft.IPv6)}
 
 func endedSet(name string, f nft.Family) nft.Set {
 	return nft.Set{Name: name, Key: []nft.Type{f.Addr, f.Addr, nft.Port, nft.Port}, Timeout: endedTime}
 }
 
-// dropEnded are rules for packets that begin a connection.
+// dropEnded returns rules for packets that begin a connection.
 func dropEnded() (rules []nft.Rule) {
 	for i, f := range families {
 		rules = append(rules, nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), f.Is(),
@@ -67,13 +67,13 @@ func dropEnded() (rules []nft.Rule) {
 	return rules
 }
 
-// The comments of rules that drop without a policy.
+// Comments of rules that drop without a policy.
 const (
 	unknownLink  = "unknown link"
 	invalidState = "invalid state"
 )
 
-// baseChains are where packets enter. They are the same for every Ruleset.
+// baseChains returns the chains where packets enter. They are the same for every Ruleset.
 func baseChains(linkPrefix string) []nft.Chain {
 	known := nft.NewRule("", (nft.Established | nft.Related).In(), nft.Do(nft.Accept))
 	dispatch := func(d policy.Direction, link nft.Field) []nft.Rule {
@@ -97,7 +97,8 @@ func baseChains(linkPrefix string) []nft.Chain {
 	}
 }
 
-// shutChains come before the others, and let none but known connections pass links of pods. No Ruleset has them.
+// shutChains returns chains before the others that drop all but known connections at links of pods. No Ruleset has
+// them.
 func shutChains(linkPrefix string) []nft.Chain {
 	known := nft.NewRule("", (nft.Established | nft.Related).In(), nft.Do(nft.Accept))
 	from := nft.NewRule("", nft.InLink.HasPrefix(linkPrefix), nft.Do(nft.Drop))
@@ -110,7 +111,7 @@ func shutChains(linkPrefix string) []nft.Chain {
 	}
 }
 
-// baseSets are the sets that the base chains use.
+// baseSets returns the sets that the base chains use.
 func baseSets() []nft.Set {
 	return []nft.Set{linkSets[policy.Ingress], linkSets[policy.Egress], closed, neighbours, ended[0], ended[1]}
 }

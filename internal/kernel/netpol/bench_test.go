@@ -47,7 +47,7 @@ func threadTime(t testing.TB) time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// sender sends frames from pod 1 to pod 2, whose way through the kernel is the sender's time.
+// sender sends frames from pod 1 to pod 2; their way through the kernel takes the sender's time.
 type sender struct {
 	*cluster
 	fd    int
@@ -130,7 +130,7 @@ func (s *sender) forget(b *testing.B) {
 	})
 }
 
-// selected are the pods whose label k has the value v.
+// selected selects the pods with value v of label k.
 func selected(b testing.TB, v string) *policy.Pods {
 	b.Helper()
 	s, err := selector.FromLabels(api.LabelSelector{MatchLabels: map[string]string{"k": v}})
@@ -153,7 +153,7 @@ func isolating(name string, subject *policy.Pods, protocol uint8, peer *policy.P
 	return p
 }
 
-// state has pods that are not local, each with the value of label k that value says.
+// state has pods that are not local; value returns the value of each pod's label k.
 func state(pods int, value func(i int) string) policy.State {
 	s := policy.State{Local: map[string]policy.PodKey{}, Pods: map[policy.PodKey]*policy.Pod{},
 		Namespaces: map[string]map[string]string{"default": {}}}
@@ -196,9 +196,9 @@ func selecting(b testing.TB, s policy.State, policies int, peers bool) *policy.R
 
 const globals = 500
 
-// global adds GlobalNetworkPolicies in three tiers that select the pods with a value of label k. Each names a group of
-// pods: those of the first tier deny it everything, those of the second pass it on at three ports and deny the next
-// group these, those of the third allow it three ports.
+// global adds GlobalNetworkPolicies in three tiers that select the pods with a value of label k. Each policy names a
+// group of pods: the first tier's policies deny it everything, the second tier's pass it on at three ports and deny the
+// next group these, the third tier's allow it three ports.
 func global(b testing.TB, s *policy.State, subject, group string, lastPort int) {
 	b.Helper()
 	tiers := map[string]policy.Tier{"first": {Name: "first", Order: 100, End: policy.Pass},
@@ -233,7 +233,7 @@ func global(b testing.TB, s *policy.State, subject, group string, lastPort int) 
 	}
 }
 
-// globally is pod 2 with GlobalNetworkPolicies in three tiers, of which the last one allows packets from pod 1.
+// globally is pod 2 with GlobalNetworkPolicies in three tiers; the last tier allows packets from pod 1.
 func globally(b testing.TB) *policy.Ruleset {
 	s := peers(globals)
 	add(s, "one", "cali1", fmt.Sprint("peer-", globals-1), pod4(1))
@@ -445,8 +445,8 @@ func fromEmpty(b *testing.B, ruleset func() *policy.Ruleset) {
 	b.ReportMetric(median(sizes), "kernel-MiB")
 }
 
-// BenchmarkSync is a Sync with a thousand policies: one that has nothing to do, one that gets a new pod with a known
-// program, and one by a process that starts.
+// BenchmarkSync measures a Sync with a thousand policies: without work, with a new pod and a known program, and in a
+// process that starts.
 func BenchmarkSync(b *testing.B) {
 	ns := netnstest.New(b)
 	e := newEngine(b, ns)
@@ -472,7 +472,7 @@ func BenchmarkSync(b *testing.B) {
 	})
 }
 
-// BenchmarkPlugin is what ADD asks the kernel for a pod whose policies are in force.
+// BenchmarkPlugin measures the requests of an ADD for a pod with policies in force.
 func BenchmarkPlugin(b *testing.B) {
 	ns := netnstest.New(b)
 	mustSync(b, newEngine(b, ns), &policy.Compile(thousand(b, false)).Ruleset)

@@ -78,7 +78,7 @@ func calico() policy.Program {
 
 const lastPort = 65535
 
-// Types and codes of ICMP, ports of the source, and Log rules decide on packets as the program says.
+// Types and codes of ICMP, source ports, and Log rules decide on packets as the program does.
 func TestCalicoPackets(t *testing.T) {
 	c := newCluster(t, 3)
 	c.echo(t, 7, 8, 9)
@@ -149,7 +149,7 @@ func (c *cluster) wantLogged(t *testing.T, logs <-chan netpol.Drop, ports map[ui
 	}
 }
 
-// compares asserts that the kernel has what the Ruleset says, and that a chain which logs no more is noticed.
+// compares asserts that the kernel matches the Ruleset, and that a chain without its logging is noticed.
 func (c *cluster) compares(t *testing.T, rs *policy.Ruleset) {
 	t.Helper()
 	compare := func() string {
@@ -166,7 +166,7 @@ func (c *cluster) compares(t *testing.T, rs *policy.Ruleset) {
 	}
 }
 
-// flush removes the rules of the chain whose name begins so.
+// flush removes the rules of the chain with a prefix.
 func flush(t *testing.T, ns *netnstest.NS, prefix string) {
 	t.Helper()
 	ns.Run(t, "sh", "-c",

@@ -12,19 +12,19 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Comparison is how the kernel's table compares with a Ruleset.
+// Comparison holds the differences between the kernel's table and a Ruleset.
 type Comparison struct {
-	// Table: there is the table, and it is awake.
+	// Table: the table exists and is not dormant.
 	Table bool
 	links [2]map[string]string
 	hosts map[string][policy.Stages][2]string
 	have  *state
 	want  *image
-	// denied are packets by whom they were denied.
+	// denied are the numbers of denied packets.
 	denied map[Denied]uint64
 }
 
-// Compare compares the table of the process's network namespace with a Ruleset, for people. It changes nothing.
+// Compare compares the table of the process's network namespace with a Ruleset. It changes nothing.
 func Compare(ctx context.Context, linkPrefix string, rs *policy.Ruleset) (*Comparison, error) {
 	e := New(nil, linkPrefix)
 	defer e.Close()
@@ -54,13 +54,13 @@ func Compare(ctx context.Context, linkPrefix string, rs *policy.Ruleset) (*Compa
 	return c, err
 }
 
-// Denied returns how many packets a policy has denied in a direction, of any pod of the node, since its rules were
+// Denied returns how many packets a policy has denied in a direction, for any pod of the node, since its rules were
 // made.
 func (c *Comparison) Denied(d policy.Direction, by policy.ID) (packets uint64) {
 	return c.denied[Denied{Direction: d, By: by}]
 }
 
-// heard is the image of chains that log, or do not, as those of the table: the kernel may be one that cannot.
+// heard returns the image with or without logging, whichever fits the table's chains: the kernel may lack logging.
 func (e *Engine) heard(rs *policy.Ruleset, content *nft.Content) *image {
 	names := content.Chains()
 	deny := func(mute bool) (want *image, found int) {
@@ -82,7 +82,7 @@ func (e *Engine) heard(rs *policy.Ruleset, content *nft.Content) *image {
 	return want
 }
 
-// ofHosts is Host for host endpoints. Rules before the programs are not compared: the agent alone knows them.
+// ofHosts returns the results of Host. Rules before the programs are not compared: only the agent knows them.
 func (c *Comparison) ofHosts(rs *policy.Ruleset, t *translator) map[string][policy.Stages][2]string {
 	found := map[string][policy.Stages][2]string{}
 	for link, host := range rs.Hosts {
@@ -105,22 +105,21 @@ func (c *Comparison) ofHosts(rs *policy.Ruleset, t *translator) map[string][poli
 	return found
 }
 
-// Host says in which way the kernel does not enforce what the Ruleset says for the host endpoint of a link; "" if it
-// does.
+// Host returns how the kernel differs from the Ruleset for the host endpoint of a link; "" if it enforces it.
 func (c *Comparison) Host(link string, stage policy.Stage, d policy.Direction) string {
 	return c.hosts[link][stage][d]
 }
 
-// Link says in which way the kernel does not enforce what the Ruleset says for a link of its Endpoints; "" if it does.
-// Members are compared by Members.
+// Link returns how the kernel differs from the Ruleset for a link of its Endpoints; "" if it enforces it. Members are
+// compared by Members.
 func (c *Comparison) Link(link string, d policy.Direction) string { return c.links[d][link] }
 
-// Members reports whether an address is in the sets that the Ruleset says, and in no others.
+// Members reports whether an address is in the Ruleset's sets, and in no others.
 func (c *Comparison) Members(a netip.Addr) bool {
 	return slices.Equal(c.have.members[a], c.want.members[a])
 }
 
-// DropsToHost reports that pods open no connections to their node, whatever their programs allow.
+// DropsToHost reports whether pods open no connections to their node, whatever their programs allow.
 func (c *Comparison) DropsToHost() bool { return has(c.have.chains, noPodsChain) }
 
 func (c *Comparison) link(link string, d int, p *program) string {
@@ -159,12 +158,12 @@ func verdictText(v nft.Verdict) string {
 	return "its policies differ"
 }
 
-// base reports that the base chains are as they must be.
+// base reports whether the base chains are right.
 func (c *Comparison) base() bool {
 	return c.have.chains[egressChain] && c.have.chains[ingressChain] && c.have.chains[toHostChain] && !c.have.remake
 }
 
-// whole reports that the kernel has all of a program.
+// whole reports whether the kernel has all of a program.
 func (c *Comparison) whole(p *program) bool {
 	missing := func(right map[string]bool) func(string) bool {
 		return func(name string) bool { return !right[name] }

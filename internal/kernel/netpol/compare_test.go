@@ -29,8 +29,8 @@ func TestCompareWithoutLogs(t *testing.T) {
 	})
 }
 
-// What the kernel lacks, has of another pod, or has in another form is told for each link, and nothing is told where
-// all is right.
+// What the kernel lacks, has for another pod, or has in another form is reported for each link, and nothing is reported
+// where all is right.
 func TestCompare(t *testing.T) {
 	ns := netnstest.New(t)
 	compare := func(rs *policy.Ruleset) *netpol.Comparison {

@@ -7,7 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// What is written into the kernel's log is read from it again.
+// Texts in the kernel's log are parsed to the same Denied.
 func TestDeniedIsRead(t *testing.T) {
 	for _, want := range []Denied{
 		{By: policy.ID{Kind: policy.KindNetworkPolicy, Namespace: "shop", Name: "web"}},

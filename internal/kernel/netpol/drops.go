@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// LogGroup is the group of nfnetlink_log that packets are sent to which a policy has denied.
+// LogGroup is the nfnetlink_log group for packets that a policy has denied.
 const LogGroup = 1791
 
 // Drop is a packet that a policy has denied, or that a Log rule has matched.
@@ -26,18 +26,18 @@ type Drop struct {
 	Logged   bool
 	Src, Dst netip.Addr
 	Protocol uint8
-	// SrcPort and DstPort are 0 of protocols without ports.
+	// SrcPort and DstPort are 0 for protocols without ports.
 	SrcPort, DstPort uint16
-	// ICMP is type << 8 | code of ICMP and ICMPv6.
+	// ICMP is type << 8 | code for ICMP and ICMPv6.
 	ICMP uint16
 	// Bytes is the length of the packet.
 	Bytes uint64
 }
 
-// dropBuffer is how many Drops wait for who reads them; more are left out.
+// dropBuffer is how many Drops wait for the reader; more are left out.
 const dropBuffer = 64
 
-// What linux/netfilter/nfnetlink_log.h says.
+// Constants of linux/netfilter/nfnetlink_log.h.
 const (
 	logPacket       = 0  // NFULNL_MSG_PACKET
 	logConfig       = 1  // NFULNL_MSG_CONFIG
@@ -53,10 +53,10 @@ const (
 	logDatagramSize = 1 << 16
 )
 
-// Drops returns a channel of packets that policies of a namespace have denied, or that Log rules have matched; nil is
-// that of the process. They are a sample: the kernel tells up to five in a second for each policy and direction. The
-// channel is closed when ctx ends, or when the socket breaks: then ask again. Only one process of a namespace can ask;
-// the error is unix.EPERM for others.
+// Drops returns a channel of packets of a namespace that policies have denied, or that Log rules have matched; nil is
+// the process's namespace. They are a sample: the kernel reports up to five per second for each policy and direction.
+// The channel is closed when ctx ends, or when the socket breaks: then call Drops again. Only one process per namespace
+// can bind the group; others get unix.EPERM.
 func Drops(ctx context.Context, ns *netlinkx.Namespace) (<-chan Drop, error) {
 	var socket *nlmsg.Events
 	listen := func() (err error) {
@@ -86,7 +86,7 @@ func Drops(ctx context.Context, ns *netlinkx.Namespace) (<-chan Drop, error) {
 	return drops, nil
 }
 
-// bind asks for the group's packets, with as much of them as headers take.
+// bind requests the group's packets, truncated to their headers.
 func bind(socket *nlmsg.Events) error {
 	var a nlmsg.Attributes
 	a.Add(logCommand, []byte{logBind})
@@ -129,7 +129,7 @@ func readDrop(m nlmsg.Message) (d Drop, ok bool) {
 	return d, d.readPacket(nlmsg.Find(attrs, logPayload))
 }
 
-// readPacket reads the headers of a packet: of IPv6 without extension headers.
+// readPacket reads the headers of a packet, for IPv6 without extension headers.
 func (d *Drop) readPacket(b []byte) (ok bool) {
 	const (
 		ip4Size, ip4Protocol, ip4Src, ip4Dst = 20, 9, 12, 16
@@ -160,7 +160,7 @@ func (d *Drop) readPacket(b []byte) (ok bool) {
 	return true
 }
 
-// Denied parses Why of a packet that is not Logged. It is false for another program's text.
+// Denied parses Why of a packet that is not Logged. ok is false for another program's text.
 func (d *Drop) Denied() (by Denied, ok bool) {
 	if d.Logged {
 		return by, false
@@ -168,7 +168,7 @@ func (d *Drop) Denied() (by Denied, ok bool) {
 	return parseDenied(d.Why)
 }
 
-// Policy is the policy whose Log rule a packet has matched; a name that was too long is cut.
+// Policy returns the policy of the Log rule that a packet has matched; a name that was too long is cut.
 func (d *Drop) Policy() policy.ID {
 	text, _, _ := strings.Cut(d.Why, " rule ")
 	by, _ := parseDenied(text)

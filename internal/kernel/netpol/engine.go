@@ -19,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Engine keeps the table of one network namespace. It is safe for concurrent use; two for one namespace undo each
-// other's work.
+// Engine keeps the table of one network namespace. It is safe for concurrent use; two Engines for one namespace undo
+// each other's work.
 type Engine struct {
 	ns         *netlinkx.Namespace
 	table      *nft.Owned
@@ -29,30 +29,30 @@ type Engine struct {
 	portion int // elements in one transaction
 
 	closes atomic.Bool // the last Ruleset was Closed
-	shut   atomic.Bool // since the last Sync began base chains were lost, and all links are shut
+	shut   atomic.Bool // base chains were lost since the last Sync began, and all links are shut
 
 	mu       sync.Mutex
 	t        *translator
 	mute     bool // the kernel cannot log
 	handling policy.Handling
-	noReject bool   // the kernel cannot
+	noReject bool   // the kernel cannot reject
 	size     uint32 // of the sets of members
 	have     *state // nil: not known
 	held     map[string]held
 	denied   map[string]Denied // by chain
 }
 
-// New returns the engine of a namespace; nil is that of the process. Names of pods' links begin with linkPrefix. It
-// touches nothing yet.
+// New returns the engine of a namespace; nil is the process's namespace. Names of pods' links begin with linkPrefix. It
+// does not touch the kernel yet.
 func New(ns *netlinkx.Namespace, linkPrefix string) *Engine {
 	e := &Engine{ns: ns, table: nft.NewOwned(ns, TableName), linkPrefix: linkPrefix, portion: portion, held: map[string]held{}}
 	e.table.OnLoss([]string{egressChain, ingressChain, toHostChain}, e.shutAll)
 	return e
 }
 
-// shutAll lets no new connection pass links of pods until the next Sync is done: to make a large table again takes a
-// hundred times as long. It may run beside a Sync, and knows nothing of what is there. If it fails the next Sync does
-// all; if it comes late, the event of it demands one.
+// shutAll drops new connections at links of pods until the next Sync is done: making a large table again takes a
+// hundred times as long. It may run beside a Sync, and does not know the table's content. If it fails the next Sync
+// makes everything; if it comes late, its event demands a Sync.
 func (e *Engine) shutAll() {
 	if !e.closes.Load() || e.shut.Swap(true) {
 		return
@@ -78,11 +78,11 @@ func (e *Engine) Close() {
 
 // Stats counts the work of a Sync.
 type Stats struct {
-	// Read: the table was read, as it was not known or another program had changed it.
+	// Read: the table was read, because it was not known or another program had changed it.
 	Read bool
 	// Foreign: another program had changed the table since the last Sync.
 	Foreign bool
-	// Transactions and Elements are how many were written; Elements are those of sets, added or deleted.
+	// Transactions and Elements are how many were written; Elements are elements of sets, added or deleted.
 	Transactions, Elements int
 }
 
@@ -90,20 +90,20 @@ type Stats struct {
 // closed in the programs' direction.
 var ErrRefused = errors.New("the kernel refuses a program")
 
-// ErrNoLog is in the error of the Sync that has found that the kernel cannot log what policies deny: all is done but
-// for that, and so it is from then on.
+// ErrNoLog is in the error of the Sync that finds that the kernel cannot log what policies deny. All else is done, and
+// later Syncs do not try to log.
 var ErrNoLog = errors.New("packets that policies deny are not logged")
 
-// tries bounds the transactions of a Sync that the kernel refuses: each names one object at least.
+// tries bounds the transactions of a Sync that the kernel refuses: each names at least one object.
 const tries = 64
 
-// Sync makes the table as the Ruleset says, and leaves alone what is right: with nothing to change it neither reads nor
-// writes, unless another program has changed the table. touched nil: everything is compared; else the caller says that
-// since the last Sync only the Members of these addresses have changed. Only what differs is written; packets meet the
-// old or the new content. After an error the table is as before, or, for a large load, lets through less; the next Sync
-// goes on. ErrRefused says that all but some programs is done.
+// Sync makes the table match the Ruleset, and does not touch what is right: with nothing to change it neither reads nor
+// writes, unless another program has changed the table. If touched is nil everything is compared; otherwise only the
+// Members of these addresses may have changed since the last Sync. Only differences are written; packets meet the old
+// or the new content. After an error the table is as before, or, for a large load, allows less; the next Sync goes on.
+// ErrRefused means that all but some programs is done.
 //
-// The lists in Members are kept, so they must not be changed.
+// Sync keeps the lists in Members, so the caller must not change them.
 func (e *Engine) Sync(ctx context.Context, rs *policy.Ruleset, touched []netip.Addr) (stats Stats, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -126,7 +126,7 @@ func (e *Engine) Sync(ctx context.Context, rs *policy.Ruleset, touched []netip.A
 	return stats, err
 }
 
-// syncMembers writes the members of some addresses. It is not done if they do not fit.
+// syncMembers writes the members of some addresses. done is false if they do not fit.
 func (e *Engine) syncMembers(ctx context.Context, rs *policy.Ruleset, touched []netip.Addr, stats *Stats) (done bool, err error) {
 	n := e.have.counts
 	for _, a := range touched {
@@ -147,7 +147,7 @@ func (e *Engine) syncMembers(ctx context.Context, rs *policy.Ruleset, touched []
 	return true, nil
 }
 
-// reread returns nil for the error that the table must be read again.
+// reread returns nil for nft.ErrChanged, after which the table must be read again.
 func (e *Engine) reread(ctx context.Context, err error) error {
 	if !errors.Is(err, nft.ErrChanged) {
 		return err
@@ -157,7 +157,7 @@ func (e *Engine) reread(ctx context.Context, err error) error {
 	return err
 }
 
-// together is how many of the addresses make a portion. All of an address is in one.
+// together returns how many of the addresses make a portion. All members of an address are in one.
 func (e *Engine) together(rs *policy.Ruleset, touched []netip.Addr) int {
 	total := 0
 	for i, a := range touched {
@@ -172,7 +172,7 @@ func (e *Engine) together(rs *policy.Ruleset, touched []netip.Addr) int {
 func (e *Engine) write(ctx context.Context, rs *policy.Ruleset, touched []netip.Addr, stats *Stats) error {
 	var m moves
 	for _, a := range touched {
-		// Of an address that is there twice the second changes nothing.
+		// A repeated address is a no-op.
 		m.compare(a, e.have.members[a], rs.Members[a], nil, nil)
 		e.have.setMembers(a, rs.Members[a])
 	}
@@ -192,7 +192,7 @@ func (s *state) setMembers(a netip.Addr, ids []policy.SetID) {
 func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) error {
 	refused := map[programKey]error{}
 	remade := false
-	var lesser []error // what the kernel cannot do
+	var lesser []error // features that the kernel lacks
 	for range tries {
 		before := stats.Transactions
 		err := e.attempt(ctx, rs, refused, stats)
@@ -224,7 +224,7 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 			e.have = nil
 			return fmt.Errorf("write nftables table inet %s: %w", TableName, err)
 		}
-		// It may hold something that reading does not show.
+		// The table may hold something that reading does not show.
 		remade = true
 		e.have = emptyState()
 		e.have.remake, err = e.table.Exists(ctx)
@@ -235,7 +235,7 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 	return fmt.Errorf("write nftables table inet %s: the kernel refused %d transactions", TableName, tries)
 }
 
-// renounce does from now on without what the kernel has refused, if policies hold without it; nil: they do not.
+// renounce stops using what the kernel has refused, if policies hold without it; it returns nil if they do not.
 func (e *Engine) renounce(r *nft.Refused) error {
 	switch {
 	case !e.mute && mute(r):
@@ -248,10 +248,10 @@ func (e *Engine) renounce(r *nft.Refused) error {
 	return nil
 }
 
-// mute reports that the kernel cannot log as it should.
+// mute reports whether the refused expression is needed for logging only.
 func mute(r *nft.Refused) bool { return r.Expression == "log" || r.Expression == "limit" }
 
-// attempt reads if it must, and writes.
+// attempt reads the table if it must, and writes the differences.
 func (e *Engine) attempt(ctx context.Context, rs *policy.Ruleset, refused map[programKey]error, stats *Stats) error {
 	content, err := e.look(ctx, stats)
 	if err == nil {
@@ -298,14 +298,14 @@ func (e *Engine) look(ctx context.Context, stats *Stats) (*nft.Content, error) {
 	stats.Read = true
 	switch size := sizeOf(content); {
 	case size == 0:
-		e.t = nil // they may become smaller
+		e.t = nil // the sets may become smaller
 	case e.t == nil:
 		e.resize(size)
 	}
 	return content, nil
 }
 
-// settle is for after an image was written, or found to be there.
+// settle records that the table matches an image.
 func (e *Engine) settle(want *image, used map[programKey]bool) {
 	e.have = stateOf(want)
 	e.t.prune(used, want)
@@ -315,13 +315,13 @@ func (e *Engine) settle(want *image, used map[programKey]bool) {
 
 func (e *Engine) resize(size uint32) { e.size, e.t = size, newTranslator(size, e.mute, e.handling) }
 
-// silence makes chains that log nothing from now on.
+// silence makes all chains without logging from now on.
 func (e *Engine) silence() {
 	e.mute = true
 	e.resize(e.size)
 }
 
-// commit writes a change. One that only has elements, and is too much for the kernel at once, is halved.
+// commit writes a change. If a change of elements only is too large for the kernel, commit halves it.
 func (e *Engine) commit(ctx context.Context, c *nft.Change, stats *Stats) error {
 	if c.Empty() {
 		return nil
@@ -342,7 +342,7 @@ func (e *Engine) commit(ctx context.Context, c *nft.Change, stats *Stats) error 
 	return err
 }
 
-// stateOf is the state after an image was written.
+// stateOf returns the state after an image was written.
 func stateOf(w *image) *state {
 	s := emptyState()
 	s.table, s.links, s.ids = true, w.links, w.ids
@@ -359,7 +359,7 @@ func stateOf(w *image) *state {
 	return s
 }
 
-// image is the table that the Ruleset asks for, with the programs that it uses.
+// image returns the table for the Ruleset, and the programs that it uses.
 func (e *Engine) image(rs *policy.Ruleset, refused map[programKey]error) (*image, map[programKey]bool) {
 	w := &image{chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}, links: [2]map[string]nft.Element{{}, {}},
 		closed: rs.Closed, members: rs.Members, family: e.t.members, ids: map[policy.SetID]bool{}}
@@ -390,7 +390,7 @@ func (e *Engine) image(rs *policy.Ruleset, refused map[programKey]error) (*image
 	return w, used
 }
 
-// element is that of a link in one direction; what its program uses goes into the image.
+// element returns a link's element in one direction, and adds the needs of its program to the image.
 func (e *Engine) element(rs *policy.Ruleset, w *image, link, uid string, key programKey, refused map[programKey]error,
 	used map[programKey]bool) nft.Element {
 	element := nft.Element{First: nft.LinkKey(link), Verdict: nft.Drop, Comment: uid}
@@ -402,7 +402,7 @@ func (e *Engine) element(rs *policy.Ruleset, w *image, link, uid string, key pro
 	return element
 }
 
-// verdict leads to a program; what it uses goes into the image.
+// verdict returns the verdict that leads to a program, and adds the program's needs to the image.
 func (e *Engine) verdict(rs *policy.Ruleset, w *image, key programKey, refused map[programKey]error, used map[programKey]bool) nft.Verdict {
 	if refused[key] != nil {
 		return nft.Drop
@@ -419,7 +419,7 @@ func (e *Engine) verdict(rs *policy.Ruleset, w *image, key programKey, refused m
 	return p.verdict
 }
 
-// use takes over what a program uses.
+// use adds what a program uses.
 func (w *image) use(p *program, t *translator) {
 	for _, name := range p.chains {
 		w.chains[name] = t.chains[name]
@@ -432,7 +432,7 @@ func (w *image) use(p *program, t *translator) {
 	}
 }
 
-// blame marks the programs that use what the kernel refuses.
+// blame marks the programs that use the refused object as refused, and reports whether there are any.
 func (e *Engine) blame(rs *policy.Ruleset, r *nft.Refused, refused map[programKey]error) bool {
 	found := false
 	for k := range e.users(rs) {
@@ -444,7 +444,7 @@ func (e *Engine) blame(rs *policy.Ruleset, r *nft.Refused, refused map[programKe
 	return found
 }
 
-// users are the links of each program.
+// users returns the links of each program.
 func (e *Engine) users(rs *policy.Ruleset) map[programKey][]string {
 	links := map[programKey][]string{}
 	for link, endpoint := range rs.Endpoints {
@@ -466,7 +466,7 @@ func (e *Engine) users(rs *policy.Ruleset) map[programKey][]string {
 	return links
 }
 
-// refusals name policies and links of what was refused.
+// refusals returns the errors of refused programs with their policies and links.
 func (e *Engine) refusals(rs *policy.Ruleset, refused map[programKey]error) error {
 	var errs []error
 	users := e.users(rs)
@@ -479,7 +479,7 @@ func (e *Engine) refusals(rs *policy.Ruleset, refused map[programKey]error) erro
 	return netlinkx.Summary(errs)
 }
 
-// policies are those that a program denies for.
+// policies returns the names of the policies for which a program denies.
 func policies(p policy.Program) []string {
 	names := map[string]bool{}
 	take := func(l policy.List) {
@@ -508,8 +508,8 @@ func verdicts(steps []policy.Step) (all []policy.Verdict) {
 	return all
 }
 
-// End keeps connections of UDP from beginning anew by an answer, for endedTime, of which the kernel is then made to
-// forget.
+// End prevents an answer from beginning an ended UDP connection anew, for endedTime. The caller then deletes the flows
+// from connection tracking.
 func (e *Engine) End(ctx context.Context, flows []netlinkx.Flow) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -533,14 +533,14 @@ func (e *Engine) End(ctx context.Context, flows []netlinkx.Flow) error {
 	return nil
 }
 
-// mostEnded bounds what one End keeps: the set has no room of its own, and a large load keeps the kernel from making
-// any.
+// mostEnded bounds the elements of one End: the set grows on demand, and a large load prevents the kernel from growing
+// it.
 const mostEnded = 10_000
 
-// errNotKnown: try again after the next Sync.
+// errNotKnown means that the caller should try again after the next Sync.
 var errNotKnown = errors.New("the nftables table is not known")
 
-// Remove removes the table: every packet passes then.
+// Remove removes the table: then every packet passes.
 func (e *Engine) Remove(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -562,14 +562,14 @@ func (e *Engine) Remove(ctx context.Context) error {
 }
 
 // Events returns a channel that becomes readable after another program has changed the table: then call Sync. It is
-// closed when ctx ends, or when the socket breaks: then ask again.
+// closed when ctx ends, or when the socket breaks: then call Events again.
 func (e *Engine) Events(ctx context.Context) (<-chan struct{}, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.table.Events(ctx)
 }
 
-// Counters returns how many packets were dropped, and why, since the rules were made. It is empty before the first
+// Counters returns how many packets were dropped, by reason, since the rules were made. It is empty before the first
 // Sync.
 func (e *Engine) Counters(ctx context.Context) (map[Denied]nft.Counter, error) {
 	e.mu.Lock()
@@ -588,7 +588,7 @@ func (e *Engine) Counters(ctx context.Context) (map[Denied]nft.Counter, error) {
 	return all, err
 }
 
-// reason says why a chain drops.
+// reason returns why a chain drops.
 func reason(chain string, denied map[string]Denied) (Denied, bool) {
 	switch chain {
 	case egressChain, toHostChain:

@@ -116,7 +116,7 @@ func steady(t *testing.T, ns *netnstest.NS, e *netpol.Engine, rs *policy.Ruleset
 	}
 }
 
-// restorable checks that nft understands what is there.
+// restorable checks that nft understands the table.
 func restorable(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
 	ns.Run(t, "sh", "-c", "nft list ruleset > /tmp/$$.nft && nft -c -f /tmp/$$.nft; code=$?; rm -f /tmp/$$.nft; exit $code")
@@ -228,8 +228,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestLost: who takes base chains away, or rules of theirs, finds links shut before there is a Sync, unless no link is
-// to be closed.
+// TestLost: a program that removes base chains, or their rules, finds links shut before there is a Sync, unless no link
+// must be closed.
 func TestLost(t *testing.T) {
 	const table = "inet tortie-policy"
 	for script, shut := range map[string]bool{
@@ -310,7 +310,7 @@ func TestEvents(t *testing.T) {
 	mustSync(t, e, rs)
 	ns.Run(t, "nft", "add table ip other")
 	ns.Run(t, "nft", "delete table ip other")
-	if touched, err := e.Touched(t.Context()); err != nil || touched { // it reads all events that there are
+	if touched, err := e.Touched(t.Context()); err != nil || touched { // it reads all pending events
 		t.Errorf("without a change of the table by another: touched %v, %v", touched, err)
 	}
 	select {
@@ -500,7 +500,7 @@ func BenchmarkInForce(b *testing.B) {
 	}
 }
 
-// TestSilent: a kernel that cannot log what is denied still denies and counts.
+// TestSilent: a kernel that cannot log denials still denies and counts.
 func TestSilent(t *testing.T) {
 	ns := netnstest.New(t)
 	e := newEngine(t, ns)

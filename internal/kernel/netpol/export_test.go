@@ -20,8 +20,8 @@ func (e *Engine) Silence(size uint32) {
 // nothing else.
 func (e *Engine) Touched(ctx context.Context) (bool, error) { return e.table.Touched(ctx) }
 
-// StepByStep is a Sync, of which the last one is known, in transactions of so many elements, with a look at the kernel
-// after each.
+// StepByStep is a Sync in transactions of so many elements, with a call of look after each. The state before must be
+// known.
 func (e *Engine) StepByStep(ctx context.Context, rs *policy.Ruleset, portion int, look func()) error {
 	e.portion = portion
 	want, used := e.image(rs, map[programKey]error{})
@@ -35,7 +35,7 @@ func (e *Engine) StepByStep(ctx context.Context, rs *policy.Ruleset, portion int
 	return nil
 }
 
-// Age lets time pass for links that are closed.
+// Age makes held links older.
 func (e *Engine) Age(d time.Duration) {
 	for link, h := range e.held {
 		e.held[link] = held{h.comment, h.since.Add(-d)}
@@ -47,13 +47,13 @@ func (e *Engine) Renounce(expression string) error {
 	return e.renounce(&nft.Refused{Object: "deny", Expression: expression, Err: unix.ENOENT})
 }
 
-// Everything is what is probed.
+// Everything returns the Ruleset of Probe.
 func Everything() *policy.Ruleset { return everything() }
 
 // ProbeBy is a Probe of a kernel that answers so.
 func (e *Engine) ProbeBy(check func(*nft.Change) error) error { return e.probe(e.table, check) }
 
-// ReplaceBetween is handBack for a pod's link, and lets others work when each element has been read.
+// ReplaceBetween is handBack for a pod's link, with a call of between when each element has been read.
 func ReplaceBetween(link, uid string, between func() error) error {
 	t := nft.NewOwned(nil, TableName)
 	defer t.Close()

@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestFloatingAddresses: policies judge what is sent to a floating address on the pod's node by the pod's own address,
-// in both directions, as Felix does: a floating address is no way around them.
+// TestFloatingAddresses: policies judge packets to a floating address on the pod's node by the pod's own address, in
+// both directions, as Felix does: a floating address does not bypass them.
 func TestFloatingAddresses(t *testing.T) {
 	c := newCluster(t, 3)
 	c.echo(t, 7)

@@ -9,11 +9,12 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// handlingPrefix begins the name of a chain to which nothing leads. The name says what the agent alone is told, so that
-// `node policy`, and an agent that has not been told yet, find it. With the defaults there is no such chain.
+// handlingPrefix begins the name of a chain to which nothing leads. The name encodes the agent's Handling for `node
+// policy`, and for an agent that does not know its Handling yet. With the defaults there is no such chain.
 const handlingPrefix = "handling-"
 
-// handlingChain is nil for the defaults. Its rule is there because chains without rules are found by known names only.
+// handlingChain returns the chain, or nil for the defaults. It has a rule because chains without rules are found by
+// known names only.
 func handlingChain(m policy.Handling) *nft.Chain {
 	if m == (policy.Handling{}) {
 		return nil
@@ -22,7 +23,7 @@ func handlingChain(m policy.Handling) *nft.Chain {
 	return &nft.Chain{Name: name, Rules: []nft.Rule{nft.NewRule("", nft.Do(nft.Return))}}
 }
 
-// handlingOf reads the name of the chain that a table has.
+// handlingOf decodes the name of that chain in a table.
 func handlingOf(content *nft.Content) (m policy.Handling) {
 	for _, name := range content.Chains() {
 		text, ours := strings.CutPrefix(name, handlingPrefix)
@@ -37,11 +38,11 @@ func handlingOf(content *nft.Content) (m policy.Handling) {
 	return m
 }
 
-// ErrNoReject is in the error of the Sync that has found that the kernel cannot answer what policies deny: all is done
-// but for that, and so it is from then on.
+// ErrNoReject is in the error of the Sync that finds that the kernel cannot reject what policies deny. All else is
+// done, and later Syncs do not try to reject.
 var ErrNoReject = errors.New("packets that policies deny are dropped without an answer")
 
-// treat takes in how packets are treated; content is what was read of the table, if it was.
+// treat updates the Handling; content is the table if it was just read.
 func (e *Engine) treat(rs *policy.Ruleset, content *nft.Content) {
 	now := e.handling
 	switch {
@@ -60,7 +61,7 @@ func (e *Engine) treat(rs *policy.Ruleset, content *nft.Content) {
 	}
 }
 
-// logRate is that of a Log rule.
+// logRate returns the rate of a Log rule.
 func (t *translator) logRate() nft.Rate {
 	if t.handling.Logs == (policy.LogRate{}) {
 		return deniedRate

@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// refused reports whether somebody is told that a port is not reachable.
+// refused reports whether the sender gets an error that a port is not reachable.
 func refused(t *testing.T, from *netnstest.NS, network string, to netip.AddrPort) bool {
 	t.Helper()
 	var err error
@@ -34,7 +34,7 @@ func refused(t *testing.T, from *netnstest.NS, network string, to netip.AddrPort
 	return errors.Is(err, unix.ECONNREFUSED)
 }
 
-// rules are those of the table that contain a text.
+// rules returns the rules of the table that contain a text.
 func rules(t *testing.T, ns *netnstest.NS, text string) (found []string) {
 	for line := range strings.SplitSeq(list(t, ns), "\n") {
 		if strings.Contains(line, text) {
@@ -44,8 +44,8 @@ func rules(t *testing.T, ns *netnstest.NS, text string) (found []string) {
 	return found
 }
 
-// With Reject senders are told of denials, in all hooks where the kernel can; a new engine, and Compare, that are not
-// told how packets are treated leave it as it is.
+// With Reject senders get an answer to denied packets, in all hooks where the kernel can; a new engine, and Compare,
+// without a Handling leave it as it is.
 func TestHandling(t *testing.T) {
 	h := newHost(t)
 	rs := h.local(1, policy.Egress, policy.Program{Rest: policy.List{Else: deny("none")}, Logs: []policy.Logging{

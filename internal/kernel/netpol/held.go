@@ -9,19 +9,18 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// held is a link that CloseOther has closed: it belongs to a pod that the Ruleset may not name yet. It stays so until
-// the Ruleset names that pod for the link, and is closed for the next one if that comes first: there is no time after
-// which the policies of the pod before are right.
+// held is a link that CloseOther has closed: it belongs to a pod that the Ruleset may not name yet. It stays closed
+// until the Ruleset names that pod for the link, or for the next pod if that comes first. There is no timeout: the
+// policies of the former pod never become right.
 type held struct {
 	comment string
 	since   time.Time
 }
 
-// holdTime is longer than an ADD may take. A link that does not exist so long after it was closed is that of an ADD
-// that has failed.
+// holdTime is longer than an ADD may take. If a link does not exist so long after it was closed, its ADD has failed.
 const holdTime = 10 * time.Minute
 
-// element is that of a held link. Without policies in the cluster it drops nothing.
+// element returns the element of a held link. Without policies in the cluster it drops nothing.
 func (h held) element(link string, closed bool) nft.Element {
 	e := nft.Element{First: nft.LinkKey(link), Verdict: nft.Accept, Comment: h.comment}
 	if closed {
@@ -30,8 +29,8 @@ func (h held) element(link string, closed bool) nft.Element {
 	return e
 }
 
-// hold finds the links that CloseOther has closed, and those that an ADD has given back. Those that were known stay so
-// if their elements were deleted by hand.
+// hold records the links that CloseOther has closed, and forgets links that an ADD has given back. A known one stays
+// held if its elements were deleted by hand.
 func (e *Engine) hold(s *state) {
 	for _, links := range s.links {
 		for name, element := range links {
@@ -45,8 +44,8 @@ func (e *Engine) hold(s *state) {
 	}
 }
 
-// forget lets go of links that do not exist: the plugin that has closed one has died or failed, and the next ADD for
-// its name closes it again.
+// forget drops held links that do not exist: the plugin that closed them has died or failed, and the next ADD for the
+// name closes it again.
 func (e *Engine) forget() error {
 	var conn *netlinkx.Conn
 	for link, h := range e.held {

@@ -187,8 +187,8 @@ func TestHeldInTime(t *testing.T) {
 	}
 }
 
-// TestHeldIsGivenBack: a link that an ADD has closed which failed is that of the pod that had it, and stays closed for
-// one that it was closed for before.
+// TestHeldIsGivenBack: a link that a failed ADD has closed is given back to the pod that had it, and stays closed if it
+// was closed for another pod before.
 func TestHeldIsGivenBack(t *testing.T) {
 	for name, restart := range map[string]bool{"agent running": false, "agent restarted": true} {
 		t.Run(name, func(t *testing.T) {

@@ -14,11 +14,11 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// loopback is the link that no host endpoint governs.
+// loopback is exempt from host endpoints.
 const loopback = "lo"
 
-// hostHook is a base chain for host endpoints. They come after those for pods. There are none without a host endpoint,
-// and they are named by digests of their content, so that none changes in place.
+// hostHook is a base chain for host endpoints, after the chains for pods. Without a host endpoint there are none. Their
+// names are digests of their content, so none changes in place.
 type hostHook struct {
 	name      string
 	stage     policy.Stage
@@ -26,7 +26,7 @@ type hostHook struct {
 	hook      nft.HookNumber
 	priority  int32
 	link      nft.Field
-	pods      bool // packets of pods' links are judged, too: by what is for all links
+	pods      bool // AllInterfaces also judges packets of pods' links
 }
 
 var hostHooks = []hostHook{
@@ -34,8 +34,8 @@ var hostHooks = []hostHook{
 		priority: nft.PriorityFilter - 3, link: nft.InLink},
 	{name: "host-output-", stage: policy.Terminal, direction: policy.Egress, hook: nft.Output,
 		priority: nft.PriorityFilter - 3, link: nft.OutLink},
-	// In the output hook a packet whose destination was translated still has the link by which the first destination would
-	// be reached.
+	// In the output hook a packet with a translated destination still has the link of the route to the original
+	// destination.
 	{name: translatedChain, stage: policy.Terminal, direction: policy.Egress, hook: nft.Postrouting,
 		priority: nft.PriorityMangle, link: nft.OutLink},
 	{name: "host-forward-in-", stage: policy.Forwarded, direction: policy.Ingress, hook: nft.Forward, priority: nft.PriorityFilter - 3,
@@ -56,7 +56,7 @@ const noPodsChain = "no-pods-to-host"
 
 const podToHost = "from pod to its node"
 
-// hosts adds what host endpoints need.
+// hosts adds the chains and sets for host endpoints.
 func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]error, used map[programKey]bool) {
 	if rs.HostRules.DropFromPods {
 		e.keep(w, noPods(e.linkPrefix))
@@ -100,11 +100,11 @@ func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]erro
 	}
 }
 
-// finalMark is the bit of a packet's mark that says that a rule has allowed it at an early stage: that of Felix, unless
-// FelixConfiguration names others. It is no bit of kube-proxy's, nor of WireGuard's.
+// finalMark is the bit of a packet's mark for packets that a rule has allowed at an early stage. Felix uses the same
+// bit by default; kube-proxy and WireGuard do not use it.
 const finalMark = 0x10000
 
-// judgesEarly reports that policies judge at stages before others, where what a rule allows is final.
+// judgesEarly reports whether policies judge at early stages, where what a rule allows is final.
 func judgesEarly(rs *policy.Ruleset) bool {
 	for _, host := range rs.Hosts {
 		if host.Programs[policy.Untracked] != [2]string{} || host.Programs[policy.Untranslated] != [2]string{} {
@@ -114,8 +114,8 @@ func judgesEarly(rs *policy.Ruleset) bool {
 	return false
 }
 
-// clearMarks takes finalMark off what comes in and what the node sends, before anything judges it: a packet that comes
-// out of a tunnel has the mark of the outer one, and the other way round.
+// clearMarks clears finalMark of incoming packets and of packets that the node sends, before they are judged: a packet
+// that leaves a tunnel has the mark of the outer one, and vice versa.
 func (e *Engine) clearMarks(w *image) {
 	rules := []nft.Rule{nft.NewRule("", nft.Marked(finalMark), nft.ClearMark(finalMark))}
 	for name, hook := range map[string]nft.HookNumber{"host-clear-in-": nft.Prerouting, "host-clear-out-": nft.Output} {
@@ -125,7 +125,7 @@ func (e *Engine) clearMarks(w *image) {
 	}
 }
 
-// invalidChain is where packets are dropped of no connection that can be.
+// invalidChain returns the chain that drops packets in conntrack state invalid.
 func invalidChain(d policy.Direction) nft.Chain {
 	c := nft.Chain{Rules: []nft.Rule{nft.NewRule(Denied{Direction: d, Reason: invalidState}.String(), nft.Count(), nft.Do(nft.Drop))}}
 	c.Name = "host-invalid-" + c.Digest()
@@ -138,8 +138,8 @@ func (e *Engine) keepInvalid(w *image, d policy.Direction) {
 	e.t.denied[c.Name] = Denied{Direction: d, Reason: invalidState}
 }
 
-// invalid leads there from each link that a host endpoint governs at the stage, whether or not a policy is for the
-// direction.
+// invalid returns rules to that chain for each link that a host endpoint governs at the stage, with or without a policy
+// for the direction.
 func (h hostHook) invalid(rs *policy.Ruleset, linkPrefix string) (rules []nft.Rule) {
 	if h.stage == policy.Untracked || h.name == translatedChain {
 		return nil
@@ -161,22 +161,22 @@ func (h hostHook) invalid(rs *policy.Ruleset, linkPrefix string) (rules []nft.Ru
 	return rules
 }
 
-// at matches packets of a link that is named; there is nothing to match of a pod's.
+// at matches packets of a named link; it returns nothing for a pod's link and for AllInterfaces.
 func (h hostHook) at(link, linkPrefix string) (terms []nft.Term) {
 	if link == policy.AllInterfaces || strings.HasPrefix(link, linkPrefix) {
 		return nil
 	}
 	terms = append(terms, h.link.Is(nft.LinkKey(link)))
-	if link == ipip.Device && h.direction == policy.Ingress { // what comes out of a tunnel may come in by a device for its sender
+	if link == ipip.Device && h.direction == policy.Ingress { // tunnelled packets may arrive by their sender's device
 		terms = append(terms, h.link.HasPrefix(ipip.PeerPrefix))
 	}
 	return terms
 }
 
-// keep puts a chain into the image, and remembers it, as its name is needed to find it when it is empty.
+// keep adds a chain to the image, and remembers it: its name is needed to find it when it is empty.
 func (e *Engine) keep(w *image, c nft.Chain) { w.chains[c.Name], e.t.chains[c.Name] = c, c }
 
-// byLink leads from links to programs. It is empty if all allow everything.
+// byLink returns rules from links to programs. It is empty if all allow everything.
 func (h hostHook) byLink(rs *policy.Ruleset, linkPrefix string, rejects bool, verdict func(programKey) nft.Verdict) (rules []nft.Rule) {
 	judges := false
 	to := func(link string) nft.Term {
@@ -203,13 +203,13 @@ func (h hostHook) byLink(rs *policy.Ruleset, linkPrefix string, rejects bool, ve
 	return rules
 }
 
-// answers reports that the kernel may reject packets in the hook.
+// answers reports whether the kernel can reject packets in the hook.
 func (h hostHook) answers() bool {
 	return h.stage != policy.Untracked && (h.hook == nft.Input || h.hook == nft.Output || h.hook == nft.Forward)
 }
 
-// before lets pass what no host endpoint governs, and, if final, what an early stage has allowed: but for its way out,
-// if it is forwarded.
+// before accepts what no host endpoint governs, and, if final, what an early stage has allowed, except on the way out
+// of forwarding.
 func (h hostHook) before(linkPrefix string, final bool) []nft.Rule {
 	accept := nft.Do(nft.Accept)
 	rules := []nft.Rule{nft.NewRule("", h.link.Is(nft.LinkKey(loopback)), accept)}
@@ -228,12 +228,12 @@ func (h hostHook) before(linkPrefix string, final bool) []nft.Rule {
 	return rules
 }
 
-// hostNeighbours are the types of ICMPv6 without which a host has no neighbours, no routers and no groups.
+// hostNeighbours are the ICMPv6 types that a host needs for neighbours, routers and multicast groups.
 var hostNeighbours = nft.Set{Name: "host-neighbours", Key: []nft.Type{nft.ICMPv6Type}, Elements: []nft.Element{
 	{First: "\x82"}, {First: "\x83"}, {First: "\x84"}, {First: "\x85"}, {First: "\x86"}, {First: "\x87"}, {First: "\x88"}, {First: "\x8f"},
 }}
 
-// failsafes let pass what policies cannot forbid to a node's own programs.
+// failsafes accept what policies cannot forbid to a node's own programs.
 func (h hostHook) failsafes(r policy.HostRules) (rules []nft.Rule) {
 	if h.stage == policy.Forwarded {
 		return nil
@@ -246,7 +246,7 @@ func (h hostHook) failsafes(r policy.HostRules) (rules []nft.Rule) {
 		rules = append(rules, h.failsafe(f, nft.DestPort))
 	}
 	for _, f := range answers {
-		if h.stage == policy.Untracked { // where an answer is not known to be one
+		if h.stage == policy.Untracked { // answers are not recognized as such
 			rules = append(rules, h.failsafe(f, nft.SrcPort))
 		}
 	}
@@ -258,7 +258,7 @@ func (h hostHook) failsafes(r policy.HostRules) (rules []nft.Rule) {
 	return rules
 }
 
-// spared lets pass, whatever state it is in, what nodes need to have neighbours and tunnels between each other.
+// spared accepts, in any conntrack state, what nodes need for neighbours and for tunnels between each other.
 func (h hostHook) spared(r policy.HostRules, nodes []nft.Set) []nft.Rule {
 	if h.stage == policy.Forwarded {
 		return nil
@@ -297,12 +297,11 @@ func (h hostHook) failsafe(s policy.Failsafe, port nft.Field) nft.Rule {
 	return nft.NewRule("", append(terms, nft.Do(nft.Accept))...)
 }
 
-// judgedPriority is SO_PRIORITY of sockets that programs of host endpoints judge whatever HostRules.Open says. Unlike a
-// mark it changes no route.
+// judgedPriority is SO_PRIORITY of sockets that host endpoints judge despite HostRules.Open. Unlike a mark it changes
+// no route.
 const judgedPriority = 0x54500001
 
-// AskJudgement makes programs of host endpoints judge a socket whatever HostRules.Open says. It is a Control of
-// net.Dialer.
+// AskJudgement makes host endpoints judge a socket despite HostRules.Open. It is a Control of net.Dialer.
 func AskJudgement(_, _ string, c syscall.RawConn) (err error) {
 	if refused := c.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, judgedPriority)
@@ -312,14 +311,14 @@ func AskJudgement(_, _ string, c syscall.RawConn) (err error) {
 	return err
 }
 
-// open lets connections pass that were opened to an address and a port of TCP.
+// open accepts connections that were opened to a TCP address and port.
 func open(to netip.AddrPort) nft.Rule {
 	f := nft.FamilyOf(to.Addr())
 	return nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), f.Dialled.Is(nft.AddrKey(to.Addr())),
 		nft.DialledPort.Is(nft.PortKey(to.Port())), nft.Priority.IsNot(nft.WordKey(judgedPriority)), nft.Do(nft.Accept))
 }
 
-// lastOf is the last address of a network.
+// lastOf returns the last address of a network.
 func lastOf(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for bit := p.Bits(); bit < len(b)*8; bit++ {
@@ -329,7 +328,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// nodeSets have the addresses of nodes, by family.
+// nodeSets returns the sets of nodes' addresses, by family.
 func nodeSets(nodes []netip.Addr) []nft.Set {
 	sets := make([]nft.Set, len(families))
 	for i, f := range families {
@@ -345,7 +344,7 @@ func nodeSets(nodes []netip.Addr) []nft.Set {
 	return sets
 }
 
-// noPods is the chain that drops what pods send to their node, but for what they need to have a gateway.
+// noPods returns the chain that drops what pods send to their node, except what they need to have a gateway.
 func noPods(linkPrefix string) nft.Chain {
 	return nft.Chain{Name: noPodsChain, Hook: &nft.Hook{Type: nft.Filter, Number: nft.Input, Priority: toHostPriority + 1}, Rules: []nft.Rule{
 		nft.NewRule("", (nft.Established | nft.Related).In(), nft.Do(nft.Accept)),

@@ -261,8 +261,7 @@ func TestLockout(t *testing.T) {
 		}
 	}
 
-	// What the way is open to is reached, by its own address and by that of a Service, but by sockets that ask to be
-	// judged.
+	// Open destinations are reached, by their own address and by a Service's, except by sockets that ask to be judged.
 	h.node.Route(t, "203.0.113.0/24", outsideAddr.String(), "")
 	h.node.Run(t, "nft",
 		"add table ip services; add chain ip services out { type nat hook output priority -100; }; add rule ip services out ip daddr "+
@@ -364,8 +363,8 @@ func TestStages(t *testing.T) {
 	}}), all)
 }
 
-// What is allowed before connections are tracked passes a host endpoint that denies all else, both ways, and is not
-// tracked; what is denied there does not end what failsafe ports are for.
+// What is allowed before connection tracking passes a host endpoint that denies all else, both ways, and is not
+// tracked; what is denied there does not affect failsafe ports.
 func TestUntracked(t *testing.T) {
 	h := newHost(t)
 	for _, port := range []uint16{22, 80, 81} {

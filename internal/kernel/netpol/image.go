@@ -12,7 +12,7 @@ import (
 // image is the desired content of the table.
 type image struct {
 	chains  map[string]nft.Chain
-	sets    map[string]nft.Set // with the elements of those that do not change
+	sets    map[string]nft.Set // with their elements, if these are fixed
 	links   [2]map[string]nft.Element
 	closed  bool
 	members map[netip.Addr][]policy.SetID
@@ -22,11 +22,11 @@ type image struct {
 
 // state is the present content of the table.
 type state struct {
-	table  bool // awake
-	remake bool // something is in the wrong place: the table has to be made anew
-	// chains and sets are those that are there: false if their rules or elements are not the wanted ones.
+	table  bool // it exists and is not dormant
+	remake bool // something is in the wrong place: the table must be made anew
+	// chains and sets are the existing ones: false if their rules or elements are not the wanted ones.
 	chains, sets map[string]bool
-	rules        map[string]bool // chains that are not as wanted but have rules
+	rules        map[string]bool // chains as read: whether they have rules
 	links        [2]map[string]nft.Element
 	closed       []nft.Element
 	members      map[netip.Addr][]policy.SetID
@@ -39,7 +39,7 @@ func emptyState() *state {
 		links: [2]map[string]nft.Element{{}, {}}, members: map[netip.Addr][]policy.SetID{}, ids: map[policy.SetID]bool{}}
 }
 
-// familyOf is the index of an address's family.
+// familyOf returns the index of an address's family.
 func familyOf(a netip.Addr) int {
 	if a.Is4() {
 		return 0
@@ -47,7 +47,7 @@ func familyOf(a netip.Addr) int {
 	return 1
 }
 
-// memberKey is the key of an address in a set of members.
+// memberKey returns the key of an address in a set of members.
 func memberKey(id policy.SetID, a netip.Addr) string {
 	var room [20]byte
 	b := binary.NativeEndian.AppendUint32(room[:0], uint32(id))
@@ -59,13 +59,13 @@ func memberKey(id policy.SetID, a netip.Addr) string {
 	return string(append(b, sixteen[:]...))
 }
 
-// move is an element of a set of members that comes or goes. A first load has 20 for each pod.
+// move is an element that is added to, or deleted from, a set of members. A first load has 20 for each pod.
 type move struct {
-	at int32 // of the address in moves
+	at int32 // index of the address in moves
 	id policy.SetID
 }
 
-// compareIDs calls gone and added for what is in only one of two ascending lists.
+// compareIDs calls gone and added for ids in only one of two ascending lists.
 func compareIDs(have, want []policy.SetID, gone, added func(policy.SetID)) {
 	if len(have) == len(want) && len(have) > 0 && &have[0] == &want[0] {
 		return // most are the same lists as before
@@ -84,14 +84,14 @@ func compareIDs(have, want []policy.SetID, gone, added func(policy.SetID)) {
 	}
 }
 
-// moves are changes of members. Early ones are those that no rule of the old programs looks for, late ones those that
-// none of the new.
+// moves are changes of members. No rule of the old programs looks for early ones, no rule of the new programs for late
+// ones.
 type moves struct {
 	addrs                    []netip.Addr
 	early, added, gone, late []move
 }
 
-// compare finds the moves of one address.
+// compare adds the moves of one address.
 func (m *moves) compare(a netip.Addr, have, want []policy.SetID, old, new map[policy.SetID]bool) {
 	at := int32(len(m.addrs))
 	m.addrs = append(m.addrs, a)
@@ -110,7 +110,7 @@ func (m *moves) compare(a netip.Addr, have, want []policy.SetID, old, new map[po
 	})
 }
 
-// elements are those of moves in a family.
+// elements returns the elements of moves in a family.
 func (m *moves) elements(of []move, family int) []nft.Element {
 	list := make([]nft.Element, 0, len(of))
 	for _, o := range of {
@@ -121,7 +121,7 @@ func (m *moves) elements(of []move, family int) []nft.Element {
 	return list
 }
 
-// sizeFor is a size for the sets of members with room to grow: each time that they are full, all chains are made anew.
+// sizeFor returns a size for the sets of members with room to grow: whenever they are full, all chains are made anew.
 func sizeFor(need int) uint32 {
 	const least = 4096
 	size := uint32(least)
@@ -131,7 +131,7 @@ func sizeFor(need int) uint32 {
 	return size
 }
 
-// counts is how many elements the larger of the sets of members has to have.
+// counts returns how many elements the sets of members need, by family.
 func counts(members map[netip.Addr][]policy.SetID) (n [2]int) {
 	for a, ids := range members {
 		n[familyOf(a)] += len(ids)

@@ -179,7 +179,7 @@ func TestPackets(t *testing.T) {
 	})
 }
 
-// TestEstablished: a connection goes on under a policy that does not let it begin.
+// TestEstablished: a connection goes on under a policy that denies its first packet.
 func TestEstablished(t *testing.T) {
 	c := newCluster(t, 2)
 	mustSync(t, c.Engine, c.local(0, policy.Ingress, policy.Program{}))
@@ -258,7 +258,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timed) && timed.Timeout()
 }
 
-// TestDrops: who listens gets the denied packets.
+// TestDrops: a listener gets the denied packets.
 func TestDrops(t *testing.T) {
 	c := newCluster(t, 2)
 	drops, err := netpol.Drops(t.Context(), c.host.Namespace)
@@ -288,9 +288,8 @@ func TestDrops(t *testing.T) {
 	}
 }
 
-// TestNeverOpens goes to and fro between two Rulesets in many transactions each. Neither lets pod 1 in: in one it is
-// not in the set that counts, and in the other nor, but members that change before rules, or rules before members,
-// would let it in.
+// TestNeverOpens alternates between two Rulesets in many transactions each. Neither allows pod 1: it is in neither's
+// allowed set. But members that change before rules, or rules before members, would allow it.
 func TestNeverOpens(t *testing.T) {
 	c := newCluster(t, 2)
 	ruleset := func(set, pod policy.SetID, others int) *policy.Ruleset {

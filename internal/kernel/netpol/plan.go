@@ -9,27 +9,27 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// portion is how many elements go into one transaction, if there are more than that: a large one keeps other writers of
-// nftables waiting.
+// portion bounds the elements of one transaction, if there are more than that in all: a large one makes other nftables
+// writers wait.
 const portion = 50_000
 
-// planner collects what makes a state an image.
+// planner makes the changes from a state to an image.
 type planner struct {
 	*Engine
 	have *state
 	want *image
 }
 
-// later makes a change when it is due: the messages of all portions at once are the most that the agent would hold.
+// later makes a change when it is due: the messages of all portions at once would take the most memory of the agent.
 type later func() *nft.Change
 
-// plan yields transactions in an order that never lets through what neither the old nor the new Ruleset does: what no
-// rule in force looks for or leads to comes first, then in one transaction all that decides, then what nothing uses any
-// more goes. Less than a portion is three transactions at most: a packet that is judged while the generation changes
-// finds old chains with new sets, and would else miss in these what old rules look for; new chains are empty for it;
-// and new interval sets are empty until the transaction that makes them has ended, some 0.1 to 1 ms after its rules are
-// in force (Linux 6.18). A table that is new, or made anew, is one transaction always: without it, or its base chains,
-// everything passes.
+// plan yields transactions in an order that never allows what neither the old nor the new Ruleset does. First comes
+// what no rule in force looks for or leads to, then in one transaction all that decides, then the removal of unused
+// content. Less than a portion is at most three transactions. They must be separate: a packet judged while the
+// generation changes finds old chains with new sets, which would lack what old rules look for; new chains are empty for
+// it; and new interval sets are empty until their transaction has ended, some 0.1 to 1 ms after its rules are in force
+// (Linux 6.18). A new table, or one made anew, is always one transaction: without it, or its base chains, everything
+// passes.
 func (e *Engine) plan(have *state, want *image) iter.Seq[*nft.Change] {
 	p := planner{e, have, want}
 	if have.remake {
@@ -65,7 +65,7 @@ func (p *planner) joined(all []later) later {
 	}
 }
 
-// elements is how many elements change.
+// elements returns how many elements change.
 func (p *planner) elements(m *moves) int {
 	c := p.table.Change()
 	p.placed(c)
@@ -78,7 +78,7 @@ func (p *planner) elements(m *moves) int {
 	return total
 }
 
-// moves compares the members. Nothing has come into sets that are to be made.
+// moves compares the members. Sets that must be made count as empty.
 func (p *planner) moves() *moves {
 	m := &moves{}
 	have, old := p.have.members, p.have.ids
@@ -96,7 +96,7 @@ func (p *planner) moves() *moves {
 	return m
 }
 
-// ground makes the table and the sets, which nothing uses yet.
+// ground makes the table and the sets, still unused.
 func (p *planner) ground(remake bool) *nft.Change {
 	c := p.table.Change()
 	if remake {
@@ -139,7 +139,7 @@ func (p *planner) portions(of []move, change func([]move) *nft.Change) (all []la
 	return all
 }
 
-// inRequest is about how many members fill a request.
+// inRequest is the approximate number of members that fill a request.
 const inRequest = 3000
 
 func (p *planner) members(m *moves, added, gone []move) *nft.Change {
@@ -181,7 +181,7 @@ func has(names map[string]bool, name string) bool {
 	return ok
 }
 
-// decide is all that decides about packets: it has to be in one transaction.
+// decide changes everything that decides on packets, which must be in one transaction.
 func (p *planner) decide(m *moves) *nft.Change {
 	c := p.table.Change()
 	p.repair(c)
@@ -203,7 +203,7 @@ func (p *planner) decide(m *moves) *nft.Change {
 	return c
 }
 
-// placed brings the elements of links up to date.
+// placed updates the elements of links.
 func (p *planner) placed(c *nft.Change) {
 	for d := range p.want.links {
 		p.links(c, d)
@@ -211,7 +211,7 @@ func (p *planner) placed(c *nft.Change) {
 	p.close(c)
 }
 
-// repair fills sets of fixed content that have another one.
+// repair refills sets of fixed content that differ.
 func (p *planner) repair(c *nft.Change) {
 	for _, name := range slices.Sorted(maps.Keys(p.want.sets)) {
 		if right, exists := p.have.sets[name]; exists && !right {
@@ -221,7 +221,7 @@ func (p *planner) repair(c *nft.Change) {
 	}
 }
 
-// links brings the elements of a direction's links up to date.
+// links updates the elements of links in a direction.
 func (p *planner) links(c *nft.Change, d int) {
 	var gone, added []nft.Element
 	for _, name := range slices.Sorted(maps.Keys(p.have.links[d])) {
@@ -238,7 +238,7 @@ func (p *planner) links(c *nft.Change, d int) {
 	c.Add(linkSets[d], added)
 }
 
-// close lets unknown links pass, or not.
+// close opens or closes unknown links.
 func (p *planner) close(c *nft.Change) {
 	var want []nft.Element
 	if p.want.closed {
@@ -252,8 +252,7 @@ func (p *planner) close(c *nft.Change) {
 	}
 }
 
-// remove removes chains and sets that nothing uses any more: rules first, as they use sets, then sets, as they lead to
-// chains.
+// remove removes unused chains and sets: rules first, as they use sets, then sets, as they lead to chains.
 func (p *planner) remove(c *nft.Change) {
 	unwanted := func(name string) bool { _, ok := p.want.chains[name]; return ok }
 	chains := slices.DeleteFunc(slices.Sorted(maps.Keys(p.have.chains)), unwanted)

@@ -10,14 +10,14 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// closedFor is the comment of an element that closes a link until the agent knows the pod with that UID.
+// closedFor returns the comment of an element that closes a link until the agent knows the pod with that UID.
 func closedFor(uid string) string { return "closed for " + uid }
 
-// givenBack is that of one that closes a link until the agent sees it, and gives the link to the pod of its Ruleset.
+// givenBack is the comment of an element that closes a link until the agent gives the link to the pod of its Ruleset.
 var givenBack = closedFor("the pod before")
 
-// InForce returns the UID of the pod whose policies are in force at a link of the process's network namespace, "" if
-// there is none, and whether there is the table at all.
+// InForce returns the UID of the pod with policies in force at a link of the process's network namespace, "" if there
+// is none, and whether the table exists.
 func InForce(link string) (uid string, table bool, err error) {
 	t := nft.NewOwned(nil, TableName)
 	defer t.Close()
@@ -34,7 +34,7 @@ func InForce(link string) (uid string, table bool, err error) {
 	return "", table, err
 }
 
-// Closed reports whether links of the process's network namespace that the agent does not know pass nothing; false
+// Closed reports whether links that the agent does not know pass nothing in the process's network namespace; false
 // without a table, and while the cluster has no policies.
 func Closed() (bool, error) {
 	t := nft.NewOwned(nil, TableName)
@@ -56,10 +56,10 @@ func isClosed(t *nft.Owned) (bool, error) {
 // CloseOther closes a link of the process's network namespace, both ways, if the policies of a pod with another UID are
 // in force there: the next pod of a StatefulSet has the link of the one before. The agent opens it when it knows the
 // pod with this UID. While the cluster has no policies it stays open, and is closed with the first. Without a table, or
-// without such a link, nothing is done.
+// without the link in it, nothing is done.
 //
-// It returns what an ADD does that fails and leaves no link: it gives the link back to the pod that had it, unless
-// another one has it meanwhile. The names of two pods may give the same link.
+// An ADD that fails and leaves no link must call giveBack: it returns the link to the pod that had it, unless another
+// pod has it meanwhile. The names of two pods may give the same link.
 func CloseOther(link, uid string) (giveBack func() error, err error) {
 	t := nft.NewOwned(nil, TableName)
 	defer t.Close()
@@ -76,8 +76,8 @@ func CloseOther(link, uid string) (giveBack func() error, err error) {
 	return giveBack, err
 }
 
-// handBack says that a link is not the pod's for which it was closed, but that of the pod that it was closed for
-// before, or else the Ruleset's.
+// handBack marks a link as not the pod's for which it was closed: it is closed for the pod for which it was closed
+// before, or else is the Ruleset's.
 func handBack(link, uid string, before []nft.Element) error {
 	if len(before) == 0 {
 		return nil
@@ -99,9 +99,8 @@ func handBack(link, uid string, before []nft.Element) error {
 	return nil
 }
 
-// replaceLinks replaces the elements of a link, if there are any, in one transaction, and returns those that were
-// replaced. What others do after they have been read, such as the agent or another ADD, is not undone: then they are
-// read again.
+// replaceLinks replaces the elements of a link, if there are any, in one transaction, and returns the replaced ones. If
+// the agent or another ADD changes them after the read, they are read again.
 func replaceLinks(t *nft.Owned, link string,
 	by func(nft.Element) (next nft.Element, replace bool, err error)) (before []nft.Element, err error) {
 	err = t.Exchange(context.Background(), func(c *nft.Change) error {
@@ -132,8 +131,8 @@ func replaceLinks(t *nft.Owned, link string,
 	return before, nil
 }
 
-// Hold makes the table of the process's network namespace if there is none: nothing passes links whose names begin with
-// linkPrefix until an Engine has synchronized.
+// Hold makes the table of the process's network namespace if there is none: nothing passes links with names that begin
+// with linkPrefix until an Engine has synchronized.
 func Hold(linkPrefix string) error {
 	t := nft.NewOwned(nil, TableName)
 	defer t.Close()

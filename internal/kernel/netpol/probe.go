@@ -13,15 +13,15 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// ErrLacks is in the error of a Probe.
+// ErrLacks is in the error of a Probe that finds a missing feature.
 var ErrLacks = errors.New("the kernel lacks a part of policies, and pods that need it are closed")
 
-// ErrNotProbed is in the error of a Probe that has no answer: ask again later.
+// ErrNotProbed is in the error of a Probe without a result: repeat it later.
 var ErrNotProbed = errors.New("cannot find out whether the kernel has all parts of policies")
 
-// Probe reports what the kernel lacks of all that a Ruleset may need, before any does: the error names the first
-// expression that it does not have, and besides whether it cannot log. It sends a table of another name in a
-// transaction that the kernel checks and aborts, so it changes nothing.
+// Probe reports what the kernel lacks of all that a Ruleset may need: the error names the first missing expression, and
+// whether logging is missing. It sends a table of another name in a transaction that the kernel checks and aborts, so
+// it changes nothing.
 func (e *Engine) Probe(ctx context.Context) error {
 	table := nft.NewOwned(e.ns, TableName+"-probe")
 	defer table.Close()
@@ -47,18 +47,18 @@ func (e *Engine) probe(table *nft.Owned, check func(*nft.Change) error) error {
 	return errors.Join(noLog, err)
 }
 
-// passing are answers of a kernel that may have all parts: of one that is short of memory, or whose tables are in use,
-// and to a process without rights.
+// passing are errors of a kernel that may have all features: it is short of memory, its tables are in use, or the
+// process lacks rights.
 var passing = []unix.Errno{unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENOMEM, unix.ERESTART, unix.EPERM,
 	unix.EACCES, unix.EEXIST}
 
-// lasting reports that the kernel has refused what a Ruleset may need, and will again.
+// lasting reports whether the kernel will always refuse what a Ruleset may need.
 func lasting(err error) bool {
 	var r *nft.Refused
 	return errors.As(err, &r) && !slices.ContainsFunc(passing, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
-// sample makes a table of everything.
+// sample makes a table with every feature.
 func (e *Engine) sample() *nft.Change {
 	e.resize(sizeFor(0))
 	want, _ := e.image(everything(), map[programKey]error{})
@@ -69,8 +69,8 @@ func (e *Engine) sample() *nft.Change {
 	return all
 }
 
-// everything is a Ruleset that uses all that there is: ports, protocols, sets, networks and denials, of both families
-// and directions.
+// everything returns a Ruleset with every feature: ports, protocols, sets, networks and denials, of both families and
+// directions.
 func everything() *policy.Ruleset {
 	list := policy.List{Steps: []policy.Step{{Set: 1, Verdict: policy.Verdict{Allow: true}},
 		{Nets: "n", Verdict: policy.Verdict{Allow: true}}},

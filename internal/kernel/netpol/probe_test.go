@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
 )
 
-// words are those of a ruleset as nft lists it, without names and numbers.
+// words returns the words of a ruleset as nft lists it, without names and numbers.
 func words(text string) []string {
 	all := regexp.MustCompile(`\b[a-z][a-z ]*[a-z]\b`).FindAllString(
 		regexp.MustCompile(`"[^"]*"|[a-z0-9]+-[a-z0-9-]+|0x\w+|[0-9a-f.:]+[:.][0-9a-f.:]*`).ReplaceAllString(text, " "), -1)
@@ -23,7 +23,7 @@ func words(text string) []string {
 	return slices.Compact(all)
 }
 
-// TestProbe: what is probed has all that a Ruleset that uses everything has, and a probe leaves no trace.
+// TestProbe: the probe has every feature of a Ruleset, and leaves no trace.
 func TestProbe(t *testing.T) {
 	ns := netnstest.New(t)
 	e := newEngine(t, ns)

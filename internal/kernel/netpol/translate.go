@@ -15,23 +15,23 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// programKey names a program in one direction: as the peer is the packet's source in one and its destination in the
-// other, both have chains of their own.
+// programKey names a program in one direction. Both directions have chains of their own: the peer is the packet's
+// source in one and its destination in the other.
 type programKey struct {
 	policy.Direction
 	key  string
 	host bool // of a host endpoint
-	// silent: nothing is rejected, as the program is for a hook that cannot.
+	// silent: nothing is rejected, as the program's hook cannot reject.
 	silent bool
 }
 
-// program is the kernel's form of a program.
+// program is a program as chains and sets.
 type program struct {
 	verdict nft.Verdict // of the elements of links
-	uses                // of all its chains
+	uses                // by all its chains
 }
 
-// uses are chains, sets and members that something uses.
+// uses lists the chains, sets and members in use.
 type uses struct {
 	chains, sets []string
 	ids          []policy.SetID
@@ -52,26 +52,26 @@ func (u *uses) compact() {
 
 func sorted(s []string) []string { slices.Sort(s); return s }
 
-// Denied says why packets were dropped.
+// Denied is the reason why packets were dropped.
 type Denied struct {
 	policy.Direction
-	// By is the policy; none if Reason is set.
+	// By is the policy; empty if Reason is set.
 	By policy.ID
-	// Reason is "unknown link" or "invalid state".
+	// Reason is "unknown link", "invalid state" or "from pod to its node".
 	Reason string
 }
 
-// translator makes chains and sets of programs. It keeps what it has made: names are digests of content, so that it is
-// right for every Ruleset that has the same member sets.
+// translator makes chains and sets of programs, and keeps them: names are digests of content, so it serves every
+// Ruleset with the same member sets.
 type translator struct {
 	mute     bool // log nothing
 	handling policy.Handling
-	members  [2]nft.Set // by family: of IPv4, of IPv6
+	members  [2]nft.Set // by family: IPv4, IPv6
 	chains   map[string]nft.Chain
 	sets     map[string]nft.Set
 	denied   map[string]Denied // by chain
 	programs map[programKey]*program
-	within   map[string]uses // what a chain uses with all that these use
+	within   map[string]uses // everything that a chain uses, directly or not
 }
 
 var families = [2]nft.Family{nft.IPv4, nft.IPv6}
@@ -89,7 +89,7 @@ func memberSet(family int, size uint32) string {
 	return fmt.Sprintf("members%d-%d", []int{4, 6}[family], size)
 }
 
-// program translates a program of the Ruleset, unless it has been.
+// program returns a translated program of the Ruleset, from its cache if it can.
 func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, error) {
 	if p := t.programs[key]; p != nil {
 		return p, nil
@@ -103,7 +103,7 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 	}
 	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction, rejects: t.handling.Reject && !key.silent}
 	var rules []nft.Rule
-	if !key.host && !t.handling.Invalid { // those of hosts may be older than connection tracking, and their chains drop what is invalid
+	if !key.host && !t.handling.Invalid { // hosts' base chains drop invalid packets
 		rules = append(append(rules, nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop))), joins(invalidState)...)
 	}
 	var u uses
@@ -118,7 +118,7 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 	return b.finish(key, rules, u), nil
 }
 
-// lists lead to the lists of a program.
+// lists returns rules to the lists of a program.
 func (b *builder) lists(from policy.Program, u *uses) (rules []nft.Rule) {
 	for _, protocol := range slices.Sorted(maps.Keys(protocols(from))) {
 		is := nft.L4Proto.Is(nft.ByteKey(protocol))
@@ -132,8 +132,7 @@ func (b *builder) lists(from policy.Program, u *uses) (rules []nft.Rule) {
 	return append(rules, nft.NewRule("", nft.Do(b.list(0, from.Rest, u))))
 }
 
-// byPort leads to the lists of ranges of destination ports; of a protocol without ports to that of port 0, which is
-// theirs.
+// byPort returns rules to the lists of ranges of destination ports. A protocol without ports has the list of port 0.
 func (b *builder) byPort(protocol uint8, ranges []policy.PortRange, u *uses) (rules []nft.Rule) {
 	is := nft.L4Proto.Is(nft.ByteKey(protocol))
 	switch {
@@ -150,7 +149,7 @@ func (b *builder) byPort(protocol uint8, ranges []policy.PortRange, u *uses) (ru
 	return rules
 }
 
-// logs lead to chains, which come back, that log what Log rules match.
+// logs returns rules that log what Log rules match, and go on.
 func (b *builder) logs(logs []policy.Logging, u *uses) (rules []nft.Rule) {
 	if b.mute {
 		return nil
@@ -163,8 +162,8 @@ func (b *builder) logs(logs []policy.Logging, u *uses) (rules []nft.Rule) {
 	return rules
 }
 
-// matching leads to a chain from which what a program allows goes to where the verdict says, with what that uses, and
-// all else comes back.
+// matching returns a jump to a chain that sends what a program allows to the verdict to; all else returns. inner is
+// what to uses.
 func (b *builder) matching(prefix string, d policy.Direction, when policy.Program, to nft.Verdict, inner uses, u *uses) nft.Verdict {
 	by := &builder{translator: b.translator, Ruleset: b.Ruleset, Direction: d, match: &to}
 	rules := by.lists(when, &inner)
@@ -172,12 +171,13 @@ func (b *builder) matching(prefix string, d policy.Direction, when policy.Progra
 	return nft.Jump(by.chain(prefix, rules, inner, u).Chain())
 }
 
-// logging leads to a chain that logs and comes back.
+// logging returns the verdict that leads to a chain which logs and returns.
 func (b *builder) logging(r policy.LogRule, u *uses) nft.Verdict {
 	return b.chain("logs-", []nft.Rule{nft.NewRule("", nft.Within(b.logRate()), nft.Log(LogGroup, logText(b.Direction, r)))}, uses{}, u)
 }
 
-// sequence leads to a chain for the segments up to the first to which others pass, which leads to a chain for the next.
+// sequence returns the verdict that leads to a chain for the segments up to the first Pass target, which leads to a
+// chain for the next segments.
 func (b *builder) sequence(all []policy.Segment, u *uses) nft.Verdict {
 	starts := map[int]nft.Verdict{}
 	within := map[int]uses{}
@@ -202,7 +202,7 @@ func (b *builder) sequence(all []policy.Segment, u *uses) nft.Verdict {
 	return starts[0]
 }
 
-// segment is a rule that leads to a chain, which comes back if the segment does not match. pass is where Pass leads to.
+// segment returns the rule for a segment; it goes on if the segment does not match. pass is the target of Pass.
 func (b *builder) segment(s policy.Segment, pass nft.Verdict, u *uses) []nft.Rule {
 	var inner uses
 	to := pass
@@ -226,7 +226,7 @@ func (b *builder) segment(s policy.Segment, pass nft.Verdict, u *uses) []nft.Rul
 	return []nft.Rule{nft.NewRule("", nft.Do(jump))}
 }
 
-// open is the direction of a link that everything passes, while a program decides on the other.
+// open returns the program of a direction in which everything passes, while a program decides on the other direction.
 func (t *translator) open(rs *policy.Ruleset, key programKey) *program {
 	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
 	rules := []nft.Rule{nft.NewRule("", nft.Do(nft.Accept))}
@@ -236,9 +236,9 @@ func (t *translator) open(rs *policy.Ruleset, key programKey) *program {
 	return b.finish(key, rules, uses{})
 }
 
-// joins drops what conntrack takes for a new connection in the middle of one: an answer, or a heartbeat of SCTP, in one
-// that was ended, as a policy forbids it now, would make it anew from the other end. What is not tracked, as of a DNS
-// cache on the node, has no beginning: policies judge each packet.
+// joins drops packets that conntrack takes for a new connection, but that are from the middle of one. In a connection
+// ended by a policy, an answer, or an SCTP heartbeat, would begin it anew from the other end. Untracked packets, such
+// as of a DNS cache on the node, are excluded: policies judge each.
 func joins(comment string) []nft.Rule {
 	in := func(protocol uint8, middle nft.Term) nft.Rule {
 		return nft.NewRule(comment, nft.L4Proto.Is(nft.ByteKey(protocol)), nft.Opens.In(), middle, nft.Count(), nft.Do(nft.Drop))
@@ -272,18 +272,18 @@ type builder struct {
 	*policy.Ruleset
 	policy.Direction
 	rejects bool
-	match   *nft.Verdict // if set, what is allowed goes there, and all else comes back
+	match   *nft.Verdict // if set, what is allowed goes there, and all else returns
 	made    map[shared]nft.Verdict
 	err     error
 }
 
-// shared is a list that ranges of ports share: Compile gives equal lists the same steps.
+// shared identifies a list that ranges of ports share: Compile gives equal lists the same steps.
 type shared struct {
 	first *policy.Step
 	end   policy.Verdict
 }
 
-// chain keeps a chain, named by its content, and says how to get there. By collects what is used.
+// chain adds a chain, named by its content, and returns the verdict that leads to it. by collects the uses.
 func (b *builder) chain(prefix string, rules []nft.Rule, u uses, by *uses) nft.Verdict {
 	c := nft.Chain{Rules: rules}
 	c.Name = prefix + c.Digest()
@@ -296,7 +296,7 @@ func (b *builder) chain(prefix string, rules []nft.Rule, u uses, by *uses) nft.V
 	return nft.Goto(c.Name)
 }
 
-// ports keeps the map of a protocol's ports to lists.
+// ports adds the map of a protocol's ports to lists, and returns its name.
 func (b *builder) ports(protocol uint8, ranges []policy.PortRange, u *uses) string {
 	s := nft.Set{Key: []nft.Type{nft.Port}, Value: nft.VerdictType, Interval: true}
 	for _, r := range ranges {
@@ -308,7 +308,7 @@ func (b *builder) ports(protocol uint8, ranges []policy.PortRange, u *uses) stri
 	return s.Name
 }
 
-// list translates a list; one without steps needs no chain. It is for packets of the protocol alone, if that is not 0.
+// list translates a list; without steps it needs no chain. It is only for packets of the protocol, if that is not 0.
 func (b *builder) list(protocol uint8, l policy.List, u *uses) nft.Verdict {
 	var key shared
 	if len(l.Steps) > 0 && len(l.Sources) == 0 {
@@ -344,7 +344,7 @@ func (b *builder) list(protocol uint8, l policy.List, u *uses) nft.Verdict {
 	return v
 }
 
-// step has a rule for each family: members may come in both.
+// step returns a rule for each family: a set may have members of both.
 func (b *builder) step(s policy.Step, u *uses) []nft.Rule {
 	v := nft.Do(b.verdict(s.Verdict, u))
 	var rules []nft.Rule
@@ -364,7 +364,7 @@ func (b *builder) step(s policy.Step, u *uses) []nft.Rule {
 	return rules
 }
 
-// peer is the field of the address that a list decides by.
+// peer returns the field of the address by which a list decides.
 func (b *builder) peer(f nft.Family) nft.Field {
 	if b.Direction == policy.Ingress {
 		return f.Src
@@ -372,7 +372,7 @@ func (b *builder) peer(f nft.Family) nft.Field {
 	return f.Dest
 }
 
-// nets keeps the set of a family's ranges, and returns "" if there are none.
+// nets adds the set of a family's ranges and returns its name, or "" if there are no ranges.
 func (b *builder) nets(family int, key string) string {
 	ranges, ok := b.Nets[key]
 	if !ok {
@@ -394,10 +394,10 @@ func (b *builder) nets(family int, key string) string {
 	return s.Name
 }
 
-// deniedRate bounds what is logged of the packets that one policy denies in one direction.
+// deniedRate bounds the log of packets that one policy denies in one direction.
 var deniedRate = nft.Rate{Packets: 5, Seconds: 1, Burst: 5}
 
-// verdict leads to where denied packets are logged, counted, and dropped or rejected.
+// verdict translates a verdict. A denial leads to a chain that logs, counts, and drops or rejects.
 func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
 	switch {
 	case b.match != nil && v.Allow:
@@ -425,11 +425,11 @@ func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
 	return to
 }
 
-// maxText is how long comments of rules and prefixes of logs may be.
+// maxText is the longest text in comments of rules and prefixes of logs.
 const maxText = 127
 
-// String is "ingress NetworkPolicy default/web", or "egress unknown link": of the rule's comment and the log's prefix.
-// Of a longer name the end is a digest.
+// String returns "ingress NetworkPolicy default/web", or "egress unknown link", for the rule's comment and the log's
+// prefix. A digest replaces the end of a long name.
 func (d Denied) String() string {
 	text := d.Direction.String() + " " + d.Reason
 	if d.Reason == "" {
@@ -438,7 +438,7 @@ func (d Denied) String() string {
 	return short(text)
 }
 
-// parseDenied reads what String has written; of a name that was too long, as much as is there.
+// parseDenied parses the result of String; a name that was too long stays cut.
 func parseDenied(text string) (d Denied, ok bool) {
 	direction, by, found := strings.Cut(text, " ")
 	switch direction {
@@ -463,10 +463,10 @@ func parseDenied(text string) (d Denied, ok bool) {
 	return d, true
 }
 
-// logged begins the prefix of the log of what a Log rule matches, which that of a denial never does.
+// logged begins the log prefix of Log rules; prefixes of denials never begin so.
 const logged = "log "
 
-// logText is such as "log ingress NetworkPolicy default/web rule 2".
+// logText returns a text such as "log ingress NetworkPolicy default/web rule 2".
 func logText(d policy.Direction, r policy.LogRule) string {
 	return short(fmt.Sprintf("%s%s %s rule %d", logged, d, r.Policy, r.Rule))
 }
@@ -480,7 +480,7 @@ func short(text string) string {
 	return text[:maxText-len(end)] + end
 }
 
-// prune forgets what is not used.
+// prune drops what is not used.
 func (t *translator) prune(used map[programKey]bool, w *image) {
 	maps.DeleteFunc(t.programs, func(k programKey, _ *program) bool { return !used[k] })
 	maps.DeleteFunc(t.chains, func(name string, _ nft.Chain) bool { _, ok := w.chains[name]; return !ok })

@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// tier is a list of policies, in Calico's model. Those of which no object exists come last and deny.
+// tier is a list of policies, in Calico's model. A tier without an object comes last and denies.
 type tier struct {
 	name    string
 	missing bool
@@ -17,7 +17,7 @@ type tier struct {
 	pass    bool // what no rule matches goes on to the next tier
 }
 
-// The tiers that need no object, and that none changes.
+// Tiers that need no object, and that no object changes.
 var (
 	adminTier    = tier{name: "kube-admin", order: 1000, pass: true}
 	defaultTier  = tier{name: "default", order: 1e6}
@@ -47,7 +47,7 @@ func compareTiers(a, b tier) int {
 	return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.name, b.name))
 }
 
-// orderOf: no order is the last one.
+// orderOf returns +Inf, the last order, for nil.
 func orderOf(order *float64) float64 {
 	if order == nil {
 		return math.Inf(1)
@@ -55,7 +55,7 @@ func orderOf(order *float64) float64 {
 	return *order
 }
 
-// calicoPolicies are those of Calico's kinds that apply to a side.
+// calicoPolicies returns the policies of Calico's kinds that apply to a side.
 func (c *Cluster) calicoPolicies(s side) (all []applying) {
 	for _, p := range c.CalicoNetworkPolicies {
 		if p.Namespace == s.pod.Namespace && c.forPod(&p.Spec.CalicoPolicySpec, s) {
@@ -70,14 +70,14 @@ func (c *Cluster) calicoPolicies(s side) (all []applying) {
 	return all
 }
 
-// forPodAnywhere: of a GlobalNetworkPolicy those before connection tracking and before DNAT are for host endpoints
-// only.
+// forPodAnywhere reports whether a GlobalNetworkPolicy applies: policies before connection tracking and before DNAT are
+// for host endpoints only.
 func (c *Cluster) forPodAnywhere(spec *api.CalicoGlobalNetworkPolicySpec, s side) bool {
 	return !spec.DoNotTrack && !spec.PreDNAT && coversDirection(spec.Types, s.ingress) && isReadable(spec) &&
 		c.thingOf(s.pod).isSubjectOf(spec)
 }
 
-// isReadable: a policy of which a selector is none is as good as absent.
+// isReadable reports whether all selectors can be read: otherwise the policy is as good as absent.
 func isReadable(spec *api.CalicoGlobalNetworkPolicySpec) bool {
 	return isSelector(spec.NamespaceSelector) && hasSelectors(&spec.CalicoPolicySpec)
 }
@@ -94,8 +94,8 @@ func (c *Cluster) forPod(spec *api.CalicoPolicySpec, s side) bool {
 	return pod.selectedBy(spec.Selector) && (spec.ServiceAccountSelector == "" || pod.hasServiceAccount(spec.ServiceAccountSelector))
 }
 
-// coversDirection: without types a policy is for both directions, even if it has rules for one. A type that is none
-// counts as both.
+// coversDirection reports whether types include a direction: without types a policy is for both, even if it has rules
+// for one. An unknown type counts as both.
 func coversDirection(types []string, ingress bool) bool {
 	other := "Ingress"
 	if ingress {
@@ -119,7 +119,7 @@ func selectorsOf(spec *api.CalicoPolicySpec) []string {
 
 func (c *Cluster) calicoPolicy(kind string, m api.Meta, spec *api.CalicoPolicySpec, s side) applying {
 	a := applying{tier: c.tierOf(spec.Tier), order: orderOf(spec.Order), kind: kind, namespace: m.Namespace, name: m.Name}
-	if m.Namespace != "" && a.tier == adminTier { // a tenant's does not precede what administrators deny
+	if m.Namespace != "" && a.tier == adminTier { // a tenant's policy must not precede administrators' denials
 		a.tier = defaultTier
 	}
 	if a.shown = m.Name; a.tier == defaultTier {

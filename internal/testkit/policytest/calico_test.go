@@ -310,7 +310,7 @@ var ruleRows = map[string]row{
 	"a selector that is none ends a policy": {in(`{action: Allow, source: {selector: app = 'db'}}`), map[string]bool{"far web TCP 80": true}},
 }
 
-// Rows of whom policies are for and in which order they decide.
+// Rows on which pods policies select, and in which order they decide.
 var orderRows = map[string]row{
 	"a policy without types is for both directions": {[]string{`NetworkPolicy p {selector: app == 'web', ingress: [{action: Allow}]}`},
 		map[string]bool{"far web TCP 80": true, "web far TCP 80": false}},

@@ -7,13 +7,13 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// The values that Calico's objects draw from, besides those of Kubernetes'.
+// Values for Calico's objects, besides those for Kubernetes' objects.
 var (
 	accountNames  = []string{"default", "robot"}
 	accountLabels = map[string][]string{"team": {"red", "blue"}, "app": {"web"}}
 	thingLabels   = map[string][]string{"app": {"web", "db", "api"}, "tier": {"x", "y"}, "kind": {"partner", "bad"}}
-	// tierNames are those of tiers; of the last one there is never an object. Two are those of ClusterNetworkPolicy's own
-	// tiers, but for a prefix.
+	// tierNames are names of tiers; the last one never has an object. Two are the names of ClusterNetworkPolicy's own
+	// tiers without their prefix.
 	tierNames   = []string{"t0", "admin", "baseline", "t3"}
 	shownLabels = map[string][]string{
 		"projectcalico.org/namespace": {"ns-0", "ns-1"}, "projectcalico.org/orchestrator": {"k8s"},
@@ -39,7 +39,7 @@ func (g Generator) CalicoCluster() *Cluster {
 	c := g.Cluster()
 	for _, n := range c.Namespaces {
 		for _, name := range accountNames {
-			if a := (ServiceAccount{api.Meta{Namespace: n.Name, Name: name, Labels: g.labels(accountLabels)}}); g.chance(90) { // else it was deleted
+			if a := (ServiceAccount{api.Meta{Namespace: n.Name, Name: name, Labels: g.labels(accountLabels)}}); g.chance(90) {
 				c.ServiceAccounts = append(c.ServiceAccounts, a)
 			}
 		}
@@ -70,10 +70,11 @@ func (g Generator) CalicoCluster() *Cluster {
 	return c
 }
 
-// fewer: there are none at all in half of the clusters, and at most two.
+// fewer keeps at most two, and none in half of the clusters.
 func fewer[T any](g Generator, all []T) []T { return all[:min(len(all), pick(g, 0, 0, 1, 2))] }
 
-// service generates one with endpoints at pods and elsewhere. Two may have the same name, as the slices of one do.
+// service generates a Service with endpoints at pods and elsewhere. Two may have one name, as EndpointSlices of one
+// Service do.
 func (g Generator) service(c *Cluster) Service {
 	all := append(c.otherAddresses(), c.podAddresses()...)
 	return Service{
@@ -123,7 +124,7 @@ func (g Generator) sets(c *Cluster) {
 	})
 }
 
-// net is a CIDR or an address, rarely neither.
+// net returns a CIDR or an address, rarely neither.
 func (g Generator) net() string {
 	text := g.cidr()
 	if g.chance(10) {
@@ -147,7 +148,7 @@ func (g Generator) order(from ...float64) *float64 {
 	return &order
 }
 
-// CalicoNetworkPolicy generates the i-th one of a cluster.
+// CalicoNetworkPolicy generates the i-th CalicoNetworkPolicy of a cluster.
 func (g Generator) CalicoNetworkPolicy(c *Cluster, i int) (p api.CalicoNetworkPolicy) {
 	p.Namespace = pick(g, c.Namespaces...).Name
 	p.Spec.CalicoPolicySpec = g.calicoSpec()
@@ -155,7 +156,7 @@ func (g Generator) CalicoNetworkPolicy(c *Cluster, i int) (p api.CalicoNetworkPo
 	return p
 }
 
-// CalicoGlobalNetworkPolicy generates the i-th one of a cluster.
+// CalicoGlobalNetworkPolicy generates the i-th GlobalNetworkPolicy of a cluster.
 func (g Generator) CalicoGlobalNetworkPolicy(i int) (p api.CalicoGlobalNetworkPolicy) {
 	p.Spec.CalicoPolicySpec = g.calicoSpec()
 	p.Name = g.storedName(p.Spec.Tier, i)
@@ -168,7 +169,7 @@ func (g Generator) CalicoGlobalNetworkPolicy(i int) (p api.CalicoGlobalNetworkPo
 	return p
 }
 
-// storedName may be that of a NetworkPolicy.
+// storedName returns a name that may also be a NetworkPolicy's.
 func (g Generator) storedName(tier string, i int) string {
 	if tier != "" && tier != "default" {
 		return fmt.Sprintf("%s.p-%d", tier, i)
@@ -193,7 +194,7 @@ func (g Generator) calicoSpec() (s api.CalicoPolicySpec) {
 	return s
 }
 
-// calicoRule makes it likely that the rule matches: most of the fields are absent, and those of the own end above all.
+// calicoRule generates a rule that likely matches: most fields are absent, above all on the own end.
 func (g Generator) calicoRule(ingress bool) (r api.CalicoRule) {
 	r.Action = pick(g, "Allow", "Allow", "Allow", "Deny", "Deny", "Pass", "Log", "allow")
 	if g.chance(2) {
@@ -319,8 +320,8 @@ func (g Generator) portsOf(e *api.CalicoEntityRule) {
 	}
 }
 
-// Selector generates a selector in Calico's language, and labels for it; every third has characters less, or in other
-// places.
+// Selector generates a selector in Calico's language, and labels for it; every third lacks characters, or has them in
+// other places.
 func (g Generator) Selector() (text string, labels map[string]string) {
 	text = g.text(thingLabels, "all()", "global()", "has( app )")
 	for g.chance(33) {
@@ -341,7 +342,7 @@ func (g Generator) namespaceText() string {
 	return g.text(namespaceViews, "all()", "all()", "global()")
 }
 
-// text writes a selector on labels, with the functions that are given; rarely one that is none.
+// text returns a selector on labels, with the given functions; rarely an invalid one.
 func (g Generator) text(from map[string][]string, functions ...string) string {
 	if g.IntN(400) == 0 {
 		return pick(g, badSelectors...)
@@ -371,7 +372,8 @@ func (g Generator) term(from map[string][]string, functions []string, depth int)
 		key+" in {}", key+" contains "+part, key+" starts with "+part, key+" startswith "+part, key+" ends with "+quoted(value[len(value)-1:]))
 }
 
-// CalicoPackets generates packets as Packets does, with all that Calico's rules read. No two are of one connection.
+// CalicoPackets generates packets as Packets does, with all fields that Calico's rules read. No two are of one
+// connection.
 func (g Generator) CalicoPackets(c *Cluster, n int) (all []Packet) {
 	seen := map[Packet]bool{}
 	for _, p := range g.Packets(c, n) {
@@ -379,7 +381,7 @@ func (g Generator) CalicoPackets(c *Cluster, n int) (all []Packet) {
 		case ICMP, ICMPv6:
 			p.Type, p.Code = uint8(pick(g, icmpTypes...)), uint8(pick(g, icmpCodes...))
 			if p.Type == 0 {
-				p.Code = 1 // rigs take both 0 for an echo request
+				p.Code = 1 // for rigs both 0 is an echo request
 			}
 		case TCP, UDP, SCTP:
 			p.SourcePort = pick(g, ports...)

@@ -26,7 +26,7 @@ func answerIf(matches bool) answer {
 	return no
 }
 
-// ifReadable is the answer of a field that could be read.
+// ifReadable returns unreadable if not ok, else the answer.
 func ifReadable(ok, matches bool) answer {
 	if !ok {
 		return unreadable
@@ -34,9 +34,9 @@ func ifReadable(ok, matches bool) answer {
 	return answerIf(matches)
 }
 
-// calicoAct returns what a rule does with a packet, empty if nothing: all fields must match. One that cannot be read
-// closes: an Allow or Log matches nothing, a Deny or Pass denies what the other fields match. So does an action that is
-// none, and a condition on HTTP, which no packet filter reads.
+// calicoAct returns what a rule does with a packet, empty if nothing: all fields must match. An unreadable field closes
+// the rule: an Allow or Log matches nothing, a Deny or Pass denies what the other fields match. So do an unknown
+// action, and a condition on HTTP, which no packet filter reads.
 func (c *Cluster) calicoAct(r *api.CalicoRule, namespace string, s side) string {
 	action := "Deny"
 	for _, known := range []string{"Allow", "Pass", "Log"} {
@@ -60,7 +60,7 @@ func (c *Cluster) calicoAct(r *api.CalicoRule, namespace string, s side) string 
 	return "Deny"
 }
 
-// answers are those of all fields of a rule.
+// answers returns the answers of all fields of a rule.
 func (c *Cluster) answers(r *api.CalicoRule, namespace string, s side) []answer {
 	all := []answer{versionAnswer(r.IPVersion, s.Packet)}
 	if r.Protocol != nil {
@@ -82,7 +82,7 @@ func (c *Cluster) answers(r *api.CalicoRule, namespace string, s side) []answer 
 	return append(all, c.serviceAnswers(r, namespace, s)...)
 }
 
-// entity is one entity of a connection, and what a rule says of it.
+// entity is one end of a connection, and a rule's conditions on it.
 type entity struct {
 	*api.CalicoEntityRule
 	addr netip.Addr
@@ -107,7 +107,8 @@ func readProtocol(text string) (number uint8, ok bool) {
 	return uint8(n), err == nil && n > 0
 }
 
-// icmpAnswers: a condition on ICMP needs a protocol that is ICMP. Without a type it says nothing more than that.
+// icmpAnswers returns the answers on ICMP, which need the protocol ICMP or ICMPv6. A condition without a type is
+// ignored.
 func icmpAnswers(r *api.CalicoRule, p Packet) (all []answer) {
 	protocol := uint8(0)
 	if r.Protocol != nil {
@@ -132,8 +133,8 @@ func icmpAnswers(r *api.CalicoRule, p Packet) (all []answer) {
 
 func inRange(n *int, last int) bool { return n == nil || 0 <= *n && *n <= last }
 
-// netAnswers: of nets what cannot be read is skipped; of notNets it leaves open what to exclude. A rule with notNets is
-// not about packets of a family that none of these is of.
+// netAnswers returns the answers on networks: unreadable nets are skipped, but with unreadable notNets it is unknown
+// what to exclude. A rule with notNets is only for packets of the families of these.
 func netAnswers(e entity) (all []answer) {
 	contains := func(p netip.Prefix) bool { return p.Contains(e.addr) }
 	if len(e.Nets) > 0 {
@@ -150,9 +151,9 @@ func netAnswers(e entity) (all []answer) {
 	return append(all, answerIf(len(excluded) == 0 || slices.ContainsFunc(excluded, ofFamily)))
 }
 
-// selectsEnd reports whether an end's selectors, if there are any, select something that has the address. Those of a
-// NetworkPolicy mean its own namespace, unless there is a namespaceSelector. A notSelector alone in a
-// GlobalNetworkPolicy is also true for addresses of nothing known.
+// selectsEnd reports whether an end's selectors, if any, select something with the address. In a NetworkPolicy they
+// mean its own namespace, unless there is a namespaceSelector. A notSelector alone in a GlobalNetworkPolicy also
+// matches addresses of nothing known.
 func selectsEnd(e entity, namespace string, s side) bool {
 	accounts := e.ServiceAccounts != nil && (len(e.ServiceAccounts.Names) > 0 || e.ServiceAccounts.Selector != "")
 	positive := e.Selector != "" || e.NamespaceSelector != "" || accounts
@@ -184,7 +185,7 @@ func (e entity) means(t thing, namespace string) bool {
 
 var accountName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-// accountAnswer: names that the API server allows no service account cannot be read.
+// accountAnswer is unreadable for names that the API server allows no service account.
 func (e entity) accountAnswer() answer {
 	if e.ServiceAccounts == nil {
 		return yes
@@ -213,12 +214,12 @@ func portAnswers(r *api.CalicoRule, e entity, s side) (all []answer) {
 	return all
 }
 
-// anyPort: an entry that cannot be read matches nothing.
+// anyPort returns yes if a port matches; an unreadable one does not.
 func anyPort(r *api.CalicoRule, e entity, ports []api.CalicoPort, s side) answer {
 	return answerIf(slices.ContainsFunc(ports, func(p api.CalicoPort) bool { return onePort(r, e, p, s) == yes }))
 }
 
-// onePort: numbers need a protocol that has ports; a name without a protocol is one of TCP.
+// onePort returns the answer for one port: numbers need a protocol that has ports; a name without a protocol means TCP.
 func onePort(r *api.CalicoRule, e entity, p api.CalicoPort, s side) answer {
 	first, last, name, ok := readPort(string(p))
 	protocol := uint8(TCP)
@@ -256,9 +257,9 @@ func readPort(text string) (first, last int, name string, ok bool) {
 	return 0, 0, text, text != "" && len(text) <= 128 && strings.Trim(text, others) == ""
 }
 
-// serviceAnswers: as the destination of egress a Service means its endpoints with their ports, as the source of ingress
-// just their addresses. Anywhere else, without a name, and beside other ways to say who is meant, or ports of a
-// destination, its meaning is undefined.
+// serviceAnswers returns the answers on Services: as the destination of egress a Service means its endpoints with their
+// ports, as the source of ingress only their addresses. Anywhere else, without a name, and beside nets, selectors or
+// ports of a destination, its meaning is undefined.
 func (c *Cluster) serviceAnswers(r *api.CalicoRule, namespace string, s side) (all []answer) {
 	for _, e := range []*api.CalicoEntityRule{&r.Source, &r.Destination} {
 		if e.Services == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// addCalico adds Calico's objects, and what only its policies read.
+// addCalico adds Calico's objects, and other objects that only its policies read.
 func (c *Cluster) addCalico(s *policy.State) {
 	s.Services, s.Accounts = map[policy.Service][]policy.ServiceEndpoint{}, map[policy.Account]map[string]string{}
 	for _, a := range c.ServiceAccounts {
@@ -53,7 +53,7 @@ func (c *Cluster) addThings(s *policy.State) {
 	}
 }
 
-// known: an endpoint without ports has an address only.
+// known converts an endpoint; without ports it has only an address.
 func (e ServiceEndpoint) known() (all []policy.ServiceEndpoint) {
 	a := netip.MustParseAddr(e.Address)
 	for _, p := range e.Ports {

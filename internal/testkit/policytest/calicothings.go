@@ -12,7 +12,7 @@ import (
 
 // thing is an object that selectors select: a pod, a network set, a host endpoint.
 type thing struct {
-	namespace, serviceAccount                 string // empty: it has none
+	namespace, serviceAccount                 string // empty: none
 	labels, ofNamespace, ofAccount, inherited map[string]string
 	nets                                      []netip.Prefix
 	ports                                     []api.ContainerPort
@@ -24,7 +24,7 @@ const (
 	fromAccount   = "pcsa."
 )
 
-// things are all there are.
+// things returns all things of the cluster.
 func (c *Cluster) things() (all []thing) {
 	for i := range c.Pods {
 		if pod := &c.Pods[i]; !pod.Spec.HostNetwork && !Finished(pod) {
@@ -76,7 +76,7 @@ func (c *Cluster) hostThing(h *api.CalicoHostEndpoint) thing {
 	return t
 }
 
-// inNamespace has the labels that all objects of a namespace inherit.
+// inNamespace returns a thing with the labels that all objects of a namespace inherit.
 func (c *Cluster) inNamespace(namespace string) thing {
 	t := thing{namespace: namespace, ofNamespace: maps.Clone(c.namespaceLabels(namespace)), inherited: map[string]string{}}
 	if t.ofNamespace == nil {
@@ -127,21 +127,23 @@ func (t thing) selectedBy(selector string) bool {
 	return matches
 }
 
-// inNamespaces: all() selects what is in a namespace and global() what is in none, which has no labels of a namespace.
+// inNamespaces evaluates a namespaceSelector: all() selects what is in a namespace, global() what is in none, and has
+// no labels of one.
 func (t thing) inNamespaces(selector string) bool {
 	matches, _ := evalSelector(selector, view{labels: t.ofNamespace, all: t.namespace != "", global: t.namespace == ""})
 	return matches
 }
 
-// hasServiceAccount: without a service account, or if it was deleted, there are no labels of it.
+// hasServiceAccount evaluates a serviceAccountSelector: without a service account, or if it was deleted, there are no
+// labels.
 func (t thing) hasServiceAccount(selector string) bool {
 	matches, _ := EvalSelector(selector, t.ofAccount)
 	return matches
 }
 
 // isSubjectOf reports whether a GlobalNetworkPolicy is for the thing. Beside a namespaceSelector all() means what is in
-// a namespace, and Calico takes it so in the policy's selector, too; beside a serviceAccountSelector likewise what has
-// a service account.
+// a namespace, in Calico also in the policy's selector; beside a serviceAccountSelector likewise what has a service
+// account.
 func (t thing) isSubjectOf(spec *api.CalicoGlobalNetworkPolicySpec) bool {
 	own := view{labels: map[string]string{}, all: true, global: true}
 	maps.Copy(own.labels, t.inherited)
@@ -173,10 +175,10 @@ func (t thing) declares(name string, protocol uint8, port uint16) bool {
 	})
 }
 
-// labelsOf are the labels that count.
+// labelsOf returns the labels that count.
 func labelsOf(m *api.Meta) map[string]string { return withoutPretence(merged(m)) }
 
-// merged has those that Calico's clients write into an annotation over those that kubectl writes.
+// merged returns the labels of kubectl, overridden by those that Calico's clients write into an annotation.
 func merged(m *api.Meta) map[string]string {
 	labels := map[string]string{}
 	maps.Copy(labels, m.Labels)
@@ -188,8 +190,8 @@ func merged(m *api.Meta) map[string]string {
 
 var tellsOwner = []string{ofCalico + "namespace", ofCalico + "orchestrator", ofCalico + "serviceaccount", ofCalico + "name"}
 
-// withoutPretence removes labels by which something would seem to belong where it does not: those that are inherited,
-// and some of Calico's own.
+// withoutPretence removes labels that would falsely mark what a thing belongs to: inherited labels, and some of
+// Calico's own.
 func withoutPretence(labels map[string]string) map[string]string {
 	if labels == nil {
 		return map[string]string{}
@@ -200,7 +202,7 @@ func withoutPretence(labels map[string]string) map[string]string {
 	return labels
 }
 
-// readableNets: what is neither a CIDR nor an address is skipped.
+// readableNets skips what is neither a CIDR nor an address.
 func readableNets(texts []string) (nets []netip.Prefix) {
 	for _, text := range texts {
 		if p, ok := readNet(text); ok {
@@ -210,7 +212,7 @@ func readableNets(texts []string) (nets []netip.Prefix) {
 	return nets
 }
 
-// readNet reads a CIDR or an address, of which no number of IPv4 has leading zeros.
+// readNet reads a CIDR or an address, without leading zeros in IPv4 numbers.
 func readNet(text string) (netip.Prefix, bool) {
 	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 		a = a.Unmap()

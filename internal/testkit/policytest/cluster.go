@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Cluster has the objects of an API server. At most one unfinished pod has an address.
+// Cluster holds the objects of an API server. No two unfinished pods share an address.
 type Cluster struct {
 	Namespaces             []api.Namespace
 	Nodes                  []api.Node
@@ -28,7 +28,7 @@ type Cluster struct {
 	HostEndpoints               []api.CalicoHostEndpoint        `json:",omitempty"`
 }
 
-// ServiceAccount is a Kubernetes ServiceAccount, of which only the labels matter.
+// ServiceAccount is a Kubernetes ServiceAccount; only its labels matter.
 type ServiceAccount struct {
 	api.Meta `json:"metadata"`
 }
@@ -39,7 +39,7 @@ type Service struct {
 	Endpoints []ServiceEndpoint
 }
 
-// ServiceEndpoint is an address of a Service's, ready or not, with its ports.
+// ServiceEndpoint is an address of a Service, ready or not, with its ports.
 type ServiceEndpoint struct {
 	Address string
 	Ports   []ServicePort `json:",omitempty"`
@@ -51,7 +51,7 @@ type ServicePort struct {
 	Port     uint16
 }
 
-// String is the cluster as YAML.
+// String returns the cluster as YAML.
 func (c *Cluster) String() string {
 	text, err := yaml.Marshal(c)
 	if err != nil {
@@ -66,11 +66,11 @@ type Packet struct {
 	Protocol uint8
 	// Port and SourcePort are 0 where the protocol has none. Rigs choose a source port for 0.
 	Port, SourcePort uint16
-	// Type and Code are those of an ICMP message; both 0 is an echo request for rigs.
+	// Type and Code are an ICMP message's; for rigs both 0 is an echo request.
 	Type, Code uint8
 }
 
-// String is such as "10.0.0.1 -> 10.0.0.2 TCP 80".
+// String returns a text such as "10.0.0.1 -> 10.0.0.2 TCP 80".
 func (p Packet) String() string {
 	text := fmt.Sprintf("%s -> %s %s %d", p.From, p.To, protocolName(p.Protocol), p.Port)
 	if p.SourcePort != 0 {
@@ -89,7 +89,7 @@ const (
 	UDP    = 17
 	ICMPv6 = 58
 	SCTP   = 132
-	// udpLite is used by no generated packet.
+	// udpLite is not sent by rigs, see Sendable.
 	udpLite = 136
 	// Other and the next number are for experiments (RFC 3692).
 	Other = 253
@@ -109,14 +109,14 @@ func protocolNumber(name string) uint8 {
 	return map[string]uint8{"TCP": TCP, "UDP": UDP, "SCTP": SCTP}[name]
 }
 
-// Finished reports whether a pod has no address any more: all its containers ended for good, or its network was taken
+// Finished reports whether a pod has no address any longer: all its containers ended for good, or its network was taken
 // down.
 func Finished(pod *api.Pod) bool {
 	podIP, annotated := pod.Annotations[api.AnnotationPodIP]
 	return pod.Status.Phase == "Succeeded" || pod.Status.Phase == "Failed" || pod.DeletionTimestamp != "" && annotated && podIP == ""
 }
 
-// Addresses returns a pod's addresses: those of the CNI plugin's annotation, else those that the kubelet reported.
+// Addresses returns a pod's addresses: from the CNI plugin's annotation, else as the kubelet reported them.
 func Addresses(pod *api.Pod) (addresses []netip.Addr) {
 	if text := pod.Annotations[api.AnnotationPodIPs]; text != "" {
 		for cidr := range strings.SplitSeq(text, ",") {

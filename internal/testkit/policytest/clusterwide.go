@@ -7,10 +7,10 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// clusterNetworkPolicies are those that select a pod: "policies with lower priority values are checked before"; "the
-// relative precedence of rules within a single object will be determined by the order in which the rule is written".
-// Pass "skips all further rules in the current tier". One of another tier denies as an Admin's: an invalid policy
-// closes what it selects.
+// clusterNetworkPolicies returns the policies that select a pod: "policies with lower priority values are checked
+// before"; "the relative precedence of rules within a single object will be determined by the order in which the rule
+// is written". Pass "skips all further rules in the current tier". A policy of an unknown tier denies in tier Admin: an
+// invalid policy closes what it selects.
 func (c *Cluster) clusterNetworkPolicies(s side) (all []applying) {
 	for _, policy := range c.ClusterNetworkPolicies {
 		if !c.isSubject(&policy.Spec.Subject, s.pod) {
@@ -32,12 +32,12 @@ func (c *Cluster) clusterNetworkPolicies(s side) (all []applying) {
 	return all
 }
 
-// clusterRule is a rule of either direction.
+// clusterRule is a rule of an ingress or egress list.
 type clusterRule struct {
 	action    string
 	peers     []api.ClusterNetworkPolicyPeer
 	protocols []api.ClusterNetworkPolicyProtocol
-	// unreadable: a peer is none that the direction has.
+	// unreadable: a peer is invalid for the direction.
 	unreadable bool
 }
 
@@ -57,9 +57,9 @@ func rulesOf(policy *api.ClusterNetworkPolicy, ingress bool) (rules []clusterRul
 	return rules
 }
 
-// act returns what a rule does with a packet, empty if nothing. A rule with a part that cannot be read fails closed:
-// "for Accept rules: treat the rule as matching no traffic. For Deny and Pass rules: treat the rule as a 'Deny all'
-// rule". An action that is none counts as Deny.
+// act returns what a rule does with a packet, empty if nothing. A rule with an unreadable part fails closed: "for
+// Accept rules: treat the rule as matching no traffic. For Deny and Pass rules: treat the rule as a 'Deny all' rule".
+// An unknown action counts as Deny.
 func (c *Cluster) act(r clusterRule, s side) string {
 	if r.action != "Accept" && r.action != "Pass" {
 		r.action = "Deny"
@@ -78,8 +78,8 @@ func (c *Cluster) act(r clusterRule, s side) string {
 	return ""
 }
 
-// isSubject: "host-networked pods are not included", which Judge is never asked for. Of a subject that cannot be read
-// nobody can tell whom it means: the policy does nothing.
+// isSubject reports whether the subject includes the pod. "host-networked pods are not included", and Judge is never
+// called with one. With an unreadable subject the pods are unknown: the policy does nothing.
 func (c *Cluster) isSubject(subject *api.ClusterNetworkPolicySubject, pod *api.Pod) bool {
 	if subject.Namespaces != nil {
 		return subject.Pods == nil && selects(subject.Namespaces, c.namespaceLabels(pod.Namespace))
@@ -107,8 +107,8 @@ func (c *Cluster) clusterPeerMatches(p api.ClusterNetworkPolicyPeer, a netip.Add
 	})
 }
 
-// unreadablePeer: exactly one field must be set, and what it has must be readable. Nothing here follows DNS, so names
-// of domains are not.
+// unreadablePeer reports whether a peer is invalid: exactly one field must be set, and readable. Domain names are not
+// supported.
 func unreadablePeer(p api.ClusterNetworkPolicyPeer) bool {
 	set := 0
 	for _, given := range []bool{p.Namespaces != nil, p.Pods != nil, p.Nodes != nil, len(p.Networks) > 0, len(p.DomainNames) > 0} {
@@ -125,7 +125,7 @@ func unreadablePeer(p api.ClusterNetworkPolicyPeer) bool {
 	return slices.ContainsFunc(p.Networks, func(text string) bool { _, ok := parseCIDR(text); return !ok })
 }
 
-// unreadableProtocol: exactly one field must be set, on each level.
+// unreadableProtocol reports whether a protocol is invalid: exactly one field must be set, on each level.
 func unreadableProtocol(p api.ClusterNetworkPolicyProtocol) bool {
 	set := 0
 	for _, given := range []bool{p.TCP != nil, p.UDP != nil, p.SCTP != nil, p.DestinationNamedPort != ""} {
@@ -160,8 +160,8 @@ func numbered(p api.ClusterNetworkPolicyProtocol) (number uint8, port *api.Clust
 	return 0, nil
 }
 
-// protocolMatches: a named port matches "a destination port on a pod based on the ContainerPort name", by whatever
-// protocol it has there.
+// protocolMatches reports whether the port matches. A named port matches "a destination port on a pod based on the
+// ContainerPort name", with the protocol declared there.
 func (c *Cluster) protocolMatches(p api.ClusterNetworkPolicyProtocol, s side) bool {
 	if p.DestinationNamedPort != "" {
 		return c.declares(s.To, p.DestinationNamedPort, s.Protocol, s.Port)

@@ -19,29 +19,28 @@ import (
 //go:embed testdata/corpus/*.yaml
 var corpus embed.FS
 
-// Case is policies as documentation and tutorials teach them, with what they must do.
+// Case is an example of policies from documentation and tutorials, with what they must do.
 type Case struct {
 	Name string `json:"case"`
-	// Allow and Deny are connections; Logs are those that a Log rule sees, Silent those that none sees.
+	// Allow and Deny are connections; Logs are connections that a Log rule matches, Silent those that none matches.
 	Allow, Deny, Logs, Silent []string
 	// Hosts: the host endpoints of nodes count, and allow what no policy decides. ByAddress: they are for the link with
-	// the node's address, not for all.
+	// the node's address, not for all links.
 	Hosts, ByAddress bool
 	*Cluster         `json:"-"`
 	// Manifests are its objects.
 	Manifests []string `json:"-"`
-	// Policies is how many there are.
+	// Policies is the number of policies.
 	Policies int `json:"-"`
 }
 
-// Outside are the addresses in cases that have names.
+// Outside maps names in cases to addresses.
 var Outside = map[string]string{
 	"internet": "198.51.100.10", "partner": "203.0.113.20", "corp": "192.168.10.5", "bastion": "192.168.10.9", "metadata": "169.254.169.254",
 	"node0": "172.16.0.1", "node1": "172.16.0.2",
 }
 
-// Corpus reads all cases. In their files each case begins with a document that has its name, and goes on with
-// manifests.
+// Corpus reads all cases. In the files each case begins with a document with its name, followed by manifests.
 func Corpus() (cases []*Case, err error) {
 	files, err := fs.Glob(corpus, "testdata/corpus/*.yaml")
 	if err != nil {
@@ -131,7 +130,7 @@ func appendTo[T any](list *[]T, document string) error {
 	return yaml.Unmarshal([]byte(document), &(*list)[len(*list)-1])
 }
 
-// Packet reads a connection such as "shop/web -> internet TCP 443", with the source port behind it if that matters, or
+// Packet reads a connection such as "shop/web -> internet TCP 443", followed by the source port if that matters, or
 // "node0 -> shop/web ICMP 8/0".
 func (c *Case) Packet(text string) (p Packet, err error) {
 	f := append(strings.Fields(text), "0")
@@ -158,7 +157,7 @@ func number(text string) uint64 {
 	return n
 }
 
-// party is a pod by its namespace and label app, an address, or one of those that have names.
+// party returns the address of a pod by its namespace and label app, of a name in Outside, or as given.
 func (c *Case) party(name string) (netip.Addr, error) {
 	i := slices.IndexFunc(c.Pods, func(p api.Pod) bool { return p.Namespace+"/"+p.Labels["app"] == name })
 	if i >= 0 {

@@ -2,7 +2,7 @@ package policytest
 
 import "testing"
 
-// The reference says of each case what its author expects.
+// The reference decides each case as its author expects.
 func TestCorpus(t *testing.T) {
 	cases, err := Corpus()
 	if err != nil {

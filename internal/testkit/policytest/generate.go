@@ -9,10 +9,10 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Node is the node whose pods are the local ones; Generate makes a second one.
+// Node is the node with the local pods; Generator makes a second one.
 const Node = "node-0"
 
-// The values that generated objects draw from: few, so that policies, pods and packets meet.
+// Values for generated objects: few, so that policies, pods and packets meet.
 var (
 	podLabels       = map[string][]string{"app": {"web", "db", "api"}, "tier": {"x", "y"}}
 	namespaceLabels = map[string][]string{"env": {"dev", "prod"}, "team": {"a", "b"}}
@@ -29,17 +29,17 @@ var (
 	unreadableCIDRs = []string{"", "10.0.0.0", "10.0.0.0/33", "10.0.0/8", "10.0.0.256/32", "fd00::/129", "fe80::1%eth0/64", "all"}
 )
 
-// PodAddress returns the addresses that Generate may give to its i-th pod.
+// PodAddress returns the addresses that Generator may give to its i-th pod.
 func PodAddress(i int) (v4, v6 netip.Addr) {
 	v4 = netip.AddrFrom4([4]byte{10, 0, byte(i / 6), byte(6 + i%6)})
 	v6 = netip.MustParseAddr(fmt.Sprintf("fd00::%x", 6+i))
 	return v4, v6
 }
 
-// MaxPods is how many pods a generated cluster has at most.
+// MaxPods is the largest number of pods in a generated cluster.
 const MaxPods = 12
 
-// Generator makes the same things from the same seed.
+// Generator makes the same objects from the same seed.
 type Generator struct{ *rand.Rand }
 
 // NewGenerator seeds a generator.
@@ -114,7 +114,7 @@ func (g Generator) pod(c *Cluster, i int) api.Pod {
 	return pod
 }
 
-// podAddresses gives a pod one or both of its own addresses; one that has finished may show those of another.
+// podAddresses gives a pod one or both of its own addresses; a finished pod may show another pod's.
 func (g Generator) podAddresses(pod *api.Pod, i int) []api.NodeAddress {
 	if g.chance(12) {
 		pod.Status.Phase = pick(g, "Succeeded", "Failed")
@@ -155,7 +155,7 @@ func (g Generator) labels(from map[string][]string) map[string]string {
 	return labels
 }
 
-// selector generates one that matches everything or much of it, rarely one that cannot be read.
+// selector generates a selector that matches everything or much of it.
 func (g Generator) selector(from map[string][]string) (s api.LabelSelector) {
 	for _, key := range sortedKeys(from) {
 		switch g.IntN(5) {
@@ -176,7 +176,7 @@ func (g Generator) requirement(key string, values []string) api.LabelSelectorReq
 	return r
 }
 
-// peerSelector may be one that cannot be read.
+// peerSelector generates a selector that may be unreadable.
 func (g Generator) peerSelector(from map[string][]string) *api.LabelSelector {
 	s := g.selector(from)
 	if g.chance(3) {

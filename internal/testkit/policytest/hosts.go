@@ -10,12 +10,11 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// The model of host endpoints is written from Felix's source alone, whose files below felix/ and functions the comments
-// name. Where Tortie differs on purpose, as docs/calico-policy.md says, a function that begins with "differs" has the
-// difference.
+// The model of host endpoints follows Felix's source alone; comments name its files below felix/ and functions. Where
+// Tortie differs on purpose (docs/calico-policy.md), a function named differs... has the difference.
 
-// Journey is a packet's way through Node: the links by which it comes and leaves, empty for a process of Node, and what
-// it is before and after its destination is translated. Meant is the link by which it would leave if its destination
+// Journey is a packet's way through Node: the links by which it comes and leaves, empty for a process of Node, and the
+// packet before and after its destination is translated. Meant is the link by which it would leave if its destination
 // were not translated.
 type Journey struct {
 	In, Out, Meant string
@@ -23,22 +22,22 @@ type Journey struct {
 	Tracked
 }
 
-// Tracked is what connection tracking knows of a packet.
+// Tracked is the conntrack state of a packet.
 type Tracked int
 
-// A packet opens a connection, belongs to one, or to none that can be.
+// A packet opens a connection, belongs to one, or does neither.
 const (
 	Opens Tracked = iota
 	Established
 	Invalid
 )
 
-// Straight is the way of a connection's first packet whose destination nothing translates.
+// Straight returns the way of a connection's first packet with an untranslated destination.
 func Straight(in, out string, p Packet) Journey {
 	return Journey{In: in, Out: out, Meant: out, Before: p, After: p}
 }
 
-// outcome is what a link's host endpoint says of a packet at one stage.
+// outcome is the decision of a link's host endpoint on a packet at one stage.
 type outcome int
 
 const (
@@ -47,28 +46,28 @@ const (
 	dropped
 )
 
-// HostAllows says whether the host endpoints of Node, which has Failsafes, let a connection's first packet pass.
+// HostAllows reports whether the host endpoints of Node, with Failsafes, allow a connection's first packet.
 func (c *Cluster) HostAllows(p Packet) bool {
 	return c.HostPasses(Straight(c.Place(p.From), c.Place(p.To), p))
 }
 
-// HostPasses says whether a packet passes the host endpoints of Node on its way.
+// HostPasses reports whether a packet passes the host endpoints of Node on its way.
 //
-// What a rule of an early stage allows has Felix's accept mark, which input, output, and the incoming side of forward
-// look at; the outgoing side of forward does not, nor do the pods' own chains (rules/static.go: filterInputChain,
+// What a rule of an early stage allows gets Felix's accept mark, which input, output, and the incoming side of forward
+// check; the outgoing side of forward does not, nor do the pods' own chains (rules/static.go: filterInputChain,
 // filterOutputChain, StaticFilterForwardChains).
 func (c *Cluster) HostPasses(j Journey) bool {
 	if j.differsAtLoopback() {
 		return true
 	}
 	early := c.untracked(j)
-	if early == accepted { // is not tracked
+	if early == accepted { // it is not tracked
 		j.Tracked = Opens
 	}
-	if early == accepted || j.Tracked == Invalid { // only what is of a connection is translated
+	if early == accepted || j.Tracked == Invalid { // only packets of a connection are translated
 		j.After, j.Out = j.Before, j.Meant
 	}
-	if early == undecided && j.In != "" { // rules/static.go: StaticManglePreroutingChain; there is none for what processes send
+	if early == undecided && j.In != "" { // rules/static.go: StaticManglePreroutingChain; processes' packets have none
 		early = c.outcome(j.In, policy.Untranslated, true, j.Before, j.Tracked)
 	}
 	if early == dropped {
@@ -85,9 +84,9 @@ func (c *Cluster) HostPasses(j Journey) bool {
 		c.outcome(j.Out, policy.Forwarded, false, j.After, j.Tracked) != dropped
 }
 
-// untracked is the outcome before connection tracking: of all that comes in, and of what processes send, by the link of
-// the destination that they name (rules/static.go: StaticRawPreroutingChain, StaticRawOutputChain). Nothing judges
-// there what is forwarded as it leaves.
+// untracked returns the outcome before connection tracking: of incoming packets, and of packets of processes, by the
+// link of the original destination (rules/static.go: StaticRawPreroutingChain, StaticRawOutputChain). Forwarded packets
+// are not judged there when they leave.
 func (c *Cluster) untracked(j Journey) outcome {
 	if j.In != "" {
 		return c.outcome(j.In, policy.Untracked, true, j.Before, j.Tracked)
@@ -95,8 +94,8 @@ func (c *Cluster) untracked(j Journey) outcome {
 	return c.outcome(j.Meant, policy.Untracked, false, j.Before, j.Tracked)
 }
 
-// outcome is what a link's host endpoint says. The order is that of each chain: connection tracking, failsafe ports,
-// policies (rules/endpoints.go: endpointIptablesChain, appendConntrackRules).
+// outcome returns the decision of a link's host endpoint. The order is the chains': connection tracking, failsafe
+// ports, policies (rules/endpoints.go: endpointIptablesChain, appendConntrackRules).
 func (c *Cluster) outcome(link string, stage policy.Stage, ingress bool, p Packet, t Tracked) outcome {
 	h := c.Governs(link, stage)
 	switch {
@@ -106,7 +105,7 @@ func (c *Cluster) outcome(link string, stage policy.Stage, ingress bool, p Packe
 		return withoutRule(stage)
 	case stage != policy.Untracked && t == Established:
 		return accepted
-	case stage != policy.Untracked && t == Invalid: // before failsafe ports, and whether or not a policy is for the direction
+	case stage != policy.Untracked && t == Invalid: // before failsafe ports, with or without a policy for the direction
 		return dropped
 	case c.failsafe(stage, ingress, p):
 		return withoutRule(stage)
@@ -121,7 +120,8 @@ func (c *Cluster) outcome(link string, stage policy.Stage, ingress bool, p Packe
 	return accepted
 }
 
-// withoutRule is the outcome if a stage allows a packet without a rule. At early stages the packet then has no mark.
+// withoutRule returns the outcome if a stage allows a packet without a rule. At early stages the packet then has no
+// mark.
 func withoutRule(stage policy.Stage) outcome {
 	if isEarly(stage) {
 		return undecided
@@ -129,13 +129,13 @@ func withoutRule(stage policy.Stage) outcome {
 	return accepted
 }
 
-// isEarly reports whether others judge a packet after the stage.
+// isEarly reports whether other stages judge a packet after the stage.
 func isEarly(stage policy.Stage) bool {
 	return stage == policy.Untracked || stage == policy.Untranslated
 }
 
 // failsafe reports whether a failsafe port opens a stage: all but forward (rules/endpoints.go:
-// HostEndpointToFilterChains), and before connection tracking for answers, too (rules/static.go: failsafeInChain,
+// HostEndpointToFilterChains), and before connection tracking also for answers (rules/static.go: failsafeInChain,
 // failsafeOutChain).
 func (c *Cluster) failsafe(stage policy.Stage, ingress bool, p Packet) bool {
 	return stage != policy.Forwarded && isFailsafe(p, ingress) || stage == policy.Untracked && answersFailsafe(p, ingress)
@@ -148,14 +148,14 @@ func (c *Cluster) Governs(link string, stage policy.Stage) *api.CalicoHostEndpoi
 	switch stage {
 	case policy.Untracked: // "DoNotTrack policy is not supported for a HEP with `interfaceName: *`; ignoring it"
 		return own
-	case policy.Untranslated: // a link falls to that of all links if its own has no such policy; so do pods' links, always
+	case policy.Untranslated: // AllInterfaces judges pods' links, and links without such a policy of their own
 		for _, h := range []*api.CalicoHostEndpoint{own, all} {
 			if h != nil && len(c.judging(h, stage, true)) > 0 {
 				return h
 			}
 		}
 		return nil
-	case policy.Terminal: // passes pods' links over (rules/static.go: filterInputChain, filterOutputChain; dispatch.go: hostDispatchChains)
+	case policy.Terminal: // not for pods' links (rules/static.go: filterInputChain, filterOutputChain; dispatch.go)
 		if isPods(link) {
 			return nil
 		}
@@ -163,15 +163,15 @@ func (c *Cluster) Governs(link string, stage policy.Stage) *api.CalicoHostEndpoi
 	if own != nil {
 		return own
 	}
-	return all // in forward of pods' links, too (rules/dispatch.go: hostDispatchChains)
+	return all // in forward also for pods' links (rules/dispatch.go: hostDispatchChains)
 }
 
-// isPods reports whether a link is a pod's, as Felix tells them (rules/static.go: WorkloadIfacePrefixes).
+// isPods reports whether a link is a pod's, by Felix's prefix (rules/static.go: WorkloadIfacePrefixes).
 func isPods(link string) bool { return strings.HasPrefix(link, "cali") }
 
-// hostOf is the host endpoint of a link that is no pod's: the first by name of those that name it, or name none and
-// have one of its addresses (dataplane/linux/endpoint_mgr.go: resolveHostEndpoints). Uplink has those of Node, other
-// links have none.
+// hostOf returns the host endpoint of a link that is no pod's: the first by name of the host endpoints that name it, or
+// name none and have one of its addresses (dataplane/linux/endpoint_mgr.go: resolveHostEndpoints). Uplink has the
+// addresses of Node, other links have none.
 func (c *Cluster) hostOf(link string) *api.CalicoHostEndpoint {
 	if link == "" || isPods(link) {
 		return nil
@@ -184,7 +184,7 @@ func (c *Cluster) hostOf(link string) *api.CalicoHostEndpoint {
 	})
 }
 
-// hostOfAll is the host endpoint of all links that have no other.
+// hostOfAll returns the host endpoint of all links that have no other.
 func (c *Cluster) hostOfAll() *api.CalicoHostEndpoint {
 	return c.firstHost(func(h *api.CalicoHostEndpointSpec) bool { return h.InterfaceName == policy.AllInterfaces })
 }
@@ -198,10 +198,10 @@ func (c *Cluster) firstHost(is func(*api.CalicoHostEndpointSpec) bool) (first *a
 	return first
 }
 
-// JudgeHost says what the policies of a host endpoint decide at a stage. Kind is empty if no rule does. Then profiles
-// decide for processes of Node, and all else is allowed: forwarded packets if no policy is for the direction, or all
-// tiers pass; and at early stages, where the end of a tier denies nothing (rules/endpoints.go: endpointIptablesChain;
-// calc/event_sequencer.go: tierInfoToProtoTierInfo).
+// JudgeHost returns the decision of a host endpoint's policies at a stage. Kind is empty if no rule decides. Then
+// profiles decide for processes of Node, and all else is allowed: forwarded packets if no policy is for the direction,
+// or all tiers pass; and at early stages, where the end of a tier denies nothing (rules/endpoints.go:
+// endpointIptablesChain; calc/event_sequencer.go: tierInfoToProtoTierInfo).
 func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingress bool, p Packet) Decision {
 	thing := c.hostThing(h)
 	s := side{ingress: ingress, peer: p.To, things: c.things(), host: &thing, Packet: p}
@@ -217,7 +217,7 @@ func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingre
 	return decide(all, Decision{Allow: stage != policy.Terminal || c.profilesAllow(h.Spec.Profiles), Rule: -1})
 }
 
-// judging are the policies that judge at a host endpoint's stage.
+// judging returns the policies that judge at a host endpoint's stage.
 func (c *Cluster) judging(h *api.CalicoHostEndpoint, stage policy.Stage, ingress bool) (all []api.CalicoGlobalNetworkPolicy) {
 	thing := c.hostThing(h)
 	for _, p := range c.CalicoGlobalNetworkPolicies {
@@ -228,8 +228,8 @@ func (c *Cluster) judging(h *api.CalicoHostEndpoint, stage policy.Stage, ingress
 	return all
 }
 
-// forHost says at which stage a policy counts: an early one at its own alone, before translation for what comes in
-// alone; any other one for processes of Node, and with applyOnForward for forwarded packets, too
+// forHost reports whether a policy counts at a stage: an early policy only at its own stage, before translation only
+// for ingress; any other policy for processes of Node, and with applyOnForward also for forwarded packets
 // (calc/event_sequencer.go: tierInfoToProtoTierInfo).
 func forHost(spec *api.CalicoGlobalNetworkPolicySpec, stage policy.Stage, ingress bool) bool {
 	switch {
@@ -243,9 +243,9 @@ func forHost(spec *api.CalicoGlobalNetworkPolicySpec, stage policy.Stage, ingres
 	return stage == policy.Terminal || stage == policy.Forwarded && spec.ApplyOnForward
 }
 
-// profilesAllow: that of a namespace allows everything, one that does not exist denies everything
-// (calc/active_rules_calculator.go: DummyDropRules). It differs at that of a service account, which has no rules: Felix
-// goes on to the next profile, in Tortie the first one decides.
+// profilesAllow reports whether the profiles allow: a namespace's profile does, a profile that does not exist denies
+// (calc/active_rules_calculator.go: DummyDropRules). It differs for a service account's profile, which has no rules:
+// Felix goes on to the next profile, in Tortie the first one decides.
 func (c *Cluster) profilesAllow(profiles []string) bool {
 	if len(profiles) == 0 {
 		return false
@@ -283,8 +283,7 @@ func differsAsBoth(spec *api.CalicoGlobalNetworkPolicySpec) bool {
 	return spec.DoNotTrack && spec.PreDNAT
 }
 
-// Failsafes are the ports that no policy closes on hosts, but for what they forward, and the nodes between which there
-// is VXLAN.
+// Failsafes are the ports that no policy closes on hosts, except in forward, and the nodes with VXLAN between them.
 var Failsafes = policy.HostRules{
 	Inbound:  []policy.Failsafe{{Protocol: TCP, Port: 443}, {Protocol: UDP, Port: 53, Net: netip.MustParsePrefix("192.168.1.128/25")}},
 	Outbound: []policy.Failsafe{{Protocol: TCP, Port: 8080, Net: netip.MustParsePrefix("fd00::/8")}, {Protocol: UDP, Port: 81}},
@@ -317,7 +316,7 @@ func hasFailsafe(all []policy.Failsafe, peer netip.Addr, protocol uint8, port ui
 	})
 }
 
-// HostCluster is a CalicoCluster in which policies count for a host endpoint of Node.
+// HostCluster generates a CalicoCluster with policies that count for a host endpoint of Node.
 func (g Generator) HostCluster() *Cluster {
 	c := g.CalicoCluster()
 	g.forHosts(c)
@@ -331,7 +330,8 @@ func (g Generator) HostCluster() *Cluster {
 	return c
 }
 
-// forHosts makes GlobalNetworkPolicies count for host endpoints, of which there is one at least, at all stages.
+// forHosts makes GlobalNetworkPolicies count for host endpoints at all stages, and adds a host endpoint if there is
+// none.
 func (g Generator) forHosts(c *Cluster) {
 	for i := range 1 + g.IntN(3) - len(c.HostEndpoints) {
 		c.HostEndpoints = append(c.HostEndpoints,
@@ -343,7 +343,7 @@ func (g Generator) forHosts(c *Cluster) {
 		if spec.ApplyOnForward = g.chance(60); spec.ApplyOnForward {
 			spec.PreDNAT, spec.DoNotTrack = g.chance(30), g.chance(25)
 		}
-		if (spec.PreDNAT || spec.DoNotTrack) && g.chance(50) { // which no tier does there
+		if (spec.PreDNAT || spec.DoNotTrack) && g.chance(50) { // a tier's end denies nothing there
 			spec.Ingress, spec.Egress = append(spec.Ingress, api.CalicoRule{Action: "Deny"}), append(spec.Egress, api.CalicoRule{Action: "Deny"})
 		}
 		if g.chance(60) {

@@ -2,11 +2,11 @@ package policytest
 
 import "net/netip"
 
-// ports are the numbers that generated policies and pods use, and those beside them.
+// ports are the numbers of generated policies and pods, and their neighbours.
 var ports = []uint16{0, 1, 2, 52, 53, 54, 79, 80, 80, 81, 81, 82, 442, 443, 444, 8079, 8080, 8080, 8081, 65534, 65535}
 
-// Packets generates packets of which at least one end is a pod's: between pods, nodes, and addresses just inside and
-// outside of CIDRs.
+// Packets generates packets with at least one end at a pod: between pods, nodes, and addresses just inside and outside
+// of CIDRs.
 func (g Generator) Packets(c *Cluster, n int) (all []Packet) {
 	pods, others := c.podAddresses(), c.otherAddresses()
 	if len(pods) == 0 {
@@ -26,7 +26,7 @@ func (g Generator) Packets(c *Cluster, n int) (all []Packet) {
 			p.From, p.To = peer, own
 		}
 		if p.Protocol == Other && p.To.Less(p.From) {
-			p.Protocol++ // or it would be the answer to a packet of the other direction, as this one's have nothing but addresses
+			p.Protocol++ // without ports it would be an answer in the connection of the other direction
 		}
 		all = append(all, p)
 	}
@@ -49,7 +49,7 @@ func (g Generator) payload(v4 bool) Packet {
 	return Packet{Protocol: ICMPv6}
 }
 
-// podAddresses are those of pods with a network of their own that have not finished.
+// podAddresses returns the addresses of unfinished pods with a network of their own.
 func (c *Cluster) podAddresses() (all []netip.Addr) {
 	for i := range c.Pods {
 		for _, a := range Addresses(&c.Pods[i]) {
@@ -61,8 +61,8 @@ func (c *Cluster) podAddresses() (all []netip.Addr) {
 	return all
 }
 
-// otherAddresses are those of nodes, of pods that there are not, and the edges of the CIDRs that generated policies
-// use.
+// otherAddresses returns the addresses of nodes, of pods that may not exist, and at the edges of generated policies'
+// CIDRs.
 func (c *Cluster) otherAddresses() (all []netip.Addr) {
 	for i := range MaxPods {
 		v4, v6 := PodAddress(i)
@@ -77,7 +77,7 @@ func (c *Cluster) otherAddresses() (all []netip.Addr) {
 		p, _ := parseCIDR(text)
 		first, last := p.Addr(), lastOf(p)
 		for _, a := range []netip.Addr{first.Prev(), first, last, last.Next()} {
-			if a.IsValid() && !a.Is4In6() { // which is on no wire
+			if a.IsValid() && !a.Is4In6() { // mapped addresses are not on the wire
 				all = append(all, a)
 			}
 		}

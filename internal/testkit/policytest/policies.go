@@ -10,7 +10,7 @@ import (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// NetworkPolicy generates the i-th one of a cluster.
+// NetworkPolicy generates the i-th NetworkPolicy of a cluster.
 func (g Generator) NetworkPolicy(c *Cluster, i int) (p api.NetworkPolicy) {
 	p.Meta = api.Meta{Namespace: pick(g, c.Namespaces...).Name, Name: fmt.Sprintf("np-%d", i), UID: fmt.Sprintf("np-uid-%d", i)}
 	p.Spec.PodSelector = g.selector(podLabels)
@@ -76,7 +76,7 @@ func (g Generator) port() (p api.NetworkPolicyPort) {
 	return p
 }
 
-// ClusterNetworkPolicy generates the i-th one of a cluster.
+// ClusterNetworkPolicy generates the i-th ClusterNetworkPolicy of a cluster.
 func (g Generator) ClusterNetworkPolicy(i int) (p api.ClusterNetworkPolicy) {
 	p.Meta = api.Meta{Name: fmt.Sprintf("cnp-%d", i), UID: fmt.Sprintf("cnp-uid-%d", i)}
 	p.Spec.Tier, p.Spec.Priority = pick(g, "Admin", "Admin", "Baseline"), pick[int32](g, 0, 1, 1, 1000)
@@ -100,7 +100,7 @@ func (g Generator) clusterIngress() (r api.ClusterNetworkPolicyIngressRule) {
 		var p api.ClusterNetworkPolicyPeer
 		p.Namespaces, p.Pods = g.clusterPods()
 		if g.chance(2) {
-			p = api.ClusterNetworkPolicyPeer{Networks: []string{"0.0.0.0/0", "::/0"}} // which only egress has
+			p = api.ClusterNetworkPolicyPeer{Networks: []string{"0.0.0.0/0", "::/0"}} // only egress has networks
 		}
 		r.From = append(r.From, p)
 	}
@@ -134,7 +134,7 @@ func (g Generator) action() string {
 	return pick(g, "Accept", "Accept", "Deny", "Deny", "Pass")
 }
 
-// clusterPods generates either, rarely none or both.
+// clusterPods generates namespaces or pods, rarely none or both.
 func (g Generator) clusterPods() (namespaces *api.LabelSelector, pods *api.NamespacedPod) {
 	kind := g.IntN(40)
 	if kind > 20 || kind == 1 {

@@ -8,12 +8,12 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Decision is the result of policy for a packet at one of its ends.
+// Decision is the verdict on a packet at one of its ends.
 type Decision struct {
 	Allow bool
-	// Tier is that of the policy that decided. Kind, Namespace and Name are the policy's. All are empty if none did.
+	// Tier, Kind, Namespace and Name are the deciding policy's; all are empty if none decided.
 	Tier, Kind, Namespace, Name string
-	// Rule is the index of the rule that decided, among those of its direction; -1 if the pod is isolated and no rule
+	// Rule is the index of the deciding rule, among the rules of its direction; -1 if the pod is isolated and no rule
 	// matches.
 	Rule int
 	// Logs are the Log rules that the packet met before.
@@ -32,13 +32,13 @@ type side struct {
 	ingress bool
 	peer    netip.Addr
 	things  []thing
-	// host is the host endpoint that the side is, whose names of ports count at its end.
+	// host is the host endpoint at this side; the ports that it names count there.
 	host *thing
 	Packet
 }
 
-// Allowed judges a connection by the policies of the pods at its ends, of those that run on one of the nodes, or of all
-// if no node is given. The node of a pod may always open connections to it, and a pod to itself.
+// Allowed judges a connection by the policies of the pods at its ends that run on one of the nodes, or on any if no
+// node is given. The node of a pod may always open connections to it, and a pod to itself.
 func (c *Cluster) Allowed(p Packet, nodes ...string) bool {
 	source, destination := c.Ends(p, nodes...)
 	return source && destination
@@ -60,19 +60,19 @@ func (c *Cluster) onOwnNode(pod *api.Pod, a netip.Addr) bool {
 	return slices.ContainsFunc(c.Nodes, func(n api.Node) bool { return n.Name == pod.Spec.NodeName && isNodes(&n, a) })
 }
 
-// applying is a policy that is for a pod and direction.
+// applying is a policy for a pod and direction.
 type applying struct {
 	tier                  tier
 	order                 float64
 	kind, namespace, name string
-	shown                 string // the name by which it has its place among others, if not the same
-	// does has each rule's action on the packet: Allow, Deny, Pass, Log, or nothing.
+	shown                 string // the name to sort by, if not name
+	// does has the action of each rule on the packet: Allow, Deny, Pass, Log, or empty.
 	does []string
 }
 
-// Judge says what the policies of one pod decide. The tiers that have a policy for the pod and direction decide one
+// Judge returns the decision of one pod's policies. The tiers that have a policy for the pod and direction decide one
 // after the other: "the Admin tier takes precedence", "v1.NetworkPolicy always makes a final decision for selected
-// pods", as they are in Calico's tier default, then the Baseline tier, then "all pods can communicate with each other".
+// pods" (they are in Calico's tier default), then the Baseline tier, then "all pods can communicate with each other".
 func (c *Cluster) Judge(pod *api.Pod, ingress bool, p Packet) Decision {
 	s := c.side(pod, ingress, p)
 	return decide(slices.Concat(c.networkPolicies(s), c.clusterNetworkPolicies(s), c.calicoPolicies(s)), Decision{Allow: true, Rule: -1})
@@ -86,7 +86,7 @@ func (c *Cluster) side(pod *api.Pod, ingress bool, p Packet) side {
 	return s
 }
 
-// decide asks all policies. d is the decision if there is none.
+// decide evaluates all policies. d is the decision if there is none.
 func decide(all []applying, d Decision) Decision {
 	slices.SortFunc(all, func(a, b applying) int {
 		return cmp.Or(compareTiers(a.tier, b.tier), cmp.Compare(a.order, b.order),
@@ -105,7 +105,7 @@ func decide(all []applying, d Decision) Decision {
 	return d
 }
 
-// decide asks the policies of a tier, and reports whether they decided.
+// decide evaluates the policies of a tier, and reports whether they decided.
 func (d *Decision) decide(policies []applying) bool {
 	for _, a := range policies {
 		for i, does := range a.does {
@@ -131,8 +131,8 @@ func (d *Decision) by(a applying, allow bool, rule int) {
 	d.Allow, d.Tier, d.Kind, d.Namespace, d.Name, d.Rule = allow, a.tier.name, a.kind, a.namespace, a.name, rule
 }
 
-// networkPolicies are those that isolate a pod: then only what a rule of any of them says is allowed. A policy of which
-// nobody can tell whom it selects isolates its whole namespace.
+// networkPolicies returns the policies that isolate a pod: then only what one of their rules allows is allowed. A
+// policy with an unreadable podSelector isolates its whole namespace.
 func (c *Cluster) networkPolicies(s side) (all []applying) {
 	for _, policy := range c.NetworkPolicies {
 		closed := !readable(&policy.Spec.PodSelector)
@@ -149,7 +149,7 @@ func (c *Cluster) networkPolicies(s side) (all []applying) {
 }
 
 // isolates applies the default of policyTypes: "policies that contain an egress section are assumed to affect egress,
-// and all policies are assumed to affect ingress". A type that is none counts as both.
+// and all policies are assumed to affect ingress". An unknown type counts as both.
 func isolates(policy *api.NetworkPolicy, ingress bool) bool {
 	if len(policy.Spec.PolicyTypes) == 0 {
 		return ingress || len(policy.Spec.Egress) > 0
@@ -180,13 +180,14 @@ func (c *Cluster) whatAllows(policy *api.NetworkPolicy, s side) (does []string) 
 	return does
 }
 
-// ruleMatches: "the traffic must match both ports and from", either matches everything if it is empty.
+// ruleMatches reports whether peers and ports match: "the traffic must match both ports and from"; an empty one matches
+// everything.
 func (c *Cluster) ruleMatches(namespace string, peers []api.NetworkPolicyPeer, ports []api.NetworkPolicyPort, s side) bool {
 	return (len(peers) == 0 || slices.ContainsFunc(peers, func(p api.NetworkPolicyPeer) bool { return c.peerMatches(namespace, p, s) })) &&
 		(len(ports) == 0 || slices.ContainsFunc(ports, func(p api.NetworkPolicyPort) bool { return c.portMatches(p, s) }))
 }
 
-// peerMatches: a peer that is no valid one matches nothing.
+// peerMatches reports whether a peer matches; an invalid peer matches nothing.
 func (c *Cluster) peerMatches(namespace string, p api.NetworkPolicyPeer, s side) bool {
 	if p.IPBlock != nil {
 		return p.PodSelector == nil && p.NamespaceSelector == nil && blockMatches(p.IPBlock, s.peer)
@@ -202,7 +203,7 @@ func (c *Cluster) peerMatches(namespace string, p api.NetworkPolicyPeer, s side)
 		(p.PodSelector == nil || selects(p.PodSelector, pod.Labels))
 }
 
-// blockMatches: what is excepted from a block must be readable as well, or more than its author meant would match.
+// blockMatches reports whether a block matches; with an unreadable exception it does not, or it would match too much.
 func blockMatches(b *api.IPBlock, a netip.Addr) bool {
 	block, ok := parseCIDR(b.CIDR)
 	matches := ok && block.Contains(a)
@@ -213,8 +214,8 @@ func blockMatches(b *api.IPBlock, a netip.Addr) bool {
 	return matches
 }
 
-// portMatches: "only traffic on the specified protocol AND port will be matched", TCP if there is none, each port of it
-// if there is no port.
+// portMatches reports whether a port matches: "only traffic on the specified protocol AND port will be matched"; the
+// default protocol is TCP, and without a port all ports match.
 func (c *Cluster) portMatches(p api.NetworkPolicyPort, s side) bool {
 	protocol := protocolNumber(cmp.Or(p.Protocol, "TCP"))
 	switch {
@@ -232,7 +233,7 @@ func (c *Cluster) portMatches(p api.NetworkPolicyPort, s side) bool {
 	return p.Port.Number == int32(s.Port)
 }
 
-// declares reports whether the pod that has an address declares a port by that name.
+// declares reports whether the pod with an address declares a port by that name.
 func (c *Cluster) declares(a netip.Addr, name string, protocol uint8, port uint16) bool {
 	pod := c.PodAt(a)
 	if pod == nil {

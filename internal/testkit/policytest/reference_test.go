@@ -28,8 +28,8 @@ Pods:
       status: {phase: Running, podIPs: [{ip: 172.16.0.2}]}}
 `
 
-// What the API's text says, one sentence each, as "namespaced spec" or "cluster spec" of the policies, and packets with
-// their fate.
+// sentences are sentences of the API's text, each as "namespaced spec" or "cluster spec" of the policies, and packets
+// with their verdicts.
 var sentences = map[string]struct {
 	namespaced, cluster []string
 	packets             map[string]bool
@@ -134,7 +134,7 @@ func packet(t *testing.T, text string) Packet {
 	return Packet{From: netip.MustParseAddr(f[0]), To: to.Addr(), Protocol: protocol, Port: to.Port()}
 }
 
-// What is left of a cluster is as small as it can be and still fails.
+// A shrunk cluster is as small as possible and still fails.
 func TestShrink(t *testing.T) {
 	big := NewGenerator(3).Cluster()
 	if len(big.Pods) < 3 || len(big.NetworkPolicies)+len(big.ClusterNetworkPolicies) == 0 {

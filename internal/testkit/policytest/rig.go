@@ -19,19 +19,19 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// Uplink is the host's link to everything that is no pod of it.
+// Uplink is the host's link to everything but its pods.
 const Uplink = "uplink"
 
-// Link is the name of the host's link to the pod that Generate made as its i-th.
+// Link returns the name of the host's link to the i-th generated pod.
 func Link(i int) string { return fmt.Sprintf("cali%d", i) }
 
 // Rig is a node: a namespace that forwards between the links of MaxPods pods and an uplink, each of which ends in a
-// namespace of its own. These ends answer nothing: received packets are only noted. Packets may be sent while another
-// goroutine receives.
+// namespace of its own. These ends answer nothing: received packets are only recorded. One goroutine may send packets
+// while another receives.
 type Rig struct {
 	Host *netnstest.NS
 	ends map[string]*end
-	// host are raw sockets, which get what the host takes for itself; and send what it sends, by family.
+	// host are raw sockets that receive packets to the host; sending send packets from the host, by family.
 	host    []int
 	sending map[bool]int // by whether the family is IPv4
 	next    atomic.Uint64
@@ -43,7 +43,7 @@ type end struct {
 	mac, host net.HardwareAddr
 }
 
-// NewRig builds a node, whose addresses are those of the first node of a generated cluster. It ends with the test.
+// NewRig builds a node with the addresses of a generated cluster's first node. It is removed with the test.
 func NewRig(t testing.TB) *Rig {
 	t.Helper()
 	needtest.Root(t, "SO_RCVBUFFORCE")
@@ -73,8 +73,8 @@ func NewRig(t testing.TB) *Rig {
 	return r
 }
 
-// awaitLinks waits until packets pass each link, both ways: the kernel lets none through for up to a second after a
-// link came up.
+// awaitLinks waits until packets pass each link, both ways: the kernel passes none for up to a second after a link came
+// up.
 func (r *Rig) awaitLinks(t testing.TB) {
 	t.Helper()
 	host := netip.MustParseAddr("172.16.0.1")
@@ -103,7 +103,7 @@ func (r *Rig) AwaitLink(t testing.TB, link string, p Packet) {
 	})
 }
 
-// addresses gives the host its own ones and its routes by the uplink.
+// addresses sets the host's own addresses and its routes by the uplink.
 func (r *Rig) addresses(t testing.TB) {
 	r.Host.Addr(t, "lo", "172.16.0.1/32")
 	r.Host.Addr(t, "lo", "fd01::1/128")
@@ -121,7 +121,7 @@ func (r *Rig) route(t testing.TB, route netlinkx.Route) {
 	}
 }
 
-// Neighbours makes the host know who has an address behind a link, so that packets are not held up by asking.
+// Neighbours adds permanent neighbour entries for addresses behind a link, so that packets do not wait for resolution.
 func (r *Rig) Neighbours(t testing.TB, link string, addresses ...netip.Addr) {
 	t.Helper()
 	var entries []netlinkx.Neighbour
@@ -135,7 +135,7 @@ func (r *Rig) Neighbours(t testing.TB, link string, addresses ...netip.Addr) {
 	}
 }
 
-// Cable adds a link that no other has the name and the number of.
+// Cable adds a link with a unique name and number.
 func (r *Rig) Cable(t testing.TB, link string, n byte) {
 	t.Helper()
 	e := &end{host: net.HardwareAddr{2, 0, 0, 0, 1, n}, mac: net.HardwareAddr{2, 0, 0, 0, 2, n}}
@@ -162,7 +162,7 @@ func (r *Rig) Cable(t testing.TB, link string, n byte) {
 
 func htons(n uint16) uint16 { return n<<8 | n>>8 }
 
-// socket opens a raw socket which never waits and holds many packets. It is closed with the test.
+// socket opens a raw, non-blocking socket with a large receive buffer. It is closed with the test.
 func socket(t testing.TB, family, protocol int) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
@@ -195,7 +195,7 @@ func (r *Rig) openHost(t testing.TB) {
 	})
 }
 
-// Own takes the pods of a cluster that run on Node for the rig's, and everything else to be beyond the uplink.
+// Own routes the cluster's pods on Node to the rig's links, and everything else to the uplink.
 func (r *Rig) Own(t testing.TB, c *Cluster) {
 	t.Helper()
 	var gone []netlinkx.Route
@@ -217,7 +217,7 @@ func (r *Rig) Own(t testing.TB, c *Cluster) {
 	}
 }
 
-// Place is where the rig has an address: a link, or empty for the host itself.
+// Place returns the rig's link for an address, or "" for the host itself.
 func (c *Cluster) Place(a netip.Addr) string {
 	if isNodes(&c.Nodes[0], a) {
 		return ""
@@ -234,21 +234,21 @@ func (c *Cluster) Place(a netip.Addr) string {
 	return Uplink
 }
 
-// Send sends a packet from behind a link, or from the host itself, and returns a number by which Arrivals tells it from
-// others.
+// Send sends a packet from behind a link, or from the host itself, and returns the number by which Arrivals identifies
+// it.
 func (r *Rig) Send(link string, p Packet) (uint64, error) {
 	number := r.next.Add(1)
 	kind, packet := encode(p, number)
 	return number, r.put(link, p, kind, packet)
 }
 
-// Again sends a packet of that number once more: it is one of the same connection.
+// Again sends the packet with that number once more, in the same connection.
 func (r *Rig) Again(link string, p Packet, number uint64) error {
 	kind, packet := encode(p, number)
 	return r.put(link, p, kind, packet)
 }
 
-// Answer sends what the destination of a UDP packet answers, from behind its link.
+// Answer sends the answer of a UDP packet's destination, from behind its link.
 func (r *Rig) Answer(link string, p Packet, number uint64) (uint64, error) {
 	answer := r.next.Add(1)
 	from, to := netip.AddrPortFrom(p.To, p.Port), netip.AddrPortFrom(p.From, p.sourcePort(number))
@@ -256,8 +256,8 @@ func (r *Rig) Answer(link string, p Packet, number uint64) (uint64, error) {
 	return answer, r.put(link, Packet{From: p.To, To: p.From}, kind, packet)
 }
 
-// Complain sends from behind a link, or from the host itself, an ICMP error about a packet of that number, as the
-// sender meets it.
+// Complain sends from behind a link, or from the host itself, an ICMP error about the packet with that number, to its
+// sender.
 func (r *Rig) Complain(link string, from netip.Addr, c Complaint, about Packet, number uint64) (uint64, error) {
 	complaint := r.next.Add(1)
 	_, quoted := encode(about, number)
@@ -287,7 +287,7 @@ func (r *Rig) put(link string, p Packet, kind uint16, packet []byte) (err error)
 	return nil
 }
 
-// Arrivals notes in to where each packet came out since the last call, by its number.
+// Arrivals records in to where each packet came out since the last call, by its number.
 func (r *Rig) Arrivals(to map[uint64]string) {
 	r.Receive(func(a Arrival) { to[a.Number] = a.Place })
 }
@@ -296,7 +296,7 @@ func (r *Rig) Arrivals(to map[uint64]string) {
 type Arrival struct {
 	Number uint64
 	Place  string     // a link, or empty for the host itself
-	Source netip.Addr // as which it came; none of IPv6 at the host
+	Source netip.Addr // its source address then; none for IPv6 at the host
 }
 
 // Receive visits each packet that came out since the last call.
@@ -322,8 +322,8 @@ func (r *Rig) Receive(visit func(Arrival)) {
 	}
 }
 
-// Await is Arrivals until all the given packets came, or for ten seconds, as machines may be busy; and then for a
-// moment more, in which others might come.
+// Await is Arrivals until all the given packets came, or for ten seconds, as machines may be busy. It then waits a
+// moment for others.
 func (r *Rig) Await(to map[uint64]string, numbers []uint64) {
 	for tick, end := time.Tick(200*time.Microsecond), time.Now().Add(10*time.Second); time.Now().Before(end); <-tick {
 		r.Arrivals(to)
@@ -335,7 +335,7 @@ func (r *Rig) Await(to map[uint64]string, numbers []uint64) {
 	r.Arrivals(to)
 }
 
-// Forget makes the kernel forget all connections.
+// Forget deletes all connections from connection tracking.
 func (r *Rig) Forget(t testing.TB) {
 	t.Helper()
 	const ctnetlink, ctDelete = 1, 2 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE

@@ -11,7 +11,7 @@ func isSelector(text string) bool {
 	return ok
 }
 
-// EvalSelector evaluates a selector on labels; ok is false for a text that is none.
+// EvalSelector evaluates a selector on labels; ok is false if the text is no selector.
 func EvalSelector(text string, labels map[string]string) (matches, ok bool) {
 	return evalSelector(text, view{labels: labels, all: true, global: true})
 }
@@ -46,7 +46,7 @@ const (
 	labelChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-"
 )
 
-// evaluation reads its text from the left. Both sides of each operator are read, whatever the first one says.
+// evaluation reads its text from the left. Both sides of each operator are read, whatever the result of the first one.
 type evaluation struct {
 	view
 	rest   string
@@ -55,7 +55,7 @@ type evaluation struct {
 
 func (e *evaluation) skip() { e.rest = strings.TrimLeft(e.rest, blanks) }
 
-// take reports whether the text goes on with a token, and reads it.
+// take consumes a token if the text goes on with it, and reports whether it did.
 func (e *evaluation) take(token string) (found bool) {
 	e.skip()
 	e.rest, found = strings.CutPrefix(e.rest, token)
@@ -134,7 +134,7 @@ func (e *evaluation) compare(value string, has bool) bool {
 	return slices.Contains(e.set(), value) && has
 }
 
-// twoWords reads an operator of two words, between which there may be blanks.
+// twoWords reads an operator of two words, with or without blanks between them.
 func (e *evaluation) twoWords(first, second string) bool {
 	whole := e.rest
 	if e.take(first) && e.take(second) {
@@ -144,7 +144,7 @@ func (e *evaluation) twoWords(first, second string) bool {
 	return false
 }
 
-// str reads a value in quotes of either kind, in which the other one may stand.
+// str reads a value in quotes of either kind; it may contain the other kind.
 func (e *evaluation) str() string {
 	for _, quote := range []string{"'", `"`} {
 		if e.take(quote) {
@@ -157,7 +157,7 @@ func (e *evaluation) str() string {
 	return ""
 }
 
-// set reads values in braces, with a comma behind each, which the last one may lack.
+// set reads values in braces, each followed by a comma, which is optional for the last one.
 func (e *evaluation) set() (values []string) {
 	e.need("{")
 	for !e.failed && !e.take("}") {

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// What the grammar says of a label a of value x and of one that is absent.
+// The selector language, for a label a with value x and an absent label.
 func TestSelector(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "true", " \t": "true", "all()": "true", "global()": "false", "!global()": "true", "has(a)": "true",

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// patience bounds how long Shrink tries.
+// patience bounds the time of Shrink.
 const patience = 20 * time.Second
 
-// Shrink removes what it can of a cluster in 20 s, one object, rule or field after the other, while fails still reports
-// true.
+// Shrink removes what it can from a cluster within patience, one object, rule or field after the other, while fails
+// still returns true.
 func Shrink(c *Cluster, fails func(*Cluster) bool) *Cluster {
 	tree, deadline := decode[map[string]any](c), time.Now().Add(patience)
 	for again := true; again; {
@@ -24,7 +24,7 @@ func Shrink(c *Cluster, fails func(*Cluster) bool) *Cluster {
 	return decode[*Cluster](tree)
 }
 
-// failsSafely: what lacks a field may be no valid cluster any more.
+// failsSafely is fails, or false if it panics: without some field the cluster may be invalid.
 func failsSafely(c *Cluster, fails func(*Cluster) bool) (failed bool) {
 	defer func() {
 		if recover() != nil {
@@ -34,10 +34,10 @@ func failsSafely(c *Cluster, fails func(*Cluster) bool) (failed bool) {
 	return fails(c)
 }
 
-// identity are the fields without which an object is another one, or none.
+// identity are the fields that identify an object, which shrink keeps.
 var identity = []string{"metadata", "name", "namespace", "tier", "ip", "podIPs"}
 
-// shrink tries to do without each member of an object, and then without each of what is below it.
+// shrink tries to remove each member of an object, and then each part of the others.
 func shrink(node any, keep func() bool) {
 	object, ok := node.(map[string]any)
 	if !ok {
@@ -72,7 +72,7 @@ func shrinkList(object map[string]any, key string, list []any, keep func() bool)
 	}
 }
 
-// decode copies by way of JSON, whose tree has no types.
+// decode copies by way of JSON, as a tree without types.
 func decode[T any](from any) (to T) {
 	text, err := json.Marshal(from)
 	if err == nil {

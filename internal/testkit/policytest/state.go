@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// State is the cluster as the node called Node sees it. Policies that cannot be read at all are left out.
+// State returns the cluster as the node called Node sees it. Policies that cannot be read at all are left out.
 func (c *Cluster) State() policy.State {
 	s := policy.State{
 		Local: map[string]policy.PodKey{}, Pods: map[policy.PodKey]*policy.Pod{},
@@ -44,7 +44,7 @@ func (c *Cluster) State() policy.State {
 	return s
 }
 
-// LinkOf is the link of a generated pod, which is called pod-N.
+// LinkOf returns the link of a generated pod, which is called pod-N.
 func LinkOf(pod *api.Pod) string { return "cali" + pod.Name[len("pod-"):] }
 
 func podOf(pod *api.Pod) *policy.Pod {

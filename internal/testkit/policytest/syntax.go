@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// selects reports whether labels satisfy every requirement of a selector. One that cannot be read selects nothing.
+// selects reports whether labels satisfy every requirement of a selector. An unreadable selector selects nothing.
 func selects(s *api.LabelSelector, labels map[string]string) bool {
 	for key, value := range s.MatchLabels {
 		if has, ok := labels[key]; !ok || has != value {
@@ -24,7 +24,8 @@ func selects(s *api.LabelSelector, labels map[string]string) bool {
 	return readable(s)
 }
 
-// satisfies: "In and NotIn, the values array must be non-empty"; a label that is absent is not in any list.
+// satisfies reports whether labels satisfy a requirement: "In and NotIn, the values array must be non-empty"; an absent
+// label is not in any list.
 func satisfies(r api.LabelSelectorRequirement, labels map[string]string) bool {
 	value, ok := labels[r.Key]
 	switch r.Operator {
@@ -40,7 +41,7 @@ func satisfies(r api.LabelSelectorRequirement, labels map[string]string) bool {
 	return false
 }
 
-// readable reports whether a selector is valid; an absent one is.
+// readable reports whether a selector is valid; nil is.
 func readable(s *api.LabelSelector) bool {
 	if s == nil {
 		return true
@@ -55,8 +56,8 @@ func readable(s *api.LabelSelector) bool {
 	return true
 }
 
-// parseCIDR reads what API servers have accepted over the years: host bits, which count for nothing, and leading zeros,
-// which are decimal.
+// parseCIDR reads what API servers have accepted over the years: host bits, which are ignored, and leading zeros, which
+// are decimal.
 func parseCIDR(text string) (p netip.Prefix, ok bool) {
 	address, length, _ := strings.Cut(text, "/")
 	octets := strings.Split(address, ".")

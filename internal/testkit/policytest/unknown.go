@@ -9,21 +9,21 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// inheritedLabels are those of shownLabels that come from what may not be known.
+// inheritedLabels are the shownLabels from objects that may not be known.
 var inheritedLabels = map[string][]string{
 	"pcns.env": {"dev", "prod"}, "pcns.projectcalico.org/name": {"ns-0", "ns-1"}, "pcsa.team": {"red", "blue"},
 	"pcsa.projectcalico.org/name": {"robot"},
 }
 
-// NamingCluster generates a small cluster, most of whose rules name what an agent may not know yet: labels, ports and
-// addresses of pods, namespaces, service accounts, Services and nodes, and of host endpoints. What they leave is
-// allowed by a last rule, or judged by another tier, for most pods.
+// NamingCluster generates a small cluster in which most rules name what an agent may not know yet: labels, ports and
+// addresses of pods, namespaces, service accounts, Services and nodes, and of host endpoints. For most pods, a last
+// rule allows the rest, or another tier judges it.
 //
 // make mutate changes each decision on what is not known: what an unlisted pod, node, Service or account closes, for
-// each action and end; named ports, also of networks and of network sets (cases 14 and 15: one cluster of 3,000 tells
+// each action and end; named ports, also of networks and of network sets (cases 14 and 15: one cluster in 3,000 detects
 // it); notSelector, notPorts, notNets; unknown labels of namespaces and accounts, of pods, sets and host endpoints; the
-// Deny behind a Pass; unsure addresses, of one pod and of several; the pod's own end. Other tests catch what is no
-// decision on a packet: which pods keep policies for a while, whose an address is, which networks are over a limit.
+// Deny behind a Pass; unsure addresses, of one pod and of several; the pod's own end. Other tests cover what is no
+// decision on a packet: which pods keep policies for a while, which pod has an address, which networks exceed a limit.
 func (g Generator) NamingCluster() *Cluster {
 	c := g.CalicoCluster()
 	c.Pods = few(c.Pods, 7)
@@ -81,7 +81,7 @@ func (g Generator) NamingCluster() *Cluster {
 	return c
 }
 
-// bySubject has some GlobalNetworkPolicies select by what may not be known yet.
+// bySubject makes some GlobalNetworkPolicies select by labels that may not be known yet.
 func (g Generator) bySubject(c *Cluster) {
 	for i := range c.CalicoGlobalNetworkPolicies {
 		switch spec := &c.CalicoGlobalNetworkPolicies[i].Spec; g.IntN(5) {
@@ -97,8 +97,8 @@ func (g Generator) bySubject(c *Cluster) {
 
 func few[T any](all []T, n int) []T { return all[:min(len(all), n)] }
 
-// namingForAll generates a ClusterNetworkPolicy for all pods, whose first rules are of pods, or of nodes. What they
-// leave is mostly allowed.
+// namingForAll generates a ClusterNetworkPolicy for all pods; its first rules name pods or nodes. The rest is mostly
+// allowed.
 func (g Generator) namingForAll() api.ClusterNetworkPolicy {
 	p := g.ClusterNetworkPolicy(0)
 	p.Spec.Subject = api.ClusterNetworkPolicySubject{Namespaces: &api.LabelSelector{}}
@@ -123,7 +123,7 @@ func (g Generator) namingForAll() api.ClusterNetworkPolicy {
 	return p
 }
 
-// names gives a policy such rules, and mostly all pods.
+// names adds such rules to a policy, and mostly makes it select all pods.
 func (g Generator) names(c *Cluster, s *api.CalicoPolicySpec) {
 	if g.chance(70) {
 		s.Selector, s.ServiceAccountSelector = "", ""
@@ -198,7 +198,7 @@ func (g Generator) naming(c *Cluster, ingress bool) (r api.CalicoRule) {
 	return r
 }
 
-// target is an address at which packets end, and ports there that rules may name.
+// target is a destination address, with ports there that rules may name.
 type target struct {
 	netip.Addr
 	ports []ServicePort
@@ -234,7 +234,7 @@ func (g Generator) NamedPackets(c *Cluster, n int) (all []Packet) {
 	return all
 }
 
-// targets are the pods of Node, and all that rules name.
+// targets returns the pods of Node, and everything that rules name.
 func (c *Cluster) targets() (own, peers []target) {
 	var all []ServicePort
 	for i := range c.Pods {
@@ -278,7 +278,7 @@ func (c *Cluster) targets() (own, peers []target) {
 	return own, peers
 }
 
-// Matching are the Log rules that match a packet, whether it gets to them or not.
+// Matching returns the Log rules that match a packet, whether or not it reaches them.
 func (c *Cluster) Matching(pod *api.Pod, ingress bool, p Packet) (all []Log) {
 	for _, a := range c.calicoPolicies(c.side(pod, ingress, p)) {
 		for i, does := range a.does {

@@ -15,7 +15,7 @@ var cookie = []byte("tortie-policy:")
 
 func mark(number uint64) []byte { return binary.BigEndian.AppendUint64(bytes.Clone(cookie), number) }
 
-// decodeNumber finds the number of a packet.
+// decodeNumber returns the number of a packet.
 func decodeNumber(packet []byte) (uint64, bool) {
 	at := bytes.LastIndex(packet, cookie)
 	if at < 0 || len(packet) < at+len(cookie)+8 {
@@ -24,7 +24,7 @@ func decodeNumber(packet []byte) (uint64, bool) {
 	return binary.BigEndian.Uint64(packet[at+len(cookie):]), true
 }
 
-// sourceOf is the address that a packet says it is from.
+// sourceOf returns the source address in a packet.
 func sourceOf(packet []byte) (a netip.Addr) {
 	if len(packet) < 20 {
 		return a
@@ -40,7 +40,7 @@ func sourceOf(packet []byte) (a netip.Addr) {
 	return a
 }
 
-// sourcePort is the packet's, or makes each of some 40,000 packets in a row a connection of its own.
+// sourcePort returns the packet's port, or one that makes each of some 40,000 packets in a row a connection of its own.
 func (p Packet) sourcePort(number uint64) uint16 {
 	if p.SourcePort != 0 {
 		return p.SourcePort
@@ -48,7 +48,7 @@ func (p Packet) sourcePort(number uint64) uint16 {
 	return uint16(20000 + number%40000)
 }
 
-// icmp is the packet's type and code, or an echo request.
+// icmp returns the packet's type and code, or an echo request.
 func (p Packet) icmp(echo uint8) (kind, code uint8) {
 	if p.Type == 0 && p.Code == 0 {
 		return echo, 0
@@ -84,7 +84,7 @@ type Complaint struct {
 	v4, v6 [2]byte
 }
 
-// Complaints are those that senders cannot do without.
+// Complaints are the errors that senders depend on.
 var Complaints = []Complaint{
 	{"port unreachable", [2]byte{3, 3}, [2]byte{1, 4}}, {"fragmentation needed", [2]byte{3, 4}, [2]byte{2, 0}},
 	{"time exceeded", [2]byte{11, 0}, [2]byte{3, 0}},
@@ -109,8 +109,8 @@ func syn(from, to uint16) []byte {
 	return b
 }
 
-// initChunk is an SCTP packet with an INIT chunk, as RFC 9260 has it, whose one parameter is data: the kernel tracks no
-// connection without.
+// initChunk returns an SCTP packet with an INIT chunk (RFC 9260), without which the kernel tracks no connection. Its
+// one parameter is data.
 func initChunk(from, to uint16, data []byte) []byte {
 	const header, parameter = 12 + 20, 0x8000 // a receiver skips an unknown parameter with this bit
 	for len(data)%4 != 0 {
@@ -132,8 +132,8 @@ func initChunk(from, to uint16, data []byte) []byte {
 	return b
 }
 
-// Sendable reports whether hosts forward such a packet at all: no addresses of this host, of all hosts, or of none; and
-// of ICMP only what asks, as the rest belongs to other connections.
+// Sendable reports whether hosts forward such a packet at all: without addresses of this host, of all hosts, or of
+// none; and for ICMP only queries, as other messages belong to other connections.
 func Sendable(p Packet) bool {
 	asks := map[uint8][]uint8{ICMP: {8, 13, 15, 17}, ICMPv6: {128}}[p.Protocol]
 	plain := p.Type == 0 && p.Code == 0

@@ -39,7 +39,7 @@ func newHistory(seed uint64) history {
 func keyOf(p *api.Pod) policy.PodKey { return policy.PodKey{Namespace: p.Namespace, Name: p.Name} }
 
 // step changes a few pods: other labels, ended or running again, under another address. Some steps change a policy
-// instead. It returns the pods and whether nothing changed but pods of other nodes.
+// instead. It returns the pods, and whether only pods of other nodes changed.
 func (h history) step() (changed []policy.PodKey, remoteOnly bool) {
 	if h.IntN(5) == 0 {
 		return nil, !h.changePolicy()
@@ -60,7 +60,7 @@ func (h history) step() (changed []policy.PodKey, remoteOnly bool) {
 	return changed, remoteOnly
 }
 
-// free reports whether nobody else has one of the pod's addresses.
+// free reports whether no other pod has one of the pod's addresses.
 func (h history) free(pod *api.Pod) bool {
 	for _, a := range policytest.Addresses(pod) {
 		if other := h.PodAt(a); other != nil && other != pod {
@@ -70,7 +70,7 @@ func (h history) free(pod *api.Pod) bool {
 	return true
 }
 
-// reassign gives a pod another address if that is nobody's, with another UID: as a pod that is created again.
+// reassign gives a pod another free address and another UID, like a pod that is created again.
 func (h history) reassign(pod *api.Pod) {
 	v4, v6 := policytest.PodAddress(h.IntN(policytest.MaxPods))
 	if h.PodAt(v4) != nil || h.PodAt(v6) != nil || pod.Spec.HostNetwork {
@@ -101,7 +101,7 @@ func another[T any](h history, all []T, one func(i int) T) bool {
 	return true
 }
 
-// What a ruleset becomes by changes is what one that is compiled anew is.
+// A ruleset changed by updates equals one that is compiled anew.
 func TestUpdate(t *testing.T) {
 	updated := 0
 	for s := *seed; s < *seed+200; s++ {
@@ -132,7 +132,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// A table that was changed step by step is the one that is made of nothing.
+// A table that was changed step by step equals one that is made from nothing.
 func TestIncremental(t *testing.T) {
 	for s := *seed; s < *seed+12; s++ {
 		h, n := newHistory(s), newTable(t)
@@ -155,7 +155,7 @@ func TestIncremental(t *testing.T) {
 	}
 }
 
-// outlive is for a table that another process finds: it leaves everything as it is, and nft reads back what it writes.
+// outlive checks the table for another process: that leaves everything as it is, and nft reads back what it writes.
 func (n *table) outlive(t *testing.T, compiled *policy.Compiled) {
 	t.Helper()
 	stats, err := newEnforcer(t, n.NS).engine.Sync(t.Context(), &compiled.Ruleset, nil)
@@ -165,8 +165,7 @@ func (n *table) outlive(t *testing.T, compiled *policy.Compiled) {
 	n.Run(t, "sh", "-c", "nft list table inet tortie-policy | nft -c -f -")
 }
 
-// list is the table without what two equal ones differ in: handles, counters, the order in which things were made, and
-// the size that a set was given to grow.
+// list returns the table without handles, counters, the order of creation, and the size that a set was given to grow.
 func (n *table) list(t *testing.T) string {
 	t.Helper()
 	var listing struct {

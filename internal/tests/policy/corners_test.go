@@ -67,7 +67,7 @@ func (s *scene) under(t *testing.T, policies ...api.NetworkPolicy) {
 	s.become(t, &s.Cluster)
 }
 
-// ingress is a policy for the pod with a label, by whose name it is called. The rules are YAML.
+// ingress returns a policy for the pod with a label; the label's value is its name. The rules are YAML.
 func ingress(app, rules string) api.NetworkPolicy { return policyFor(app, "Ingress", rules) }
 
 func egress(app, rules string) api.NetworkPolicy { return policyFor(app, "Egress", rules) }
@@ -91,7 +91,7 @@ func udp(from, to netip.Addr, port uint16) policytest.Packet {
 	return policytest.Packet{From: from, To: to, Protocol: policytest.UDP, Port: port}
 }
 
-// fate is where a packet comes out and as whose, or why it is dropped.
+// fate is the place and source address with which a packet comes out, or why it is dropped.
 type fate struct {
 	place  string
 	source netip.Addr
@@ -141,7 +141,7 @@ func (s *scene) follow(t *testing.T, what string, want fate, send func() (uint64
 	return number
 }
 
-// dropped is why packets were dropped since.
+// dropped returns why packets were dropped since.
 func (s *scene) dropped(t *testing.T, since map[string]uint64) string {
 	t.Helper()
 	var all []string
@@ -177,8 +177,8 @@ func reasonOf(d netpol.Denied) string {
 
 var allFamilies = map[string]family{"IPv4": v4, "IPv6": v6}
 
-// ICMP errors about allowed connections pass both ways, whatever policies say of their direction. Others do not reach a
-// pod, nor leave it.
+// ICMP errors about allowed connections pass both ways, whatever the policies for their direction. Other errors neither
+// reach nor leave a pod.
 func TestComplaints(t *testing.T) {
 	s := newScene(t)
 	for name, f := range allFamilies {
@@ -210,7 +210,7 @@ func (s *scene) complaints(t *testing.T, f family, c policytest.Complaint) {
 	probed := s.sends(t, probe, comes(web, f.host))
 	answer := comes("", f.web)
 	if f.host.Is6() {
-		answer.source = netip.Addr{} // which a raw socket of IPv6 does not tell
+		answer.source = netip.Addr{} // an IPv6 raw socket does not deliver it
 	}
 	complain(web, f.web, probe, probed, answer)
 
@@ -244,8 +244,7 @@ func (s *scene) plainly(t *testing.T, c crossing) { s.sends(t, c.packet, c.fate)
 
 func only(p ...api.NetworkPolicy) []api.NetworkPolicy { return p }
 
-// Behind a Service policies judge the pod: its address and port, and the sender as it is before kube-proxy masquerades
-// it.
+// Behind a Service policies judge the pod: its address and port, and the sender before kube-proxy masquerades it.
 func TestServices(t *testing.T) {
 	for mode, load := range map[string][]string{"iptables": {"iptables-nft-restore", "testdata/kube-proxy.iptables"},
 		"nftables": {"nft", "-f", "testdata/kube-proxy.nft"}} {
@@ -301,7 +300,7 @@ func services() []crossing {
 	}
 }
 
-// throughService: what comes back of an allowed connection is from the Service.
+// throughService checks that answers of an allowed connection are from the Service.
 func (s *scene) throughService(t *testing.T) {
 	service := netip.MustParseAddr("10.96.0.10")
 	s.under(t, egress("client", fmt.Sprintf("[{to: %s}]", pods("web"))), ingress("client", "[]"),
@@ -323,7 +322,8 @@ func TestNATOutgoing(t *testing.T) {
 	if err := nat.New(nft.New(s.Host.Namespace)).Sync(t.Context(), nat.Config{Pools: pools}); err != nil {
 		t.Fatal(err)
 	}
-	out, inside, near := udp(v4.client, v4.outside, 53), udp(v4.client, v4.far, 53), udp(v4.client, v4.plain, 53) // plain is in no pool
+	// plain is in no pool
+	out, inside, near := udp(v4.client, v4.outside, 53), udp(v4.client, v4.far, 53), udp(v4.client, v4.plain, 53)
 	s.cross(t, []crossing{
 		{"egress to the destination", only(egress("client", fmt.Sprintf("[{to: %s}]", block(v4.outside)))), out,
 			comes(policytest.Uplink, v4.host)},
@@ -379,7 +379,7 @@ func tunnelled(outer netip.Addr) []crossing {
 	}
 }
 
-// vxlan gives the node a device, and returns what the other node sends through it.
+// vxlan adds a device to the node, and returns the encapsulation of packets that the other node sends through it.
 func (s *scene) vxlan(t *testing.T) func(inner []byte) (uint16, []byte) {
 	t.Helper()
 	own, peer := vxlan.MAC{2, 0, 0, 0, 9, 1}, vxlan.MAC{2, 0, 0, 0, 9, 2}

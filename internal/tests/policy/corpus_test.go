@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// Policies as tutorials teach them do what they say there, interpreted, explained, and to packets.
+// Policies of tutorials do what these describe, interpreted, explained, and to packets.
 func TestCorpus(t *testing.T) {
 	cases, err := policytest.Corpus()
 	errtest.Must(t, err)

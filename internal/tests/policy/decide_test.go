@@ -1,5 +1,5 @@
-// Package policy proves network policy: what internal/policy makes of generated clusters is what the reference of
-// policytest says, interpreted and as the packets of a node meet it.
+// Package policy proves network policy: internal/policy decides generated clusters as the reference of policytest does,
+// interpreted and as the packets of a node meet it.
 package policy
 
 import (
@@ -60,8 +60,8 @@ func TestCalico(t *testing.T) {
 	}
 }
 
-// While it is not known what labels a namespace has, or service accounts have, nothing passes that these labels,
-// whatever they are, could forbid.
+// While labels of a namespace or of service accounts are not known, nothing passes that these labels, whatever they
+// are, could forbid.
 func TestUnknownLabels(t *testing.T) {
 	unknown(t, policytest.Generator.Cluster, policytest.Generator.Packets, func(s *policy.State) { delete(s.Namespaces, "ns-0") })
 	unknown(t, policytest.Generator.CalicoCluster, policytest.Generator.CalicoPackets, func(s *policy.State) { delete(s.Namespaces, "ns-0") })
@@ -93,7 +93,7 @@ func unknown(t *testing.T, cluster func(policytest.Generator) *policytest.Cluste
 	}
 }
 
-// Pods that are of no interest make no difference to those of the node.
+// Pods outside of the Interest make no difference to the node's pods.
 func TestInterest(t *testing.T) {
 	left := 0
 	for s := *seed; s < *seed+400; s++ {
@@ -123,7 +123,7 @@ func TestInterest(t *testing.T) {
 	}
 }
 
-// report is what is left of a failing cluster.
+// report shows a failing cluster.
 func report(seed uint64, c *policytest.Cluster, p policytest.Packet, check func(*policytest.Cluster) string) string {
 	small := policytest.Shrink(c, func(c *policytest.Cluster) bool { return check(c) != "" })
 	return fmt.Sprintf("-seed %d: %s: %s\nThe smallest cluster that shows it:\n%s", seed, p, check(small), small)
@@ -142,7 +142,7 @@ func newView(c *policytest.Cluster) view {
 	return view{c, state, policy.Compile(state), nil}
 }
 
-// wrong says in which way the ruleset, or the explanation, and the reference disagree on a packet, empty if they agree.
+// wrong returns how the ruleset, or the explanation, differs from the reference on a packet, empty if they agree.
 func (v view) wrong(p policytest.Packet) string {
 	explained := policy.Explain(v.State, policy.Party{Address: p.From}, policy.Party{Address: p.To}, coreOf(p))
 	for d, pod := range ends(v.Cluster, p) {
@@ -175,7 +175,7 @@ func (v view) wrong(p policytest.Packet) string {
 // alone.
 const namedDenials = 4
 
-// unnamed reports whether a denial is that of a policy which shares its verdict with others.
+// unnamed reports whether a denial is by a policy that shares its verdict with others.
 func (v view) unnamed(got policy.Verdict, d policy.Direction, why *policy.Judgement) bool {
 	denying := 0
 	for _, p := range v.State.Policies {

@@ -24,7 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// feed is what an API server tells.
+// feed is the view of an API server.
 type feed struct {
 	view    atomic.Pointer[cluster.PolicyView]
 	changed chan struct{}
@@ -41,7 +41,8 @@ func (f *feed) tell(v cluster.PolicyView) {
 	f.changed <- struct{}{}
 }
 
-// guarded is a node whose policies an agent's worker keeps in force. They let no packet from the client to the web pod.
+// guarded is a node with policies that an agent's worker keeps in force. They deny packets from the client to the web
+// pod.
 type guarded struct {
 	*policytest.Rig
 	client, web string // links
@@ -52,7 +53,7 @@ type guarded struct {
 	mended chan int64   // how many had been sent after a Sync that has mended the table
 }
 
-// mending tells when the table is mended.
+// mending signals when the table is mended.
 type mending struct {
 	policies.Engine
 	*guarded
@@ -124,7 +125,7 @@ func (g *guarded) work(t *testing.T) {
 
 var denied = udp(v4.client, v4.web, 53)
 
-// What is flushed is made again on the kernel's event. It cannot be at once: some packets come through, but few even
+// Flushed rules are made again on the kernel's event. That is not at once: some packets come through, but few even
 // where the table takes long to make, as links are shut before, and none once it is made. The connections that began so
 // end.
 func TestFlushedByHand(t *testing.T) {
@@ -242,7 +243,7 @@ func (g *guarded) ended(t *testing.T, connections map[uint64]bool) {
 	})
 }
 
-// What somebody flushes comes back while new policies wait for pods that have not been listed.
+// Flushed rules come back while new policies wait for pods that have not been listed.
 func TestFlushedWhileWaiting(t *testing.T) {
 	g := newGuarded(t, 0)
 	more := ingress("web", fmt.Sprintf("[{from: %s}]", pods("unlisted")))

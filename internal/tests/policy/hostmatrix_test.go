@@ -15,11 +15,11 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// second is a link of the node by which it forwards what comes by the uplink. Only the host endpoint of all links can
-// be for it.
+// second is the link by which the node forwards what comes by the uplink. Only the host endpoint of all links can be
+// for it.
 const second = "second"
 
-// way is a way through the node, in one family, whose packets have ports of their own.
+// way is a way through the node, in one family; its packets have ports of their own.
 type way struct {
 	name string
 	policytest.Journey
@@ -29,7 +29,7 @@ type way struct {
 // tunnel names a way of VXLAN, which the rules deny.
 const tunnel = "VXLAN"
 
-// What the rules of matrix policies do is told by the last digit of a port. Each way has ten ports.
+// deeds are what the rules of matrix policies do, by the last digit of a port. Each way has ten ports.
 var deeds = []string{"no match", "allow", "deny", "pass"}
 
 // at is the way's journey with a packet to the port of a deed.
@@ -42,8 +42,8 @@ func (w way) at(deed int) policytest.Journey {
 	return j
 }
 
-// ways are all: what the node takes, sends and forwards, from and to its pods and two links, and what is translated at
-// it (translations).
+// ways returns all ways: of packets that the node receives, sends and forwards, from and to its pods and two links, and
+// of translated ones (translations).
 func ways() (all []way) {
 	add := func(name, in, out, meant string, from, to, translated string) {
 		p := policytest.Packet{From: netip.MustParseAddr(from), To: netip.MustParseAddr(to), Protocol: policytest.UDP}
@@ -165,7 +165,7 @@ func (s setting) policies() (all []api.CalicoGlobalNetworkPolicy) {
 	return all
 }
 
-// byPorts do to each way's ports what their last digit says.
+// byPorts returns rules that do, at each way's ports, the deed of their last digit.
 func byPorts() (rules []api.CalicoRule) {
 	udp := api.CalicoProtocol("UDP")
 	for deed, action := range []string{"", "Allow", "Deny", "Pass"} {
@@ -184,7 +184,7 @@ func byPorts() (rules []api.CalicoRule) {
 	return rules
 }
 
-// cell is a packet of the matrix, and what is the matter with it.
+// cell is a packet of the matrix, and its failure.
 type cell struct {
 	name, link string
 	policytest.Packet
@@ -192,8 +192,8 @@ type cell struct {
 	number uint64
 }
 
-// A packet passes what Felix lets through, at each stage in each direction, of an interface's host endpoint and of that
-// of all, on each way: what opens a connection, what belongs to one that opened before, and what belongs to none.
+// A packet passes where Felix allows it, at each stage in each direction, by an interface's host endpoint and by the
+// one of all interfaces, on each way: packets that open a connection, belong to an earlier one, or belong to none.
 func TestHostMatrix(t *testing.T) {
 	n, m := newNode(t), matrix{all: ways()}
 	n.Cable(t, second, 0xfe)

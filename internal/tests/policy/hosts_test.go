@@ -51,7 +51,7 @@ type place struct {
 }
 
 // judgedAt are all places: of a link that can have a host endpoint of its own, of one that cannot, and of a pod's link
-// those at which that of all links judges.
+// where the host endpoint of all links judges.
 var judgedAt = func() (all []place) {
 	for stage := range policy.Stages {
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
@@ -75,7 +75,7 @@ func newHostView(c *policytest.Cluster) view {
 	return view{c, state, selection.Compile(), policy.NewJudge(selection, state.Pods)}
 }
 
-// judged is what flow records say of a packet.
+// judged returns the verdict in flow records on a packet.
 func (v view) judged(at place, p policytest.Packet) policy.Verdict {
 	own, peer := p.To, p.From
 	if at.Direction == policy.Egress {
@@ -119,7 +119,8 @@ func (v view) wrongHost(at place, p policytest.Packet) string {
 // hostClusters times perCluster packets go through a kernel.
 const hostClusters = 80
 
-// What arrives is what the policies of pods and of the host endpoint let through: to and from the node, and by it.
+// Packets arrive exactly where the policies of pods and of the host endpoint allow them: to and from the node, and
+// through it.
 func TestHostPackets(t *testing.T) {
 	n, sent, lost := newNode(t), 0, 0
 	for s := *seed; s < *seed+hostClusters; s++ {
@@ -158,8 +159,8 @@ func (n *node) becomeHost(t *testing.T, c *policytest.Cluster) {
 	n.Forget(t)
 }
 
-// withHost are packets of which some are to or from the node in the place of a pod, and these to or from a failsafe
-// port, without those for which a rig would choose a port. No two are of one connection.
+// withHost returns packets, some of them to or from the node instead of a pod, and these to or from a failsafe port,
+// without packets for which a rig would choose a port. No two are of one connection.
 func withHost(c *policytest.Cluster, all []policytest.Packet) []policytest.Packet {
 	own := func(a netip.Addr) netip.Addr {
 		for _, text := range c.Nodes[0].Status.Addresses {
@@ -207,7 +208,7 @@ func (n *node) tryHost(t *testing.T, c *policytest.Cluster, packets []policytest
 	var expected []uint64
 	for i, p := range packets {
 		var err error
-		if numbers[i], err = n.Send(c.Place(p.From), p); err != nil && !errors.Is(err, unix.EPERM) { // as a process learns of a denial
+		if numbers[i], err = n.Send(c.Place(p.From), p); err != nil && !errors.Is(err, unix.EPERM) { // EPERM: denied
 			t.Fatal(err)
 		}
 		if passes(p) {

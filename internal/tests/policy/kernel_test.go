@@ -33,7 +33,7 @@ func (e enforcer) sync(t *testing.T, rs *policy.Ruleset, touched []netip.Addr) {
 	}
 }
 
-// node is a rig whose engine keeps the table that the rig's packets meet.
+// node is a rig with an engine that keeps the table for the rig's packets.
 type node struct {
 	*policytest.Rig
 	enforcer
@@ -55,7 +55,7 @@ func (n *node) send(t *testing.T, link string, p policytest.Packet) uint64 {
 	return number
 }
 
-// become makes the node that of another cluster.
+// become turns the node into one of another cluster.
 func (n *node) become(t *testing.T, c *policytest.Cluster) {
 	t.Helper()
 	compiled := policy.Compile(c.State())
@@ -64,8 +64,8 @@ func (n *node) become(t *testing.T, c *policytest.Cluster) {
 	n.Forget(t)
 }
 
-// What arrives is what the reference lets through, on a node whose engine changes from each cluster's ruleset to the
-// next one's.
+// Packets arrive exactly where the reference allows them, on a node with an engine that changes from each cluster's
+// ruleset to the next.
 func TestPackets(t *testing.T) {
 	throughKernel(t, kernelClusters, 1000, policytest.Generator.Cluster, policytest.Generator.Packets)
 }
@@ -114,8 +114,7 @@ func onWire(c *policytest.Cluster, all []policytest.Packet) (some []policytest.P
 	return some
 }
 
-// try sends packets at once, and returns the first one that came to where it should not, or did not come to where it
-// should.
+// try sends packets at once, and returns the first one that wrongly arrived or did not arrive.
 func (n *node) try(t *testing.T, c *policytest.Cluster, packets []policytest.Packet) (policytest.Packet, string) {
 	t.Helper()
 	numbers, came := make([]uint64, len(packets)), map[uint64]string{}
@@ -136,7 +135,7 @@ func (n *node) try(t *testing.T, c *policytest.Cluster, packets []policytest.Pac
 	return n.tryAnswers(t, c, packets, numbers)
 }
 
-// tryAnswers sends the answers to the UDP packets that arrived: all of them arrive, whatever policies say of their
+// tryAnswers sends the answers to the UDP packets that arrived: all of them arrive, whatever the policies for their
 // direction.
 func (n *node) tryAnswers(t *testing.T, c *policytest.Cluster, packets []policytest.Packet, numbers []uint64) (policytest.Packet, string) {
 	t.Helper()

@@ -29,7 +29,8 @@ type handover struct {
 
 // A pod that gets another one's address has its own rights from the first packet on, and not the other's.
 func TestAddressReuse(t *testing.T) {
-	runtime.LockOSThread() // and with one processor the kernel keeps the packets of one thread in order; the thread ends with the test
+	// On one processor the kernel keeps the packets of one thread in order. The thread ends with the test.
+	runtime.LockOSThread()
 	if err := unix.SchedSetaffinity(0, oneProcessor()); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,7 @@ func pod(name, role string, a netip.Addr, local bool) api.Pod {
 	return p
 }
 
-// settle gives the address to the next pod: one by the name of the last but one, or the last, of its role.
+// settle gives the address to the next pod, with the name of the last but one, or the last, pod of its role.
 func (h *handover) settle(t *testing.T, i int, local, open bool) policy.PodKey {
 	t.Helper()
 	name, role := "pod-1", "closed"
@@ -122,8 +123,8 @@ func (h *handover) settle(t *testing.T, i int, local, open bool) policy.PodKey {
 	return keyOf(&h.Pods[2])
 }
 
-// probe sends a packet to the address, one from there and, from among those of the node, one by the link that no pod
-// has now. The last one comes from a pod that may always: when it has arrived, the others have as well, if they do.
+// probe sends a packet to the address, one from it and, if the node has it, one by the link that no pod has now. The
+// last packet is from a pod that is always allowed: when it has arrived, the others have as well, if they do.
 func (h *handover) probe(t *testing.T, local, open bool) {
 	t.Helper()
 	from := policytest.Uplink

@@ -53,7 +53,7 @@ func TestAssociations(t *testing.T) {
 // served and other are ports on which the pod web serves SCTP.
 const served, other = 36412, 36413
 
-// peers are two pods of a node, of which web serves SCTP.
+// peers are two pods of a node; web serves SCTP.
 type peers struct {
 	policytest.Cluster
 	enforcer

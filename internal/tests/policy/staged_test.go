@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// A cluster whose policies are in part only staged, in part to be replaced and in part to be deleted would be what the
-// reference says of it with all that done; and what holds now is what it says of the policies in force.
+// A cluster with some policies staged to be added, replaced or deleted would decide as the reference does after these
+// changes, and decides now as the reference does on the policies in force.
 func TestStaged(t *testing.T) {
 	changed := 0
 	for s := *seed; s < *seed+100; s++ {
@@ -105,7 +105,7 @@ func stage(g policytest.Generator, after *policytest.Cluster) (before *policytes
 	return before, all
 }
 
-// tryOut leaves a policy as it is, or stages it as a new one or in the place of another.
+// tryOut leaves a policy unchanged, or stages it as a new one or as a replacement.
 func tryOut[T any](g policytest.Generator, before []T, p, other T, s policy.Staged, err error, all *[]policy.Staged) []T {
 	choice := g.IntN(3)
 	if err != nil || choice == 0 {

@@ -9,9 +9,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// While the engine goes from one ruleset to another, what both let through goes through, and what one end denies in
-// both never comes. No node can hold more: the kernel reads the generation at each base chain. A packet may have the
-// old verdict of its source and the new one of its destination, which together let through what each ruleset denies.
+// While the engine changes from one ruleset to another, packets that both allow pass, and packets that one end denies
+// in both never pass. No node can do better: the kernel reads the generation at each base chain. A packet may have the
+// old verdict of its source and the new one of its destination, which together allow what each ruleset denies.
 func TestBetweenTransactions(t *testing.T) {
 	n, sent, changes := newNode(t), 0, 0
 	for s := *seed; s < *seed+30; s++ {
@@ -82,8 +82,8 @@ func verdicts(h history, p policytest.Packet) [2]bool {
 	return [2]bool{source, destination}
 }
 
-// asSent is a packet as the rig sends it, which Calico's rules read: an echo request, or with a source port like those
-// that the rig chooses, none of which a generated rule tells from the others.
+// asSent returns a packet as the rig sends it, with what Calico's rules read: an echo request, or a source port like
+// the rig's, which no generated rule distinguishes.
 func asSent(p policytest.Packet) policytest.Packet {
 	switch p.Protocol {
 	case policytest.ICMP:
