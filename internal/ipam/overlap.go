@@ -23,7 +23,7 @@ func olderOverlap(objs []api.IPPool, pools []Pool, i int) *Pool {
 	return nil
 }
 
-// rank is a pool's place among those that overlap, lower ones first: in use, being deleted, refused, new.
+// rank returns a pool's place among overlapping pools, lower ones first: in use, being deleted, refused, new.
 func rank(obj *api.IPPool) int {
 	conditions := []api.Condition{}
 	if obj.Status != nil {
