@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// halfFull is a block of 64 addresses as most are: half of them with pods, whose attributes are all different.
+// halfFull returns a typical block of 64 addresses: half of them with pods, all with different attributes.
 func halfFull() *Block {
 	b := NewBlock(cidr("10.0.0.0/26"), "node-a", clock)
 	for i := range 32 {

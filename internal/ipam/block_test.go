@@ -185,8 +185,8 @@ func TestOffsetAndDistance(t *testing.T) {
 	}
 }
 
-// FuzzParseBlock: no stored block makes the parser panic, and one that it accepts keeps its invariants and its
-// promises, told by a model that is a map, over any assignments and releases.
+// FuzzParseBlock: no stored block makes the parser panic, and a block that it accepts keeps its invariants and behaves
+// like the model, a map, over any assignments and releases.
 func FuzzParseBlock(f *testing.F) {
 	for _, b := range []*Block{
 		NewBlock(cidr("10.0.0.0/29"), "node-a", clock),

@@ -110,7 +110,7 @@ func TestOldListsRefuseNothing(t *testing.T) {
 }
 
 // Pods that start together on a new node have all seen that it has no block before the first of them gets the host's
-// lock. One block serves them, in turn, whether they have read that themselves or heard it from the agent.
+// lock. One block serves them, in turn, whether they read that themselves or have it from the agent.
 func TestBurstOnNewNodeSharesItsBlock(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		store := seeded(t)

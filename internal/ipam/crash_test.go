@@ -193,7 +193,7 @@ var scenarios = []scenario{
 	},
 }
 
-// withFacts is a request of node-a whose agent knows all.
+// withFacts returns a request of node-a with all facts from its agent.
 func withFacts(change func(*Request)) func(*Known) func(context.Context, *Client) error {
 	req := podRequest("node-a", "h")
 	if change != nil {
@@ -278,8 +278,8 @@ func faultAt(t *testing.T, sc scenario, fault datastoretest.Fault, n int, what s
 			return datastoretest.None
 		}
 		hit = r.String()
-		// A block or a handle whose creation lands after its release is the collector's: no write can be guarded against the
-		// creation of what does not exist.
+		// The creation of a block or handle that lands after its release is the collector's: no write can be guarded against
+		// the creation of what does not exist.
 		tooLate = r.Verb == http.MethodPost && r.Kind != "BlockAffinity" && (fault == datastoretest.Late || fault == datastoretest.CrashLate)
 		if tooLate {
 			return datastoretest.None

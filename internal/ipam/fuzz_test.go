@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// FuzzStoredObjects: whatever the objects say that an operation reads, it does not panic, gives nobody an address that
-// another holds, frees nobody else's, and an error that is not about the pool's room names an object.
+// FuzzStoredObjects: whatever the stored objects contain, an operation does not panic, assigns no address that another
+// owner holds, frees no other owner's, and an error that is not about the pool's room names an object.
 func FuzzStoredObjects(f *testing.F) {
 	for _, seed := range []struct {
 		kind byte

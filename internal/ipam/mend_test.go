@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// mendWorld is a node a with a pod's address, whose handle and claim a test damages.
+// mendWorld returns a node a with a pod's address; tests damage its handle and claim.
 func mendWorld(t *testing.T) (*datastoretest.Fake, *Client, netip.Prefix) {
 	t.Helper()
 	store := datastoretest.NewFake()

@@ -41,7 +41,7 @@ type state int
 const (
 	unused state = iota
 	busy         // an operation on it runs
-	live         // assigned, and told so
+	live         // assigned, and the owner knows
 	dirty        // an operation failed or died: nobody knows what it holds
 )
 
@@ -469,8 +469,8 @@ func (h *history) fault(r datastoretest.Request) datastoretest.Fault {
 	return datastoretest.None
 }
 
-// landable: a block or handle whose creation lands after its release is the collector's business, since no write can be
-// guarded against the creation of what does not exist.
+// landable: the creation of a block or handle that lands after its release is the collector's business, since no write
+// can be guarded against the creation of what does not exist.
 func landable(f datastoretest.Fault, r datastoretest.Request) datastoretest.Fault {
 	if r.Verb != http.MethodPost || r.Kind == "BlockAffinity" {
 		return f

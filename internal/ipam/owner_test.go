@@ -21,7 +21,7 @@ func with(pairs ...string) map[string]string {
 	return attrs
 }
 
-// noting returns a block of node-a whose addresses are all held by h, with these attributes.
+// noting returns a block of node-a; h holds all addresses in it, with these attributes.
 func noting(noted ...map[string]string) *Block {
 	b := stored("10.0.0.0/30", "node-a")
 	for _, attrs := range noted {
@@ -30,7 +30,7 @@ func noting(noted ...map[string]string) *Block {
 	return b
 }
 
-// A handle is a name that a runtime has chosen: what the block notes decides whose an address is.
+// A handle is a name that a runtime has chosen: the attributes in the block decide on the owner of an address.
 func TestOwns(t *testing.T) {
 	pod, bare := with("node=node-a", "namespace=d", "pod=web", "timestamp=1"), with("node=node-a", "timestamp=1")
 	change := func(of map[string]string, pairs ...string) map[string]string {

@@ -15,12 +15,12 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// planCase is one question to PlanAssign. The state is that of node-a in a pool of four blocks of four addresses,
-// 10.0.0.0/28, and has an IPv6 pool like it, fd00::/124. node-a starts to look for a block at the last one.
+// planCase is one call of PlanAssign. The state is node-a's in a pool of four blocks of four addresses, 10.0.0.0/28,
+// with an IPv6 pool like it, fd00::/124. node-a starts to look for a block at the last one.
 type planCase struct {
 	name     string
 	affine   []*api.BlockAffinity
-	blocks   []*Block       // those of the cluster; those that node-a claims and the handle names are read one by one too
+	blocks   []*Block       // the cluster's; blocks that node-a claims or the handle names are read one by one too
 	names    bool           // whether the names of the cluster's blocks were listed
 	cluster  bool           // whether the cluster's blocks were listed
 	reads    []netip.Prefix // what else was read one by one
@@ -35,7 +35,7 @@ type planCase struct {
 	writes []string
 	needs  string // what must be read before there is an answer
 	err    error
-	text   string // what the error says
+	text   string // of the error
 }
 
 func (c planCase) state(t testing.TB) *State {

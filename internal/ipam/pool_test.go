@@ -128,8 +128,8 @@ func TestParsePoolsJudges(t *testing.T) {
 	}
 }
 
-// TestOverlapsAreNeverBothInUse: whatever is created, disabled and deleted, in whichever order conditions are written, no
-// two pools that overlap are in use, one that is in use stays so, and conditions come to rest.
+// TestOverlapsAreNeverBothInUse: whatever is created, disabled and deleted, in whichever order conditions are written,
+// no two pools that overlap are in use, a pool in use stays so, and conditions come to rest.
 func TestOverlapsAreNeverBothInUse(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 33))
@@ -186,7 +186,7 @@ func judgeOverlaps(t *testing.T, objs []api.IPPool, half bool) (written bool) {
 	return written
 }
 
-// TestRefusedPoolIsNamed: a pool that is asked for, and there, is never said not to exist.
+// TestRefusedPoolIsNamed: the error about a requested pool that exists never calls it missing.
 func TestRefusedPoolIsNamed(t *testing.T) {
 	st := newState(clock)
 	st.storePools([]api.IPPool{*poolObject("bad", "10.78.0.33/24"), *poolObject("old", "10.0.0.0/24"), *poolObject("young", "10.0.0.0/25")})
@@ -313,7 +313,7 @@ func TestUsablePools(t *testing.T) {
 	}
 }
 
-// Why no pool may be used is told pool by pool.
+// The error has the reason for each pool.
 func TestUsablePoolsSaysWhyNot(t *testing.T) {
 	st := &State{HaveLabels: true, NodeLabels: map[string]string{"zone": "a"}}
 	req := &Request{Host: "node-a", Use: api.UseWorkload}
@@ -333,7 +333,7 @@ func TestUsablePoolsSaysWhyNot(t *testing.T) {
 		"four (spec.namespaceSelector has(team)")
 }
 
-// checkRefusal wants an error of a kind that names each word of want, or none if want is empty.
+// checkRefusal wants an error of a kind that contains each word of want, or none if want is empty.
 func checkRefusal(t *testing.T, err, kind error, want string) {
 	t.Helper()
 	if want == "" {

@@ -163,8 +163,7 @@ func TestReclaimMeetsTheOwner(t *testing.T) {
 	}
 }
 
-// A host that its pool does not select any more gives up a block with the last address in it, if somebody knows the
-// pool.
+// A host that its pool no longer selects gives up a block with the last address in it, if the pool is known.
 func TestReleaseLeavesUnselectedPools(t *testing.T) {
 	rack := func(p *api.IPPool) { p.Spec.NodeSelector = "rack == 'r2'" }
 	for _, c := range []struct {

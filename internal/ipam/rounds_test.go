@@ -95,7 +95,7 @@ func TestRequestsAndRounds(t *testing.T) {
 	full := []string{"a", "b", "c", "d"}
 	dual := func(r *Request) { r.V6 = true }
 	const slow = "GET IPAMConfig default, LIST BlockAffinity, LIST IPPool, LIST IPReservation"
-	// What the agent told is asked for again before a block is claimed.
+	// The agent's data is read again before a block is claimed.
 	const again = "GET IPAMConfig default, LIST BlockAffinity, LIST IPAMBlock, LIST IPPool, LIST IPReservation"
 	for _, c := range []roundsCase{
 		{
@@ -371,7 +371,7 @@ func TestLargeClusterIsNotRead(t *testing.T) {
 	}
 }
 
-// counting counts the blocks whose contents are read.
+// counting counts reads of blocks with their contents, and lists.
 type counting struct {
 	datastore.Store
 	mu     sync.Mutex // guards the rest

@@ -152,7 +152,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// A further owner whose handle exists is left to a request of its own, and nothing is lost.
+// A further owner with an existing handle is left to a request of its own, and nothing is lost.
 func TestAssignEachMeetsAHandle(t *testing.T) {
 	store := datastoretest.NewFake()
 	mustCreate(t, store, servicePool("lb", "10.9.0.0/24"))

@@ -24,7 +24,7 @@ import (
 
 // The tests here are about callers other than containerd and CRI-O with calico: other main plugins that execute
 // calico-ipam, other IPAM plugins that calico executes, hand-made arguments and configurations. The runtime is libcni,
-// the plugins are those of the CNI project.
+// the other plugins are the CNI project's.
 
 // onHost lets libcni execute plugins on a test's node.
 type onHost struct {
@@ -67,7 +67,7 @@ func (w *world) runtime(t testing.TB, conflist string) *runtime {
 	return &runtime{libcni.NewCNIConfigWithCacheDir([]string{"/opt/cni/bin"}, t.TempDir(), &onHost{t: t, host: w.host}), list}
 }
 
-// attachment is an interface of a sandbox; args are those of the pod, if any.
+// attachment returns an interface of a sandbox; args are the pod's, if any.
 func (s *sandbox) attachment(ifName string, args ...string) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{ContainerID: s.container, NetNS: s.netns, IfName: ifName}
 	for _, arg := range args {
@@ -238,7 +238,7 @@ func TestArgumentsOfHandMadeCallers(t *testing.T) {
 	nothing()
 }
 
-// The conflist of a Calico walk-through has neither policy nor kubernetes: the pod is that of CNI_ARGS, the kubeconfig
+// The conflist of a Calico walk-through has neither policy nor kubernetes: the pod is from CNI_ARGS, the kubeconfig is
 // the installer's.
 func TestConflistOfAWalkThrough(t *testing.T) {
 	t.Parallel()
@@ -318,8 +318,7 @@ func TestIPAMKeepsContainersApart(t *testing.T) {
 	}
 }
 
-// A pod may have any name, also one that makes the handle that a Calico before version 3 gave it that of another
-// container today.
+// A pod may have a name by which its handle of a Calico before version 3 equals another container's handle today.
 func TestNoHandleByThePodsName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -33,7 +33,7 @@ type cluster struct {
 	core   kubernetes.Interface
 	any    dynamic.Interface
 	token  string // of a ServiceAccount with the rights that the chart gives the plugins
-	agent  string // of one with those of the agent, which runs the migration too
+	agent  string // of one with the agent's rights; the agent runs the migration too
 	barred string // of one without rights
 }
 
@@ -126,7 +126,7 @@ func (c *cluster) account(ctx context.Context, name string) (string, error) {
 	return request.Status.Token, nil
 }
 
-// The kinds that tests read and write, by the plural; those of Calico by that in crd.projectcalico.org/v1.
+// The kinds that tests read and write, by plural; Calico's kinds by their plural in crd.projectcalico.org/v1.
 var (
 	plurals   = map[string]string{"Namespace": "namespaces", "Node": "nodes", "Pod": "pods"}
 	ofCalicos = map[string]string{

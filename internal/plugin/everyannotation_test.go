@@ -105,7 +105,7 @@ func explicitAddresses(t *testing.T, w *world) {
 	if again := s.add(t); again.result(t).IPs[0].Address.String() != v4+"/32" {
 		t.Errorf("a second ADD: %s", again.stdout)
 	}
-	// Another pod must not get it, and is told who has it.
+	// Another pod must not get it; the error names its holder.
 	w.createPod(t, "thief", fmt.Sprintf(`cni.projectcalico.org/ipAddrs: '["%s"]'`, v4))
 	w.wantFailure(t, w.sandbox(t, "thief").add(t), codeTaken, v4, w.name+"/web", "ipAddrs")
 	// A new sandbox of the same pod takes it over; the old one's DEL comes late and changes nothing.

@@ -189,7 +189,7 @@ func TestGCOfIPAM(t *testing.T) {
 	w.wantHeld(t, map[netip.Addr]*sandbox{a: kept})
 }
 
-// A runtime that lists nothing says that nothing is left; one that has no list says nothing.
+// An empty list means that no container is left; a missing list is an error.
 func TestGCNeedsAList(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -184,7 +184,7 @@ func testGroupIsSet(t *testing.T, in groups.Group, exec func(_ *testing.T, _ *sa
 }
 
 // TestLockedBehindFacts has facts of before the lock, which the plugin trusts for half a minute. The API server refuses
-// what it would write, and it says so; the container can go, and its address goes after the lock.
+// its writes, and ADD reports that; the container can go, and its address is released after the lock.
 func TestLockedBehindFacts(t *testing.T) {
 	for _, in := range groups.All {
 		t.Run(path.Base(string(in)), func(t *testing.T) {

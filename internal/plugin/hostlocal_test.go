@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// ofHostLocal is a plugin whose IPAM section is given.
+// ofHostLocal returns a plugin with this IPAM section.
 func ofHostLocal(t *testing.T, ipam string) *delegated {
 	t.Helper()
 	stdin := edited(t, map[string]string{"ipam": ipam, "unknown": "12345678901234567890"})

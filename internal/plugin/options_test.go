@@ -40,7 +40,7 @@ func TestOptionsAreDescribed(t *testing.T) {
 	}
 }
 
-// variables says what each variable of the environment does, in the terms of the configuration that comes of it.
+// variables maps each variable of the environment to its effect on the configuration.
 var variables = map[string]struct {
 	value string
 	got   func(*netConf) any
@@ -172,7 +172,7 @@ func TestDeprecatedKeys(t *testing.T) {
 		o.CertFile != "/c" || o.KeyFile != "/k" {
 		t.Errorf("etcd at %s, API server as %+v", c.EtcdEndpoints, o)
 	}
-	// What the environment says in their place is not deprecated.
+	// Their values from the environment are not deprecated.
 	c, err = readConf(calico, []byte(minimalConf), func(name string) (string, bool) { return "/env", name == "K8S_CA_FILE" })
 	if err != nil || len(c.outdated) != 0 || c.access().CAFile != "/env" {
 		t.Errorf("of the environment: %v, %+v, %v", c.outdated, c.access(), err)

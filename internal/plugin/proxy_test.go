@@ -86,7 +86,7 @@ func (p *proxy) setRule(r rule) {
 	p.rule = r
 }
 
-// take returns the requests since the last take, sorted: those of a process that run at the same time have no order.
+// take returns the requests since the last take, sorted, since parallel requests of a process have no order.
 func (p *proxy) take() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,7 +172,7 @@ func dieAt(name string) rule {
 	}
 }
 
-// rounds is a rule that holds the answers to a round of requests back until all of the round have come, and so tells
+// rounds is a rule that holds the answers to a round of requests back until the whole round has come, and so shows
 // which requests wait for the answers of which others.
 type rounds struct {
 	mu   sync.Mutex // guards what follows
@@ -182,7 +182,7 @@ type rounds struct {
 	past [][]string
 }
 
-// mostOfRound bounds a round, one of whose requests does not come as it waits for an answer.
+// mostOfRound bounds a round that misses a request which waits for an answer.
 const mostOfRound = 30 * time.Second
 
 func (r *rounds) rule(request string, w http.ResponseWriter, req *http.Request, next http.Handler) {

@@ -126,7 +126,7 @@ func TestIPAMPluginThatFails(t *testing.T) {
 	}
 }
 
-// expiring is a context whose deadline passes when its inner context is canceled, with that cause.
+// expiring is a context with a deadline that passes when its inner context is canceled, with that cause.
 type expiring struct{ context.Context }
 
 func (e expiring) Err() error {
@@ -136,7 +136,7 @@ func (e expiring) Err() error {
 	return nil
 }
 
-// The deadline of a verb ends an IPAM plugin, which then has no say in the code, and what it may have assigned is
+// The deadline of a verb ends an IPAM plugin, whose code then does not count; an address that it may have assigned is
 // released.
 func TestIPAMPluginThatHangs(t *testing.T) {
 	d, verbs := ipamScript(t, `[ $CNI_COMMAND = DEL ] || exec sleep 60`)

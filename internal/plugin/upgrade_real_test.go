@@ -105,7 +105,7 @@ func TestUpgrade(t *testing.T) {
 	w := upgradeWorld(t)
 	a, addrA := w.withHostLocal(t, "a")
 	b, addrB := w.withHostLocal(t, "b")
-	// Leftovers: a pod that is gone, and one that has ended, whose address another pod has by now.
+	// Leftovers: a pod that is gone, and one that has ended and whose address another pod has now.
 	gone, addrGone := w.withHostLocal(t, "gone")
 	w.api.delete(t, "Pod", w.name, "gone")
 	w.age(t, oldDir+"/"+addrGone.String())

@@ -116,7 +116,7 @@ func TestAddTwiceKeepsTheAddress(t *testing.T) {
 	w.wantHeld(t, map[netip.Addr]*sandbox{first: s})
 }
 
-// A pod whose sandbox died gets another one, and the runtime deletes the old one at some time after.
+// After its sandbox died, a pod gets another one, and the runtime deletes the old one some time later.
 func TestNewSandboxOfAPod(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []bool{false, true} {
@@ -173,8 +173,8 @@ func TestStaticPod(t *testing.T) {
 	s.check(t, s.add(t).ok(t)).ok(t)
 }
 
-// A container has one link of a network. Whatever else is asked for by its ID fails, and what that undoes, or a DEL
-// says, is not about the link that it has: neither its address nor its note on the pod.
+// A container has one link of a network. Any other interface for its ID fails. Neither the undoing of that nor a DEL
+// for it touches the link, its address or its note on the pod.
 func TestAnotherInterface(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -208,7 +208,7 @@ func TestAddAgainThatFails(t *testing.T) {
 		word string
 	}{
 		{set("mtu", 60), "wire the pod"},
-		{func(map[string]any) { // nobody can tell whether the handle was there before
+		{func(map[string]any) { // it is unknown whether the handle existed before
 			w.tellFacts(t, nil)
 			w.proxy.setRule(loseAnswer("calico POST ipamhandles"))
 		}, "POST"},

@@ -44,7 +44,7 @@ type world struct {
 
 var worlds atomic.Int32
 
-// newWorld makes a world whose pool has room for many blocks.
+// newWorld makes a world with a pool that has room for many blocks.
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := newEmptyWorld(t)
@@ -221,7 +221,7 @@ func (w *world) state(t testing.TB) string {
 		}
 	}
 	for _, p := range w.api.list(t, "Pod", w.name) {
-		if a := p.GetAnnotations(); a[api.AnnotationPodIP] != "" || a[api.AnnotationPodIPs] != "" { // empty says released
+		if a := p.GetAnnotations(); a[api.AnnotationPodIP] != "" || a[api.AnnotationPodIPs] != "" { // empty means released
 			add("pod %s: %s", p.GetName(), w.podAnnotations(t, p.GetName()))
 		}
 	}

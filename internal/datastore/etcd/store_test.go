@@ -148,10 +148,10 @@ func TestKilledEtcd(t *testing.T) {
 	errtest.Must(t, s.Update(t.Context(), h))
 }
 
-// Members that refuse or say nothing are passed over.
+// Members that refuse or are silent are passed over.
 func TestOneMemberOfThreeIsEnough(t *testing.T) {
 	e := labtest.NewEtcd(t, true)
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and sends nothing
 	errtest.Must(t, err)
 	defer silent.Close()
 	refusing, err := net.Listen("tcp", "127.0.0.1:0")
@@ -167,7 +167,7 @@ func TestOneMemberOfThreeIsEnough(t *testing.T) {
 	}
 }
 
-// A client without the certificate is not served, and told nothing to a server without the right one.
+// A client without the right certificate is not served, and sends nothing to a server without the right one.
 func TestWrongCertificates(t *testing.T) {
 	e, other := labtest.NewEtcd(t, true), labtest.NewEtcd(t, true)
 	for name, change := range map[string]func(*Config){

@@ -164,8 +164,8 @@ func distinct(list api.IPAMHandleList) int {
 	return len(names)
 }
 
-// The plugin writes a pod's address through its status, which may change annotations too. Guarded, it does not touch a
-// pod that is not the one that was read.
+// The plugin writes a pod's address through its status, which may change annotations too. If guarded, it does not touch
+// a pod other than the one read.
 func TestPatchStatus(t *testing.T) {
 	s := realStore(t)
 	createPod(t, "patched")

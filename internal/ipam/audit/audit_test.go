@@ -21,7 +21,7 @@ import (
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// world is a cluster of two nodes, whose addresses were assigned as plugins and agents do it.
+// world is a cluster of two nodes with addresses assigned as by plugins and agents.
 type world struct {
 	*datastoretest.Fake
 	t    *testing.T
@@ -507,7 +507,7 @@ func TestUsages(t *testing.T) {
 	}
 }
 
-// Whatever is stored, the audit says what it makes of it.
+// Whatever is stored, findings are complete and no pool has a negative number of free addresses.
 func FuzzCheck(f *testing.F) {
 	f.Add(
 		`{"metadata":{"name":"10-0-0-0-30"},"spec":{"cidr":"10.0.0.0/30","affinity":"host:a","allocations":[0,null,null,1],"unallocated":[1,`+

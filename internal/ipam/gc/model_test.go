@@ -27,7 +27,7 @@ import (
 
 // TestHistories runs random histories of a cluster: pods come and go on nodes that come and go, containers start anew
 // in their pods, processes die between two writes, DELs are lost, tunnels have addresses. Two collectors look at it,
-// through views that are old, that went back in time, or that say they are of now and are not; they carry out what they
+// through views that are old, that went back in time, or that are dated now and are not; they carry out what they
 // have decided late, while everything goes on between any two of their requests, and are killed on the way. After each
 // step every container that lives holds what it was given, and so does every tunnel that an agent has looked after
 // since its Node is there. In the end, when the cluster is quiet and has been seen as it is three times, nothing is
@@ -47,7 +47,7 @@ type container struct {
 	node, pod string // pod is empty for a tunnel
 	handle    string
 	addresses []netip.Addr
-	// narrow: all that says which addresses it has names the first one only.
+	// narrow: its status and annotations name only its first address.
 	narrow bool
 }
 
@@ -81,7 +81,7 @@ func (m mutex) Unlock() { <-m }
 type agent struct {
 	keeper *duties.Tunnel // nil: none runs
 	known  string         // on its disk: of which Node it has made sure
-	noted  string         // what the Node that was there last said
+	noted  string         // the address on the last Node
 }
 
 // bareAddress was assigned before there were handles, for a pod that is gone.
@@ -468,7 +468,7 @@ func (h *history) takeBare(node, pod string) {
 	}
 }
 
-// crashedADD is a process that dies at one of its requests, of a pod that nobody hears of again.
+// crashedADD is a process that dies at one of its requests, of a pod that does not appear again.
 func (h *history) crashedADD(node string) {
 	if !h.nodeExists(node) {
 		return
@@ -514,8 +514,8 @@ func (h *history) takeView() {
 	h.views = append(h.views, h.read())
 }
 
-// view is what a collector sees: the cluster as it is, as it was, or, for as long as its cache is stuck, always the
-// same with the word that it is so now.
+// view returns a collector's view: the cluster as it is, as it was, or, while its cache is stuck, always the same with
+// the current time.
 func (h *history) view(who int) inventory.View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -529,7 +529,7 @@ func (h *history) view(who int) inventory.View {
 		return h.read()
 	}
 	v := *h.stuck[who]
-	if h.seed%3 > 0 { // each kind has a watch of its own: those of nodes and pods are stuck, the others are not
+	if h.seed%3 > 0 { // each kind has a watch of its own: only nodes' and pods' are stuck
 		v = h.read()
 		v.Nodes, v.Pods = h.stuck[who].Nodes, h.stuck[who].Pods
 	}
@@ -607,8 +607,8 @@ func (h *history) check() {
 	}
 }
 
-// quiesce lets nothing happen any more but what Kubernetes does, which deletes pods of nodes that died and says what
-// addresses the others have, and looks some times.
+// quiesce runs only Kubernetes, which deletes pods of nodes that died and reports the addresses of the others, and
+// looks some times.
 func (h *history) quiesce() {
 	for i := range 12 {
 		name := fmt.Sprintf("p%d", i)
@@ -648,7 +648,7 @@ func (h *history) audit() {
 			a := &b.Allocations[j]
 			holding[inventory.HandleName(a.Handle)] = true
 			if c := h.live[a.Handle]; c != nil && c.narrow {
-				continue // nothing says so but the first address
+				continue // only the first address shows it
 			}
 			if verdict, why := index.Judge(a); verdict != inventory.Live {
 				h.fail("%s is left: %s", a, why)

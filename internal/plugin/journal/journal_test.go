@@ -92,8 +92,7 @@ func TestAbsentDirectoryIsEmpty(t *testing.T) {
 	}
 }
 
-// A handle is made of what configuration and arguments say. It must not lead out of the directory, nor share another's
-// file.
+// Handles come from configuration and arguments. They must not lead out of the directory, nor share a file.
 func TestNames(t *testing.T) {
 	long := strings.Repeat("n", 300)
 	handles := []string{
