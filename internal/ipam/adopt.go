@@ -11,9 +11,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Adopt assigns an address to the owner if its block shows no other owner, and reports whether the owner's handle holds
-// it now. Such addresses have neither handle nor attributes, from before there were handles, or have the owner's
-// attributes with another handle or a handle without an IPAMHandle. All others are left alone.
+// Adopt assigns an address to the owner if its block names no other identifiable owner, and reports whether the owner's
+// handle holds it now. Such addresses have neither handle nor attributes, from before there were handles, or have the
+// owner's attributes with another handle or a handle without an IPAMHandle. All others are left alone.
 //
 // The address is never free in between: of two owners that adopt one, one gets it. The assignment becomes a new one, as
 // with Renew.

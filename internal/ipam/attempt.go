@@ -21,7 +21,7 @@ type Start struct {
 	Use api.AllowedUse
 	// Known saves requests; nil without an agent that watches the cluster.
 	Known *Known
-	// InUse: the owner already uses addresses, so a failure leaves what the handle holds to the owner's release.
+	// InUse: the owner already uses addresses, so after a failure the handle's addresses stay until the owner's release.
 	InUse bool
 }
 
@@ -52,7 +52,8 @@ func (c *Client) Begin(ctx context.Context, start Start) *Attempt {
 	return a
 }
 
-// open reads pools, reservations, affinities and the configuration, or if these are known, what a plan needs next.
+// open reads pools, reservations, affinities and the configuration, or if these are known, the input that a plan needs
+// next.
 func (a *Attempt) open(ctx context.Context, start Start) error {
 	if err := a.read(ctx); err != nil || a.freshness != cached {
 		return err

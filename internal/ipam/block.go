@@ -191,7 +191,7 @@ func (b *Block) claimedBefore(then time.Time) bool {
 	return err != nil || !at.After(then)
 }
 
-// Free returns the number of addresses that can be assigned: those that are neither taken nor reserved.
+// Free returns the number of addresses that are neither taken nor reserved.
 func (b *Block) Free(reserved []netip.Prefix) int {
 	n := 0
 	for _, ordinal := range b.obj.Spec.Unallocated {

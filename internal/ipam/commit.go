@@ -30,8 +30,8 @@ func (c *Client) commit(ctx context.Context, p Plan) (wrote bool, err error) {
 	return wrote, nil
 }
 
-// commitStage sends the writes of a stage in parallel and waits for all answers: without its answer a write may be
-// applied at any time.
+// commitStage sends the writes of a stage in parallel and waits for all answers: until its answer arrives, a write may
+// be applied at any time.
 func (c *Client) commitStage(ctx context.Context, writes []write, revisions map[string]api.Meta) (wrote bool, err error) {
 	for _, w := range writes {
 		if prev, ok := revisions[keyOf(w.obj)]; ok {

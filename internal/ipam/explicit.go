@@ -46,7 +46,7 @@ func chooseExplicit(st *State, req *Request, a netip.Addr) (choice, error) {
 // poolOf returns the pool of a requested address. The pool's selectors and mode do not apply to requested addresses.
 func poolOf(st *State, req *Request, a netip.Addr) (Pool, error) {
 	i := slices.IndexFunc(st.Pools, func(p Pool) bool { return p.CIDR.Contains(a) && p.Enabled })
-	if i < 0 { // for the reason
+	if i < 0 { // find the reason
 		i = slices.IndexFunc(st.Pools, func(p Pool) bool { return p.CIDR.Contains(a) })
 	}
 	switch {

@@ -225,8 +225,8 @@ func (p *Plan) claim(c choice) {
 	}
 }
 
-// handle writes the number of addresses that the handle holds in each block: those that the blocks show, and the new
-// ones. Blocks that an earlier try of this request named without getting an address there are dropped.
+// handle writes the handle with its number of addresses in each block, the new ones included. Blocks that an earlier
+// try of this request named without getting an address there are dropped.
 func (p *Plan) handle(st *State, req *Request, choices []choice) {
 	h := hostHandle(req.Handle, req.Host)
 	known := map[string]int{}

@@ -148,10 +148,10 @@ type answers struct {
 }
 
 // fetch reads what a plan needs, in parallel, while beside runs. A plan that lists the cluster's blocks is about to
-// claim one: the host's affinities are read again too, as they are older than the wait for the host's lock, or come
-// from the agent. Another ADD on the host may have claimed a block with room for all meanwhile; without this a burst of
-// pods on a new node claims one block each. Data from the agent is then read again altogether: nothing guards a claim
-// against a pool that was deleted.
+// claim one. Then the host's affinities are read again too: they are older than the wait for the host's lock, or from
+// the agent, and another ADD on the host may since have claimed a block with room for all. Without this a burst of pods
+// on a new node would claim one block each. Data from the agent is then read again altogether: nothing guards a claim
+// against a deleted pool.
 func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	c, opts, a, slow := v.client, v.listOptions(), answers{}, &State{}

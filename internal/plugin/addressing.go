@@ -20,7 +20,7 @@ import (
 )
 
 // calicoIPAM is the ipam.type that calico serves itself: a second process and a second TLS connection would be most of
-// what an ADD costs.
+// an ADD's cost.
 const calicoIPAM = "calico-ipam"
 
 // addressing gives a container its addresses and takes them back.

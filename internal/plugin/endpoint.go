@@ -65,8 +65,8 @@ func (e *podEndpoint) read(ctx context.Context, told bool) (*workload, error) {
 }
 
 // toldOfPod reports whether the facts have the pod as plain, so that ADD needs only its name and UID. It is false if
-// CNI_ARGS ask for an address, which an earlier sandbox may hold: that one's ID is on the pod. It is false for
-// interfaces other than the first: clear does not undo their note.
+// CNI_ARGS ask for an address: an earlier sandbox may hold it, whose ID is on the pod. It is false for interfaces other
+// than the first: clear does not undo their note.
 func (s *session) toldOfPod() bool {
 	return s.facts != nil && s.facts.PlainPod(s.podUID) && !s.address.IsValid() && s.ifName == podnote.Primary
 }

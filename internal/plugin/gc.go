@@ -245,7 +245,7 @@ func (w *sweep) free(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// clear removes the addresses from the holder's pod, if that has them from the container.
+// clear removes the addresses from the holder's pod, if the pod has them from that container.
 func (w *sweep) clear(ctx context.Context, h ipam.Holder, id string) error {
 	entry := journal.Entry{
 		Network: w.conf.Name, Namespace: h.Attrs["namespace"], Pod: h.Attrs["pod"], ContainerID: id, IfName: podnote.Primary,

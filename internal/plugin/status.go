@@ -29,9 +29,10 @@ const (
 	// statusTime bounds STATUS, which containerd executes for each look of the kubelet, every 5 s.
 	statusTime = 4 * time.Second
 
-	// agentAway is how long the agent may be silent, or start, before STATUS fails. The node is then not ready, and five
-	// minutes later Kubernetes deletes its pods, which still work. So it must exceed any restart or upgrade of the agent,
-	// even if the image is pulled again after the kubelet's longest pause of five minutes (docs/design/wiring.md).
+	// agentAway is how long the agent may be silent, or take to start, before STATUS fails. The node is then not ready,
+	// and five minutes later Kubernetes deletes its pods, which still work. So it must exceed any restart or upgrade of
+	// the agent, even if the image is pulled again after the kubelet's longest pause of five minutes
+	// (docs/design/wiring.md).
 	agentAway = 10 * time.Minute
 
 	// accessTime is how long STATUS relies on its last answer from the API server.
@@ -174,7 +175,7 @@ func (s *session) roomy(v4, v6 bool) bool {
 	return (have4 || !v4) && (have6 || !v6)
 }
 
-// inUse reports whether a pool that contains the block is there for pods.
+// inUse reports whether the block is in a pool that is enabled and not being deleted.
 func inUse(block netip.Prefix, pools []api.IPPool) bool {
 	return slices.ContainsFunc(pools, func(p api.IPPool) bool {
 		cidr, err := netip.ParsePrefix(p.Spec.CIDR)

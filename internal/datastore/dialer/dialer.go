@@ -31,7 +31,7 @@ const (
 // DeadAfter is how long a connection can be dead before the requests on it fail.
 const DeadAfter = pingAfter + pingTimeout
 
-// stagger is how long the next of several servers waits for the one before it to answer: RFC 8305's.
+// stagger is the pause before the next of several servers is tried (RFC 8305).
 const stagger = 250 * time.Millisecond
 
 // Error means that no connection was established, so the request was not sent.
@@ -67,8 +67,8 @@ func Transport(t *tls.Config, servers ...string) *http.Transport {
 	return tr
 }
 
-// freshTime is how old a connection may be when its first request is sent: Go's servers close one that brings none in
-// 10 s.
+// freshTime is how old a connection may be when its first request is sent: Go's servers close one without a request
+// after 10 s.
 const freshTime = 5 * time.Second
 
 // Ahead begins to open the TLS connection of a transport's first request, which need not follow at once. It must be
@@ -228,7 +228,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// endsBefore reports whether the caller's deadline ended first: then a time-out proves nothing about the server.
+// endsBefore reports whether the caller's context ends before limit: then a time-out proves nothing about the server.
 func endsBefore(ctx context.Context, limit time.Time) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && deadline.Before(limit)

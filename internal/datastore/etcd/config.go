@@ -18,7 +18,8 @@ type Config struct {
 	// Endpoints are the URLs of its members, such as https://10.0.0.1:2379. All have one scheme. Without one, it is https
 	// if there is a file below, else http; without a port it is 2379.
 	Endpoints []string
-	// CAFile holds PEM certificates of the authorities that may sign the members'; empty means the system's.
+	// CAFile holds PEM certificates of the authorities that may sign the members' certificates; empty means the system's
+	// authorities.
 	CAFile string
 	// CertFile and KeyFile are a PEM client certificate and its key.
 	CertFile, KeyFile string

@@ -53,7 +53,7 @@ func (m message) varint(v uint64) message     { return binary.AppendUvarint(m, v
 // rangeRequest asks for the keys from key to before end, or for key alone if there is no end.
 type rangeRequest struct {
 	key, end     string
-	serializable bool // any member may answer, from what it knows
+	serializable bool // any member may answer, perhaps with stale data
 	keysOnly     bool
 	countOnly    bool
 }

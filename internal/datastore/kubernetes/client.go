@@ -231,7 +231,7 @@ func (c *client) unreachable(r request, err error) error {
 	return fmt.Errorf("%s %s: %w: no answer from the API server at %s: %w", r.method, r.path, datastore.ErrUnavailable, c.base, err)
 }
 
-// retryAfter returns the pause before the next try: negative unless the server did not accept the request, or it was a
+// retryAfter returns the pause before the next try: negative unless the answer is 429, or 503 with Retry-After or to a
 // read.
 func retryAfter(method string, resp *http.Response) time.Duration {
 	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))

@@ -48,9 +48,9 @@ func (s *Store) Lock(ctx context.Context, in groups.Group) (groups.Lock, error) 
 }
 
 // Find returns the group in which the cluster keeps Calico's objects, and its lock; no group and groups.Absent if there
-// is none, as in a new cluster. It reads first, the expected group, first: if that is ready, this is the only request;
-// if both are locked, first counts. If the other group may not be read, as with the rights of an earlier release, it
-// counts as absent, unless first is absent too.
+// is none, as in a new cluster. It reads the lock of first, the expected group, before the other's: if first is ready,
+// this is the only request; if both are locked, first counts. If the other group may not be read, as with the rights of
+// an earlier release, it counts as absent, unless first is absent too.
 func (s *Store) Find(ctx context.Context, first groups.Group) (groups.Group, groups.Lock, error) {
 	said := map[groups.Group]groups.Lock{}
 	for _, in := range []groups.Group{first, first.Other()} {

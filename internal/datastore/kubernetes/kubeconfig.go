@@ -17,7 +17,8 @@ import (
 type Config struct {
 	// Server is the URL of the API server.
 	Server string
-	// CAData holds PEM certificates of the authorities that may sign the server's; empty means the system's.
+	// CAData holds PEM certificates of the authorities that may sign the server's certificate; empty means the system's
+	// authorities.
 	CAData []byte
 	// ServerName overrides the name that the server's certificate is checked for.
 	ServerName string

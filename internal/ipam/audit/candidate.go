@@ -180,8 +180,8 @@ func (c *cluster) selected(cidr netip.Prefix, node string) bool {
 	return false
 }
 
-// judgeClaim returns a candidate for what is wrong between an affinity, its node and its block; without Kind if nothing
-// is. An affinity goes with its block if that is about to be deleted.
+// judgeClaim returns a candidate if an affinity, its node and its block contradict each other, else one without Kind.
+// An affinity goes with its block if that is about to be deleted.
 func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
 	l := func(kind Kind, fix Fix, format string, args ...any) Candidate {
 		return Candidate{Kind: kind, Fix: fix, Why: fmt.Sprintf(format, args...), Claim: a}

@@ -128,8 +128,7 @@ func (p *pass) due(c *audit.Candidate) bool {
 	return p.rules.Grace > 0 && p.see(what, form, p.rules.Grace)
 }
 
-// identity returns the name of a candidate, a hash of its state, and the node that decides on its grace period by its
-// existence.
+// identity returns the name of a candidate, a hash of its state, and the node that determines its grace period.
 func identity(c *audit.Candidate) (what thing, form uint64, node string) {
 	var m *api.Meta
 	switch {

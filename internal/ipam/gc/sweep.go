@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// batchBlocks is how many blocks are written after one check of pods and nodes: it takes seconds.
+	// batchBlocks is how many blocks are written after one check of pods and nodes: a batch takes seconds.
 	batchBlocks = 32
 	// fewPods is how many pods of a node are read one by one; more are listed.
 	fewPods = 4

@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
-// DefaultFile is where the agent writes and the plugins read. It lies in memory: after a reboot there are no facts.
+// DefaultFile is the file of the agent's facts. It lies in memory: after a reboot there are none.
 const DefaultFile = "/var/run/calico/tortie/facts.json"
 
 // GroupFile holds the API group in which the addresses in use on this node are assigned. The agent writes it, or the

@@ -23,7 +23,7 @@ const (
 	MaxEntries = 4096
 	// maxSize bounds one file.
 	maxSize = 16 << 10
-	// maxReason bounds the one text in an entry that can grow at will.
+	// maxReason bounds Reason, the one text in an entry of unlimited length.
 	maxReason = 1 << 10
 )
 
