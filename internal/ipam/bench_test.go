@@ -19,7 +19,7 @@ func halfFull() *Block {
 	return b
 }
 
-// What an N-th pod computes once it has read its block.
+// BenchmarkAssignNth runs the computation for an N-th pod after its block was read.
 func BenchmarkAssignNth(b *testing.B) {
 	block := halfFull()
 	p := pool(b, "pool-a", "10.0.0.0/16", func(p *api.IPPool) { p.Spec.BlockSize = 26 })

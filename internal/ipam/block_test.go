@@ -120,7 +120,7 @@ func TestParseBlockRefusesDamage(t *testing.T) {
 	}
 }
 
-// What the schema refuses as null is written as empty, also by a block that was stored without it.
+// Lists that the schema refuses as null are written as empty, also from a block that was stored without them.
 func TestParsedBlocksEncodeNoNullLists(t *testing.T) {
 	full := stored("10.0.0.0/32", "node-a", "a").obj
 	full.Spec.Unallocated = nil

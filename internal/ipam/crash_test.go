@@ -236,7 +236,7 @@ var faults = map[datastoretest.Fault]string{
 	datastoretest.CrashLate:   "crash, late",
 }
 
-// Whatever happens to whichever request of an operation: it succeeds, or it fails and leaves nothing, or its process
+// Whatever fault hits whichever request of an operation: it succeeds, or it fails and leaves nothing, or its process
 // dies and the next operation on the handle mends what it left. The node can work on in each case, and so can the
 // others.
 func TestEveryFaultAtEveryRequest(t *testing.T) {
@@ -323,7 +323,7 @@ func (sc scenario) audit(store datastore.Store, live map[string][]netip.Addr) er
 	return c.auditHandles(live)
 }
 
-// mend does what comes after a process died: kubelet releases the handle of an assignment; a release is repeated.
+// mend does what follows a process's death: kubelet releases the handle of an assignment; a release is repeated.
 func mend(t *testing.T, store datastore.Store, sc scenario, live map[string][]netip.Addr, what string) {
 	t.Helper()
 	if !sc.release {
@@ -359,7 +359,7 @@ func workOn(t *testing.T, store datastore.Store, sc scenario, live map[string][]
 	}
 }
 
-// liveHandles returns what the handles in a datastore hold.
+// liveHandles returns the addresses of the handles in a datastore.
 func liveHandles(t *testing.T, store datastore.Store) map[string][]netip.Addr {
 	t.Helper()
 	var handles api.IPAMHandleList

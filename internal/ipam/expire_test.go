@@ -46,7 +46,7 @@ func TestExpireAllOrNone(t *testing.T) {
 	}
 }
 
-// What a handle does not hold is not renewed.
+// An address that the handle does not hold is not renewed.
 func TestRenewOfAnother(t *testing.T) {
 	store := seeded(t)
 	c := client(store)

@@ -25,7 +25,7 @@ func mendWorld(t *testing.T) (*datastoretest.Fake, *Client, netip.Prefix) {
 	return store, c, got[0].Block
 }
 
-// take reads an object as it is stored.
+// take reads a stored object.
 func take(t *testing.T, store *datastoretest.Fake, obj api.Resource) {
 	t.Helper()
 	errtest.Must(t, store.Get(context.Background(), obj))

@@ -72,7 +72,7 @@ func TestOwns(t *testing.T) {
 	}
 }
 
-// An assignment never returns what another container holds under the same handle, and never adds to it.
+// An assignment never returns another container's addresses under the same handle, and never adds to them.
 func TestPlanAssignRefusesAnothersHandle(t *testing.T) {
 	own := []*api.BlockAffinity{claimed("node-a", "10.0.0.0/30", confirmed)}
 	here := with("node=node-a")
@@ -114,7 +114,7 @@ func TestPlanAssignRefusesAnothersHandle(t *testing.T) {
 	}
 }
 
-// A release takes what is the owner's, and leaves the handle to others who hold addresses under it.
+// A release frees the owner's addresses, and leaves the handle to other holders under it.
 func TestPlanReleaseOwned(t *testing.T) {
 	first, second := with("node=node-a", "if=net1"), with("node=node-a", "if=net2")
 	for name, tt := range map[string]struct {

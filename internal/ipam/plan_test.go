@@ -121,7 +121,7 @@ func run(t *testing.T, cases []planCase) {
 	}
 }
 
-// needsOf writes what a need asks for, and the handle that can be guessed.
+// needsOf returns a need as text, with the handle that can be predicted.
 func needsOf(err error) (string, bool) {
 	var n *need
 	if !errors.As(err, &n) {
@@ -146,7 +146,7 @@ func needsOf(err error) (string, bool) {
 	return strings.Join(out, ", "), true
 }
 
-// encode writes what a plan might change in a state.
+// encode returns the parts of a state that a plan might change, as text.
 func encode(t *testing.T, st *State) string {
 	t.Helper()
 	objs := []any{st.Affinities, st.Handle}
@@ -182,7 +182,7 @@ func claims(block string) []string {
 	return append([]string{"create affinity node-a " + block + " pending"}, reclaims(block, "create")[1:]...)
 }
 
-// reclaims are those for a block that node-a has claimed before; verb is create or update.
+// reclaims returns the writes for a block that node-a has claimed before; verb is create or update.
 func reclaims(block, verb string) []string {
 	return []string{
 		"update affinity node-a " + block + " pending", "create handle h " + block + "=1",

@@ -81,7 +81,7 @@ func TestParsePoolRefusesMistakes(t *testing.T) {
 	}
 }
 
-// TestParsePoolsJudges: the condition and what counts, of pools of one cluster.
+// TestParsePoolsJudges: the reason and whether it is enabled, for pools of one cluster.
 func TestParsePoolsJudges(t *testing.T) {
 	pool := func(name, cidr, created string, change ...func(*api.IPPool)) api.IPPool {
 		return *poolObject(name, cidr, append(change, func(p *api.IPPool) { p.CreationTimestamp = created })...)
@@ -228,7 +228,7 @@ func TestPoolBlocks(t *testing.T) {
 	}
 }
 
-// What lies between a block and the end of a reserved range is jumped over at once, and never a block outside it.
+// The blocks between a block and the end of a reserved range are skipped at once, and never a block outside it.
 func TestBlocksAfterEndsWithTheRange(t *testing.T) {
 	p := pool(t, "p", "10.0.0.0/24", func(o *api.IPPool) { o.Spec.BlockSize = 28 })
 	for _, c := range []struct {

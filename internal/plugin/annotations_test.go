@@ -33,7 +33,7 @@ func permissive(t testing.TB) netConf {
 	return c
 }
 
-// text shows what is wanted beside the pools and families of the configuration.
+// text returns the request beside the configuration's pools and families.
 func (w request) text() string {
 	var parts []string
 	add := func(name string, value any) {
@@ -64,7 +64,7 @@ func addressList(n int) string {
 	return "[" + strings.Join(all, ",") + "]"
 }
 
-// annotationCases has, for each annotation, what is accepted and as what, and what is refused.
+// annotationCases has, for each annotation, accepted values with their meaning, and refused values.
 var annotationCases = map[string]struct {
 	good map[string]string
 	bad  []string

@@ -185,7 +185,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// Tests that are not parallel run when no other has a world: they may change what all share.
+// The tests below are not parallel: they run while no other test has a world, and may change shared objects.
 
 func TestNoPool(t *testing.T) {
 	w := newEmptyWorld(t)

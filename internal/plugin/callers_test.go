@@ -107,7 +107,7 @@ func (r *runtime) del(t testing.TB, rt *libcni.RuntimeConf) {
 	}
 }
 
-// noted returns what the blocks of the world's pool note of an address that is taken.
+// noted returns the attributes of an assigned address in the blocks of the world's pool.
 func (w *world) noted(t testing.TB, of netip.Addr) map[string]string {
 	t.Helper()
 	for _, b := range w.api.list(t, "IPAMBlock", "") {
@@ -177,7 +177,7 @@ func TestOtherMainPlugins(t *testing.T) {
 	}
 }
 
-// lives takes an attachment of another main plugin through its life.
+// lives runs all verbs on an attachment of another main plugin.
 func lives(t *testing.T, s *sandbox, r *runtime, rt *libcni.RuntimeConf, noted map[string]string) {
 	t.Helper()
 	if err := r.GetStatusNetworkList(t.Context(), r.list); err != nil {
@@ -270,7 +270,7 @@ func TestConflistOfAWalkThrough(t *testing.T) {
 	nothing()
 }
 
-// calico-ipam goes by the names that a caller gives. None of them reaches what another container has.
+// calico-ipam uses the names that a caller passes. None of them reaches another container's addresses.
 func TestIPAMKeepsContainersApart(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t), newWorld(t)
@@ -362,7 +362,7 @@ func TestTwoInterfacesOfANetwork(t *testing.T) {
 	nothing()
 }
 
-// GC frees what containers have that the runtime does not list, also of no pods.
+// GC frees addresses of containers that the runtime does not list, also without pods.
 func TestGCOfAnotherMainPlugin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -377,7 +377,7 @@ func TestGCOfAnotherMainPlugin(t *testing.T) {
 	difftest.Want(t, "addresses", map[netip.Addr]string{a: w.network() + "." + kept.container}, w.allocations(t))
 }
 
-// What is assigned on a node that does not exist is soon freed as lost: a machine's name that is no Node's is refused.
+// Addresses of a node that does not exist are soon freed as leaked: a host name that is no Node's is refused.
 func TestMachineThatIsNoNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -76,7 +76,7 @@ func (s *site) exists(t *testing.T, obj api.Resource) bool {
 	return err == nil
 }
 
-// holders lists who holds addresses: handles, and in the blocks.
+// holders returns the handles, and the attributes of the addresses in the blocks.
 func (s *site) holders(t *testing.T) (handles []string, held []map[string]string) {
 	t.Helper()
 	var hs api.IPAMHandleList
@@ -177,8 +177,8 @@ func TestPlainContainerOnEtcd(t *testing.T) {
 	}
 }
 
-// A second ADD of a container that is no pod's changes nothing, in the kernel or in etcd, and prints what the first one
-// did: also if somebody has given the node's end of its link another name, and for a further network.
+// A second ADD of a container without a pod changes nothing, in the kernel or in etcd, and prints the result of the
+// first: also if the node's end of its link was renamed, and for a further network.
 func TestPlainContainerTwiceOnEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")
@@ -289,7 +289,7 @@ func (p *plain) gone(t *testing.T) {
 	}
 }
 
-// A further network gives a container a profile and no further address; to leave it takes nothing from the first.
+// A further network adds a profile to a container and no address; leaving it changes nothing of the first.
 func TestFurtherNetworkOnEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")

@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// optionCases shows, for each key of the network configuration, what it does to the real programs.
+// optionCases tests, for each key of the network configuration, its effect in the real programs.
 var optionCases = map[string]func(*testing.T, *world){
 	"name": func(t *testing.T, w *world) {
 		s := w.newPod(t, "web")

@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// tellFacts writes what the agent would know of the world now, changed by edit unless that is nil.
+// tellFacts writes the facts that an agent would have of the world now, changed by edit unless that is nil.
 func (w *world) tellFacts(t testing.TB, edit func(*facts.Facts)) {
 	t.Helper()
 	f := facts.Facts{

@@ -42,7 +42,7 @@ func (w *world) gc(t testing.TB, valid ...*sandbox) answer {
 	return w.host.call(t, w.gcCall(t, "calico", valid...))
 }
 
-// wantLinks fails the test unless of these sandboxes exactly those in want have their link, both ends.
+// wantLinks fails the test unless exactly the sandboxes in want, of all, have their link, both ends.
 func (w *world) wantLinks(t testing.TB, all, want []*sandbox) {
 	t.Helper()
 	for _, s := range all {

@@ -41,7 +41,8 @@ func hostLocal(more map[string]any) map[string]any {
 	return section
 }
 
-// lives takes a pod through ADD twice, CHECK and DEL twice with host-local, and returns what it was given.
+// lives runs ADD for a pod with host-local and returns the addresses; stop runs DEL twice and checks that nothing is
+// left.
 func (w *world) lives(t *testing.T, pairs ...any) (addrs []netip.Addr, s *sandbox, stop func()) {
 	t.Helper()
 	s = w.newPod(t, fmt.Sprintf("web-%d", len(w.pods)))

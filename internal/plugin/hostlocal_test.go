@@ -78,7 +78,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// DEL asks nobody for the pod CIDRs, and gives host-local ranges that do not overlap.
+// DEL does not read the pod CIDRs, and passes host-local ranges that do not overlap.
 func TestConfigurationForDel(t *testing.T) {
 	d := ofHostLocal(t,
 		`{"type":"host-local","dataDir":"/d","subnet":"usePodCidr","rangeStart":"10.0.0.9","ranges":[[{"subnet":"10.0.0.0/8"}]]}`)

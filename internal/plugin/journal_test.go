@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// journal returns what is written down for later on the world's node.
+// journal returns the entries on the world's node.
 func (w *world) journal(t testing.TB) (entries []journal.Entry) {
 	t.Helper()
 	w.host.On(t, func() error {
@@ -61,7 +61,7 @@ func (s *sandbox) wantUnwired(t testing.TB) {
 	}
 }
 
-// However the API server is away, a container can go after a few tries; what it held is free once the API server is
+// However the API server is away, a container can go after a few tries; its addresses are free once the API server is
 // back.
 func TestDelWithoutTheAPIServer(t *testing.T) {
 	t.Parallel()

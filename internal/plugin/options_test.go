@@ -72,7 +72,7 @@ var variables = map[string]struct {
 
 func works(*netConf) any { return true }
 
-// companions is what a variable cannot be without.
+// companions are the other variables that a variable requires.
 var companions = map[string]map[string]string{
 	"DATASTORE_TYPE": {"ETCD_ENDPOINTS": "https://env:2379"},
 	"K8S_CERT_FILE":  {"K8S_KEY_FILE": "/key"},

@@ -162,8 +162,8 @@ func TestPodIsAnnotatedLateAndWrongly(t *testing.T) {
 	nothing()
 }
 
-// The API server fails after a late annotation was seen: what cannot be undone is not done a second time, and DEL mends
-// it.
+// The API server fails after a late annotation was seen: if the first try cannot be undone, there is no second, and DEL
+// cleans up.
 func TestUndoFails(t *testing.T) {
 	t.Parallel()
 	w, s := plainWorld(t)

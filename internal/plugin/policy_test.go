@@ -79,7 +79,7 @@ func TestPolicyBeforeThePod(t *testing.T) {
 		t.Errorf("known late: %s", a.stderr)
 	}
 
-	// Nobody programs this one: the agent is away.
+	// The agent is away and does not program this one.
 	alone := w.newPod(t, "alone")
 	a := w.host.call(t, alone.call(t, "ADD", policed(1))).ok(t)
 	if !strings.Contains(a.stderr, "the pod is closed until the agent") || alone.inForce(t) != "" {
@@ -99,7 +99,7 @@ func TestPolicyBeforeThePod(t *testing.T) {
 		t.Error("the agent does not open the next one")
 	}
 
-	// Without policies in the cluster an agent that is away holds up nobody.
+	// Without policies in the cluster a pod does not wait for an agent that is away.
 	w.enforce(t, e, false, nil)
 	open := w.newPod(t, "open")
 	w.addInForce(t, open)

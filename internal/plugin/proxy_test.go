@@ -22,7 +22,7 @@ import (
 )
 
 // proxy stands between a node's plugins and the API server, which is in another network namespace. It passes on
-// requests with their credentials, keeps what was asked for, and fails what a test wants to fail.
+// requests with their credentials, records them, and fails those that a test chooses.
 type proxy struct {
 	*httptest.Server
 	mu          sync.Mutex // guards what follows
@@ -200,7 +200,7 @@ func (r *rounds) rule(request string, w http.ResponseWriter, req *http.Request, 
 	_, _ = answer.Body.WriteTo(w)
 }
 
-// join adds a request to the round under way, and returns what is closed at its end.
+// join adds a request to the round under way, and returns a channel that is closed at its end.
 func (r *rounds) join(request string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +230,7 @@ func (r *rounds) endLocked() {
 	close(r.over)
 }
 
-// expect forgets the rounds that were, and takes those to come.
+// expect forgets the past rounds, and sets the ones to come.
 func (r *rounds) expect(want [][]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -48,7 +48,7 @@ func TestResultOfAdd(t *testing.T) {
 		"routes":[{"dst":"10.0.0.5/26"},{"dst":"fd00::5/122"}],"dns":{"nameservers":["10.96.0.10"]}}`, got)
 }
 
-// compareJSON compares what a runtime gets to see of a result in version 1.0.0.
+// compareJSON compares a result as a runtime sees it in version 1.0.0.
 func compareJSON(t *testing.T, want string, res *types100.Result) {
 	t.Helper()
 	got, err := res.GetAsVersion("1.0.0")

@@ -207,7 +207,7 @@ func TestStatusOfIPAM(t *testing.T) {
 	w.host.call(t, c).ok(t)
 }
 
-// STATUS asks another IPAM plugin too, and libcni is how a runtime asks.
+// STATUS by libcni, as runtimes call it, asks another IPAM plugin too.
 func TestStatusByLibcni(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

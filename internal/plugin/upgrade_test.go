@@ -88,7 +88,7 @@ func TestTunnelAddress(t *testing.T) {
 	}
 }
 
-// migrating is a node of a real API server, and forgets what the test did to the ClusterInformation that all share.
+// migrating returns migrations of nodes of a real API server; it restores the shared ClusterInformation after the test.
 func migrating(t *testing.T, nodes ...string) []*migration {
 	t.Helper()
 	store := labstore.Store(t)

@@ -178,7 +178,7 @@ func (s *sandbox) check(t testing.TB, added answer) answer {
 	return s.host.call(t, s.call(t, "CHECK", set("prevResult", json.RawMessage(added.stdout))))
 }
 
-// podAnnotations returns those that the plugin writes, as text.
+// podAnnotations returns the plugin's annotations of a pod as text.
 func (w *world) podAnnotations(t testing.TB, pod string) string {
 	t.Helper()
 	var lines []string

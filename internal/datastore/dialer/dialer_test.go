@@ -24,8 +24,8 @@ import (
 // shortTimeout stands for the seconds that a real set-up may take.
 const shortTimeout = 300 * time.Millisecond
 
-// deaf returns the address of a server that takes SYNs for what they are worth: its queue is full, so the kernel drops
-// them, as a switched-off machine does.
+// deaf returns the address of a server that never answers a SYN: its queue is full, so the kernel drops them, as a
+// switched-off machine does.
 func deaf(t *testing.T) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

@@ -125,7 +125,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// What one member cannot serve the next one is asked for.
+// A request that one member cannot serve goes to the next one.
 func TestNextMember(t *testing.T) {
 	t.Parallel()
 	bad, good := newFaulty(t, refuse(14, "etcdserver: no leader")), newFaulty(t, one)

@@ -165,7 +165,7 @@ func update(ctx context.Context, s *Store) error { return s.Update(ctx, handle()
 func create(ctx context.Context, s *Store) error { return s.Create(ctx, handle()) }
 func remove(ctx context.Context, s *Store) error { return s.Delete(ctx, handle()) }
 
-// inBubble gives a client, in a bubble, a server that answers by a function.
+// inBubble runs do with a client in a bubble, whose server is a function.
 func inBubble(t *testing.T, answer func(*http.Request) (*http.Response, error), do func(*testing.T, *Store)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -360,7 +360,7 @@ func otherCA(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// A redirect is an error: the token goes to the server of the kubeconfig and to nobody else.
+// A redirect is an error: the token goes only to the kubeconfig's server.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	thief := newFaulty(t, ok)
@@ -482,7 +482,7 @@ type gate struct {
 	closed atomic.Bool
 }
 
-// Read drops what comes in once the gate is closed.
+// Read drops data once the gate is closed.
 func (g *gate) Read(p []byte) (int, error) {
 	for {
 		n, err := g.Conn.Read(p)
@@ -508,7 +508,7 @@ func newLink(t *testing.T, to string) *link {
 	return k
 }
 
-// forward passes what comes in on the connections of l on to a server, as wrap lets it.
+// forward copies data from the connections of l to a server, through wrap.
 func forward(l net.Listener, to string, wrap func(net.Conn) net.Conn) {
 	for {
 		in, err := l.Accept()

@@ -117,7 +117,7 @@ func TestGroupOfACluster(t *testing.T) {
 	}
 }
 
-// formOfV3 reads what the Store has written as somebody else does.
+// formOfV3 reads the Store's objects with another client.
 func formOfV3(t *testing.T, server *labtest.Server, s *Store) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
 	errtest.Must(t, err)

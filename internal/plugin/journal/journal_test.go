@@ -424,7 +424,7 @@ func TestLocksEndWithTheirHolder(t *testing.T) {
 	difftest.Want(t, "after its death", []string{"a"}, drain(t, d))
 }
 
-// Whatever is in a file, it hurts nobody: it is finished under its own name, or set aside.
+// Whatever a file contains, it does no harm: it is finished under its own name, or set aside.
 func FuzzStoredFile(f *testing.F) {
 	good, err := encode(entry("fuzzed"))
 	errtest.Must(f, err)
