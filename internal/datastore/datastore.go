@@ -37,7 +37,7 @@ var (
 	ErrUnavailable = errors.New("datastore unavailable")
 )
 
-// lockedError is ErrLocked. Its text does not begin as that of ErrRefused: no right is missing.
+// lockedError is ErrLocked. Its text does not begin with ErrRefused's: no right is missing.
 type lockedError struct{}
 
 func (lockedError) Error() string { return "locked" }
@@ -49,8 +49,8 @@ func Contended(err error) bool {
 	return errors.Is(err, ErrConflict) || errors.Is(err, ErrExists)
 }
 
-// Retry repeats do, which reads, decides and writes, as long as other writers come in between: tries times at most,
-// with jittered pauses that double from first to most.
+// Retry repeats do, which reads, decides and writes, while other writers come in between: tries times at most, with
+// jittered pauses that double from first to most.
 func Retry(ctx context.Context, tries int, first, most time.Duration, do func() error) error {
 	pauses := wait.Backoff{First: first, Most: most}
 	for n := 1; ; n++ {
@@ -72,8 +72,8 @@ type ListOptions struct {
 	// Host selects the BlockAffinities or Pods of this host, or the BlockAffinities of names.LoadBalancer. It has no
 	// effect on other kinds.
 	Host string
-	// Stale accepts an answer that may be stale. A consistent list waits for the API server's 100 ms progress tick
-	// when others write, so every list whose use is guarded by a later compare-and-swap should accept it.
+	// Stale accepts an answer that may be stale. A consistent list waits for the API server's 100 ms progress tick when
+	// others write, so every list that a later compare-and-swap guards should accept it.
 	Stale bool
 	// NamesOnly omits the contents of the objects: each item has its name, namespace and revision, and nothing else is
 	// valid. Objects that are marked deleted are included, as the mark is in the content.

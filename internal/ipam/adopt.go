@@ -11,10 +11,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Adopt puts an address that its block assigns to no identifiable owner under the owner's handle, and reports whether
-// the handle holds it now. Such are addresses from before there were handles, with neither handle nor attributes, and
-// those that have the owner's attributes with another handle, or with one whose IPAMHandle is lost. All others are left
-// alone.
+// Adopt assigns an address to the owner if its block names no other identifiable owner, and reports whether the owner's
+// handle holds it now. Such addresses have neither handle nor attributes, from before there were handles, or have the
+// owner's attributes with another handle or a handle without an IPAMHandle. All others are left alone.
 //
 // The address is never free in between: of two owners that adopt one, one gets it. The assignment becomes a new one, as
 // with Renew.
@@ -43,7 +42,7 @@ func (c *Client) Adopt(ctx context.Context, owner Owner, a netip.Addr) (held boo
 	return held, nil
 }
 
-// blockWith returns the block that an address lies in, nil if there is none.
+// blockWith returns the block of an address, nil if there is none.
 func (c *Client) blockWith(ctx context.Context, a netip.Addr) (*Block, error) {
 	_, blocks, err := c.blocksWith(ctx, []netip.Addr{a})
 	i := slices.IndexFunc(blocks, func(b blockRead) bool { return (b.block != nil || b.damage != nil) && b.cidr.Contains(a) })
@@ -99,7 +98,7 @@ func adoptable(at api.AllocationAttribute, owner Owner) bool {
 }
 
 // Renew turns an address that a handle holds into a new assignment, and reports whether the handle holds it. An Expire
-// of the assignment before finds another sequence number, and leaves the address alone.
+// of the previous assignment then finds another sequence number and leaves the address alone.
 func (c *Client) Renew(ctx context.Context, handle string, a netip.Addr) (held bool, err error) {
 	err = c.retry(ctx, func() error {
 		held = false

@@ -24,8 +24,7 @@ func lost(t *testing.T, s datastore.Store, at api.AllocationAttribute) netip.Add
 	return netip.MustParseAddr("10.0.0.12")
 }
 
-// Whatever happens to whichever request: the address is never free on the way, and who tries again has it and can
-// release it.
+// Whatever fault hits a request: the address is never free on the way, and a second try gets it and can release it.
 func TestAdoptionSurvivesEveryFault(t *testing.T) {
 	for name, at := range map[string]api.AllocationAttribute{
 		"before there were handles": {},

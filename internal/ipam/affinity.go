@@ -28,7 +28,7 @@ func newAffinity(owner string, cidr netip.Prefix) *api.BlockAffinity {
 	}
 }
 
-// withState returns the affinity as it is to be written next, with the labels that Calico rewrites on each write too.
+// withState returns the affinity to write next, with the labels that Calico rewrites on each write too.
 func withState(a *api.BlockAffinity, cidr netip.Prefix, state api.AffinityState) *api.BlockAffinity {
 	next := newAffinity(claimant(a), cidr)
 	next.UID, next.ResourceVersion = a.UID, a.ResourceVersion
@@ -36,7 +36,7 @@ func withState(a *api.BlockAffinity, cidr netip.Prefix, state api.AffinityState)
 	return next
 }
 
-// claimant returns the owner whose affinity it is, as newAffinity takes it.
+// claimant returns the owner of an affinity in newAffinity's form.
 func claimant(a *api.BlockAffinity) string {
 	if a.Spec.Type == api.AffinityVirtual {
 		return api.AffinityVirtual + ":" + a.Spec.Node
@@ -55,7 +55,7 @@ func Labelled(a *api.BlockAffinity) (next *api.BlockAffinity, missing bool) {
 	if maps.Equal(a.Labels, next.Labels) {
 		return a, false
 	}
-	next.Name = a.Name // whatever it is: it is this object that others are to find
+	next.Name = a.Name // whatever it is: others must find this object
 	return next, true
 }
 
@@ -78,8 +78,8 @@ func affinityOf(st *State, cidr netip.Prefix) *api.BlockAffinity {
 	return nil
 }
 
-// ownAffinities splits the host's affinities in the pools: those that are confirmed or can be completed, in the order
-// in which their blocks are to be tried, and stale ones, whose block has another owner.
+// ownAffinities splits the host's affinities in the pools. own are confirmed or can be completed, in the order to try
+// their blocks; stale ones are to a block of another owner.
 func ownAffinities(st *State, host string, pools []Pool) (own, stale []*api.BlockAffinity) {
 	for _, a := range st.Affinities {
 		cidr := claimedBlock(a)
@@ -111,9 +111,9 @@ func (st *State) room(a *api.BlockAffinity) int {
 	return 1
 }
 
-// unread returns a need for those of the host's blocks that were not read and may have a free address: first for the
-// most promising one, then for all but those that are known to be full. Blocks that are estimated to be full are read
-// together with the names of all blocks in the cluster.
+// unread returns a need for the host's unread blocks that may have a free address: first for the most promising one,
+// then for all but known full ones; nil if there are none. Blocks that are estimated to be full are read together with
+// the names of all blocks in the cluster.
 func unread(st *State, own []*api.BlockAffinity, full []netip.Prefix) *need {
 	var missing []netip.Prefix
 	hope, first := false, true

@@ -13,15 +13,15 @@ import (
 // Start is the part of a request that suffices to begin an assignment.
 type Start struct {
 	Owner
-	// Host is that of the Request.
+	// Host is the Request's Host.
 	Host string
-	// V4, V6 say which families are likely to be wanted.
+	// V4, V6 are the families that are probably wanted.
 	V4, V6 bool
-	// Use says what the addresses are for; empty stands for Workload.
+	// Use is the purpose of the addresses; empty means Workload.
 	Use api.AllowedUse
 	// Known saves requests; nil without an agent that watches the cluster.
 	Known *Known
-	// InUse: the owner already uses addresses, so a failure leaves what the handle holds to the owner's release.
+	// InUse: the owner already uses addresses, so after a failure the handle's addresses stay until the owner's release.
 	InUse bool
 }
 
@@ -52,7 +52,8 @@ func (c *Client) Begin(ctx context.Context, start Start) *Attempt {
 	return a
 }
 
-// open reads pools, reservations, affinities and the configuration, or if these are known, what a plan needs next.
+// open reads pools, reservations, affinities and the configuration, or if these are known, the input that a plan needs
+// next.
 func (a *Attempt) open(ctx context.Context, start Start) error {
 	if err := a.read(ctx); err != nil || a.freshness != cached {
 		return err
@@ -66,8 +67,8 @@ func (a *Attempt) open(ctx context.Context, start Start) error {
 	return a.supply(ctx, n)
 }
 
-// Finish assigns one address of each family that the request wants: all of them, or an error and nothing. The request's
-// owner and host must be those of the Start.
+// Finish assigns one address of each family that the request wants: all of them, or an error and nothing. Owner and
+// host must be the Start's.
 //
 // It is idempotent by handle: an address that the handle already holds is returned again. Errors wrap ErrNoPool,
 // ErrExhausted, ErrBlockLimit, ErrTaken or an error of the datastore.
@@ -95,7 +96,7 @@ func (a *Attempt) finish(ctx context.Context, req Request) (Plan, error) {
 	return plan, nil
 }
 
-// Config is the IPAMConfig that was read for the assignment, after Finish or Abandon; ok is false if none was read.
+// Config returns the IPAMConfig read for the assignment, after Finish or Abandon; ok is false if none was read.
 func (a *Attempt) Config() (cfg api.IPAMConfigSpec, ok bool) {
 	if a.st == nil {
 		return api.IPAMConfigSpec{}, false
@@ -150,7 +151,7 @@ func (a *Attempt) supply(ctx context.Context, n *need) error {
 	if !likely || a.handle != nil || a.wrote || a.readAgain {
 		return a.fetch(ctx, n, nil)
 	}
-	// Not in the context of the group: only the answer to the write says whether it was applied.
+	// Not in the context of the group: only the answer to the write shows whether it was applied.
 	return a.fetch(ctx, n, func() error { return a.createHandle(ctx, h) })
 }
 

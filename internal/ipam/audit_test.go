@@ -23,7 +23,7 @@ type contents struct {
 	affinities map[string]*api.BlockAffinity
 }
 
-// readContents finishes deletions that somebody who died left half done, as every reader does, before it reads.
+// readContents finishes deletions that dead processes left half done, as every reader does, before it reads.
 func readContents(store datastore.Store) (contents, error) {
 	ctx := context.Background()
 	c := contents{handles: map[string]*api.IPAMHandle{}, affinities: map[string]*api.BlockAffinity{}}
@@ -51,7 +51,7 @@ func readContents(store datastore.Store) (contents, error) {
 	return c, nil
 }
 
-// holders returns who holds each address. Two blocks that overlap would make it ambiguous.
+// holders returns the handle that holds each address; overlapping blocks, which make it ambiguous, are an error.
 func (c contents) holders() (map[netip.Addr]string, error) {
 	held := map[netip.Addr]string{}
 	for i, b := range c.blocks {

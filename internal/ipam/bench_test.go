@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// halfFull is a block of 64 addresses as most are: half of them with pods, whose attributes are all different.
+// halfFull returns a typical block of 64 addresses: half of them with pods, all with different attributes.
 func halfFull() *Block {
 	b := NewBlock(cidr("10.0.0.0/26"), "node-a", clock)
 	for i := range 32 {
@@ -19,7 +19,7 @@ func halfFull() *Block {
 	return b
 }
 
-// What an N-th pod computes once it has read its block.
+// BenchmarkAssignNth runs the computation for an N-th pod after its block was read.
 func BenchmarkAssignNth(b *testing.B) {
 	block := halfFull()
 	p := pool(b, "pool-a", "10.0.0.0/16", func(p *api.IPPool) { p.Spec.BlockSize = 26 })

@@ -16,8 +16,8 @@ import (
 // maxBlockBits bounds a block to 2^12 addresses: Calico allows a /20 (and a /116) at most.
 const maxBlockBits = 12
 
-// Block is an IPAMBlock whose content has been checked. Its methods change it in memory only. What its object's
-// pointers and maps lead to is never changed in place, except SequenceNumberForAllocation, so that copies may share it.
+// Block is a checked IPAMBlock. Its methods change it in memory only. Values behind its object's pointers and maps are
+// never changed in place, except SequenceNumberForAllocation, so that copies may share them.
 type Block struct {
 	obj  *api.IPAMBlock
 	cidr netip.Prefix
@@ -159,8 +159,8 @@ func (b *Block) host() (string, bool) {
 	return strings.CutPrefix(*b.obj.Spec.Affinity, api.AffinityHost+":")
 }
 
-// owner returns the node that the block has an affinity to, or an owner that is none, such as names.LoadBalancer; empty
-// if it has no owner.
+// owner returns the node that the block has an affinity to, or another owner, such as names.LoadBalancer; empty if
+// there is none.
 func (b *Block) owner() string {
 	if host, ok := b.host(); ok || b.Orphan() {
 		return host
@@ -191,7 +191,7 @@ func (b *Block) claimedBefore(then time.Time) bool {
 	return err != nil || !at.After(then)
 }
 
-// Free returns the number of addresses that can be assigned: those that are neither taken nor reserved.
+// Free returns the number of addresses that are neither taken nor reserved.
 func (b *Block) Free(reserved []netip.Prefix) int {
 	n := 0
 	for _, ordinal := range b.obj.Spec.Unallocated {
@@ -267,7 +267,7 @@ func (b *Block) ReleaseHandle(handle string, cool Cooldown) []netip.Addr {
 	return b.releaseOwned(Owner{Handle: handle}, cool)
 }
 
-// releaseOwned is ReleaseHandle for the addresses of the handle that are the owner's.
+// releaseOwned is ReleaseHandle for the owner's addresses only.
 func (b *Block) releaseOwned(owner Owner, cool Cooldown) []netip.Addr {
 	released := b.owned(owner)
 	if len(released) > 0 {

@@ -120,7 +120,7 @@ func TestParseBlockRefusesDamage(t *testing.T) {
 	}
 }
 
-// What the schema refuses as null is written as empty, also by a block that was stored without it.
+// Lists that the schema refuses as null are written as empty, also from a block that was stored without them.
 func TestParsedBlocksEncodeNoNullLists(t *testing.T) {
 	full := stored("10.0.0.0/32", "node-a", "a").obj
 	full.Spec.Unallocated = nil
@@ -185,8 +185,8 @@ func TestOffsetAndDistance(t *testing.T) {
 	}
 }
 
-// FuzzParseBlock: no stored block makes the parser panic, and one that it accepts keeps its invariants and its
-// promises, told by a model that is a map, over any assignments and releases.
+// FuzzParseBlock: no stored block makes the parser panic, and a block that it accepts keeps its invariants and behaves
+// like the model, a map, over any assignments and releases.
 func FuzzParseBlock(f *testing.F) {
 	for _, b := range []*Block{
 		NewBlock(cidr("10.0.0.0/29"), "node-a", clock),

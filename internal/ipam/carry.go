@@ -13,14 +13,14 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Carry makes sure that addresses which are in use on a host are assigned, after the objects were copied from another
-// datastore: one that is free here, and was assigned there, was assigned too late for the copy. It is claimed for the
-// same owner, by compare-and-swap. An address that is assigned is left as it is, and so is one outside of all pools.
+// Carry makes sure that addresses in use on a host are assigned, after the objects were copied from another datastore.
+// An address that is free here and assigned there was assigned too late for the copy: it is claimed for the same owner,
+// by compare-and-swap. Addresses that are assigned here, or lie outside of all pools, are left as they are.
 //
-// It returns the addresses that it has claimed. The error of the others, left, names each that is assigned to another
-// host, or that has no owner to be claimed for; err is that of a datastore that does not answer or refuses a claim, after
-// which it may be called again: until then the address could be given to another pod.
-// Where nothing is missing it reads the pools and a block for each block of the addresses.
+// It returns the claimed addresses. left names each other address that is assigned to another host or has no owner to
+// claim it for. err is of a datastore that does not answer or refuses a claim; Carry may be called again, and until
+// then the address could be given to another pod. If nothing is missing it reads the pools and a block for each block
+// of the addresses.
 func (c *Client) Carry(ctx context.Context, from *Client, host string, inUse []netip.Addr) (claimed []netip.Addr, left, err error) {
 	inUse, here, err := c.assigned(ctx, inUse)
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Client) Carry(ctx context.Context, from *Client, host string, inUse []n
 	return claimed, left, nil
 }
 
-// claimAs assigns an address to the owner that it had before.
+// claimAs assigns an address to its owner before the copy.
 func (c *Client) claimAs(ctx context.Context, host string, a netip.Addr, before api.AllocationAttribute) error {
 	if before.HandleID == nil {
 		return errors.New("no IPAMBlock of the API group before says whose it is: delete the pod, so that it gets another address")
@@ -73,8 +73,7 @@ func (c *Client) claimAs(ctx context.Context, host string, a netip.Addr, before 
 	return err
 }
 
-// assigned returns which of some addresses are in a pool and in no damaged block, and under which attributes those of
-// them are assigned that are.
+// assigned returns the addresses that are in a pool and in no damaged block, and the attributes of the assigned ones.
 func (c *Client) assigned(ctx context.Context, addrs []netip.Addr) (
 	pooled []netip.Addr, at map[netip.Addr]api.AllocationAttribute, err error,
 ) {
@@ -84,7 +83,7 @@ func (c *Client) assigned(ctx context.Context, addrs []netip.Addr) (
 	}
 	at = map[netip.Addr]api.AllocationAttribute{}
 	for _, b := range blocks {
-		if b.damage != nil { // agents and `ipam check` report it; what it says is not known
+		if b.damage != nil { // agents and `ipam check` report it; its content is unknown
 			pooled = slices.DeleteFunc(pooled, b.cidr.Contains)
 		}
 		for _, a := range pooled {
@@ -99,8 +98,8 @@ func (c *Client) assigned(ctx context.Context, addrs []netip.Addr) (
 	return pooled, at, nil
 }
 
-// blocksWith returns which of some addresses are in a pool, and reads the blocks that these lie in, of whatever size. It
-// takes one request more where a block is not there.
+// blocksWith returns the addresses that are in a pool, and their blocks, of any size. If a block does not exist, it
+// makes one more request.
 func (c *Client) blocksWith(ctx context.Context, addrs []netip.Addr) (pooled []netip.Addr, blocks []blockRead, err error) {
 	var pools api.IPPoolList
 	if err := c.store.List(ctx, &pools, datastore.ListOptions{Stale: true}); err != nil {
@@ -121,7 +120,7 @@ func (c *Client) blocksWith(ctx context.Context, addrs []netip.Addr) (pooled []n
 	return pooled, blocks, err
 }
 
-// readOdd adds the blocks of addresses that have another size than their pool says now.
+// readOdd adds the blocks of addresses that have another size than the pool's blockSize now.
 func (c *Client) readOdd(ctx context.Context, read []blockRead, addrs []netip.Addr) ([]blockRead, error) {
 	list, err := c.readCluster(ctx, datastore.ListOptions{Stale: true, NamesOnly: true})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// defaultMaxBlocks is how many blocks of a family a node may own when IPAMConfig does not say.
+// defaultMaxBlocks is how many blocks of a family a node may own unless IPAMConfig sets it.
 const defaultMaxBlocks = 20
 
 // choice is the block that a family's address comes from.
@@ -18,14 +18,14 @@ type choice struct {
 	block    *Block             // a copy, with the address assigned
 	isNew    bool               // the block does not exist yet
 	affinity *api.BlockAffinity // the host's claim; nil if the block is borrowed
-	claim    bool               // the affinity is to be created
+	claim    bool               // the affinity must be created
 	held     bool               // the address was assigned by an earlier try
 	address  netip.Addr
 }
 
 // choose selects the address of one family: the requested one, else one that the handle holds, else from a block of the
 // host, else from a new block, else from an idle block of another owner, else from any block of another owner. It also
-// returns the host's stale affinities, whose block has another owner.
+// returns the host's stale affinities, to blocks of other owners.
 func choose(st *State, req *Request, v6 bool) (choice, []*api.BlockAffinity, error) {
 	if a, ok := req.address(v6); ok {
 		c, err := chooseExplicit(st, req, a)
@@ -76,7 +76,7 @@ func chooseElsewhere(st *State, req *Request, pools []Pool, own []*api.BlockAffi
 	return chooseUsed(st, req, pools)
 }
 
-// chooseUsed selects from a block that exists: the host's own whose affinity was lost, then an idle block of another
+// chooseUsed selects from an existing block: the host's own that lost its affinity, then an idle block of another
 // owner, then any other block, unless strictAffinity forbids that.
 func chooseUsed(st *State, req *Request, pools []Pool) (choice, error) {
 	if st.Config.AutoAllocateBlocks {
@@ -110,8 +110,8 @@ func exhausted(st *State, pools []Pool) error {
 	return fmt.Errorf("%w in %s: %s%s", ErrExhausted, tried, hint, st.flaws())
 }
 
-// chooseHeld finds an address of a family that the handle holds already. Its pool may be disabled by now: a container
-// has one address as long as it lives.
+// chooseHeld finds an address of a family that the handle holds already, even if its pool was disabled since: a
+// container has one address as long as it lives.
 func chooseHeld(st *State, req *Request, v6 bool) (choice, bool) {
 	for _, cidr := range handleBlocks(st.Handle) {
 		b := st.Blocks[cidr]
@@ -137,7 +137,7 @@ func keep(st *State, req *Request, b *Block, a netip.Addr) choice {
 	return c
 }
 
-// chooseAffine takes an address from the first of the host's blocks that has one, of those that were read.
+// chooseAffine assigns an address from the first of the host's read blocks that has one.
 func chooseAffine(st *State, req *Request, own []*api.BlockAffinity) (choice, bool) {
 	for _, a := range own {
 		b := st.Blocks[claimedBlock(a)]
@@ -152,8 +152,8 @@ func chooseAffine(st *State, req *Request, own []*api.BlockAffinity) (choice, bo
 	return choice{}, false
 }
 
-// chooseClaimed completes an affinity without its block, which a crash between the two writes leaves, unless a block of
-// another size is there by now.
+// chooseClaimed completes an affinity without its block, left by a crash between the two writes, unless a block of
+// another size is there now.
 func chooseClaimed(st *State, req *Request, own []*api.BlockAffinity) (choice, bool) {
 	for _, a := range own {
 		cidr := claimedBlock(a)
@@ -168,7 +168,7 @@ func chooseClaimed(st *State, req *Request, own []*api.BlockAffinity) (choice, b
 	return choice{}, false
 }
 
-// assign takes an address from a copy of the chosen block: the state stays as it was read.
+// assign assigns an address in a copy of the chosen block: the state stays as it was read.
 func (c *choice) assign(st *State, req *Request) (ok bool) {
 	if c.block.Free(st.Reserved) == 0 {
 		return false
@@ -211,7 +211,7 @@ func chooseFreeIn(st *State, req *Request, p Pool) (choice, bool) {
 	return choice{}, false
 }
 
-// coveredBy returns the first of the ranges in which the whole block lies.
+// coveredBy returns the first of the ranges that contains the whole block.
 func coveredBy(cidr netip.Prefix, ranges []netip.Prefix) (netip.Prefix, bool) {
 	for _, r := range ranges {
 		if contains(r, cidr) {
@@ -221,8 +221,8 @@ func coveredBy(cidr netip.Prefix, ranges []netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// takenBlocks returns a test whether a block of the pool overlaps one that exists. Where blockSize has changed there
-// are blocks of another size, so names are not enough.
+// takenBlocks returns a function that reports whether a block of the pool overlaps an existing one. After a change of
+// blockSize there are blocks of another size, so names are not enough.
 func takenBlocks(st *State, p Pool) func(netip.Prefix) bool {
 	sameSize := make(map[netip.Prefix]bool, len(st.Taken))
 	var others []netip.Prefix
@@ -239,7 +239,7 @@ func takenBlocks(st *State, p Pool) func(netip.Prefix) bool {
 	}
 }
 
-// chooseLost selects from a block of the host whose affinity was lost, and creates the affinity again. Where nodes are
+// chooseLost selects from a block of the host that lost its affinity, and creates the affinity again. Where nodes are
 // fenced, an affinity has the pool's block size: for blocks of another size, from before blockSize changed,
 // kube-controllers creates it.
 func chooseLost(st *State, req *Request, pools []Pool) (choice, bool) {
@@ -278,7 +278,7 @@ func chooseBorrowed(st *State, req *Request, pools []Pool) (choice, bool) {
 	return choice{}, false
 }
 
-// startBlock spreads nodes over a pool.
+// startBlock returns where a host's search in a pool starts, spread by its name.
 func startBlock(host string) uint64 {
 	h := fnv.New32()
 	h.Write([]byte(host))

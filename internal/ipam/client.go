@@ -34,9 +34,9 @@ func (c *Client) Assign(ctx context.Context, req Request) ([]Assignment, error) 
 	return c.Begin(ctx, Start{Owner: req.Owner, Host: req.Host}).Finish(ctx, req)
 }
 
-// AssignEach is Assign for the owner and those in req.Also, with one write of each block. It returns what the first
-// ones of them got: at least the owner, or an error; and blocks that are full now. What a failure leaves to a handle
-// stays: the caller assigns or releases by handle later, in another process perhaps.
+// AssignEach is Assign for the owner and the owners in req.Also, with one write of each block. It returns the
+// assignments of the first of them, at least req.Owner's, or an error, and the blocks that are full now. After a
+// failure, addresses of a handle stay: the caller assigns or releases by handle later, perhaps in another process.
 func (c *Client) AssignEach(ctx context.Context, req Request) (got [][]Assignment, full []netip.Prefix, err error) {
 	a := c.Begin(ctx, Start{Owner: req.Owner, Host: req.Host, InUse: true})
 	plan, err := a.finish(ctx, req)

@@ -110,7 +110,7 @@ func TestOldListsRefuseNothing(t *testing.T) {
 }
 
 // Pods that start together on a new node have all seen that it has no block before the first of them gets the host's
-// lock. One block serves them, in turn, whether they have read that themselves or heard it from the agent.
+// lock. One block serves them, in turn, whether they read that themselves or have it from the agent.
 func TestBurstOnNewNodeSharesItsBlock(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		store := seeded(t)
@@ -175,8 +175,8 @@ func TestReleaseReturnsWhatItFreed(t *testing.T) {
 	errtest.Must(t, audit(store, nil))
 }
 
-// An affinity that no list shows stops nobody: one that is marked deleted, by a process that died before it removed it,
-// and one that a Calico before 3.31 wrote without labels. Their block is found when all others are taken.
+// An affinity that no list shows blocks no claim: one that is marked deleted by a process that died before it removed
+// it, and one that a Calico before 3.31 wrote without labels. Their block is found when all others are taken.
 func TestClaimsMeetAffinitiesThatNoListShows(t *testing.T) {
 	marked := claimed("node-a", "10.1.0.0/30", api.AffinityPendingDeletion)
 	marked.Spec.Deleted = true
@@ -219,8 +219,8 @@ func TestClaimsMeetAffinitiesThatNoListShows(t *testing.T) {
 	}
 }
 
-// Objects that contradict themselves stop what depends on them with an error that names them, and no address is
-// assigned or released.
+// An operation that depends on an object which contradicts itself fails with an error that names the object, and
+// assigns and releases nothing.
 func TestDamagedObjectsAreNamed(t *testing.T) {
 	damaged := damagedBlock("10.0.0.0/30", "node-a")
 	for _, c := range []struct {
@@ -272,7 +272,7 @@ func dumpRaw(t *testing.T, store datastore.Store) []string {
 	return strings.Split(string(data), "\n")
 }
 
-// One damaged object does not stop what others can serve. If nothing can, the error names it.
+// Other objects serve in place of a damaged one. If none can, the error names it.
 func TestDamageIsPassedOver(t *testing.T) {
 	badClaim := claimed("node-a", "10.0.0.0/30", confirmed)
 	badClaim.Spec.CIDR = "10.0.0.0"
@@ -365,7 +365,7 @@ func TestNodeIsReadForItsLabels(t *testing.T) {
 	}
 }
 
-// Who always loses gives up, and leaves nothing.
+// An assignment that always loses gives up, and leaves nothing.
 func TestAssignGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := seeded(t)
@@ -387,7 +387,7 @@ func TestAssignGivesUp(t *testing.T) {
 	})
 }
 
-// A deadline ends a contest, and what was written is undone in time of its own.
+// A deadline ends a contest; the undoing of its writes has time of its own.
 func TestAssignEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := seeded(t)
@@ -421,8 +421,8 @@ func TestUnavailableDatastore(t *testing.T) {
 	}
 }
 
-// A refusal is sure also when it comes at a later try, which reads only the blocks again: here somebody takes the own
-// block's last address, and the list that the first try accepted lacks the pool that was just made.
+// A refusal is certain also when it comes at a later try, which reads only the blocks again: here another writer takes
+// the own block's last address, and the list that the first try accepted lacks the pool that was just made.
 func TestLateRefusalsAreSure(t *testing.T) {
 	store := datastoretest.NewFake()
 	mustCreate(t, store, poolObject("one", "10.0.0.0/30"), &api.Node{Meta: api.Meta{Name: "node-a"}},

@@ -16,26 +16,25 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Collection says which containers of a host are alive, so that the addresses of the others can be freed.
+// Collection lists the live containers of a host, so that the addresses of the others can be freed.
 type Collection struct {
 	Host string
 	// Network is the name of the CNI network: only handles of its containers are looked at.
 	Network string
 	// Live are the IDs of the containers that are alive.
 	Live []string
-	// Before is when that list was made: what was assigned since then is left alone.
+	// Before is when Live was listed; later assignments are left alone.
 	Before time.Time
 	// Known saves requests; nil without an agent that watches the cluster.
 	Known *Known
 }
 
-// Collect frees the addresses that containers of the network hold on the host though they are not alive, and returns
-// their holders. Addresses are the host's by their attribute "node", in blocks of whatever owner; those without the
-// attribute are left alone. It also deletes handles of the network, except those of other hosts, that have held nothing
-// for longer than any ADD takes.
+// Collect frees the addresses that dead containers of the network hold on the host, and returns their holders.
+// Addresses are the host's by their attribute "node", in any block; addresses without the attribute are left alone. It
+// also deletes handles of the network, except other hosts', that have held nothing for longer than any ADD takes.
 //
-// What is freed is decided once. A container that starts meanwhile has a handle of its own. A damaged block is an
-// error, after the others were handled.
+// It decides once what to free: a container that starts meanwhile has its own handle. A damaged block is an error,
+// after the others were handled.
 func (c *Client) Collect(ctx context.Context, what Collection) ([]Holder, error) {
 	cfg, err := c.collectConfig(ctx, what.Known)
 	if err != nil {
@@ -71,8 +70,8 @@ func (c *Client) collectAddresses(ctx context.Context, dead []Holder, cfg api.IP
 	return freed, errors.Join(append(failed, err)...)
 }
 
-// forget deletes the handle of a holder whose addresses were freed. A handle that names other blocks too, or is written
-// concurrently, is released as usual, in all of its blocks.
+// forget deletes the handle of a freed holder. A handle that names other blocks too, or is written concurrently, is
+// released as usual, in all of its blocks.
 func (c *Client) forget(ctx context.Context, freed Holder) error {
 	h, err := c.readHandle(ctx, freed.Handle)
 	if err != nil || h == nil {
@@ -100,9 +99,9 @@ func (c *Client) forget(ctx context.Context, freed Holder) error {
 // any write in flight.
 const emptyHandleAge = 10 * time.Minute
 
-// collectHandles deletes the handles that hold nothing: a process that is killed while it creates one leaves them, and
-// a creation that is applied after the container's DEL. A handle that names no host is deleted by the first host that
-// finds it.
+// collectHandles deletes the handles that hold nothing. They come from a process that was killed while it created one,
+// or from a creation that is applied after the container's DEL. A handle that names no host is deleted by the first
+// host that finds it.
 func (c *Client) collectHandles(ctx context.Context, what Collection, holding map[string]bool) error {
 	var list api.IPAMHandleList
 	if err := c.store.List(ctx, &list, datastore.ListOptions{Stale: true, NamesOnly: true}); err != nil {
@@ -166,5 +165,5 @@ func (what *Collection) spares(h Holder) bool {
 	return err == nil && !what.Before.IsZero() && !at.Before(what.Before)
 }
 
-// timestampFormat is that of the attribute "timestamp": Go's own for a time, as Calico writes it.
+// timestampFormat is the format of the attribute "timestamp": Go's time.Time.String, as Calico writes it.
 const timestampFormat = "2006-01-02 15:04:05.999999999 -0700 MST"

@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// containerRequest is what calico-ipam asks for a container of network net.
+// containerRequest returns calico-ipam's request for a container of network net.
 func containerRequest(host, id string, at time.Time) Request {
 	req := podRequest(host, "net."+id)
 	req.Attrs = map[string]string{"node": host, "pod": "pod-" + id, "namespace": "default", "timestamp": at.UTC().Format(timestampFormat)}

@@ -30,8 +30,8 @@ func (c *Client) commit(ctx context.Context, p Plan) (wrote bool, err error) {
 	return wrote, nil
 }
 
-// commitStage sends the writes of a stage in parallel and waits for all answers: a write whose answer is not awaited
-// may be applied at any time.
+// commitStage sends the writes of a stage in parallel and waits for all answers: until its answer arrives, a write may
+// be applied at any time.
 func (c *Client) commitStage(ctx context.Context, writes []write, revisions map[string]api.Meta) (wrote bool, err error) {
 	for _, w := range writes {
 		if prev, ok := revisions[keyOf(w.obj)]; ok {
@@ -69,10 +69,10 @@ func (c *Client) commitStage(ctx context.Context, writes []write, revisions map[
 
 func keyOf(obj api.Resource) string { return obj.ResourceType().Kind + "/" + obj.GetMeta().Name }
 
-// resolveClaim handles an affinity whose creation failed because one of that name exists. Lists may never show that
-// one: it is marked deleted, by a process that died before the deletion; it has no labels, as before Calico 3.31; or
-// its content is not what its name stands for. A read finishes the deletion, a write corrects the others. It returns
-// the conflict, or why the affinity could not be read or corrected.
+// resolveClaim handles an affinity that could not be created since one of that name exists. Lists may never show that
+// affinity: it is marked deleted by a process that died before the deletion, or has no labels, as before Calico 3.31,
+// or its content does not match its name. A read finishes the deletion; a write corrects the others. It returns the
+// conflict, or why the affinity could not be read or corrected.
 func (c *Client) resolveClaim(ctx context.Context, w write, conflict error) error {
 	claim, ok := w.obj.(*api.BlockAffinity)
 	if !ok || w.verb != create {

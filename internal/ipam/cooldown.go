@@ -9,15 +9,14 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Cooldown is how long a released address stays out of use, and what time it is. The zero Cooldown is none.
+// Cooldown is how long a released address stays out of use, and the current time. The zero Cooldown is none.
 type Cooldown struct {
 	Now    time.Time
 	Period time.Duration
 }
 
-// cooldown returns what an IPAMConfig says. Unset is none, as in Calico: nodes before its version 3.33 do not know
-// releasedAt and drop it with their next write of the block, which leaves the address allocated without an owner for
-// ever.
+// cooldown returns an IPAMConfig's cooldown. Unset is none, as in Calico: its nodes before 3.33 do not know releasedAt
+// and drop it with their next write of the block, which leaves the address allocated without an owner for ever.
 func cooldown(cfg api.IPAMConfigSpec, now time.Time) Cooldown {
 	return Cooldown{Now: now, Period: time.Duration(cfg.IPCooldownSeconds) * time.Second}
 }

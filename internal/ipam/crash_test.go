@@ -193,7 +193,7 @@ var scenarios = []scenario{
 	},
 }
 
-// withFacts is a request of node-a whose agent knows all.
+// withFacts returns a request of node-a with all facts from its agent.
 func withFacts(change func(*Request)) func(*Known) func(context.Context, *Client) error {
 	req := podRequest("node-a", "h")
 	if change != nil {
@@ -236,7 +236,7 @@ var faults = map[datastoretest.Fault]string{
 	datastoretest.CrashLate:   "crash, late",
 }
 
-// Whatever happens to whichever request of an operation: it succeeds, or it fails and leaves nothing, or its process
+// Whatever fault hits whichever request of an operation: it succeeds, or it fails and leaves nothing, or its process
 // dies and the next operation on the handle mends what it left. The node can work on in each case, and so can the
 // others.
 func TestEveryFaultAtEveryRequest(t *testing.T) {
@@ -278,8 +278,8 @@ func faultAt(t *testing.T, sc scenario, fault datastoretest.Fault, n int, what s
 			return datastoretest.None
 		}
 		hit = r.String()
-		// A block or a handle whose creation lands after its release is the collector's: no write can be guarded against the
-		// creation of what does not exist.
+		// The creation of a block or handle that lands after its release is the collector's: no write can be guarded against
+		// the creation of what does not exist.
 		tooLate = r.Verb == http.MethodPost && r.Kind != "BlockAffinity" && (fault == datastoretest.Late || fault == datastoretest.CrashLate)
 		if tooLate {
 			return datastoretest.None
@@ -323,7 +323,7 @@ func (sc scenario) audit(store datastore.Store, live map[string][]netip.Addr) er
 	return c.auditHandles(live)
 }
 
-// mend does what comes after a process died: kubelet releases the handle of an assignment; a release is repeated.
+// mend does what follows a process's death: kubelet releases the handle of an assignment; a release is repeated.
 func mend(t *testing.T, store datastore.Store, sc scenario, live map[string][]netip.Addr, what string) {
 	t.Helper()
 	if !sc.release {
@@ -359,7 +359,7 @@ func workOn(t *testing.T, store datastore.Store, sc scenario, live map[string][]
 	}
 }
 
-// liveHandles returns what the handles in a datastore hold.
+// liveHandles returns the addresses of the handles in a datastore.
 func liveHandles(t *testing.T, store datastore.Store) map[string][]netip.Addr {
 	t.Helper()
 	var handles api.IPAMHandleList

@@ -29,9 +29,9 @@ type Assigned struct {
 	Sequence uint64
 }
 
-// Expire frees addresses, all of a holder or none, with one write for each block. A holder that now holds anything else
-// in one of these blocks, or whose address was assigned again since, keeps all. It returns the indexes of the holders
-// whose addresses were freed. An error is of some blocks; the others were written.
+// Expire frees addresses, all of a holder or none, with one write for each block. A holder keeps all if it now holds
+// anything else in one of these blocks, or if an address was assigned again since. It returns the indexes of the freed
+// holders. An error is of some blocks; the others were written.
 func (c *Client) Expire(ctx context.Context, cfg api.IPAMConfigSpec, holders []Expired) ([]int, error) {
 	e := expiry{client: c, cfg: cfg, holders: holders, of: map[netip.Prefix][]int{}, kept: make([]bool, len(holders)),
 		freed: make([]int, len(holders))}
@@ -245,8 +245,8 @@ func (c *Client) ReleaseBlock(ctx context.Context, cfg api.IPAMConfigSpec, seen 
 	return landed(err, "give up block %s", seen.Name)
 }
 
-// DeleteAffinity deletes an affinity whose block does not exist, or has another owner. Before a block is created its
-// affinity is written, so this deletes the affinity that was seen, or nothing.
+// DeleteAffinity deletes an affinity to a block that does not exist or has another owner. An affinity is written before
+// its block is created, so this deletes the affinity that was seen, or nothing.
 func (c *Client) DeleteAffinity(ctx context.Context, seen *api.BlockAffinity) (bool, error) {
 	owns, err := c.owns(ctx, seen)
 	if owns {

@@ -11,8 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// A holder of whose addresses one was assigned anew, in whichever block, keeps all; the others in these blocks lose
-// theirs.
+// A holder keeps all addresses if one was assigned anew, in whichever block; the others in these blocks lose theirs.
 func TestExpireAllOrNone(t *testing.T) {
 	for renewed := range 2 {
 		store := seeded(t)
@@ -47,7 +46,7 @@ func TestExpireAllOrNone(t *testing.T) {
 	}
 }
 
-// What a handle does not hold is not renewed.
+// An address that the handle does not hold is not renewed.
 func TestRenewOfAnother(t *testing.T) {
 	store := seeded(t)
 	c := client(store)

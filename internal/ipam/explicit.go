@@ -46,7 +46,7 @@ func chooseExplicit(st *State, req *Request, a netip.Addr) (choice, error) {
 // poolOf returns the pool of a requested address. The pool's selectors and mode do not apply to requested addresses.
 func poolOf(st *State, req *Request, a netip.Addr) (Pool, error) {
 	i := slices.IndexFunc(st.Pools, func(p Pool) bool { return p.CIDR.Contains(a) && p.Enabled })
-	if i < 0 { // to say why not
+	if i < 0 { // find the reason
 		i = slices.IndexFunc(st.Pools, func(p Pool) bool { return p.CIDR.Contains(a) })
 	}
 	switch {
@@ -60,7 +60,7 @@ func poolOf(st *State, req *Request, a netip.Addr) (Pool, error) {
 	return st.Pools[i], nil
 }
 
-// blockOf returns the block of an address, after it was read: of the pool's block size, or of another from before
+// blockOf returns the block of an address, which has been read: of the pool's block size, or of another from before
 // blockSize changed.
 func blockOf(st *State, pool Pool, a netip.Addr) (netip.Prefix, error) {
 	cidr := netip.PrefixFrom(a, pool.BlockBits).Masked()
@@ -120,7 +120,7 @@ func (b *Block) ownerText() string {
 	return *b.obj.Spec.Affinity
 }
 
-// holderText says for people why an address is not free.
+// holderText returns why an address is not free, for people.
 func (b *Block) holderText(a netip.Addr, cool Cooldown) string {
 	if until, ok := b.coolingUntil(a, cool); ok {
 		return "was released and cools down until " + until.UTC().Format(time.RFC3339)

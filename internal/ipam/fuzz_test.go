@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// FuzzStoredObjects: whatever the objects say that an operation reads, it does not panic, gives nobody an address that
-// another holds, frees nobody else's, and an error that is not about the pool's room names an object.
+// FuzzStoredObjects: whatever the stored objects contain, an operation does not panic, assigns no address that another
+// owner holds, frees no other owner's, and an error that is not about the pool's room names an object.
 func FuzzStoredObjects(f *testing.F) {
 	for _, seed := range []struct {
 		kind byte
@@ -70,7 +70,7 @@ func put(t *testing.T, store datastore.Store, kind byte, data []byte) bool {
 	return store.Create(t.Context(), obj) == nil
 }
 
-// use runs every operation and checks that who held an address before holds it still, and alone.
+// use runs every operation and checks that each previous holder of an address still holds it, and alone.
 func use(t *testing.T, store datastore.Store) {
 	before := intactHolders(t, store)
 	c := client(store)
@@ -116,7 +116,7 @@ func namesObject(err error) bool {
 	return false
 }
 
-// intactHolders returns who holds the addresses of the blocks that can be read.
+// intactHolders returns the holders of the addresses in readable blocks.
 func intactHolders(t *testing.T, store datastore.Store) map[netip.Addr]string {
 	var list api.IPAMBlockList
 	errtest.Must(t, store.List(t.Context(), &list, datastore.ListOptions{}))

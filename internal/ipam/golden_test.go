@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// The objects in testdata are what a real Calico left behind for this history: gold-node claims a block, the first
+// The objects in testdata are a real Calico's after this history: gold-node claims a block, the first
 // address is assigned and released, then pod web-1 gets the second; ipamblock-…-after-del is after web-1's deletion.
 const (
 	goldenNode  = "gold-node"
@@ -65,7 +65,7 @@ func TestObjectsEqualCalicos(t *testing.T) {
 	}
 }
 
-// What Calico stored is accepted and, written back unchanged, is the same object: no field is lost.
+// Calico's stored objects are accepted and, written back unchanged, are the same: no field is lost.
 func TestCalicosObjectsSurviveReadAndWrite(t *testing.T) {
 	for file, obj := range map[string]api.Resource{
 		"ipamblock-192-168-154-0-26.yaml":               &api.IPAMBlock{},
@@ -125,7 +125,8 @@ func readGolden(t *testing.T, file string, into any) {
 	}
 }
 
-// goldenMap returns a golden object without what differs from run to run, and without the kind, which a Go type is.
+// goldenMap returns a golden object without fields that differ from run to run, and without the kind, which a Go type
+// is.
 func goldenMap(t *testing.T, file string) map[string]any {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))

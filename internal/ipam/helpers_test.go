@@ -90,7 +90,7 @@ func storedHandle(id string, blocks ...string) *api.IPAMHandle {
 	return h
 }
 
-// lines writes a plan's writes for people: verb, kind, and what matters of the object.
+// lines returns a plan's writes as text: verb, kind, and the relevant fields of the object.
 func (p Plan) lines() []string {
 	var out []string
 	for _, w := range p.writes {
@@ -136,7 +136,7 @@ func describeBlock(o *api.IPAMBlock) string {
 	return fmt.Sprintf("block %s %s [%s]", o.Spec.CIDR, of, strings.Join(held, " "))
 }
 
-// got writes what a plan assigns.
+// got returns a plan's assignments as text.
 func (p Plan) got() string {
 	var out []string
 	for _, a := range p.Assignments {

@@ -116,8 +116,8 @@ func (c *Client) readHeld(ctx context.Context, handle string) ([]*Block, error) 
 	return c.readBlocksOf(ctx, h)
 }
 
-// readBlocksOf returns the blocks that a handle names and that exist. A damaged one is an error: what the handle holds
-// there is unknown.
+// readBlocksOf returns the existing blocks that a handle names. A damaged one is an error: the handle's addresses there
+// are unknown.
 func (c *Client) readBlocksOf(ctx context.Context, h *api.IPAMHandle) ([]*Block, error) {
 	read, err := c.readBlocks(ctx, handleBlocks(h))
 	if err != nil {

@@ -10,9 +10,9 @@ type Known struct {
 	Config       api.IPAMConfigSpec
 	Pools        []api.IPPool
 	Reservations []api.IPReservation
-	// NodeLabels are those of the host.
+	// NodeLabels are the host's labels.
 	NodeLabels map[string]string
-	// Claims are the host's, of both families, in any order.
+	// Claims are the host's affinities, of both families, in any order.
 	Claims []Claim
 }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Recount sets a handle's counts to what the blocks say, and creates the handle if it is missing; one that holds
-// nothing is left alone. An assignment writes the handle before the block, so the write fails if one has begun since
-// the handle was read.
+// Recount sets a handle's counts from the blocks, and creates the handle if it is missing; a handle that holds nothing
+// is left alone. An assignment writes the handle before the block, so the write fails if one has begun since the handle
+// was read.
 func (c *Client) Recount(ctx context.Context, id string) (bool, error) {
 	h, err := c.readHandle(ctx, id)
 	var held map[string]int

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// mendWorld is a node a with a pod's address, whose handle and claim a test damages.
+// mendWorld returns a node a with a pod's address; tests damage its handle and claim.
 func mendWorld(t *testing.T) (*datastoretest.Fake, *Client, netip.Prefix) {
 	t.Helper()
 	store := datastoretest.NewFake()
@@ -25,7 +25,7 @@ func mendWorld(t *testing.T) (*datastoretest.Fake, *Client, netip.Prefix) {
 	return store, c, got[0].Block
 }
 
-// take reads an object as it is stored.
+// take reads a stored object.
 func take(t *testing.T, store *datastoretest.Fake, obj api.Resource) {
 	t.Helper()
 	errtest.Must(t, store.Get(context.Background(), obj))

@@ -23,25 +23,25 @@ import (
 )
 
 // TestHistories runs random histories: pods come and go on three nodes at once, with and without an agent that knows
-// what was true a while ago; some ask for an address of their own, some give up after they have begun; nodes collect
-// what dead containers hold, and take blocks that others do not use. Requests of different processes interleave in any
-// order, fail, lose their answers or land late, processes die between any two writes, and lists are old. After each
-// request: no block contradicts itself or overlaps another, and whoever was given an address holds it. No address is
-// given before it has cooled down. At the end, when those who were left half-done have been released or collected:
-// handles, blocks and claims agree, and nothing is leaked.
+// older state; some ask for an address of their own, some give up after they have begun; nodes collect addresses of
+// dead containers, and take unused blocks from others. Requests of different processes interleave in any order, fail,
+// lose their answers or land late, processes die between any two writes, and lists are old. After each request: no
+// block contradicts itself or overlaps another, and each owner holds its address. No address is assigned before it has
+// cooled down. At the end, when half-done handles have been released or collected: handles, blocks and claims agree,
+// and nothing is leaked.
 //
 // A history is a function of its seed: a failure names it, and -model.seed replays it.
 func TestHistories(t *testing.T) {
 	datastoretest.Histories(t, 60, func(t *testing.T, seed uint64) { newHistory(t, seed).run() })
 }
 
-// state is where a handle stands.
+// state is the state of a handle.
 type state int
 
 const (
 	unused state = iota
 	busy         // an operation on it runs
-	live         // assigned, and told so
+	live         // assigned, and the owner knows
 	dirty        // an operation failed or died: nobody knows what it holds
 )
 
@@ -84,7 +84,7 @@ type parked struct {
 
 func (p *parked) String() string { return p.who + ": " + p.req.String() }
 
-// operation is what a process does.
+// operation is one process's work.
 type operation struct {
 	who     string
 	kind    kind
@@ -104,7 +104,7 @@ const (
 	collects kind = "collect"
 )
 
-// result is how an operation ended.
+// result is the result of an operation.
 type result struct {
 	operation
 	got []Assignment
@@ -157,7 +157,7 @@ func seedStore(t *testing.T, h *history) {
 	}
 }
 
-// look lets the agent of a host learn what is true now.
+// look updates the facts of a host's agent.
 func (h *history) look(host string) { h.facts[host] = knownTo(h.t, h.store, host) }
 
 func (h *history) run() {
@@ -191,7 +191,7 @@ func (h *history) run() {
 	h.finish()
 }
 
-// settle takes note of the operations that ended.
+// settle processes the results of operations that ended.
 func (h *history) settle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -262,7 +262,7 @@ func (h *history) expected(r result) {
 	h.t.Errorf("seed %d: %s: unexpected error %v", h.seed, r.who, r.err)
 }
 
-// check is what holds after every request.
+// check checks the invariants after every request.
 func (h *history) check() {
 	c, err := readContents(h.store)
 	if err == nil {
@@ -298,8 +298,8 @@ func (h *history) start() {
 		return
 	}
 	handle := handles[h.rng.IntN(len(handles))]
-	// A request may be repeated, but not while a write of its dead predecessor can still land: that one's address would be
-	// in no handle. Container runtimes never repeat one, they release and use a new handle.
+	// A request may be repeated, but not while a write of its dead predecessor can still land: no handle would name that
+	// write's address. Container runtimes never repeat one, they release and use a new handle.
 	if h.rng.IntN(5) == 0 && !h.late {
 		h.assign(handle)
 		return
@@ -335,7 +335,7 @@ func (h *history) assign(handle string) {
 	h.spawn(op)
 }
 
-// known returns what the agent of a host knows, if one runs.
+// known returns the facts of a host's agent, if one runs.
 func (h *history) known(host string) *Known {
 	if h.rng.IntN(2) == 0 {
 		return nil
@@ -352,7 +352,7 @@ func (h *history) release(handle string) {
 	}})
 }
 
-// collect frees what containers hold of which nobody knows whether they live, but the runtime.
+// collect frees addresses of containers whose state only the runtime knows.
 func (h *history) collect(host string) {
 	waittest.Advance(time.Second) // what was assigned before has an older time stamp
 	what := Collection{Host: host, Network: "net", Before: h.now(), Known: h.known(host)}
@@ -469,8 +469,8 @@ func (h *history) fault(r datastoretest.Request) datastoretest.Fault {
 	return datastoretest.None
 }
 
-// landable: a block or handle whose creation lands after its release is the collector's business, since no write can be
-// guarded against the creation of what does not exist.
+// landable: the creation of a block or handle that lands after its release is the collector's business, since no write
+// can be guarded against the creation of what does not exist.
 func landable(f datastoretest.Fault, r datastoretest.Request) datastoretest.Fault {
 	if r.Verb != http.MethodPost || r.Kind == "BlockAffinity" {
 		return f
@@ -491,7 +491,7 @@ func (h *history) landLate() {
 	h.landed++
 }
 
-// finish releases who was left half-done and checks that the books balance, then releases all.
+// finish releases half-done handles and checks that the books balance, then releases all.
 func (h *history) finish() {
 	if h.rng.IntN(2) == 0 { // else they land after the releases
 		h.landLate()

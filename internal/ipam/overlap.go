@@ -8,8 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// olderOverlap returns a pool that overlaps the i-th and precedes it, as in Calico by rank, age, name; nil if none does.
-// One that is disabled or being deleted counts, as it may have blocks; from one with Err, nothing is assigned.
+// olderOverlap returns a pool that overlaps the i-th and precedes it, as in Calico by rank, age, name; nil if none
+// does. A pool that is disabled or being deleted counts, as it may have blocks; from one with Err, nothing is assigned.
 func olderOverlap(objs []api.IPPool, pools []Pool, i int) *Pool {
 	for j := range pools {
 		if i == j || pools[j].Err != nil || !pools[j].CIDR.Overlaps(pools[i].CIDR) {
@@ -23,7 +23,7 @@ func olderOverlap(objs []api.IPPool, pools []Pool, i int) *Pool {
 	return nil
 }
 
-// rank is a pool's place among those that overlap, lower ones first: in use, being deleted, refused, new.
+// rank returns a pool's place among overlapping pools, lower ones first: in use, being deleted, refused, new.
 func rank(obj *api.IPPool) int {
 	conditions := []api.Condition{}
 	if obj.Status != nil {

@@ -54,8 +54,8 @@ func (b *Block) noted(a netip.Addr) map[string]string {
 	return b.obj.Spec.Attributes[*b.obj.Spec.Allocations[b.ordinal(a)]].Secondary
 }
 
-// handleOwned refuses a handle under which another container holds addresses, or another node is assigning one. The
-// blocks that it names were read.
+// handleOwned refuses a handle under which another container holds addresses, or another node is assigning one. It
+// requires that the blocks named by the handle were read.
 func (st *State) handleOwned(req *Request) error {
 	held := 0
 	for _, cidr := range handleBlocks(st.Handle) {

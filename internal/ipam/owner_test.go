@@ -21,7 +21,7 @@ func with(pairs ...string) map[string]string {
 	return attrs
 }
 
-// noting returns a block of node-a whose addresses are all held by h, with these attributes.
+// noting returns a block of node-a; h holds all addresses in it, with these attributes.
 func noting(noted ...map[string]string) *Block {
 	b := stored("10.0.0.0/30", "node-a")
 	for _, attrs := range noted {
@@ -30,7 +30,7 @@ func noting(noted ...map[string]string) *Block {
 	return b
 }
 
-// A handle is a name that a runtime has chosen: what the block notes decides whose an address is.
+// A handle is a name that a runtime has chosen: the attributes in the block decide on the owner of an address.
 func TestOwns(t *testing.T) {
 	pod, bare := with("node=node-a", "namespace=d", "pod=web", "timestamp=1"), with("node=node-a", "timestamp=1")
 	change := func(of map[string]string, pairs ...string) map[string]string {
@@ -72,7 +72,7 @@ func TestOwns(t *testing.T) {
 	}
 }
 
-// An assignment never returns what another container holds under the same handle, and never adds to it.
+// An assignment never returns another container's addresses under the same handle, and never adds to them.
 func TestPlanAssignRefusesAnothersHandle(t *testing.T) {
 	own := []*api.BlockAffinity{claimed("node-a", "10.0.0.0/30", confirmed)}
 	here := with("node=node-a")
@@ -114,7 +114,7 @@ func TestPlanAssignRefusesAnothersHandle(t *testing.T) {
 	}
 }
 
-// A release takes what is the owner's, and leaves the handle to others who hold addresses under it.
+// A release frees the owner's addresses, and leaves the handle to other holders under it.
 func TestPlanReleaseOwned(t *testing.T) {
 	first, second := with("node=node-a", "if=net1"), with("node=node-a", "if=net2")
 	for name, tt := range map[string]struct {

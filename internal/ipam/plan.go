@@ -31,23 +31,22 @@ type Request struct {
 	Owner
 	// Host is the node that the addresses are for, or names.LoadBalancer.
 	Host string
-	// V4, V6 say which families are wanted: all of them or the request fails.
+	// V4, V6 are the wanted families: the request gets one address of each, or fails.
 	V4, V6 bool
 	// PoolsV4, PoolsV6 restrict the pools, by name or CIDR.
 	PoolsV4, PoolsV6 []string
 	// Use is the purpose, which pools may exclude.
 	Use api.AllowedUse
-	// Addresses are the requested ones, at most one of a family; of a family without one, any will do. Reservations and
-	// the pools' selectors do not apply to them.
+	// Addresses are the requested addresses, at most one of a family; in a family without one, any will do. Reservations
+	// and the pools' selectors do not apply to them.
 	Addresses []netip.Addr
 	// NamespaceLabels are matched by the pools' namespace selectors; nil where there is no namespace.
 	NamespaceLabels map[string]string
 	// AnyNamespace: the pools' namespace selectors do not matter.
 	AnyNamespace bool
-	// Full are blocks of the host that were seen to be full: they are not read while there is room elsewhere.
+	// Full are blocks of the host seen to be full: they are not read while there is room elsewhere.
 	Full []netip.Prefix
-	// Also are further owners, whose handles are new: each gets addresses from the blocks of the first one's, while these
-	// have room.
+	// Also are further owners, with new handles: each gets addresses from the first owner's blocks, while these have room.
 	Also []Owner
 }
 
@@ -95,8 +94,8 @@ const (
 	remove
 )
 
-// stage orders writes: those of one stage do not depend on each other and are sent in parallel, after all writes of the
-// stage before were applied.
+// stage orders writes. The writes of a stage do not depend on each other and are sent in parallel, after all writes of
+// the stage before were applied.
 type stage int
 
 const (
@@ -125,10 +124,10 @@ type Plan struct {
 	also [][]Assignment // of the first of Request.Also
 }
 
-// PlanAssign decides which addresses to assign and which writes that takes. It is pure: the same state and request give
+// PlanAssign decides which addresses to assign, and the writes for that. It is pure: the same state and request give
 // the same plan. An address that the handle already holds is kept, so that a repeated request gets the same one.
 //
-// Where the state lacks what the decision depends on, the error is a need; the caller reads that and plans again.
+// If the state lacks something that the decision depends on, the error is a need; the caller reads it and plans again.
 func PlanAssign(st *State, req *Request) (Plan, error) {
 	if err := req.check(); err != nil {
 		return Plan{}, err
@@ -226,8 +225,8 @@ func (p *Plan) claim(c choice) {
 	}
 }
 
-// handle writes the number of addresses that the handle holds in each block: those that the blocks show, and the new
-// ones. Blocks that an earlier try of this request named without getting an address there are dropped.
+// handle writes the handle with its number of addresses in each block, the new ones included. Blocks that an earlier
+// try of this request named without getting an address there are dropped.
 func (p *Plan) handle(st *State, req *Request, choices []choice) {
 	h := hostHandle(req.Handle, req.Host)
 	known := map[string]int{}
@@ -291,12 +290,12 @@ func (p *Plan) confirm(c choice) {
 	p.add(toConfirm, update, withState(c.affinity, c.block.cidr, api.AffinityConfirmed))
 }
 
-// PlanRelease decides which writes free all addresses of a handle that are the owner's: the blocks first, the handle
-// last. blocks has those blocks that the handle names and that exist. A block without an owner is removed with its last
-// address. A handle under which others hold addresses stays, and if none is the owner's nothing is written.
+// PlanRelease returns the writes that free the owner's addresses under a handle, and these addresses: the blocks first,
+// the handle last. blocks are the existing blocks that the handle names. A block without an owner is removed with its
+// last address. A handle under which others hold addresses stays; if then the owner holds none, nothing is written.
 //
-// A block that holds no address of the handle is written too: the write that would assign one may have been sent by a
-// process that died, and land after this; the new revision defeats it.
+// A block that holds no address of the handle is written too: a process that died may have sent the write that would
+// assign one, which may land after this; the new revision defeats it.
 func PlanRelease(h *api.IPAMHandle, owner Owner, blocks []*Block, cool Cooldown) (Plan, []netip.Addr) {
 	var p Plan
 	var freed []netip.Addr

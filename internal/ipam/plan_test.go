@@ -15,12 +15,12 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// planCase is one question to PlanAssign. The state is that of node-a in a pool of four blocks of four addresses,
-// 10.0.0.0/28, and has an IPv6 pool like it, fd00::/124. node-a starts to look for a block at the last one.
+// planCase is one call of PlanAssign. The state is node-a's in a pool of four blocks of four addresses, 10.0.0.0/28,
+// with an IPv6 pool like it, fd00::/124. node-a starts to look for a block at the last one.
 type planCase struct {
 	name     string
 	affine   []*api.BlockAffinity
-	blocks   []*Block       // those of the cluster; those that node-a claims and the handle names are read one by one too
+	blocks   []*Block       // the cluster's; blocks that node-a claims or the handle names are read one by one too
 	names    bool           // whether the names of the cluster's blocks were listed
 	cluster  bool           // whether the cluster's blocks were listed
 	reads    []netip.Prefix // what else was read one by one
@@ -35,7 +35,7 @@ type planCase struct {
 	writes []string
 	needs  string // what must be read before there is an answer
 	err    error
-	text   string // what the error says
+	text   string // of the error
 }
 
 func (c planCase) state(t testing.TB) *State {
@@ -121,7 +121,7 @@ func run(t *testing.T, cases []planCase) {
 	}
 }
 
-// needsOf writes what a need asks for, and the handle that can be guessed.
+// needsOf returns a need as text, with the handle that can be predicted.
 func needsOf(err error) (string, bool) {
 	var n *need
 	if !errors.As(err, &n) {
@@ -146,7 +146,7 @@ func needsOf(err error) (string, bool) {
 	return strings.Join(out, ", "), true
 }
 
-// encode writes what a plan might change in a state.
+// encode returns the parts of a state that a plan might change, as text.
 func encode(t *testing.T, st *State) string {
 	t.Helper()
 	objs := []any{st.Affinities, st.Handle}
@@ -182,7 +182,7 @@ func claims(block string) []string {
 	return append([]string{"create affinity node-a " + block + " pending"}, reclaims(block, "create")[1:]...)
 }
 
-// reclaims are those for a block that node-a has claimed before; verb is create or update.
+// reclaims returns the writes for a block that node-a has claimed before; verb is create or update.
 func reclaims(block, verb string) []string {
 	return []string{
 		"update affinity node-a " + block + " pending", "create handle h " + block + "=1",

@@ -18,7 +18,7 @@ const (
 	defaultBlockSizeV6 = 122
 )
 
-// Pool is an IPPool whose content has been checked. Of one with Err, only Name, Err, Reason and Why are set.
+// Pool is a checked IPPool. With Err, only Name, Err, Reason and Why are set.
 type Pool struct {
 	Name       string
 	CIDR       netip.Prefix
@@ -33,9 +33,9 @@ type Pool struct {
 	Namespaces selector.Selector
 }
 
-// ParsePools checks all stored pools, and says of each whether addresses may be assigned from it. This is the one
-// judgement of a pool: its condition, the agents, the plugins, the controllers and `ipam check` have it from here. The
-// results are in the order of the objects.
+// ParsePools checks all stored pools, and decides for each whether addresses may be assigned from it. Nothing else
+// judges a pool: its condition, the agents, the plugins, the controllers and `ipam check` use this. The results are in
+// the order of the objects.
 func ParsePools(objs []api.IPPool) []Pool {
 	pools := make([]Pool, len(objs))
 	for i := range objs {
@@ -56,8 +56,8 @@ func ValidPools(objs []api.IPPool) []Pool {
 	return slices.DeleteFunc(ParsePools(objs), func(p Pool) bool { return p.Err != nil })
 }
 
-// judge says whether addresses may be assigned. A condition that is False counts too: of two pools that overlap,
-// Calico's controller may prefer another. What the object itself says now is newer than the condition that repeats it.
+// judge decides whether addresses may be assigned. A condition that is False counts too: of two pools that overlap,
+// Calico's controller may prefer another. The object's own fields are newer than a condition that repeats them.
 func (p *Pool) judge(obj *api.IPPool, older *Pool) {
 	p.Reason = api.PoolOK
 	switch {
@@ -145,16 +145,16 @@ func (p Pool) block(i uint64) netip.Prefix {
 	return netip.PrefixFrom(first, p.BlockBits)
 }
 
-// blocksAfter returns how many of the pool's blocks after the i-th lie in the range that the i-th lies in. An IPv6
-// range has too many to look at each.
+// blocksAfter returns how many blocks of the pool after the i-th lie in the same range r. An IPv6 range has too many to
+// try each.
 func (p Pool) blocksAfter(i uint64, r netip.Prefix) uint64 {
 	size := uint64(1) << min(p.BlockBits-r.Bits(), 32)
 	return size - 1 - i%size
 }
 
-// usablePools returns the pools of a family that a request may use, in the order in which they are to be tried: that of
-// the request if it asks for pools, whose selectors then do not matter. If there are none, the error says why not, pool
-// by pool.
+// usablePools returns the pools of a family that a request may use, in the order to try them. If the request names
+// pools, their order is the request's and their selectors do not matter. If there are none, the error has the reason
+// for each pool.
 func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 	wanted := req.PoolsV4
 	if v6 {
@@ -174,7 +174,7 @@ func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 			reasons = append(reasons, p.Name+" ("+why+")")
 			continue
 		}
-		if len(wanted) == 0 && !st.HaveLabels && len(p.Nodes.Keys()) > 0 { // its selector was not asked yet
+		if len(wanted) == 0 && !st.HaveLabels && len(p.Nodes.Keys()) > 0 { // its selector was not evaluated yet
 			return nil, &need{labels: true}
 		}
 		usable = append(usable, p)
@@ -194,7 +194,7 @@ func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 
 // candidatePools returns the requested pools in that order, or all if none was requested. Each requested pool must
 // exist and be enabled, as in Calico: falling back to the others would hide the mistake. The error begins with Calico's
-// words, which people search for.
+// text, which people search for.
 func candidatePools(st *State, wanted []string) ([]Pool, error) {
 	pools := st.Pools
 	if len(wanted) == 0 {

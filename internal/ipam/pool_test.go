@@ -81,7 +81,7 @@ func TestParsePoolRefusesMistakes(t *testing.T) {
 	}
 }
 
-// TestParsePoolsJudges: the condition and what counts, of pools of one cluster.
+// TestParsePoolsJudges: the reason and whether it is enabled, for pools of one cluster.
 func TestParsePoolsJudges(t *testing.T) {
 	pool := func(name, cidr, created string, change ...func(*api.IPPool)) api.IPPool {
 		return *poolObject(name, cidr, append(change, func(p *api.IPPool) { p.CreationTimestamp = created })...)
@@ -128,8 +128,8 @@ func TestParsePoolsJudges(t *testing.T) {
 	}
 }
 
-// TestOverlapsAreNeverBothInUse: whatever is created, disabled and deleted, in whichever order conditions are written, no
-// two pools that overlap are in use, one that is in use stays so, and conditions come to rest.
+// TestOverlapsAreNeverBothInUse: whatever is created, disabled and deleted, in whichever order conditions are written,
+// no two pools that overlap are in use, a pool in use stays so, and conditions come to rest.
 func TestOverlapsAreNeverBothInUse(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 33))
@@ -186,7 +186,7 @@ func judgeOverlaps(t *testing.T, objs []api.IPPool, half bool) (written bool) {
 	return written
 }
 
-// TestRefusedPoolIsNamed: a pool that is asked for, and there, is never said not to exist.
+// TestRefusedPoolIsNamed: the error about a requested pool that exists never calls it missing.
 func TestRefusedPoolIsNamed(t *testing.T) {
 	st := newState(clock)
 	st.storePools([]api.IPPool{*poolObject("bad", "10.78.0.33/24"), *poolObject("old", "10.0.0.0/24"), *poolObject("young", "10.0.0.0/25")})
@@ -228,7 +228,7 @@ func TestPoolBlocks(t *testing.T) {
 	}
 }
 
-// What lies between a block and the end of a reserved range is jumped over at once, and never a block outside it.
+// The blocks between a block and the end of a reserved range are skipped at once, and never a block outside it.
 func TestBlocksAfterEndsWithTheRange(t *testing.T) {
 	p := pool(t, "p", "10.0.0.0/24", func(o *api.IPPool) { o.Spec.BlockSize = 28 })
 	for _, c := range []struct {
@@ -313,7 +313,7 @@ func TestUsablePools(t *testing.T) {
 	}
 }
 
-// Why no pool may be used is told pool by pool.
+// The error has the reason for each pool.
 func TestUsablePoolsSaysWhyNot(t *testing.T) {
 	st := &State{HaveLabels: true, NodeLabels: map[string]string{"zone": "a"}}
 	req := &Request{Host: "node-a", Use: api.UseWorkload}
@@ -333,7 +333,7 @@ func TestUsablePoolsSaysWhyNot(t *testing.T) {
 		"four (spec.namespaceSelector has(team)")
 }
 
-// checkRefusal wants an error of a kind that names each word of want, or none if want is empty.
+// checkRefusal wants an error of a kind that contains each word of want, or none if want is empty.
 func checkRefusal(t *testing.T, err, kind error, want string) {
 	t.Helper()
 	if want == "" {

@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// readSlow reads what seldom changes.
+// readSlow reads pools, reservations, affinities and configuration, which seldom change.
 func (c *Client) readSlow(ctx context.Context, st *State, host string, opts datastore.ListOptions) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var pools api.IPPoolList
@@ -41,7 +41,7 @@ func (c *Client) readConfig(ctx context.Context) (api.IPAMConfigSpec, error) {
 	return cfg.Spec, err
 }
 
-// DefaultConfig is the configuration of a cluster without an IPAMConfig.
+// DefaultConfig returns the configuration of a cluster without an IPAMConfig.
 func DefaultConfig() api.IPAMConfigSpec { return api.IPAMConfigSpec{AutoAllocateBlocks: true} }
 
 func (c *Client) readAffinities(ctx context.Context, host string, opts datastore.ListOptions) ([]*api.BlockAffinity, error) {
@@ -84,8 +84,8 @@ func (c *Client) readHandle(ctx context.Context, id string) (*api.IPAMHandle, er
 }
 
 // RemoveForeign deletes the IPAMHandle that has the name of a handle and another ID, which differs in its case, so that
-// the handle can be created. It is for handles of tunnels only, whose IDs have no capitals: no other handle of that
-// name is in use. What the deleted one holds stays allocated.
+// the handle can be created. It is for tunnels only: their IDs have no capitals, so no other handle of that name is in
+// use. Addresses of the deleted handle stay allocated.
 func (c *Client) RemoveForeign(ctx context.Context, id string) error {
 	if !names.OfTunnel(id) {
 		return fmt.Errorf("IPAMHandle %s is not a tunnel's and may be in use", names.Handle(id))

@@ -57,7 +57,7 @@ func TestPlanReclaim(t *testing.T) {
 		if c.change != nil {
 			c.change(&pc)
 		}
-		// node-a looks at the blocks from a place of its own: what is borrowed must not depend on it.
+		// node-a starts its search at its own place: which block is borrowed from must not depend on it.
 		if pc.needs == "" {
 			pc.blocks = []*Block{rest[0], c.b, stored("10.0.0.8/29", "node-b", "x", "x", "x", "x", "x", "x", "x", "x")}
 			pc.reserved = append(pc.reserved, cidr("10.0.0.4/30"))
@@ -163,8 +163,7 @@ func TestReclaimMeetsTheOwner(t *testing.T) {
 	}
 }
 
-// A host that its pool does not select any more gives up a block with the last address in it, if somebody knows the
-// pool.
+// A host that its pool no longer selects gives up a block with the last address in it, if the pool is known.
 func TestReleaseLeavesUnselectedPools(t *testing.T) {
 	rack := func(p *api.IPPool) { p.Spec.NodeSelector = "rack == 'r2'" }
 	for _, c := range []struct {

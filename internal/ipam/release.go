@@ -19,13 +19,13 @@ func (c *Client) Release(ctx context.Context, handle string) ([]netip.Addr, erro
 	return c.ReleaseOwned(ctx, Owner{Handle: handle})
 }
 
-// ReleaseOwned is Release for those addresses of the owner's handle that are the owner's.
+// ReleaseOwned is Release for the owner's addresses under its handle only.
 func (c *Client) ReleaseOwned(ctx context.Context, owner Owner) ([]netip.Addr, error) {
 	return c.ReleaseKnowing(ctx, owner, "", nil)
 }
 
-// ReleaseKnowing is ReleaseOwned with a known IPAMConfig, which then is not read. If host's pools and labels are known
-// too, a block of host's that became idle, and whose pool does not select the host any more, is released.
+// ReleaseKnowing is ReleaseOwned with a known IPAMConfig, which then is not read. If the host's pools and labels are
+// known too, a block of the host that became idle is released if its pool no longer selects the host.
 func (c *Client) ReleaseKnowing(ctx context.Context, owner Owner, host string, known *Known) ([]netip.Addr, error) {
 	r := release{client: c, owner: owner, freed: map[netip.Addr]bool{}}
 	if known != nil {
@@ -96,8 +96,8 @@ func (r *release) read(ctx context.Context) (h *api.IPAMHandle, err error) {
 	return h, nil
 }
 
-// releaseUnselected releases the idle blocks of a host whose pool does not select the host any more. A conflict is no
-// error: the block is looked at again later.
+// releaseUnselected releases the host's idle blocks in pools that no longer select the host. A conflict is no error:
+// the block is looked at again later.
 func (c *Client) releaseUnselected(ctx context.Context, blocks []*Block, host string, known *Known) error {
 	for _, b := range blocks {
 		if !b.OwnedBy(host) || !b.Empty() || selected(b, known) {

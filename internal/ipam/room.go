@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Room returns nil if a request could be served now, and else why not: an error that wraps ErrNoPool, ErrExhausted,
-// ErrBlockLimit or an error of the datastore. It writes nothing, so nothing is reserved.
+// Room returns nil if a request could be served now, else an error that wraps ErrNoPool, ErrExhausted, ErrBlockLimit or
+// an error of the datastore. It writes nothing, so nothing is reserved.
 func (c *Client) Room(ctx context.Context, req Request, known *Known) error {
 	v := newView(c, req.Host, known)
 	_, err := v.decide(ctx, &req, func(ctx context.Context, n *need) error {

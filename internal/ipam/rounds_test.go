@@ -21,8 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// metronome notes the requests of a client, and how many rounds they take: each takes a second of a bubble's time, so
-// that those which go out together end together.
+// metronome records the requests of a client in rounds: each request takes a second of a bubble's time, so that
+// requests sent together end together.
 type metronome struct {
 	mu     sync.Mutex // guards rounds
 	rounds [][]string
@@ -42,7 +42,7 @@ func (m *metronome) hook(_ context.Context, r datastoretest.Request) datastorete
 	return datastoretest.None
 }
 
-// knownTo returns what an agent of the host would know: all but the labels of namespaces.
+// knownTo returns the facts that an agent of the host would have: all but the labels of namespaces.
 func knownTo(t testing.TB, store datastore.Store, host string) *Known {
 	t.Helper()
 	k := &Known{Config: DefaultConfig()}
@@ -71,7 +71,7 @@ func knownTo(t testing.TB, store datastore.Store, host string) *Known {
 	return k
 }
 
-// begin is Begin and Finish of a request, with what an agent knows.
+// begin is Begin and Finish of a request, with an agent's facts.
 func begin(known *Known, req Request) func(context.Context, *Client) error {
 	return func(ctx context.Context, c *Client) error {
 		start := Start{Owner: req.Owner, Host: req.Host, V4: req.V4, V6: req.V6, Known: known}
@@ -95,7 +95,7 @@ func TestRequestsAndRounds(t *testing.T) {
 	full := []string{"a", "b", "c", "d"}
 	dual := func(r *Request) { r.V6 = true }
 	const slow = "GET IPAMConfig default, LIST BlockAffinity, LIST IPPool, LIST IPReservation"
-	// What the agent told is asked for again before a block is claimed.
+	// The agent's data is read again before a block is claimed.
 	const again = "GET IPAMConfig default, LIST BlockAffinity, LIST IPAMBlock, LIST IPPool, LIST IPReservation"
 	for _, c := range []roundsCase{
 		{
@@ -288,7 +288,7 @@ func errorIs(err, want error) bool {
 	return errors.Is(err, want)
 }
 
-// A request that is abandoned takes back the handle, and only that.
+// An abandoned request deletes the handle, and only that.
 func TestAbandon(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		store := seeded(t)
@@ -371,7 +371,7 @@ func TestLargeClusterIsNotRead(t *testing.T) {
 	}
 }
 
-// counting counts the blocks whose contents are read.
+// counting counts reads of blocks with their contents, and lists.
 type counting struct {
 	datastore.Store
 	mu     sync.Mutex // guards the rest

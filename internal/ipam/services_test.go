@@ -84,7 +84,7 @@ func TestObjectsOfServicesEqualCalicos(t *testing.T) {
 	}
 }
 
-// assignAll gives addresses of both families to Services, ten at a time, and returns who holds which.
+// assignAll assigns addresses of both families to Services, ten at a time, and returns the holder of each.
 func assignAll(t *testing.T, c *Client, services []string) map[netip.Addr]string {
 	t.Helper()
 	holder := map[netip.Addr]string{}
@@ -112,7 +112,7 @@ func assignAll(t *testing.T, c *Client, services []string) map[netip.Addr]string
 	return holder
 }
 
-// Services get addresses, blocks without end, and give all back.
+// Services get addresses, from any number of blocks, and release all of them.
 func TestServices(t *testing.T) {
 	store := datastoretest.NewFake()
 	mustCreate(t, store, servicePool("lb", "10.9.0.0/24"), servicePool("lb6", "fd09::/120"), poolObject("pods", "10.0.0.0/24"))
@@ -152,7 +152,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// A further owner whose handle exists is left to a request of its own, and nothing is lost.
+// A further owner with an existing handle is left to a request of its own, and nothing is lost.
 func TestAssignEachMeetsAHandle(t *testing.T) {
 	store := datastoretest.NewFake()
 	mustCreate(t, store, servicePool("lb", "10.9.0.0/24"))

@@ -12,41 +12,41 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// State has the objects read from the datastore: all that a plan depends on.
+// State holds the objects read from the datastore: all that a plan depends on.
 type State struct {
 	Now      time.Time
 	Config   api.IPAMConfigSpec
 	Reserved []netip.Prefix
 	Pools    []Pool
-	// NodeLabels are those of the request's host, if they were read.
+	// NodeLabels are the labels of the request's host.
 	NodeLabels map[string]string
-	// HaveLabels says that they were.
+	// HaveLabels: NodeLabels are known.
 	HaveLabels bool
-	// Affinities are the host's.
+	// Affinities are the host's affinities.
 	Affinities []*api.BlockAffinity
 	// Room is the estimated number of free addresses in blocks of the host, where there is an estimate.
 	Room map[netip.Prefix]int
-	// Blocks are those that were read one by one; nil means that there is none of that CIDR.
+	// Blocks are the blocks read one by one; nil means that there is none of that CIDR.
 	Blocks map[netip.Prefix]*Block
-	// Taken has the CIDRs of all blocks of the cluster, perhaps stale, if they were listed.
+	// Taken has the CIDRs of all blocks of the cluster, perhaps stale.
 	Taken []netip.Prefix
-	// HaveTaken says that they were.
+	// HaveTaken: Taken was listed.
 	HaveTaken bool
-	// Cluster holds the blocks of the whole cluster, perhaps stale, if they were listed.
+	// Cluster has all blocks of the cluster, perhaps stale.
 	Cluster []*Block
-	// HaveCluster says that they were; Taken is complete then too.
+	// HaveCluster: Cluster was listed; Taken is complete then too.
 	HaveCluster bool
-	// Damaged has the blocks that contradict themselves, with what is wrong. Nothing is assigned from them.
+	// Damaged has the errors of blocks that contradict themselves. Nothing is assigned from them.
 	Damaged map[netip.Prefix]error
-	// Flaws has what is wrong with other objects, which are ignored.
+	// Flaws has the errors of other objects, which are ignored.
 	Flaws []error
-	// refused says why the pools of Flaws cannot be used, by name and by CIDR.
+	// refused has the reasons why the pools of Flaws cannot be used, by name and by CIDR.
 	refused map[string]string
 	// Needed are blocks that could not be taken from their owners.
 	Needed map[netip.Prefix]bool
 	// Handle is the request's handle, if it exists and was read.
 	Handle *api.IPAMHandle
-	// HandleNew says that the handle was just created, and that no address can have been assigned to it yet.
+	// HandleNew: the handle was just created, and no address can have been assigned to it yet.
 	HandleNew bool
 }
 
@@ -104,8 +104,8 @@ func (n *need) handle(id, host string) (*api.IPAMHandle, bool) {
 	return h, true
 }
 
-// handleReadable returns a need for the blocks that the handle names, or an error if one of them is damaged: what the
-// handle holds there is unknown.
+// handleReadable returns a need for the blocks that the handle names, or an error if one of them is damaged: the
+// handle's addresses there are unknown.
 func (st *State) handleReadable() error {
 	if st.HandleNew {
 		return nil
@@ -188,8 +188,8 @@ func (st *State) storePools(items []api.IPPool) {
 	}
 }
 
-// storeReservations adds a list of reservations. One that can't be parsed is an error: what it reserves must not be
-// assigned, and is unknown.
+// storeReservations adds a list of reservations. One that can't be parsed is an error: it is unknown which addresses
+// must not be assigned.
 func (st *State) storeReservations(items []api.IPReservation) error {
 	for _, r := range items {
 		for _, text := range r.Spec.ReservedCIDRs {
@@ -264,7 +264,7 @@ func (st *State) drop(cidr netip.Prefix) {
 	st.Cluster = slices.DeleteFunc(st.Cluster, func(b *Block) bool { return b.cidr == cidr })
 }
 
-// flaws returns what is wrong with the objects that were ignored, for the end of an error.
+// flaws returns the errors of ignored objects, for the end of an error.
 func (st *State) flaws() string {
 	errs := slices.Clone(st.Flaws)
 	for _, err := range st.Damaged {

@@ -46,7 +46,7 @@ func (v *view) listOptions() datastore.ListOptions {
 	return datastore.ListOptions{Stale: v.freshness < consistent}
 }
 
-// read reads what changes seldom, unless that was read.
+// read reads what changes seldom, unless it was read already.
 func (v *view) read(ctx context.Context) error {
 	if v.st != nil {
 		return nil
@@ -76,9 +76,9 @@ func Refused(err error) bool {
 	return false
 }
 
-// decide plans. A refusal is planned again on fresher data before it is returned: the lists may be stale, and the
-// handle, which was taken for new, may hold an address; a block that was full may have room. supply reads what a plan
-// needs.
+// decide returns a plan. A refusal is planned again on fresher data before it is returned: lists may be stale, the
+// handle, which was taken for new, may hold an address, and a block that was full may have room. supply reads what a
+// plan needs.
 func (v *view) decide(ctx context.Context, req *Request, supply func(context.Context, *need) error) (Plan, error) {
 	for {
 		plan, err := v.plan(ctx, req, supply)
@@ -148,10 +148,10 @@ type answers struct {
 }
 
 // fetch reads what a plan needs, in parallel, while beside runs. A plan that lists the cluster's blocks is about to
-// claim one: the host's affinities are read again too, as they are older than the wait for the host's lock, or come
-// from the agent. Another ADD on the host may have claimed a block with room for all meanwhile; without this a burst of
-// pods on a new node claims one block each. Data from the agent is then read again altogether: nothing guards a claim
-// against a pool that was deleted.
+// claim one. Then the host's affinities are read again too: they are older than the wait for the host's lock, or from
+// the agent, and another ADD on the host may since have claimed a block with room for all. Without this a burst of pods
+// on a new node would claim one block each. Data from the agent is then read again altogether: nothing guards a claim
+// against a deleted pool.
 func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	c, opts, a, slow := v.client, v.listOptions(), answers{}, &State{}
@@ -189,7 +189,7 @@ func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	return nil
 }
 
-// storeAnswers adds to the state what was read for a need.
+// storeAnswers adds the answers to a need to the state.
 func (st *State) storeAnswers(n *need, a *answers) {
 	for _, b := range a.blocks {
 		st.store(b.cidr, b.block, b.damage)

@@ -20,7 +20,8 @@ import (
 // undoTime bounds the clean-up after a failed ADD, whatever is left of the verb's own time.
 const undoTime = 20 * time.Second
 
-// add gives a container its address and its link, or lets one that has them join a further network.
+// add connects a container: it assigns addresses and makes the link, or joins a container that has both to a further
+// network.
 func add(ctx context.Context, c *call) error {
 	s, err := c.open()
 	if err != nil {
@@ -52,8 +53,8 @@ func add(ctx context.Context, c *call) error {
 // errNotPlain: the pod has annotations that the agent had not seen.
 var errNotPlain = errors.New("the pod has annotations that were not read")
 
-// attach gives the container its address and its link. If the agent's word about the pod was out of date, it undoes
-// that, reads the pod and begins anew.
+// attach connects the container. If the pod was annotated after the agent had seen it, the attempt is undone, the pod
+// is read, and a second attempt is made.
 func (s *session) attach(ctx context.Context) (*types100.Result, error) {
 	told := s.toldOfPod()
 	if told {
@@ -67,7 +68,7 @@ func (s *session) attach(ctx context.Context) (*types100.Result, error) {
 	return res, err
 }
 
-// try does that once; told is for endpoint.read. After a failure nothing is left of it.
+// try is one attempt of attach; told is for endpoint.read. A failed attempt is undone.
 func (s *session) try(ctx context.Context, told bool) (_ *types100.Result, err error) {
 	var w *workload
 	wanted := ask(func() (request, error) {
@@ -115,8 +116,8 @@ func (s *session) try(ctx context.Context, told bool) (_ *types100.Result, err e
 	return result(s, link, wiring.Addresses, assigned), nil
 }
 
-// unlessAnnotated returns why no address was assigned, or errNotPlain if the agent's word about the pod was out of
-// date: by its annotations there may be one.
+// unlessAnnotated returns cause, why no address was assigned, or errNotPlain if the pod was annotated after the agent
+// had seen it: its annotations may allow one.
 func (s *session) unlessAnnotated(ctx context.Context, told bool, cause error) error {
 	if !told {
 		return cause
@@ -128,7 +129,7 @@ func (s *session) unlessAnnotated(ctx context.Context, told bool, cause error) e
 	return errNotPlain
 }
 
-// settle reads what the configuration says of the link, and what it leaves to the agent.
+// settle determines MTU and routes of the link, from the configuration and the agent's MTU file.
 func (s *session) settle() (err error) {
 	if s.mtu, err = podMTU(&s.conf, defaultMTUFile); err != nil {
 		return err
@@ -137,7 +138,7 @@ func (s *session) settle() (err error) {
 	return err
 }
 
-// wiring says how the container is to be wired, with the addresses that it was assigned.
+// wiring returns the podnet.Config for the container and its assigned addresses.
 func (s *session) wiring(wanted func() (request, error), assigned *types100.Result) (podnet.Config, error) {
 	want, err := wanted()
 	if err != nil {
@@ -155,11 +156,11 @@ func (s *session) wiring(wanted func() (request, error), assigned *types100.Resu
 	return c, s.checkFloating(&want, addrs)
 }
 
-// nothing is to be given back.
+// nothing is the giveBack for a link that no other pod had.
 func nothing() error { return nil }
 
-// undo takes back what a failed ADD has done, and returns why it failed. The link, if one was made, goes first: an
-// address must not be free while a pod has it. The link of that name is given back then to the pod that had it.
+// undo reverts a failed ADD and returns its cause. The link, if one was made, is removed first: an address must not be
+// free while a pod has it. Then giveBack returns the link's name to the pod that had it.
 func (s *session) undo(ctx context.Context, wired bool, cause error, giveBack func() error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -183,8 +184,8 @@ func (s *session) undo(ctx context.Context, wired bool, cause error, giveBack fu
 	return fmt.Errorf("%w; what it had done is left for DEL, since undoing it failed: %s", cause, err.Error())
 }
 
-// tryClear takes back what this ADD, whatever the answer to it was, or an earlier one has noted. If it cannot, DEL
-// does.
+// tryClear clears the addresses that this ADD, even if its write seemed to fail, or an earlier one has noted. If it
+// cannot, DEL does.
 func (s *session) tryClear(ctx context.Context) {
 	if err := s.endpoint().clear(ctx); err != nil {
 		s.log.Warn("cannot clear the pod's address annotations, left to DEL", "err", err)
@@ -206,7 +207,7 @@ func resultAddrs(res *types100.Result) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// hostVeth is the name of the node's end. That of a container that is no pod's begins like the container's ID.
+// hostVeth returns the name of the link's end on the node. Without a pod it is made from the container ID.
 func (s *session) hostVeth() string {
 	if s.plain() {
 		return podnet.DefaultVethPrefix + s.containerID[:min(len(s.containerID), 11)]
@@ -230,8 +231,8 @@ func (s *session) podConfig(log *slog.Logger, addrs []netip.Addr) podnet.Config 
 	}
 }
 
-// result is what ADD prints. Calico's forms: the host's link by name only, addresses as /32 or /128 of the second
-// interface, no gateway, and the IPAM plugin's routes.
+// result returns what ADD prints, in Calico's form: the host's link by name only, addresses as /32 or /128 of the
+// second interface, no gateway, and the IPAM plugin's routes.
 func result(r *session, link podnet.Result, addrs []netip.Addr, assigned *types100.Result) *types100.Result {
 	res := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,

@@ -20,18 +20,18 @@ import (
 )
 
 // calicoIPAM is the ipam.type that calico serves itself: a second process and a second TLS connection would be most of
-// what an ADD costs.
+// an ADD's cost.
 const calicoIPAM = "calico-ipam"
 
 // addressing gives a container its addresses and takes them back.
 type addressing interface {
-	// add assigns what the container asks for, which it waits for as late as it can. After an error nothing is assigned.
+	// add assigns addresses. It calls wanted, which may wait, as late as it can. After an error nothing is assigned.
 	add(ctx context.Context, wanted func() (request, error)) (*types100.Result, error)
-	// del releases all that the container holds, as far as that may be done. To hold nothing is no error.
+	// del releases what the container holds, as far as may permits. It succeeds if the container holds nothing.
 	del(ctx context.Context, may clearance) error
 }
 
-// addressing returns who assigns this container's addresses.
+// addressing returns the IPAM of this container: this process or an executed plugin.
 func (s *session) addressing() addressing {
 	if s.conf.IPAM.Type == calicoIPAM {
 		return &inProcess{s}
@@ -76,8 +76,8 @@ func (p *inProcess) assign(ctx context.Context, attempt *ipam.Attempt, want requ
 	return ipamResult(assigned), nil
 }
 
-// finish decides the assignment. Addresses that were asked for, and that an earlier sandbox of the same pod holds, are
-// taken from that one first, as Calico does: the runtime is about to end it.
+// finish makes the assignment. Requested addresses that an earlier sandbox of the same pod holds are released there
+// first, as by Calico: the runtime is about to end that sandbox.
 func (p *inProcess) finish(ctx context.Context, attempt *ipam.Attempt, want request) ([]ipam.Assignment, error) {
 	client := ipam.NewClient(p.blockCache(), time.Now)
 	taken, err := p.takesOver(ctx, client, want)
@@ -115,9 +115,9 @@ func (p *inProcess) takesOver(ctx context.Context, client *ipam.Client, want req
 	return len(held) > 0, err
 }
 
-// begin starts to assign while the pod is still being read. What changes seldom is read beside waiting for the host's
-// lock; blocks are read, and with the agent's facts the first write is made, with the lock held; the block that a
-// neighbour has written last need not be read then.
+// begin starts the assignment while the pod is still being read. Without the agent's facts, what changes seldom is read
+// during the wait for the host's lock. Blocks are read with the lock held. With the facts the first write is made with
+// the lock held too, and the block that this node wrote last need not be read.
 func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock func(), err error) {
 	if err := p.checkNode(ctx); err != nil {
 		return nil, nil, err
@@ -148,8 +148,8 @@ func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock fu
 	return attempt, unlock, nil
 }
 
-// checkNode refuses the machine's name as the node's unless there is such a Node: what is assigned on a node that does
-// not exist is taken for lost, and freed.
+// checkNode fails if the node's name is only the host name and no Node has it: addresses of a node that does not exist
+// are collected as leaked.
 func (s *session) checkNode(ctx context.Context) error {
 	if !s.nodeGuessed || s.conf.DatastoreType != datastoreKubernetes {
 		return nil
@@ -163,7 +163,8 @@ func (s *session) checkNode(ctx context.Context) error {
 	return err
 }
 
-// renewed is known after a wait for the host's lock, during which neighbours have filled a block, or claimed one.
+// renewed returns known from facts that are read anew: during the wait for the host's lock, other calls may have filled
+// or claimed a block.
 func (s *session) renewed() *ipam.Known {
 	if f, err := facts.Read(facts.DefaultFile, s.node, time.Now()); err == nil && f.DatastoreReady {
 		s.facts = f
@@ -171,7 +172,7 @@ func (s *session) renewed() *ipam.Known {
 	return s.known()
 }
 
-// known has the agent's facts about IPAM; nil if there are no usable ones.
+// known returns the agent's facts about IPAM; nil if there are no usable ones.
 func (s *session) known() *ipam.Known {
 	f := s.facts
 	if f == nil || !f.DatastoreReady {
@@ -184,10 +185,10 @@ func (s *session) known() *ipam.Known {
 	return k
 }
 
-// timestampFormat is that of the attribute "timestamp": Go's own for a time, as Calico writes it.
+// timestampFormat is the format of the attribute "timestamp": Go's time.Time.String, as Calico writes it.
 const timestampFormat = "2006-01-02 15:04:05.999999999 -0700 MST"
 
-// owner is to whom the addresses are assigned.
+// owner returns the handle and attributes under which addresses are assigned.
 func (p *inProcess) owner() ipam.Owner {
 	return ipam.Owner{
 		Handle: p.handle(),
@@ -215,7 +216,7 @@ func (p *inProcess) del(ctx context.Context, may clearance) error {
 	return postponable(p.releaseHandles(ctx, may))
 }
 
-// releaseHandles frees what the container holds, and if that is nothing, what a Calico before version 3 has left of the
+// releaseHandles frees what the container holds, or if it holds nothing, what a Calico before version 3 assigned to the
 // pod.
 func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 	blocks := p.blockCache()
@@ -241,8 +242,8 @@ func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 	return may.wait()
 }
 
-// resultFor is the result of calico-ipam for the plugin that executes it. calico expects a route for each address;
-// others would add it to the kernel, which has one by the address's mask and refuses that one for its host bits.
+// resultFor returns the result that calico-ipam prints. calico expects a route for each address. Other plugins would
+// add it to the kernel, which already has one by the address's mask and rejects this one for its host bits.
 func (p *inProcess) resultFor(assigned *types100.Result) *types100.Result {
 	if p.anothers {
 		assigned.Routes = nil
@@ -250,8 +251,7 @@ func (p *inProcess) resultFor(assigned *types100.Result) *types100.Result {
 	return assigned
 }
 
-// ipamResult has, for each address, the address under its block's mask, and a route of the same form, as Calico prints
-// it.
+// ipamResult returns each address under its block's mask, and a route of the same form, as Calico prints it.
 func ipamResult(assigned []ipam.Assignment) *types100.Result {
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	for _, a := range assigned {
@@ -262,7 +262,7 @@ func ipamResult(assigned []ipam.Assignment) *types100.Result {
 	return result
 }
 
-// explicitResult has addresses that an annotation requested. Calico prints them as /32 or /128 and without routes.
+// explicitResult returns addresses that an annotation requested. Calico prints them as /32 or /128 and without routes.
 func explicitResult(addrs []netip.Addr) *types100.Result {
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	for _, a := range addrs {

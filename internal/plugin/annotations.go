@@ -10,16 +10,16 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Annotation is an annotation of a pod that says how it is to be connected, as docs/ shows it.
+// Annotation is a pod annotation that configures the pod's connection, as docs/ shows it.
 type Annotation struct {
 	Key         string
-	OfNamespace bool // the pod's namespace may have it too, for pods that do not
+	OfNamespace bool // a namespace may have it, for its pods that do not
 	Form        string
 	Help        string
 	read        func(text string, into *request) bool // false: the text has not that form
 }
 
-// annotations is the table from which they are read and docs/ is made.
+// annotations is the table for reading annotations and for docs/.
 var annotations = []Annotation{
 	{
 		Key: api.AnnotationIPv4Pools, OfNamespace: true, Form: `a JSON list of names or CIDRs of IPPools, such as ["default-ipv4-ippool"]`,
@@ -67,7 +67,7 @@ var annotations = []Annotation{
 // Annotations lists the annotations that the plugin reads.
 func Annotations() []Annotation { return append([]Annotation(nil), annotations...) }
 
-// readAnnotations puts what a pod and its namespace ask for in the place of what is wanted.
+// readAnnotations overrides into with the annotations of a pod, or else of its namespace.
 func readAnnotations(w *workload, into *request) error {
 	for _, a := range annotations {
 		text, on := w.pod.Annotations[a.Key], "pod "+w.pod.Namespace+"/"+w.pod.Name

@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// shop is a workload whose pod and namespace carry these annotations.
+// shop returns a workload with these annotations on pod and namespace.
 func shop(pod, namespace map[string]string) *workload {
 	return &workload{
 		pod:       api.Pod{Meta: api.Meta{Name: "web", Namespace: "shop", Annotations: pod}},
@@ -33,7 +33,7 @@ func permissive(t testing.TB) netConf {
 	return c
 }
 
-// text shows what is wanted beside the pools and families of the configuration.
+// text returns the request beside the configuration's pools and families.
 func (w request) text() string {
 	var parts []string
 	add := func(name string, value any) {
@@ -64,7 +64,7 @@ func addressList(n int) string {
 	return "[" + strings.Join(all, ",") + "]"
 }
 
-// annotationCases has, for each annotation, what is accepted and as what, and what is refused.
+// annotationCases has, for each annotation, accepted values with their meaning, and refused values.
 var annotationCases = map[string]struct {
 	good map[string]string
 	bad  []string
@@ -122,7 +122,7 @@ func TestEveryAnnotation(t *testing.T) {
 			if got, err := r.request(shop(nil, map[string]string{a.Key: text})); err != nil || got.text() != want {
 				t.Errorf("%s %s on the namespace: %q, %v; want %q", a.Key, text, got.text(), err, want)
 			}
-			// The pod comes first, whatever its namespace says.
+			// The pod's annotation wins over its namespace's.
 			if got, err := r.request(shop(map[string]string{a.Key: text}, map[string]string{a.Key: tt.bad[0]})); err != nil {
 				t.Errorf("%s %s on the pod, %s on the namespace: %+v, %v", a.Key, text, tt.bad[0], got, err)
 			}
@@ -133,8 +133,8 @@ func TestEveryAnnotation(t *testing.T) {
 	}
 }
 
-// wantRefused fails the test unless an annotation is refused with an error that names it, whose it is, its value and
-// what is right.
+// wantRefused fails the test unless an annotation is refused with an error that names it, its object, its value and the
+// right form.
 func wantRefused(t *testing.T, r *session, a Annotation, text string) {
 	t.Helper()
 	on := map[string]*workload{"pod shop/web": shop(map[string]string{a.Key: text}, nil)}

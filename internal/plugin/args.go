@@ -9,8 +9,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// podArgs has the arguments that the kubelet's runtime passes in CNI_ARGS. The names of the fields are the keys; docs/
-// is made of the tags.
+// podArgs holds the arguments that the kubelet's runtime passes in CNI_ARGS. Field names are the keys; docs/ is made
+// from the tags.
 type podArgs struct {
 	types.CommonArgs
 	K8S_POD_NAMESPACE          types.UnmarshallableString `help:"Namespace of the pod; calico with datastore kubernetes requires it."`
@@ -30,8 +30,8 @@ func parseArgs(text string) (podArgs, error) {
 	return args, err
 }
 
-// ignoreUnknown lets the reader of CNI_ARGS ignore the keys that it does not know: containerd and CRI-O say so, not
-// every caller does.
+// ignoreUnknown makes the parser of CNI_ARGS ignore unknown keys: containerd and CRI-O set IgnoreUnknown, not every
+// caller does.
 func ignoreUnknown(args string) string { return strings.TrimSuffix("IgnoreUnknown=1;"+args, ";") }
 
 // readArgs takes the pod and the address that CNI_ARGS names.

@@ -28,8 +28,8 @@ const (
 	codeTaken        uint = 103
 )
 
-// wantFailure fails the test unless the execution failed with that code and with words that name the cause and the
-// remedy. It also looks for secrets in everything that people get to see.
+// wantFailure fails the test unless the execution failed with that code and a text that names the cause and the remedy.
+// It also looks for secrets in all output.
 func (w *world) wantFailure(t testing.TB, a answer, code uint, words ...string) {
 	t.Helper()
 	e := a.failure(t)
@@ -155,7 +155,7 @@ var harms = []harm{
 		words: []string{"POST", "ipamblocks", "no answer"}},
 }
 
-// dyingIPAM puts an IPAM plugin on the node that assigns an address and dies before it says so.
+// dyingIPAM installs an IPAM plugin that assigns an address and dies before it prints its result.
 func dyingIPAM(t *testing.T, s *sandbox) {
 	const path = "/opt/dying/dying"
 	s.host.Write(t, path,
@@ -163,7 +163,7 @@ func dyingIPAM(t *testing.T, s *sandbox) {
 	s.host.On(t, func() error { return os.Chmod(path, 0o755) })
 }
 
-// TestBadInput: whatever is wrong, ADD says what and what to do, and leaves nothing behind.
+// TestBadInput: whatever is wrong, ADD's error names it and the remedy, and nothing is left behind.
 func TestBadInput(t *testing.T) {
 	for _, h := range harms {
 		t.Run(h.name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// Tests that are not parallel run when no other has a world: they may change what all share.
+// The tests below are not parallel: they run while no other test has a world, and may change shared objects.
 
 func TestNoPool(t *testing.T) {
 	w := newEmptyWorld(t)
@@ -285,8 +285,8 @@ func TestAPIServerDiesDuringAdd(t *testing.T) {
 	}
 }
 
-// The API server has put the address on the pod and its answer is lost: ADD takes the address back, and DEL what it
-// says.
+// The API server has put the address on the pod and its answer is lost: ADD releases the address, and DEL clears the
+// annotation.
 func TestLostAnswerToThePodPatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -337,8 +337,8 @@ func TestDelThatFails(t *testing.T) {
 	w.wantEmptyJournal(t)
 }
 
-// An address is not free as long as a pod is said to have it: a DEL that cannot clear the annotations does not release,
-// and has the kernel clean.
+// An address is not free while a pod's annotations have it: a DEL that cannot clear them cleans up the kernel and does
+// not release.
 func TestDelThatCannotTellThePod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -377,9 +377,9 @@ func TestDelOfAPodThatOthersWrite(t *testing.T) {
 	}
 }
 
-// Neither a server that does not answer nor one whose packets get lost may hold a pod up for longer than the kubelet
-// waits, which is two minutes. ADD gives up after the time for one attempt to connect, and says so: further attempts,
-// each as long, would end by the deadline of the whole request.
+// A server that does not answer or loses packets must not hold a pod up for longer than the kubelet's two minutes. ADD
+// fails after the time for one attempt to connect: further attempts, each as long, would end by the deadline of the
+// whole request.
 func TestSilentAPIServer(t *testing.T) {
 	t.Parallel()
 	listener := func(t *testing.T, w *world) string {

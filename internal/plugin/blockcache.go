@@ -15,28 +15,28 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// blockCache is a datastore that notes the block that the last ADD or DEL of this node has written, with its UID and
-// revision: the next one changes it without reading it first. One that has been written by somebody else since has
-// another revision, and the datastore refuses the write, after which Get asks it.
+// blockCache is a datastore that notes the block last written by an ADD or DEL of this node, with its UID and revision,
+// so that the next one changes it without reading it first. If another node has written it since, the datastore refuses
+// the write for its revision, and Get reads it.
 type blockCache struct {
 	datastore.Store
 	log   *slog.Logger
 	notes bool // not with etcd, of which the agent has no facts
 
 	lock  sync.Mutex      // guards the rest
-	asked map[string]bool // by name, the blocks that were got once
-	// serves says whether a noted block will do: what is decided by it must be written to it, so that the datastore can
-	// refuse. Nil: none does.
+	asked map[string]bool // names of the blocks that were read once
+	// serves reports whether a noted block will do. Any decision by it must end in a write of it, so that the datastore
+	// can refuse. Nil: no noted block is used.
 	serves func(*api.IPAMBlock) bool
 }
 
-// assignable returns what serves an ADD: a block that has a free address, and none that the handle holds.
+// assignable returns serves for an ADD: the block has a free address, and none that the handle holds.
 func assignable(handle string) func(*api.IPAMBlock) bool {
 	held := releasable(handle)
 	return func(b *api.IPAMBlock) bool { return len(b.Spec.Unallocated) > 0 && !held(b) }
 }
 
-// releasable returns what serves a DEL: a block that has an address which the handle holds.
+// releasable returns serves for a DEL: the block has an address that the handle holds.
 func releasable(handle string) func(*api.IPAMBlock) bool {
 	return func(b *api.IPAMBlock) bool {
 		return slices.ContainsFunc(b.Spec.Attributes, func(a api.AllocationAttribute) bool {
@@ -56,7 +56,7 @@ func (c *blockCache) Get(ctx context.Context, obj api.Resource) error {
 	return c.Store.Get(ctx, obj)
 }
 
-// noted returns a block as it was noted, or nil if the datastore must be asked.
+// noted returns the noted block, or nil if the datastore must be asked.
 func (c *blockCache) noted(name string) *api.IPAMBlock {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -92,8 +92,8 @@ func (c *blockCache) Update(ctx context.Context, obj api.Resource) error {
 	return c.note(obj, c.Store.Update(ctx, obj))
 }
 
-// note notes a block that was written, and passes the result on. If it was not written, it is another one by now, or
-// nobody knows.
+// note notes the written block obj and returns result. After a failed write it drops the note: the block has changed,
+// or its state is unknown.
 func (c *blockCache) note(obj api.Resource, result error) error {
 	b, isBlock := obj.(*api.IPAMBlock)
 	if !isBlock || !c.notes {
@@ -133,7 +133,7 @@ func (s *session) blockCache() *blockCache {
 	return &blockCache{Store: s.store, log: s.log, notes: s.conf.DatastoreType == datastoreKubernetes, asked: map[string]bool{}}
 }
 
-// blockFile is where a block is noted: one of each family, beside the facts, in memory.
+// blockFile returns the file for a noted block: one per family, beside the facts, in memory.
 func blockFile(name string) string {
 	file := "block-v6.json"
 	if cidr, _ := names.ParseBlock(name); cidr.Addr().Is4() {

@@ -8,8 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// Whatever the noted block says, an address is given once and taken back: a block that is another one by now costs
-// requests.
+// A noted block may be wrong or outdated: an address is still assigned once and released, at the cost of requests.
 func TestBlockIsNotAsNoted(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(filepath.Dir(facts.DefaultFile), "block-v4.json")

@@ -24,7 +24,7 @@ import (
 
 // The tests here are about callers other than containerd and CRI-O with calico: other main plugins that execute
 // calico-ipam, other IPAM plugins that calico executes, hand-made arguments and configurations. The runtime is libcni,
-// the plugins are those of the CNI project.
+// the other plugins are the CNI project's.
 
 // onHost lets libcni execute plugins on a test's node.
 type onHost struct {
@@ -67,7 +67,7 @@ func (w *world) runtime(t testing.TB, conflist string) *runtime {
 	return &runtime{libcni.NewCNIConfigWithCacheDir([]string{"/opt/cni/bin"}, t.TempDir(), &onHost{t: t, host: w.host}), list}
 }
 
-// attachment is an interface of a sandbox; args are those of the pod, if any.
+// attachment returns an interface of a sandbox; args are the pod's, if any.
 func (s *sandbox) attachment(ifName string, args ...string) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{ContainerID: s.container, NetNS: s.netns, IfName: ifName}
 	for _, arg := range args {
@@ -107,7 +107,7 @@ func (r *runtime) del(t testing.TB, rt *libcni.RuntimeConf) {
 	}
 }
 
-// noted returns what the blocks of the world's pool note of an address that is taken.
+// noted returns the attributes of an assigned address in the blocks of the world's pool.
 func (w *world) noted(t testing.TB, of netip.Addr) map[string]string {
 	t.Helper()
 	for _, b := range w.api.list(t, "IPAMBlock", "") {
@@ -177,7 +177,7 @@ func TestOtherMainPlugins(t *testing.T) {
 	}
 }
 
-// lives takes an attachment of another main plugin through its life.
+// lives runs all verbs on an attachment of another main plugin.
 func lives(t *testing.T, s *sandbox, r *runtime, rt *libcni.RuntimeConf, noted map[string]string) {
 	t.Helper()
 	if err := r.GetStatusNetworkList(t.Context(), r.list); err != nil {
@@ -238,7 +238,7 @@ func TestArgumentsOfHandMadeCallers(t *testing.T) {
 	nothing()
 }
 
-// The conflist of a Calico walk-through has neither policy nor kubernetes: the pod is that of CNI_ARGS, the kubeconfig
+// The conflist of a Calico walk-through has neither policy nor kubernetes: the pod is from CNI_ARGS, the kubeconfig is
 // the installer's.
 func TestConflistOfAWalkThrough(t *testing.T) {
 	t.Parallel()
@@ -270,7 +270,7 @@ func TestConflistOfAWalkThrough(t *testing.T) {
 	nothing()
 }
 
-// calico-ipam goes by the names that a caller gives. None of them reaches what another container has.
+// calico-ipam uses the names that a caller passes. None of them reaches another container's addresses.
 func TestIPAMKeepsContainersApart(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t), newWorld(t)
@@ -318,8 +318,7 @@ func TestIPAMKeepsContainersApart(t *testing.T) {
 	}
 }
 
-// A pod may have any name, also one that makes the handle that a Calico before version 3 gave it that of another
-// container today.
+// A pod may have a name by which its handle of a Calico before version 3 equals another container's handle today.
 func TestNoHandleByThePodsName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -363,7 +362,7 @@ func TestTwoInterfacesOfANetwork(t *testing.T) {
 	nothing()
 }
 
-// GC frees what containers have that the runtime does not list, also of no pods.
+// GC frees addresses of containers that the runtime does not list, also without pods.
 func TestGCOfAnotherMainPlugin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -378,7 +377,7 @@ func TestGCOfAnotherMainPlugin(t *testing.T) {
 	difftest.Want(t, "addresses", map[netip.Addr]string{a: w.network() + "." + kept.container}, w.allocations(t))
 }
 
-// What is assigned on a node that does not exist is soon freed as lost: a machine's name that is no Node's is refused.
+// Addresses of a node that does not exist are soon freed as leaked: a host name that is no Node's is refused.
 func TestMachineThatIsNoNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// check compares what ADD has printed with the kernel, link, addresses, routes and parameters, and with what the
-// container holds. It names everything that differs. Additions of later plugins are ignored.
+// check compares ADD's result with the kernel (link, addresses, routes and parameters) and with what the container
+// holds. It names all differences. Additions of later plugins are ignored.
 func check(ctx context.Context, c *call) error {
 	s, err := c.open()
 	if err != nil {
@@ -36,7 +36,7 @@ func check(ctx context.Context, c *call) error {
 	drift := s.checkWiring(prev)
 	held := s.checkHeld(ctx, prev)
 	if drift != nil && !errors.Is(held, ipam.ErrNotHeld) {
-		return drift // that the datastore cannot be asked is of less interest
+		return drift // an unavailable datastore matters less
 	}
 	return errors.Join(drift, held)
 }
@@ -61,7 +61,7 @@ func ipamCheck(ctx context.Context, c *call) error {
 // printed is the result of an ADD, which CHECK gets back.
 type printed struct{ *types100.Result }
 
-// prevResult reads it, in whatever version it is.
+// prevResult reads the result of ADD in any CNI version.
 func (s *session) prevResult() (printed, error) {
 	if err := version.ParsePrevResult(&s.conf.NetConf); err != nil {
 		return printed{}, failure(types.ErrDecodingFailure, err)
@@ -77,7 +77,7 @@ func (s *session) prevResult() (printed, error) {
 	return printed{prev}, nil
 }
 
-// addrs are the addresses of the container's interface. Those of other interfaces are a later plugin's.
+// addrs returns the addresses of the container's interface. Other interfaces are a later plugin's.
 func (p printed) addrs(ifName string) ([]netip.Addr, error) {
 	own := types100.Result{}
 	for _, ip := range p.IPs {
@@ -92,8 +92,8 @@ func (p printed) addrs(ifName string) ([]netip.Addr, error) {
 	return addrs, failure(types.ErrInvalidNetworkConfig, err)
 }
 
-// expect puts the MTU and the MAC address of the result into what the link is compared with: the configured MTU may
-// have changed since. The result must name the node's end too.
+// expect sets in c the MTU and MAC address of the result: the configured MTU may have changed since. The result must
+// name the node's end too.
 func (p printed) expect(c *podnet.Config) error {
 	named := false
 	for _, i := range p.Interfaces {
@@ -121,11 +121,11 @@ func (s *session) checkWiring(prev printed) error {
 		return err
 	}
 	c := s.podConfig(s.log, addrs)
-	c.MTU = 0 // unless the result says which
+	c.MTU = 0 // unless the result has one
 	return errors.Join(prev.expect(&c), podnet.Check(c))
 }
 
-// checkHeld asks the IPAM plugin, or IPAM itself, that has assigned the addresses.
+// checkHeld checks the addresses with the IPAM that assigned them.
 func (s *session) checkHeld(ctx context.Context, prev printed) error {
 	if s.conf.IPAM.Type != calicoIPAM {
 		return (&delegated{s}).check(ctx)
@@ -137,8 +137,8 @@ func (s *session) checkHeld(ctx context.Context, prev printed) error {
 	return (&inProcess{s}).check(ctx, addrs)
 }
 
-// check compares with what the container's handle holds. An address that the pod's annotation ipAddrsNoIpam gives it is
-// nobody's.
+// check compares addrs with what the container's handle holds. Addresses of the annotation ipAddrsNoIpam have no
+// holder.
 func (p *inProcess) check(ctx context.Context, addrs []netip.Addr) error {
 	err := ipam.NewClient(p.store, time.Now).Holds(ctx, p.owner(), addrs)
 	if !errors.Is(err, ipam.ErrNotHeld) || p.kube == nil || p.plain() {

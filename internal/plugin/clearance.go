@@ -12,7 +12,7 @@ import (
 // clearance has the conditions that a release waits for.
 type clearance struct {
 	removed func() error // the kernel has nothing of the container: an address must not be free while a pod has it
-	noted   func() error // Felix and garbage collection have been told: nor while a pod is said to have it
+	noted   func() error // the endpoint names no address, for Felix and garbage collection: nor while it names one
 }
 
 func (c clearance) wait() error { return errors.Join(c.removed(), c.noted()) }
@@ -24,9 +24,9 @@ var cleared = clearance{removed: func() error { return nil }, noted: func() erro
 // help.
 var errNotCleared = errors.New("the release has no clearance")
 
-// gatedStore lets a release read which blocks it is about at once, and makes it wait for its clearance where it must:
-// blocks are read with the host's lock held, which no other call should wait for while the kernel takes 20 ms to remove
-// a link; nothing is written before the pod says that its address is released.
+// gatedStore holds back the steps of a release that need clearance. Blocks are read with the host's lock held. It is
+// taken once the kernel has removed the link, which takes 20 ms that no other call should wait for. Nothing is written
+// before the endpoint no longer names the address.
 type gatedStore struct {
 	datastore.Store
 	may    clearance
@@ -74,7 +74,7 @@ func (g *gatedStore) enter() error {
 	return g.err
 }
 
-// leave gives the lock back.
+// leave releases the lock.
 func (g *gatedStore) leave() {
 	if g.unlock != nil {
 		g.unlock()

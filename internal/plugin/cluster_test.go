@@ -27,13 +27,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// cluster is the API server as an administrator sees it, with what an installed Tortie has put there.
+// cluster is the API server as an administrator sees it, with the objects of an installed Tortie.
 type cluster struct {
 	group  groups.Group // that it keeps Calico's objects in
 	core   kubernetes.Interface
 	any    dynamic.Interface
 	token  string // of a ServiceAccount with the rights that the chart gives the plugins
-	agent  string // of one with those of the agent, which runs the migration too
+	agent  string // of one with the agent's rights; the agent runs the migration too
 	barred string // of one without rights
 }
 
@@ -126,7 +126,7 @@ func (c *cluster) account(ctx context.Context, name string) (string, error) {
 	return request.Status.Token, nil
 }
 
-// The kinds that tests read and write, by the plural; those of Calico by that in crd.projectcalico.org/v1.
+// The kinds that tests read and write, by plural; Calico's kinds by their plural in crd.projectcalico.org/v1.
 var (
 	plurals   = map[string]string{"Namespace": "namespaces", "Node": "nodes", "Pod": "pods"}
 	ofCalicos = map[string]string{
@@ -181,7 +181,7 @@ func (c *cluster) delete(t testing.TB, kind, namespace, name string) {
 	now := int64(0)
 	err := c.of(kind, namespace).Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 	if err == nil && kind == "Namespace" {
-		// Nobody else takes the finalizer away where no controller manager runs.
+		// Without a controller manager nothing else removes the finalizer.
 		ended := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		_, err = c.core.CoreV1().Namespaces().Finalize(context.Background(), ended, metav1.UpdateOptions{})
 	}
@@ -248,8 +248,8 @@ func (c *cluster) forgetNode(t testing.TB, node string) {
 	}
 }
 
-// settle waits until lists from the API server's cache, as the plugins' first ones are, show what is stored. Else a
-// plugin may have to try a second time, which is right and not what every test is about.
+// settle waits until lists from the API server's cache, as the plugins' first ones are, show all stored objects. Else a
+// plugin may have to try a second time, which is right but not the subject of every test.
 func (c *cluster) settle(t testing.TB) {
 	t.Helper()
 	for _, kind := range []string{"IPPool", "IPReservation", "BlockAffinity", "IPAMBlock"} {

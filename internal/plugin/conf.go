@@ -21,14 +21,14 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
-// Where the agent and the installer keep what the plugins read, and the lock of a host: Calico's paths.
+// Files that the agent and the installer write for the plugins, and the host's lock: Calico's paths.
 const (
 	defaultMTUFile    = "/var/lib/calico/mtu"
 	defaultLockFile   = "/var/run/calico/ipam.lock"
 	defaultKubeconfig = "/etc/cni/net.d/calico-kubeconfig"
 )
 
-// unversioned is the version of a configuration that has none, as Calico takes it.
+// unversioned is the CNI version of a configuration that names none, as in Calico.
 const unversioned = "0.2.0"
 
 // The values of datastore_type.
@@ -43,11 +43,10 @@ const (
 	deviceNetkit = "netkit"
 )
 
-// netConf is a plugin's section of the network configuration. Unknown keys are ignored, as by Calico; the
-// installer and node diagnose name them (cniconf.Keys).
+// netConf is a plugin's section of the network configuration. Unknown keys are ignored, as by Calico; the installer and
+// node diagnose name them (cniconf.Keys).
 //
-// The tags are the table from which the defaults are filled in and docs/ is made: default, help, and for a deprecated
-// key what to use instead.
+// The tags are the source of the defaults and of docs/: default, help, and for a deprecated key what to use instead.
 type netConf struct {
 	types.NetConf
 	DatastoreType        string         `json:"datastore_type" help:"kubernetes or etcdv3; empty: etcdv3 if there are etcd endpoints, else kubernetes."`
@@ -98,7 +97,7 @@ type ipamConf struct {
 	AssignIPv6 string   `json:"assign_ipv6" default:"false" help:"calico-ipam: only the string true turns IPv6 on."`
 	IPv4Pools  []string `json:"ipv4_pools" help:"calico-ipam: names or CIDRs of IPv4 pools; empty: all."`
 	IPv6Pools  []string `json:"ipv6_pools" help:"calico-ipam: the same for IPv6."`
-	// What follows is host-local's. Other IPAM plugins may use the keys for values of other types.
+	// The keys below are host-local's. Other IPAM plugins may use them for values of other types.
 	Subnet json.RawMessage `json:"subnet" type:"string" help:"host-local: usePodCidr or usePodCidrIPv6 stand for the node's pod CIDR of that family."`
 	Ranges json.RawMessage `json:"ranges" type:"list" help:"host-local: the same for subnet in ranges."`
 	Routes json.RawMessage `json:"routes" type:"list" help:"host-local: routes of the pod (dst) in place of the default route; the gateway is always the node."`
@@ -134,8 +133,8 @@ type dataplaneConf struct {
 
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9_.-]+$`)
 
-// parseConf reads the network configuration of a plugin and, for what it leaves open, the environment. Errors carry
-// CNI's codes for malformed and for invalid configuration.
+// parseConf reads a plugin's network configuration and, for what it leaves open, the environment. Errors carry CNI's
+// codes for malformed and for invalid configuration.
 func parseConf(plugin string, stdin []byte) (netConf, error) {
 	return readConf(plugin, stdin, config.OS())
 }
@@ -157,8 +156,8 @@ func readConf(plugin string, stdin []byte, env config.Env) (netConf, error) {
 	return c, failure(types.ErrInvalidNetworkConfig, c.validate(plugin))
 }
 
-// forIPAM leaves of the configuration what calico-ipam goes by, whatever the plugin that executes it is called and
-// makes of its keys.
+// forIPAM adapts the configuration to calico-ipam, whatever plugin executes it: ipam.type and nodename_file_optional do
+// not count, nor does any policy.type but k8s.
 func (c *netConf) forIPAM() {
 	c.IPAM.Type, c.NodenameFileOptional = calicoIPAM, true
 	if !c.ofPods() {
@@ -166,7 +165,7 @@ func (c *netConf) forIPAM() {
 	}
 }
 
-// complete fills in what the configuration does not say: from deprecated keys, from the environment, and the defaults.
+// complete fills in missing values: from deprecated keys, from the environment, then the defaults.
 func (c *netConf) complete() {
 	c.CNIVersion = cmp.Or(c.CNIVersion, unversioned)
 	env := &c.env
@@ -186,7 +185,7 @@ func (c *netConf) complete() {
 	if c.EtcdAuthority != "" && c.EtcdEndpoints == "" {
 		c.EtcdEndpoints = cmp.Or(c.EtcdScheme, "http") + "://" + c.EtcdAuthority
 	}
-	// Either says where etcd is: the configuration's one must not meet the environment's other.
+	// Both locate etcd: the configuration's value of one must not meet the environment's value of the other.
 	if c.EtcdEndpoints == "" && c.EtcdDiscoverySRV == "" {
 		c.EtcdEndpoints, c.EtcdDiscoverySRV = env.EtcdEndpoints, env.EtcdDiscoverySRV
 	}
@@ -197,7 +196,7 @@ func (c *netConf) complete() {
 	setDefaults(c)
 }
 
-// likelyDatastore is Calico's guess.
+// likelyDatastore returns Calico's guess.
 func (c *netConf) likelyDatastore() string {
 	if c.EtcdEndpoints != "" || c.EtcdDiscoverySRV != "" {
 		return datastoreEtcd
@@ -212,7 +211,7 @@ func beforeAPI(text string) string {
 	return root
 }
 
-// rule is a value that cannot work, and what to do about it.
+// rule is a check of a value, and the remedy.
 type rule struct {
 	broken bool
 	key    string
@@ -253,7 +252,7 @@ func (c *netConf) nameRules() []rule {
 	}
 }
 
-// linkRules are about what calico makes of a container's link.
+// linkRules returns the rules about a container's link.
 func (c *netConf) linkRules() []rule {
 	return []rule{
 		{c.Policy.Type != "" && !c.ofPods(), "policy.type", c.Policy.Type, "use k8s, or leave it out"},
@@ -310,7 +309,7 @@ func (c *netConf) accessRules() []rule {
 	}
 }
 
-// ofPods says that the annotations of pods and namespaces count, for which they are read from the API server.
+// ofPods reports whether annotations of pods and namespaces count, which are read from the API server.
 func (c *netConf) ofPods() bool { return c.Policy.Type == "k8s" }
 
 func (c *netConf) wantsV4() bool { return c.IPAM.AssignIPv4 != "false" }
@@ -319,8 +318,8 @@ func (c *netConf) wantsV6() bool { return c.IPAM.AssignIPv6 == "true" }
 // vethPrefix begins the names of the pods' links on the node.
 func (c *netConf) vethPrefix() string { return c.env.InterfacePrefix }
 
-// nodeName returns the node's name, and whether that is only the machine's. The file is also the sign that the agent
-// has run on this node.
+// nodeName returns the node's name; guessed: it is only the host name. The file also shows that the agent has run on
+// this node.
 func nodeName(c *netConf) (name string, guessed bool, err error) {
 	data, err := hostfile.ReadFile(c.NodenameFile)
 	if err != nil && !c.NodenameFileOptional {
@@ -338,7 +337,7 @@ func nodeName(c *netConf) (name string, guessed bool, err error) {
 	return strings.ToLower(host), true, nil
 }
 
-// podMTU returns the configured MTU, else the one that the agent found out, else 0 for the kernel's default.
+// podMTU returns the configured MTU, else the agent's, else 0 for the kernel's default.
 func podMTU(c *netConf, file string) (int, error) {
 	if c.MTU != 0 {
 		return c.MTU, nil
@@ -362,7 +361,7 @@ func podMTU(c *netConf, file string) (int, error) {
 	return mtu, nil
 }
 
-// access says how to reach the API server, beside what the kubeconfig says.
+// access returns what overrides the kubeconfig.
 func (c *netConf) access() kubernetes.Override {
 	return kubernetes.Override{
 		Context:  c.env.K8sContext,

@@ -304,7 +304,7 @@ func exact(t testing.TB, text string) (v any) {
 	return v
 }
 
-// calico-ipam goes by what it uses, and by none of the keys of the plugin that executes it. Both find the installer's
+// calico-ipam uses its own keys only, and none that are for the plugin that executes it. Both find the installer's
 // kubeconfig.
 func TestConfOfOtherPlugins(t *testing.T) {
 	foreign := map[string]string{

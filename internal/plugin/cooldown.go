@@ -11,14 +11,15 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// cooldownFile has for how many seconds released addresses cool down, as the datastore told the last ADD on this node
-// that had to ask. A DEL that has no facts of the agent goes by it: to ask again would be one request in seven.
+// cooldownFile holds the cooldown of released addresses in seconds, as last read from the datastore by an ADD on this
+// node. A DEL without the agent's facts uses it: another read would be one request in seven.
 var cooldownFile = filepath.Join(filepath.Dir(facts.DefaultFile), "cooldown")
 
-// cooldownAge is for how long a DEL goes by it. A node without an agent that has no ADD in that time asks.
+// cooldownAge is how long a DEL uses the file. On a node without an agent, and without an ADD in that time, DEL reads
+// the datastore.
 const cooldownAge = 10 * time.Minute
 
-// keepCooldown notes what an ADD was told. That it cannot costs later DELs a request.
+// keepCooldown notes the cooldown that an ADD has read. If it cannot, later DELs need one more request.
 func (s *session) keepCooldown(told *ipam.Attempt) {
 	cfg, ok := told.Config()
 	if !ok || s.known() != nil {
@@ -36,7 +37,7 @@ func (s *session) keepCooldown(told *ipam.Attempt) {
 	}
 }
 
-// keptCooldown is known as far as a release needs it, or nil if no ADD has lately noted it.
+// keptCooldown returns the noted cooldown, all that a release needs of ipam.Known; nil if no ADD has noted it lately.
 func (s *session) keptCooldown() *ipam.Known {
 	info, err := hostfile.Lstat(cooldownFile)
 	if err != nil || s.began.Sub(info.ModTime()).Abs() > cooldownAge {

@@ -16,7 +16,7 @@ const (
 	getConfig    = "calico GET ipamconfigs"
 )
 
-// What an ADD noted of the cool-down serves a DEL without facts of the agent; what is damaged or old does not.
+// A cooldown noted by an ADD serves a DEL without facts of the agent; a damaged or old note does not.
 func TestNotedCooldown(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -14,12 +14,12 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
 
-// releaseTime bounds what DEL does at the datastore. A node is drained, or a namespace deleted, while the API server is
-// away: no container has to wait for it longer than this.
+// releaseTime bounds DEL's work at the datastore. A node may be drained, or a namespace deleted, while the API server
+// is away: no container waits longer for it.
 const releaseTime = 10 * time.Second
 
-// del takes away a pod's link and address. It succeeds if they are gone already: a runtime repeats DEL until it does.
-// What the datastore cannot be told now is put down for later, once the kernel has nothing of the pod any more.
+// del removes a pod's link and releases its addresses. It succeeds if they are gone already: runtimes repeat DEL until
+// it succeeds. If the datastore is away, the release is postponed once the kernel has nothing of the pod.
 func del(ctx context.Context, c *call) error {
 	s, err := c.open()
 	if err != nil {
@@ -53,8 +53,8 @@ func del(ctx context.Context, c *call) error {
 	return released
 }
 
-// release tells the datastore that the container has no address any more, and frees it once removed has succeeded. An
-// error that wraps a postponed leaves nothing but work at the datastore.
+// release clears the container's addresses on its endpoint, and frees them once removed has succeeded. If the error
+// wraps a postponed, only work at the datastore is left.
 func (s *session) release(ctx context.Context, removed func() error) error {
 	noted := begin(func() error {
 		ctx, cancel := context.WithTimeout(ctx, releaseTime)
@@ -70,7 +70,8 @@ func (s *session) release(ctx context.Context, removed func() error) error {
 	return s.addressing().del(ctx, clearance{removed: removed, noted: noted})
 }
 
-// forget ends the connections of addresses that were released though the kernel had no link with them any more.
+// forget deletes the conntrack entries of released addresses, except known ones: the removal of their link has deleted
+// them.
 func (s *session) forget(known []netip.Addr) {
 	left := slices.DeleteFunc(slices.Clone(s.freed), func(a netip.Addr) bool { return slices.Contains(known, a) })
 	if len(left) == 0 {
@@ -81,12 +82,12 @@ func (s *session) forget(known []netip.Addr) {
 	}
 }
 
-// postponed is why the datastore cannot be told anything now.
+// postponed is an error after which DEL's work at the datastore can be done later.
 type postponed struct{ error }
 
 func (p *postponed) Unwrap() error { return p.error }
 
-// postponable marks an error after which all that a DEL has to do at the datastore can be done later.
+// postponable wraps err in a postponed if the datastore or the time for it caused it.
 func postponable(err error) error {
 	for _, reason := range []error{datastore.ErrUnavailable, datastore.ErrUnauthorized, errDatastoreNotReady, context.DeadlineExceeded} {
 		if errors.Is(err, reason) {
@@ -96,7 +97,7 @@ func postponable(err error) error {
 	return err
 }
 
-// postpone writes down what is left to do, for the agent and later DELs and GCs.
+// postpone puts the release into the journal, for the agent and later DELs and GCs.
 func (s *session) postpone(ctx context.Context, why error) error {
 	tellRefusal(s.log, why) // it ends here: the verb succeeds
 	err := journal.DefaultDir.Add(ctx, journal.Entry{
@@ -117,10 +118,10 @@ func (s *session) postpone(ctx context.Context, why error) error {
 	return nil
 }
 
-// catchUpTime bounds what one DEL does for others.
+// catchUpTime bounds one DEL's work for others.
 const catchUpTime = 5 * time.Second
 
-// catchUp finishes what earlier DELs have put down. The agent does that while it runs.
+// catchUp finishes the releases that earlier DELs postponed. The agent does that while it runs.
 func (s *session) catchUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
 	defer cancel()
@@ -129,7 +130,7 @@ func (s *session) catchUp(ctx context.Context) {
 	}
 }
 
-// finish does what is left of another container's DEL.
+// finish finishes another container's DEL.
 func (s *session) finish(ctx context.Context, e journal.Entry) error {
 	if e.Datastore != s.datastore() {
 		return journal.ErrKeep

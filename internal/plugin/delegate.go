@@ -14,8 +14,8 @@ import (
 // delegated executes the IPAM plugin that the configuration names, with the same configuration.
 type delegated struct{ *session }
 
-// add runs the IPAM plugin, which speaks the configuration's version, and reads its result as the newest. A plugin that
-// says why it failed has assigned nothing; one that ends in another way may have.
+// add runs the IPAM plugin, which uses the configuration's version, and converts its result to the newest. A plugin
+// that returned an error with a code has assigned nothing; after another failure it may have assigned, and DEL is run.
 func (d *delegated) add(ctx context.Context, wanted func() (request, error)) (*types100.Result, error) {
 	if _, err := wanted(); err != nil {
 		return nil, err
@@ -43,8 +43,8 @@ func (d *delegated) add(ctx context.Context, wanted func() (request, error)) (*t
 	return res, nil
 }
 
-// del runs the IPAM plugin even if the datastore cannot be told now that the address is free: the plugin does not
-// depend on it.
+// del runs the IPAM plugin even if the datastore cannot be reached to clear the endpoint: the plugin does not depend on
+// it.
 func (d *delegated) del(ctx context.Context, may clearance) error {
 	if err := may.removed(); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (d *delegated) exec(ctx context.Context, verb string) error {
 	return nil
 }
 
-// find returns the program, or says what to do about one that is not there.
+// find returns the path of the IPAM plugin; its error names the remedy.
 func (d *delegated) find() (string, error) {
 	program, err := invoke.FindInPath(d.conf.IPAM.Type, filepath.SplitList(d.path))
 	if err != nil {
@@ -86,8 +86,8 @@ func (d *delegated) find() (string, error) {
 	return program, nil
 }
 
-// environment is that of the IPAM plugin, which inherits all but the verb. Without IgnoreUnknown it would refuse the
-// names of the pod in CNI_ARGS.
+// environment is the IPAM plugin's environment, inherited but for the verb. Without IgnoreUnknown the plugin would
+// refuse the pod's keys in CNI_ARGS.
 type environment struct{ verb, args string }
 
 // AsEnv implements invoke.CNIArgs.
@@ -96,7 +96,7 @@ func (e environment) AsEnv() []string {
 	return append(env, "CNI_ARGS="+ignoreUnknown(e.args)) // of two values of a variable the last counts
 }
 
-// blame says that an error is the IPAM plugin's, or that of the deadline by which it was killed.
+// blame names the IPAM plugin in an error, and the deadline if that killed it.
 func (d *delegated) blame(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("IPAM plugin %s: %w (%s)", d.conf.IPAM.Type, context.Cause(ctx), err.Error())

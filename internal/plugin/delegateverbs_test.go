@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Another IPAM plugin is asked what only it knows, and its answer stands.
+// Another IPAM plugin answers what only it knows, and its answer is returned.
 func TestVerbsOfAnotherIPAMPlugin(t *testing.T) {
 	ask := map[string]func(*delegated, context.Context) error{
 		"CHECK":  func(d *delegated, ctx context.Context) error { return d.check(ctx) },

@@ -18,14 +18,14 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// endpoint is where the datastore keeps what Felix, garbage collection and people know of a container.
+// endpoint is the record of a container in the datastore, for Felix, garbage collection and people.
 type endpoint interface {
-	// read returns whom the container belongs to. If told, the pod is as the agent says (session.toldOfPod), and is not
-	// read.
+	// read returns the container's pod and namespace. If told, the agent has seen the pod as plain (session.toldOfPod),
+	// and it is not read.
 	read(ctx context.Context, told bool) (*workload, error)
-	// note writes down what the container was given; of a workload's pod it replaces the metadata by those in the answer.
+	// note writes the container's addresses. If it writes the pod, it sets the metadata of w's pod from the answer.
 	note(ctx context.Context, w *workload, link podnet.Result, addrs []netip.Addr) error
-	// clear takes the addresses back, unless the endpoint is gone or belongs to a newer container by now.
+	// clear removes the addresses, unless the endpoint is gone or belongs to a newer container.
 	clear(ctx context.Context) error
 }
 
@@ -35,7 +35,7 @@ type workload struct {
 	namespace api.Namespace
 }
 
-// endpoint returns where this container is noted.
+// endpoint returns this container's endpoint.
 func (s *session) endpoint() endpoint {
 	if s.conf.DatastoreType == datastoreEtcd {
 		return &objectEndpoint{s}
@@ -43,11 +43,11 @@ func (s *session) endpoint() endpoint {
 	return &podEndpoint{s}
 }
 
-// podEndpoint is the annotations of a Pod.
+// podEndpoint is an endpoint in the annotations of a Pod.
 type podEndpoint struct{ *session }
 
-// read asks, at the same time, whether the datastore may be used, for the pod, and for its namespace, as far as the
-// agent has not told.
+// read checks that the datastore is ready and reads the pod, unless told, and its namespace, unless the facts have it,
+// in parallel.
 func (e *podEndpoint) read(ctx context.Context, told bool) (*workload, error) {
 	w := &workload{pod: *e.name(), namespace: api.Namespace{Meta: api.Meta{Name: e.session.namespace}}}
 	g, ctx := errgroup.WithContext(ctx)
@@ -64,19 +64,19 @@ func (e *podEndpoint) read(ctx context.Context, told bool) (*workload, error) {
 	return w, e.sameUID(&w.pod)
 }
 
-// toldOfPod reports whether the agent has told that name and UID are all that ADD needs of the pod. The address that
-// CNI_ARGS ask for may be an earlier sandbox's, whose ID is on the pod; and of another interface than the first nothing
-// that was noted is cleared.
+// toldOfPod reports whether the facts have the pod as plain, so that ADD needs only its name and UID. It is false if
+// CNI_ARGS ask for an address: an earlier sandbox may hold it, whose ID is on the pod. It is false for interfaces other
+// than the first: clear does not undo their note.
 func (s *session) toldOfPod() bool {
 	return s.facts != nil && s.facts.PlainPod(s.podUID) && !s.address.IsValid() && s.ifName == podnote.Primary
 }
 
-// name is the pod that the container belongs to, unread.
+// name returns the container's pod, unread.
 func (e *podEndpoint) name() *api.Pod {
 	return &api.Pod{Meta: api.Meta{Name: e.pod, Namespace: e.session.namespace}}
 }
 
-// missing says what it means that a pod or its namespace does not exist.
+// missing gives a pod or namespace that does not exist the code ErrUnknownContainer and the likely causes.
 func missing(err error) error {
 	if errors.Is(err, datastore.ErrNotFound) {
 		return failure(types.ErrUnknownContainer,
@@ -97,7 +97,7 @@ func (e *podEndpoint) sameUID(pod *api.Pod) error {
 		pod.Namespace, pod.Name, e.podUID, pod.UID))
 }
 
-// note writes the addresses in the form that Calico uses, unless another pod has that name by now.
+// note writes the addresses in Calico's form, unless another pod has that name now.
 func (e *podEndpoint) note(ctx context.Context, w *workload, _ podnet.Result, addrs []netip.Addr) error {
 	err := podnote.Write(ctx, e.kube, &w.pod, e.containerID, addrs)
 	if !errors.Is(err, datastore.ErrConflict) {
@@ -122,8 +122,8 @@ func (e *podEndpoint) clear(ctx context.Context) error {
 	return err
 }
 
-// clearOther looks at a pod that does not carry this container's ID: it has a newer sandbox, whose addresses stay, or
-// its ADD did not get so far, or was one of a Calico that did not write the ID.
+// clearOther handles a pod without this container's ID. It may have a newer sandbox, whose addresses stay. Or the
+// container's ADD did not get so far, or was of a Calico that wrote no ID: the addresses are cleared.
 func (e *podEndpoint) clearOther(ctx context.Context) error {
 	empty := ""
 	patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{

@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// The plugin's own error codes; CNI leaves those from 100 on to plugins.
+// The plugin's own error codes; CNI leaves 100 and above to plugins.
 const (
 	codeUnauthorized uint = 100 // the API server refuses the plugins' token or its permissions
 	codeNoPool       uint = 101 // no IPPool may serve the pod
@@ -27,8 +27,8 @@ const (
 // errDatastoreNotReady: an operator has locked the datastore.
 var errDatastoreNotReady = errors.New("the datastore is not ready")
 
-// codes maps errors to codes, and to what a person can do where the error itself does not say: the first that matches.
-// A runtime tries again after any error; ErrTryAgainLater tells people and tools that this is likely to help.
+// codes maps errors to codes, and to a remedy where the error has none; the first match counts. A runtime tries again
+// after any error; ErrTryAgainLater means that this is likely to help.
 var codes = []struct {
 	is     error
 	code   uint
@@ -55,7 +55,7 @@ var codes = []struct {
 	{context.DeadlineExceeded, types.ErrTryAgainLater, "the datastore, the API server or this node is too slow; the runtime tries again"},
 }
 
-// tellRefusal asks the installer for another token if err says that the API server does not accept the plugins' one.
+// tellRefusal requests a new token from the installer if the API server does not accept the plugins' token.
 func tellRefusal(log *slog.Logger, err error) {
 	if !errors.Is(err, datastore.ErrUnauthenticated) {
 		return
@@ -74,15 +74,15 @@ func failure(code uint, err error) error {
 	return types.NewError(code, err.Error(), "")
 }
 
-// classify is the one place where an error that a verb returns gets its code.
+// classify gives an error of a verb its code.
 func classify(verb string, err error) error {
 	if err == nil {
 		return nil
 	}
 	var e *types.Error
 	if errors.As(err, &e) {
-		// Of ours, or of the IPAM plugin: what was being done when it happened stays around its message, without its details,
-		// which have a field of their own. A plugin that died has said no code.
+		// An error of ours or of the IPAM plugin. Its context stays around its message, without its details, which have their
+		// own field. A plugin that died has set no code.
 		out := *e
 		out.Msg = strings.Replace(err.Error(), e.Error(), e.Msg, 1)
 		if out.Code == types.ErrUnknown {

@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// classified returns what a verb that failed with err tells the runtime.
+// classified returns the error that the runtime gets from a verb that failed with err.
 func classified(t *testing.T, err error) *types.Error {
 	t.Helper()
 	var e *types.Error
@@ -57,7 +57,7 @@ func TestEverySentinelHasACode(t *testing.T) {
 	}
 }
 
-// A refused token says more than the connection that it was refused on.
+// A refused token is more specific than an unavailable server.
 func TestTheFirstOfSeveralSentinelsCounts(t *testing.T) {
 	if e := classified(t, errors.Join(datastore.ErrUnavailable, datastore.ErrUnauthorized)); e.Code != codeUnauthorized {
 		t.Errorf("%+v", e)

@@ -29,7 +29,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// site is a node whose datastore is an etcd of its own, with TLS and a pool.
+// site is a node with an etcd of its own as datastore, with TLS and a pool.
 type site struct {
 	host     *host
 	etcd     *labtest.Etcd
@@ -76,7 +76,7 @@ func (s *site) exists(t *testing.T, obj api.Resource) bool {
 	return err == nil
 }
 
-// holders lists who holds addresses: handles, and in the blocks.
+// holders returns the handles, and the attributes of the addresses in the blocks.
 func (s *site) holders(t *testing.T) (handles []string, held []map[string]string) {
 	t.Helper()
 	var hs api.IPAMHandleList
@@ -177,8 +177,8 @@ func TestPlainContainerOnEtcd(t *testing.T) {
 	}
 }
 
-// A second ADD of a container that is no pod's changes nothing, in the kernel or in etcd, and prints what the first one
-// did: also if somebody has given the node's end of its link another name, and for a further network.
+// A second ADD of a container without a pod changes nothing, in the kernel or in etcd, and prints the result of the
+// first: also if the node's end of its link was renamed, and for a further network.
 func TestPlainContainerTwiceOnEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")
@@ -206,7 +206,7 @@ func TestPlainContainerTwiceOnEtcd(t *testing.T) {
 	s.host.Run(t, "ip", "link", "set", c.link(), "down")
 	s.host.Run(t, "ip", "link", "set", c.link(), "name", "sali0")
 	s.host.Run(t, "ip", "link", "set", "sali0", "up")
-	waittest.Until(t, time.Minute, "sali0 is up", func() bool { // the kernel says so a moment later
+	waittest.Until(t, time.Minute, "sali0 is up", func() bool { // the kernel reports it a moment later
 		l, err := s.host.Conn.LinkByName("sali0")
 		return err == nil && !l.Down
 	})
@@ -219,9 +219,9 @@ func TestPlainContainerTwiceOnEtcd(t *testing.T) {
 	}
 }
 
-// describeKernel is the links of a node and a container, with the numbers that tell a new one from an old one, their
-// IPv4 addresses and routes. The kernel itself goes on with IPv6 and the carrier for a while, also of the container's
-// end of a link.
+// describeKernel returns the links of a node and a container, with the numbers that distinguish a new link from an old
+// one, their IPv4 addresses and routes. The kernel itself changes IPv6 and the carrier for a while longer, also at the
+// container's end of a link.
 func describeKernel(t *testing.T, node, container *netnstest.NS) string {
 	t.Helper()
 	var text string
@@ -236,7 +236,7 @@ func describeKernel(t *testing.T, node, container *netnstest.NS) string {
 	return strings.ReplaceAll(text, "linkdown ", "")
 }
 
-// A container that was started anew under its ID has nothing of what its endpoint says, and gets it.
+// A container that was started anew under its ID has lost the interface in its endpoint, and gets it again.
 func TestPlainContainerStartedAnewOnEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")
@@ -289,7 +289,7 @@ func (p *plain) gone(t *testing.T) {
 	}
 }
 
-// A further network gives a container a profile and no further address; to leave it takes nothing from the first.
+// A further network adds a profile to a container and no address; leaving it changes nothing of the first.
 func TestFurtherNetworkOnEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")
@@ -334,7 +334,7 @@ func TestIPAMPluginOnEtcd(t *testing.T) {
 	c.gone(t)
 }
 
-// While etcd is away, ADD says so after a few tries and DEL succeeds; what it could not release the next DEL does.
+// While etcd is away, ADD fails after a few tries and DEL succeeds; the next DEL releases what it could not.
 func TestEtcdAway(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")
@@ -374,7 +374,8 @@ func TestEtcdNotReady(t *testing.T) {
 	}
 }
 
-// The verbs about the node: STATUS says what an ADD would meet, CHECK what has changed, GC takes what is not listed.
+// The verbs about the node: STATUS reports what an ADD would meet, CHECK what has changed, GC removes what is not
+// listed.
 func TestNodeVerbsOnEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")
@@ -409,7 +410,7 @@ func TestNodeVerbsOnEtcd(t *testing.T) {
 	}
 }
 
-// A pod whose endpoint is noted in etcd: the pod is read from the API server and not written there.
+// A pod with its endpoint in etcd: the pod is read from the API server and not written there.
 func TestPodOnEtcd(t *testing.T) {
 	t.Parallel()
 	w := newEmptyWorld(t)
@@ -471,7 +472,7 @@ func TestPodOnEtcd(t *testing.T) {
 	}
 }
 
-// calico -t says whether etcd can be reached.
+// calico -t reports whether etcd can be reached.
 func TestProbeOfEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")

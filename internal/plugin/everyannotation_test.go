@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin"
 )
 
-// annotationEffects shows, for each annotation that the plugin reads, what it does to the real programs. What forms are
-// right is in the tests of annotations.go.
+// annotationEffects tests, for each annotation that the plugin reads, its effect in the real programs. The tests of
+// annotations.go cover the right forms.
 var annotationEffects = map[string]func(*testing.T, *world){
 	api.AnnotationIPv4Pools: func(t *testing.T, w *world) {
 		other := strings.Replace(w.cidr, "10.", "11.", 1)
@@ -105,7 +105,7 @@ func explicitAddresses(t *testing.T, w *world) {
 	if again := s.add(t); again.result(t).IPs[0].Address.String() != v4+"/32" {
 		t.Errorf("a second ADD: %s", again.stdout)
 	}
-	// Another pod must not get it, and is told who has it.
+	// Another pod must not get it; the error names its holder.
 	w.createPod(t, "thief", fmt.Sprintf(`cni.projectcalico.org/ipAddrs: '["%s"]'`, v4))
 	w.wantFailure(t, w.sandbox(t, "thief").add(t), codeTaken, v4, w.name+"/web", "ipAddrs")
 	// A new sandbox of the same pod takes it over; the old one's DEL comes late and changes nothing.
@@ -121,8 +121,8 @@ func explicitAddresses(t *testing.T, w *world) {
 	w.wantFailure(t, w.sandbox(t, "outside").add(t), codeNoPool, "192.0.2.1", "IPPool")
 }
 
-// Who may write a pod may write a container ID of another pod on it, at least when he creates it. That must not free
-// the other's address.
+// Users who may write a pod may write another pod's container ID on it, at least on creation. That must not free the
+// other pod's address.
 func TestContainerIDOfAnotherPod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -138,7 +138,7 @@ func TestContainerIDOfAnotherPod(t *testing.T) {
 	w.wantHeld(t, map[netip.Addr]*sandbox{a: victim})
 }
 
-// An earlier sandbox may live while the pod asks for other addresses: what it has stays its own.
+// An earlier sandbox may live while the pod asks for other addresses: it keeps its own.
 func TestOtherAddressesThanBefore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -206,7 +206,7 @@ func floatingAddresses(t *testing.T, w *world) {
 		}
 	}
 
-	// What a pod cannot have is refused, and leaves nothing: addresses of others, own or floating, outside of the pools,
+	// Addresses that a pod cannot have are refused, and leave nothing: other pods', own or floating, outside of the pools,
 	// of a family that it lacks.
 	for pod, of := range map[string]struct {
 		addr  string

@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// optionCases shows, for each key of the network configuration, what it does to the real programs.
+// optionCases tests, for each key of the network configuration, its effect in the real programs.
 var optionCases = map[string]func(*testing.T, *world){
 	"name": func(t *testing.T, w *world) {
 		s := w.newPod(t, "web")
@@ -300,14 +300,13 @@ func TestEveryOption(t *testing.T) {
 	}
 }
 
-// Edits of a refused call, in the place of a word.
+// Edits of a refused call, passed among the words.
 const (
 	etcd      = "with datastore_type etcdv3"
 	endpoints = "with etcd_endpoints"
 )
 
-// refused fails the test unless ADD refuses a value, in an error that names the key and says the words, and changes
-// nothing.
+// refused fails the test unless ADD refuses a value, in an error with the key and the words, and changes nothing.
 func (w *world) refused(t *testing.T, key string, value any, words ...string) {
 	t.Helper()
 	s := w.newPod(t, fmt.Sprintf("refused-%d", len(w.pods)))
@@ -325,7 +324,7 @@ func (w *world) refused(t *testing.T, key string, value any, words ...string) {
 	nothing()
 }
 
-// callWith is an ADD whose configuration has other values: keys, with a dot for each level, and their values.
+// callWith returns an ADD with other values in its configuration: keys, with a dot for each level, and their values.
 func (s *sandbox) callWith(t testing.TB, pairs ...any) call {
 	t.Helper()
 	var edits []func(map[string]any)

@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// tellFacts writes what the agent would know of the world now, changed by edit unless that is nil.
+// tellFacts writes the facts that an agent would have of the world now, changed by edit unless that is nil.
 func (w *world) tellFacts(t testing.TB, edit func(*facts.Facts)) {
 	t.Helper()
 	f := facts.Facts{
@@ -50,8 +50,8 @@ func listed[T any](t testing.TB, c *cluster, kind string, into *[]T) {
 	}
 }
 
-// Whatever the facts say: an ADD that they mislead is as right as any, and pays with requests only. What IPAM does with
-// wrong pools, reservations and blocks is in ipam's TestWrongFactsAreHarmless.
+// An ADD misled by wrong facts is as right as any, and only makes more requests. For IPAM with wrong pools,
+// reservations and blocks see ipam's TestWrongFactsAreHarmless.
 func TestFactsThatAreWrong(t *testing.T) {
 	t.Parallel()
 	for name, mislead := range map[string]func(f *facts.Facts){

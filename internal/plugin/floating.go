@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// ofFloating makes an error name the annotation. nil stays nil.
+// ofFloating names the annotation in an error. nil stays nil.
 func (s *session) ofFloating(err error) error {
 	if err == nil {
 		return nil
@@ -24,7 +24,7 @@ func (s *session) ofFloating(err error) error {
 	return fmt.Errorf("annotation %s of pod %s/%s: %w", api.AnnotationFloatingIPs, s.namespace, s.pod, err)
 }
 
-// checkFloating refuses a floating address of a family in which the container has none to be translated to.
+// checkFloating refuses a floating address of a family in which the container has no address.
 func (s *session) checkFloating(want *request, addrs []netip.Addr) error {
 	for _, f := range want.floating {
 		if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == f.Is4() }) {
@@ -34,14 +34,14 @@ func (s *session) checkFloating(want *request, addrs []netip.Addr) error {
 	return nil
 }
 
-// floats reports that the container's floating addresses are assigned by IPAM, so that no other pod has them, and
-// translated by the agent. With etcd Felix translates them, and of other IPAM plugins nothing can be said.
+// floats reports whether IPAM assigns the container's floating addresses, so that no other pod has them, and the agent
+// translates them. With etcd Felix translates them; other IPAM plugins guarantee nothing.
 func (s *session) floats() bool {
 	return s.conf.DatastoreType == datastoreKubernetes && s.conf.IPAM.Type == calicoIPAM
 }
 
 // assignFloating assigns the floating addresses under the container's handle, after its own. After an error nothing of
-// the container is assigned, unless it uses its addresses already.
+// the container is assigned, unless it already uses its addresses.
 func (p *inProcess) assignFloating(ctx context.Context, want request, own *types100.Result) error {
 	if len(want.floating) == 0 || !p.floats() {
 		return nil

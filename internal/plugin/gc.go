@@ -22,12 +22,12 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
 
-// attachmentsKey is where a runtime lists what is left of a network.
+// attachmentsKey is the key under which a runtime lists the remaining attachments of a network.
 const attachmentsKey = "cni.dev/valid-attachments"
 
-// gc removes the links of containers that the runtime does not list, and frees their addresses: of this network and
-// this node only. It also removes the temporary files of killed plugins. It goes on after an error, and a second GC does
-// what the first could not.
+// gc removes the links of containers that the runtime does not list and frees their addresses, of this network and this
+// node only. It also removes the temporary files of killed plugins. It goes on after an error; a second GC does the
+// rest.
 func gc(ctx context.Context, c *call) error {
 	s, err := c.openNode()
 	if err != nil {
@@ -45,7 +45,7 @@ func gc(ctx context.Context, c *call) error {
 		errs = append(errs, (&delegated{s}).gc(ctx))
 	}
 	errs = append(errs, journal.DefaultDir.Each(ctx, func(e journal.Entry) error { return s.finish(ctx, e) }))
-	// A plugin that writes there at this moment loses what it noted for the next one, which then asks the API server.
+	// A plugin that writes there now loses its note for the next one, which then asks the API server.
 	return errors.Join(append(errs, hostfile.Sweep(filepath.Dir(facts.DefaultFile)))...)
 }
 
@@ -63,7 +63,7 @@ func ipamGC(ctx context.Context, c *call) error {
 	return errors.Join(sweep.holders(ctx), sweep.free(ctx))
 }
 
-// attachments reads what the runtime lists. A list that is missing is not an empty one, which would free everything.
+// attachments returns what the runtime lists. A missing list is an error: as an empty one it would free everything.
 func (s *session) attachments() ([]types.GCAttachment, error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(s.stdin, &keys); err != nil {
@@ -88,8 +88,8 @@ type sweep struct {
 	spared []string      // IDs of containers that are not listed and keep what they have
 }
 
-// containerOf takes a handle of the network apart. A network's name may have dots and begin like another's, and a
-// runtime's container IDs have none: a handle with one in the ID is taken for the other network's.
+// containerOf returns the container ID in a handle of the network. A network's name may have dots and begin with
+// another network's name; container IDs have no dots. So a handle with a dot in the ID belongs to another network.
 func (w *sweep) containerOf(handle string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(handle, names.PodHandle(w.conf.Name, ""))
 	return id, ok && id != "" && !strings.Contains(id, ".")
@@ -99,7 +99,7 @@ func (w *sweep) lists(id string) bool {
 	return slices.ContainsFunc(w.valid, func(a types.GCAttachment) bool { return a.ContainerID == id })
 }
 
-// links looks for links that say by their alias that they are of a container that is not listed.
+// links finds the links whose alias names a container that is not listed.
 func (w *sweep) links() (err error) {
 	if w.all, err = podnet.Links(); err != nil {
 		return fmt.Errorf("look for links: %w", err)
@@ -113,7 +113,7 @@ func (w *sweep) links() (err error) {
 	return nil
 }
 
-// holders looks for addresses of containers that are not listed, and for the links of those that have no alias.
+// holders finds the addresses of containers that are not listed, and their links without an alias.
 func (w *sweep) holders(ctx context.Context) error {
 	if !w.own {
 		return nil
@@ -136,14 +136,14 @@ func (w *sweep) holders(ctx context.Context) error {
 	return err
 }
 
-// young says of a holder that it was added after the runtime had made its list.
+// young reports whether a holder was added after the runtime had made its list.
 func (w *sweep) young(h ipam.Holder) bool {
 	at, err := time.Parse(timestampFormat, h.Attrs["timestamp"])
 	return err == nil && !at.Before(w.began)
 }
 
-// unnamed finds the link, without an alias, that a real Calico or an earlier version of this plugin made for a holder:
-// it has the name of the holder's pod, and leads to addresses of the holder and to nothing else.
+// unnamed returns the holder's link without an alias, made by a Calico or an earlier version of this plugin. It has the
+// name of the holder's pod, and routes to addresses of the holder only.
 func (w *sweep) unnamed(h ipam.Holder) (links []podnet.Link) {
 	name := podnet.HostVethName(w.conf.vethPrefix(), h.Attrs["namespace"], h.Attrs["pod"])
 	for _, l := range w.all {
@@ -158,8 +158,8 @@ func (w *sweep) unnamed(h ipam.Holder) (links []podnet.Link) {
 	return links
 }
 
-// remove removes the links. One in whose namespace a process runs stays, and its container keeps its addresses:
-// although the runtime does not list it, it is in use.
+// remove removes the stale links. A link whose namespace has a process stays, and its container keeps its addresses: it
+// is in use although the runtime does not list it.
 func (w *sweep) remove(ctx context.Context) error {
 	var errs []error
 	for _, l := range w.stale {
@@ -172,7 +172,7 @@ func (w *sweep) remove(ctx context.Context) error {
 		if err == nil && pid == 0 {
 			continue
 		}
-		if pid != 0 && len(l.Addresses) == 0 { // anybody's: see podnet.Holds. A container that is being added is young.
+		if pid != 0 && len(l.Addresses) == 0 { // any pod can make one: see podnet.Holds. A container that is being added is young.
 			w.log.Warn("a link without a route has the alias of a container that the runtime does not list: it holds no address", "link", l.Name,
 				"handle", l.Handle, "process", pid)
 			continue
@@ -188,7 +188,7 @@ func (w *sweep) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// spare lets the container of a link keep its addresses.
+// spare makes the container of a link keep its addresses.
 func (w *sweep) spare(l podnet.Link) {
 	w.dead = slices.DeleteFunc(w.dead, func(h ipam.Holder) bool {
 		if h.Handle != l.Handle && !slices.ContainsFunc(l.Addresses, func(a netip.Addr) bool { return slices.Contains(h.Addresses, a) }) {
@@ -200,7 +200,8 @@ func (w *sweep) spare(l podnet.Link) {
 	})
 }
 
-// inUse spares a holder whose address is routed to a link that stays, of any container: a pod has it.
+// inUse reports whether an address of a holder is routed to a link that stays, of any container, and spares the holder:
+// a pod has the address.
 func (w *sweep) inUse(h ipam.Holder) bool {
 	for _, l := range w.all {
 		stays := !slices.ContainsFunc(w.stale, func(s podnet.Link) bool { return s.Name == l.Name })
@@ -215,7 +216,7 @@ func (w *sweep) inUse(h ipam.Holder) bool {
 	return false
 }
 
-// free frees the addresses of the dead, after their pods no longer say that they have them.
+// free frees the addresses of dead, after it has cleared them on their pods.
 func (w *sweep) free(ctx context.Context) error {
 	var errs []error
 	for _, h := range w.dead {
@@ -244,7 +245,7 @@ func (w *sweep) free(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// clear takes the addresses off the holder's pod, if it says that it has them from that container.
+// clear removes the addresses from the holder's pod, if the pod has them from that container.
 func (w *sweep) clear(ctx context.Context, h ipam.Holder, id string) error {
 	entry := journal.Entry{
 		Network: w.conf.Name, Namespace: h.Attrs["namespace"], Pod: h.Attrs["pod"], ContainerID: id, IfName: podnote.Primary,
@@ -258,7 +259,7 @@ func (w *sweep) clear(ctx context.Context, h ipam.Holder, id string) error {
 	return w.of(entry).endpoint().clear(ctx)
 }
 
-// gc hands the list on to another IPAM plugin, which alone knows what it has assigned.
+// gc passes the list to another IPAM plugin, which alone knows its assignments.
 func (d *delegated) gc(ctx context.Context) error {
 	return d.exec(ctx, "GC")
 }

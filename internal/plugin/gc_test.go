@@ -42,7 +42,7 @@ func (w *world) gc(t testing.TB, valid ...*sandbox) answer {
 	return w.host.call(t, w.gcCall(t, "calico", valid...))
 }
 
-// wantLinks fails the test unless of these sandboxes exactly those in want have their link, both ends.
+// wantLinks fails the test unless exactly the sandboxes in want, of all, have their link, both ends.
 func (w *world) wantLinks(t testing.TB, all, want []*sandbox) {
 	t.Helper()
 	for _, s := range all {
@@ -189,7 +189,7 @@ func TestGCOfIPAM(t *testing.T) {
 	w.wantHeld(t, map[netip.Addr]*sandbox{a: kept})
 }
 
-// A runtime that lists nothing says that nothing is left; one that has no list says nothing.
+// An empty list means that no container is left; a missing list is an error.
 func TestGCNeedsAList(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -21,8 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// TestSameAsCalico gives the plugins what a real Calico was given and compares everything that it left behind: what it
-// printed, and what it stored. What it did to the kernel is compared in internal/kernel/podnet. Its objects are of
+// TestSameAsCalico runs the plugins on a real Calico's input and compares their results and stored objects with
+// Calico's. The changes in the kernel are compared in internal/kernel/podnet. The objects are of
 // crd.projectcalico.org/v1, the only group of that Calico: the cluster is one of that group for this test.
 func TestSameAsCalico(t *testing.T) {
 	api, _ := inGroups(t, groups.V1)
@@ -146,7 +146,7 @@ func decode(t testing.TB, text string) (v any) {
 	return v
 }
 
-// compareStored compares an object with the golden one in everything but what differs from run to run.
+// compareStored compares an object with the golden one, except for fields that differ from run to run.
 func compareStored(t testing.TB, api *cluster, file string) {
 	t.Helper()
 	want := manifest(t, golden(t, file))

@@ -12,18 +12,18 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// place is where a session finds Calico's objects.
+// place is the API group in which a session finds Calico's objects.
 type place struct {
 	*groups.Current
-	// remembered: it is what is noted on this node, which ready checks before anything is written.
+	// remembered: the group is from this node's GroupFile, which ready checks before any write.
 	remembered bool
-	// lock, if not nil, is what ClusterInformation said when the group was looked for.
+	// lock, if not nil, is the lock read from ClusterInformation when the group was looked for.
 	lock *groups.Lock
 }
 
-// findGroup returns in which API group the cluster keeps Calico's objects: as the configuration says, else the agent,
-// else whoever has noted it on this node, else the cluster's ClusterInformation. Only the last takes requests: the one
-// that ready saves then, and one more in a cluster of groups.V3.
+// findGroup returns the API group of Calico's objects, from the first source that has one: the configuration, the
+// agent's facts, this node's GroupFile, the cluster's ClusterInformation. Only the last takes requests: the one that it
+// saves ready, and one more in a cluster of groups.V3.
 func (s *session) findGroup(ctx context.Context, set groups.Group) (groups.Group, error) {
 	if set != "" {
 		return set, nil
@@ -55,11 +55,10 @@ func (s *session) setGroup() groups.Group {
 	return in
 }
 
-// factsGroup returns the group that the facts, which are not nil, are of.
+// factsGroup returns the group of the facts, which must not be nil.
 func (s *session) factsGroup() groups.Group { return cmp.Or(s.facts.Group, groups.V1) }
 
-// dropForeignFacts forgets facts of another group than the configuration names: what they say of pools, blocks and the
-// lock does not hold there.
+// dropForeignFacts drops facts of another group than the configuration names: pools, blocks and the lock differ there.
 func (s *session) dropForeignFacts() {
 	set := s.setGroup()
 	if s.facts == nil || set == "" || set == s.factsGroup() {
@@ -74,13 +73,13 @@ var (
 	// errNoInformation: the cluster has not been set up.
 	errNoInformation = fmt.Errorf("%w: there is no ClusterInformation default: tortie-node creates it at its first start",
 		errDatastoreNotReady)
-	// errMoved: Calico's objects are in another group than this node's addresses were last seen in.
+	// errMoved: Calico's objects are in another group than this node last used.
 	errMoved = fmt.Errorf("%w: Calico's objects are now in another API group, and tortie-node has not yet made sure that the addresses "+
 		"in use on this node are assigned there", errDatastoreNotReady)
 )
 
-// locked returns what the ClusterInformation default says, and errMoved if it is that of the other group which counts.
-// Only the agent follows a move: it knows which addresses are in use.
+// locked returns the lock in ClusterInformation default, and errMoved if the other group's lock is the ready one. Only
+// the agent follows a move: it knows which addresses are in use.
 func (s *session) locked(ctx context.Context) (groups.Lock, error) {
 	var in groups.Group
 	if s.conf.DatastoreType == datastoreKubernetes {

@@ -92,8 +92,8 @@ func (p *proxy) wantOnlyReads(t testing.TB) {
 	}
 }
 
-// TestGroupMoves has a migration, and the way back from one, between two pods of a node without an agent: what is noted
-// on the node is the group that counts no more. No plugin writes in either, until the agent has noted the other.
+// TestGroupMoves has a migration, and the way back from one, between two pods of a node without an agent: the group
+// noted on the node no longer counts. No plugin writes in either, until the agent has noted the other.
 func TestGroupMoves(t *testing.T) {
 	for _, from := range groups.All {
 		for what, leave := range map[string]func(context.Context, *cluster) error{
@@ -137,9 +137,8 @@ func TestGroupMoves(t *testing.T) {
 	}
 }
 
-// TestGroupIsSet sets the group by each of the two settings, while all else names the other group: what an earlier
-// plugin has remembered, and the agent's facts. The setting is obeyed, and so is the lock of that group, of which the
-// facts of the other one know nothing.
+// TestGroupIsSet sets the group by each of the two settings, while a plugin's note and the agent's facts name the other
+// group. The setting is obeyed, and so is the lock of that group, which the facts do not have.
 func TestGroupIsSet(t *testing.T) {
 	for _, in := range groups.All {
 		for setting, exec := range map[string]func(*testing.T, *sandbox, string) answer{
@@ -184,7 +183,7 @@ func testGroupIsSet(t *testing.T, in groups.Group, exec func(_ *testing.T, _ *sa
 }
 
 // TestLockedBehindFacts has facts of before the lock, which the plugin trusts for half a minute. The API server refuses
-// what it would write, and it says so; the container can go, and its address goes after the lock.
+// its writes, and ADD reports that; the container can go, and its address is released after the lock.
 func TestLockedBehindFacts(t *testing.T) {
 	for _, in := range groups.All {
 		t.Run(path.Base(string(in)), func(t *testing.T) {

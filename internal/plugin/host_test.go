@@ -121,11 +121,12 @@ func (a answer) ok(t testing.TB) answer {
 	return a
 }
 
-// pastDeadline is how plugins say that a deadline ended what they did.
+// pastDeadline is in the errors of plugins that a deadline ended.
 var pastDeadline = context.DeadlineExceeded.Error()
 
-// undelayed fails the test if the execution's messages name a deadline that ended it or a part of it: what it met must
-// have decided, at once or after a few tries. The time that it took would tell more of the machine than of the plugin.
+// undelayed fails the test if the execution's messages name a deadline that ended it or a part of it: it must have
+// ended by what it met, at once or after a few tries. The time that it took would depend more on the machine than on
+// the plugin.
 func (a answer) undelayed(t testing.TB) answer {
 	t.Helper()
 	for _, words := range []string{pastDeadline, os.ErrDeadlineExceeded.Error()} {

@@ -19,10 +19,10 @@ import (
 // hostLocal is the IPAM plugin for which calico fills in the node's pod CIDRs.
 const hostLocal = "host-local"
 
-// podCIDRs has the ranges that usePodCidr and usePodCidrIPv6 stand for.
+// podCIDRs holds the values of usePodCidr and usePodCidrIPv6.
 type podCIDRs struct{ v4, v6 string }
 
-// word returns the CIDR that a subnet stands for, and whether it is one of the words.
+// word returns the CIDR for a subnet; ok reports whether subnet is one of the special words.
 func (p *podCIDRs) word(subnet string) (cidr string, ok bool) {
 	switch strings.ToLower(subnet) {
 	case "usepodcidr":
@@ -33,7 +33,7 @@ func (p *podCIDRs) word(subnet string) (cidr string, ok bool) {
 	return "", false
 }
 
-// stdinForAdd is the configuration for the IPAM plugin: the caller's own, with the node's pod CIDRs in it.
+// stdinForAdd returns the IPAM plugin's configuration: the caller's, with the node's pod CIDRs filled in.
 func (d *delegated) stdinForAdd(ctx context.Context) ([]byte, error) {
 	used, err := d.conf.IPAM.words()
 	if err != nil || len(used) == 0 {
@@ -53,15 +53,15 @@ func (d *delegated) stdinForAdd(ctx context.Context) ([]byte, error) {
 	return editIPAM(d.stdin, cidrs.fillIn)
 }
 
-// stdinForDel is the configuration for what assigns nothing: host-local wants to see valid ranges, and then goes by the
-// container ID alone. So the Node is not read, and need not exist any more.
+// stdinForDel returns the configuration for verbs that assign nothing. host-local requires valid ranges then, but uses
+// only the container ID. So the Node is not read, and need not exist.
 func (d *delegated) stdinForDel() ([]byte, error) {
 	used, err := d.conf.IPAM.words()
 	if err != nil || len(used) == 0 {
-		return d.stdin, nil // what is malformed is host-local's to refuse
+		return d.stdin, nil // host-local refuses malformed ranges itself
 	}
 	return editIPAM(d.stdin, func(ipam map[string]json.RawMessage) error {
-		// All other ranges would overlap with these.
+		// Any other range would overlap with these.
 		for key := range ipam {
 			if slices.ContainsFunc([]string{"subnet", "rangeStart", "rangeEnd", "gateway", "ranges"},
 				func(k string) bool { return strings.EqualFold(k, key) }) {
@@ -73,7 +73,7 @@ func (d *delegated) stdinForDel() ([]byte, error) {
 	})
 }
 
-// cidrNode names the Node whose pod CIDRs are used.
+// cidrNode returns the name of the Node to read pod CIDRs from.
 func (d *delegated) cidrNode() string {
 	if d.conf.Kubernetes.NodeName != "" {
 		return d.conf.Kubernetes.NodeName
@@ -110,7 +110,7 @@ func (d *delegated) nodeCIDRs(ctx context.Context) (*podCIDRs, error) {
 	return cidrs, nil
 }
 
-// words lists the special words that the IPAM section uses.
+// words returns the special words in the IPAM section.
 func (c *ipamConf) words() (words []string, err error) {
 	if c.Type != hostLocal {
 		return nil, nil
@@ -124,7 +124,7 @@ func (c *ipamConf) words() (words []string, err error) {
 	return words, err
 }
 
-// fillIn puts the CIDRs in the place of the words.
+// fillIn replaces the special words by the CIDRs.
 func (p *podCIDRs) fillIn(ipam map[string]json.RawMessage) error {
 	return replaceSubnets(ipam, func(subnet string) string {
 		if cidr, ok := p.word(subnet); ok {
@@ -134,7 +134,7 @@ func (p *podCIDRs) fillIn(ipam map[string]json.RawMessage) error {
 	})
 }
 
-// replaceSubnets replaces the subnets of an IPAM section, its own and those of its ranges.
+// replaceSubnets replaces the subnet of an IPAM section and the subnets of its ranges.
 func replaceSubnets(ipam map[string]json.RawMessage, replace func(subnet string) string) error {
 	if err := replaceSubnet(ipam, replace); err != nil {
 		return badIPAM("subnet", err)
@@ -167,7 +167,7 @@ func replaceSubnet(of map[string]json.RawMessage, replace func(subnet string) st
 	return nil
 }
 
-// keysLike returns the keys that are a name but for their case: host-local's decoder, Go's, takes each of them for it.
+// keysLike returns the keys that equal name but for case: host-local's decoder, Go's, accepts them all.
 func keysLike(of map[string]json.RawMessage, name string) []string {
 	var keys []string
 	for key := range of {
@@ -178,7 +178,7 @@ func keysLike(of map[string]json.RawMessage, name string) []string {
 	return keys
 }
 
-// editIPAM changes the IPAM section of a configuration and leaves all else as it is.
+// editIPAM changes only the IPAM section of a configuration.
 func editIPAM(stdin []byte, edit func(ipam map[string]json.RawMessage) error) ([]byte, error) {
 	var conf, ipam map[string]json.RawMessage
 	if err := json.Unmarshal(stdin, &conf); err != nil {
@@ -199,7 +199,7 @@ func editIPAM(stdin []byte, edit func(ipam map[string]json.RawMessage) error) ([
 	return json.Marshal(conf)
 }
 
-// podRoutes returns the destinations that the pod reaches through the node, nil for everything. Like Calico's, they are
+// podRoutes returns the destinations that the pod reaches through the node; nil for everything. As in Calico, they are
 // host-local's routes without their gateways.
 func (c *netConf) podRoutes() ([]netip.Prefix, error) {
 	if c.IPAM.Type != hostLocal {

@@ -41,7 +41,8 @@ func hostLocal(more map[string]any) map[string]any {
 	return section
 }
 
-// lives takes a pod through ADD twice, CHECK and DEL twice with host-local, and returns what it was given.
+// lives runs ADD for a pod with host-local and returns the addresses; stop runs DEL twice and checks that nothing is
+// left.
 func (w *world) lives(t *testing.T, pairs ...any) (addrs []netip.Addr, s *sandbox, stop func()) {
 	t.Helper()
 	s = w.newPod(t, fmt.Sprintf("web-%d", len(w.pods)))
@@ -98,7 +99,7 @@ func podCIDROfSubnet(t *testing.T, w *world) {
 
 func podCIDROfRanges(t *testing.T, w *world) {
 	w.setPodCIDRs(t, w.name, "10.240.8.0/24", w.cidr6("fd41"))
-	// A fixed range beside the words: on DEL a dummy in a word's place must not overlap with it.
+	// A fixed range beside the special words: on DEL the range in a word's place must not overlap with it.
 	ranges := [][]map[string]any{{{"subnet": "usePodCidr"}}, {{"subnet": "usePodCidrIPv6"}}, {{"subnet": "10.241.0.0/24"}}}
 	addrs, s, stop := w.lives(t, "ipam", hostLocal(map[string]any{"ranges": ranges}))
 	wantAddrs(t, addrs, "10.240.8.0/24", w.cidr6("fd41"), "10.241.0.0/24")
@@ -123,7 +124,7 @@ func podCIDROfAnotherName(t *testing.T, w *world) {
 		types.ErrInvalidNetworkConfig, "nodes/none", "kubernetes.node_name")
 }
 
-// withRoutes is host-local with routes, whose gateways mean nothing to a pod's link.
+// withRoutes returns host-local with routes; their gateways do not matter for a pod's link.
 func withRoutes() map[string]any {
 	return hostLocal(map[string]any{
 		"subnet": "10.242.0.0/24", "routes": []map[string]any{{"dst": "10.9.0.0/16", "gw": "10.242.0.1"}, {"dst": "fd99::/64"}},

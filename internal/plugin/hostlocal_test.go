@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// ofHostLocal is a plugin whose IPAM section is given.
+// ofHostLocal returns a plugin with this IPAM section.
 func ofHostLocal(t *testing.T, ipam string) *delegated {
 	t.Helper()
 	stdin := edited(t, map[string]string{"ipam": ipam, "unknown": "12345678901234567890"})
@@ -78,7 +78,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// DEL asks nobody for the pod CIDRs, and gives host-local ranges that do not overlap.
+// DEL does not read the pod CIDRs, and passes host-local ranges that do not overlap.
 func TestConfigurationForDel(t *testing.T) {
 	d := ofHostLocal(t,
 		`{"type":"host-local","dataDir":"/d","subnet":"usePodCidr","rangeStart":"10.0.0.9","ranges":[[{"subnet":"10.0.0.0/8"}]]}`)

@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// removeInterface removes the container's link, and makes sure that it has no other. It returns the addresses that the
-// link had.
+// removeInterface removes the container's link, and returns the addresses that it had. errHasInterface if the container
+// has another link.
 func (s *session) removeInterface(ctx context.Context) ([]netip.Addr, error) {
 	had, err := podnet.Teardown(ctx, s.podConfig(s.log, nil))
 	if err != nil {
@@ -19,10 +19,10 @@ func (s *session) removeInterface(ctx context.Context) ([]netip.Addr, error) {
 	return had, s.checkNoInterface()
 }
 
-// errHasInterface: the container has a link that this verb is not about, and with it its address.
+// errHasInterface: the container has a link other than this verb's, and its address there.
 var errHasInterface = errors.New("the container still has an interface")
 
-// checkNoInterface looks whether the node has a link of the container.
+// checkNoInterface returns errHasInterface if the node has a link of the container.
 func (s *session) checkNoInterface() error {
 	ifName, holds, err := podnet.Holds(s.hostVeth(), s.handle())
 	if err == nil && holds {

@@ -16,11 +16,11 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// A container that is no pod's has one interface of Calico's, whatever number of networks it is added to: each further
-// one gives it a profile, by which policy knows it, and no other address.
+// A container without a pod has one Calico interface, however many networks it is added to. Each further network adds a
+// profile, by which policy selects it, and no address.
 
-// join adds a container to a further network, or to one that it is in: it returns what the container has, or nil if it
-// has nothing. Neither its link nor its addresses are touched.
+// join adds a container to a further network, or again to one that it is in. It returns the container's result, or nil
+// if the container has no interface. Neither its link nor its addresses change.
 func (s *session) join(ctx context.Context) (*types100.Result, error) {
 	if !s.plain() {
 		return nil, nil
@@ -48,13 +48,13 @@ func (s *session) join(ctx context.Context) (*types100.Result, error) {
 	return s.joinedResult(ctx, first)
 }
 
-// joined says that an endpoint of this container was made by another network or for another interface.
+// joined reports whether an endpoint of this container was made by another network or for another interface.
 func (e *objectEndpoint) joined(w *api.WorkloadEndpoint) bool {
 	return e.plain() && (!e.ofNetwork(w) || w.Spec.Endpoint != e.ifName)
 }
 
-// link returns the container's end of an endpoint's link; nil if it is not there. A container that was started anew, as
-// after a crash of the machine, may have the ID that it had, and has another namespace.
+// link returns the container's end of an endpoint's link; nil if it is missing. A container that was started anew, as
+// after a crash of the machine, may have its former ID but has another namespace.
 func (s *session) link(w *api.WorkloadEndpoint) *netlinkx.Link {
 	ns, err := netlinkx.OpenNamespace(s.netns)
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *session) link(w *api.WorkloadEndpoint) *netlinkx.Link {
 	return &link
 }
 
-// joinedResult is the result of the container's first network.
+// joinedResult returns the result of the container's first network.
 func (s *session) joinedResult(ctx context.Context, w *api.WorkloadEndpoint) (*types100.Result, error) {
 	inside := &types100.Interface{Name: w.Spec.Endpoint, Mac: w.Spec.MAC, Mtu: s.mtu, Sandbox: s.netns}
 	if link := s.link(w); link != nil {
@@ -95,7 +95,7 @@ func (s *session) joinedResult(ctx context.Context, w *api.WorkloadEndpoint) (*t
 	return res, err
 }
 
-// joinedRoutes are those that calico-ipam gave with the container's addresses.
+// joinedRoutes returns the routes that calico-ipam returned with the container's addresses.
 func (s *session) joinedRoutes(ctx context.Context, w *api.WorkloadEndpoint) ([]*types.Route, error) {
 	if s.conf.IPAM.Type != calicoIPAM || s.address.IsValid() || len(w.Spec.Profiles) == 0 {
 		return nil, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// journal returns what is written down for later on the world's node.
+// journal returns the entries on the world's node.
 func (w *world) journal(t testing.TB) (entries []journal.Entry) {
 	t.Helper()
 	w.host.On(t, func() error {
@@ -31,7 +31,7 @@ func (w *world) wantEmptyJournal(t testing.TB) {
 	}
 }
 
-// wantJournal fails the test unless exactly this sandbox is written down, with a reason that has these words.
+// wantJournal fails the test unless the journal has exactly this sandbox, with these words in the reason.
 func (s *sandbox) wantJournal(t testing.TB, words ...string) {
 	t.Helper()
 	entries := s.journal(t)
@@ -61,7 +61,7 @@ func (s *sandbox) wantUnwired(t testing.TB) {
 	}
 }
 
-// However the API server is away, a container can go after a few tries; what it held is free once the API server is
+// However the API server is away, a container can go after a few tries; its addresses are free once the API server is
 // back.
 func TestDelWithoutTheAPIServer(t *testing.T) {
 	t.Parallel()
@@ -137,8 +137,8 @@ func TestTheAgentFinishesWhatIsLeft(t *testing.T) {
 	w.wantHeld(t, map[netip.Addr]*sandbox{a: s})
 }
 
-// A runtime that repeats ADD for a container after a DEL whose release is still to come keeps the address: the release
-// does not come any more.
+// A runtime that repeats ADD for a container after a DEL with a pending release keeps the address: the release is
+// withdrawn.
 func TestAddTakesBackWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -159,7 +159,7 @@ func TestAddTakesBackWhatIsLeft(t *testing.T) {
 	s.wantAnnotations(t, a.String(), s.container)
 }
 
-// A journal that cannot be written is no place for what is left: the runtime is told to repeat DEL.
+// If the journal cannot be written, DEL fails, so that the runtime repeats it.
 func TestDelWithNeitherAPIServerNorJournal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/cniconf"
 )
 
-// TestKeysAreWhatThePluginReads: what is said to be acted on or refused is what the plugin reads, of the configuration
-// and of pods.
+// TestKeysAreWhatThePluginReads: the keys listed as acted on or refused are the ones that the plugin reads, of the
+// configuration and of pods.
 func TestKeysAreWhatThePluginReads(t *testing.T) {
 	var said, read []string
 	for _, k := range cniconf.Keys {

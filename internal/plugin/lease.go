@@ -63,9 +63,9 @@ func (l *lease) read() error {
 	return nil
 }
 
-// owner returns the pod that has the address: the one of which the kubelet says so, or else the one whose sandbox is
-// the container by its annotation, or else one that says by annotation that it has the address, as who may write pods
-// can. A pod that has ended says so too, though its address may be another's by now.
+// owner returns the pod that has the address; nil if none does. The pod's status, set by the kubelet, ranks before its
+// annotation with the container ID, and that before its address annotations, which anyone who may write pods can set.
+// Of a pod that has ended, or is on the host's network, only the container ID counts: its address may be another pod's.
 func (l *lease) owner(pods []api.Pod) (best *api.Pod) {
 	most := 0
 	for i := range pods {
@@ -95,7 +95,7 @@ func (l *lease) isOf(text string) bool {
 	return err == nil && a.Unmap() == l.address
 }
 
-// ipamOwner is to whom the address is assigned, as if calico-ipam had assigned it.
+// ipamOwner returns the owner that calico-ipam would have assigned the address to.
 func (l *lease) ipamOwner(node string, pod *api.Pod, now time.Time) ipam.Owner {
 	return ipam.Owner{
 		Handle: names.PodHandle(upgradedNetwork, l.container),

@@ -12,8 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
-// lockHost waits for its turn among the plugins of this host: without it they would be just as right, but race for the
-// same block and try more often. So a lock that cannot be had is logged and done without, as by Calico.
+// lockHost waits for the lock of this host's plugins. Without it they would be as correct, but race for the same block
+// and try more often. So a failure to lock is only logged, as by Calico.
 func (s *session) lockHost(ctx context.Context) (unlock func(), err error) {
 	path := cmp.Or(s.conf.IPAMLockFile, defaultLockFile)
 	locked := make(chan error, 1)
@@ -31,12 +31,13 @@ func (s *session) lockHost(ctx context.Context) (unlock func(), err error) {
 		}
 		return func() { _ = f.Close() }, nil
 	case <-ctx.Done():
-		// The goroutine waits on; the lock ends with the process, which is about to.
+		// The goroutine waits on; the lock ends with the process, which is about to end.
 		return nil, fmt.Errorf("wait for the other plugins of this node (%s): %w", path, context.Cause(ctx))
 	}
 }
 
-// flock waits for the exclusive lock on a file, which it creates. Closing the file, also by dying, gives the lock back.
+// flock waits for the exclusive lock on a file, which it creates. The lock ends when the file is closed or the process
+// dies.
 func flock(path string) (*os.File, error) {
 	// The mode is Calico's: its plugin may share the directory.
 	if err := hostfile.MkdirAll(filepath.Dir(path), 0o777); err != nil {

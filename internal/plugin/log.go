@@ -14,8 +14,8 @@ import (
 )
 
 // openLog returns a logger to standard error, which the runtime keeps, and to the configured file. Standard output
-// belongs to the result. Every line names the plugin, the container and the pod. A file that cannot be opened is no
-// reason to leave a pod without a network: it is said once.
+// belongs to the result. Every line names the plugin, the container and the pod. If the file cannot be opened, the verb
+// goes on, with one message on standard error.
 func openLog(c *netConf, plugin string, args *skel.CmdArgs) (*slog.Logger, func()) {
 	out, done := io.Writer(os.Stderr), func() {}
 	if c.LogFilePath != "" {
@@ -61,7 +61,7 @@ func openLogFile(c *netConf) (io.WriteCloser, error) {
 	}, nil
 }
 
-// logLevel reads a level; like Calico it takes what it does not know for info.
+// logLevel parses a level; any other text means info, as in Calico.
 func logLevel(text string) slog.Level {
 	switch strings.ToLower(text) {
 	case "debug":

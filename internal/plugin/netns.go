@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// checkNetns refuses what cannot be a pod's network namespace, before anything is assigned.
+// checkNetns refuses, before anything is assigned, a path that is no pod's network namespace.
 func checkNetns(path string) error {
 	pod, err := netlinkx.OpenNamespace(path)
 	if err != nil {
@@ -18,8 +18,7 @@ func checkNetns(path string) error {
 	return checkNotOwn(pod, path)
 }
 
-// spareNode refuses to take the node's own namespace for a pod's: DEL would remove the node's eth0. A namespace that is
-// gone is none of its business.
+// spareNode refuses the node's own namespace: DEL would remove the node's eth0. It accepts a namespace that is gone.
 func spareNode(path string) error {
 	pod, err := netlinkx.OpenNamespace(path)
 	if err != nil {

@@ -14,20 +14,20 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// The orchestrators of endpoints, and the namespace of those that are no pods.
+// The orchestrators of endpoints, and the namespace of endpoints without a pod.
 const (
 	orchestratorPods  = "k8s"
 	orchestratorPlain = "cni"
 	plainNamespace    = "default"
 )
 
-// objectEndpoint is a WorkloadEndpoint on etcd: of a pod, or of a container that is no pod's.
+// objectEndpoint is a WorkloadEndpoint on etcd, of a pod or of a container without one.
 type objectEndpoint struct{ *session }
 
-// plain says that the container is no pod's.
+// plain reports whether the container has no pod.
 func (s *session) plain() bool { return s.pod == "" }
 
-// attributes says in the block to whom the addresses are assigned.
+// attributes returns the attributes of the container's addresses in their block.
 func (s *session) attributes() map[string]string {
 	attrs := map[string]string{"node": s.node, "timestamp": s.began.UTC().Format(timestampFormat)}
 	if !s.plain() {
@@ -39,8 +39,8 @@ func (s *session) attributes() map[string]string {
 	return attrs
 }
 
-// legacyOwner has the handle that a Calico before version 3 gave the container. That one noted nothing in the block:
-// what is noted of anything but the pod is of another, who happens to have a handle of this name.
+// legacyOwner returns the owner with the handle that a Calico before version 3 gave the container. That Calico wrote no
+// attributes: an address with attributes of anything but the pod has another owner, with a handle of the same name.
 func (s *session) legacyOwner() ipam.Owner {
 	handle := s.containerID
 	if !s.plain() {
@@ -49,8 +49,8 @@ func (s *session) legacyOwner() ipam.Owner {
 	return ipam.Owner{Handle: handle, Attrs: map[string]string{"pod": s.pod, "namespace": s.namespace}}
 }
 
-// read asks, at the same time, whether the datastore may be used, and, if the configuration says that pods are to be
-// read, for the pod and its namespace.
+// read checks that the datastore is ready and, if the configuration has pods read, reads the pod and its namespace, in
+// parallel.
 func (e *objectEndpoint) read(ctx context.Context, _ bool) (*workload, error) {
 	if !e.plain() && e.conf.ofPods() {
 		return (&podEndpoint{e.session}).read(ctx, false)
@@ -58,7 +58,7 @@ func (e *objectEndpoint) read(ctx context.Context, _ bool) (*workload, error) {
 	return &workload{}, e.ready(ctx)
 }
 
-// name is the endpoint without its content.
+// name returns the endpoint without content.
 func (e *objectEndpoint) name() *api.WorkloadEndpoint {
 	if e.plain() {
 		return &api.WorkloadEndpoint{Meta: api.Meta{
@@ -70,7 +70,7 @@ func (e *objectEndpoint) name() *api.WorkloadEndpoint {
 	}}
 }
 
-// note writes the endpoint, and before it the profile that it names if that is this network's and missing.
+// note writes the endpoint, and before it the network's profile if that is missing and used.
 func (e *objectEndpoint) note(ctx context.Context, w *workload, link podnet.Result, addrs []netip.Addr) error {
 	if err := e.ensureProfile(ctx); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (e *objectEndpoint) note(ctx context.Context, w *workload, link podnet.Resu
 	return e.write(ctx, e.endpointOf(w, link, addrs))
 }
 
-// write creates the endpoint, or replaces what an earlier sandbox of the pod left.
+// write creates the endpoint, or replaces the one of an earlier sandbox of the pod.
 func (e *objectEndpoint) write(ctx context.Context, want *api.WorkloadEndpoint) error {
 	return again(ctx, func() error {
 		fresh := *want
@@ -97,7 +97,7 @@ func (e *objectEndpoint) write(ctx context.Context, want *api.WorkloadEndpoint) 
 	})
 }
 
-// endpointOf says what Felix is to know of the container.
+// endpointOf returns the endpoint for Felix.
 func (e *objectEndpoint) endpointOf(of *workload, link podnet.Result, addrs []netip.Addr) *api.WorkloadEndpoint {
 	w := e.name()
 	w.Spec = api.WorkloadEndpointSpec{
@@ -113,8 +113,8 @@ func (e *objectEndpoint) endpointOf(of *workload, link podnet.Result, addrs []ne
 	return w
 }
 
-// describePod adds what follows from the pod: what Calico's policy selects endpoints by, and what its annotations
-// allow.
+// describePod adds to w what follows from the pod: labels and profiles, by which Calico's policy selects endpoints, and
+// what its annotations allow.
 func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, of *workload, addrs []netip.Addr) {
 	pod := &of.pod
 	account := pod.Spec.ServiceAccountName
@@ -143,8 +143,7 @@ func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, of *workload, addr
 // maxLabel is the longest value that a label may have.
 const maxLabel = 63
 
-// describeAnnotations adds the annotations that Felix reads. They were read right before the container got its
-// interface.
+// describeAnnotations adds the annotations that Felix reads. ADD has already refused invalid ones.
 func (e *objectEndpoint) describeAnnotations(w *api.WorkloadEndpoint, of *workload, addrs []netip.Addr) {
 	var want request
 	if readAnnotations(of, &want) != nil {
@@ -162,7 +161,7 @@ func (e *objectEndpoint) describeAnnotations(w *api.WorkloadEndpoint, of *worklo
 	}
 }
 
-// endpointPorts returns the ports that have a name, which policy may use, or a port of the host.
+// endpointPorts returns the ports with a name, which policy may use, or a port of the host.
 func endpointPorts(pod *api.Pod) []api.EndpointPort {
 	var ports []api.EndpointPort
 	for _, containers := range [][]api.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
@@ -182,8 +181,8 @@ func endpointPorts(pod *api.Pod) []api.EndpointPort {
 	return ports
 }
 
-// ensureProfile creates the profile of the network if there is none: it lets pods be reached from everywhere, and other
-// containers by those of the same network. A profile that exists is its owner's.
+// ensureProfile creates the network's profile if there is none. It allows ingress to pods from everywhere, and to other
+// containers from containers of the same network. An existing profile stays as it is.
 func (e *objectEndpoint) ensureProfile(ctx context.Context) error {
 	if e.conf.Policy.Type != "" {
 		return nil
@@ -205,7 +204,8 @@ func (e *objectEndpoint) ensureProfile(ctx context.Context) error {
 	return nil
 }
 
-// clear removes the endpoint if it is this container's. One that this network has only joined stays for its first.
+// clear deletes the endpoint if it is this container's. One that this network has only joined stays for the first
+// network.
 func (e *objectEndpoint) clear(ctx context.Context) error {
 	return again(ctx, func() error {
 		w := e.name()
@@ -240,7 +240,7 @@ func (e *objectEndpoint) clearAll(ctx context.Context) error {
 	})
 }
 
-// lister lists endpoints by the beginnings of their names, as only etcd can.
+// lister lists endpoints by name prefix, which only etcd can.
 type lister interface {
 	ListNamed(ctx context.Context, list api.ResourceList, namespace, prefix string) error
 }
@@ -258,11 +258,11 @@ func (e *objectEndpoint) list(ctx context.Context) ([]api.WorkloadEndpoint, erro
 	if err := store.ListNamed(ctx, &list, prefix.Namespace, prefix.Name); err != nil {
 		return nil, err
 	}
-	// With its dashes doubled, the name of an endpoint of pod web-0 begins like those of pod web.
+	// Dashes are doubled: the name of an endpoint of pod web-0 begins like a name of pod web.
 	return slices.DeleteFunc(list.Items, func(w api.WorkloadEndpoint) bool { return w.Spec.ContainerID != e.containerID }), nil
 }
 
-// ofNetwork says that an endpoint was made by this network, not by one that the container was in before.
+// ofNetwork reports whether this network made the endpoint, not one that the container was in before.
 func (e *objectEndpoint) ofNetwork(w *api.WorkloadEndpoint) bool {
 	return !e.plain() || len(w.Spec.Profiles) == 0 || w.Spec.Profiles[0] == e.conf.Name
 }

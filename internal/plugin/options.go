@@ -22,7 +22,7 @@ var ofSpecification = []Option{
 	{Key: "type", Type: "string", Help: "calico. The runtime finds the plugin by it."},
 }
 
-// Options lists the keys of the network configuration, those of the CNI specification first.
+// Options returns the keys of the network configuration, starting with the CNI specification's.
 func Options() []Option {
 	options := append([]Option(nil), ofSpecification...)
 	walk("", reflect.ValueOf(&netConf{}).Elem(), func(key string, tag reflect.StructTag, v reflect.Value) {
@@ -37,8 +37,8 @@ func Options() []Option {
 	return options
 }
 
-// walk visits the keys below a struct with their tags and values. Every call of a plugin does so: who visits looks at a
-// tag only if it has to.
+// walk visits the keys below a struct with their tags and values. Every call of a plugin does so: visit should parse a
+// tag only if it must.
 func walk(prefix string, v reflect.Value, visit func(key string, tag reflect.StructTag, v reflect.Value)) {
 	t := v.Type()
 	for i := range t.NumField() {
@@ -66,7 +66,7 @@ func typeName(kind reflect.Kind) string {
 	return "string"
 }
 
-// setDefaults fills in the defaults of what is not set.
+// setDefaults fills in the defaults of unset keys.
 func setDefaults(c *netConf) {
 	walk("", reflect.ValueOf(c).Elem(), func(_ string, tag reflect.StructTag, v reflect.Value) {
 		if !v.IsZero() {
@@ -87,7 +87,7 @@ func setDefaults(c *netConf) {
 	})
 }
 
-// deprecated lists the deprecated keys that are set.
+// deprecated returns the deprecated keys that are set.
 func deprecated(c *netConf) []Option {
 	var used []Option
 	walk("", reflect.ValueOf(c).Elem(), func(key string, tag reflect.StructTag, v reflect.Value) {
@@ -106,7 +106,7 @@ type Argument struct {
 	Key, Help string
 }
 
-// Arguments lists the keys of CNI_ARGS that the plugins read.
+// Arguments returns the keys of CNI_ARGS that the plugins read.
 func Arguments() []Argument {
 	var args []Argument
 	for field := range reflect.TypeFor[podArgs]().Fields() {

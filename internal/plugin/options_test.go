@@ -40,7 +40,7 @@ func TestOptionsAreDescribed(t *testing.T) {
 	}
 }
 
-// variables says what each variable of the environment does, in the terms of the configuration that comes of it.
+// variables maps each variable of the environment to its effect on the configuration.
 var variables = map[string]struct {
 	value string
 	got   func(*netConf) any
@@ -72,7 +72,7 @@ var variables = map[string]struct {
 
 func works(*netConf) any { return true }
 
-// companions is what a variable cannot be without.
+// companions are the other variables that a variable requires.
 var companions = map[string]map[string]string{
 	"DATASTORE_TYPE": {"ETCD_ENDPOINTS": "https://env:2379"},
 	"K8S_CERT_FILE":  {"K8S_KEY_FILE": "/key"},
@@ -172,7 +172,7 @@ func TestDeprecatedKeys(t *testing.T) {
 		o.CertFile != "/c" || o.KeyFile != "/k" {
 		t.Errorf("etcd at %s, API server as %+v", c.EtcdEndpoints, o)
 	}
-	// What the environment says in their place is not deprecated.
+	// Their values from the environment are not deprecated.
 	c, err = readConf(calico, []byte(minimalConf), func(name string) (string, bool) { return "/env", name == "K8S_CA_FILE" })
 	if err != nil || len(c.outdated) != 0 || c.access().CAFile != "/env" {
 		t.Errorf("of the environment: %v, %+v, %v", c.outdated, c.access(), err)

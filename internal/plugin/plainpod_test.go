@@ -59,7 +59,7 @@ func TestConnectionAnnotations(t *testing.T) {
 	}
 }
 
-// ADD reads a pod unless the agent says that it is plain.
+// ADD reads a pod unless it is plain by the agent's facts.
 func TestPodsThatAreRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -74,7 +74,7 @@ func TestPodsThatAreRead(t *testing.T) {
 			before, _, _ := strings.Cut(args, ";K8S_POD_UID=")
 			return before
 		}},
-		// It may be an earlier sandbox's, whose ID is on the pod.
+		// An earlier sandbox may hold it, and its ID is on the pod.
 		"an address": {args: func(args string) string { return args + ";IP=" + w.fixed("9.9") }},
 	} {
 		s := w.newPod(t, strings.ReplaceAll(name, " ", "-"))
@@ -96,8 +96,8 @@ func TestPodsThatAreRead(t *testing.T) {
 	}
 }
 
-// A controller annotates a pod after the agent has seen it: the pod gets what the annotations say, and nothing is left
-// of the first try.
+// A controller annotates a pod after the agent has seen it: ADD follows the annotations, and nothing is left of the
+// first try.
 func TestPodIsAnnotatedLate(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ key, value string }{
@@ -152,8 +152,7 @@ func TestPodIsServedByALateAnnotation(t *testing.T) {
 	w.host.call(t, c).ok(t)
 }
 
-// What a late annotation asks for may be impossible: ADD says so, as it does of an early one, and leaves nothing
-// behind.
+// A late annotation may ask for something impossible: ADD reports it like an early one, and leaves nothing behind.
 func TestPodIsAnnotatedLateAndWrongly(t *testing.T) {
 	t.Parallel()
 	w, s := plainWorld(t)
@@ -163,8 +162,8 @@ func TestPodIsAnnotatedLateAndWrongly(t *testing.T) {
 	nothing()
 }
 
-// The API server fails after a late annotation was seen: what cannot be undone is not done a second time, and DEL mends
-// it.
+// The API server fails after a late annotation was seen: if the first try cannot be undone, there is no second, and DEL
+// cleans up.
 func TestUndoFails(t *testing.T) {
 	t.Parallel()
 	w, s := plainWorld(t)

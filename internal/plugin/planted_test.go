@@ -31,8 +31,8 @@ func TestEndlessInput(t *testing.T) {
 	w.host.call(t, c).ok(t)
 }
 
-// TestPipeForNamespace: a pipe that nobody writes to does not hold a plugin up. One that waited for a writer would be
-// killed, and would not say what is wrong.
+// TestPipeForNamespace: a pipe without a writer does not block a plugin. A plugin that waited for one would be killed
+// without an error of its own.
 func TestPipeForNamespace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -16,8 +16,8 @@ import (
 // calico is the name under which the main plugin logs and identifies itself.
 const calico = "calico"
 
-// Versions are the versions of the CNI specification that both plugins speak: those that Calico announces, and 1.1.0,
-// which has GC and STATUS.
+// Versions returns the versions of the CNI specification that both plugins support: Calico's, and 1.1.0, which has GC
+// and STATUS.
 func Versions() version.PluginInfo {
 	return version.PluginSupports("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 }
@@ -33,11 +33,11 @@ func Funcs() skel.CNIFuncs {
 // verbTime bounds a whole verb: the kubelet gives up after two minutes.
 const verbTime = 110 * time.Second
 
-// parallel is how many processors a verb uses. It waits for most of its milliseconds: on a node with 64, threads that
-// come and go to look for work were a tenth of its processor time.
+// parallel is how many processors a verb uses. It mostly waits: on a node with 64 processors, threads that came and
+// went to look for work were a tenth of its processor time.
 const parallel = 2
 
-// call is one execution of a verb, as it was asked for.
+// call is one execution of a verb with its input.
 type call struct {
 	*skel.CmdArgs
 	plugin string
@@ -45,7 +45,7 @@ type call struct {
 	log    *slog.Logger
 }
 
-// verb makes what skel calls of what a verb does.
+// verb returns the function that skel calls for do.
 func verb(plugin, name string, do func(context.Context, *call) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
 		if runtime.GOMAXPROCS(0) > parallel {

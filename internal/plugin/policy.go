@@ -19,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// podUIDOf is the UID by which the agent knows the container's pod: that of a static pod is the kubelet's, of which the
-// API server's object tells.
+// podUIDOf returns the UID by which the agent knows the container's pod. For a static pod that is the kubelet's UID,
+// which the API server's object has in an annotation.
 func (s *session) podUIDOf(pod *api.Pod) string {
 	return cmp.Or(s.podUID, pod.Annotations[api.AnnotationMirrorPod], pod.UID)
 }
@@ -30,12 +30,12 @@ type policed int
 
 const (
 	notPoliced   policed = iota
-	policedLater         // it is closed, or open while the cluster has no policies, until the agent knows the pod
+	policedLater         // closed, or open while the cluster has no policies, until the agent knows the pod
 	policedNow           // the pod's policies are in force
 )
 
-// close sees to it, before the link is made, that no other pod's policies are in force at it: a pod of that name had
-// the same. giveBack is for when no link is made.
+// close makes sure, before the link is made, that no other pod's policies are in force there: an earlier pod of the
+// same name had the same link. giveBack undoes that if no link is made.
 func (s *session) close(uid string) (kernel policed, giveBack func() error, err error) {
 	giveBack = nothing
 	if s.plain() {
@@ -64,17 +64,17 @@ func (s *session) close(uid string) (kernel policed, giveBack func() error, err 
 	return policedLater, giveBack, nil
 }
 
-// missesRules says of a kernel without rules of policies whether it should have them: the agent enforces, as far as is
-// known, and its rules are gone, as after a reboot. An agent serves no node whose datastore is etcd: its pods would
-// stay closed.
+// missesRules reports whether a kernel without policy rules should have them: the agent enforces, as far as is known,
+// and its rules are gone, as after a reboot. The agent serves no node with datastore etcd: pods there would stay
+// closed.
 func (s *session) missesRules() bool {
 	return s.conf.PolicyEnforced && s.conf.DatastoreType == datastoreKubernetes && (s.facts == nil || !s.facts.NoPolicies) &&
 		!facts.NoPolicies(facts.DefaultFile, s.node)
 }
 
-// awaitPolicy waits, if the configuration asks for it, until the pod's policies are in force: by the kernel if it
-// enforces them, else by Felix's word, unless the agent is known to leave that to another engine. That they are not in
-// time is no reason to leave a pod without a network: it is logged.
+// awaitPolicy waits, if configured, until the pod's policies are in force: in the kernel if that has the agent's rules,
+// else by Felix's status file, unless policy_enforced shows that the agent leaves policies to another engine. If they
+// are late, it only logs: the pod still gets its network.
 func (s *session) awaitPolicy(ctx context.Context, kernel policed, uid string) {
 	switch {
 	case s.conf.PolicySetupTimeout == 0 || kernel == policedNow:
@@ -99,13 +99,13 @@ func (s *session) awaitKernel(ctx context.Context, uid string) {
 	s.log.Debug("policies are in force", "link", link, "waited", time.Since(began))
 }
 
-// inForce returns an error while the policies of a pod are not in force at its link, and the node enforces any.
+// inForce returns an error while the node enforces policies and the pod's policies are not in force at its link.
 func inForce(link, uid string) error {
 	known, table, err := netpol.InForce(link)
 	if err != nil || !table || known == uid {
 		return err
 	}
-	// An agent that had not heard of it may have undone what was done for this pod.
+	// An agent that did not know the pod yet may have opened the link.
 	if _, err := netpol.CloseOther(link, uid); err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (s *session) policyPace() pace {
 	return p
 }
 
-// awaitFelix waits until Felix says that the container's policy is set up.
+// awaitFelix waits for Felix's status file of the container.
 func (s *session) awaitFelix(ctx context.Context) {
 	path := filepath.Join(s.conf.EndpointStatusDir, s.statusFile())
 	err := s.policyPace().until(ctx, func(context.Context) error {
@@ -135,8 +135,7 @@ func (s *session) awaitFelix(ctx context.Context) {
 	}
 }
 
-// statusFile is the name of the file by which Felix says that an endpoint is set up: orchestrator, workload and
-// endpoint.
+// statusFile returns the name of Felix's status file of the endpoint: orchestrator, workload and endpoint.
 func (s *session) statusFile() string {
 	parts := []string{"k8s", s.namespace + "/" + s.pod, s.ifName}
 	if s.pod == "" {

@@ -39,14 +39,14 @@ func policed(seconds int) func(map[string]any) {
 	}
 }
 
-// inForce is the pod whose policies are in force at a sandbox's link.
+// inForce returns the UID of the pod with policies in force at a sandbox's link.
 func (s *sandbox) inForce(t *testing.T) (uid string) {
 	t.Helper()
 	s.host.NS.Within(t, func() (err error) { uid, _, err = netpol.InForce(s.hostVeth()); return err })
 	return uid
 }
 
-// addInForce adds a pod whose policies are in force, or that has none. ADD warns of those it has waited for in vain.
+// addInForce adds a pod with policies in force, or without any. ADD warns if it has waited in vain.
 func (w *world) addInForce(t *testing.T, s *sandbox) {
 	t.Helper()
 	if a := w.host.call(t, s.call(t, "ADD", policed(30))).ok(t); strings.Contains(a.stderr, "WARN") {
@@ -79,14 +79,14 @@ func TestPolicyBeforeThePod(t *testing.T) {
 		t.Errorf("known late: %s", a.stderr)
 	}
 
-	// Nobody programs this one: the agent is away.
+	// The agent is away and does not program this one.
 	alone := w.newPod(t, "alone")
 	a := w.host.call(t, alone.call(t, "ADD", policed(1))).ok(t)
 	if !strings.Contains(a.stderr, "the pod is closed until the agent") || alone.inForce(t) != "" {
 		t.Errorf("unknown: %s", a.stderr)
 	}
 
-	// The next pod of a StatefulSet, while the agent has not heard of it.
+	// The next pod of a StatefulSet, before the agent knows it.
 	w.enforce(t, e, true, map[string]string{known.hostVeth(): "of the one before"})
 	known.del(t).ok(t)
 	next := w.sandbox(t, "known")
@@ -99,14 +99,14 @@ func TestPolicyBeforeThePod(t *testing.T) {
 		t.Error("the agent does not open the next one")
 	}
 
-	// Without policies in the cluster an agent that is away holds up nobody.
+	// Without policies in the cluster a pod does not wait for an agent that is away.
 	w.enforce(t, e, false, nil)
 	open := w.newPod(t, "open")
 	w.addInForce(t, open)
 }
 
-// The names of two pods may give the same link: an ADD that fails as the other's is there leaves it that one's, whose
-// policies are in force again.
+// The names of two pods may give the same link: an ADD that fails since the other pod's link is there leaves the link
+// to that pod, with its policies in force again.
 func TestFailedADDGivesTheLinkBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -14,11 +14,11 @@ import (
 // probeTime is how long Calico's own test of the datastore may take.
 const probeTime = 2 * time.Second
 
-// codeProbe is that of every failure of the test, as in Calico.
+// codeProbe is the code of every failure of the test, as in Calico.
 const codeProbe uint = 100
 
-// Probe reports whether the datastore of a network configuration can be reached and may be used; nil if so. It is for
-// people and for health checks: it needs no pod and changes nothing.
+// Probe returns nil if the datastore of a network configuration can be reached and used. It is for people and health
+// checks: it needs no pod and changes nothing.
 func Probe(stdin io.Reader) *types.Error {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
 	defer cancel()

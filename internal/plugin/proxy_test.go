@@ -22,7 +22,7 @@ import (
 )
 
 // proxy stands between a node's plugins and the API server, which is in another network namespace. It passes on
-// requests with their credentials, keeps what was asked for, and fails what a test wants to fail.
+// requests with their credentials, records them, and fails those that a test chooses.
 type proxy struct {
 	*httptest.Server
 	mu          sync.Mutex // guards what follows
@@ -86,7 +86,7 @@ func (p *proxy) setRule(r rule) {
 	p.rule = r
 }
 
-// take returns the requests since the last take, sorted: those of a process that run at the same time have no order.
+// take returns the requests since the last take, sorted, since parallel requests of a process have no order.
 func (p *proxy) take() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,7 +172,7 @@ func dieAt(name string) rule {
 	}
 }
 
-// rounds is a rule that holds the answers to a round of requests back until all of the round have come, and so tells
+// rounds is a rule that holds the answers to a round of requests back until the whole round has come, and so shows
 // which requests wait for the answers of which others.
 type rounds struct {
 	mu   sync.Mutex // guards what follows
@@ -182,7 +182,7 @@ type rounds struct {
 	past [][]string
 }
 
-// mostOfRound bounds a round, one of whose requests does not come as it waits for an answer.
+// mostOfRound bounds a round that misses a request which waits for an answer.
 const mostOfRound = 30 * time.Second
 
 func (r *rounds) rule(request string, w http.ResponseWriter, req *http.Request, next http.Handler) {
@@ -200,7 +200,7 @@ func (r *rounds) rule(request string, w http.ResponseWriter, req *http.Request, 
 	_, _ = answer.Body.WriteTo(w)
 }
 
-// join adds a request to the round under way, and returns what is closed at its end.
+// join adds a request to the round under way, and returns a channel that is closed at its end.
 func (r *rounds) join(request string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +230,7 @@ func (r *rounds) endLocked() {
 	close(r.over)
 }
 
-// expect forgets the rounds that were, and takes those to come.
+// expect forgets the past rounds, and sets the ones to come.
 func (r *rounds) expect(want [][]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// A token that the API server does not accept is told to the installer by each verb that meets it, also by a DEL, which
-// succeeds. Missing rights are not: another token has no others.
+// Each verb reports a token that the API server does not accept to the installer, also a DEL, which succeeds. It does
+// not report missing rights: another token has no others.
 func TestARefusedTokenIsToldToTheInstaller(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

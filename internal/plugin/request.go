@@ -13,29 +13,29 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// request has the wanted properties of a container's network: the configuration's, or those that arguments and
-// annotations put in their place.
+// request holds the wanted properties of a container's network: the configuration's, or what arguments and annotations
+// replace them with.
 type request struct {
 	v4, v6           bool
 	poolsV4, poolsV6 []string
-	// addresses are those that IPAM is to assign, and no others; none lets it choose.
+	// addresses are what IPAM must assign; without any it chooses.
 	addresses []netip.Addr
-	// earlier is the handle of the sandbox that the pod had before, as the pod says; empty unless there are such
-	// addresses, or floating ones.
+	// earlier is the handle of the pod's previous sandbox, from the pod's annotation; empty unless there are addresses or
+	// floating ones.
 	earlier string
-	// unmanaged are addresses that IPAM never hears of.
+	// unmanaged are addresses that IPAM does not manage.
 	unmanaged []netip.Addr
 	// floating are addresses by which others reach the container too: see floats.
 	floating []netip.Addr
-	// sources are addresses that the container may send from, beside its own. The agent lets it.
+	// sources are further addresses that the container may send from. The agent permits them.
 	sources []netip.Prefix
 	mac     net.HardwareAddr // nil: random
 	// namespaceLabels decide which pools may serve.
 	namespaceLabels map[string]string
 }
 
-// request reads what is wanted for a workload. What the pod or, if it says nothing, its namespace asks for replaces
-// what the configuration says.
+// request returns what a workload asks for. Annotations of the pod, or else of its namespace, replace the
+// configuration's values.
 func (s *session) request(w *workload) (request, error) {
 	want := s.configured()
 	if s.conf.ofPods() {
@@ -54,7 +54,7 @@ func (s *session) request(w *workload) (request, error) {
 	return want, err
 }
 
-// earlierHandle names what the pod's sandbox of before may hold.
+// earlierHandle returns the handle of the pod's previous sandbox; empty if there is none.
 func (s *session) earlierHandle(w *workload) string {
 	id := w.pod.Annotations[api.AnnotationContainerID]
 	if id == s.containerID || !networkName.MatchString(id) {
@@ -68,16 +68,15 @@ func (s *session) configured() request {
 	return request{v4: s.conf.wantsV4(), v6: s.conf.wantsV6(), poolsV4: s.conf.IPAM.IPv4Pools, poolsV6: s.conf.IPAM.IPv6Pools}
 }
 
-// configuredRequest is the request to an executed calico-ipam. The main plugin that executes it has read the
-// annotations.
+// configuredRequest returns the request to an executed calico-ipam, whose caller has read the annotations.
 func (s *session) configuredRequest(namespaceLabels map[string]string) (request, error) {
 	want := s.configured()
 	want.namespaceLabels = namespaceLabels
 	return want, s.decide(&want)
 }
 
-// decide settles which families are wanted. The address that CNI_ARGS asks for counts unless annotations ask for
-// others, and with explicit addresses there are no others.
+// decide sets the addresses and families. The address in CNI_ARGS counts unless annotations ask for others; explicit
+// addresses exclude any other.
 func (s *session) decide(want *request) error {
 	if s.address.IsValid() && want.addresses == nil && want.unmanaged == nil {
 		want.addresses = []netip.Addr{s.address}

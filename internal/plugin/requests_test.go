@@ -82,9 +82,8 @@ var (
 	}
 )
 
-// lookingForGroup returns the rounds of a world where no plugin has found the API group yet: in a cluster of
-// projectcalico.org/v3 one more asks for its ClusterInformation, after that of crd.projectcalico.org/v1, which is not
-// there.
+// lookingForGroup returns the rounds of a world where no plugin has found the API group yet: a cluster of
+// projectcalico.org/v3 takes one more, for its ClusterInformation, since crd.projectcalico.org/v1 has none.
 func lookingForGroup(in groups.Group, rounds [][]string) [][]string {
 	if in == groups.V1 {
 		return rounds
@@ -92,7 +91,7 @@ func lookingForGroup(in groups.Group, rounds [][]string) [][]string {
 	return slices.Insert(slices.Clone(rounds), 1, []string{"calico GET clusterinformations"})
 }
 
-// docs/benchmarks.md has the numbers of these requests by verb, those of projectcalico.org/v3 where they differ.
+// docs/benchmarks.md has the numbers of these requests by verb, and those with projectcalico.org/v3 where they differ.
 func TestTableOfRequests(t *testing.T) {
 	const head = "| call | requests | rounds | GET | LIST | POST | PUT | PATCH | DELETE |\n|---|---|---|---|---|---|---|---|---|\n"
 	page, err := os.ReadFile("../../docs/benchmarks.md")

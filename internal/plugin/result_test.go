@@ -48,7 +48,7 @@ func TestResultOfAdd(t *testing.T) {
 		"routes":[{"dst":"10.0.0.5/26"},{"dst":"fd00::5/122"}],"dns":{"nameservers":["10.96.0.10"]}}`, got)
 }
 
-// compareJSON compares what a runtime gets to see of a result in version 1.0.0.
+// compareJSON compares a result as a runtime sees it in version 1.0.0.
 func compareJSON(t *testing.T, want string, res *types100.Result) {
 	t.Helper()
 	got, err := res.GetAsVersion("1.0.0")
@@ -126,7 +126,7 @@ func TestIPAMPluginThatFails(t *testing.T) {
 	}
 }
 
-// expiring is a context whose deadline passes when its inner context is canceled, with that cause.
+// expiring is a context with a deadline that passes when its inner context is canceled, with that cause.
 type expiring struct{ context.Context }
 
 func (e expiring) Err() error {
@@ -136,7 +136,7 @@ func (e expiring) Err() error {
 	return nil
 }
 
-// The deadline of a verb ends an IPAM plugin, which then has no say in the code, and what it may have assigned is
+// The deadline of a verb ends an IPAM plugin, whose code then does not count; an address that it may have assigned is
 // released.
 func TestIPAMPluginThatHangs(t *testing.T) {
 	d, verbs := ipamScript(t, `[ $CNI_COMMAND = DEL ] || exec sleep 60`)

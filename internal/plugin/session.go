@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// session is one execution of a verb: what it was asked for, and where it looks for answers.
+// session is one execution of a verb: its input, and the stores it works with.
 type session struct {
 	conf        netConf
 	stdin       []byte
@@ -29,10 +29,10 @@ type session struct {
 	args        string     // CNI_ARGS
 	namespace   string     // of the pod; empty for a container that is no pod's
 	pod         string     // as namespace
-	podUID      string     // empty if the runtime does not say
+	podUID      string     // empty if the runtime does not pass it
 	address     netip.Addr // that CNI_ARGS asks for; the zero Addr if none
 	node        string
-	nodeGuessed bool           // the name is the machine's: nothing else says which Node this is
+	nodeGuessed bool           // the name is only the host name
 	anothers    bool           // another plugin than calico makes the container's interfaces
 	mtu         int            // 0 leaves the kernel's default
 	routes      []netip.Prefix // that the pod reaches through the node; nil for everything
@@ -40,13 +40,13 @@ type session struct {
 	log   *slog.Logger
 	store datastore.Store
 	kube  *kubernetes.Store // pods and namespaces; nil if they are not read
-	facts *facts.Facts      // nil: there are none that can be used
+	facts *facts.Facts      // nil: none that can be used
 	place *place            // of Calico's objects in the API server
 	began time.Time
 	freed []netip.Addr // by a release
 }
 
-// open prepares a session for a container, from the checked configuration and arguments. No request is made.
+// open prepares a session for a container, from the checked configuration and arguments. It makes no request.
 func (c *call) open() (*session, error) {
 	s, err := c.session()
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *call) open() (*session, error) {
 	return s, s.open(c.plugin)
 }
 
-// openNode prepares a session for a verb that is about the node and no container.
+// openNode prepares a session for a verb about the node.
 func (c *call) openNode() (*session, error) {
 	node, _, err := nodeName(&c.conf)
 	if err != nil {
@@ -65,7 +65,7 @@ func (c *call) openNode() (*session, error) {
 	return s, s.open(c.plugin)
 }
 
-// session checks everything that a verb of a container needs before it touches anything.
+// session checks the input of a container's verb before anything changes.
 func (c *call) session() (s *session, err error) {
 	s = &session{
 		log:         c.log,
@@ -96,7 +96,7 @@ func (s *session) open(plugin string) (err error) {
 		return err
 	}
 	if s.conf.DatastoreType != datastoreKubernetes {
-		return nil // the agent's facts are of that one
+		return nil // the agent has no facts of etcd
 	}
 	if s.facts, err = facts.Read(facts.DefaultFile, s.node, s.began); err != nil {
 		s.log.Debug("cannot use the agent's facts, reading from the API server", "why", err)
@@ -127,7 +127,7 @@ func (s *session) ready(ctx context.Context) error {
 	return nil
 }
 
-// getNamespace reads what matters of a namespace; nothing does if pods are not read.
+// getNamespace reads the relevant metadata of a namespace; none if pods are not read.
 func (s *session) getNamespace(ctx context.Context, ns *api.Namespace) error {
 	if s.kube == nil || s.plain() {
 		return nil
@@ -141,7 +141,7 @@ func (s *session) getNamespace(ctx context.Context, ns *api.Namespace) error {
 	return s.kube.Get(ctx, ns)
 }
 
-// begin starts f and returns what waits for its result. If f panics, who waits does.
+// begin starts f and returns a function that waits for its result. If f panics, wait panics.
 func begin(f func() error) (wait func() error) {
 	wait = sync.OnceValue(f)
 	go func() {
@@ -151,7 +151,7 @@ func begin(f func() error) (wait func() error) {
 	return wait
 }
 
-// ask is begin for what has an answer.
+// ask is begin for a function with a value.
 func ask[T any](f func() (T, error)) (answer func() (T, error)) {
 	var v T
 	wait := begin(func() (err error) { v, err = f(); return err })

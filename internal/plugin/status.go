@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// The codes that the specification has for STATUS.
+// The specification's codes for STATUS.
 const (
 	codeNotAvailable uint = 50 // an ADD would fail
 	codeLimited      uint = 51 // and containers that run may not reach everything
@@ -29,22 +29,21 @@ const (
 	// statusTime bounds STATUS, which containerd executes for each look of the kubelet, every 5 s.
 	statusTime = 4 * time.Second
 
-	// agentAway is how long the agent may be silent before STATUS takes it for gone. The node is then not ready, and after
-	// five more minutes Kubernetes deletes its pods, which still work: so no restart or upgrade of the agent may take as
-	// long, not even with an image to be pulled again after the kubelet's longest pause of five minutes
-	// (docs/design/wiring.md). Nor does an agent that starts again, and needs a while to be ready, make a difference
-	// before that time.
+	// agentAway is how long the agent may be silent, or take to start, before STATUS fails. The node is then not ready,
+	// and five minutes later Kubernetes deletes its pods, which still work. So it must exceed any restart or upgrade of
+	// the agent, even if the image is pulled again after the kubelet's longest pause of five minutes
+	// (docs/design/wiring.md).
 	agentAway = 10 * time.Minute
 
-	// accessTime is for how long STATUS believes that the API server accepts the plugins' token.
+	// accessTime is how long STATUS relies on its last answer from the API server.
 	accessTime = time.Minute
 )
 
-// accessFile is as old as STATUS's last answer from the API server while the agent was ready.
+// accessFile is touched when the API server answers STATUS while the agent is ready.
 var accessFile = filepath.Join(filepath.Dir(facts.DefaultFile), "status")
 
-// status reports whether an ADD could succeed now, and changes nothing. While the agent follows the cluster, that costs
-// the API server one request in a minute.
+// status reports whether an ADD could succeed now, and changes nothing. While the agent follows the cluster, it makes
+// one request per minute.
 func status(ctx context.Context, c *call) error {
 	return inTime(ctx, calico, func(ctx context.Context) error {
 		s, err := c.openNode()
@@ -66,8 +65,7 @@ func ipamStatus(ctx context.Context, c *call) error {
 	})
 }
 
-// inTime gives a STATUS its time, and its error the code for a plugin that is not available, unless it has that for
-// limited connectivity.
+// inTime bounds STATUS by statusTime and gives its error codeNotAvailable, unless it has codeLimited.
 func inTime(ctx context.Context, plugin string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
@@ -81,8 +79,7 @@ func inTime(ctx context.Context, plugin string, do func(context.Context) error) 
 	return e
 }
 
-// available says why no pod can be added, if so: the first of the reasons, in the order in which they follow from each
-// other.
+// available returns the first reason why no pod can be added, causes before effects; nil if there is none.
 func (s *session) available(ctx context.Context) error {
 	if s.facts != nil && !s.facts.AgentReady && s.sinceAccess() > agentAway {
 		return errors.New("tortie-node on this node is not ready: it has not programmed the kernel since it started; see its log and /status")
@@ -100,8 +97,8 @@ func (s *session) available(ctx context.Context) error {
 	return s.followed()
 }
 
-// access asks the datastore whether it is ready, with the plugins' own rights. The agent's facts do not tell about
-// those, but as long as there are facts, and no new kubeconfig, an answer is good for a while.
+// access checks that the datastore is ready, with the plugins' own rights, which the agent's facts do not cover. With
+// facts and an unchanged kubeconfig, an answer holds for accessTime.
 func (s *session) access(ctx context.Context) error {
 	if s.facts != nil && s.facts.DatastoreReady && s.sinceAccess() < accessTime && !s.kubeconfigIsNew() {
 		return nil
@@ -120,7 +117,8 @@ func (s *session) access(ctx context.Context) error {
 	return nil
 }
 
-// sinceAccess is how long ago the API server accepted the plugins' token while the agent was ready; very long if never.
+// sinceAccess returns the time since the API server accepted the plugins' token while the agent was ready; very long if
+// never.
 func (s *session) sinceAccess() time.Duration {
 	last, err := hostfile.Lstat(accessFile)
 	if err != nil {
@@ -133,15 +131,15 @@ func (s *session) sinceAccess() time.Duration {
 // the least.
 const clockGrain = 10 * time.Millisecond
 
-// kubeconfigIsNew reports whether the API server has not seen what the kubeconfig says now.
+// kubeconfigIsNew reports whether the kubeconfig may have changed since the API server accepted it.
 func (s *session) kubeconfigIsNew() bool {
 	last, lastErr := hostfile.Lstat(accessFile)
 	kubeconfig, err := os.Stat(s.conf.Kubernetes.Kubeconfig)
 	return lastErr != nil || err != nil || !kubeconfig.ModTime().Before(last.ModTime().Add(-clockGrain))
 }
 
-// room says why no address can be assigned, if so. A pod asks for more, with its annotations and its namespace's
-// labels.
+// room returns why no address can be assigned; nil if one can. A pod may ask for more, by its annotations and its
+// namespace's labels.
 func (s *session) room(ctx context.Context) error {
 	req := ipam.Request{
 		Host: s.node, V4: s.conf.wantsV4(), V6: s.conf.wantsV6(), Use: api.UseWorkload,
@@ -152,7 +150,7 @@ func (s *session) room(ctx context.Context) error {
 	}
 	client := ipam.NewClient(s.store, time.Now)
 	err := client.Room(ctx, req, s.known())
-	if errors.Is(err, ipam.ErrNoPool) { // for a pod of no namespace: that of the next pod is not known
+	if errors.Is(err, ipam.ErrNoPool) { // for a pod of no namespace: the next pod's is unknown
 		req.AnyNamespace = true
 		err = client.Room(ctx, req, s.known())
 	}
@@ -177,7 +175,7 @@ func (s *session) roomy(v4, v6 bool) bool {
 	return (have4 || !v4) && (have6 || !v6)
 }
 
-// inUse reports whether a pool that contains the block is there for pods.
+// inUse reports whether the block is in a pool that is enabled and not being deleted.
 func inUse(block netip.Prefix, pools []api.IPPool) bool {
 	return slices.ContainsFunc(pools, func(p api.IPPool) bool {
 		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
@@ -185,8 +183,8 @@ func inUse(block netip.Prefix, pools []api.IPPool) bool {
 	})
 }
 
-// followed returns an error if no agent keeps the node's routes. That no agent has written since the machine started
-// proves nothing: one of an earlier version, and Calico's, never do.
+// followed returns an error if no agent maintains the node's routes. A missing file proves nothing: the agent's earlier
+// versions, and Calico's, write none.
 func (s *session) followed() error {
 	age, err := facts.Age(facts.DefaultFile, s.began)
 	if err != nil || age <= agentAway {

@@ -19,8 +19,8 @@ func (w *world) status(t testing.TB, edits ...func(map[string]any)) answer {
 	return w.host.call(t, call{plugin: "calico", command: "STATUS", path: "/opt/cni/bin", stdin: w.conf(t, edits...)})
 }
 
-// wantStatus fails the test unless STATUS says so, and before its deadline if the words do not tell of that; no words
-// mean that all is well.
+// wantStatus fails the test unless STATUS returns the code and the words, and before its deadline unless the words name
+// that; code 0 means success.
 func (w *world) wantStatus(t testing.TB, code uint, words ...string) {
 	t.Helper()
 	a := w.status(t)
@@ -118,8 +118,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A server that accepts connections and says nothing holds STATUS up until its own deadline, which is the shorter one:
-// that for a connection would have other words.
+// A silent server holds STATUS up until its own deadline, which is shorter than the time for a connection and has
+// another text.
 func TestStatusOfASilentAPIServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -207,7 +207,7 @@ func TestStatusOfIPAM(t *testing.T) {
 	w.host.call(t, c).ok(t)
 }
 
-// STATUS asks another IPAM plugin too, and libcni is how a runtime asks.
+// STATUS by libcni, as runtimes call it, asks another IPAM plugin too.
 func TestStatusByLibcni(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

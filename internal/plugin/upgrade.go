@@ -36,7 +36,7 @@ const (
 	attemptTime  = 2 * time.Minute
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
-	// drainTime lets plugins that were executed just before the programs were removed come to their end.
+	// drainTime is how long plugins that were executed before the programs were removed may still run.
 	drainTime = 5 * time.Second
 	// inFlight is how old a file without a pod must be to be taken for a leftover: the kubelet gives up an ADD after two
 	// minutes, and the pod may not show its address before the ADD is over.
@@ -46,11 +46,11 @@ const (
 // errInFlight: a container may be about to be connected.
 var errInFlight = errors.New("an ADD may be under way")
 
-// migration enters the addresses that host-local has assigned on this node into the datastore, so that they stay their
-// pods'.
+// migration enters the addresses that host-local has assigned on this node into the datastore, so that their pods keep
+// them.
 //
 // It can be killed at any point and started again. An address is entered before host-local's file of it is removed, and
-// the directory is removed last. While it runs, no node assigns: the datastore says that it is not ready.
+// the directory is removed last. Meanwhile the datastore is marked not ready, so that no node assigns.
 type migration struct {
 	log    *slog.Logger
 	node   string
@@ -110,7 +110,7 @@ func upgradeStore(u *config.Upgrade) (*kubernetes.Store, error) {
 	return store, err
 }
 
-// run tries until it succeeds or has no more time.
+// run tries until it succeeds or upgradeTime is over.
 func (m *migration) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, upgradeTime)
 	defer cancel()
@@ -156,8 +156,8 @@ func (m *migration) attempt(ctx context.Context) error {
 	return nil
 }
 
-// migrate enters every address while no node assigns any. The cluster does not stay locked if it fails: what stays is
-// that this node lacks its plugins.
+// migrate enters every address while no node assigns any. If it fails, the cluster is unlocked; this node still lacks
+// its plugins.
 func (m *migration) migrate(ctx context.Context) (err error) {
 	if err := m.lock(ctx); err != nil {
 		return err
@@ -170,14 +170,14 @@ func (m *migration) migrate(ctx context.Context) (err error) {
 	if err := m.retire(ctx); err != nil {
 		return err
 	}
-	// The API server refuses it to a node that has no part of the lock, while another one has.
+	// The API server refuses it to a node without a part of the lock while another node has one.
 	if err := m.keepTunnelAddress(ctx); err != nil {
 		return err
 	}
 	return m.enterAll(ctx)
 }
 
-// enterAll enters what the directory holds, with host-local kept out of it.
+// enterAll enters the addresses in the directory, holding host-local's lock.
 func (m *migration) enterAll(ctx context.Context) error {
 	unlock, err := lockStore(ctx, m.dir)
 	if err != nil {
@@ -199,7 +199,7 @@ func (m *migration) enterAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// retire removes the programs that assign with host-local, and lets those that run come to their end.
+// retire removes the programs that assign with host-local, and waits for those that run.
 func (m *migration) retire(ctx context.Context) error {
 	removed := false
 	for _, name := range []string{calico, hostLocal} {

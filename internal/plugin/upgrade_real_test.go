@@ -69,7 +69,7 @@ func (w *world) upgradeEnv() []string {
 	return []string{"KUBERNETES_NODE_NAME=" + w.name, "KUBECONFIG=" + agentKubeconfig, "HOST_CNI_BIN_DIR=" + oldBin}
 }
 
-// ready is what all plugins of the cluster go by, and who has locked it.
+// ready returns the datastoreReady that all plugins obey, and the nodes that have locked it.
 func (w *world) ready(t *testing.T) (ready bool, by string) {
 	t.Helper()
 	info := w.api.get(t, "ClusterInformation", "", "default")
@@ -105,7 +105,7 @@ func TestUpgrade(t *testing.T) {
 	w := upgradeWorld(t)
 	a, addrA := w.withHostLocal(t, "a")
 	b, addrB := w.withHostLocal(t, "b")
-	// Leftovers: a pod that is gone, and one that has ended, whose address another pod has by now.
+	// Leftovers: a pod that is gone, and one that has ended and whose address another pod has now.
 	gone, addrGone := w.withHostLocal(t, "gone")
 	w.api.delete(t, "Pod", w.name, "gone")
 	w.age(t, oldDir+"/"+addrGone.String())
@@ -262,7 +262,8 @@ func TestUpgradeWaitsForTheOperator(t *testing.T) {
 	w.wantMigrated(t, map[netip.Addr]*sandbox{addrA: a})
 }
 
-// An address of an ADD that may not be over, and one that no pool has, are not lost, and nobody stays locked.
+// An address of an ADD that may not be over, and one that no pool has, are not lost, and the cluster does not stay
+// locked.
 func TestUpgradeOfDoubtfulAddresses(t *testing.T) {
 	w := upgradeWorld(t)
 	a, addrA := w.withHostLocal(t, "a")

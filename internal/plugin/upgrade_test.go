@@ -88,7 +88,7 @@ func TestTunnelAddress(t *testing.T) {
 	}
 }
 
-// migrating is a node of a real API server, and forgets what the test did to the ClusterInformation that all share.
+// migrating returns migrations of nodes of a real API server; it restores the shared ClusterInformation after the test.
 func migrating(t *testing.T, nodes ...string) []*migration {
 	t.Helper()
 	store := labstore.Store(t)
@@ -152,7 +152,7 @@ func TestUpgradeLockIsShared(t *testing.T) {
 	do(t, unlock(b))
 	a.wantLock(t, true, "")
 
-	// Somebody opened it by hand while a was dead: its name means nothing any more.
+	// An operator opened the lock by hand while node dead was listed: the name no longer counts.
 	ready, locked := true, false
 	putInformation(t, a.store, &ready, "dead")
 	do(t, lock(b))
@@ -167,7 +167,7 @@ func TestUpgradeLockIsShared(t *testing.T) {
 	do(t, unlock(a))
 	a.wantLock(t, false, "")
 
-	// Many at once: each write says what it changes.
+	// Many at once: no write gets lost.
 	putInformation(t, a.store, &ready, "")
 	many := migrating(t, "1", "2", "3", "4", "5", "6", "7", "8")
 	results := make(chan error)

@@ -16,14 +16,13 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// annotationUpgrading lists, on the ClusterInformation, the nodes that have said that the datastore is not ready while
-// they migrate. The last one to end says that it is ready again; a lock by an operator is not theirs to open.
+// annotationUpgrading lists, on the ClusterInformation, the nodes that migrate and have set the datastore not ready.
+// The last one to end sets it ready again; an operator's lock stays.
 const annotationUpgrading = "tortie.net/upgrading-nodes"
 
 var casPace = pace{limit: 30 * time.Second, first: 20 * time.Millisecond, most: 2 * time.Second}
 
-// lock has all plugins of the cluster wait: another node must not claim a block whose addresses are about to be
-// entered.
+// lock makes all plugins of the cluster wait: another node must not claim a block before its addresses are entered.
 func (m *migration) lock(ctx context.Context) error {
 	return m.changeInformation(ctx, func(info *api.ClusterInformation) (changed bool, err error) {
 		ready, holders := info.Spec.DatastoreReady, upgrading(info)
@@ -33,7 +32,7 @@ func (m *migration) lock(ctx context.Context) error {
 		case !*ready && len(holders) == 0:
 			return false, fmt.Errorf("%w: an operator or a migration has locked it: see docs/apigroups.md", errDatastoreNotReady)
 		case *ready:
-			holders = nil // of a lock that was opened by hand
+			holders = nil // the lock was opened by hand
 		}
 		if slices.Contains(holders, m.node) {
 			return false, nil
@@ -59,7 +58,7 @@ func upgrading(info *api.ClusterInformation) []string {
 	return strings.FieldsFunc(info.Annotations[annotationUpgrading], func(r rune) bool { return r == ',' })
 }
 
-// setUpgrading writes who migrates; the datastore is ready if no node does.
+// setUpgrading writes the nodes that migrate; the datastore is ready if there are none.
 func setUpgrading(info *api.ClusterInformation, nodes []string) {
 	ready := len(nodes) == 0
 	info.Spec.DatastoreReady = &ready
@@ -73,8 +72,8 @@ func setUpgrading(info *api.ClusterInformation, nodes []string) {
 	info.Annotations[annotationUpgrading] = strings.Join(nodes, ",")
 }
 
-// changeInformation changes the ClusterInformation as one step, against all the other nodes that do so. Without one no
-// node can assign, and there is nothing to change.
+// changeInformation changes the ClusterInformation atomically against all other nodes. Without one no node can assign,
+// and nothing is changed.
 func (m *migration) changeInformation(ctx context.Context, change func(*api.ClusterInformation) (bool, error)) error {
 	var final error
 	err := casPace.until(ctx, func(ctx context.Context) error {
@@ -100,8 +99,8 @@ func (m *migration) changeInformation(ctx context.Context, change func(*api.Clus
 	return nil
 }
 
-// keepTunnelAddress enters the address that a node with host-local has on tunl0, the second of its pod CIDR, unless it
-// has another one by now. Without an encapsulating pool of that address there is no tunnel to keep.
+// keepTunnelAddress enters the address that a node with host-local has on tunl0, the second of its pod CIDR, unless the
+// node has another tunnel address now. Without an IPIP pool for it there is no tunnel to keep.
 func (m *migration) keepTunnelAddress(ctx context.Context) error {
 	node := &api.Node{Meta: api.Meta{Name: m.node}}
 	if err := m.store.Get(ctx, node); err != nil {
@@ -137,8 +136,8 @@ func (m *migration) keepTunnelAddress(ctx context.Context) error {
 	return nil
 }
 
-// tunnelAddress is where Calico's agent puts tunl0 with host-local: the first address of the pod CIDR after the
-// network's.
+// tunnelAddress returns the address that Calico's agent gives tunl0 with host-local: the first of the pod CIDR after
+// the network's.
 func tunnelAddress(node *api.Node) (netip.Addr, bool) {
 	for _, text := range node.Spec.PodCIDRs {
 		if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is4() && p.Bits() < 31 {
@@ -148,7 +147,7 @@ func tunnelAddress(node *api.Node) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// encapsulated says whether an address is of a pool with IPIP from which tunnels may have theirs.
+// encapsulated reports whether an address is in a pool with IPIP that may serve tunnels.
 func (m *migration) encapsulated(ctx context.Context, a netip.Addr) (bool, error) {
 	var pools api.List[api.IPPool, *api.IPPool]
 	if err := m.store.List(ctx, &pools, datastore.ListOptions{}); err != nil {

@@ -116,7 +116,7 @@ func TestAddTwiceKeepsTheAddress(t *testing.T) {
 	w.wantHeld(t, map[netip.Addr]*sandbox{first: s})
 }
 
-// A pod whose sandbox died gets another one, and the runtime deletes the old one at some time after.
+// After its sandbox died, a pod gets another one, and the runtime deletes the old one some time later.
 func TestNewSandboxOfAPod(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []bool{false, true} {
@@ -143,8 +143,7 @@ func TestNewSandboxOfAPod(t *testing.T) {
 	}
 }
 
-// A StatefulSet's pod comes back under its name. What the runtime still tries for the old one would be noted on the new
-// one.
+// A StatefulSet's pod comes back under its name. Verbs for the old pod's sandbox must not be noted on the new one.
 func TestSandboxOfAnEarlierPod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -173,8 +172,8 @@ func TestStaticPod(t *testing.T) {
 	s.check(t, s.add(t).ok(t)).ok(t)
 }
 
-// A container has one link of a network. Whatever else is asked for by its ID fails, and what that undoes, or a DEL
-// says, is not about the link that it has: neither its address nor its note on the pod.
+// A container has one link of a network. Any other interface for its ID fails. Neither the undoing of that nor a DEL
+// for it touches the link, its address or its note on the pod.
 func TestAnotherInterface(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -196,7 +195,7 @@ func TestAnotherInterface(t *testing.T) {
 	w.wantHeld(t, nil)
 }
 
-// An ADD that is repeated and fails takes nothing from the container that the first one gave it.
+// A repeated ADD that fails leaves the container what the first one assigned.
 func TestAddAgainThatFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -208,7 +207,7 @@ func TestAddAgainThatFails(t *testing.T) {
 		word string
 	}{
 		{set("mtu", 60), "wire the pod"},
-		{func(map[string]any) { // nobody can tell whether the handle was there before
+		{func(map[string]any) { // it is unknown whether the handle existed before
 			w.tellFacts(t, nil)
 			w.proxy.setRule(loseAnswer("calico POST ipamhandles"))
 		}, "POST"},
@@ -242,7 +241,7 @@ func TestDelOfWhatIsGone(t *testing.T) {
 		s.del(t).ok(t)
 		nothing()
 	})
-	// Until the kernel has removed what was in it, a namespace without a name leaves the node's end behind.
+	// A namespace without a name leaves the node's end of the link until the kernel has removed its content.
 	for name, netns := range map[string]string{"no netns": "", "netns file left": "as it was"} {
 		t.Run(name, func(t *testing.T) {
 			s := w.newPod(t, strings.ReplaceAll(name, " ", "-"))
@@ -342,8 +341,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// CHECK goes by the result of the whole list: what later plugins have added to it is not looked for, and what is
-// another pod's is refused.
+// CHECK uses the result of the whole list: it ignores additions of later plugins, and refuses another pod's result.
 func TestCheckReadsTheResult(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -494,8 +492,8 @@ func TestDatastoreProbe(t *testing.T) {
 	}
 }
 
-// TestChain has libcni execute a list in which another plugin follows, as portmap does in Calico's: it gets the result,
-// and what it makes of it comes back for CHECK and DEL.
+// TestChain has libcni execute a list in which another plugin follows, as portmap does in Calico's: that plugin gets
+// the result, and CHECK and DEL get its own.
 func TestChain(t *testing.T) {
 	t.Parallel()
 	for _, v := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
@@ -539,7 +537,7 @@ func libcniFor(t *testing.T, s *sandbox, cniVersion string) (*libcni.CNIConfig, 
 	return cni, list, rt
 }
 
-// TestTraffic sends from pod to pod: what the verbs report as done, is.
+// TestTraffic sends from pod to pod, to confirm what the verbs report as done.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -596,12 +594,12 @@ func TestSettings(t *testing.T) {
 	}
 	check := append(edits, set("prevResult", json.RawMessage(added.stdout)))
 	w.host.call(t, s.call(t, "CHECK", check...)).ok(t)
-	// What the agent finds out later is for later pods.
+	// A later change by the agent is for later pods.
 	w.host.Write(t, mtuPath, "1400\n")
 	w.host.call(t, s.call(t, "CHECK", check...)).ok(t)
 }
 
-// TestNoLogFile: what cannot be logged is no reason to leave a pod without a network.
+// TestNoLogFile: a pod gets its network even if the plugin cannot log.
 func TestNoLogFile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

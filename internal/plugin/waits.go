@@ -14,21 +14,21 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// pace bounds a wait for something that does not tell when it happens.
+// pace bounds a wait that polls.
 type pace struct {
 	limit       time.Duration // of the whole wait
 	first, most time.Duration // between two looks, doubled from one to the next
 }
 
 var (
-	// gatePace waits as long as Calico does, but looks earlier: most gates open within a second.
+	// gatePace waits as long as Calico does, but polls earlier: most gates open within a second.
 	gatePace   = pace{limit: 30 * time.Second, first: 100 * time.Millisecond, most: 5 * time.Second}
 	policyPace = pace{first: 2 * time.Millisecond, most: 100 * time.Millisecond}
 )
 
-// until looks until there is no error, or else returns the last one; a look that the limit cuts short says less than
-// the one before. Pauses vary by half, so that the pods of a node that wait for the same thing do not look at the same
-// moment.
+// until polls until look returns nil, or returns its last error at the limit. The error of a poll that the limit cuts
+// short gives way to the one before. Pauses vary by half, so that pods of a node that wait for the same thing do not
+// poll at once.
 func (p pace) until(ctx context.Context, look func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
@@ -47,14 +47,14 @@ func (p pace) until(ctx context.Context, look func(context.Context) error) error
 	}
 }
 
-// awaitGates waits until every readiness gate answers that it is ready.
+// awaitGates waits until every readiness gate is ready.
 func awaitGates(ctx context.Context, gates []string, p pace) error {
 	if len(gates) == 0 {
 		return nil
 	}
 	client := &http.Client{
 		Timeout: 5 * time.Second,
-		// As with the kubelet's probes, a certificate of its own will do: nothing secret is sent, and only a status is read.
+		// As for the kubelet's probes, a self-signed certificate will do: nothing secret is sent, and only a status is read.
 		Transport:     &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -73,7 +73,7 @@ func awaitGates(ctx context.Context, gates []string, p pace) error {
 	return g.Wait()
 }
 
-// askGate asks one gate once.
+// askGate sends one request to a gate.
 func askGate(ctx context.Context, client *http.Client, gate string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, gate, nil)
 	if err != nil {

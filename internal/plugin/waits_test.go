@@ -20,7 +20,7 @@ import (
 
 var fast = pace{limit: 300 * time.Millisecond, first: time.Millisecond, most: 10 * time.Millisecond}
 
-// gate is a server whose answers are given, the last one for ever.
+// gate starts a server with the given answers, the last one for ever.
 func gate(t *testing.T, start func(http.Handler) *httptest.Server, statuses ...int) (url string, asked *atomic.Int32) {
 	t.Helper()
 	asked = &atomic.Int32{}

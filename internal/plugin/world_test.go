@@ -44,7 +44,7 @@ type world struct {
 
 var worlds atomic.Int32
 
-// newWorld makes a world whose pool has room for many blocks.
+// newWorld makes a world with a pool that has room for many blocks.
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := newEmptyWorld(t)
@@ -178,7 +178,7 @@ func (s *sandbox) check(t testing.TB, added answer) answer {
 	return s.host.call(t, s.call(t, "CHECK", set("prevResult", json.RawMessage(added.stdout))))
 }
 
-// podAnnotations returns those that the plugin writes, as text.
+// podAnnotations returns the plugin's annotations of a pod as text.
 func (w *world) podAnnotations(t testing.TB, pod string) string {
 	t.Helper()
 	var lines []string
@@ -221,7 +221,7 @@ func (w *world) state(t testing.TB) string {
 		}
 	}
 	for _, p := range w.api.list(t, "Pod", w.name) {
-		if a := p.GetAnnotations(); a[api.AnnotationPodIP] != "" || a[api.AnnotationPodIPs] != "" { // empty says released
+		if a := p.GetAnnotations(); a[api.AnnotationPodIP] != "" || a[api.AnnotationPodIPs] != "" { // empty means released
 			add("pod %s: %s", p.GetName(), w.podAnnotations(t, p.GetName()))
 		}
 	}

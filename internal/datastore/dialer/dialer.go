@@ -22,7 +22,7 @@ const (
 	// that refuses because it is being restarted.
 	slow = 500 * time.Millisecond
 	// memory is how long a silent server is considered dead without another attempt. It covers the pauses between the
-	// tries of those that waited with the one that found out.
+	// tries of the requests that waited for the same connection.
 	memory = 2 * time.Second
 	// A connection on which nothing was received for pingAfter is pinged, and closed after pingTimeout without an answer.
 	pingAfter, pingTimeout = 4 * time.Second, 3 * time.Second
@@ -31,10 +31,10 @@ const (
 // DeadAfter is how long a connection can be dead before the requests on it fail.
 const DeadAfter = pingAfter + pingTimeout
 
-// stagger is how long the next of several servers waits for the one before it to answer: RFC 8305's.
+// stagger is the pause before the next of several servers is tried (RFC 8305).
 const stagger = 250 * time.Millisecond
 
-// Error says that no connection was established, so the request was not sent.
+// Error means that no connection was established, so the request was not sent.
 type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -42,13 +42,13 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Transport returns an HTTP/2 transport that has one connection per server, over TLS as t says. Without t it speaks
-// HTTP/2 from the first byte in the clear. If servers are given, each a host:port, it connects to one of them whatever
-// a URL says: to the first, or if that does not answer at once, to the one that is the fastest.
+// Transport returns an HTTP/2 transport that has one connection per server, over TLS with configuration t. Without t it
+// uses HTTP/2 in the clear from the first byte. If servers are given, each a host:port, it connects to one of them
+// whatever the URL: to the first, or if that does not answer at once, to the fastest.
 //
-// Requests that run at the same time share that connection. Those that wait for it while it is set up share the failure
-// too, if the server says nothing at all: otherwise each would wait for a time-out of its own, one after the other. A
-// request that was not sent fails with an Error.
+// Requests that run at the same time share that connection. If the server is silent while it is set up, the requests
+// that wait for it share the failure: otherwise each would wait for its own time-out, one after the other. A request
+// that was not sent fails with an Error.
 func Transport(t *tls.Config, servers ...string) *http.Transport {
 	d := newDialer(t)
 	d.servers = servers
@@ -67,8 +67,8 @@ func Transport(t *tls.Config, servers ...string) *http.Transport {
 	return tr
 }
 
-// freshTime is how old a connection may be when its first request is sent: Go's servers close one that brings none in
-// 10 s.
+// freshTime is how old a connection may be when its first request is sent: Go's servers close one without a request
+// after 10 s.
 const freshTime = 5 * time.Second
 
 // Ahead begins to open the TLS connection of a transport's first request, which need not follow at once. It must be
@@ -152,7 +152,7 @@ func (d *dialer) connect(ctx context.Context, addr string, open opener) (net.Con
 	return conn, nil
 }
 
-// attempt is how one server's part in a race ended.
+// attempt is the result of one server's part in a race.
 type attempt struct {
 	conn net.Conn
 	err  error
@@ -201,7 +201,7 @@ func closeLosers(ended <-chan attempt, n int) {
 	}
 }
 
-// dial opens a connection within the time that it may take.
+// dial opens a connection within the dialer's timeout, or fails at once if the server was silent a moment ago.
 func (d *dialer) dial(ctx context.Context, addr string, open opener) (net.Conn, error) {
 	d.mu.Lock()
 	s := d.silent[addr]
@@ -228,7 +228,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// endsBefore reports whether the caller's patience ended first: then a time-out says nothing about the server.
+// endsBefore reports whether the caller's context ends before limit: then a time-out proves nothing about the server.
 func endsBefore(ctx context.Context, limit time.Time) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && deadline.Before(limit)

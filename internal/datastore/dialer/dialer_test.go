@@ -24,8 +24,8 @@ import (
 // shortTimeout stands for the seconds that a real set-up may take.
 const shortTimeout = 300 * time.Millisecond
 
-// deaf returns the address of a server that takes SYNs for what they are worth: its queue is full, so the kernel drops
-// them, as a switched-off machine does.
+// deaf returns the address of a server that never answers a SYN: its queue is full, so the kernel drops them, as a
+// switched-off machine does.
 func deaf(t *testing.T) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -45,7 +45,7 @@ func deaf(t *testing.T) string {
 	}
 }
 
-// mute returns the address of a server that accepts connections and says nothing.
+// mute returns the address of a server that accepts connections and sends nothing.
 func mute(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,7 +54,7 @@ func mute(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// Six requests to a server that says nothing fail together, after one time-out, and say what they waited for.
+// Six requests to a silent server fail together, after one time-out, and their errors name it.
 func TestSilentServerFailsAllTogether(t *testing.T) {
 	for name, addr := range map[string]string{"no answer to SYN": deaf(t), "no answer to TLS": mute(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestSilentServerFailsAllTogether(t *testing.T) {
 	}
 }
 
-// An address that nobody has is known by a failure that took its time: the next to ask is told at once.
+// A failure that took its time shows that nobody has the address: the next attempt fails at once.
 func TestAbsenceIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDialer(nil)
@@ -275,7 +275,7 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// The first request tells why there is no connection, as an Error.
+// The first request fails with the reason why there is no connection, as an Error.
 func TestAheadOfRefusal(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	errtest.Must(t, err)

@@ -74,7 +74,7 @@ type rpc struct {
 
 // call sends a request and returns the answer's message.
 //
-// It retries, with growing and jittered pauses and the next member, if the request was not sent, if the member says
+// It retries, with growing and jittered pauses and the next member, if the request was not sent, if the member answers
 // that it did not accept it and, for reads, if there was no answer. A write that was sent may have been applied: the
 // caller gets ErrUnavailable and has to read before it decides.
 func (c *client) call(ctx context.Context, r rpc) ([]byte, error) {
@@ -96,7 +96,7 @@ func (c *client) call(ctx context.Context, r rpc) ([]byte, error) {
 	}
 }
 
-// try sends a request once and says whether it may be sent again.
+// try sends a request once; again reports whether it may be sent again.
 func (c *client) try(ctx context.Context, r rpc) (data []byte, again bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -115,12 +115,12 @@ func (c *client) try(ctx context.Context, r rpc) (data []byte, again bool, err e
 	case !c.passing(ctx, err):
 		return nil, false, err
 	}
-	// A read that has waited for one member's answer in vain does not wait for the same one's again.
+	// After a read has waited for one member in vain, it does not wait for the same member again.
 	elsewhere := c.next(used) || limited.Err() == nil
 	return nil, r.read && elsewhere || untaken(err), err
 }
 
-// member returns the way to the member in use.
+// member returns the member in use.
 func (c *client) member() member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ func (c *client) next(failed member) bool {
 	return true
 }
 
-// authenticate returns a token, or none if the cluster wants none.
+// authenticate returns a token, or none if the cluster requires none.
 func (c *client) authenticate(ctx context.Context) (string, error) {
 	c.authMu.Lock()
 	defer c.authMu.Unlock()
@@ -162,7 +162,7 @@ func (c *client) authenticate(ctx context.Context) (string, error) {
 	return c.token, nil
 }
 
-// forget drops a token that etcd does not accept any more, unless there is another by now.
+// forget drops a token that etcd no longer accepts, unless there is another already.
 func (c *client) forget(token string) {
 	c.authMu.Lock()
 	defer c.authMu.Unlock()
@@ -171,7 +171,7 @@ func (c *client) forget(token string) {
 	}
 }
 
-// authError says that there was no token.
+// authError is a failure to get a token.
 type authError struct {
 	user string
 	err  error
@@ -180,7 +180,7 @@ type authError struct {
 func (e *authError) Error() string { return fmt.Sprintf("log in as %q: %v", e.user, e.err) }
 func (e *authError) Unwrap() error { return e.err }
 
-// staleToken reports whether etcd wants another token: a simple one ends after five minutes, at a restart of the
+// staleToken reports whether etcd requires another token: a simple one ends after five minutes, at a restart of the
 // member, and when users or roles change. The request was not carried out.
 func staleToken(err error) bool {
 	var s *statusError

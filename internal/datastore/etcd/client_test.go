@@ -23,7 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// faulty is an etcd that answers what a test tells it to: what a real one cannot be made to do at will.
+// faulty is an etcd with the answers that a test sets, which a real one cannot be made to give at will.
 type faulty struct {
 	*httptest.Server
 	*datastoretest.Script
@@ -125,7 +125,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// What one member cannot serve the next one is asked for.
+// A request that one member cannot serve goes to the next one.
 func TestNextMember(t *testing.T) {
 	t.Parallel()
 	bad, good := newFaulty(t, refuse(14, "etcdserver: no leader")), newFaulty(t, one)
@@ -138,8 +138,8 @@ func TestNextMember(t *testing.T) {
 	}
 }
 
-// A member that accepts and says nothing costs one request its time; that one, if it is a read, and the others go on
-// elsewhere.
+// A member that accepts connections and sends nothing costs one request its time; that request, if it is a read, and
+// the others go on elsewhere.
 func TestSilentMemberIsLeft(t *testing.T) {
 	t.Parallel()
 	silent := newFaulty(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -154,7 +154,7 @@ func TestSilentMemberIsLeft(t *testing.T) {
 	}
 }
 
-// A token is fetched once for all, and anew when etcd does not take it any more; a write may be sent again then.
+// A token is fetched once for all, and anew when etcd no longer accepts it; a write may be sent again then.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	token := func(text string) http.HandlerFunc { return answer(message{}.text(2, text), 0, "") }
@@ -174,7 +174,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// A deadline of the caller ends the tries; so does the client's own when a member accepts and says nothing.
+// A deadline of the caller ends the tries; so does the client's own when a member accepts connections and sends
+// nothing.
 func TestSilentMemberIsUnavailableInBoundedTime(t *testing.T) {
 	silent := func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }
 	refusing := func(*http.Request) (*http.Response, error) { return nil, &dialer.Error{Err: syscall.ECONNREFUSED} }

@@ -84,7 +84,7 @@ func encode(obj api.Resource) ([]byte, error) {
 	return encodeResource(obj)
 }
 
-// encodeResource returns an object as Calico's v3 API has it. The revision is etcd's and not part of the value.
+// encodeResource returns an object in the form of Calico's v3 API. The revision is etcd's and not part of the value.
 func encodeResource(obj api.Resource) ([]byte, error) {
 	stored := api.NewLike(obj)
 	api.Assign(stored, obj)
@@ -97,7 +97,7 @@ func encodeResource(obj api.Resource) ([]byte, error) {
 	return append([]byte(head), body[1:]...), nil
 }
 
-// decode replaces obj by what a key and its value say. The key must be one of obj's kind.
+// decode replaces obj by the object in a key and its value. The key must be one of obj's kind.
 func decode(obj api.Resource, kv keyValue) error {
 	fresh := api.NewLike(obj)
 	if err := decodeValue(fresh, kv); err != nil {
@@ -133,7 +133,7 @@ func decodeValue(obj api.Resource, kv keyValue) (err error) {
 	default:
 		err = json.Unmarshal(kv.value, obj)
 	}
-	identify(obj, kv.key) // the key has the last word on what an object is called
+	identify(obj, kv.key) // the key decides an object's name
 	return err
 }
 
@@ -142,7 +142,7 @@ func decodeValue(obj api.Resource, kv keyValue) (err error) {
 func carry(raw, known, next json.RawMessage) (json.RawMessage, error) {
 	var r, k, n map[string]json.RawMessage
 	if json.Unmarshal(raw, &r) != nil || json.Unmarshal(known, &k) != nil || json.Unmarshal(next, &n) != nil || n == nil {
-		return next, nil // not three objects: next has the last word
+		return next, nil // not three objects: next counts
 	}
 	for name, value := range r {
 		was, isKnown := k[name]

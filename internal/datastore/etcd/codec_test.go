@@ -148,7 +148,7 @@ func TestCalicosForm(t *testing.T) {
 	}
 }
 
-// What old Calicos wrote is read too.
+// Values of old Calicos are read too.
 func TestOldForms(t *testing.T) {
 	b := &api.IPAMBlock{}
 	old := keyValue{key: "/calico/ipam/v2/assignment/ipv4/block/10.9.0.0-30", value: []byte(`{"cidr":"10.9.0.0/30","hostAffinity":"n1"}`)}
@@ -206,7 +206,7 @@ func TestCarry(t *testing.T) {
 	}
 }
 
-// What is stored may be anything: it is refused or read, and an object that was read has a key again.
+// Anything may be stored: it is refused or read, and an object that was read has a key again.
 func FuzzDecode(f *testing.F) {
 	f.Add("/calico/ipam/v2/assignment/ipv4/block/10.9.0.0-30", `{"cidr":"10.9.0.0/30","allocations":[null]}`)
 	f.Add("/calico/ipam/v2/host/n/ipv4/block/10.9.0.0-26", `{"state":"confirmed"}`)
@@ -239,7 +239,7 @@ func prefixFor(t *testing.T, obj api.Resource) string {
 func FuzzWire(f *testing.F) {
 	f.Add([]byte(message{}.number(3, 7).text(1, "a").sub(2, message{}.text(1, "k"))))
 	f.Fuzz(func(_ *testing.T, data []byte) {
-		// Errors are fine: what counts is that there is no panic.
+		// Errors are fine; a panic is not.
 		_, _ = decodeRange(data)
 		_, _ = decodeTxn(data)
 		_, _ = decodeToken(data)

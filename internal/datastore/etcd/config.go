@@ -18,7 +18,8 @@ type Config struct {
 	// Endpoints are the URLs of its members, such as https://10.0.0.1:2379. All have one scheme. Without one, it is https
 	// if there is a file below, else http; without a port it is 2379.
 	Endpoints []string
-	// CAFile holds PEM certificates of the authorities that may sign the members'; empty means the system's.
+	// CAFile holds PEM certificates of the authorities that may sign the members' certificates; empty means the system's
+	// authorities.
 	CAFile string
 	// CertFile and KeyFile are a PEM client certificate and its key.
 	CertFile, KeyFile string
@@ -84,7 +85,7 @@ func redacted(text string) string {
 	return text
 }
 
-// tls returns nil for members that are spoken to in the clear.
+// tls returns the TLS configuration for the members; nil for plain HTTP.
 func (c *Config) tls(scheme string) (*tls.Config, error) {
 	if scheme != schemeTLS {
 		return nil, nil
@@ -113,8 +114,8 @@ func (c *Config) tls(scheme string) (*tls.Config, error) {
 // lookup is net.Resolver.LookupSRV.
 type lookup func(ctx context.Context, service, proto, name string) (string, []*net.SRV, error)
 
-// Discover returns the endpoints that the SRV records of a domain name: those of etcd-client-ssl with TLS, those of
-// etcd-client without, as etcd's own client does. If there are both, the former.
+// Discover returns the endpoints in the SRV records of a domain: etcd-client-ssl with TLS, or else etcd-client without,
+// as etcd's own client does.
 func Discover(ctx context.Context, domain string) ([]string, error) {
 	return discover(ctx, net.DefaultResolver.LookupSRV, domain)
 }

@@ -48,13 +48,13 @@ func (e *statusError) Error() string { return fmt.Sprintf("%s (gRPC status %d)",
 // prefixSize is the size of a message's prefix: a flag for compression, and the length.
 const prefixSize = 5
 
-// member is the way to one member of the cluster.
+// member is a connection to one member of the cluster.
 type member struct {
 	http *http.Client
 	url  string
 }
 
-// unary calls a method that takes one message and gives one:
+// unary calls a method that takes one message and returns one:
 // https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 func (m member) unary(ctx context.Context, method, token string, msg message) ([]byte, error) {
 	req, err := m.request(ctx, method, token, msg)
@@ -122,7 +122,7 @@ func status(resp *http.Response) error {
 	return &statusError{code: code, message: text}
 }
 
-// unframe takes the one message out of an answer. Nothing was asked for compressed.
+// unframe returns the one message of an answer. No compression was requested.
 func unframe(data []byte) ([]byte, error) {
 	if len(data) < prefixSize || data[0] != 0 || uint64(binary.BigEndian.Uint32(data[1:])) != uint64(len(data)-prefixSize) {
 		return nil, errors.New("an answer that is not one uncompressed message of gRPC")

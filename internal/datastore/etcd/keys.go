@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// Where Calico keeps what. Nothing is escaped: names have no slash.
+// Calico's keys. Nothing is escaped: names have no slash.
 const (
 	prefixResources = "/calico/resources/v3/projectcalico.org/"
 	prefixBlocks    = "/calico/ipam/v2/assignment/"
@@ -73,7 +73,8 @@ func resourcePrefix(t api.Type) (string, error) {
 	return prefixResources + t.Plural + "/", nil
 }
 
-// hostsPrefix differs for affinities that are not to hosts, such as those of load balancers' blocks.
+// hostsPrefix returns the prefix of affinities' keys, which differs for affinities to others than hosts, such as load
+// balancers' blocks.
 func hostsPrefix(affinityType string) string {
 	if affinityType == "" || affinityType == api.AffinityHost {
 		return prefixHosts
@@ -104,7 +105,7 @@ func parseBlockPath(path string) (netip.Prefix, bool) {
 	return cidr, err == nil && blockPath(cidr) == path
 }
 
-// listPrefix returns what the keys of a list's objects start with; others may start so too.
+// listPrefix returns what the keys of a list's objects start with; other keys may start so too.
 func listPrefix(t api.Type, host string) (string, error) {
 	switch t {
 	case (*api.IPAMBlock)(nil).ResourceType():
@@ -130,7 +131,7 @@ func prefixEnd(prefix string) string {
 	return prefix[:last] + string([]byte{prefix[last] + 1})
 }
 
-// identify sets in obj what its key says. It returns false if the key is not of obj's kind.
+// identify sets in obj what its key determines. It returns false if the key is not of obj's kind.
 func identify(obj api.Resource, key string) bool {
 	m := obj.GetMeta()
 	switch o := obj.(type) {

@@ -22,7 +22,7 @@ type CalicoNode struct {
 	revision int64
 }
 
-// CalicoNodes lists them.
+// CalicoNodes returns all CalicoNodes.
 func (s *Store) CalicoNodes(ctx context.Context) ([]CalicoNode, error) {
 	prefix := prefixResources + "nodes/"
 	found, err := s.find(ctx, "list "+prefix, rangeRequest{key: prefix, end: prefixEnd(prefix)})
@@ -57,7 +57,7 @@ func (s *Store) CalicoNodes(ctx context.Context) ([]CalicoNode, error) {
 	return nodes, nil
 }
 
-// Relabel writes a node's labels and annotations, if the node is unchanged since it was read. All else of it stays.
+// Relabel writes a node's labels and annotations, if the node is unchanged since it was read. Other fields stay.
 func (s *Store) Relabel(ctx context.Context, n CalicoNode, labels, annotations map[string]string) error {
 	var obj, meta map[string]json.RawMessage
 	if err := json.Unmarshal(n.value, &obj); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// Calico's nodes are read, relabelled with all else of them kept, and deleted, each guarded by what was read.
+// Calico's nodes are read, relabelled without other changes, and deleted, each guarded by the revision read.
 func TestCalicoNodes(t *testing.T) {
 	s := open(t, config(labtest.NewEtcd(t, false)))
 	const key = "/calico/resources/v3/projectcalico.org/nodes/one"
@@ -49,7 +49,7 @@ func TestCalicoNodes(t *testing.T) {
 	}
 }
 
-// What is compacted is forgotten, what is there stays; a second one to the same revision is no error.
+// Compaction drops history and keeps current keys; a second one to the same revision is no error.
 func TestCompact(t *testing.T) {
 	s := open(t, config(labtest.NewEtcd(t, false)))
 	for _, value := range []string{"1", "2", "3"} {

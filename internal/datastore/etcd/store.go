@@ -66,7 +66,7 @@ func (s *Store) read(ctx context.Context, key string) (keyValue, error) {
 	return found.kvs[0], nil
 }
 
-// find reads a range of keys; what says for errors what that is for.
+// find reads a range of keys; what describes the read in errors.
 func (s *Store) find(ctx context.Context, what string, req rangeRequest) (rangeResponse, error) {
 	data, err := s.client.call(ctx, rpc{method: methodRange, msg: req.encode(), what: what, read: true})
 	if err != nil {
@@ -88,8 +88,7 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 	return s.listPrefix(ctx, list, prefix, opts)
 }
 
-// ListNamed appends to list the objects of a namespace whose names start with a prefix. The kind must be a namespaced
-// one.
+// ListNamed appends to list the objects in a namespace with a name prefix. The kind must be a namespaced one.
 func (s *Store) ListNamed(ctx context.Context, list api.ResourceList, namespace, prefix string) error {
 	kind, err := resourcePrefix(list.ItemType())
 	if err != nil {
@@ -112,7 +111,7 @@ func (s *Store) listPrefix(ctx context.Context, into api.ResourceList, prefix st
 	return nil
 }
 
-// collect adds the object of a key; one that is of another kind, as what it starts with does not tell, is passed over.
+// collect adds the object of a key. It passes over a key of another kind with the same prefix.
 func collect(into api.ResourceList, kv keyValue, nameOnly bool) error {
 	item := into.NewItem()
 	if !identify(item, kv.key) {
@@ -129,8 +128,8 @@ func collect(into api.ResourceList, kv keyValue, nameOnly bool) error {
 	return nil
 }
 
-// Create implements datastore.Store. Objects that users write get a UID and a time of creation, as Calico's client
-// gives them.
+// Create implements datastore.Store. Objects that users write get a UID and a time of creation, as from Calico's
+// client.
 func (s *Store) Create(ctx context.Context, obj api.Resource) error {
 	created := api.NewLike(obj)
 	api.Assign(created, obj)
@@ -252,7 +251,7 @@ func (s *Store) commit(ctx context.Context, verb string, obj api.Resource, t txn
 	return done, nil
 }
 
-// revision returns the one that a write is guarded by.
+// revision returns the revision that guards a write.
 func revision(verb string, obj api.Resource) (int64, error) {
 	text := obj.GetMeta().ResourceVersion
 	rev, err := strconv.ParseInt(text, 10, 64)

@@ -64,7 +64,7 @@ func value(t *testing.T, s *Store, key string) string {
 	return string(kv.value)
 }
 
-// withPasswords starts an etcd that knows the users root, calico, who may use what is below /calico/, and nobody.
+// withPasswords starts an etcd with the users root, calico, with rights below /calico/, and nobody.
 func withPasswords(t *testing.T) *labtest.Etcd {
 	t.Helper()
 	e := labtest.NewEtcd(t, false)
@@ -114,7 +114,7 @@ func TestPasswords(t *testing.T) {
 	errtest.Must(t, s.Get(t.Context(), h))
 }
 
-// A password for a cluster that wants none is not sent twice, and hurts nobody.
+// A password for a cluster without authentication is not sent twice, and does no harm.
 func TestPasswordWithoutAuthentication(t *testing.T) {
 	cfg := config(labtest.NewEtcd(t, false))
 	cfg.Username, cfg.Password = "calico", password
@@ -148,10 +148,10 @@ func TestKilledEtcd(t *testing.T) {
 	errtest.Must(t, s.Update(t.Context(), h))
 }
 
-// Members that refuse or say nothing are passed over.
+// Members that refuse or are silent are passed over.
 func TestOneMemberOfThreeIsEnough(t *testing.T) {
 	e := labtest.NewEtcd(t, true)
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and sends nothing
 	errtest.Must(t, err)
 	defer silent.Close()
 	refusing, err := net.Listen("tcp", "127.0.0.1:0")
@@ -167,7 +167,7 @@ func TestOneMemberOfThreeIsEnough(t *testing.T) {
 	}
 }
 
-// A client without the certificate is not served, and told nothing to a server without the right one.
+// A client without the right certificate is not served, and sends nothing to a server without the right one.
 func TestWrongCertificates(t *testing.T) {
 	e, other := labtest.NewEtcd(t, true), labtest.NewEtcd(t, true)
 	for name, change := range map[string]func(*Config){
@@ -187,7 +187,7 @@ func TestWrongCertificates(t *testing.T) {
 	}
 }
 
-// What Calico keeps in an object and this project does not know of stays in it.
+// Calico's fields that this project does not know stay in the object.
 func TestUnknownFieldsStay(t *testing.T) {
 	s := open(t, config(labtest.NewEtcd(t, false)))
 	const key = "/calico/resources/v3/projectcalico.org/ippools/pool"

@@ -5,8 +5,7 @@ import (
 	"errors"
 )
 
-// message is an encoded protocol buffer. Its methods append a field; fields of value zero are left out, as proto3 has
-// it.
+// message is an encoded protocol buffer. Its methods append a field; fields of value zero are left out, as in proto3.
 //
 // google.golang.org/protobuf/encoding/protowire would do the same, but hashes the program at each start: 0.1 ms of a
 // plugin's 2.
@@ -41,7 +40,7 @@ func (m message) flag(field int, v bool) message {
 	return m.number(field, 1)
 }
 
-// sub appends a message, also an empty one: that it is there says which of several it is.
+// sub appends a message, also an empty one: the presence of a field selects the member of a union.
 func (m message) sub(field int, v message) message {
 	return append(m.tag(field, bytesType).varint(uint64(len(v))), v...)
 }
@@ -49,12 +48,12 @@ func (m message) sub(field int, v message) message {
 func (m message) tag(field, kind int) message { return m.varint(uint64(field<<3 | kind)) }
 func (m message) varint(v uint64) message     { return binary.AppendUvarint(m, v) }
 
-// The field numbers below are those of etcd's rpc.proto and kv.proto.
+// The field numbers below are from etcd's rpc.proto and kv.proto.
 
 // rangeRequest asks for the keys from key to before end, or for key alone if there is no end.
 type rangeRequest struct {
 	key, end     string
-	serializable bool // any member may answer, from what it knows
+	serializable bool // any member may answer, perhaps with stale data
 	keysOnly     bool
 	countOnly    bool
 }
@@ -63,7 +62,7 @@ func (r rangeRequest) encode() message {
 	return message{}.text(1, r.key).text(2, r.end).flag(7, r.serializable).flag(8, r.keysOnly).flag(9, r.countOnly)
 }
 
-// guard compares the revision in which a key was last changed; 0 stands for a key that does not exist.
+// guard compares the revision in which a key was last changed; 0 means that the key does not exist.
 type guard struct {
 	key      string
 	revision int64
@@ -140,7 +139,7 @@ func decodeRange(data []byte) (rangeResponse, error) {
 	return r, err
 }
 
-// decodeHeader takes the datastore's revision out of the header of an answer.
+// decodeHeader reads the datastore's revision in the header of an answer.
 func decodeHeader(data []byte, revision *int64) error {
 	return fields(data, func(field int, v uint64, _ []byte) error {
 		if field == 3 {
@@ -242,7 +241,7 @@ func fields(data []byte, visit func(field int, v uint64, sub []byte) error) erro
 	return nil
 }
 
-// chunk takes bytes whose length comes first. It returns how many that are together, 0 if that is more than there are.
+// chunk returns bytes prefixed by their length, and the size of both together; 0 if data has fewer.
 func chunk(data []byte) (content []byte, n int) {
 	size, n := binary.Uvarint(data)
 	if n <= 0 || size > uint64(len(data)-n) {

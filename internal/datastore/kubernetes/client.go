@@ -114,12 +114,11 @@ type request struct {
 	body        any    // encoded as JSON unless nil
 }
 
-// do sends a request and replaces what out points to by the answer (unless out is nil); on an error out stays as it
-// was.
+// do sends a request and replaces the value at out by the answer (unless out is nil); on an error out stays as it was.
 //
-// It tries again, with growing and jittered pauses, when the server said that it did not take the request (429, 503
-// with Retry-After), when there was no connection to send it over and, for reads, when there was no answer or a 503. A
-// write that was sent may have been applied: the caller gets ErrUnavailable and has to read before it decides.
+// It tries again, with growing and jittered pauses, when the server answered that it did not accept the request (429,
+// 503 with Retry-After), when there was no connection to send it over and, for reads, when there was no answer or a
+// 503. A write that was sent may have been applied: the caller gets ErrUnavailable and has to read before it decides.
 func (c *client) do(ctx context.Context, r request, out any) error {
 	var payload []byte
 	if r.body != nil {
@@ -144,7 +143,7 @@ func (c *client) do(ctx context.Context, r request, out any) error {
 
 const noRetry = time.Duration(-1)
 
-// try sends a request once. A negative duration says that trying again is useless or unsafe.
+// try sends a request once. A negative duration means that trying again is useless or unsafe.
 func (c *client) try(ctx context.Context, r request, payload []byte, out any) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -181,8 +180,8 @@ func (c *client) exchange(req *http.Request) (*http.Response, []byte, error) {
 	return resp, body, err
 }
 
-// replace decodes JSON into a new value and puts it where out points to. Decoding over the old value would merge: what
-// is absent in the answer, such as the owner of a block or a label, would keep what was there.
+// replace decodes JSON into a new value and stores it at out. Decoding over the old value would merge: fields that the
+// answer does not have, such as the owner of a block or a label, would keep their old values.
 func replace(out any, data []byte) error {
 	if out == nil {
 		return nil
@@ -232,7 +231,8 @@ func (c *client) unreachable(r request, err error) error {
 	return fmt.Errorf("%s %s: %w: no answer from the API server at %s: %w", r.method, r.path, datastore.ErrUnavailable, c.base, err)
 }
 
-// retryAfter is negative unless the server said that it did not take the request, or it was a read.
+// retryAfter returns the pause before the next try: negative unless the answer is 429, or 503 with Retry-After or to a
+// read.
 func retryAfter(method string, resp *http.Response) time.Duration {
 	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
 	switch {
@@ -244,7 +244,7 @@ func retryAfter(method string, resp *http.Response) time.Duration {
 	return min(time.Duration(max(seconds, 0))*time.Second, maxRetryAfter)
 }
 
-// statusObject is the part of the API server's Status object that is looked at.
+// statusObject is the part of the API server's Status object that is used.
 type statusObject struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
@@ -256,7 +256,7 @@ type statusObject struct {
 	} `json:"details"`
 }
 
-// otherUID reports that the object has another UID than the request says, which API servers refuse as a change of it.
+// otherUID reports whether the object has another UID than the request, which API servers refuse as a change of it.
 func (s *statusObject) otherUID() bool {
 	for _, c := range s.Details.Causes {
 		if c.Field == "metadata.uid" {
@@ -279,8 +279,8 @@ func statusError(r request, code int, body []byte) error {
 	return fmt.Errorf("%s %s: %w: %s (HTTP %d)", r.method, r.path, kind, s.Message, code)
 }
 
-// lacksPermission is how API servers word that authorization fails. Any other text of a 403 comes from admission, after
-// that.
+// lacksPermission matches the API servers' message about failed authorization. Any other text of a 403 comes from
+// admission, after that.
 var lacksPermission = regexp.MustCompile(`(^|: )User "[^"]*" cannot `)
 
 func sentinel(r request, code int, s statusObject) error {

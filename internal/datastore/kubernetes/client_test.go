@@ -32,7 +32,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// faulty is an API server that answers what a test tells it to: what a real one cannot be made to do at will.
+// faulty is an API server with the answers that a test sets, which a real one cannot be made to give at will.
 type faulty struct {
 	*httptest.Server
 	*datastoretest.Script
@@ -76,7 +76,7 @@ func status(code int, header ...string) http.HandlerFunc {
 	}
 }
 
-// says answers with a message.
+// says returns a handler that answers with a message.
 func says(code int, message string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
@@ -165,7 +165,7 @@ func update(ctx context.Context, s *Store) error { return s.Update(ctx, handle()
 func create(ctx context.Context, s *Store) error { return s.Create(ctx, handle()) }
 func remove(ctx context.Context, s *Store) error { return s.Delete(ctx, handle()) }
 
-// inBubble gives a client, in a bubble, a server that answers by a function.
+// inBubble runs do with a client in a bubble, whose server is a function.
 func inBubble(t *testing.T, answer func(*http.Request) (*http.Response, error), do func(*testing.T, *Store)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestRetryAfterIsWaitedForAndBounded(t *testing.T) {
 	}
 }
 
-// An error says what was asked, what the server said, and wraps what callers branch on.
+// An error names the request and the server's message, and wraps what callers branch on.
 func TestErrorsSayWhatHappened(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, status(403))
@@ -218,7 +218,8 @@ func TestErrorsSayWhatHappened(t *testing.T) {
 	}
 }
 
-// A deadline of the caller ends the tries; so does the client's own when the server accepts and says nothing.
+// A deadline of the caller ends the tries; so does the client's own when the server accepts connections and sends
+// nothing.
 func TestSilentServerIsUnavailableInBoundedTime(t *testing.T) {
 	silent := func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }
 	for name, do := range map[string]func(context.Context, *Store) error{"get": get, "update": update} {
@@ -293,7 +294,7 @@ func TestWriteIsSentOnceTheServerIsBack(t *testing.T) {
 // tried.
 func TestDeadServerIsNoticedOnce(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts and sends nothing
 	errtest.Must(t, err)
 	defer l.Close()
 	var accepted atomic.Int32
@@ -322,7 +323,7 @@ func TestDeadServerIsNoticedOnce(t *testing.T) {
 	}
 }
 
-// The server must be who the kubeconfig says, and is told nothing otherwise.
+// The server must be the kubeconfig's, or nothing is sent to it.
 func TestWrongServer(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, ok)
@@ -359,7 +360,7 @@ func otherCA(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// A redirect is an error: the token goes to the server of the kubeconfig and to nobody else.
+// A redirect is an error: the token goes only to the kubeconfig's server.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	thief := newFaulty(t, ok)
@@ -374,7 +375,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// Requests say who asks, and a token file is read again for each: kubelet rotates it.
+// Requests carry token and user agent, and a token file is read again for each: kubelet rotates it.
 func TestRequestHeaders(t *testing.T) {
 	t.Parallel()
 	var got []string
@@ -451,7 +452,7 @@ func together(t *testing.T, n int, do func() error) {
 	wg.Wait()
 }
 
-// A connection that was cut off without a word is found dead and replaced; reads that wait on it go on over a new one.
+// A connection that was cut off silently is found dead and replaced; reads that wait on it go on over a new one.
 func TestDeadConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, ok)
@@ -481,7 +482,7 @@ type gate struct {
 	closed atomic.Bool
 }
 
-// Read drops what comes in once the gate is closed.
+// Read drops data once the gate is closed.
 func (g *gate) Read(p []byte) (int, error) {
 	for {
 		n, err := g.Conn.Read(p)
@@ -507,7 +508,7 @@ func newLink(t *testing.T, to string) *link {
 	return k
 }
 
-// forward passes what comes in on the connections of l on to a server, as wrap lets it.
+// forward copies data from the connections of l to a server, through wrap.
 func forward(l net.Listener, to string, wrap func(net.Conn) net.Conn) {
 	for {
 		in, err := l.Accept()

@@ -11,18 +11,18 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// In returns a Store at the same API server whose group is the given one.
+// In returns a Store at the same API server for the given group.
 func (s *Store) In(g groups.Group) *Store { return &Store{client: s.client, group: groups.In(g)} }
 
-// DryRun returns a Store whose writes the API server checks, admission and quotas too, answers, and does not carry out.
+// DryRun returns a Store that sends writes with dryRun: the API server checks them, admission and quotas too, answers,
+// and does not carry them out.
 func (s *Store) DryRun() *Store {
 	c := *s.client
 	c.dryRun = true
 	return &Store{client: &c, group: s.group}
 }
 
-// Kinds returns the group in use, and the plurals, as internal/api has them, of Calico's kinds that the API server has in
-// it.
+// Kinds returns the group in use, and the plurals, as in internal/api, of Calico's kinds that the API server has in it.
 func (s *Store) Kinds(ctx context.Context) (in groups.Group, served []string, err error) {
 	if in, err = s.group.Get(ctx); err != nil {
 		return "", nil, err
@@ -34,7 +34,7 @@ func (s *Store) Kinds(ctx context.Context) (in groups.Group, served []string, er
 	return in, served, err
 }
 
-// Lock returns what the ClusterInformation default of a group says, whichever group is in use.
+// Lock returns the lock in the ClusterInformation default of a group, whichever group is in use.
 func (s *Store) Lock(ctx context.Context, in groups.Group) (groups.Lock, error) {
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 	err := s.client.do(ctx, request{method: http.MethodGet, path: toObject(info).path(in)}, info)
@@ -47,10 +47,10 @@ func (s *Store) Lock(ctx context.Context, in groups.Group) (groups.Lock, error) 
 	return groups.LockOf(info), nil
 }
 
-// Find returns in which group the cluster keeps Calico's objects, and what its ClusterInformation says; no group and
-// groups.Absent if there is none, as in a new cluster. First, the group that is expected, is asked first: if it is ready,
-// that is the only request; if both are locked, it counts. Who may not read that of the other group, as with the rights
-// of an earlier release, is told that there is none, unless first has none either.
+// Find returns the group in which the cluster keeps Calico's objects, and its lock; no group and groups.Absent if there
+// is none, as in a new cluster. It reads the lock of first, the expected group, before the other's: if first is ready,
+// this is the only request; if both are locked, first counts. If the other group may not be read, as with the rights of
+// an earlier release, it counts as absent, unless first is absent too.
 func (s *Store) Find(ctx context.Context, first groups.Group) (groups.Group, groups.Lock, error) {
 	said := map[groups.Group]groups.Lock{}
 	for _, in := range []groups.Group{first, first.Other()} {
@@ -90,8 +90,8 @@ func (s *Store) Served(ctx context.Context, groupVersion string) ([]string, erro
 	return served, err
 }
 
-// Defined returns which of some groups the API server has definitions of: groups.V1 if of both, empty if of none. It takes
-// one request for each.
+// Defined returns which of some groups the API server has definitions of: groups.V1 if of both, empty if of none. It
+// makes one request for each.
 func (s *Store) Defined(ctx context.Context, ask ...groups.Group) (groups.Group, error) {
 	served := map[groups.Group][]string{}
 	for _, in := range ask {
@@ -103,11 +103,12 @@ func (s *Store) Defined(ctx context.Context, ask ...groups.Group) (groups.Group,
 	return groups.ChooseNew(served[groups.V1], served[groups.V3]), nil
 }
 
-// FindGroup returns in which group a cluster that may be a new one keeps Calico's objects, or is to keep them. One that
-// is wanted is taken if the API server has its definitions. If both groups are locked, the objects are where they were
-// before. It takes one request in a cluster of groups.V1 that is set
-// up, three in one of groups.V3, up to five if that is locked, four in a new one, and one if a group is wanted. Without definitions it is
-// datastore.ErrNotFound.
+// FindGroup returns the group in which a cluster, perhaps a new one, keeps Calico's objects or should keep them. A
+// wanted group is taken if the API server has its definitions. If both groups are locked, the objects are where they
+// were before. Without definitions it is datastore.ErrNotFound.
+//
+// It makes one request in a cluster of groups.V1 that is set up, three in one of groups.V3, up to five if that is
+// locked, four in a new one, and one if a group is wanted.
 func (s *Store) FindGroup(ctx context.Context, wanted, before groups.Group) (in groups.Group, err error) {
 	ask := groups.All
 	if wanted != "" {

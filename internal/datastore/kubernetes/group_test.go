@@ -45,8 +45,8 @@ func storeIn(t *testing.T, server *labtest.Server, in groups.Group) (*Store, *co
 	return s, c
 }
 
-// TestGroupOfACluster takes one API server through what clusters can have: no definitions, those of projectcalico.org/v3
-// alone, both, and each pair of answers of their ClusterInformation. At the end it has both, for tests of either form.
+// TestGroupOfACluster takes one API server through the states of clusters: no definitions, only projectcalico.org/v3's,
+// both, and each pair of answers of their ClusterInformation. At the end it has both, for tests of either form.
 func TestGroupOfACluster(t *testing.T) {
 	server := labtest.NewBareServer(t)
 	v1, requests := storeIn(t, server, groups.V1)
@@ -117,7 +117,7 @@ func TestGroupOfACluster(t *testing.T) {
 	}
 }
 
-// formOfV3 reads what the Store has written as somebody else does.
+// formOfV3 reads the Store's objects with another client.
 func formOfV3(t *testing.T, server *labtest.Server, s *Store) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
 	errtest.Must(t, err)

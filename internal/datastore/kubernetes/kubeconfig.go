@@ -17,7 +17,8 @@ import (
 type Config struct {
 	// Server is the URL of the API server.
 	Server string
-	// CAData holds PEM certificates of the authorities that may sign the server's; empty means the system's.
+	// CAData holds PEM certificates of the authorities that may sign the server's certificate; empty means the system's
+	// authorities.
 	CAData []byte
 	// ServerName overrides the name that the server's certificate is checked for.
 	ServerName string
@@ -34,8 +35,7 @@ type Config struct {
 	Group *groups.Current
 }
 
-// kubeconfig is the part of a kubeconfig file that a CNI plugin can use. Exec and auth-provider plugins are not among
-// it.
+// kubeconfig is the part of a kubeconfig file that a CNI plugin can use, without exec and auth-provider plugins.
 type kubeconfig struct {
 	CurrentContext string `yaml:"current-context"`
 	Contexts       []struct {
@@ -86,8 +86,8 @@ func LoadKubeconfig(path string) (Config, error) {
 	return LoadKubeconfigOverridden(path, Override{})
 }
 
-// LoadKubeconfigOverridden reads a context of a kubeconfig file and puts in its place what the override says. Without a
-// file (path is empty) the override says all.
+// LoadKubeconfigOverridden reads a context of a kubeconfig file and applies the override. Without a file (path is
+// empty) the override is all.
 func LoadKubeconfigOverridden(path string, o Override) (Config, error) {
 	var cfg Config
 	if path != "" {
@@ -117,7 +117,7 @@ func loadContext(path, name string) (Config, error) {
 	return cfg, nil
 }
 
-// apply changes a Config. A token of its own takes the place of a token file, as the latter would win.
+// apply changes a Config. A token of the override also removes a token file, which would win.
 func (o Override) apply(cfg Config) (Config, error) {
 	cfg.Server = cmp.Or(o.Server, cfg.Server)
 	cfg.Insecure = cfg.Insecure || o.Insecure
@@ -171,7 +171,7 @@ func (k *kubeconfig) resolve(dir string) (Config, error) {
 	return cfg, nil
 }
 
-// current finds what the current context names.
+// current returns the cluster and user of the current context.
 func (k *kubeconfig) current() (cluster, user, error) {
 	var clusterName, userName string
 	found := false

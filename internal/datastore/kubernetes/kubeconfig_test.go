@@ -14,7 +14,7 @@ import (
 // secret stands for a token: no error may repeat it.
 const secret = "s3cr3t-token"
 
-// writeConfig writes a kubeconfig whose parts are lines of YAML below cluster and user.
+// writeConfig writes a kubeconfig with these lines of YAML below cluster and user.
 func writeConfig(t *testing.T, cluster, user string) string {
 	t.Helper()
 	indent := func(s string) string { return "    " + strings.ReplaceAll(s, "\n", "\n    ") }
@@ -77,7 +77,7 @@ func TestLoadKubeconfigReadsFilesBesideIt(t *testing.T) {
 	difftest.Want(t, "config", want, got)
 }
 
-// What is wrong is told with the file and the field, and never with the token.
+// Errors name the file and the field, and never the token.
 func TestLoadKubeconfigErrors(t *testing.T) {
 	const server = "server: https://a"
 	for _, c := range []struct{ name, text, want string }{
@@ -119,7 +119,7 @@ func wantKubeconfigError(t *testing.T, path, want string) {
 	}
 }
 
-// A configuration that cannot work is refused before any request, and its secrets are not told.
+// A configuration that cannot work is refused before any request, without its secrets in the error.
 func TestNewErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string

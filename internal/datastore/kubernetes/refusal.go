@@ -7,8 +7,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// byLock begins, in an answer of the API server, the names of the chart's policies that refuse writes in a locked group,
-// and in the one that the cluster does not run on.
+// byLock begins, in an answer of the API server, the names of the chart's policies that refuse writes in a locked
+// group, and in the group that the cluster does not run on.
 const byLock = "ValidatingAdmissionPolicy 'tortie-fence-groups"
 
 // refusal returns the error of a write that admission refuses, by the text of the answer.
@@ -19,15 +19,15 @@ func refusal(text string) error {
 	return datastore.ErrRefused
 }
 
-// byWebhook is how API servers word that a webhook refuses a write, with a status of the webhook's choice (Calico's: 405;
-// without one: 400).
+// byWebhook matches the API servers' message that a webhook refuses a write, with a status of the webhook's choice
+// (Calico's: 405; without one: 400).
 var byWebhook = regexp.MustCompile(`admission webhook "[^"]*" denied the request`)
 
-// noWebhook is how they word that a webhook does not answer, with status 500.
+// noWebhook is in the message that a webhook does not answer, with status 500.
 const noWebhook = `failed calling webhook "`
 
-// unasked is the error of a write for which a webhook has to answer that does not. Nothing was written, and a later try may
-// succeed: it is datastore.ErrRefused, and datastore.ErrUnavailable.
+// unasked is the error of a write that needs the answer of a webhook that does not answer. Nothing was written, and a
+// later try may succeed: it is datastore.ErrRefused, and datastore.ErrUnavailable.
 type unasked struct{}
 
 func (unasked) Error() string { return "a webhook does not answer" }

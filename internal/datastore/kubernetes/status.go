@@ -9,16 +9,16 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// UpdateStatus replaces the object's status, by its subresource, if it still is what was read, and fills in its new
-// metadata. Where the kind has no such subresource it is ErrConflict.
+// UpdateStatus replaces the object's status, by its subresource, if the object is unchanged since it was read, and
+// fills in its new metadata. If the kind has no such subresource it is ErrConflict.
 func (s *Store) UpdateStatus(ctx context.Context, obj api.Resource) error {
 	return s.write(ctx, toStatus(obj), request{method: http.MethodPut, contentType: contentJSON, body: obj}, obj)
 }
 
-// SetStatus replaces the object's status, guarded by the revision that was read, and fills in the object's new metadata.
-// Calico's definitions have some kinds' status as a subresource or as a field, by group and release. It asks for the
-// subresource first: where there is one, a change of the object leaves the status as it is, without an error. It is
-// ErrConflict if the object has changed, ErrNotFound if it is gone.
+// SetStatus replaces the object's status, guarded by the revision that was read, and fills in the object's new
+// metadata. By group and release, Calico's definitions have the status of some kinds as a subresource or as a field.
+// The subresource is tried first: where there is one, a change of the object leaves the status as it is, without an
+// error. It is ErrConflict if the object has changed, ErrNotFound if it is gone.
 func (s *Store) SetStatus(ctx context.Context, obj api.Resource, status any) error {
 	r := request{method: http.MethodPatch, contentType: contentJSONPatch, body: []Operation{
 		{Op: "test", Path: "/metadata/resourceVersion", Value: obj.GetMeta().ResourceVersion},

@@ -23,12 +23,11 @@ const (
 	contentJSON           = "application/json"
 	contentJSONPatch      = "application/json-patch+json"
 	contentStrategicMerge = "application/strategic-merge-patch+json"
-	// acceptMeta asks for the metadata of an object that was written: its sender knows the rest.
+	// acceptMeta asks for only the metadata of a written object: its sender knows the rest.
 	acceptMeta = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	// acceptNames asks for a list without what is in the objects: the server does not send it, the client does not parse
-	// it.
+	// acceptNames asks for a list without the objects' content: the server does not send it, the client does not parse it.
 	acceptNames = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-	// pageSize bounds one answer of a consistent list. The watch cache, which answers stale ones, ignores it.
+	// pageSize bounds one answer of a consistent list. The watch cache, which answers stale lists, ignores it.
 	pageSize = "500"
 )
 
@@ -107,7 +106,7 @@ func (s *Store) Select(ctx context.Context, namespace, labels, fields string, li
 	return s.listPages(ctx, namespace, request{method: http.MethodGet, query: q}, list)
 }
 
-// selectHost has the API server leave out what is of other hosts.
+// selectHost adds a selector for the objects of a host.
 func selectHost(q url.Values, of api.Type, host string) {
 	switch of {
 	case (*api.BlockAffinity)(nil).ResourceType():
@@ -157,7 +156,7 @@ func (s *Store) Update(ctx context.Context, obj api.Resource) error {
 	return s.write(ctx, toObject(obj), request{method: http.MethodPut, contentType: contentJSON, body: obj}, obj)
 }
 
-// write sends a request that leaves an object behind, and fills in the object's new metadata.
+// write sends a create, update or patch, and fills in the object's new metadata.
 func (s *Store) write(ctx context.Context, to target, r request, obj api.Resource) error {
 	r.accept = acceptMeta
 	var answer struct {
@@ -170,9 +169,9 @@ func (s *Store) write(ctx context.Context, to target, r request, obj api.Resourc
 	return nil
 }
 
-// Delete implements datastore.Store: one DELETE whose preconditions are the UID and the revision that obj carries,
-// which the API server checks in the transaction that removes the object. Calico marks the object first, as its clients
-// could not guard a DELETE by the revision once; no reader relies on the mark.
+// Delete implements datastore.Store: one DELETE with the UID and revision of obj as preconditions, which the API server
+// checks in the transaction that removes the object. Calico marks the object first, as its clients could not guard a
+// DELETE by the revision once; no reader relies on the mark.
 func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 	m := obj.GetMeta()
 	body := map[string]any{
@@ -188,8 +187,8 @@ func (s *Store) Delete(ctx context.Context, obj api.Resource) error {
 }
 
 // PatchStatus sends a strategic merge patch to the object's status subresource, which may change annotations too, and
-// fills in its new metadata. If guarded, the patch is refused with ErrConflict unless obj is still what was read. A
-// patch with a UID is refused so if the object has another one.
+// fills in its new metadata. If guarded, the patch is refused with ErrConflict unless obj is unchanged since it was
+// read. A patch with a UID is refused likewise if the object has another one.
 func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, guarded bool) error {
 	if guarded {
 		m := obj.GetMeta()
@@ -199,8 +198,8 @@ func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, 
 }
 
 // PatchTested sends a JSON patch (RFC 6902) to the object's status subresource, which may change annotations too. If an
-// operation cannot be applied, such as a test of a value that is another one or absent, nothing changes and the error
-// is ErrConflict. Obj says which object; it is not read and not filled.
+// operation cannot be applied, such as a test of another or an absent value, nothing changes and the error is
+// ErrConflict. obj names the object; it is neither read nor filled.
 func (s *Store) PatchTested(ctx context.Context, obj api.Resource, ops []Operation) error {
 	return s.send(ctx, toStatus(obj), request{method: http.MethodPatch, contentType: contentJSONPatch, body: ops}, nil)
 }
@@ -236,7 +235,7 @@ type PatchMeta struct {
 	Annotations map[string]*string `json:"annotations,omitempty"`
 }
 
-// target is what a request is about: an object, a part of one, or all of a kind.
+// target is the object of a request: an object, a part of one, or all of a kind.
 type target struct {
 	of        api.Type
 	namespace string
@@ -285,8 +284,8 @@ type manifest struct {
 // MarshalJSON implements json.Marshaler.
 func (m manifest) MarshalJSON() ([]byte, error) { return m.in.Manifest(m.obj) }
 
-// send is client.do for a target. A body that is a resource is sent in the form of its group. While the group is held, a
-// write of one of Calico's objects is datastore.ErrLocked, and no request.
+// send is client.do for a target. It sends a resource as body in the form of its group. While the group is held, a
+// write of one of Calico's objects is datastore.ErrLocked, without a request.
 func (s *Store) send(ctx context.Context, to target, r request, out any) error {
 	in := groups.V1
 	if to.of.Group == api.Group {

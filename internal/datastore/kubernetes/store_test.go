@@ -43,7 +43,7 @@ func TestStorePassesTheCases(t *testing.T) {
 	datastoretest.Run(t, func() datastore.Store { return realStore(t) })
 }
 
-// admin is client-go's view of the same API server: what the Store does is checked by somebody else.
+// admin returns client-go's client of the same API server, as an independent check of the Store.
 func admin(t *testing.T) dynamic.Interface {
 	t.Helper()
 	c, err := dynamic.NewForConfig(labtest.RESTConfig(t))
@@ -57,7 +57,7 @@ var (
 )
 
 // Objects that a real Calico wrote are accepted by our definitions as they are, and come back from the server whole:
-// read by the Store, written back by it, and read by somebody else.
+// read by the Store, written back by it, and read by another client.
 func TestCalicosObjectsSurviveTheServer(t *testing.T) {
 	s := realStore(t)
 	for file, obj := range map[string]api.Resource{
@@ -136,7 +136,7 @@ func TestLongListsAreComplete(t *testing.T) {
 		opts  datastore.ListOptions
 		pages int
 	}{{datastore.ListOptions{}, 2}, {datastore.ListOptions{Stale: true}, 1}} {
-		// The watch cache is not long behind: it is asked until it has what was written.
+		// The watch cache is not long behind: poll it until it has the write.
 		for deadline := time.Now().Add(10 * time.Second); ; {
 			proxy.Reset()
 			var list api.IPAMHandleList
@@ -164,8 +164,8 @@ func distinct(list api.IPAMHandleList) int {
 	return len(names)
 }
 
-// The plugin writes a pod's address through its status, which may change annotations too. Guarded, it does not touch a
-// pod that is not the one that was read.
+// The plugin writes a pod's address through its status, which may change annotations too. If guarded, it does not touch
+// a pod other than the one read.
 func TestPatchStatus(t *testing.T) {
 	s := realStore(t)
 	createPod(t, "patched")
@@ -236,7 +236,7 @@ func TestListPodsOfHost(t *testing.T) {
 	}
 }
 
-// DEL takes its annotations back from a pod without reading it, if they are of the sandbox that is deleted.
+// DEL clears its annotations on a pod without reading it, if they are of the sandbox that is deleted.
 func TestPatchTested(t *testing.T) {
 	s := realStore(t)
 	createPod(t, "tested")
@@ -276,7 +276,7 @@ func TestPatchTested(t *testing.T) {
 	if err := s.PatchTested(t.Context(), gone, clear("one")); !errors.Is(err, datastore.ErrNotFound) {
 		t.Errorf("a pod that is gone: error %v, want %v", err, datastore.ErrNotFound)
 	}
-	// What the API server refuses for another reason is not taken for another sandbox.
+	// A refusal by the API server for another reason is not taken for another sandbox.
 	err = s.PatchTested(t.Context(), pod, []Operation{{Op: "add", Path: AnnotationPath("a/b/c"), Value: ""}})
 	if err == nil || datastore.Contended(err) {
 		t.Errorf("an invalid annotation: error %v, want one that is no conflict", err)
@@ -322,7 +322,7 @@ func TestRefusedCredentials(t *testing.T) {
 	}
 }
 
-// accountToken returns a token of a ServiceAccount that nobody gave rights to.
+// accountToken returns a token of a ServiceAccount without rights.
 func accountToken(t *testing.T) string {
 	t.Helper()
 	kind := admin(t).Resource(accounts).Namespace("default")
@@ -349,7 +349,7 @@ func accountToken(t *testing.T) string {
 	return token
 }
 
-// What the definitions refuse is an error that nobody takes for contention or for an absent server.
+// A refusal by the definitions is not taken for contention or for an absent server.
 func TestInvalidObjectIsItsOwnError(t *testing.T) {
 	s := realStore(t)
 	err := s.Create(t.Context(),

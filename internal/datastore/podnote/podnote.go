@@ -1,5 +1,5 @@
-// Package podnote keeps, as annotations of a Pod, which addresses its container has: where Felix, calicoctl and
-// Calico's garbage collection look for them. It owns these three annotations and touches nothing else.
+// Package podnote keeps the addresses of a container as annotations of its Pod, where Felix, calicoctl and Calico's
+// garbage collection look for them. It owns these three annotations and touches nothing else.
 package podnote
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
-// Primary is the one interface whose addresses are noted.
+// Primary is the only interface with noted addresses.
 const Primary = "eth0"
 
-// Write notes what a container was given: one address or more, and fills in the pod's new metadata. The pod need not
-// have been read. If it has a UID, and a pod of another one has its name by now, nothing is noted, and the error is
+// Write notes a container's addresses, one or more, and fills in the pod's new metadata. The pod need not have been
+// read. If it has a UID, and its name now belongs to a pod with another UID, nothing is noted, and the error is
 // datastore.ErrConflict.
 func Write(ctx context.Context, store *kubernetes.Store, pod *api.Pod, containerID string, addrs []netip.Addr) error {
 	texts := make([]string, len(addrs))
@@ -33,10 +33,9 @@ func Write(ctx context.Context, store *kubernetes.Store, pod *api.Pod, container
 	return store.PatchStatus(ctx, pod, patch, false)
 }
 
-// Clear empties the addresses on a pod if they are those of the container, which the API server decides in the same
-// step: the pod itself, with everything in it that this is not about, need not be read. The container's ID stays, as
-// Calico leaves it. A pod that is gone is no error; one that names another container, or none, is
-// datastore.ErrConflict.
+// Clear empties the addresses on a pod if its container ID is containerID. The API server checks that in the same step,
+// so the pod need not be read. The container's ID stays, as Calico leaves it. A pod that is gone is no error; a pod
+// with another container ID, or none, is datastore.ErrConflict.
 func Clear(ctx context.Context, store *kubernetes.Store, pod *api.Pod, containerID string) error {
 	err := store.PatchTested(ctx, pod, []kubernetes.Operation{
 		{Op: "test", Path: kubernetes.AnnotationPath(api.AnnotationContainerID), Value: containerID},

@@ -17,7 +17,7 @@ func found(a Held, k Kind, fix Fix, format string, args ...any) Finding {
 	}
 }
 
-// podOf is NAMESPACE/NAME of the pod that the address was assigned to; empty if it is no pod's.
+// podOf returns NAMESPACE/NAME of the pod that the address was assigned to; empty if there is none.
 func podOf(a *inventory.Allocation) string {
 	if a.Pod == "" {
 		return ""
@@ -90,7 +90,7 @@ func (c *cluster) checkWithoutHandle(a Held) {
 	c.add(found(a, AddressNoHandle, FreeAddress, "it has no handle: nothing that ends releases it"))
 }
 
-// checkTunnelUse compares a tunnel's address with what its Node says.
+// checkTunnelUse compares a tunnel's address with its Node's annotation.
 func (c *cluster) checkTunnelUse(a Held) {
 	n := c.index.Node(a.Node)
 	if n == nil || n.Tunnels[a.Type] == a.Address {
@@ -104,7 +104,7 @@ func (c *cluster) checkTunnelUse(a Held) {
 		"the agent of the node puts that right when it starts; look at whether it runs"))
 }
 
-// checkUsers reports the addresses that pods and tunnels use and IPAM does not know of.
+// checkUsers reports the addresses that pods and tunnels use without holding them in IPAM, or that two pods have.
 func (c *cluster) checkUsers() {
 	for _, a := range slices.SortedFunc(maps.Keys(c.users), netip.Addr.Compare) {
 		if !c.pooled(single(a)) {
@@ -133,7 +133,7 @@ func podFinding(p *inventory.Pod, k Kind, a netip.Addr, format string, args ...a
 		Advice: "start it anew: it gets an address of its own"}
 }
 
-// checkOutsidePools notes the pods of which no address is in a pool, and none is allocated.
+// checkOutsidePools reports the pods without any address that is in a pool or allocated.
 func (c *cluster) checkOutsidePools() {
 	for i := range c.Pods {
 		p := &c.Pods[i]

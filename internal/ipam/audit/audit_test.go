@@ -21,7 +21,7 @@ import (
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// world is a cluster of two nodes, whose addresses were assigned as plugins and agents do it.
+// world is a cluster of two nodes with addresses assigned as by plugins and agents.
 type world struct {
 	*datastoretest.Fake
 	t    *testing.T
@@ -137,7 +137,7 @@ func (w *world) cidrOf(node string) netip.Prefix {
 	return cidr
 }
 
-// newBlock gives a node one block more, in which nobody has an address.
+// newBlock claims one more block for a node, without addresses in use.
 func (w *world) newBlock(node string) string {
 	w.t.Helper()
 	used := map[string]bool{w.blockOf("a"): true, w.blockOf("b"): true}
@@ -156,7 +156,7 @@ func (w *world) newBlock(node string) string {
 	return ""
 }
 
-// brief is what a finding is, in one line.
+// brief returns a finding in one line.
 func brief(f audit.Finding) string {
 	text := fmt.Sprintf("%s %s %s", f.Grade, f.Kind, strings.SplitN(f.Object, "/", 2)[0])
 	if f.Pod != "" {
@@ -187,7 +187,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"nothing", func(*world) {}, nil},
 
-		// Addresses that are kept for nobody.
+		// Addresses without a user.
 		{"the pod is gone", func(w *world) { w.remove(podWith("of-a", "a")) }, []string{"leak address-no-pod IPAMBlock default/of-a on a: free"}},
 		{"the pod has finished", func(w *world) {
 			edit(w, "of-a", func(p *api.Pod) { p.Status.Phase = "Succeeded" })
@@ -401,7 +401,7 @@ func coolOne(b *api.IPAMBlock, at time.Time) {
 	s.Unallocated = s.Unallocated[1:]
 }
 
-// ordinal is where an address lies in the block of a.
+// ordinal returns the ordinal of an address in the block of a.
 func ordinal(w *world, a netip.Addr) int {
 	return int(a.As4()[3]) - int(w.cidrOf("a").Addr().As4()[3])
 }
@@ -431,7 +431,7 @@ func (w *world) blockLike(cidr netip.Prefix, node string) *api.IPAMBlock {
 	return b
 }
 
-// What was found is the same thing later only if nothing about it has changed.
+// A finding persists only if nothing about it has changed.
 func TestPersisting(t *testing.T) {
 	w := healthy(t)
 	w.remove(podWith("of-a", "a"))
@@ -507,7 +507,7 @@ func TestUsages(t *testing.T) {
 	}
 }
 
-// Whatever is stored, the audit says what it makes of it.
+// Whatever is stored, findings are complete and no pool has a negative number of free addresses.
 func FuzzCheck(f *testing.F) {
 	f.Add(
 		`{"metadata":{"name":"10-0-0-0-30"},"spec":{"cidr":"10.0.0.0/30","affinity":"host:a","allocations":[0,null,null,1],"unallocated":[1,`+
@@ -538,7 +538,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// decode appends what a text stands for, twice: objects of the same content are what a datastore does not keep from us.
+// decode appends the object in a text, twice: a datastore may hold objects of the same content.
 func decode[T any](text string, to *[]T) {
 	for range 2 {
 		var v T

@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// blockName is how findings name a block.
+// blockName returns a block's name in findings.
 func blockName(b *inventory.Block) string { return "IPAMBlock/" + b.Name }
 
 func blockFinding(b *inventory.Block, k Kind, fix Fix, format string, args ...any) Finding {

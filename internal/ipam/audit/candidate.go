@@ -14,7 +14,7 @@ import (
 )
 
 // Candidate is a finding that the controllers repair when it is older than its grace period: something that is kept
-// without a use, or that a crash left half-way. Its Fix says which field is set: Free the Holder, RemoveHandle the
+// without a use, or that a crash left half-way. Fix determines which field is set: Free the Holder, RemoveHandle the
 // Handle, RemoveBlock the Block, RemoveClaim or Claim (which confirms it) the Claim.
 type Candidate struct {
 	Kind   Kind // empty for a holder: its addresses have a kind each
@@ -43,8 +43,8 @@ func (c *Candidate) Object() string {
 	return strings.Join(texts, ", ")
 }
 
-// Candidates returns the candidates in a View, in the order in which they are to be freed. Some may be transient:
-// package gc waits until one is older than its grace period.
+// Candidates returns the candidates in a View, in the order of their repair. Some may be transient: package gc waits
+// until one is older than its grace period.
 func Candidates(v *inventory.View, index *inventory.Index) []Candidate {
 	return newCluster(v, index).candidates()
 }
@@ -86,10 +86,9 @@ func (c *cluster) emptyHandles() []Candidate {
 	return all
 }
 
-// OfTunnel reports whether a handle is that of a tunnel of an existing node. The agent may use the same handle again at
-// any time, so it is never certain that it stays unused. A handle that has only the name of it, with another node's
-// annotation or capitals in its ID, keeps the agent from creating its own. The ID is unknown if only the metadata was
-// read.
+// OfTunnel reports whether a handle belongs to a tunnel of an existing node. The agent may use it again at any time, so
+// it never counts as unused. A handle that only has the name, with another node's annotation or capitals in its ID,
+// keeps the agent from creating its own. The ID is unknown if only the metadata was read.
 func OfTunnel(index *inventory.Index, h *inventory.Handle) bool {
 	node, ok := names.TunnelNode(h.Name)
 	return ok && index.Node(node) != nil && (h.Node == "" || h.Node == node) && (h.Named || h.ID == h.Name)
@@ -147,8 +146,7 @@ func (c *cluster) surplusBlocks() []Candidate {
 	return all
 }
 
-// idle reports whether no address is in use and all cooldowns are over: those addresses become free with the block's
-// next write.
+// idle reports whether no address is in use or cools down. Cooled addresses become free with the block's next write.
 func (c *cluster) idle(b *inventory.Block) bool {
 	if b.Damage != nil || b.DeletionTimestamp != "" {
 		return false
@@ -168,7 +166,7 @@ func (c *cluster) stands(b *inventory.Block) bool {
 }
 
 // selected reports whether the pool of a block selects a node. A block without a pool is selected for none; while a
-// pool can't be parsed, every block may be of that one.
+// pool can't be parsed, any block may lie in it.
 func (c *cluster) selected(cidr netip.Prefix, node string) bool {
 	if len(c.pools) < len(c.Pools) {
 		return true
@@ -182,8 +180,8 @@ func (c *cluster) selected(cidr netip.Prefix, node string) bool {
 	return false
 }
 
-// judgeClaim returns what is wrong between an affinity, its node and its block. An affinity whose block is about to be
-// deleted is deleted with it.
+// judgeClaim returns a candidate if an affinity, its node and its block contradict each other, else one without Kind.
+// An affinity goes with its block if that is about to be deleted.
 func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
 	l := func(kind Kind, fix Fix, format string, args ...any) Candidate {
 		return Candidate{Kind: kind, Fix: fix, Why: fmt.Sprintf(format, args...), Claim: a}

@@ -75,7 +75,7 @@ func readPools(v *inventory.View) []ipam.Pool {
 // hosted reports whether an affinity is a node's, and not the load balancer controller's.
 func hosted(a *api.BlockAffinity) bool { return a.Spec.Type == "" || a.Spec.Type == api.AffinityHost }
 
-// ownerOf is the spec.affinity of the affinity's block.
+// ownerOf returns the spec.affinity of the affinity's block.
 func ownerOf(a *api.BlockAffinity) string {
 	if hosted(a) {
 		return names.HostAffinity(a.Spec.Node)
@@ -118,7 +118,7 @@ func (c *cluster) addCandidates() {
 	}
 }
 
-// checkPools reports the pools that cannot be read, and those that overlap, also if one is disabled.
+// checkPools reports pools that cannot be read and pools that overlap, also if one is disabled.
 func (c *cluster) checkPools() {
 	var before []ipam.Pool
 	for i, parsed := range ipam.ParsePools(c.Pools) {
@@ -141,8 +141,8 @@ func poolFinding(p *api.IPPool, k Kind, detail, advice string) Finding {
 	return Finding{Kind: k, Object: "IPPool/" + p.Name, Detail: detail, Advice: advice, Revision: p.ResourceVersion}
 }
 
-// readUsers indexes the addresses that are allocated, and those that pods and nodes name. Pods with hostNetwork have
-// the node's.
+// readUsers indexes the allocated addresses, and the addresses that pods and nodes name. Pods with hostNetwork have the
+// node's.
 func (c *cluster) readUsers() {
 	c.heldAt, c.users, c.tunnels, c.surplus = map[netip.Addr][]Held{}, map[netip.Addr][]*inventory.Pod{},
 		map[netip.Addr]string{}, map[any]bool{}

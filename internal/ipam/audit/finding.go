@@ -12,7 +12,7 @@ import (
 // Grade is the severity of a finding.
 type Grade int
 
-// The grades. Their order is that of their weight.
+// The grades, in ascending order of severity.
 const (
 	// Note: usual in a working cluster, if it does not last.
 	Note Grade = iota
@@ -147,7 +147,7 @@ type Fix string
 // The fixes. Each is safe in a running cluster: it is guarded by the revision and, for addresses, the sequence number
 // that was seen, and reads the pod once more.
 const (
-	// ByHand: what is right can't be decided automatically.
+	// ByHand: a person must decide.
 	ByHand Fix = ""
 	// Free frees all addresses of the handle.
 	Free Fix = "free"
@@ -155,7 +155,7 @@ const (
 	FreeAddress Fix = "free-address"
 	// RemoveHandle deletes a handle that holds nothing.
 	RemoveHandle Fix = "remove-handle"
-	// Recount sets a handle's counts to what the blocks say, and creates the handle if it is missing.
+	// Recount sets a handle's counts from the blocks, and creates the handle if it is missing.
 	Recount Fix = "recount"
 	// RemoveBlock deletes an idle block and its affinity.
 	RemoveBlock Fix = "remove-block"
@@ -173,27 +173,27 @@ type Finding struct {
 	Grade Grade `json:"grade"`
 	// Object is the object that is wrong, as KIND/NAME.
 	Object string `json:"object"`
-	// Address is the one that is concerned; invalid if it is none in particular.
+	// Address is the affected address; invalid if there is none in particular.
 	Address netip.Addr `json:"address,omitzero"`
-	// Handle is that of the address, or the object's own ID.
+	// Handle is the ID of the address's handle, or the object's own ID.
 	Handle string `json:"handle,omitempty"`
-	// Node is the one that is concerned.
+	// Node is the affected node.
 	Node string `json:"node,omitempty"`
-	// Pod is NAMESPACE/NAME of the pod that is concerned.
+	// Pod is NAMESPACE/NAME of the affected pod.
 	Pod string `json:"pod,omitempty"`
 	// Detail explains the finding in a sentence for people.
 	Detail string `json:"detail"`
 	// Fix is the repair; empty if people must decide.
 	Fix Fix `json:"fix,omitempty"`
-	// Advice says what to do without a Fix.
+	// Advice is what to do without a Fix.
 	Advice string `json:"advice,omitempty"`
-	// Sequence is the number that guards the address.
+	// Sequence is the sequence number that guards the address.
 	Sequence uint64 `json:"sequence,omitempty"`
-	// Revision is the object's when it was seen.
+	// Revision is the object's resourceVersion when it was read.
 	Revision string `json:"revision,omitempty"`
 }
 
-// key identifies a finding over two looks.
+// key identifies a finding in two checks.
 type key struct {
 	kind           Kind
 	object, handle string
@@ -202,8 +202,7 @@ type key struct {
 	revision       string
 }
 
-// key excludes the revision of a block where the finding has an address's sequence number: the block is written all the
-// time.
+// key leaves out the revision if the finding has an address's sequence number: blocks are written all the time.
 func (f Finding) key() key {
 	k := key{f.Kind, f.Object, f.Handle, f.Address, f.Sequence, f.Revision}
 	if f.Sequence != 0 {
@@ -212,7 +211,7 @@ func (f Finding) key() key {
 	return k
 }
 
-// Persisting returns the later findings that were there before, too.
+// Persisting returns the later findings that are among those before.
 func Persisting(before, later []Finding) []Finding {
 	seen := map[key]bool{}
 	for _, f := range before {

@@ -21,7 +21,7 @@ type Holder struct {
 	Addresses []Held
 	// Unused: no address is in use. Orphaned: the node that all of them were assigned on is gone, too.
 	Unused, Orphaned bool
-	// Why says why the first address is not in use.
+	// Why is why the first address is not in use.
 	Why string
 }
 
@@ -67,8 +67,8 @@ func sortedBlocks(v *inventory.View) []*inventory.Block {
 	return blocks
 }
 
-// add adds an address. Those of one handle are of one container on one node; if they differ, the longer grace period
-// applies.
+// add adds an address. The addresses of a handle belong to one container on one node; if they differ, the longer grace
+// period applies.
 func (h *Holder) add(a Held, index *inventory.Index) {
 	verdict, why := index.Judge(a.Allocation)
 	if len(h.Addresses) == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// An address of a Service that is gone, was made anew, or is no LoadBalancer any more is a leak, where Services are
+// An address of a Service that is gone, was made anew, or is no longer a LoadBalancer is a leak, where Services are
 // known; the collector, which does not know them, leaves it alone.
 func TestAddressOfAService(t *testing.T) {
 	block := inventory.Block{CIDR: netip.MustParsePrefix("10.9.0.0/30"), Affinity: names.LoadBalancer, Sequence: 2, Free: 3,

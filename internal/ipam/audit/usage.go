@@ -12,9 +12,9 @@ import (
 
 // Usage counts the addresses of a pool. Its numbers add up: Size = InUse + Cooling + Reserved + Free.
 type Usage struct {
-	// Name is the pool's; empty for the blocks that are of no pool.
+	// Name is the pool's name; empty for the blocks outside of all pools.
 	Name string `json:"name"`
-	// CIDR is the pool's range; invalid for the blocks that are of no pool.
+	// CIDR is the pool's range; invalid for the blocks outside of all pools.
 	CIDR netip.Prefix `json:"cidr,omitzero"`
 	// Size is how many addresses there are. A pool of IPv6 has more than a uint64 counts.
 	Size *big.Int `json:"size"`
@@ -25,13 +25,13 @@ type Usage struct {
 	Reserved *big.Int `json:"reserved"`
 	// Free is how many can be assigned.
 	Free *big.Int `json:"free"`
-	// Borrowed is how many of those in use are on another node than their block's.
+	// Borrowed is how many addresses are in use on another node than their block's.
 	Borrowed int `json:"borrowed"`
-	// Blocks are those that were cut from it, in the order of their ranges.
+	// Blocks are the pool's blocks, in the order of their ranges.
 	Blocks []BlockUsage `json:"blocks"`
 }
 
-// BlockUsage counts the addresses of a block. Its numbers add up as those of a pool do.
+// BlockUsage counts the addresses of a block. Its numbers add up as a pool's do.
 type BlockUsage struct {
 	CIDR netip.Prefix `json:"cidr"`
 	// Owner is the affinity of the block: host:NODE, virtual:load-balancer, or nothing.
@@ -88,7 +88,7 @@ func poolOf(pools []ipam.Pool, block netip.Prefix) string {
 	return name
 }
 
-// reservations returns the reserved ranges, without those that lie in others. An entry that can't be parsed reserves
+// reservations returns the reserved ranges, without ranges that lie in others. An entry that can't be parsed reserves
 // nothing.
 func reservations(objects []api.IPReservation) []netip.Prefix {
 	var ranges []netip.Prefix
@@ -167,7 +167,7 @@ func reservedFree(v *inventory.View, pool netip.Prefix, reserved []netip.Prefix)
 	return n
 }
 
-// merged returns the ranges without those that lie in others.
+// merged returns the ranges without ranges that lie in others.
 func merged(ranges []netip.Prefix) []netip.Prefix {
 	slices.SortFunc(ranges, netip.Prefix.Compare)
 	var out []netip.Prefix
@@ -183,7 +183,7 @@ func within(a netip.Addr, ranges []netip.Prefix) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
-// size is how many addresses a range has.
+// size returns how many addresses a range has.
 func size(r netip.Prefix) *big.Int {
 	return new(big.Int).Lsh(big.NewInt(1), uint(r.Addr().BitLen()-r.Bits()))
 }

@@ -44,7 +44,7 @@ func large(gone int) inventory.View {
 	return v
 }
 
-// BenchmarkPass is one look at 1,000 nodes and 30,000 addresses: when all are in use, and when nobody uses any.
+// BenchmarkPass is one pass over 1,000 nodes and 30,000 addresses: with all in use, and with none.
 func BenchmarkPass(b *testing.B) {
 	for _, tc := range []struct {
 		name string

@@ -12,7 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// look runs a pass each second for a while, and checks after each that what lives holds what it was given.
+// look runs a pass each second for a while, and checks after each that all live containers and tunnels hold their
+// addresses.
 func (h *history) look(t *testing.T, span time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); {
@@ -73,7 +74,7 @@ func TestANodeThatComesBack(t *testing.T) {
 	})
 }
 
-// A datastore that somebody migrates is left alone, and what was unused all the while is collected after it.
+// A datastore under migration is left alone; objects unused all the while are collected after it.
 func TestALockedDatastore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHistory(t, 1)

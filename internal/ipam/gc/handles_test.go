@@ -61,8 +61,7 @@ func TestForeignTunnelHandles(t *testing.T) {
 	}
 }
 
-// TestADamagedBlockHidesItsOwnHoldersOnly: one block that cannot be read keeps handles that say they hold something in
-// it, and no others.
+// TestADamagedBlockHidesItsOwnHoldersOnly: one block that cannot be read keeps the handles that name it, and no others.
 func TestADamagedBlockHidesItsOwnHoldersOnly(t *testing.T) {
 	store := labstore.Store(t)
 	const cidr = "10.83.0.0/26"

@@ -24,7 +24,7 @@ type live struct {
 }
 
 // look reads the nodes, pods and Services of holders from the API server: a few pods of a node one by one, more by one
-// list of that node's pods. A pod that is on another node by now does not use the addresses, so it need not be found.
+// list of that node's pods. A pod that is on another node now does not use the addresses, so it need not be found.
 func (w *sweep) look(ctx context.Context, due []audit.Candidate) (*inventory.Index, error) {
 	pods, services := map[string]map[inventory.PodKey]bool{}, map[inventory.PodKey]bool{}
 	for i := range due {
@@ -94,8 +94,8 @@ func (l *live) podsOn(ctx context.Context, cluster datastore.Store, node string)
 	return err
 }
 
-// stillGone reads the nodes that the view shows to be gone once more, and returns the candidates without those of nodes
-// that exist: they had no grace period.
+// stillGone reads once more the nodes that are gone in the view, and returns the candidates without those of existing
+// nodes: these had no grace period.
 func (w *sweep) stillGone(ctx context.Context, due []audit.Candidate) ([]audit.Candidate, error) {
 	seen := inventory.NewIndex(w.view.Nodes, nil)
 	gone := map[string]bool{}

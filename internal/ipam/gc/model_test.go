@@ -27,7 +27,7 @@ import (
 
 // TestHistories runs random histories of a cluster: pods come and go on nodes that come and go, containers start anew
 // in their pods, processes die between two writes, DELs are lost, tunnels have addresses. Two collectors look at it,
-// through views that are old, that went back in time, or that say they are of now and are not; they carry out what they
+// through views that are old, that went back in time, or that are dated now and are not; they carry out what they
 // have decided late, while everything goes on between any two of their requests, and are killed on the way. After each
 // step every container that lives holds what it was given, and so does every tunnel that an agent has looked after
 // since its Node is there. In the end, when the cluster is quiet and has been seen as it is three times, nothing is
@@ -47,7 +47,7 @@ type container struct {
 	node, pod string // pod is empty for a tunnel
 	handle    string
 	addresses []netip.Addr
-	// narrow: all that says which addresses it has names the first one only.
+	// narrow: its status and annotations name only its first address.
 	narrow bool
 }
 
@@ -71,17 +71,17 @@ type history struct {
 	log    []string
 }
 
-// mutex is a lock for which a bubble's clock does not wait: who holds it may sleep.
+// mutex is a lock for which a bubble's clock does not wait: its holder may sleep.
 type mutex chan struct{}
 
 func (m mutex) Lock()   { m <- struct{}{} }
 func (m mutex) Unlock() { <-m }
 
-// agent is what a node has of one.
+// agent is a node's agent.
 type agent struct {
 	keeper *duties.Tunnel // nil: none runs
 	known  string         // on its disk: of which Node it has made sure
-	noted  string         // what the Node that was there last said
+	noted  string         // the address on the last Node
 }
 
 // bareAddress was assigned before there were handles, for a pod that is gone.
@@ -188,8 +188,7 @@ func (h *history) happen() {
 	}
 }
 
-// disturb is what must not go wrong between the last look at a block and the write: somebody comes back to an address
-// in it.
+// disturb puts a bare address or a node that is gone to use again, between the last look at a block and the write.
 func (h *history) disturb() {
 	if h.rng.IntN(3) == 0 {
 		h.takeBare(fmt.Sprintf("n%d", h.rng.IntN(4)), fmt.Sprintf("p%d", h.rng.IntN(12)))
@@ -227,7 +226,7 @@ func (h *history) comeNode(name string) {
 	h.create(n)
 }
 
-// dieNode takes a node without drain. Its pods go from the API at once, or stay until somebody deletes them.
+// dieNode removes a node without drain. Its pods go from the API at once, or stay until they are deleted.
 func (h *history) dieNode(name string) {
 	n := &api.Node{Meta: api.Meta{Name: name}}
 	if h.store.Get(h.ctx, n) != nil {
@@ -260,7 +259,7 @@ func (h *history) startPod(node, name string, wants []netip.Addr) {
 }
 
 // add is an ADD that succeeds: the plugin writes the addresses on the pod. The kubelet does so later, or is cut off.
-// There are kubelets and plugins of one family, who name the first address only.
+// Kubelets and plugins of one family name the first address only.
 func (h *history) add(node, name string, wants []netip.Addr) {
 	h.count++
 	c := &container{node: node, pod: name, handle: fmt.Sprintf("k8s-pod-network.C%d", h.count), narrow: h.rng.IntN(6) == 0}
@@ -296,7 +295,7 @@ func (h *history) assign(c *container, attrs map[string]string, wants []netip.Ad
 	return true
 }
 
-// text is how the plugin writes the addresses.
+// text returns the addresses as the plugin writes them.
 func (c *container) text() string {
 	var texts []string
 	for _, a := range c.addresses {
@@ -305,7 +304,7 @@ func (c *container) text() string {
 	return strings.Join(texts, ",")
 }
 
-// status is what the kubelet writes of a pod, IPv6 in a way of its own.
+// status returns a pod's status as the kubelet writes it, IPv6 in a notation of its own.
 func (c *container) status() api.PodStatus {
 	s := api.PodStatus{Phase: "Running"}
 	for _, a := range c.addresses {
@@ -391,7 +390,7 @@ func (h *history) tunnel(node string) {
 	h.tick(node, a)
 }
 
-// tick is what an agent that runs does about its tunnel, if it has a Node.
+// tick runs an agent's work on its tunnel, if it runs and has a Node.
 func (h *history) tick(node string, a *agent) {
 	n := &api.Node{Meta: api.Meta{Name: node}}
 	if a.keeper == nil || h.store.Get(h.ctx, n) != nil {
@@ -451,7 +450,7 @@ func (h *history) beforeHandles(node string) {
 	h.note("%s is of %s, which has no handle", got[0].Address, handle)
 }
 
-// takeBare has a person free such an address, and gives it to a new pod that asks for it.
+// takeBare frees a bare address, as a person would, and assigns it to a new pod that asks for it.
 func (h *history) takeBare(node, pod string) {
 	if len(h.bare) == 0 || !h.nodeExists(node) || h.getPod(pod) != nil {
 		return
@@ -468,7 +467,7 @@ func (h *history) takeBare(node, pod string) {
 	}
 }
 
-// crashedADD is a process that dies at one of its requests, of a pod that nobody hears of again.
+// crashedADD is a process that dies at one of its requests, of a pod that does not appear again.
 func (h *history) crashedADD(node string) {
 	if !h.nodeExists(node) {
 		return
@@ -488,7 +487,7 @@ func (h *history) crashedADD(node string) {
 	_, _ = ipam.NewClient(session, h.now).Assign(h.ctx, req)
 }
 
-// lostHandle is a hand's work, or a bug of some version: a handle goes, and what it holds stays.
+// lostHandle deletes a handle, as a person or a bug may, while its addresses stay.
 func (h *history) lostHandle() {
 	v := h.read()
 	for _, handle := range v.Handles {
@@ -514,8 +513,8 @@ func (h *history) takeView() {
 	h.views = append(h.views, h.read())
 }
 
-// view is what a collector sees: the cluster as it is, as it was, or, for as long as its cache is stuck, always the
-// same with the word that it is so now.
+// view returns a collector's view: the cluster as it is, as it was, or, while its cache is stuck, always the same with
+// the current time.
 func (h *history) view(who int) inventory.View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -529,7 +528,7 @@ func (h *history) view(who int) inventory.View {
 		return h.read()
 	}
 	v := *h.stuck[who]
-	if h.seed%3 > 0 { // each kind has a watch of its own: those of nodes and pods are stuck, the others are not
+	if h.seed%3 > 0 { // each kind has a watch of its own: only nodes' and pods' are stuck
 		v = h.read()
 		v.Nodes, v.Pods = h.stuck[who].Nodes, h.stuck[who].Pods
 	}
@@ -577,7 +576,7 @@ func (h *history) collect() {
 	_, _ = s.Sweep(h.ctx, &v, &d)
 }
 
-// check is what must hold at any time.
+// check checks the invariants.
 func (h *history) check() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -607,8 +606,8 @@ func (h *history) check() {
 	}
 }
 
-// quiesce lets nothing happen any more but what Kubernetes does, which deletes pods of nodes that died and says what
-// addresses the others have, and looks some times.
+// quiesce runs only Kubernetes, which deletes pods of nodes that died and reports the addresses of the others, and
+// looks some times.
 func (h *history) quiesce() {
 	for i := range 12 {
 		name := fmt.Sprintf("p%d", i)
@@ -636,7 +635,7 @@ func (h *history) quiesce() {
 	h.audit()
 }
 
-// audit finds what is left that nobody uses.
+// audit finds leftovers without a user.
 func (h *history) audit() {
 	v := h.read()
 	index := inventory.NewIndex(v.Nodes, v.Pods)
@@ -648,7 +647,7 @@ func (h *history) audit() {
 			a := &b.Allocations[j]
 			holding[inventory.HandleName(a.Handle)] = true
 			if c := h.live[a.Handle]; c != nil && c.narrow {
-				continue // nothing says so but the first address
+				continue // only the first address shows it
 			}
 			if verdict, why := index.Judge(a); verdict != inventory.Live {
 				h.fail("%s is left: %s", a, why)

@@ -43,7 +43,8 @@ type sighting struct {
 type Decision struct {
 	// Due are the candidates whose grace period is over, in the order in which they are freed.
 	Due []audit.Candidate
-	// Candidates is the number of unused addresses in their grace period, by node; Waiting that of all other candidates.
+	// Candidates is the number of unused addresses in their grace period, by node; Waiting is the number of all other
+	// candidates.
 	Candidates map[string]int
 	Waiting    int
 	// Again is when the next of them may be due; zero if nothing waits.
@@ -62,9 +63,9 @@ func (d *Decision) due(fix audit.Fix) []audit.Candidate {
 }
 
 // Pass judges a view. A candidate is due when two views have shown it, unchanged, and the second was taken at least the
-// grace period after the first. Time is that of the views, not of the calls: while a cache is not updated nothing
-// becomes due. A view that is older than the one before is ignored, and so is one of a datastore that is not ready, or
-// of a time that is not known: it may be incomplete.
+// grace period after the first. Only the views' times count, not when Pass is called: while a cache is not updated
+// nothing becomes due. A view that is older than the one before is ignored. So is a view of a datastore that is not
+// ready, or without a time: it may be incomplete.
 func Pass(st State, view *inventory.View, rules Rules) (State, Decision) {
 	if !view.Ready || view.Taken.IsZero() || view.Taken.Before(st.taken) {
 		return st, Decision{}
@@ -116,8 +117,8 @@ func (p *pass) see(what thing, form uint64, grace time.Duration) (due bool) {
 	return false
 }
 
-// due records a candidate, and reports whether its grace period is over. Objects of a node that is gone have that
-// node's.
+// due records a candidate, and reports whether its grace period is over. Objects of a gone node have that node's grace
+// period.
 func (p *pass) due(c *audit.Candidate) bool {
 	what, form, node := identity(c)
 	if long, gone := p.gone[node]; gone {
@@ -127,8 +128,7 @@ func (p *pass) due(c *audit.Candidate) bool {
 	return p.rules.Grace > 0 && p.see(what, form, p.rules.Grace)
 }
 
-// identity returns what identifies a candidate, a hash of its state, and the node whose existence decides on its grace
-// period.
+// identity returns the name of a candidate, a hash of its state, and the node that determines its grace period.
 func identity(c *audit.Candidate) (what thing, form uint64, node string) {
 	var m *api.Meta
 	switch {
@@ -157,7 +157,8 @@ func identity(c *audit.Candidate) (what thing, form uint64, node string) {
 	return thing{c.Fix, m.Name}, h.Sum64(), node
 }
 
-// formOf differs when the address was released and assigned again, by the sequence number.
+// formOf returns a hash of an assignment, which differs when the address was released and assigned again, by the
+// sequence number.
 func formOf(a audit.Held) uint64 {
 	h := fnv.New64a()
 	text := a.Address.As16()

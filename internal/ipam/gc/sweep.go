@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// batchBlocks is how many blocks are written after one check of pods and nodes: it takes seconds.
+	// batchBlocks is how many blocks are written after one check of pods and nodes: a batch takes seconds.
 	batchBlocks = 32
 	// fewPods is how many pods of a node are read one by one; more are listed.
 	fewPods = 4
@@ -115,7 +115,7 @@ func batch(holders []audit.Candidate) int {
 	return len(holders)
 }
 
-// freeBatch frees the addresses of those holders that, as the API server says now, do not use them.
+// freeBatch frees the addresses of holders that do not use them, by a fresh read from the API server.
 func (w *sweep) freeBatch(ctx context.Context, due []audit.Candidate) error {
 	index, err := w.look(ctx, due)
 	if err != nil {
@@ -232,8 +232,8 @@ func (w *sweep) deleteEmpty(ctx context.Context, h *inventory.Handle, damaged []
 	return w.deleteHandle(ctx, h, h.ID)
 }
 
-// exceptTunnels reads the handles that are named like that of an existing node's tunnel and of which only the metadata
-// was seen. It returns those that are not the node's, and all other handles.
+// exceptTunnels returns the handles that belong to no tunnel of an existing node. If a handle has a tunnel's name and
+// only its metadata was seen, it is read.
 func (w *sweep) exceptTunnels(ctx context.Context, due []audit.Candidate) (unused []*inventory.Handle, err error) {
 	index := inventory.NewIndex(w.view.Nodes, nil)
 	for _, c := range due {

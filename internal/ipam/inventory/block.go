@@ -184,7 +184,7 @@ func NewHandle(obj *api.IPAMHandle) Handle {
 }
 
 // HandleName returns the name of the object of a handle. Calico's migration from host-local once stored handles with a
-// carriage return; it compares without, too.
+// carriage return, and Calico compares without it, too.
 func HandleName(id string) string {
 	id, _, _ = strings.Cut(id, "\r")
 	return names.Handle(id)

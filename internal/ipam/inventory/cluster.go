@@ -59,7 +59,7 @@ func routing(m *api.Meta) Routing {
 	}
 }
 
-// stated are the addresses that a Node's agent writes, IPv4's first.
+// stated returns the addresses that a Node's agent writes, IPv4 first.
 func stated(annotations map[string]string) (all []netip.Addr) {
 	for _, key := range []string{api.AnnotationIPv4Address, api.AnnotationIPv6Address} {
 		text, _, _ := strings.Cut(annotations[key], "/") // with or without the length of its network

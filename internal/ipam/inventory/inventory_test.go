@@ -130,7 +130,7 @@ func TestNodesAddresses(t *testing.T) {
 	difftest.Want(t, "stated", "[10.0.0.1 fd00::1] [10.0.0.1]", fmt.Sprint(n.Stated, n.Internal))
 }
 
-// What decides on route reflectors is the same before and after a heartbeat.
+// Routing is the same before and after a heartbeat.
 func TestNodesRouting(t *testing.T) {
 	read := func(spec, heartbeat string) Routing {
 		var n Node

@@ -16,7 +16,7 @@ const (
 	Dead
 	// Orphaned: it is Dead, and the node that it was assigned on is gone.
 	Orphaned
-	// Foreign: what uses it is unknown here. It is never freed.
+	// Foreign: its user is unknown here. It is never freed.
 	Foreign
 )
 
@@ -77,7 +77,7 @@ func (x *Index) Judge(a *Allocation) (verdict Verdict, why string) {
 	case OfPod:
 		why = x.pods[PodKey{a.Namespace, a.Pod}].unused(a)
 	case OfContainer:
-		// Of a container that is not a pod's, only its node is known.
+		// Of a container without a pod only the node is known.
 		if gone {
 			return Orphaned, "its node is gone"
 		}
@@ -109,8 +109,8 @@ func (x *Index) Judge(a *Allocation) (verdict Verdict, why string) {
 	return Dead, why
 }
 
-// unused returns why a pod, nil if there is none, does not use an address that was assigned to it; empty if it does, or
-// may.
+// unused returns why a pod, nil if there is none, does not use an address that was assigned to it; empty if it does or
+// may use it.
 func (p *Pod) unused(a *Allocation) string {
 	switch {
 	case p == nil:

@@ -3,7 +3,7 @@ package inventory
 import "encoding/json"
 
 // annotationNetworks is Multus' annotation, with the addresses of a pod's additional interfaces. The pod's status has
-// those of the first one only.
+// only the first interface's.
 const annotationNetworks = "k8s.v1.cni.cncf.io/network-status"
 
 // otherNetworks returns the addresses in the annotation, none if it can't be parsed.

@@ -50,7 +50,7 @@ func Read(ctx context.Context, from Source, now func() time.Time) (View, error) 
 	return v, nil
 }
 
-// ReadIPAM reads all but Nodes and Pods.
+// ReadIPAM reads all but Nodes, Pods and Services.
 func ReadIPAM(ctx context.Context, store datastore.Store, now func() time.Time) (View, error) {
 	v := View{Taken: now()}
 	if err := v.readIPAM(ctx, store); err != nil {

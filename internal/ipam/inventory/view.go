@@ -1,5 +1,5 @@
 // Package inventory is the holders and the users of addresses as plain data: one View of one moment, read from a
-// datastore and from Kubernetes. Index says of an address whether it is in use; other conclusions from a View belong to
+// datastore and from Kubernetes. Index reports whether an address is in use; other conclusions from a View belong to
 // packages audit and gc.
 //
 // Its types decode themselves from the API's objects and keep only what matters, so that a View of 30,000 pods is
@@ -96,7 +96,7 @@ type Class uint8
 
 // The classes of allocations, by their attributes.
 const (
-	Unknown      Class = iota // the attributes do not say
+	Unknown      Class = iota // not clear from the attributes
 	OfPod                     // a pod's: node, namespace and pod are known
 	OfContainer               // of a container that is no pod
 	Tunnel                    // of a node's tunnel
@@ -129,22 +129,22 @@ type Node struct {
 	api.Meta // without annotations
 	// Tunnels are the addresses of its tunnels, by the type that allocations of them have.
 	Tunnels map[string]netip.Addr
-	// Stated are the addresses by which its agent says it is reached, Internal those that its kubelet calls InternalIP.
+	// Stated are the addresses in its agent's annotations, Internal its InternalIPs from the kubelet.
 	Stated, Internal []netip.Addr
 	// Routing is what the controllers choose route reflectors by.
 	Routing Routing
 }
 
-// Routing is what a Node says of itself as a possible route reflector. It is comparable, and a heartbeat of the kubelet
-// does not change it.
+// Routing is a Node's state as a possible route reflector. It is comparable, and a heartbeat of the kubelet does not
+// change it.
 type Routing struct {
-	// ClusterID and ASN are the annotations of Calico's of these meanings, and Word is tortie.io/reflection, by which agents
-	// up to this release named their reflectors; empty if the Node has none.
+	// ClusterID and ASN are Calico's annotations, and Word is tortie.io/reflection, in which agents up to this release
+	// named their reflectors; empty if the Node has none.
 	ClusterID, ASN, Word string
 	// Ready is the status of the condition Ready, and Since its last transition, in RFC 3339.
 	Ready bool
 	Since string
-	// Barred: the Node has tortie.io/no-reflector, or is cordoned, or a taint says that it is about to be removed.
+	// Barred: the Node has tortie.io/no-reflector, is cordoned, or has a taint that announces its removal.
 	Barred bool
 }
 
@@ -154,7 +154,7 @@ type Pod struct {
 	Node     string
 	// HostNetwork: its addresses are the node's.
 	HostNetwork bool
-	// Finished: it has succeeded or failed, and does not use its addresses any more.
+	// Finished: it has succeeded or failed, and no longer uses its addresses.
 	Finished bool
 	// Addresses are all in its status and its annotations, IPv4 unmapped. Reported: its status has any, which it
 	// does a while after the assignment.

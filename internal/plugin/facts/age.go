@@ -8,8 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
-// Age tells how long ago the agent last knew that the facts in a file hold, whether or not they are still of use. The
-// error wraps fs.ErrNotExist if no agent has written the file since the machine started.
+// Age returns how long ago the agent last confirmed the facts in a file, usable or not. The error wraps fs.ErrNotExist
+// if no agent has written the file since the machine started.
 func Age(path string, now time.Time) (time.Duration, error) {
 	data, err := hostfile.ReadFile(path)
 	if err != nil {

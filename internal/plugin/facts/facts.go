@@ -1,9 +1,9 @@
-// Package facts is the file by which the agent tells the plugins of its node what changes seldom, so that an ADD need
-// not ask the API server for it.
+// Package facts is the file in which the agent keeps cluster state that changes seldom for the plugins of its node, so
+// that ADD need not read it from the API server.
 //
 // The file is a hint. Every write that rests on it is guarded by the revision of the written object, or its answer is
-// compared with the facts, so that those which are out of date cost a second try and never an address. A plugin that
-// finds no file, or an old one, asks the API server.
+// compared with the facts: outdated facts cost a second try and never an address. A plugin without a fresh file reads
+// from the API server.
 package facts
 
 import (
@@ -21,12 +21,12 @@ import (
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
-// DefaultFile is where the agent writes and the plugins read. It lies in memory: after a reboot there are no facts.
+// DefaultFile is the file of the agent's facts. It lies in memory: after a reboot there are none.
 const DefaultFile = "/var/run/calico/tortie/facts.json"
 
-// GroupFile has the API group in which the addresses that are in use on this node are assigned. The agent writes it, or
-// the first plugin after a boot. Where there are no facts, plugins look for Calico's objects there, and fail if they are
-// somewhere else: only the agent follows a move.
+// GroupFile holds the API group in which the addresses in use on this node are assigned. The agent writes it, or the
+// first plugin after a boot. Without facts, plugins look for Calico's objects there, and fail if they are elsewhere:
+// only the agent follows a move.
 const GroupFile = "/var/run/calico/tortie/api-group"
 
 // TokenRefusedFile is touched by a plugin whose token the API server does not accept (HTTP 401). The installer watches
@@ -40,35 +40,35 @@ const (
 	MaxAge = 30 * time.Second
 )
 
-// maxNamespaces bounds, in bytes of JSON, each of the two ways in which the file has namespaces: reading 64 KiB costs a
-// plugin as much as asking for one namespace. Those beyond it are left out.
+// maxNamespaces bounds, in bytes of JSON, each of the two lists of namespaces in the file: reading 64 KiB costs a
+// plugin as much as a request for one namespace. Further namespaces are left out.
 const maxNamespaces = 64 << 10
 
 // maxPods bounds, in bytes, the UIDs of pods: some 1,700.
 const maxPods = 64 << 10
 
-// format is the version of the file's content. Plugins and agent are rolled out one after the other: a file of another
-// format is no file.
+// format is the version of the file's content. Plugins and agent are upgraded one after the other: a file of another
+// format is ignored.
 const format = 1
 
-// ErrUnusable says that there is no file that says anything about now.
+// ErrUnusable means that there are no facts that hold now.
 var ErrUnusable = errors.New("no usable facts of the agent")
 
 // Facts are the agent's view of the cluster.
 type Facts struct {
 	Format int `json:"format"`
-	// Written is when the agent last knew that all of this holds.
+	// Written is when the agent last confirmed the facts.
 	Written time.Time `json:"written"`
-	// AgentReady says that the agent has programmed the node's kernel once since it started.
+	// AgentReady: the agent has programmed the node's kernel since it started.
 	AgentReady bool `json:"agentReady"`
-	// DatastoreReady is that of ClusterInformation default: false while an operator has locked the datastore.
+	// DatastoreReady is datastoreReady of ClusterInformation default: false while an operator has locked the datastore.
 	DatastoreReady bool `json:"datastoreReady"`
-	// Moving says that the objects have come to Group from the other one, and that the agent has not yet made sure that the
-	// addresses in use on this node are assigned there: nothing may be assigned or released.
+	// Moving: the objects have moved to Group from the other group, and the agent has not yet made sure that the addresses
+	// in use on this node are assigned there. Nothing may be assigned or released.
 	Moving bool `json:"moving,omitempty"`
 	// Group is the API group that the cluster keeps Calico's objects in; empty, from an older agent, is groups.V1.
 	Group groups.Group `json:"group,omitempty"`
-	// NoPolicies says that the agent enforces no NetworkPolicies: it is not to, or another engine does on this node.
+	// NoPolicies: the agent enforces no NetworkPolicies, by configuration or because another engine does on this node.
 	NoPolicies bool `json:"noPolicies,omitempty"`
 	// Node is the node's name.
 	Node         string              `json:"node"`
@@ -77,18 +77,18 @@ type Facts struct {
 	Pools        []api.IPPool        `json:"pools"`
 	Reservations []api.IPReservation `json:"reservations"`
 	Affinities   []Affinity          `json:"affinities"`
-	// Namespaces are for Write. A reader asks the method Namespace: most have nothing that matters, and the file has only
-	// the names of these.
+	// Namespaces are for Write. Readers call the method Namespace: most namespaces have no relevant metadata, and the file
+	// has only their names.
 	Namespaces map[string]Namespace `json:"namespaces"`
-	// PlainPods are for Write: the UIDs of the node's plain pods (api.PlainPod), none unless the agent watches pods. A
-	// reader asks the method PlainPod.
+	// PlainPods are for Write: the UIDs of the node's plain pods (api.PlainPod), none unless the agent watches pods.
+	// Readers call the method PlainPod.
 	PlainPods []string `json:"-"`
 
-	plain string // what was read: the names of those, each between blanks
-	pods  string // likewise, the UIDs of PlainPods
+	plain string // as read: the names of namespaces, each between blanks
+	pods  string // as read: PlainPods, each between blanks
 }
 
-// Namespace returns what the agent has seen of a namespace; ok is false if it has not seen it, which proves nothing:
+// Namespace returns what the agent has seen of a namespace. ok is false if it has not seen it, which proves nothing:
 // the namespace may be a moment old.
 func (f *Facts) Namespace(name string) (ns Namespace, ok bool) {
 	if ns, ok = f.Namespaces[name]; ok {
@@ -97,19 +97,19 @@ func (f *Facts) Namespace(name string) (ns Namespace, ok bool) {
 	return ns, listed(f.plain, name)
 }
 
-// PlainPod reports whether the agent has seen the pod with that UID as a plain one. A controller may have annotated it
-// since: the answer to a write of the pod tells.
+// PlainPod reports whether the agent has seen the pod with that UID as plain. A controller may have annotated it since:
+// the answer to a write of the pod shows that.
 func (f *Facts) PlainPod(uid string) bool { return listed(f.pods, uid) }
 
-// listed reports whether a text has a word between blanks.
+// listed reports whether word stands between blanks in text.
 func listed(text, word string) bool {
 	return word != "" && !strings.Contains(word, " ") && strings.Contains(text, " "+word+" ")
 }
 
-// file is how Facts lie on the disk.
+// file is the JSON form of Facts.
 type file struct {
 	*Facts
-	// Plain are the namespaces without anything that matters. One string is read five times as fast as a map.
+	// Plain are the names of namespaces without relevant metadata. One string is read five times as fast as a map.
 	Plain string `json:"plainNamespaces"`
 	// Pods are PlainPods.
 	Pods string `json:"plainPods,omitempty"`
@@ -122,15 +122,15 @@ type Affinity struct {
 	Free *int `json:"free,omitempty"`
 }
 
-// Namespace has the relevant metadata of a namespace: the annotations of Calico, and the labels that a pool's
+// Namespace holds the relevant metadata of a namespace: Calico's annotations, and the labels that a pool's
 // namespaceSelector names.
 type Namespace struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// Read returns the facts in a file. An absent, older or damaged file, one of another node or of another format is
-// ErrUnusable: the caller asks the datastore instead.
+// Read returns the facts in a file. An absent, old or damaged file, or one of another node or format, is ErrUnusable:
+// the caller asks the datastore.
 func Read(path, node string, now time.Time) (*Facts, error) {
 	data, err := hostfile.ReadFile(path)
 	if err != nil {
@@ -155,8 +155,8 @@ func Read(path, node string, now time.Time) (*Facts, error) {
 	return f, nil
 }
 
-// NoPolicies returns the NoPolicies of a file of any age: what the agent has decided holds while it does not run. A
-// file that cannot be read does not say so.
+// NoPolicies returns NoPolicies of a file of any age: the agent's decision holds while it does not run. It is false if
+// the file cannot be read.
 func NoPolicies(path, node string) bool {
 	data, err := hostfile.ReadFile(path)
 	var said struct {
@@ -193,7 +193,8 @@ func Encode(f Facts) ([]byte, error) {
 	return data, nil
 }
 
-// compact tells the namespaces of which there is nothing to say from the others, and leaves out what does not fit.
+// compact returns the names of namespaces without relevant metadata, and the other namespaces. It leaves out what does
+// not fit.
 func compact(all map[string]Namespace) (plain string, others map[string]Namespace) {
 	others = map[string]Namespace{}
 	names := []byte{' '}
@@ -212,7 +213,7 @@ func compact(all map[string]Namespace) (plain string, others map[string]Namespac
 	return string(names), others
 }
 
-// join sorts words and puts each between blanks; it leaves out what does not fit.
+// join returns the sorted words, each between blanks. It leaves out what does not fit.
 func join(words []string) string {
 	var b strings.Builder
 	for _, word := range slices.Sorted(slices.Values(words)) {
@@ -226,7 +227,7 @@ func join(words []string) string {
 	return b.String()
 }
 
-// jsonSize is about what a namespace takes in the file.
+// jsonSize estimates the size of a namespace in the file.
 func jsonSize(name string, ns Namespace) int {
 	size := len(name) + len(`"":{"labels":{},"annotations":{}},`)
 	for _, m := range []map[string]string{ns.Labels, ns.Annotations} {

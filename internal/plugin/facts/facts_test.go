@@ -190,7 +190,7 @@ func TestPodsAreBounded(t *testing.T) {
 	}
 }
 
-// An agent that does not watch pods, or is older, tells of none.
+// The file of an agent that does not watch pods, or is older, has none.
 func TestWithoutPods(t *testing.T) {
 	f := sample()
 	f.PlainPods = nil
@@ -205,7 +205,7 @@ func TestWithoutPods(t *testing.T) {
 	}
 }
 
-// What does not change is told from what does by its bytes.
+// The agent compares the bytes to find out whether facts have changed.
 func TestEncodeIsDeterministic(t *testing.T) {
 	first, err := Encode(sample())
 	errtest.Must(t, err)

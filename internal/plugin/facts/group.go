@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
-// ReadGroup returns what a GroupFile says; empty if there is none that says anything.
+// ReadGroup returns the group in a GroupFile; empty if there is none.
 func ReadGroup(path string) groups.Group {
 	text, err := hostfile.ReadFile(path)
 	if err != nil {
@@ -18,7 +18,7 @@ func ReadGroup(path string) groups.Group {
 	return in
 }
 
-// WriteGroup makes a GroupFile say a group.
+// WriteGroup writes a group to a GroupFile.
 func WriteGroup(path string, in groups.Group) error {
 	if err := hostfile.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

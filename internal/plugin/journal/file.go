@@ -23,8 +23,8 @@ const (
 	lockPause = 4 * time.Millisecond
 )
 
-// fileName returns the name of a handle's file. Handles are made of a network's name and a container ID, which come
-// from configuration and arguments: what is no safe name is hashed, behind a sign that no safe name has.
+// fileName returns the name of a handle's file. A handle consists of a network's name and a container ID, from
+// configuration and arguments: an unsafe one is hashed, with a prefix that no safe name has.
 func fileName(handle string) string {
 	if readable(handle) {
 		return handle + extension
@@ -39,7 +39,7 @@ type file struct {
 	path string
 }
 
-// lockFile waits for the lock on the entry that has the path. It fails with fs.ErrNotExist when there is none.
+// lockFile waits for the lock on the entry at path. It fails with fs.ErrNotExist if there is none.
 func lockFile(ctx context.Context, path string) (*file, error) {
 	for {
 		f, err := tryLockFile(path)
@@ -52,8 +52,8 @@ func lockFile(ctx context.Context, path string) (*file, error) {
 	}
 }
 
-// tryLockFile locks the entry that has the path, or fails with hostfile.ErrLocked or fs.ErrNotExist. It follows no link
-// and waits for no pipe.
+// tryLockFile locks the entry at path, or fails with hostfile.ErrLocked or fs.ErrNotExist. It follows no link and waits
+// for no pipe.
 func tryLockFile(path string) (*file, error) {
 	for {
 		f, err := hostfile.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
@@ -80,7 +80,7 @@ func tryLockFile(path string) (*file, error) {
 	}
 }
 
-// current reports that the path still names the file that was opened.
+// current reports whether the path still names the file that was opened.
 func (f *file) current() (bool, error) {
 	own, err := f.Stat()
 	if err != nil {
@@ -130,7 +130,7 @@ func read(f *file, name string) (Entry, error) {
 	return decode(name, data)
 }
 
-// locked runs change while no other process changes names in the directory. A directory that is not there has no names.
+// locked runs change while no other process changes names in the directory. Without the directory it does nothing.
 func (d Dir) locked(ctx context.Context, change func() error) error {
 	f, err := hostfile.OpenFile(string(d), os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -139,7 +139,7 @@ func (d Dir) locked(ctx context.Context, change func() error) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // gives the lock back
+	defer f.Close() // releases the lock
 	if err := hostfile.Flock(ctx, f, lockPause); err != nil {
 		return err
 	}

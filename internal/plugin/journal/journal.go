@@ -15,8 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
-// DefaultDir is where the plugins add and the agent finishes. It is on the disk: addresses stay assigned through a
-// reboot.
+// DefaultDir is the journal of the plugins and the agent. It is on the disk: addresses stay assigned through a reboot.
 const DefaultDir = Dir("/var/lib/calico/tortie/journal")
 
 const (
@@ -24,12 +23,12 @@ const (
 	MaxEntries = 4096
 	// maxSize bounds one file.
 	maxSize = 16 << 10
-	// maxReason bounds the one text in an entry that can grow at will.
+	// maxReason bounds Reason, the one text in an entry of unlimited length.
 	maxReason = 1 << 10
 )
 
 var (
-	// ErrFull says that there are MaxEntries already. The DEL should fail: its runtime repeats it later, so that nothing
+	// ErrFull means that there are MaxEntries already. The DEL should fail: its runtime repeats it later, so that nothing
 	// is lost.
 	ErrFull = errors.New("the journal is full")
 	// ErrStop ends Each early when the function's error wraps it: the next entry would fail alike.
@@ -38,7 +37,7 @@ var (
 	ErrKeep = errors.New("not for this reader")
 )
 
-// Entry is a container whose addresses are still to be released.
+// Entry is a container with addresses that must still be released.
 type Entry struct {
 	// Handle is the handle ID, and the entry's identity: a second entry of the same handle replaces the first.
 	Handle string `json:"handle"`
@@ -137,7 +136,7 @@ func (d Dir) Len() (int, error) {
 	return len(names), err
 }
 
-// names returns the files of entries, in order.
+// names returns the sorted file names of entries.
 func (d Dir) names() ([]string, error) {
 	all, err := hostfile.ReadDir(string(d))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -156,9 +155,9 @@ func (d Dir) names() ([]string, error) {
 	return names, nil
 }
 
-// Each calls finish for every entry and removes those for which it returns nil. Entries that another process works on
-// are left to it. An entry that cannot be finished or read stops no other; the error joins what went wrong. A damaged
-// file is set aside under another name, so that it is reported once.
+// Each calls finish for every entry and removes those for which it returns nil. It skips entries that another process
+// works on. An entry that cannot be finished or read stops no other; the error joins all failures. A damaged file gets
+// another name, so that it is reported once.
 //
 // While finish runs, its entry is locked: no ADD takes the entry back, and no other reader sees it.
 func (d Dir) Each(ctx context.Context, finish func(Entry) error) error {
@@ -166,7 +165,7 @@ func (d Dir) Each(ctx context.Context, finish func(Entry) error) error {
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	// What a killed process left behind. Writers hold the lock.
+	// Remove temporary files of killed processes. Writers hold the lock.
 	errs := []error{d.locked(ctx, func() error { return hostfile.Sweep(string(d)) })}
 	for _, name := range names {
 		if ctx.Err() != nil {
@@ -207,9 +206,8 @@ func (d Dir) one(ctx context.Context, name string, finish func(Entry) error) err
 	return d.locked(ctx, f.remove)
 }
 
-// Withdraw takes an entry back: the container is to have addresses again. It waits for a process that is finishing the
-// entry; when it returns nil, the entry will not have the handle released. An entry that does not exist costs one
-// system call.
+// Withdraw removes a handle's entry, since the container gets addresses again. It waits for a process that is finishing
+// the entry; when it returns nil, no process releases the handle for it. Without an entry it costs one system call.
 func (d Dir) Withdraw(ctx context.Context, handle string) error {
 	path := d.path(handle)
 	for {
@@ -231,8 +229,8 @@ func (d Dir) Withdraw(ctx context.Context, handle string) error {
 // path returns the file of a handle's entry.
 func (d Dir) path(handle string) string { return filepath.Join(string(d), fileName(handle)) }
 
-// readable reports that a handle can be the name of a file as it is: it has no character that a path, a shell or a
-// terminal gives a meaning to, and fits.
+// readable reports whether a handle can be the name of a file: it fits, and has no character with a meaning for paths,
+// shells or terminals.
 func readable(handle string) bool {
 	plain := func(r rune) bool {
 		return r < utf8.RuneSelf && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || slices.Contains([]rune("._-"), r))

@@ -92,8 +92,7 @@ func TestAbsentDirectoryIsEmpty(t *testing.T) {
 	}
 }
 
-// A handle is made of what configuration and arguments say. It must not lead out of the directory, nor share another's
-// file.
+// Handles come from configuration and arguments. They must not lead out of the directory, nor share a file.
 func TestNames(t *testing.T) {
 	long := strings.Repeat("n", 300)
 	handles := []string{
@@ -425,7 +424,7 @@ func TestLocksEndWithTheirHolder(t *testing.T) {
 	difftest.Want(t, "after its death", []string{"a"}, drain(t, d))
 }
 
-// Whatever is in a file, it hurts nobody: it is finished under its own name, or set aside.
+// Whatever a file contains, it does no harm: it is finished under its own name, or set aside.
 func FuzzStoredFile(f *testing.F) {
 	good, err := encode(entry("fuzzed"))
 	errtest.Must(f, err)
