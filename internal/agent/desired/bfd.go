@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
-// bfdPatience is how long BFD may receive no packets from a peer whose BGP session is up before that is a problem.
+// bfdPatience is how long BFD may receive nothing from a peer with an established BGP session before that is a problem.
 const bfdPatience = 30 * time.Second
 
 // FarBFD returns a problem for each object that asks for BFD with peers behind routers. The problem names one such

@@ -49,9 +49,9 @@ type change struct {
 }
 
 // Follow compares the pools with the last call, sets Former in each changed pool, and returns when to look again; 0
-// means never. A pool that is seen for the first time has no former encapsulation. standing has this node's tunnels: a
-// former encapsulation whose device the kernel could not make received nothing. It is not kept, or the node would go on
-// failing over it.
+// means never. A pool that is seen for the first time has no former encapsulation. standing has this node's tunnels: if
+// the kernel could not make the device of a former encapsulation, nothing was received. It is not kept, or the node
+// would go on failing over it.
 func (c *Changes) Follow(s *Snapshot, standing Standing, now time.Time) (again time.Duration) {
 	if c.before == nil {
 		c.current, c.before = map[netip.Prefix]modes{}, map[netip.Prefix]change{}

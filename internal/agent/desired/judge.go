@@ -38,21 +38,18 @@ func Refusals(refused []bgp.Objection) []error {
 // Accept decides which paths become routes. Affinities name the owner of a block, BGP the way to it:
 //
 //   - A learned path is refused unless its next hop is the node that owns the block that it equals or lies in. So a
-//     mistaken
-//     or hostile peer cannot take over a block, or a part of one.
+//     mistaken or hostile peer cannot take over a block, or a part of one.
 //   - A block without a BGP path is reached by its owner's address: when a session drops, or before the first one is
-//     up,
-//     the pods stay reachable. The route goes with the affinity or the Node.
+//     up, the pods stay reachable. The route goes with the affinity or the Node.
 //   - A single address may lead elsewhere than its block if the IPAMBlock confirms that the other node has borrowed it.
 //     While BGP has no session with that node, the route stays.
 //   - A router that an operator has made a peer is believed in pools without encapsulation, and outside of pools in
-//     prefixes without nodes. It is not believed about this node's own blocks and addresses, about addresses of services,
-//     if its next hop is not reachable, or about a link-local next hop on another link than its own. A node of the cluster
-//     is no router, even if a BGPPeer names it: it is believed as far as a BGPFilter of the operator accepts the prefix. A
-//     link-local next hop identifies no node, so it counts as a router.
+//     prefixes without nodes. It is not believed about this node's own blocks and addresses, about addresses of
+//     services, if its next hop is not reachable, or about a link-local next hop on another link than its own. A node
+//     of the cluster is no router, even if a BGPPeer names it: it is believed as far as a BGPFilter of the operator
+//     accepts the prefix. A link-local next hop identifies no node, so it counts as a router.
 //   - Whatever the pool, claim or path: nothing in a pool takes an address of a node, of the API server or of a
-//     service, or
-//     a subnet that this node is in.
+//     service, or a subnet that this node is in.
 //
 // Several paths of one prefix keep their order. A block without an affinity is accepted from any node, since the API
 // may lag behind BGP. The learned paths have passed Objection.

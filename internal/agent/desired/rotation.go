@@ -18,10 +18,10 @@ import (
 //  1. The node makes its second device and announces its key as the next one.
 //  2. Other nodes make second devices too, with the keys they have. A node that has completed a handshake with a peer
 //     through the second device sends to it there.
-//  3. Once that holds for all nodes that take part and are reachable, for followTime, the first device gets the new key,
-//     and the node announces it as its key: key and next key are equal again.
-//  4. A node that has completed a handshake through the first device sends there again. A node that sends nothing through
-//     its second device keeps it for retireTime: another agent may have ended before it could do the same.
+//  3. Once that holds for all nodes that take part and are reachable, for followTime, the first device gets the new
+//     key, and the node announces it as its key: key and next key are equal again.
+//  4. A node that has completed a handshake through the first device sends there again. A node that sends nothing
+//     through its second device keeps it for retireTime: another agent may have ended before it could do the same.
 //
 // Two nodes that begin at the same time have a second device with a new key each, and know each other by these keys
 // there. A node does not begin while it sees another node's change.
@@ -43,7 +43,7 @@ type turn struct {
 	take bool
 	// waiting are the nodes that the change of this node's key waits for.
 	waiting []string
-	// ahead are the nodes whose changes come before this node's own, which has been due since due.
+	// ahead are the nodes that change their keys before this node, which has been due since due.
 	ahead []string
 	due   time.Time
 }
