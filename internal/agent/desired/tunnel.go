@@ -277,7 +277,7 @@ const (
 )
 
 // tunnelMTU returns the MTU from the environment (tunl0 only), else from the FelixConfiguration, else what fits the
-// link. The kernel rejects a larger MTU for a VXLAN device.
+// link. The kernel allows a VXLAN device no larger MTU.
 func (s *Snapshot) tunnelMTU(k TunnelKind) int {
 	switch k {
 	case IPIPTunnel:
