@@ -21,7 +21,7 @@ type Claim struct {
 type Verdict struct {
 	Confirmed bool
 	Why       string // why it is not confirmed, or not yet
-	Pending   bool   // the IPAMBlock could not be read
+	Pending   bool   // the IPAMBlock is unread, or could not be read
 }
 
 // Claimed is the block that a claimed address lies in, and the peer that announces it.

@@ -112,7 +112,7 @@ type state struct {
 	quick    bool      // it answered in the round before the loss, and other packets ever since
 	alive    time.Time // first round since which it has answered other packets in each
 	down     bool
-	told     bool // an Event about it was written
+	told     bool // an Event of its own was written
 	noted    bool // an Event was written that it has never answered
 }
 
