@@ -19,8 +19,8 @@ const (
 	mostNamed = 5
 )
 
-// reportPeers writes Events about BGPPeers whose sessions are down, and when all of one are up again. reportMesh does
-// it for the mesh.
+// reportPeers writes Events about BGPPeers with sessions that are down, and when all sessions of one are up again.
+// reportMesh does it for the mesh.
 func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 	if k.snapshot == nil {
 		return

@@ -25,7 +25,7 @@ import (
 
 // metrics are the agent's metrics for Prometheus. Those that follow from a Status are in a table, computed at a scrape;
 // the rest are counters. There are metrics of Felix too where they are true of this agent, so that dashboards and
-// alerts of a former Calico cluster go on; a name whose meaning would differ is left out.
+// alerts of a former Calico cluster go on; a name with another meaning is left out.
 type metrics struct {
 	registry *prometheus.Registry
 

@@ -17,7 +17,7 @@ import (
 // packets have passed the guard on another link.
 //
 // Addresses are evidence as a pod cannot give its link one; addresses from a router or a DHCP server have a lifetime. A
-// pod can join any bridge, but one with hardware has the network's packets anyway. A link whose other end is in another
+// pod can join any bridge, but one with hardware has the network's packets anyway. A link with the other end in another
 // namespace belongs to its maker even with an address; except veth, the link of nodes that are containers.
 func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr) (indexes []int) {
 	add := func(own func(l netlinkx.Link) bool) {

@@ -297,7 +297,7 @@ const mostListed = 10
 var encapsulations = map[string]string{ipip.Device: "IPIP", vxlan.Device(false): "VXLAN", vxlan.Device6: "VXLAN"}
 
 // routeReport describes a route. With several next hops, Via and Device list them all, ordered by address, as does
-// Peers; with several paths the attributes are those of the preferred one.
+// Peers; with several paths the attributes come from the preferred one.
 func routeReport(w desired.DesiredRoute, names map[netip.Addr]string) nodestatus.Route {
 	hops := slices.Clone(w.Route.Hops)
 	for i := range hops {

@@ -139,7 +139,7 @@ func (j *Judge) beyond(p netip.Prefix) (first netip.Prefix) {
 	return first
 }
 
-// filled reports whether each address of a prefix is in a pool whose blocks are announced, and in no other pool.
+// filled reports whether each address of a prefix is in a pool with announced blocks, and in no other pool.
 func (s *Snapshot) filled(p netip.Prefix) bool {
 	full, any := false, false
 	for i := range s.Pools {

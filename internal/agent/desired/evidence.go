@@ -68,7 +68,7 @@ func (ev *Evidence) trusts(node string, a netip.Addr) trust {
 	return denied
 }
 
-// claimant is a node whose address or MAC another node announces too.
+// claimant is a node with an address or MAC that another node announces too.
 type claimant struct {
 	*api.Node
 	trust trust
@@ -217,7 +217,7 @@ func (s *Snapshot) checkVTEPs(nodes []api.Node, ev *Evidence, note func(error)) 
 	}
 }
 
-// checkEnd drops a VTEP whose address is outside of the node's blocks. The VTEP may be known before the block's claim;
+// checkEnd drops a VTEP with an address outside of the node's blocks. The VTEP may be known before the block's claim;
 // that alone is no problem to report.
 func (s *Snapshot) checkEnd(node string, v *VTEP, note func(error)) {
 	single := netip.PrefixFrom(v.Addr, v.Addr.BitLen())

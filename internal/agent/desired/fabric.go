@@ -23,7 +23,7 @@ type Grounds struct {
 	Held []Claim
 	// HostRoutes are the host's own routes through a gateway.
 	HostRoutes HostRoutes
-	// learned are paths outside of pools whose next hops resolve without another path.
+	// learned are paths outside of pools with next hops that resolve without another path.
 	learned prefixes
 }
 
@@ -195,7 +195,7 @@ func (s *Snapshot) isSelf(a netip.Addr) bool { return s.local().own[a] }
 
 // resolve returns the kernel's next hops towards a BGP next hop; none if it is not reachable. It must be in a subnet of
 // this node, or a peer for which the operator has set a gateway; else the more specific of the host's routes and the
-// paths outside of pools counts. A path whose own next hop needs another path is not used, so there are no loops.
+// paths outside of pools counts. Its own next hop must not need another path, so there are no loops.
 func (j *Judge) resolve(hop netip.Addr) []routes.Hop {
 	if hops := j.direct(hop); hops != nil || hop.Zone() != "" {
 		return hops

@@ -31,7 +31,7 @@ type Felix struct {
 	VXLANVNI            uint32 // 0: the default, for the port too
 	VXLANMTU, VXLANMTU6 int    // 0 derives them from the links
 	WireGuard           WireGuard
-	// Checksums is who computes checksums of tunneled packets.
+	// Checksums is where checksums of tunneled packets are computed.
 	Checksums             checksums
 	AllowIPIP, AllowVXLAN bool // from pods
 	// Floats enables floating addresses of pods.
@@ -244,7 +244,7 @@ func (f *Felix) parseVXLAN(spec api.FelixConfigurationSpec, note noter) {
 	}
 }
 
-// checksums is who computes them.
+// checksums is where checksums are computed: in the kernel or by devices.
 type checksums int
 
 const (

@@ -186,7 +186,7 @@ func (j *Judge) outside(p bgp.Path) bgp.Objection {
 	return j.reached(p)
 }
 
-// byRouter judges a path inside a pool whose next hop is a router: a peer of a BGPPeer, or learned from one. It does
+// byRouter judges a path inside a pool through a router: a peer of a BGPPeer, or learned from one. It does
 // not override this node's own blocks.
 func (j *Judge) byRouter(p bgp.Path) bgp.Objection {
 	block, owner, owned := j.blockOf(p.Prefix)
@@ -208,7 +208,7 @@ func leadsTo(hop netip.Addr, p netip.Prefix) bool {
 	return hop.Is4() == p.Addr().Is4() || hop.Zone() != ""
 }
 
-// reached refuses a path whose next hop cannot be resolved.
+// reached refuses a path if its next hop cannot be resolved.
 func (j *Judge) reached(p bgp.Path) bgp.Objection {
 	switch {
 	case !leadsTo(p.NextHop, p.Prefix):

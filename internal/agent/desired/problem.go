@@ -21,7 +21,7 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("%s %s: %v", p.About.Kind, p.About.Name, p.Err)
 }
 
-// Unwrap returns what is wrong, without the object.
+// Unwrap returns the error without the object.
 func (p *Problem) Unwrap() error { return p.Err }
 
 // reasons are the reasons of events about unusable objects.

@@ -213,7 +213,7 @@ type index struct {
 	addrs    []netip.Addr                // of Others, in ascending order
 	tunnels  map[netip.Addr]string       // the node by the address of its tunnel device, if in its block
 	covered  map[netip.Prefix]netip.Addr // blocks with an address that certainly is another node's
-	twins    map[netip.Addr]string       // nodes whose InternalIPs have an address of this one
+	twins    map[netip.Addr]string       // nodes with an address of this one in their InternalIPs
 	lengths4 []int                       // of blocks
 	lengths6 []int
 }
@@ -470,7 +470,7 @@ func confirmed(affinities []api.BlockAffinity, note func(error)) []claimOfBlock 
 	return claims
 }
 
-// sized returns the claims that may count, and those of another size than a block, each the oldest first.
+// sized returns the claims that may count, and the other claims of an odd size, each the oldest first.
 func (s *Snapshot) sized(all []claimOfBlock, ev *Evidence) (claims, odd []claimOfBlock) {
 	claims = all[:0]
 	for _, c := range all {

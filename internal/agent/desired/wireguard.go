@@ -390,7 +390,7 @@ func (j *Judge) Encrypted(v6 bool, accepted []bgp.Path) (peers, second []wiregua
 	return peers, second, distinct(e.ways())
 }
 
-// distinct drops routes whose destination an earlier one has.
+// distinct drops routes to the destination of an earlier one.
 func distinct(ways []routes.Route) []routes.Route {
 	seen := make(map[netip.Prefix]bool, len(ways))
 	return slices.DeleteFunc(ways, func(r routes.Route) bool {

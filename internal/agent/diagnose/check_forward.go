@@ -45,7 +45,7 @@ func (o *Observations) forwardHook() []Finding {
 	return findings
 }
 
-// poolsBehind returns the pools whose packets pass a chain.
+// poolsBehind returns the pools with packets that pass a chain.
 func (o *Observations) poolsBehind(c nft.Closing) []netip.Prefix {
 	switch c.Family {
 	case unix.NFPROTO_IPV4:

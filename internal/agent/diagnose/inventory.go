@@ -43,7 +43,7 @@ func lookAtCluster(ctx context.Context, store *kubernetes.Store, r *nodestatus.R
 	return c
 }
 
-// fullPools returns the pools whose blocks are all claimed and have no free address.
+// fullPools returns the pools with all blocks claimed and no free address.
 func fullPools(ctx context.Context, store datastore.Store, r *nodestatus.Report) (full []string, err error) {
 	var blocks api.List[api.IPAMBlock, *api.IPAMBlock]
 	if err := store.List(ctx, &blocks, datastore.ListOptions{Stale: true, NamesOnly: true}); err != nil {

@@ -235,7 +235,7 @@ func (p *prober) largest(ctx context.Context, to netip.Addr, want int) int {
 	for try := 0; try < tries && got < want && ctx.Err() == nil; try++ {
 		for _, size := range append([]int{want}, sizes...) {
 			if size <= want && size > got {
-				_, _ = conn.Write(echoRequest(to.Is4(), id, uint16(size), size-header)) // what the first link refuses is no answer
+				_, _ = conn.Write(echoRequest(to.Is4(), id, uint16(size), size-header)) // a size that the first link refuses is unanswered
 			}
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(answerTime))

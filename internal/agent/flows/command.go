@@ -137,7 +137,7 @@ func (a *asked) text(w io.Writer) func(*Record) error {
 	}
 }
 
-// side returns the direction whose policies decided.
+// side returns the direction of the policies that decided.
 func (r *Record) side() string {
 	if r.Reporter == "src" {
 		return "egress"

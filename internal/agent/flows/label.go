@@ -15,7 +15,7 @@ type connection struct {
 	expected       bool // a conntrack helper has allowed it
 }
 
-// subject returns the end whose policies decide in a direction: the client at egress, the server at ingress.
+// subject returns the end with the deciding policies in a direction: the client at egress, the server at ingress.
 func (c *connection) subject(d policy.Direction) netip.Addr {
 	if d == policy.Ingress {
 		return c.server

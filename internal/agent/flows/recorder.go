@@ -332,8 +332,8 @@ func (r *Recorder) intervals(ctx context.Context) {
 	}
 }
 
-// list counts all connections in the kernel's table. Those of the first list began before recording; they count from
-// now on.
+// list counts all connections in the kernel's table. Connections of the first list began before recording; they count
+// from now on.
 func (r *Recorder) list(first bool) error {
 	addrs, err := r.Kernel.Addrs(0, netlinkx.FamilyAll)
 	if err != nil {
@@ -387,7 +387,7 @@ func (r *Recorder) listed(f *netlinkx.TrackedFlow, first, judge bool) {
 	r.count(known, f)
 }
 
-// forget removes connections whose end was lost.
+// forget removes connections that ended without an event.
 func (r *Recorder) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

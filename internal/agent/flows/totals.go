@@ -17,7 +17,7 @@ type Total struct {
 // Others stands for policies that have no counters of their own.
 var Others = policy.ID{Kind: "others"}
 
-// Lost counts what is missing in records.
+// Lost counts losses.
 type Lost struct {
 	// Overruns is how often the kernel had no room for events. Crowded counts connections added up by direction, verdict
 	// and protocol only. Unwritten counts records that could not be written to the file.
@@ -60,7 +60,7 @@ func (r *Recorder) Totals() map[Total]uint64 {
 	return all
 }
 
-// Lost returns what is missing in records.
+// Lost returns the losses since the start.
 func (r *Recorder) Lost() Lost {
 	r.mu.Lock()
 	defer r.mu.Unlock()

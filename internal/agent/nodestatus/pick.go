@@ -21,7 +21,7 @@ func (r *Report) PickPeers(named string) error {
 }
 
 // PickRoutes keeps what overlaps one address or range: routes, announced (with passed-on), learned and refused
-// prefixes, the longest first, as in the kernel. The counts stay those of all routes.
+// prefixes, the longest first, as in the kernel. The counts still are of all routes.
 func (r *Report) PickRoutes(named string) error {
 	about, err := netip.ParsePrefix(named)
 	if a, single := netip.ParseAddr(named); single == nil {
@@ -43,7 +43,7 @@ func (r *Report) PickRoutes(named string) error {
 	return nil
 }
 
-// touching returns the elements whose prefix overlaps about, the longest first.
+// touching returns the elements with a prefix that overlaps about, the longest first.
 func touching[T any](about netip.Prefix, all []T, text func(T) string) []T {
 	length := func(x T) int {
 		p, err := netip.ParsePrefix(text(x))
