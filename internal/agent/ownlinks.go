@@ -57,7 +57,7 @@ func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr)
 	return indexes
 }
 
-// hasAddr reports whether a link has a permanent address, which was set on the node.
+// hasAddr reports whether a link has a permanent address that is not link-local: it was set on the node.
 func hasAddr(l netlinkx.Link, addrs []netlinkx.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool {
 		return a.Link == l.Index && !a.Ending && !a.Prefix.Addr().IsLinkLocalUnicast()

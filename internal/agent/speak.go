@@ -293,8 +293,9 @@ func (a *Agent) programmed() (all []netlinkx.Route, err error) {
 	return all, nil
 }
 
-// keepRouters removes routes to a node's own address if an earlier agent's route through a router is in their place.
-// Until the start is over BGP may announce that again, and the underlay may not pass pods' packets without the router.
+// keepRouters removes routes by a node's own address without a BGP path where an earlier agent's route through a router
+// is in the kernel. Until the start is over BGP may announce that path again, and the underlay may not pass pods'
+// packets without the router.
 func (a *Agent) keepRouters(s *desired.Snapshot, ways []desired.DesiredRoute) ([]desired.DesiredRoute, error) {
 	if a.bgp.begun.IsZero() {
 		return ways, nil

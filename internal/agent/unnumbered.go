@@ -65,8 +65,8 @@ func (a *Agent) linkLocal(l netlinkx.Link) (usable []netip.Addr, err error) {
 	return usable, err
 }
 
-// withUnresolved adds the sessions without a known address, as idle ones. Like other sessions that are down they keep
-// routes of an earlier agent for a while.
+// withUnresolved adds the unresolved sessions as idle ones. Like other sessions that are down they keep routes of an
+// earlier agent for a while.
 func (b *bgpState) withUnresolved(now time.Time, peers []bgp.PeerStatus, s *desired.Snapshot) []bgp.PeerStatus {
 	before := b.unresolved
 	b.unresolved = make(map[netip.Addr]time.Time, len(s.Peering.Unresolved))

@@ -35,7 +35,7 @@ func advertise(t *testing.T, ns *netnstest.NS) netip.Addr {
 	return router.WithZone("eth0")
 }
 
-// Sessions without a known address are idle since they are configured, and keep routes of an earlier agent.
+// Unresolved sessions are idle since they are configured, and keep routes of an earlier agent.
 func TestUnresolvedPeers(t *testing.T) {
 	begun := time.Unix(10_000, 0)
 	peers := []bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established}, {Addr: addr("fe80::1%eth0"), State: bgp.Established}}

@@ -78,7 +78,7 @@ func (p *prefixes) find(a netip.Addr) ([]routes.Hop, int) {
 	for _, bits := range p.lengths {
 		prefix, err := a.Prefix(bits)
 		if err != nil {
-			continue // IPv6's length
+			continue // a length of IPv6 alone
 		}
 		if hops, ok := p.hops[prefix]; ok {
 			return hops, bits

@@ -65,8 +65,8 @@ func (o *Observations) agent() []Finding {
 }
 
 // severe are the reasons of problems with which the network lacks what the operator configured: encryption, policies,
-// settings, an address of its own. PolicyNotInForce is not for policies left to another engine: that engine enforces
-// them.
+// settings, an address of its own. PolicyLeftToOther is none, as the other engine enforces. Nor is PolicyUnsupported:
+// pods that need the missing part are closed, which is PolicyNotInForce.
 var severe = []string{
 	"NoWireGuard", "NotEncrypted", "NoIPIP", "NoVXLAN", "NoSourceCheck", "InvalidConfiguration", "InvalidPeer", "InvalidFilter",
 	"DuplicateAddress", "PolicyNotInForce", "PolicyBypassed", "PolicyLocksOut",

@@ -72,7 +72,7 @@ type FieldsWithoutEffect struct {
 	Fields []string `json:"fields" help:"Its fields without effect."`
 }
 
-// Paths are the ways of pods' packets of one family to other nodes.
+// Paths describes the paths of pods' packets of one family to other nodes.
 type Paths struct {
 	Up             int          `json:"up" help:"How many nodes answered their last probes."`
 	Down           int          `json:"down" help:"How many nodes have answered, and do not now."`
