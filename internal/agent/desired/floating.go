@@ -15,7 +15,7 @@ type Floating struct {
 }
 
 // Floats returns the floating addresses that are in force, and problems about the others. An address of a node or a
-// Service is never in force, whatever IPAM has assigned: an annotation of a pod would take over its connections.
+// Service is never in force, whatever IPAM has assigned: else an annotation of a pod would take over its connections.
 func (s *Snapshot) Floats() (all []Floating, problems []error) {
 	for _, f := range s.Self.Floating {
 		if why := s.unfloated(f); why != "" {

@@ -186,8 +186,8 @@ func (j *Judge) outside(p bgp.Path) bgp.Objection {
 	return j.reached(p)
 }
 
-// byRouter judges a path inside a pool through a router: a peer of a BGPPeer, or learned from one. It does
-// not override this node's own blocks.
+// byRouter judges a path inside a pool through a router: a peer of a BGPPeer, or learned from one. It does not override
+// this node's own blocks.
 func (j *Judge) byRouter(p bgp.Path) bgp.Objection {
 	block, owner, owned := j.blockOf(p.Prefix)
 	switch {

@@ -70,8 +70,8 @@ func (s *Snapshot) Reflectors() (names []string) {
 	return slices.Compact(names)
 }
 
-// Unreflected reports whether no reflector that serves an address's family has been connected for a while: then BGP's
-// silence about a node without a session means nothing.
+// Unreflected reports whether reflectors are in use and silent has false for none that serves an address's family: none
+// has sent its whole table. Then BGP's silence about a node without a session means nothing.
 func (s *Snapshot) Unreflected(of netip.Addr, silent map[netip.Addr]bool) bool {
 	if s.Mesh || s.Self.Reflector {
 		return false
