@@ -51,8 +51,8 @@ func (r *fairQueue[T]) add(from string, item T) {
 	s.waiting = append(s.waiting, item)
 }
 
-// take returns the next item to read and its source. ok is false if there is none now; then wait is how long, 0 until
-// an item is added.
+// take returns the next item to read and its source. ok is false if there is none now; then wait is until when: a
+// pause, or 0 for until an item is added.
 func (r *fairQueue[T]) take(now time.Time) (from string, item T, wait time.Duration, ok bool) {
 	for i, name := range r.order {
 		s := r.sources[name]

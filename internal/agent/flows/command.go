@@ -76,7 +76,7 @@ func (a *asked) ask(ctx context.Context, after uint64, answer *Answer) error {
 	err := nodestatus.Ask(ctx, a.address, fmt.Sprintf("%s?after=%d", Path, after), answer)
 	var refused *nodestatus.RefusedError
 	if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
-		// without an agent's answer on /status err names another program.
+		// Only an agent answers /status; else err stands: another program has the port.
 		if _, agent := nodestatus.Fetch(ctx, a.address); agent == nil {
 			return fmt.Errorf("the agent on %s records no flows: set the chart's policy.flows.enabled (TORTIE_FLOWS), and policy.enabled", a.address)
 		}
