@@ -17,16 +17,15 @@ import (
 )
 
 const (
-	// addressHold is how long a changed address of the node must stay before the agent ends for it, addressHoldNew the
-	// same while the agent is new: an address that comes and goes must not make it start again and again.
+	// addressHold is how long a changed address of the node must stay before the agent ends for it; addressHoldNew is the
+	// same for a new agent: an address that comes and goes must not make it start again and again.
 	addressHold    = 10 * time.Second
 	addressHoldNew = time.Minute
 	// newFor is how long an agent is new.
 	newFor = 10 * time.Minute
-	// tentativeTime is how long a starting agent waits for an IPv6 address of which the kernel finds out whether it is
-	// unique.
+	// tentativeTime is how long a starting agent waits for an IPv6 address in duplicate address detection.
 	tentativeTime = 10 * time.Second
-	// askTime bounds questions about the node's address that have a good answer already.
+	// askTime bounds a DNS lookup for the node's address.
 	askTime = 2 * time.Second
 )
 
@@ -35,12 +34,12 @@ type place struct {
 	v4, v6 nodeaddr.Choice
 }
 
-// same reports that other nodes reach both at the same addresses.
+// same reports whether other nodes reach both at the same addresses.
 func (p place) same(o place) bool {
 	return p.v4.Addr.Addr() == o.v4.Addr.Addr() && p.v6.Addr.Addr() == o.v6.Addr.Addr()
 }
 
-// lacks reports that p has no address in a family in which o has one.
+// lacks reports whether p has no address in a family in which o has one.
 func (p place) lacks(o place) bool {
 	return o.v4.Addr.IsValid() && !p.v4.Addr.IsValid() || o.v6.Addr.IsValid() && !p.v6.Addr.IsValid()
 }
@@ -55,13 +54,13 @@ func (p place) String() string {
 	return strings.Join(texts, " and ")
 }
 
-// describe fills in what a place says of this node.
+// describe fills in a place's addresses and links.
 func describe(s *desired.Self, p place) {
 	s.Addr, s.AddrSource, s.Link, s.LinkMTU = p.v4.Addr, p.v4.Source, p.v4.Link, p.v4.MTU
 	s.Addr6, s.AddrSource6, s.Link6, s.LinkMTU6 = p.v6.Addr, p.v6.Source, p.v6.Link, p.v6.MTU
 }
 
-// notes are remarks for the operator on the choice.
+// notes returns remarks for the operator on the choice.
 func (p place) notes() []error {
 	var notes []error
 	for _, c := range []nodeaddr.Choice{p.v4, p.v6} {
@@ -72,17 +71,17 @@ func (p place) notes() []error {
 	return notes
 }
 
-// anchor keeps the node at its place while what is found changes.
+// anchor keeps the node at its place while the found place changes.
 type anchor struct {
 	used  place
-	since time.Time // when it was first used; zero: nothing is yet
+	since time.Time // when it was first used; zero: there is none yet
 	next  place     // another place that was found
-	seen  time.Time // since when
+	seen  time.Time // since when next is found
 }
 
-// hold returns the place to use, given what is found now. The used place stays in use: while nothing is found, and
-// until another place has stayed the same for some time; then the agent is to start anew. The error says what is wrong
-// meanwhile.
+// hold returns the place to use, given the place that is found now. The used place stays in use while none is found,
+// and until another one has stayed the same for some time; then hold returns errRestart. Any other error describes the
+// problem meanwhile.
 func (a *anchor) hold(now time.Time, found place, failed error) (place, error) {
 	switch {
 	case a.since.IsZero() && failed != nil:
@@ -91,7 +90,7 @@ func (a *anchor) hold(now time.Time, found place, failed error) (place, error) {
 		if a.since.IsZero() {
 			a.since = now
 		}
-		a.used, a.seen = found, time.Time{} // link and MTU are followed
+		a.used, a.seen = found, time.Time{} // link and MTU may change
 		return found, nil
 	case failed != nil:
 		a.seen = time.Time{}
@@ -114,11 +113,11 @@ func (a *anchor) hold(now time.Time, found place, failed error) (place, error) {
 		a.used, found, wait)
 }
 
-// moving reports that another place was found, which may become the one to use.
+// moving reports whether another place was found, which may become the place to use.
 func (a *anchor) moving() bool { return !a.seen.IsZero() }
 
-// find looks for the node's addresses. What passes by itself, such as an address that is not usable yet, has no Event's
-// reason.
+// find looks for the node's addresses. Errors about passing states, such as an address that is not usable yet, have no
+// Event.
 func (a *Agent) find(ctx context.Context, links []netlinkx.Link) (place, error) {
 	addrs, err := a.Kernel.Addrs(0, netlinkx.FamilyAll)
 	if err != nil {
@@ -138,7 +137,7 @@ func (a *Agent) find(ctx context.Context, links []netlinkx.Link) (place, error) 
 	case err != nil && !p.v4.Addr.IsValid():
 		return p, desired.InSelf(nodeaddr.EventNone, err)
 	case err != nil:
-		p.v6.Notes = append(p.v6.Notes, nodeaddr.Note{Reason: nodeaddr.EventNone, Text: err.Error()}) // the node can do without
+		p.v6.Notes = append(p.v6.Notes, nodeaddr.Note{Reason: nodeaddr.EventNone, Text: err.Error()}) // the node works without it
 	case !p.v4.Addr.IsValid() && !p.v6.Addr.IsValid():
 		return p, desired.InSelf(nodeaddr.EventNone,
 			fmt.Errorf("node %s has no address: set the environment variables IP or IP6 to one, or to autodetect", a.node.Name))
@@ -146,17 +145,17 @@ func (a *Agent) find(ctx context.Context, links []netlinkx.Link) (place, error) 
 	return p, nil
 }
 
-// request is for an address of a family.
+// request returns the request for an address of a family.
 func (a *Agent) request(ctx context.Context, f nodeaddr.Family, how config.Address, host []nodeaddr.Link) nodeaddr.Request {
 	annotation := map[nodeaddr.Family]string{nodeaddr.IPv4: api.AnnotationIPv4Address, nodeaddr.IPv6: api.AnnotationIPv6Address}[f]
-	stored, _ := netip.ParsePrefix(a.node.Annotations[annotation]) // what is no address is not kept
+	stored, _ := netip.ParsePrefix(a.node.Annotations[annotation]) // an invalid annotation is not kept
 	return nodeaddr.Request{
 		Family: f, Setting: how.Setting, Method: how.Method, Node: a.node.Name, Internal: a.node.InternalIPs(), Stored: stored, Links: host,
 		Source: func(host string) (netip.Addr, error) { return a.sourceTowards(ctx, f, host) },
 	}
 }
 
-// sourceTowards returns the address from which packets to a host leave. A name is looked up once for each process.
+// sourceTowards returns the address from which packets to a host leave. A name is looked up once per process.
 func (a *Agent) sourceTowards(ctx context.Context, f nodeaddr.Family, host string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
@@ -184,7 +183,7 @@ func lookup(ctx context.Context, f nodeaddr.Family, host string) (netip.Addr, er
 	return found[0].Unmap(), nil
 }
 
-// hostLinks are the host's links with what is on them.
+// hostLinks returns the host's links that have addresses, with these.
 func hostLinks(links []netlinkx.Link, addrs []netlinkx.Addr) []nodeaddr.Link {
 	kinds := make(map[int]string, len(links))
 	on := make(map[int][]nodeaddr.Addr, len(links))
@@ -206,7 +205,7 @@ func hostLinks(links []netlinkx.Link, addrs []netlinkx.Addr) []nodeaddr.Link {
 	return host
 }
 
-// logCandidates says which addresses there are, and why this one, once for each answer.
+// logCandidates logs the host's addresses, and why each was chosen or not, whenever they change.
 func (a *Agent) logCandidates(found []nodeaddr.Candidate) {
 	if slices.Equal(found, a.candidates) {
 		return
@@ -218,8 +217,8 @@ func (a *Agent) logCandidates(found []nodeaddr.Candidate) {
 	}
 }
 
-// checkDuplicate refuses an address that another node has announced, unless this node has announced it as well: then
-// both have worked so far, as badly as may be, and it is only said.
+// checkDuplicate refuses an address that another node has announced. If this node has announced it as well, it is only
+// a problem: both nodes have worked so far, however badly.
 func (a *Agent) checkDuplicate(s *desired.Snapshot) (problem, refusal error) {
 	other, addr := s.Duplicate()
 	switch {
@@ -239,7 +238,7 @@ func (a *Agent) checkDuplicate(s *desired.Snapshot) (problem, refusal error) {
 	return nil, err
 }
 
-// announced reports that this node's Node says an address.
+// announced reports whether this node's Node has an address in its annotations.
 func (a *Agent) announced(addr netip.Addr) bool {
 	for _, key := range []string{api.AnnotationIPv4Address, api.AnnotationIPv6Address} {
 		if stored, _ := netip.ParsePrefix(a.node.Annotations[key]); addr.IsValid() && stored.Addr() == addr {

@@ -75,7 +75,7 @@ func TestANodeKeepsItsPlaceWhileAddressesFlap(t *testing.T) {
 	}
 }
 
-// A link's MTU and the subnet's length are followed at once: they change nobody's way to this node.
+// A link's MTU and the subnet's length are followed at once: they do not change how other nodes reach this one.
 func TestAPlaceIsFollowed(t *testing.T) {
 	var a anchor
 	p := placeAt("10.0.0.1/24", "")

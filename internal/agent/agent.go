@@ -44,8 +44,8 @@ const (
 	// coalesce is the pause after the first event of a burst, so that a burst costs one pass.
 	coalesce = 20 * time.Millisecond
 	// tableGap is the pause instead if the burst has only events of the speaker and the last pass ended more than coalesce
-	// ago: the first UPDATE is programmed soon, while those of a flapping peer cost at most a pass in coalesce. Without an
-	// event of the speaker for tableGap a table counts as complete; tableTime bounds the wait for that.
+	// ago: the first UPDATE is programmed soon, and a flapping peer costs at most one pass per coalesce. Without an event
+	// of the speaker for tableGap a table counts as complete; tableTime bounds the wait for that.
 	tableGap  = 3 * time.Millisecond
 	tableTime = 150 * time.Millisecond
 	// mostCoalesce bounds the additional pause after a long pass. The pause keeps passes to half of the time.
@@ -70,7 +70,7 @@ const (
 	maxRetry = 30 * time.Second
 )
 
-// errRestart: what the agent has set up is for another address of the node.
+// errRestart means that the agent's set-up is for another address of the node.
 var errRestart = errors.New("this node's address changed: the agent ends in order to start anew; routes stay")
 
 // Deps are the parts that an agent works with.
@@ -82,25 +82,25 @@ type Deps struct {
 	Watch   *cluster.Watch
 	Speaker bgp.Speaker
 	Status  *Status
-	// APIServer are the addresses at which the API server is reached, as far as they are known.
+	// APIServer are the known addresses of the API server.
 	APIServer []netip.Addr
-	Events    Recorder            // nil: operators look at status and log
-	Policies  *policies.Worker    // nil: nothing is done about NetworkPolicies
-	Pods      *cluster.PolicyFeed // of Policies: which pods the plugins need not read; nil: nothing tells
+	Events    Recorder            // nil: problems are in status and log only
+	Policies  *policies.Worker    // nil: NetworkPolicies are ignored
+	Pods      *cluster.PolicyFeed // of Policies: names pods that the plugins need not read; nil: unknown
 }
 
-// Dataplane are the parts of the kernel that the agent programs.
+// Dataplane has the parts of the kernel that the agent programs.
 type Dataplane struct {
 	Kernel *netlinkx.Conn
 	FIB    *routes.Table
 	Encap  *ipip.Syncer
 	VXLAN  *vxlan.Syncer
-	// WireGuard has the devices, and the tables beside the main one.
+	// WireGuard programs the devices, and the routing tables beside the main one.
 	WireGuard *wireguard.Syncer
 	NFT       *nft.Table
 	NAT       *nat.Syncer
 	Guard     *guard.Syncer
-	// Flowtable has established connections of pods.
+	// Flowtable offloads established connections of pods.
 	Flowtable *flowtable.Syncer
 }
 
@@ -113,7 +113,7 @@ type Agent struct {
 
 	peering desired.Deciding // the desired BGP sessions
 	bgp     bgpState         // the state of the speaker
-	routers *radv.Engine     // the routers of links that peers are named by
+	routers *radv.Engine     // finds routers on links that BGPPeers name
 	tunnels tunnels
 	clear   clearNodes
 
@@ -122,7 +122,7 @@ type Agent struct {
 	reporter     eventReporter
 	repairs      *repairs
 	annotations  annotations
-	parameters   parameters // of the kernel, that are the agent's to keep
+	parameters   parameters // kernel parameters that the agent must keep
 	availability *duties.Availability
 }
 
@@ -131,7 +131,7 @@ type clusterState struct {
 	view        desired.View
 	services    desired.ServiceView   // the announced prefixes of Services
 	gone        bool                  // this node was deleted
-	offline     error                 // there is no answer of the API server yet: the state in use is an earlier one; nil: there was
+	offline     error                 // why the state in use is an earlier agent's: no answer of the API server yet; nil: there was one
 	memory      memory                // the state file of an earlier agent
 	known       desired.Announcements // the addresses of other nodes that are in use
 	unconfirmed time.Duration         // until a changed address is used; 0: there is none
@@ -147,11 +147,11 @@ type nodeState struct {
 	pods       []netip.Addr          // local addresses, as of the last pass
 	links      []netlinkx.Link       // as of the last pass
 	addrs      []netlinkx.Addr       // all of the host, as of the last pass
-	guarded    []int                 // the own links that the guard has been told of
+	guarded    []int                 // the own links that the guard has
 	fast       flowtable.Config      // as of the last pass
-	hosts      map[string]netip.Addr // of which addresses were looked up
-	candidates []nodeaddr.Candidate  // as logged last
-	calico     *takeover.Watch       // what Calico has left on the node
+	hosts      map[string]netip.Addr // host names that were looked up
+	candidates []nodeaddr.Candidate  // as last logged
+	calico     *takeover.Watch       // what Calico left on the node
 
 	kernelEvents <-chan struct{} // nil: not subscribed
 	tableEvents  <-chan struct{} // of nftables; nil: not subscribed
@@ -163,7 +163,7 @@ type passes struct {
 	took     time.Duration       // duration of the last pass
 	ended    time.Time           // of the last pass
 	full     time.Time           // of the last full pass
-	reported string              // what was logged last about a pass
+	reported string              // the last logged result of a pass
 	broken   map[string][]string // the problems reported last, by area
 }
 
@@ -245,7 +245,7 @@ func (a *Agent) setUp(ctx context.Context) error {
 }
 
 // awaitPools returns when the cluster has a pool, or at once with NO_DEFAULT_POOLS. Without a pool no pod gets an
-// address, and kube-controllers creates the default ones.
+// address; kube-controllers creates the default pools.
 func (a *Agent) awaitPools(ctx context.Context) error {
 	if a.Config.NoDefaultPools || a.Watch.HasPools() {
 		return nil
@@ -386,8 +386,8 @@ func (a *Agent) subscribe(ctx context.Context) (err error) {
 	return nil
 }
 
-// changes is the scope of a pass: for the rest the results of an earlier pass are used, where that saves work. The
-// kernel is always read, and the state of the cluster has a revision.
+// changes is the scope of a pass: outside of it the results of an earlier pass are reused where that saves work. The
+// kernel is always read; the state of the cluster has a revision.
 type changes struct {
 	bgp      bool // sessions, learned paths, or the IPAMBlocks of borrowed addresses
 	evidence bool // the objects that decide between contradicting nodes
@@ -399,7 +399,7 @@ var allChanges = changes{bgp: true, all: true}
 // wait returns after the pause or soon after an event; false if ctx ended.
 func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	a.changed = changes{}
-	others := true // the event is not of the speaker
+	others := true // the event is not the speaker's
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -432,8 +432,8 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	return true
 }
 
-// gather waits for the rest of a burst, whose first event is one of the speaker or another; false if ctx ended. A
-// peer's table comes in many messages: reading a part of it and soon after the whole takes longer than waiting.
+// gather waits for the rest of a burst; others is set unless its first event is the speaker's. It returns false if ctx
+// ended. A peer's table comes in many messages: waiting is faster than reading a part of it and soon after the whole.
 func (a *Agent) gather(ctx context.Context, others bool) bool {
 	begun := time.Now()
 	rested := begun.Sub(a.ended)
@@ -457,7 +457,7 @@ func (a *Agent) gather(ctx context.Context, others bool) bool {
 	}
 }
 
-// drainEvents takes the pending events and reports whether one was of the speaker, and whether one was another.
+// drainEvents takes the pending events. It reports whether there was an event of the speaker, and another event.
 func (a *Agent) drainEvents() (learning, others bool) {
 	for range 1000 { // endless events must not delay the pass
 		select {
@@ -543,7 +543,7 @@ func (a *Agent) setProblems(about string, problems []error) {
 	}
 }
 
-// logProblem logs whether a configured object is left out, or the host needs attention.
+// logProblem logs that a configured object is left out, or that the host needs attention.
 func (a *Agent) logProblem(about, text string) {
 	switch about {
 	case "object", "path", "gateway", "bfd":

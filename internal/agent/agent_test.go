@@ -40,8 +40,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// peers stands for the other end of BGP: it notes what the agent wants and says what the test tells it to. The speaker
-// itself has tests with real sessions of its own, in internal/bgp.
+// peers replaces the BGP speaker: it records what the agent sets, and returns the paths that the test sets with tell.
+// The speaker itself has tests with real sessions, in internal/bgp.
 type peers struct {
 	mu         sync.Mutex
 	local      bgp.Local
@@ -51,9 +51,9 @@ type peers struct {
 	down       bool
 	stopped    bgp.Mode
 	dirty      chan struct{}
-	asked      time.Time // when the agent first read the peers since tell; zero: not yet
+	asked      time.Time // when the agent first read the peers after tell; zero: not yet
 	judge      bgp.Judge // the last one
-	judges     int       // how often it was another one than before
+	judges     int       // how often it differed from the one before
 	ends       *bgp.Ends
 }
 
@@ -138,14 +138,14 @@ func (p *peers) Peers(context.Context) ([]bgp.PeerStatus, error) {
 	return all, nil
 }
 
-// heard reports whether a pass that read what was told last has ended.
+// heard reports whether a pass that read the last tell has ended.
 func (p *peers) heard(s *Status) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.asked.IsZero() && s.Report().LastPass.After(p.asked)
 }
 
-// otherJudges is how often the agent has had a judge that differs from the one before.
+// otherJudges returns how often the agent's judge differed from the one before.
 func (p *peers) otherJudges() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,11 +169,11 @@ type rig struct {
 	stateDir string
 	runDir   string
 	sysctls  string
-	// api is how the agent reaches the API server: as the chart lets it.
+	// api is the agent's connection to the API server, with the rights from the chart.
 	api *rest.Config
-	// group is of the agent; nil: labtest.Current.
+	// group is the agent's API group; nil: labtest.Current.
 	group *groups.Current
-	// pods is that of Deps.
+	// pods is Deps.Pods.
 	pods *cluster.PolicyFeed
 	// configure changes the agent's configuration; nil leaves it.
 	configure func(*config.Node)
@@ -188,7 +188,7 @@ func newRig(t *testing.T) *rig {
 	return newRigAt(t, labstore.Store(t), labtest.As(t, "tortie-node"))
 }
 
-// newRigAt is newRig with another API server than that of all tests.
+// newRigAt is newRig with another API server than the shared one.
 func newRigAt(t *testing.T, store *kubernetes.Store, agent *rest.Config) *rig {
 	r := &rig{
 		store: store, ns: netnstest.New(t), far: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(),
@@ -226,7 +226,7 @@ func (r *rig) affinity(t *testing.T, node, cidr, name string) *api.BlockAffinity
 	return a
 }
 
-// lent makes the record of block 10.90.7.0/26, which says that a node has its address 10.90.7.7.
+// lent makes the record of block 10.90.7.0/26, which assigns 10.90.7.7 to a pod of a node.
 func (r *rig) lent(t *testing.T, node string) {
 	t.Helper()
 	first := 0
@@ -278,8 +278,8 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	return status, stop
 }
 
-// watched returns what a part of an agent works with, once all has been listed: a test has it do at once what the
-// agent's own does in time.
+// watched returns the parts of an agent, once everything has been listed: a test has it do at once what the agent's own
+// does in time.
 func (r *rig) watched(t *testing.T) (*cluster.Watch, *kubernetes.Store, *slog.Logger) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -371,14 +371,14 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	speaker.tell(false, borrowed)
 	waittest.Until(t, soon, "the borrowed address", r.has(t, "10.90.7.7 via 172.31.0.2"))
 
-	// What BGP no longer knows goes, once a starting agent has given it the time to tell.
+	// A path that BGP no longer has goes, once a starting agent has waited for the tables.
 	speaker.tell(false)
 	waittest.Until(t, 3*settleTime, "the borrowed address is gone", func() bool { return !r.has(t, "10.90.7.7")() })
 
 	speaker.tell(false, borrowed)
 	waittest.Until(t, soon, "the borrowed address again", r.has(t, "10.90.7.7 via 172.31.0.2"))
 
-	// With more paths the judge is the same, so that the speaker has it judge the new ones alone.
+	// With more paths the judge is equal, so the speaker has only the new ones judged.
 	judges := speaker.otherJudges()
 	speaker.tell(false, borrowed, bgp.Path{Prefix: prefix("10.90.2.0/26"), NextHop: addr("172.31.0.2")})
 	waittest.Until(t, soon, "a pass that read another path", func() bool { return speaker.heard(status) })
@@ -386,8 +386,8 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 		t.Errorf("%d other judges, although nothing has changed by which paths are judged", n-judges)
 	}
 
-	// The start is over, so that a pass without an event of BGP takes the paths of the last one. A pod of this node gets
-	// the address, and gives it back.
+	// The start is over, so a pass without an event of BGP uses the paths of the last one. A pod of this node gets the
+	// address, and loses it again.
 	r.ns.Run(t, "ip", "link", "add", "cali1", "type", "veth", "peer", "name", "pod1")
 	r.ns.Run(t, "ip", "link", "set", "cali1", "addrgenmode", "none", "up") // for another subnet the agent reads the paths again
 	r.ns.Run(t, "ip", "link", "set", "pod1", "addrgenmode", "none", "up")
@@ -402,7 +402,7 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	speaker.tell(false)
 	waittest.Until(t, soon, "the borrowed address is gone again", func() bool { return !r.has(t, "10.90.7.7")() })
 
-	// The session is lost: what the affinity says stays.
+	// The session is lost: the affinity's route stays.
 	speaker.tell(true)
 	waittest.Until(t, soon, "a pass that read the loss", func() bool { return speaker.heard(status) })
 	if !r.has(t, toOther)() {
@@ -412,7 +412,7 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 		t.Error("a dead peer made the node unready")
 	}
 
-	// A broken pool is named, and everything else goes on. No definition refuses a selector that cannot be read.
+	// A broken pool is named, and everything else goes on. No definition rejects an invalid selector.
 	labstore.Make(t, r.store,
 		&api.IPPool{Meta: api.Meta{Name: "rig-broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.0/16", NodeSelector: "has("}})
 	waittest.Until(t, soon, "the problem is shown", func() bool {
@@ -426,7 +426,7 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	waittest.Until(t, soon, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
 }
 
-// lentRig has an agent that has heard of another node's block, and of an address of that node in a third block.
+// lentRig has an agent that knows another node's block, and an address of that node in a third block.
 func lentRig(t *testing.T) (r *rig, speaker *peers, status *Status, stop func()) {
 	t.Helper()
 	r = newRig(t)
@@ -440,7 +440,7 @@ func lentRig(t *testing.T) (r *rig, speaker *peers, status *Status, stop func())
 	return r, speaker, status, stop
 }
 
-// settles has BGP come back without the borrowed address of lentRig, whose route goes then, and no other.
+// settles starts BGP again without the borrowed address of lentRig: its route goes, and no other.
 func (r *rig) settles(t *testing.T, speaker *peers) {
 	t.Helper()
 	speaker.tell(false)
@@ -471,8 +471,8 @@ func TestAgentRestartChangesNothing(t *testing.T) {
 	r.settles(t, second)
 }
 
-// Routes by routers that an earlier agent has left are not replaced by those to the blocks' owners until BGP has had
-// the time to tell.
+// Routes through routers that an earlier agent has left are not replaced by routes to the blocks' owners until BGP has
+// had time to announce them.
 func TestAgentRestartKeepsRouters(t *testing.T) {
 	r := newRig(t)
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
@@ -495,8 +495,8 @@ func TestAgentRestartKeepsRouters(t *testing.T) {
 	})
 }
 
-// With another AS number the agent starts BGP anew. Routes stay until the peers have sent their tables, as when an agent
-// starts.
+// With another AS number the agent starts BGP anew. Routes stay until the peers have sent their tables, as at the start
+// of an agent.
 func TestAnotherASNumberKeepsRoutes(t *testing.T) {
 	r, speaker, status, _ := lentRig(t)
 

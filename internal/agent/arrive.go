@@ -12,14 +12,14 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// groupFile is where plugins look for the group, within the run directory: facts.GroupFile.
+// groupFile is the file in the run directory where plugins look for the group: facts.GroupFile.
 const groupFile = "tortie/api-group"
 
-// arrive makes sure that the addresses in use on this node are assigned in the group to which the cluster's objects have
-// moved, and notes that for the plugins. Before it has succeeded nothing is assigned on this node.
+// arrive makes sure that the addresses in use on this node are assigned in the API group to which the cluster's objects
+// have moved, and stores the group for the plugins. Until it succeeds nothing is assigned on this node.
 //
-// A migration gives those who write a few seconds between its lock and its copy. What a plugin has written later is only
-// in the group before.
+// A migration waits a few seconds between its lock and its copy. An assignment that a plugin writes later is only in
+// the former group.
 func (a *Agent) arrive(ctx context.Context, in groups.Group) error {
 	inUse, err := a.addressesInUse()
 	if err != nil {
@@ -58,7 +58,7 @@ func (a *Agent) addressesInUse() (all []netip.Addr, err error) {
 		all = append(all, p.Addr)
 	}
 	self := a.Watch.Assignment().Node
-	for k := range a.tunnels.ends { // their addresses are the loop's: only what they are noted under is read
+	for k := range a.tunnels.ends { // the loop owns their addresses: only annotation is read
 		if self == nil {
 			break
 		}

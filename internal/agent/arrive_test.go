@@ -26,9 +26,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestAgentMoves has a migration to projectcalico.org/v3 under a node with three pods. One was assigned before the copy;
-// one after it, in crd.projectcalico.org/v1 alone, and a webhook refuses its claim for a while; the address of the third was
-// given to another node's pod since. Then another agent starts after the way back, which none has seen.
+// TestAgentMoves migrates to projectcalico.org/v3 under a node with three pods. The first address was assigned before
+// the copy. The second was assigned after it, only in crd.projectcalico.org/v1, and a webhook rejects its claim for a
+// while. The third has since been assigned to another node's pod. Then another agent starts after the way back, which
+// none has seen.
 func TestAgentMoves(t *testing.T) {
 	server := labtest.NewServerOf(t, groups.V1)
 	server.Define(t, groups.V3)

@@ -19,18 +19,18 @@ import (
 
 const (
 	// recordPause is the least time between two readings of blocks: peers that claim addresses in thousands of blocks cost
-	// the API server this and no more.
+	// the API server no more than that.
 	recordPause = 50 * time.Millisecond
 	// recordTime bounds one reading.
 	recordTime = 5 * time.Second
-	// recordAge is how long a record is believed without being read again, as long as the claim stands.
+	// recordAge is how long a confirmed record is valid while the claim stands.
 	recordAge = 10 * time.Minute
-	// refusedAge is the same for a claim that was refused: it may have come before the record.
+	// refusedAge is the same for a refused claim: the claim may be older than the record.
 	refusedAge = 30 * time.Second
-	// heldAge is the same for one that BGP says nothing of, as there is no session with the node.
+	// heldAge is the same for a claim that BGP no longer announces, as there is no session with the node.
 	heldAge = 30 * time.Second
-	// mostOpen is how many claims of one claimant are remembered that are not confirmed: more than that are none that a
-	// node has by its pods, which begin one by one. mostConfirmed bounds the others.
+	// mostOpen bounds the unconfirmed claims that are remembered per claimant. A node never has more by its pods, which
+	// start one by one. mostConfirmed bounds the confirmed ones.
 	mostOpen, mostConfirmed = 64, 1024
 )
 
@@ -39,16 +39,16 @@ type objectGetter interface {
 	Get(ctx context.Context, obj api.Resource) error
 }
 
-// records finds out which single addresses nodes have borrowed from others' blocks. Watching all blocks would tell, but
-// they change with every pod of the cluster; borrowing is rare. So each block in which a node claims an address is read
-// once, and again when the claim is old. A claim is learned from BGP, or from the kernel: a route of an earlier agent
-// is a claim that it has verified. A node that makes many claims, or claims that are refused, delays only its own.
+// records finds out which single addresses nodes have borrowed from others' blocks. It does not watch all blocks: they
+// change with every pod of the cluster, and borrowing is rare. It reads each block in which a node claims an address
+// once, and again when the claim is old. A claim comes from BGP, or from the kernel: an earlier agent has verified the
+// claims behind its routes. A node with many claims, or refused ones, delays only its own.
 type records struct {
 	get objectGetter
 
 	mu    sync.Mutex
 	known map[desired.Claim]record
-	// wanted are the blocks to be read.
+	// wanted are the blocks to read.
 	wanted fairQueue[netip.Prefix]
 
 	work    chan struct{} // of size 1: wanted is not empty
@@ -66,7 +66,7 @@ func newRecords(get objectGetter) *records {
 	return &records{get: get, known: map[desired.Claim]record{}, work: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
-// verdicts returns what is known. The map is the caller's.
+// verdicts returns the known verdicts. The map is the caller's.
 func (r *records) verdicts() map[desired.Claim]desired.Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,8 +80,8 @@ func (r *records) verdicts() map[desired.Claim]desired.Verdict {
 	return out
 }
 
-// want has the records of claims read that are new or old, and forgets those that are neither among them nor kept: what
-// is announced once more is looked at once more.
+// want queues the records of new and old claims for reading. It forgets known claims that are no longer made, unless
+// they are confirmed and keep returns true: if announced again they are read again.
 func (r *records) want(now time.Time, claims desired.Claims, keep func(desired.Claim) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,8 +117,7 @@ func (r *records) want(now time.Time, claims desired.Claims, keep func(desired.C
 	wait.Signal(r.work)
 }
 
-// spent reports that a claim that was refused makes room for another one of a claimant that makes more than are
-// remembered.
+// spent reports whether a refused claim must make room, as its claimant makes more claims than are remembered.
 func (r *records) spent(now time.Time, known record, made int) bool {
 	return made > mostOpen && !known.Confirmed && !known.Pending && now.Sub(known.read) > refusedAge
 }
@@ -146,7 +145,7 @@ func (k record) age() time.Duration {
 	return refusedAge
 }
 
-// trust takes claims that an earlier agent has verified, until their records have been read.
+// trust confirms claims that an earlier agent has verified, until their records have been read.
 func (r *records) trust(claims desired.Claims) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +174,7 @@ func (r *records) settle(ctx context.Context, by string, block netip.Prefix) {
 		}
 		v := judgeRecord(c, block, obj, err)
 		if v.Pending && known.Confirmed {
-			v = known.Verdict // what was confirmed stands while the API server is away
+			v = known.Verdict // a confirmed claim stands while the API server is away
 		}
 		changed = changed || v != known.Verdict
 		good = good || known.By == by && v.Confirmed
@@ -190,7 +189,7 @@ func (r *records) settle(ctx context.Context, by string, block netip.Prefix) {
 	}
 }
 
-// judgeRecord says what a block's record, or the error of reading it, makes of a claim.
+// judgeRecord returns the verdict on a claim by a block's record, or by the error of reading it.
 func judgeRecord(c desired.Claim, block netip.Prefix, obj *api.IPAMBlock, err error) desired.Verdict {
 	switch {
 	case errors.Is(err, datastore.ErrNotFound), err == nil && obj.Spec.Deleted:
@@ -206,7 +205,7 @@ func judgeRecord(c desired.Claim, block netip.Prefix, obj *api.IPAMBlock, err er
 		return desired.Verdict{Why: fmt.Sprintf("the record of block %s does not say that the address is in use on another node", block)}
 	case c.Elsewhere:
 		return desired.Verdict{Confirmed: true}
-	case len(holders) == 0: // as in records of old: it may be anybody's
+	case len(holders) == 0: // as in old records: it may be any node's
 		return desired.Verdict{Why: fmt.Sprintf("the record of block %s does not say on which node the address is in use", block)}
 	case slices.Contains(holders, c.Node):
 		return desired.Verdict{Confirmed: true}
@@ -234,7 +233,7 @@ func holdersOf(spec *api.IPAMBlockSpec, block netip.Prefix, a netip.Addr) (nodes
 	return nodes, true
 }
 
-// ordinal is an address's place in its block, -1 if it is outside or the block is larger than any there is.
+// ordinal returns the index of an address in its block; -1 if it is outside, or the block is larger than any real one.
 func ordinal(block netip.Prefix, a netip.Addr) int {
 	const most = 16 // bits of place
 	if !block.Contains(a) || a.BitLen()-block.Bits() > most {

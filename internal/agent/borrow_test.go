@@ -94,7 +94,7 @@ func TestOrdinal(t *testing.T) {
 	}
 }
 
-// readings are a datastore that counts, and fails when it is told to.
+// readings is a datastore that counts reads, and fails on request.
 type readings struct {
 	obj  *api.IPAMBlock
 	err  error
@@ -117,8 +117,8 @@ func lentTo(node string) *api.IPAMBlock {
 	return b
 }
 
-// A block is read once for all claims in it, what was confirmed stands while it cannot be read, and a claim that nobody
-// makes any more is forgotten unless silence means nothing.
+// A block is read once for all claims in it, a confirmed claim stands while the block cannot be read, and a claim that
+// is no longer made is forgotten unless silence means nothing.
 func TestRecords(t *testing.T) {
 	block := prefix("192.168.2.0/26")
 	one, two := desired.Claim{Addr: addr("192.168.2.9"), Node: "far"}, desired.Claim{Addr: addr("192.168.2.10"), Node: "far"}
@@ -175,7 +175,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// flood are claims of one node in as many blocks, none of which there is.
+// flood returns claims of one node in as many blocks, none of which exists.
 func flood(by string, n int) desired.Claims {
 	claims := desired.Claims{}
 	for i := range n {
@@ -213,7 +213,7 @@ func (o *fewBlocks) count() (n int) {
 	return n
 }
 
-// A node that claims thousands of addresses costs the API server one reading a second, and delays nobody else's claim.
+// A node that claims thousands of addresses costs the API server one read a second, and delays no other node's claim.
 func TestAFloodOfClaimsDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := prefix("192.168.2.0/26")
@@ -253,7 +253,7 @@ func TestAFloodOfClaimsDelaysNobody(t *testing.T) {
 	})
 }
 
-// Of more claims than are remembered all are looked at in time: none stays for having been refused.
+// If there are more claims than are remembered, all are read in time: refused ones make room.
 func TestRefusedClaimsMakeRoom(t *testing.T) {
 	claims := flood("far", 3*mostOpen)
 	store := &fewBlocks{read: map[string]int{}}
@@ -280,7 +280,7 @@ func TestRefusedClaimsMakeRoom(t *testing.T) {
 	}
 }
 
-// Of several sources each has its turn, and one that is refused has to wait.
+// Several sources take turns, and a source that is refused has to wait.
 func TestRota(t *testing.T) {
 	var r fairQueue[int]
 	now := time.Now()

@@ -117,8 +117,8 @@ func (a *statusWriter) failed(err error) bool {
 	return err != nil
 }
 
-// toRead returns the objects whose spec may have changed since they were read. Those for other nodes mostly change in
-// their status. A move between API groups asks all nodes, each by an object that only this node reads.
+// toRead returns the objects whose spec may have changed since they were read. In objects for other nodes mostly the
+// status changes. A move between API groups makes one object per node, which only that node reads.
 func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*statusRequest, now time.Time) []api.CalicoNodeStatus {
 	var out []api.CalicoNodeStatus
 	for _, o := range listed {
@@ -135,8 +135,8 @@ func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*status
 	return out
 }
 
-// first returns the objects to read in this round: those named as this node, and some others; more says that there are
-// more.
+// first returns the objects to read in this round: those named as this node, and some others. more reports that others
+// are left.
 func first(node string, all []api.CalicoNodeStatus) (now []api.CalicoNodeStatus, more bool) {
 	others := 0
 	for _, o := range all {

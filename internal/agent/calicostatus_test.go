@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// Of what changes only that is read which may be a question to this node.
+// Of changed objects only those are read that may ask this node.
 func TestWhatIsRead(t *testing.T) {
 	now := time.Now()
 	object := func(uid, revision, node string) api.CalicoNodeStatus {
@@ -52,7 +52,7 @@ func TestWhatIsRead(t *testing.T) {
 	}
 }
 
-// A thousand questions are not read by a thousand nodes at once: each begins with the one that has its name.
+// A thousand objects are not read by a thousand nodes at once: each begins with the object that has its name.
 func TestQuestionsAreReadBitByBit(t *testing.T) {
 	var all []api.CalicoNodeStatus
 	for i := range 1000 {
@@ -90,8 +90,8 @@ func TestAnswerPeriods(t *testing.T) {
 	}
 }
 
-// The agent answers what asks it, says again what has changed, and leaves alone what asks another node or nothing any
-// more.
+// The agent answers objects that ask it, answers again after changes, and ignores objects that ask another node or have
+// become silent.
 func TestAgentAnswers(t *testing.T) {
 	r := newRig(t)
 	proxy := labtest.NewProxy(t)
@@ -126,13 +126,13 @@ func TestAgentAnswers(t *testing.T) {
 		return s.BGP.NumberEstablishedV4 == 0 && s.BGP.NumberNotEstablishedV4 == 1
 	})
 
-	// What a move between API groups asks needs no period.
+	// An object of a move between API groups needs no period.
 	moves := &api.CalicoNodeStatus{Meta: api.Meta{Name: names.Question(rigNode)},
 		Spec: api.CalicoNodeStatusSpec{Node: rigNode, Classes: []string{api.ClassAgent}}}
 	labstore.Make(t, r.store, moves)
 	waittest.Until(t, 2*soon, "the answer to a move", func() bool { return read(moves).LastUpdated != nil })
 
-	// At rest nothing is written, and read, any more.
+	// At rest nothing is written or read.
 	watch, store, log := r.watched(t) // which does not wait for these objects
 	waittest.Until(t, soon, "the list of these objects", func() bool {
 		return slices.ContainsFunc(watch.NodeStatuses(), func(o api.CalicoNodeStatus) bool { return o.Name == mine.Name })

@@ -9,16 +9,15 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// clearPatience is more than a node with a key is waited for, and than the agent of a node that joins takes to announce
-// one.
+// clearPatience exceeds the wait for a node with a key, and the time until the agent of a new node announces one.
 var clearPatience = 2 * time.Minute
 
-// clearNodes remembers since when nodes are not sent encrypted packets although WireGuard is on.
+// clearNodes has since when packets to nodes are not encrypted although WireGuard is on.
 type clearNodes map[clearNode]time.Time
 
 type clearNode struct{ device, node string }
 
-// follow takes up what is so now. It returns a problem for each of the first nodes of which it has been so for long.
+// follow updates the nodes and times. It returns a problem for each of the first nodes that are past clearPatience.
 func (c *clearNodes) follow(reports []desired.CryptReport, required bool, now time.Time) (problems []error) {
 	next, more := clearNodes{}, 0
 	for _, r := range reports {
@@ -43,7 +42,7 @@ func (c *clearNodes) follow(reports []desired.CryptReport, required bool, now ti
 	return problems
 }
 
-// problem is about the other Node. The agents of all nodes find the same, so that the text names none of them.
+// problem is about the other Node. The agents of all nodes report the same, so the text names none of them.
 func (n clearNode) problem(v6, required bool) error {
 	key, follows := api.AnnotationWireGuardKey, "are sent in the clear"
 	if v6 {

@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// Nodes that are reached in the clear are told once it has lasted, anew after each time that they were not, and the
-// first by name.
+// Nodes that are reached in the clear are reported once that has lasted, anew after each interruption, and the first by
+// name.
 func TestNodesInTheClearAreTold(t *testing.T) {
 	over := func(v6 bool, nodes ...string) desired.CryptReport {
 		return desired.CryptReport{Device: wireguard.Device{V6: v6}, Clear: nodes}
@@ -22,7 +22,7 @@ func TestNodesInTheClearAreTold(t *testing.T) {
 	for _, step := range []struct {
 		after   time.Duration
 		reports []desired.CryptReport
-		want    []string // Events: of whom, and a part of the text
+		want    []string // Events: the node, and a part of the text
 	}{
 		{0, []desired.CryptReport{over(false, "n2", "n3")}, nil},
 		{clearPatience - 1, []desired.CryptReport{over(false, "n2")}, nil},

@@ -30,7 +30,7 @@ import (
 
 const soon = 30 * time.Second // a change is seen in some 50 ms, on a machine that is not busy
 
-// named waits until the status names something.
+// named waits until the status has a text.
 func named(t *testing.T, status *Status, part string) {
 	t.Helper()
 	waittest.Until(t, soon, "the status names "+part, func() bool {
@@ -39,7 +39,7 @@ func named(t *testing.T, status *Status, part string) {
 	})
 }
 
-// told is what BGP was told last.
+// told returns the last sessions and prefixes set at the speaker.
 func (p *peers) told() (sessions []bgp.Peer, originated []bgp.Path) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +86,7 @@ func TestAgentSync(t *testing.T) {
 	waittest.Until(t, soon, "a route of our mark that nobody wants is gone", func() bool { return !r.has(t, "10.99.0.0/24")() })
 
 	r.ns.Run(t, "ip", "route", "add", "10.98.0.0/24", "via", "172.31.0.9", "dev", "eth0", "proto", "static")
-	// In the place of a block that comes now is somebody else's route; the block beside it is not to suffer.
+	// Another program's route is in the place of a new block; the block beside it must not suffer.
 	r.ns.Run(t, "ip", "route", "add", "10.90.3.0/26", "via", "172.31.0.9", "dev", "eth0", "proto", "static")
 	r.affinity(t, rigOther, "10.90.3.0/26", "rig-other-10-90-3-0-26")
 	r.affinity(t, rigOther, "10.90.4.0/26", "rig-other-10-90-4-0-26")
@@ -217,7 +217,7 @@ func TestAgentTakesUpSettings(t *testing.T) {
 	waittest.Until(t, soon, "no mesh, no sessions", func() bool { sessions, _ := speaker.told(); return len(sessions) == 0 })
 }
 
-// A path that a peer announces and may not is refused, shown, and does not hide one that may be used.
+// A path that a peer must not announce is refused, shown, and does not hide a usable one.
 func TestAgentRefusesWhatIsNotThePeers(t *testing.T) {
 	r := newRig(t)
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
@@ -279,7 +279,7 @@ func TestAgentWithAnAddressOfAnother(t *testing.T) {
 	waittest.Until(t, 2*soon, "ready once the other has its own", func() bool { return status.Report().Ready })
 }
 
-// What another node says, and its kubelet does not, keeps nobody from joining.
+// An address of this node that another node announces, without its kubelet, does not keep this node from joining.
 func TestAgentWhoseAddressAnotherClaims(t *testing.T) {
 	r := newRig(t)
 	liar := &api.Node{Meta: api.Meta{Name: rigOther}}
@@ -289,7 +289,7 @@ func TestAgentWhoseAddressAnotherClaims(t *testing.T) {
 	named(t, status, "Node rig-other: its address 172.31.0.1 is that of node rig-node too, which counts")
 }
 
-// A Node that somebody deleted, or that an API server with an old datastore does not know, takes nothing with it.
+// A Node that was deleted, or that an API server with an old datastore does not know, takes nothing with it.
 func TestAgentGoesOnWithoutItsNode(t *testing.T) {
 	r := newRig(t)
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
@@ -314,7 +314,7 @@ func TestAgentGoesOnWithoutItsNode(t *testing.T) {
 	})
 }
 
-// Where no address will do, all are shown with what is against them, and the right one is taken when it comes.
+// If no address is usable, all are shown with the reasons, and the right one is used when it appears.
 func TestAgentWithoutAnAddress(t *testing.T) {
 	r := newRig(t)
 	r.configure = func(c *config.Node) {
@@ -335,8 +335,8 @@ func TestAgentWithoutAnAddress(t *testing.T) {
 	})
 }
 
-// An agent that starts while the API server is away goes by what the one before knew: BGP and the kernel's repair do
-// not wait. It removes nothing, and goes on as usual when the API server is there.
+// An agent that starts while the API server is away uses the earlier agent's state: BGP and the kernel's repair do not
+// wait. It removes nothing, and goes on as usual when the API server is there.
 func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	r := newRig(t)
 	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
@@ -346,7 +346,7 @@ func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	waittest.Until(t, soon, "the route", r.has(t, toOther))
 	stop()
 
-	// Its port is known, and nobody is there.
+	// Its port is known, and nothing listens there.
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	errtest.Must(t, err)
 	l.Close()

@@ -33,12 +33,12 @@ type tunnels struct {
 	devices [desired.TunnelKinds]device
 	aliens  map[string]bool    // names of devices that were another program's in this pass
 	states  [2]wireguard.State // of WireGuard's devices over IPv4 and IPv6, as of the last pass
-	// unencrypted is why some packets are not encrypted, of this pass; unthreaded why they are not taken in as desired.
+	// unencrypted is why some packets are not encrypted in this pass, unthreaded why they are not received as desired.
 	unencrypted, unthreaded []error
-	// unrotated is why keys are not changed, and keys since when the devices have theirs.
+	// unrotated is why keys are not changed; keys has since when the devices have their keys.
 	unrotated []error
 	keys      keyAges
-	again     time.Duration // until changes look different; 0: they will not by themselves
+	again     time.Duration // until changes look different; 0: never by themselves
 	// rest has the devices to remove once no route needs them.
 	rest []vxlan.Merged
 	// checksumsBroken: see Self.
@@ -46,26 +46,26 @@ type tunnels struct {
 	// noWireGuard: see Self.
 	noWireGuard bool
 
-	// known is the UID of the Node whose addresses an agent of this machine has made sure of last.
+	// known is the UID of the Node for which an agent of this machine has last assigned the addresses.
 	known string
 
-	links  []int           // whose entries are listened to
+	links  []int           // links of which neighbour events are subscribed
 	events <-chan struct{} // nil: not subscribed
 	deaf   context.CancelFunc
 }
 
-// tunnelEnd is this node's end of one kind of tunnels.
+// tunnelEnd is this node's end of one kind of tunnel.
 type tunnelEnd struct {
 	keeper     *duties.Tunnel
 	annotation string
-	addr       netip.Addr // as far as is known
-	stands     bool       // the device is there, and receives
+	addr       netip.Addr // as far as known
+	stands     bool       // the device exists and receives
 }
 
-// newTunnels are in the order in which Calico assigns their addresses.
+// newTunnels returns the tunnels in the order in which Calico assigns their addresses.
 func newTunnels(client *ipam.Client, node, stateDir string) tunnels {
 	t := tunnels{checksumsBroken: vxlan.ChecksumsBroken(), keys: readKeyAges(stateDir)}
-	if text, err := os.ReadFile(filepath.Join(stateDir, nodeFile)); err == nil { // without it one write more is made
+	if text, err := os.ReadFile(filepath.Join(stateDir, nodeFile)); err == nil { // without the file there is one more write
 		t.known = strings.TrimSpace(string(text))
 	}
 	for k, of := range [desired.TunnelKinds]struct {
@@ -84,8 +84,8 @@ func newTunnels(client *ipam.Client, node, stateDir string) tunnels {
 	return t
 }
 
-// tunnelAddresses finds the addresses of the tunnels' devices. While the datastore does not say, the last ones stay, or
-// what the Node says.
+// tunnelAddresses finds the addresses of the tunnels' devices. While the datastore does not answer, the last addresses
+// stay, or the addresses in the Node's annotations.
 func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error {
 	unread := len(s.Pools) < len(a.view.Cluster.Pools) || slices.ContainsFunc(a.view.Cluster.Problems, func(p state.Problem) bool {
 		return p.Kind == (*api.IPPool)(nil).ResourceType()
@@ -100,7 +100,7 @@ func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error 
 		if !a.gone && a.offline == nil { // an address for no Node is a leak
 			assign, keep := s.TunnelRanges(k)
 			if noted == "" && !end.addr.IsValid() && keep == nil && (k == desired.WireGuardTunnel || k == desired.WireGuardTunnel6) {
-				continue // it is off on nearly all clusters, and asking for an address would be a request of each agent's start
+				continue // nearly all clusters have it off: saves a request at each agent's start
 			}
 			in := duties.TunnelInput{Ranges: duties.Ranges{Assign: assign, Keep: keep}, UID: a.node.UID, Known: a.tunnels.known == a.node.UID,
 				Noted: noted, Blocks: s.Blocks, Unsure: unread}
@@ -118,7 +118,7 @@ func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error 
 	return a.knowNode()
 }
 
-// knowNode keeps over restarts that what the tunnels have is this Node's.
+// knowNode stores for later agents that the tunnels' addresses belong to this Node.
 func (a *Agent) knowNode() error {
 	if a.tunnels.known == a.node.UID {
 		return nil
@@ -130,7 +130,7 @@ func (a *Agent) knowNode() error {
 	return nil
 }
 
-// occupied returns the addresses that the kernel has something at, in ascending order.
+// occupied returns the addresses of pods and tunnels in the kernel, in ascending order.
 func occupied(pods []netip.Addr, tunnels []netip.Addr) []netip.Addr {
 	if len(tunnels) == 0 {
 		return pods
@@ -140,18 +140,18 @@ func occupied(pods []netip.Addr, tunnels []netip.Addr) []netip.Addr {
 	return slices.Compact(all)
 }
 
-// announceSelf tells other nodes, Calico's among them, how to reach this one.
+// announceSelf announces to other nodes, Calico's among them, how to reach this one.
 func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 	want := map[string]string{
 		api.AnnotationIPv4Address: prefixText(s.Self.Addr),
 		api.AnnotationIPv6Address: prefixText(s.Self.Addr6),
 	}
-	want[api.AnnotationReflection] = "" // of an agent of an earlier release
+	want[api.AnnotationReflection] = "" // left by an agent of an earlier release
 	if asn := a.Config.Addresses.ASN; asn != 0 {
 		want[api.AnnotationASNumber] = strconv.FormatUint(uint64(asn), 10)
 	}
 	for _, end := range a.tunnels.ends {
-		if end.stands || !end.addr.IsValid() { // else others would send what cannot be received yet
+		if end.stands || !end.addr.IsValid() { // else others would send what this node cannot receive yet
 			want[end.annotation] = addrText(end.addr)
 		}
 	}
@@ -178,8 +178,8 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 	return nil
 }
 
-// syncTunnels makes the devices that there are to be, with all that they need to know of other nodes. What is too much
-// stays until routes no longer lead there: see pruneTunnels.
+// syncTunnels makes the desired devices, with the entries of other nodes. Superfluous ones stay until no route needs
+// them: see pruneTunnels.
 func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 	want := s.Tunnels()
 	t := &a.tunnels
@@ -215,7 +215,7 @@ func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 	return errors.Join(append(errs, t.listen(ctx, a, links))...)
 }
 
-// syncWireGuard makes WireGuard's devices, but for their peers.
+// syncWireGuard makes WireGuard's devices, without their peers.
 func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
 	t := &a.tunnels
 	t.unencrypted, t.unrotated = nil, s.Unrotated(time.Now())
@@ -229,7 +229,7 @@ func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
 		a.made(k, *d, state.Was, err)
 		t.ends[k].stands = err == nil
 		t.noWireGuard = errors.Is(err, wireguard.ErrNoWireGuard)
-		s.Self.NoWireGuard = t.noWireGuard // at once: pods that start meanwhile need not have a smaller MTU
+		s.Self.NoWireGuard = t.noWireGuard // at once: pods that start meanwhile need no smaller MTU
 		if err != nil {
 			t.unencrypted = append(t.unencrypted, err)
 			continue
@@ -245,9 +245,9 @@ func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
 	}
 }
 
-// encrypt makes the peers of WireGuard's devices, and the routes and rules by which packets go there: first what is
-// received, then what is sent. It removes nothing while routes are held. What fails is a problem to show, and a reason
-// to keep pods off only where encryption is required.
+// encrypt makes the peers of WireGuard's devices, and the routes and rules that lead packets there: first for
+// receiving, then for sending. It removes nothing while routes are held. Failures are problems to show; only if
+// encryption is required do they keep pods off the node.
 func (a *Agent) encrypt(ctx context.Context, judge *desired.Judge, accepted []bgp.Path, before routes.Predecessors) error {
 	errs := a.tunnels.unencrypted
 	a.tunnels.unthreaded = nil
@@ -307,8 +307,8 @@ func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool
 	return errors.Join(errs...)
 }
 
-// pruneEncryption removes peers that devices should not have, first says whether the first one may have any; and the
-// second device unless it stays.
+// pruneEncryption removes superfluous peers, and the second device unless it stays. first is whether the first device
+// has any peers.
 func (a *Agent) pruneEncryption(ctx context.Context, v6 bool, devices []*wireguard.Device, first, secondStays bool) error {
 	var errs []error
 	for _, d := range devices {
@@ -322,7 +322,7 @@ func (a *Agent) pruneEncryption(ctx context.Context, v6 bool, devices []*wiregua
 	return errors.Join(errs...)
 }
 
-// listen has changes of the devices' entries wake the agent.
+// listen wakes the agent when entries of the devices change.
 func (t *tunnels) listen(ctx context.Context, a *Agent, links []int) (err error) {
 	if slices.Equal(links, t.links) && (t.events != nil || len(links) == 0) {
 		return nil
@@ -331,7 +331,7 @@ func (t *tunnels) listen(ctx context.Context, a *Agent, links []int) (err error)
 	if len(links) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of the pass
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // not the pass's context
 	if t.events, err = a.Kernel.SubscribeToNeighbours(ctx, links); err != nil {
 		cancel()
 		return err
@@ -340,7 +340,7 @@ func (t *tunnels) listen(ctx context.Context, a *Agent, links []int) (err error)
 	return nil
 }
 
-// ignore ends that.
+// ignore ends the subscription of listen.
 func (t *tunnels) ignore() {
 	if t.deaf != nil {
 		t.deaf()
@@ -354,8 +354,8 @@ func (t *tunnels) heard(ok bool) {
 	}
 }
 
-// pruneTunnels takes away what the routes have just been led away from: entries of nodes that have gone, and devices
-// that no pool uses any more. While routes are held, so are these.
+// pruneTunnels removes entries of nodes that have gone, and devices that no pool uses, after the routes no longer need
+// them. It removes nothing while routes are held.
 func (a *Agent) pruneTunnels(ctx context.Context, s *desired.Snapshot) error {
 	if a.bgp.holding {
 		return nil

@@ -23,42 +23,42 @@ import (
 )
 
 const (
-	// patience is how long something may be wrong that often cures itself, before an operator is told.
+	// patience is how long a fault that often cures itself may last before it is reported.
 	patience = time.Minute
-	// staleFacts is how old the facts may be before that is an operator's matter: an API server that restarts is not.
+	// staleFacts is the age from which facts are reported. A restart of the API server is shorter.
 	staleFacts = 4 * facts.MaxAge
 )
 
-// Recorder tells operators, through the API, what they must act on; internal/cluster/events has the real one. It is
-// told the same for as long as it is so, and writes it seldom. It never waits.
+// Recorder reports to operators, as Events, what they must act on; internal/cluster/events has the real one. It is
+// called with the same text while a problem lasts, and writes it seldom. It never waits.
 type Recorder interface {
 	Warn(about api.ObjectReference, reason, message string)
-	// WarnCommon is Warn for what the agents of all nodes find, about an object that they all see.
+	// WarnCommon is Warn for what the agents of all nodes find about an object that they all see.
 	WarnCommon(about api.ObjectReference, reason, message string)
-	// WarnOfPast tells what was wrong, once, as soon as the API server takes it.
+	// WarnOfPast reports a past problem, once, as soon as the API server accepts it.
 	WarnOfPast(about api.ObjectReference, reason, message string)
-	// Unwritten reports that what was told once is still to be written.
+	// Unwritten reports whether a text of WarnOfPast or Note is still to be written.
 	Unwritten(about api.ObjectReference, reason string) bool
-	// Note tells what has changed and is not wrong, as WarnOfPast does.
+	// Note reports a change that is no problem, as WarnOfPast does.
 	Note(about api.ObjectReference, reason, message string)
 	// Run writes until ctx ends.
 	Run(ctx context.Context) error
 }
 
-// eventReporter turns what the agent finds wrong into events. It belongs to the goroutine of Run.
+// eventReporter turns the agent's problems into Events. It belongs to the goroutine of Run.
 type eventReporter struct {
 	to      Recorder
 	node    string
 	failing time.Time       // since when passes fail
 	refused time.Time       // since when paths are refused
-	stuck   time.Time       // since when the journal is
+	stuck   time.Time       // since when the journal is stuck
 	open    time.Time       // since when policies fail
-	full    time.Time       // since when file systems are
-	down    map[string]bool // BGPPeers that were told to be
+	full    time.Time       // since when file systems are full
+	down    map[string]bool // BGPPeers reported as down
 	cutOff  bool            // no session of the mesh was up
 }
 
-// report writes what is wrong after a pass.
+// report writes Events about the problems after a pass.
 func (t *eventReporter) report(now time.Time, k *seen, err error) {
 	if t.to == nil {
 		return
@@ -88,7 +88,7 @@ func (t *eventReporter) report(now time.Time, k *seen, err error) {
 	t.reportPlugins(now, k, self)
 }
 
-// reportRefused says once for each peer that it announces what is not its own.
+// reportRefused warns once per peer that announces refused paths.
 func (t *eventReporter) reportRefused(k *seen) {
 	var told []string
 	for _, r := range k.routes.refused {
@@ -103,7 +103,7 @@ func (t *eventReporter) reportRefused(k *seen) {
 	}
 }
 
-// reportPlugins says what the plugins suffer from.
+// reportPlugins warns about problems of the plugins.
 func (t *eventReporter) reportPlugins(now time.Time, k *seen, self api.ObjectReference) {
 	if f := k.facts; f != nil && now.Sub(f.Written) > staleFacts {
 		t.to.Warn(self, "FactsStale",
@@ -115,14 +115,14 @@ func (t *eventReporter) reportPlugins(now time.Time, k *seen, self api.ObjectRef
 	}
 }
 
-// reportSpace reports file systems that are full, of which text tells.
+// reportSpace warns about full file systems, which text describes.
 func (t *eventReporter) reportSpace(now time.Time, text string) {
 	if t.to != nil && lasts(&t.full, now, text != "") {
 		t.to.Warn(desired.NodeObject(t.node), "NoSpace", text)
 	}
 }
 
-// reportPolicies reports why policies are not in force. kube-controllers, which see all policies, report faults of a
+// reportPolicies warns why policies are not in force. kube-controllers, which see all policies, report faults of a
 // policy.
 func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
 	if t.to == nil || w == nil {
@@ -148,7 +148,7 @@ func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
 	}
 }
 
-// lasts notes since when something is so, and reports whether that is too long.
+// lasts records in since when so became true, and reports whether it has lasted for patience.
 func lasts(since *time.Time, now time.Time, so bool) bool {
 	switch {
 	case !so:
@@ -206,7 +206,7 @@ func leaves(err error) []error {
 
 func (k *seen) self() api.ObjectReference { return desired.NodeObject(k.node) }
 
-// peerNode is the Node that a peer is, or this one if it is none that is known.
+// peerNode returns the Node of a peer; this Node if the peer is no known node.
 func (k *seen) peerNode(p bgp.PeerStatus) api.ObjectReference {
 	if name := k.peerName(p); name != "" {
 		return desired.NodeObject(name)
@@ -214,7 +214,7 @@ func (k *seen) peerNode(p bgp.PeerStatus) api.ObjectReference {
 	return k.self()
 }
 
-// peerName is the name of the node that a peer is; empty if it is none that is known.
+// peerName returns the name of a peer's node; empty if the peer is no known node.
 func (k *seen) peerName(p bgp.PeerStatus) string {
 	if k.snapshot == nil {
 		return ""
@@ -230,14 +230,14 @@ func firstLine(text string) string {
 	return line
 }
 
-// reportProblems says what is wrong with objects, each by its own name, and with this node.
+// reportProblems writes Events about objects, each by its own name, and about this node.
 func (t *eventReporter) reportProblems(problems []error) {
 	if t.to != nil {
 		t.warnAll(desired.NodeObject(t.node), problems)
 	}
 }
 
-// warnAll says what is wrong as one Event for each object and reason: the Recorder keeps one text of each.
+// warnAll writes one Event for each object and reason: the Recorder keeps one text of each.
 func (t *eventReporter) warnAll(self api.ObjectReference, problems []error) {
 	type event struct {
 		about  api.ObjectReference
@@ -259,7 +259,7 @@ func (t *eventReporter) warnAll(self api.ObjectReference, problems []error) {
 	}
 }
 
-// reasonsOf are the reasons of the Events about problems, by their texts.
+// reasonsOf returns the reasons of the Events about problems, by the problems' texts.
 func (t *eventReporter) reasonsOf(problems []error) map[string]string {
 	reasons := map[string]string{}
 	for _, err := range problems {
@@ -270,7 +270,7 @@ func (t *eventReporter) reasonsOf(problems []error) map[string]string {
 	return reasons
 }
 
-// warn says what is wrong. With an object it is so on all nodes.
+// warn writes a Warning; one about a cluster object is shared by all agents.
 func (t *eventReporter) warn(about api.ObjectReference, reason string, errs []error) {
 	var p *desired.Problem
 	if errors.As(errs[0], &p) {

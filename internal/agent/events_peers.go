@@ -10,18 +10,17 @@ import (
 )
 
 const (
-	// peerPatience is how long a configured session may be down before an Event reports it: a peer that restarts is not
-	// worth one.
+	// peerPatience is how long a configured session may be down before an Event reports it: longer than a peer's restart.
 	peerPatience = 30 * time.Second
-	// meshPatience is the same of a session of the mesh, beyond the hold time after which a silent one ends: nodes start
-	// again more often than routers.
+	// meshPatience is the same for a session of the mesh, counted after its hold time: nodes restart more often than
+	// routers.
 	meshPatience = 90 * time.Second
 	// mostNamed bounds the peers of one object that an Event names.
 	mostNamed = 5
 )
 
-// reportPeers writes Events on BGPPeers whose sessions are down, and when all of an object are up again. Those of the
-// mesh are in reportMesh.
+// reportPeers writes Events about BGPPeers with sessions that are down, and when all sessions of one are up again.
+// reportMesh does it for the mesh.
 func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 	if k.snapshot == nil {
 		return
@@ -46,7 +45,7 @@ func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 			down[object] = true
 			t.to.Warn(k.snapshot.PeerObject(object), "PeerDown", fmt.Sprintf("%s has no BGP session with %s: %s", k.node, o.named(), o.why))
 		case t.down[object] && o.coming:
-			down[object] = true // it is not up yet
+			down[object] = true // one is not up yet
 		case t.down[object]:
 			t.to.Note(k.snapshot.PeerObject(object), "PeerUp", k.node+" has its BGP sessions again")
 		}
@@ -55,8 +54,8 @@ func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 	t.reportMesh(now, k)
 }
 
-// reportMesh writes Events about sessions without a BGPPeer. The Event is on the Node at the other end, and has one
-// text from all nodes, so that it is one when a node goes away, whatever the number of the others. A node that has no
+// reportMesh writes Events about sessions without a BGPPeer. The Event is about the Node at the other end, with the
+// same text from all nodes: a node that goes away makes one Event, whatever the number of nodes. A node without any
 // session left is at fault itself.
 func (t *eventReporter) reportMesh(now time.Time, k *seen) {
 	total, down := 0, map[string][]bgp.PeerStatus{}
@@ -67,7 +66,7 @@ func (t *eventReporter) reportMesh(now time.Time, k *seen) {
 			continue
 		}
 		total++
-		// the last has an Event of its own
+		// a held-down peer has its own Event
 		if p.State == bgp.Established || p.Since.IsZero() || now.Sub(p.Since) <= meshPatience || p.HeldUntil.After(now) {
 			continue
 		}
@@ -100,10 +99,10 @@ func (t *eventReporter) reportMesh(now time.Time, k *seen) {
 	}
 }
 
-// objectPeers are the peers of one object.
+// objectPeers are the peers of one BGPPeer.
 type objectPeers struct {
 	down   []string
-	why    string // the reason of the first
+	why    string // of the first in down
 	coming bool   // one is down for less than peerPatience
 }
 
@@ -120,8 +119,8 @@ func (o *objectPeers) add(now time.Time, p bgp.PeerStatus) {
 	}
 }
 
-// whyDown returns the reason why there is no session, as Events have it: each text makes one, so that it has nothing of
-// what the peer has said. node peers has the details.
+// whyDown returns the reason why there is no session, for Events: each text makes an Event, so it has nothing of the
+// peer's own texts. node peers has the details.
 func whyDown(p bgp.PeerStatus) string {
 	switch {
 	case p.Failure != "":

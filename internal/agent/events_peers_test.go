@@ -14,8 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// Sessions that an operator has configured are told when they have been down for a while, each object once; and when
-// they are back.
+// Sessions of BGPPeers are reported when they have been down for a while, once per object, and when they are up again.
 func TestPeersAreTold(t *testing.T) {
 	begin := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	s, _ := desired.Build(desired.Self{Name: "n1"}, state.Cluster{Peers: []api.BGPPeer{{Meta: api.Meta{Name: "racks", UID: "7"}}}})
@@ -66,8 +65,8 @@ func TestPeersAreTold(t *testing.T) {
 	reporter.reportPeers(begin, &seen{}) // before the first pass
 }
 
-// Sessions of the mesh are told by one text from all nodes, about the node at the other end; a node without any is told
-// to be at fault itself.
+// Sessions of the mesh are reported by one text from all nodes, about the node at the other end; a node without any
+// session is reported as at fault itself.
 func TestMeshIsTold(t *testing.T) {
 	begin := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	var w state.Cluster

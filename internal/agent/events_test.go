@@ -25,10 +25,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// told notes what is said.
+// told records the Recorder's calls.
 type told struct {
 	lines []string
-	away  bool // what is told once is not written
+	away  bool // past problems and notes are not written
 }
 
 func (t *told) Warn(about api.ObjectReference, reason, message string) {
@@ -51,7 +51,7 @@ func (t *told) Unwritten(api.ObjectReference, string) bool { return t.away }
 
 func (t *told) Run(context.Context) error { return nil }
 
-// Each thing that an operator must act on has its event, about the object that is to blame.
+// Each thing that an operator must act on has its Event, about the object at fault.
 func TestWhatOperatorsAreTold(t *testing.T) {
 	now := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	other := addr("10.0.0.7")
@@ -121,7 +121,7 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 	}
 }
 
-// Problems that a pass goes on with are told too.
+// Problems with which a pass goes on are reported too.
 func TestProblemsAreTold(t *testing.T) {
 	var got told
 	reporter := eventReporter{to: &got, node: "n1"}
@@ -138,7 +138,7 @@ func TestProblemsAreTold(t *testing.T) {
 	}
 }
 
-// What often cures itself is told when it has lasted.
+// Faults that often cure themselves are reported when they have lasted.
 func TestPatience(t *testing.T) {
 	var got told
 	k := seen{node: "n1", journal: nodestatus.Journal{Entries: 2, LastError: "one\ntwo"}}
@@ -170,8 +170,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// What is wrong with an object is told as what is not done for it; what the host has beside, accept_ra=1 for one, is
-// not left out of anything.
+// A problem with an object is logged as left out of the configuration; a problem of the host, such as accept_ra=1, is
+// not.
 func TestHeadlines(t *testing.T) {
 	var log bytes.Buffer
 	a := &Agent{

@@ -19,17 +19,17 @@ import (
 const (
 	// evidencePause is the least time between two readings.
 	evidencePause = 100 * time.Millisecond
-	// evidenceAge is how long what was read is gone by.
+	// evidenceAge is how long a read object is used.
 	evidenceAge = 5 * time.Minute
 )
 
-// inquiry is an object to be read: the Node, if the block is not valid.
+// inquiry is an object to read: the IPAMBlock, or the Node if block is not valid.
 type inquiry struct {
 	node  string
 	block netip.Prefix
 }
 
-// evidence reads what decides where nodes contradict each other. In a cluster in which none does it reads nothing.
+// evidence reads the objects that decide where nodes contradict each other. Without contradictions it reads nothing.
 type evidence struct {
 	get objectGetter
 
@@ -37,7 +37,7 @@ type evidence struct {
 	found  map[inquiry]answer
 	todo   fairQueue[inquiry]
 	work   chan struct{} // of size 1: there is something to do
-	change chan struct{} // of size 1: something else was found
+	change chan struct{} // of size 1: found has changed
 }
 
 // answer is the result of a read. Neither internal nor record: the object does not exist.
@@ -51,7 +51,7 @@ func newEvidence(get objectGetter) *evidence {
 	return &evidence{get: get, found: map[inquiry]answer{}, work: make(chan struct{}, 1), change: make(chan struct{}, 1)}
 }
 
-// want has read what a snapshot asks for, now and then again, and forgets the rest.
+// want queues the objects that a snapshot needs for reading, old ones again, and forgets the others.
 func (e *evidence) want(now time.Time, u desired.Unsure) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,8 +93,8 @@ func (e *evidence) run(ctx context.Context) error {
 	return e.todo.serve(ctx, &e.mu, e.work, evidencePause, func(_ string, q inquiry) { e.read(ctx, q) })
 }
 
-// read reads one object. One that cannot be read leaves what was known, and is read again: a node that waits for it
-// makes no other request until its cluster changes.
+// read reads one object. A failure keeps the earlier result, and is retried: a waiting node makes no other request
+// until its cluster changes.
 func (e *evidence) read(ctx context.Context, q inquiry) {
 	ctx, cancel := context.WithTimeout(ctx, recordTime)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// flaky answers for each Node but one of that name, and counts.
+// flaky answers for each Node except the named one, and counts.
 type flaky struct {
 	fails string
 	asked map[string]int
@@ -30,7 +30,7 @@ func (f *flaky) Get(_ context.Context, obj api.Resource) error {
 	return nil
 }
 
-// What could not be read is read again, though no pass asks for it again: less and less often, and no other object
+// An object that could not be read is read again without a request of a pass: less and less often, and no other object
 // waits for it.
 func TestEvidenceIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	// factsGrace is how long a starting agent waits for its first pass before it writes the facts file: the file that the
-	// agent before it wrote still holds, and a restart should not look like a failure.
+	// factsGrace is how long a starting agent waits for its first pass before it writes the facts file: the earlier
+	// agent's file still holds, and a restart should not look like a failure.
 	factsGrace = 5 * time.Second
-	// quietTime is how long watches may be silent before the API server is probed. In a cluster of
-	// some hundred nodes something changes more often than that.
+	// quietTime is how long watches may be silent before the API server is probed. In a cluster of some hundred nodes
+	// changes are more frequent.
 	quietTime = 2 * time.Second
 	// probeTime bounds that request.
 	probeTime = 3 * time.Second
@@ -38,16 +38,15 @@ const (
 type local struct {
 	// ready: one pass has succeeded.
 	ready bool
-	// pods are the addresses that the kernel has routes to, in ascending order, with that of tunl0.
+	// pods are the addresses to which the kernel has routes, and the tunnels' addresses, in ascending order.
 	pods []netip.Addr
 	// noPolicies and plainPods: see facts.Facts. The passes do not set them.
 	noPolicies bool
 	plainPods  []string
 }
 
-// buildFacts makes the plugins' facts of the watched objects and local; ok is false if this node does not exist. It is
-// pure: everything but the time comes from its arguments, and the result is the same for the same arguments in another
-// order.
+// buildFacts makes the plugins' facts from the watched objects and local; ok is false if this node does not exist. It
+// is pure: everything but the time comes from its arguments, whose order does not matter.
 func buildFacts(a state.Assignment, l local) (f facts.Facts, ok bool) {
 	if a.Node == nil {
 		return facts.Facts{}, false
@@ -89,8 +88,8 @@ func buildFacts(a state.Assignment, l local) (f facts.Facts, ok bool) {
 	return f, true
 }
 
-// noneFree returns 0 if the kernel has a route to a pod for each address of the block, which then has no free one;
-// else nil: addresses may be taken that have no route here. Blocks are not watched, see docs/design/agent.md.
+// noneFree returns 0 if the kernel has a route to a pod for each address of the block, which then has no free one; else
+// nil: addresses without a route here may be assigned too. Blocks are not watched, see docs/design/agent.md.
 func noneFree(b api.BlockAffinity, pods []netip.Addr) *int {
 	cidr, err := netip.ParsePrefix(b.Spec.CIDR)
 	if err != nil || len(pods) == 0 {
@@ -108,8 +107,8 @@ func noneFree(b api.BlockAffinity, pods []netip.Addr) *int {
 	return new(int)
 }
 
-// namespaces returns, for each namespace, its annotations and the labels that pools' selectors use. A pool
-// whose selector is invalid is refused by the plugins.
+// namespaces returns, for each namespace, its annotations and the labels that pools' selectors use. The plugins refuse
+// a pool with an invalid selector.
 func namespaces(a state.Assignment) map[string]facts.Namespace {
 	var keys []string
 	for _, p := range ipam.ValidPools(a.Pools) {
@@ -141,7 +140,7 @@ func only(labels map[string]string, keys []string) map[string]string {
 type factsWriter struct {
 	path   string
 	watch  *cluster.Watch
-	pods   *cluster.PolicyFeed // nil: nothing tells of pods
+	pods   *cluster.PolicyFeed // nil: pods are unknown
 	status *Status
 	log    *slog.Logger
 
@@ -187,8 +186,8 @@ func (h *factsWriter) known() local {
 	return h.local
 }
 
-// run writes facts when they change, and renews their time while the watches are live. When it ends
-// the file stays: its time says how old it is, and the next agent starts soon.
+// run writes facts when they change, and renews their time while the watches are live. When it ends the file stays: its
+// time shows its age, and the next agent starts soon.
 func (h *factsWriter) run(ctx context.Context) error {
 	if err := h.watch.WaitForSync(ctx, slog.New(slog.DiscardHandler)); err != nil {
 		return nil // ctx ended; the agent's loop logs the wait
@@ -217,7 +216,7 @@ func (h *factsWriter) run(ctx context.Context) error {
 		case <-h.changed:
 		case <-beat:
 		}
-		wait.Sleep(ctx, max(coalesce, 4*took)) // annotations of pods cause writes, which take a fifth of a processor at most
+		wait.Sleep(ctx, max(coalesce, 4*took)) // annotations of pods cause writes: a fifth of a processor at most
 	}
 	return nil
 }
@@ -252,7 +251,7 @@ func (h *factsWriter) probe(ctx context.Context, beat chan<- struct{}) {
 	}
 }
 
-// ask sends the API server a request, unless a watch has heard from it within quietTime.
+// ask sends the API server a request, unless a watch has received something from it within quietTime.
 func (h *factsWriter) ask(ctx context.Context) error {
 	if time.Since(h.watch.Confirmed()) <= quietTime {
 		return nil

@@ -156,7 +156,7 @@ func TestNoneFree(t *testing.T) {
 	}
 }
 
-// The order of the cluster's objects is that of a map: it must not look like a change.
+// The watches return objects in a map's order: it must not look like a change.
 func TestFactsDoNotDependOnOrder(t *testing.T) {
 	in := state.Assignment{Node: &api.Node{Meta: api.Meta{Name: "node-1"}}}
 	for i := range 20 {

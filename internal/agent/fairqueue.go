@@ -10,29 +10,29 @@ import (
 )
 
 const (
-	// mostQueued is how much of one source waits at a time.
+	// mostQueued bounds the waiting items of one source.
 	mostQueued = 64
-	// refusals in a row are how many readings for one source may be in vain before it has to wait: for minWait, twice as
-	// long with each one more, up to mostWait.
+	// refusalsInARow is how many reads for one source may be refused in a row before it has to wait: minWait at first,
+	// twice as long with each further one, up to mostWait.
 	refusalsInARow    = 8
 	minWait, mostWait = time.Second, 16 * time.Second
 )
 
-// fairQueue has what is to be read for many sources: one thing of each in turn, so that a source that asks for much
-// does not keep others waiting, and of a source that is refused again and again one a second or less.
+// fairQueue has items to read for many sources: one item of each source in turn, so that a source with many items does
+// not delay others, and of a source that is refused again and again one item a second or less.
 type fairQueue[T comparable] struct {
 	sources map[string]*source[T]
-	order   []string // of those that have something waiting; the first is next
+	order   []string // sources with waiting items; the first is next
 }
 
 type source[T comparable] struct {
 	waiting []T
 	refused int       // in a row
-	until   time.Time // nothing of it is read before
+	until   time.Time // no item of it is read before
 	failed  wait.Backoff
 }
 
-// add has something read for a source, unless it waits already or too much does.
+// add queues an item for a source, unless it is queued already or the source has too many.
 func (r *fairQueue[T]) add(from string, item T) {
 	if r.sources == nil {
 		r.sources = map[string]*source[T]{}
@@ -51,8 +51,8 @@ func (r *fairQueue[T]) add(from string, item T) {
 	s.waiting = append(s.waiting, item)
 }
 
-// take returns what is to be read next, and for whom; ok is false if there is nothing now, and wait how long that is
-// so, 0 for as long as nothing is added.
+// take returns the next item to read and its source. ok is false if there is none now; then wait is until when: a
+// pause, or 0 for until an item is added.
 func (r *fairQueue[T]) take(now time.Time) (from string, item T, wait time.Duration, ok bool) {
 	for i, name := range r.order {
 		s := r.sources[name]
@@ -72,7 +72,7 @@ func (r *fairQueue[T]) take(now time.Time) (from string, item T, wait time.Durat
 	return "", item, wait, false
 }
 
-// judge notes whether what was read for a source was as it said.
+// judge records whether the object read for a source confirmed its claim.
 func (r *fairQueue[T]) judge(now time.Time, from string, good bool) {
 	s := r.sources[from]
 	switch {
@@ -87,14 +87,14 @@ func (r *fairQueue[T]) judge(now time.Time, from string, good bool) {
 	}
 }
 
-// fail has an item of a source read again that could not be read, after a pause that grows with each failure.
+// fail queues an item again that could not be read, after a pause that grows with each failure.
 func (r *fairQueue[T]) fail(now time.Time, from string, item T) {
 	r.add(from, item)
 	s := r.sources[from]
 	s.until = now.Add(s.failed.Next())
 }
 
-// forget drops sources that ask for nothing any more and need not wait.
+// forget drops sources without items that need not wait.
 func (r *fairQueue[T]) forget(now time.Time) {
 	for name, s := range r.sources {
 		if len(s.waiting) == 0 && s.until.Add(mostWait).Before(now) {
@@ -103,7 +103,7 @@ func (r *fairQueue[T]) forget(now time.Time) {
 	}
 }
 
-// serve has read what is in the queue, which mu guards, until ctx ends: one after the other, with a pause after each.
+// serve reads the items of the queue, which mu guards, until ctx ends: one after the other, with a pause after each.
 // work wakes it.
 func (r *fairQueue[T]) serve(ctx context.Context, mu sync.Locker, work <-chan struct{}, pause time.Duration,
 	read func(from string, item T)) error {
@@ -121,7 +121,7 @@ func (r *fairQueue[T]) serve(ctx context.Context, mu sync.Locker, work <-chan st
 	return nil
 }
 
-// await returns when there is work, after a wait unless that is 0, or when ctx ends.
+// await returns on work, after wait unless that is 0, or when ctx ends.
 func await(ctx context.Context, work <-chan struct{}, wait time.Duration) {
 	var later <-chan time.Time
 	if wait > 0 {

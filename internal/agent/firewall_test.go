@@ -16,8 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestAllowedSources: what a pod asked to send from is in force if a FelixConfiguration says Any, also for an agent
-// that has just started, and goes with the pod's link.
+// TestAllowedSources: the prefixes that a pod may send from are in force if workloadSourceSpoofing is Any, also for an
+// agent that has just started, and go with the pod's link.
 func TestAllowedSources(t *testing.T) {
 	r := newRig(t)
 	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}}
@@ -52,8 +52,8 @@ func TestAllowedSources(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
-// TestAgentKeepsTheTable: what somebody does to the nftables of an agent is undone at once, long before a pass that
-// nothing wakes; a FelixConfiguration steers them.
+// TestAgentKeepsTheTable: foreign changes of an agent's nftables are undone at once, long before the next full pass; a
+// FelixConfiguration steers the tables.
 func TestAgentKeepsTheTable(t *testing.T) {
 	r := newRig(t)
 	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}}
@@ -89,9 +89,9 @@ func TestAgentKeepsTheTable(t *testing.T) {
 	})
 }
 
-// TestFloatingAddresses: floating addresses that the plugin has noted are in force if a FelixConfiguration says
-// Enabled: they are translated, also for the node itself, announced where their block is another node's, and gone with
-// the pod's link. Those that are not in force are named.
+// TestFloatingAddresses: floating addresses that the plugin has stored are in force if floatingIPs is Enabled. They are
+// translated, also for the node itself, announced if another node has their block, and gone with the pod's link.
+// Addresses that are not in force are named.
 func TestFloatingAddresses(t *testing.T) {
 	r := newRig(t)
 	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}}

@@ -8,14 +8,13 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/flows"
 )
 
-// ShowFlows serves flow records to clients on this host, and makes metrics of them. It is to be called before the agent
-// runs.
+// ShowFlows serves flow records to clients on this host, and makes metrics of them. Call it before the agent runs.
 func (s *Status) ShowFlows(r *flows.Recorder) {
 	s.pages = map[string]http.HandlerFunc{flows.Path: r.Serve}
 	s.metrics.addFlows(r)
 }
 
-// counters are several of one name.
+// counters are counters with one name and several label values.
 func counters(name, help string, labels []string, values func(set func(float64, ...string))) row {
 	return row{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue,
 		func(_ *sample, set func(float64, ...string)) { values(set) }}

@@ -19,8 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestByIPv6: a link by which IPv4 packets go to IPv6 next hops is found by the routes of whomever, and by those to
-// come.
+// TestByIPv6: a link on which IPv4 packets go to IPv6 next hops is found by any program's routes, and by desired ones.
 func TestByIPv6(t *testing.T) {
 	way := func(dst, via string) desired.DesiredRoute {
 		return desired.DesiredRoute{Route: routes.To(prefix(dst), routes.Hop{Via: addr(via), Dev: "eth1"})}
@@ -60,8 +59,8 @@ func TestByIPv6(t *testing.T) {
 	}
 }
 
-// An agent that is asked for a flowtable follows the links of pods; where the kernel has none it says so, and serves.
-// One that is not asked removes it.
+// With a flowtable configured an agent follows the links of pods; if the kernel has none it reports that, and serves.
+// An agent without it configured removes it.
 func TestAgentFlowtable(t *testing.T) {
 	r := newRig(t)
 	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "fast"}, Spec: api.IPPoolSpec{CIDR: "10.98.0.0/16", BlockSize: 26}})

@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// idle is an agent with sources of events, whose last pass ended long ago.
+// idle returns an agent with sources of events that ended its last pass long ago.
 func idle() (*Agent, *peers) {
 	speaker := newPeers()
 	a := &Agent{Deps: Deps{Watch: &cluster.Watch{}, Speaker: speaker}, routers: radv.New(nil, nil)}

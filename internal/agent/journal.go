@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	// journalPause is how often the agent looks for what plugins have left, which costs one read of a directory.
+	// journalPause is the interval of looking for the plugins' entries, which costs one read of a directory.
 	journalPause = 5 * time.Second
-	// journalRetry bounds the pause after a try that left some. When the API server is back, the agents of a cluster come
-	// with what they have spread over that time.
+	// journalRetry bounds the pause after a try that left some. When the API server is back, the agents of a cluster
+	// spread their entries over that time.
 	journalRetry = 40 * time.Second
-	// entryTime bounds what is done for one entry.
+	// entryTime bounds the work on one entry.
 	entryTime = 15 * time.Second
 )
 
-// datastoreType is that of the entries that the agent can finish.
+// datastoreType is the datastore of entries that the agent can finish.
 const datastoreType = "kubernetes"
 
-// journalWorker does what DELs on this node could not do because the API server was away.
+// journalWorker completes DELs of this node that failed because the API server was away.
 type journalWorker struct {
 	dir    journal.Dir
 	node   string
@@ -47,7 +47,7 @@ type journalWorker struct {
 // run works until ctx ends.
 func (f *journalWorker) run(ctx context.Context) error {
 	if err := f.watch.WaitForSync(ctx, slog.New(slog.DiscardHandler)); err != nil {
-		return nil // ctx ended; the agent's loop says how long it waits
+		return nil // ctx ended; the agent's loop logs the wait
 	}
 	var reported progress.Changes
 	for backoff := (wait.Backoff{First: journalPause, Most: journalRetry}); ctx.Err() == nil; {
@@ -84,7 +84,7 @@ func (f *journalWorker) pass(ctx context.Context) error {
 	return err
 }
 
-// finish does the rest of one DEL, in its order: as long as the pod's object names the address, no other pod gets it.
+// finish completes one DEL, in its order: while the pod's object names the address, no other pod gets it.
 func (f *journalWorker) finish(ctx context.Context, e journal.Entry) error {
 	if e.Datastore != datastoreType {
 		return fmt.Errorf("%w: datastore %q", journal.ErrKeep, e.Datastore)
@@ -105,7 +105,7 @@ func (f *journalWorker) finish(ctx context.Context, e journal.Entry) error {
 	return err
 }
 
-// clear takes the addresses from the pod's annotations if they are still those of this container.
+// clear removes the addresses from the pod's annotations if they still belong to this container.
 func (f *journalWorker) clear(ctx context.Context, e journal.Entry) error {
 	if e.Pod == "" || e.IfName != podnote.Primary {
 		return nil
@@ -121,7 +121,8 @@ func (f *journalWorker) clear(ctx context.Context, e journal.Entry) error {
 	return nil
 }
 
-// release frees the container's addresses, and those of the handle that Calico 2 would have given it if it has none.
+// release frees the container's addresses; if there are none, the addresses of the handle that Calico 2 would have
+// used.
 func (f *journalWorker) release(ctx context.Context, e journal.Entry) error {
 	pod := map[string]string{"pod": e.Pod, "namespace": e.Namespace}
 	owner := ipam.Owner{Handle: e.Handle, Attrs: map[string]string{"node": f.node}}

@@ -20,32 +20,32 @@ import (
 )
 
 const (
-	// worldFile is in the run directory, which does not outlive the machine: after its start nothing in the kernel is an
-	// earlier agent's either.
+	// worldFile is in the run directory, which a reboot clears: after it nothing in the kernel is an earlier agent's
+	// either.
 	worldFile = "tortie/world.json"
-	// After a writing of it there is none for worldShare times as long as that took, but for worldPause at least and
-	// mostWorldPause at most: what is not in it yet is not known to an agent that starts without the API server.
-	// worldTouch is how old it may get while nothing changes.
+	// After a write follows a pause of worldShare times its duration, at least worldPause and at most mostWorldPause:
+	// changes meanwhile are unknown to an agent that starts without the API server. worldTouch is the age at which an
+	// unchanged file is renewed.
 	worldPause, mostWorldPause = time.Second, 10 * time.Second
 	worldShare                 = 100
 	worldTouch                 = time.Hour
-	// worldAge is how old it may be to be of use.
+	// worldAge is the age up to which the file is used.
 	worldAge = 24 * time.Hour
-	// syncTime is how long a starting agent waits for the API server before it goes by what an earlier one knew.
+	// syncTime is how long a starting agent waits for the API server before it uses an earlier agent's state.
 	syncTime = 3 * time.Second
 )
 
-// memory keeps what the agent knows of the cluster over its own end: an agent that starts while the API server is away
-// can speak BGP, so that others need not give its blocks up, and repair the kernel. It is a file that only root can
-// read. No password is in it.
+// memory keeps the agent's state of the cluster for the next agent. If that starts while the API server is away, it can
+// speak BGP, so that other nodes need not give its blocks up, and repair the kernel. Only root can read the file. It
+// has no password.
 type memory struct {
 	path     string
 	revision uint64
-	services []netip.Prefix // that were announced
-	past     []peering.Past // BGPPeers that could be used
+	services []netip.Prefix // announced prefixes
+	past     []peering.Past // BGPPeers that were usable
 	written  time.Time
-	pause    time.Duration // for which nothing is written after that
-	putOff   bool          // what has changed is still to be written
+	pause    time.Duration // after written, in which nothing is written
+	putOff   bool          // a change is still to be written
 }
 
 // remembered is the file's content.
@@ -62,15 +62,15 @@ type remembered struct {
 	Filters     []api.BGPFilter            `json:"filters"`
 	Felix       api.FelixConfigurationSpec `json:"felix"`
 	PasswordSet bool                       `json:"passwordSet"`
-	Services    []netip.Prefix             `json:"services"` // that were announced
-	Past        []peering.Past             `json:"past"`     // BGPPeers that could be used
+	Services    []netip.Prefix             `json:"services"` // announced prefixes
+	Past        []peering.Past             `json:"past"`     // BGPPeers that were usable
 }
 
 // errNoPassword is why remembered peers with a password have no sessions.
 var errNoPassword = errors.New("its Secret is not known while the API server is away")
 
-// save writes the state of the cluster down, what is announced for services, and which BGPPeers could be used, which
-// follows from the state; unless that was done just now or nothing has changed.
+// save writes the state of the cluster, the announcements for services, and the usable BGPPeers, which follow from the
+// state; not if nothing has changed, or within the pause after the last write.
 func (m *memory) save(now time.Time, w state.Cluster, services []netip.Prefix, past []peering.Past) error {
 	same := w.Revision == m.revision && slices.Equal(services, m.services)
 	if m.putOff = !same && now.Sub(m.written) < m.pause; m.putOff || same && now.Sub(m.written) < worldTouch {
@@ -99,7 +99,7 @@ func (m *memory) save(now time.Time, w state.Cluster, services []netip.Prefix, p
 	return nil
 }
 
-// load reads what an earlier agent of this node knew, and when.
+// load reads the state that an earlier agent of this node wrote, and when.
 func (m *memory) load(now time.Time, node string) (w state.Cluster, at time.Time, err error) {
 	info, err := os.Stat(m.path)
 	if err != nil {
@@ -135,8 +135,8 @@ func (m *memory) load(now time.Time, node string) (w state.Cluster, at time.Time
 	return w, info.ModTime(), nil
 }
 
-// awaitCluster returns when the watches have shown the whole cluster. If that takes long, passes go by what an earlier
-// agent knew meanwhile; they remove nothing.
+// awaitCluster returns when the watches have shown the whole cluster. If that takes long, passes use the earlier
+// agent's state meanwhile; they remove nothing.
 func (a *Agent) awaitCluster(ctx context.Context) error {
 	synced := make(chan error, 1)
 	go func() { synced <- a.Watch.WaitForSync(ctx, a.Log) }()
@@ -144,7 +144,7 @@ func (a *Agent) awaitCluster(ctx context.Context) error {
 	if err == nil {
 		a.known.Recall(w.Nodes)
 	}
-	a.peering.State = peering.Recall(a.memory.past) // whatever the API server says: an object may have been broken meanwhile
+	a.peering.State = peering.Recall(a.memory.past) // in any case: an object may have become invalid meanwhile
 	select {
 	case err := <-synced:
 		return err

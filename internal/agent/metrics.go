@@ -23,9 +23,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// metrics are the agent's metrics for Prometheus. Those that follow from a Status are in a table, and computed at a
-// scrape; the rest are counters. Metrics of Felix are here where they are true of this agent too, so that dashboards
-// and alerts of a cluster that ran Calico go on; a name that would mean something else is left out.
+// metrics are the agent's metrics for Prometheus. Those that follow from a Status are in a table, computed at a scrape;
+// the rest are counters. There are metrics of Felix too where they are true of this agent, so that dashboards and
+// alerts of a former Calico cluster go on; a name with another meaning is left out.
 type metrics struct {
 	registry *prometheus.Registry
 
@@ -40,10 +40,10 @@ type metrics struct {
 	felixFailures prometheus.Counter
 
 	losses   *prometheus.CounterVec
-	allPeers bool                     // series of the mesh's peers, too
-	up       map[peerLabels]time.Time // since when the sessions are up of which losses are counted, zero if one is not
+	allPeers bool                     // also series of the mesh's peers
+	up       map[peerLabels]time.Time // since when sessions with a loss counter are up; zero: not up
 	notTaken *prometheus.GaugeVec
-	reasons  map[string]bool // of which notTaken has series
+	reasons  map[string]bool // with series of notTaken
 }
 
 // peerLabels are a peer's address, node and BGPPeer.
@@ -59,7 +59,7 @@ type sample struct {
 	labels   []peerLabels // of shown
 }
 
-// sum adds something up of all peers, and count counts those that are so.
+// sum adds up a value of all peers.
 func (s *sample) sum(of func(bgp.PeerStatus) float64) (sum float64) {
 	for _, p := range s.peers {
 		sum += of(p)
@@ -92,7 +92,7 @@ func counter(name, help string, value func() float64) row {
 		func(_ *sample, set func(float64, ...string)) { set(value()) }}
 }
 
-// peerGauge is a gauge of each peer that is shown.
+// peerGauge is a gauge with a value per shown peer.
 func peerGauge(name, help string, labels []string, value func(bgp.PeerStatus) float64) row {
 	return gauges(name, help, labels, func(s *sample, set func(float64, ...string)) {
 		for i, p := range s.shown {
@@ -153,7 +153,7 @@ var rows = []row{
 	gauge("tortie_node_ready", "1 once the dataplane of this node stands.", func(s *sample) float64 { return truth(s.ready) }),
 	gauge("tortie_node_last_pass_timestamp_seconds", "When the last pass ended; it is seldom more than 30 seconds ago.",
 		func(s *sample) float64 {
-			if s.lastTook == 0 { // there was none
+			if s.lastTook == 0 { // there was no pass
 				return 0
 			}
 			return seconds(s.lastPass)
@@ -171,7 +171,7 @@ var rows = []row{
 		func(_ *sample, set func(float64, ...string)) { set(1, version.Version) }),
 
 	gauges("tortie_bgp_peers", "Configured BGP sessions by state.", []string{"state"}, func(s *sample, set func(float64, ...string)) {
-		for _, state := range allStates { // also those that none is in, for alerts
+		for _, state := range allStates { // also states of no session, for alerts
 			set(s.count(func(p bgp.PeerStatus) bool { return p.State == state }), string(state))
 		}
 	}),
@@ -339,7 +339,7 @@ var rows = []row{
 		func(s *sample) float64 { return number(pods(s.snapshot.Self.Pods)) }),
 }
 
-// noSnapshot is for before the first pass that found the node's address.
+// noSnapshot is used before the first pass that found the node's address.
 var noSnapshot desired.Snapshot
 
 func newMetrics(s *Status) *metrics {
@@ -382,7 +382,7 @@ func newMetrics(s *Status) *metrics {
 	return m
 }
 
-// scrape computes what the rows need.
+// scrape computes the input of the rows.
 func (s *Status) scrape() *sample {
 	known := s.now()
 	out := &sample{seen: &known, now: time.Now(), role: "none"}
@@ -406,7 +406,7 @@ func (k *seen) labels(p bgp.PeerStatus, sessions map[netip.Addr]desired.Session)
 
 var allStates = []bgp.State{bgp.Idle, bgp.Active, bgp.OpenSent, bgp.OpenConfirm, bgp.Established}
 
-// seconds is a time as Prometheus has it.
+// seconds returns a time as Prometheus uses it.
 func seconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
@@ -414,8 +414,8 @@ func seconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// changesOf counts the sessions that were established or lost between two looks, both in the order of their addresses.
-// One that was lost and is back counts twice: it has another time.
+// changesOf counts the sessions that were established or lost between two states, both in the order of addresses. A
+// session that was lost and is back counts twice: its time differs.
 func changesOf(before, now []bgp.PeerStatus) int {
 	changes := 0
 	for _, p := range now {
@@ -434,7 +434,7 @@ func changesOf(before, now []bgp.PeerStatus) int {
 	return changes
 }
 
-// countSessions counts changes since the last look. before has the sessions' earlier states.
+// countSessions counts changes since before, the sessions' earlier states.
 func (m *metrics) countSessions(before []bgp.PeerStatus, k *seen) {
 	m.changes.Add(number(changesOf(before, k.peers)))
 	refused := map[string]int{}
@@ -452,7 +452,7 @@ func (m *metrics) countSessions(before []bgp.PeerStatus, k *seen) {
 		if p.State == bgp.Established {
 			now[labels] = p.Since
 		}
-		lost := m.losses.WithLabelValues(labels[:]...) // there from the first look
+		lost := m.losses.WithLabelValues(labels[:]...) // exists from the first call
 		if since := m.up[labels]; !since.IsZero() && !since.Equal(now[labels]) {
 			lost.Inc()
 		}
@@ -465,14 +465,14 @@ func (m *metrics) countSessions(before []bgp.PeerStatus, k *seen) {
 	m.up = now
 }
 
-// mostReasons bounds the series of reasons for which prefixes are not taken: operators name filters as they like. The
-// rest are one.
+// mostReasons bounds the series of reasons for which prefixes are not accepted: operators name filters as they like.
+// Further reasons share one series.
 const (
 	mostReasons  = 30
 	otherReasons = "other"
 )
 
-// setReasons replaces the series of reasons. One that was there stays at 0, so that rates and alerts see its end.
+// setReasons replaces the series of reasons. A reason that is gone stays at 0, so that rates and alerts see its end.
 func (m *metrics) setReasons(refused map[string]int) {
 	other := 0
 	for reason, n := range refused {
@@ -489,12 +489,11 @@ func (m *metrics) setReasons(refused map[string]int) {
 	m.notTaken.WithLabelValues(otherReasons).Set(number(other))
 }
 
-// mostShown is of how many sessions with BGPPeers there are series unless all are asked for: a reflector that an
-// operator has made by a BGPPeer may have thousands of clients. For those of the mesh series would grow with the square
-// of the nodes: only on request.
+// mostShown bounds the sessions of BGPPeers with series unless all are requested: a reflector made by a BGPPeer may
+// have thousands of clients. Series for the mesh would grow with the square of the nodes: only on request.
 const mostShown = 100
 
-// shown returns the peers that there are series of: all, or those that BGPPeers are about, routers before nodes.
+// shown returns the peers with series: all, or the peers of BGPPeers, routers before nodes.
 func shown(peers []bgp.PeerStatus, sessions map[netip.Addr]desired.Session, all bool) []bgp.PeerStatus {
 	if all {
 		return peers
@@ -541,7 +540,7 @@ func (m *metrics) addEvents(counts func() (written, dropped uint64)) {
 	)
 }
 
-// addPaths makes the metric of the ways of pods' packets to other nodes.
+// addPaths makes the metric of paths to other nodes.
 func (m *metrics) addPaths(report func() [2]paths.Report) {
 	m.add(gauges("tortie_path_up", "1 if a node sends back what pods of this node send through it, 0 if it did and does not now; of 16 "+
 		"nodes of each family at most, those first that do not. A node that never has is missing.",
@@ -554,7 +553,7 @@ func (m *metrics) addPaths(report func() [2]paths.Report) {
 		}))
 }
 
-// addTraffic makes the metrics of what passes on all BGP sessions.
+// addTraffic makes the metrics of messages on all BGP sessions.
 func (m *metrics) addTraffic(totals func() bgp.Totals) {
 	m.add(
 		counter("tortie_bgp_received_messages_total", "BGP messages that all peers together have sent.",
@@ -570,8 +569,8 @@ func (m *metrics) addTraffic(totals func() bgp.Totals) {
 // guardTime bounds how long a scrape waits for the kernel's counters.
 const guardTime = 2 * time.Second
 
-// kernelCounters are packets that rules have dropped, by K, read from the kernel when they are asked for. A counter
-// begins anew when its rule does; the metric goes on.
+// kernelCounters are packets that rules have dropped, by K, read from the kernel at a scrape. A rule made anew starts
+// its counter again; the metric goes on.
 type kernelCounters[K comparable] struct {
 	read    func(context.Context) (map[K]nft.Counter, error)
 	labels  func(K) []string
@@ -587,7 +586,7 @@ func addKernelCounters[K comparable](m *metrics, dropped *prometheus.CounterVec,
 	m.registry.MustRegister(&kernelCounters[K]{read: read, labels: labels, dropped: dropped, last: map[K]uint64{}})
 }
 
-// addGuard makes the metric of what the packet guard has dropped.
+// addGuard makes the metric of packets that the guard has dropped.
 func (m *metrics) addGuard(read func(context.Context) (map[string]nft.Counter, error)) {
 	dropped := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tortie_guard_dropped_packets_total", Help: "Packets that the packet guard dropped, by reason: tunnel packets whose sender is no " +
@@ -615,10 +614,10 @@ func (k *kernelCounters[K]) Collect(ch chan<- prometheus.Metric) {
 	k.dropped.Collect(ch)
 }
 
-// mostGone is how many series there may be of counters that have gone: tenants may make and delete policies for ever.
+// mostGone bounds the series of counters that are gone: tenants may make and delete policies for ever.
 const mostGone = 2000
 
-// forget drops series of which the kernel has no counter any more, if there are many.
+// forget drops the series without a counter in the kernel, if there are many.
 func (k *kernelCounters[K]) forget(counters map[K]nft.Counter) {
 	if len(k.last)-len(counters) <= mostGone {
 		return
@@ -631,7 +630,7 @@ func (k *kernelCounters[K]) forget(counters map[K]nft.Counter) {
 	}
 }
 
-// grown is by how much a counter has grown that may have begun at zero again.
+// grown returns the increase of a counter that may have started again at zero.
 func grown(before, now uint64) uint64 {
 	if now < before {
 		return now

@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// routers are a snapshot and the state of sessions with so many routers that BGPPeers name, beside one of the mesh.
+// routers returns a snapshot and the state of sessions with n routers in BGPPeers, beside one of the mesh.
 func routers(n int) (*desired.Snapshot, []bgp.PeerStatus) {
 	var w state.Cluster
 	for i := range n {
@@ -37,7 +37,7 @@ func routers(n int) (*desired.Snapshot, []bgp.PeerStatus) {
 	return s, append(all, bgp.PeerStatus{Addr: mesh, State: bgp.Established, Since: time.Unix(50, 0)})
 }
 
-// Without being asked for, there are series for what operators have configured, and not for more of it than is of use.
+// By default only configured peers have series, and not too many of them.
 func TestSeriesOfConfiguredPeers(t *testing.T) {
 	status := NewStatus("n1", time.Now(), func(context.Context) error { return nil })
 	snapshot, peers := routers(3)

@@ -40,13 +40,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// metric is what is known of one by its name.
+// metric describes a metric.
 type metric struct {
 	kind, help string
 	labels     []string
 }
 
-// everything is a Status with all its metrics, none of which is left out for want of a value.
+// everything returns a Status with all its metrics: none is missing for want of a value.
 func everything(t *testing.T) *Status {
 	t.Helper()
 	s := NewStatus("n1", time.Now(), func(context.Context) error { return nil })
@@ -76,7 +76,7 @@ func everything(t *testing.T) *Status {
 	return s
 }
 
-// recorded has seen a packet denied, and a staged policy that would deny it, too.
+// recorded returns a Recorder with a denied packet, and a staged policy that would deny it too.
 func recorded() *flows.Recorder {
 	pod := policy.PodKey{Namespace: "default", Name: "web"}
 	deny := policy.Policy{ID: policy.ID{Kind: policy.KindNetworkPolicy, Namespace: "default", Name: "web"},
@@ -115,7 +115,7 @@ func registered(t *testing.T, s *Status) map[string]metric {
 	return all
 }
 
-// What docs/metrics.csv says of metrics is what is served, all of it.
+// docs/metrics.csv describes all metrics, and only them.
 func TestMetricsAreDocumented(t *testing.T) {
 	file, err := os.Open(filepath.Join(labtest.Root(), "docs", "metrics.csv"))
 	errtest.Must(t, err)
@@ -151,7 +151,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// Without a request for them there are no series for each peer: they grow with the square of the nodes.
+// By default there are no series per peer: they grow with the square of the nodes.
 func TestSeriesDoNotGrowWithPeers(t *testing.T) {
 	count := func(peers int, each bool) int {
 		s := NewStatus("n1", time.Now(), func(context.Context) error { return nil })
@@ -203,7 +203,7 @@ func TestSessionChanges(t *testing.T) {
 	}
 }
 
-// The values are those of what was seen.
+// The values follow from the state.
 func TestValues(t *testing.T) {
 	s := everything(t)
 	s.SetNode(&desired.Snapshot{Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), Others: make([]desired.Member, 2),
@@ -251,7 +251,7 @@ func scraped(t *testing.T, s *Status) string {
 	return w.Body.String()
 }
 
-// The port of the metrics has the metrics, and nothing else.
+// The port of the metrics serves the metrics, and nothing else.
 func TestMetricsPort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	errtest.Must(t, err)
@@ -284,7 +284,7 @@ func TestMetricsPort(t *testing.T) {
 	}
 }
 
-// hangs is a speaker whose calls can be made to hang, as no context can interrupt.
+// hangs is a speaker with calls that can be made to hang, despite their context.
 type hangs struct {
 	*peers
 	mu              sync.Mutex
@@ -374,7 +374,7 @@ func TestLivenessProvesTheLoops(t *testing.T) {
 	waittest.Until(t, 20*time.Second, "live again", func() bool { turn(); code, _ := live(); return code == http.StatusOK })
 }
 
-// An agent whose first pass hangs is not live; one that waits for its API server is.
+// An agent is not live if its first pass hangs; an agent that waits for its API server is.
 func TestLivenessBeforeTheFirstPass(t *testing.T) {
 	s := NewStatus("n1", time.Now().Add(-time.Hour), func(context.Context) error { return nil })
 	if err := s.alive(t.Context()); err != nil {
@@ -404,7 +404,7 @@ func addrsOf(texts ...string) (all []netip.Addr) {
 	return all
 }
 
-// The kernel's counters begin anew with a rule; what was counted is not lost, and an error changes nothing.
+// The kernel's counters start again with a rule; the metric loses nothing, and an error changes nothing.
 func TestGuardCountsOn(t *testing.T) {
 	values := []uint64{5, 8, 2, 0, 4}
 	s := NewStatus("n1", time.Now(), func(context.Context) error { return nil })

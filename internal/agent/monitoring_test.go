@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// What Prometheus and Go's library add.
+// Labels and names that Prometheus and Go's library add.
 var (
 	addedLabels  = []string{"instance", "le"}
 	addedMetrics = []string{"process_resident_memory_bytes"}
@@ -37,7 +37,7 @@ func monitoringFile(t *testing.T, name string) []byte {
 	return text
 }
 
-// checkQuery fails the test for what is wrong with a query.
+// checkQuery fails the test for each fault of a query.
 func checkQuery(t *testing.T, where, query string, served map[string]metric) {
 	t.Helper()
 	for _, fault := range faults(query, served) {
@@ -45,7 +45,7 @@ func checkQuery(t *testing.T, where, query string, served map[string]metric) {
 	}
 }
 
-// faults compares a query with what is served: names, labels, and the states of sessions.
+// faults compares a query with the served metrics: names, labels, and the states of sessions.
 func faults(query string, served map[string]metric) (all []string) {
 	fault := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	var names []string
@@ -86,7 +86,7 @@ func faults(query string, served map[string]metric) (all []string) {
 	return all
 }
 
-// checkTemplate looks at the labels that a text names.
+// checkTemplate checks the labels that a text uses.
 func checkTemplate(t *testing.T, where, text, query string, served map[string]metric) {
 	t.Helper()
 	labels := append([]string{"value"}, addedLabels...)
@@ -177,7 +177,7 @@ func TestAlertsAskForWhatIsServed(t *testing.T) {
 	}
 }
 
-// The check itself finds what it is for.
+// The check itself finds such faults.
 func TestQueriesAreChecked(t *testing.T) {
 	served := registered(t, everything(t))
 	for query, right := range map[string]bool{

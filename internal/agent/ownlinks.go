@@ -11,13 +11,14 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// ownLinks returns the indexes of the links that are the node's own, for guard.Config: no pod can make such a link or
-// join one, with CAP_NET_ADMIN either. Those of the node's addresses come first, then tunnels, by which most packets
-// come, then other links with an address, those that operators name in BGPPeers, hardware, devices for single nodes,
-// bridges that hardware is part of, and VRFs, whose packets have passed the guard by another link. A pod gives its
-// links no addresses; those that a router or a DHCP server gives them have a lifetime. It can join any bridge, but one
-// with hardware has the network's packets anyway. What sends and receives in another namespace is its maker's, with an
-// address too, but for veth, which is what nodes in containers have.
+// ownLinks returns the indexes of the node's own links, for guard.Config: no pod can make or join one, even with
+// CAP_NET_ADMIN. The order is: the links of the node's addresses; tunnels, on which most packets come; then other links
+// with an address, links named in BGPPeers, hardware, devices for single nodes, bridges with hardware, and VRFs, whose
+// packets have passed the guard on another link.
+//
+// Addresses are evidence as a pod cannot give its link one; addresses from a router or a DHCP server have a lifetime. A
+// pod can join any bridge, but one with hardware has the network's packets anyway. A link with the other end in another
+// namespace belongs to its maker even with an address; except veth, the link of nodes that are containers.
 func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr) (indexes []int) {
 	add := func(own func(l netlinkx.Link) bool) {
 		for _, l := range links {
@@ -29,7 +30,7 @@ func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr)
 	hardware := func(l netlinkx.Link) bool { return l.Kind == "device" }
 	tunnel := func(l netlinkx.Link) bool {
 		if s.Needs(desired.WireGuardTunnel) && wireguard.IsSecond(l, false) || s.Needs(desired.WireGuardTunnel6) && wireguard.IsSecond(l, true) {
-			return true // it has no address
+			return true // has no address
 		}
 		return slices.Contains([]string{"ipip", "vxlan", "wireguard"}, l.Kind) && !l.Elsewhere() && hasAddr(l, addrs)
 	}
@@ -42,7 +43,7 @@ func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr)
 		switch {
 		case operators:
 			return true
-		case l.Elsewhere() && l.Kind != "veth": // whose other end may be anywhere
+		case l.Elsewhere() && l.Kind != "veth": // its other end may be anywhere
 			return false
 		case l.Kind == "bridge":
 			return slices.ContainsFunc(links, func(port netlinkx.Link) bool { return port.Master == l.Index && hardware(port) })
@@ -56,15 +57,15 @@ func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr)
 	return indexes
 }
 
-// hasAddr reports whether a link has an address that somebody on the node has given it.
+// hasAddr reports whether a link has a permanent address that is not link-local: it was set on the node.
 func hasAddr(l netlinkx.Link, addrs []netlinkx.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool {
 		return a.Link == l.Index && !a.Ending && !a.Prefix.Addr().IsLinkLocalUnicast()
 	})
 }
 
-// guardNew has the guard take packets of any source by devices that this pass has made: before their addresses are
-// announced, or they are up.
+// guardNew makes the guard accept packets of any source on devices that this pass has made: before they are up, and
+// before their addresses are announced.
 func (a *Agent) guardNew(ctx context.Context, s *desired.Snapshot) error {
 	links, err := a.Kernel.Links()
 	addrs, errAddrs := a.Kernel.Addrs(0, netlinkx.FamilyAll)

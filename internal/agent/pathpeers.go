@@ -23,7 +23,7 @@ import (
 // pathsFile, in the state directory, has the nodes that have answered probes.
 const pathsFile = "tortie/paths.json"
 
-// pathWorker probes the ways of pods' packets to other nodes.
+// pathWorker returns the worker that probes the paths of pods' packets to other nodes.
 func (a *Agent) pathWorker() *paths.Worker {
 	w := &paths.Worker{
 		Node: a.Config.Nodename, Kernel: a.Kernel, Log: a.Log.With("part", "paths"), Ready: a.nodeReady,
@@ -58,8 +58,8 @@ func (a *Agent) nodeReady(ctx context.Context, name string) bool {
 		slices.ContainsFunc(node.Status.Conditions, func(c api.NodeCondition) bool { return c.Type == "Ready" && c.Status == "True" })
 }
 
-// pathPeers returns the nodes that packets of pods have a route to, in the order of their names, each with the way of
-// its first block of IPv4, and that of IPv6.
+// pathPeers returns the nodes to which pods' packets have a route, in the order of their names, each with the path of
+// its first IPv4 block and of its first IPv6 block.
 func pathPeers(k *seen) []paths.Peer {
 	if k.snapshot == nil || !k.ready || k.routes.starting {
 		return nil
@@ -91,7 +91,7 @@ func pathPeers(k *seen) []paths.Peer {
 	return all
 }
 
-// pathTo returns the way by which a route leads to a node.
+// pathTo returns the path by which a route leads to a node.
 func pathTo(s *desired.Snapshot, m *desired.Member, w *desired.DesiredRoute) paths.Peer {
 	hop, self, v6 := w.Route.Hops[0], s.Self.Addr.Addr(), w.Route.Dst.Addr().Is6()
 	source, vtep, end := hairpin.Dummy, s.Self.VTEP, m.VTEP
@@ -122,9 +122,9 @@ func pathTo(s *desired.Snapshot, m *desired.Member, w *desired.DesiredRoute) pat
 	return p
 }
 
-// probeSource returns an address of this node's IPv6 blocks, other than that of its tunnel: other nodes have a route to
-// its block by this node, so they neither drop a packet from it for its source nor send a redirect. The invalid
-// address: there is no block.
+// probeSource returns an address of this node's IPv6 blocks other than its VTEP: other nodes route its block to this
+// node, so they neither drop a packet by its source nor send a redirect. Without a block it returns the invalid
+// address.
 func probeSource(s *desired.Snapshot) netip.Addr {
 	for _, b := range s.Blocks {
 		for a := b.Addr(); a.Is6() && b.Contains(a); a = a.Next() {
@@ -136,7 +136,7 @@ func probeSource(s *desired.Snapshot) netip.Addr {
 	return netip.Addr{}
 }
 
-// pathReports are of IPv4 and IPv6; nil before the agent runs, and while there are no nodes of a family.
+// pathReports returns reports for IPv4 and IPv6; nil before the agent runs, and for a family without nodes.
 func (s *Status) pathReports() (shown [2]*nodestatus.Paths) {
 	s.mu.Lock()
 	report := s.paths

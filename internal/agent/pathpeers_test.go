@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
-// Each way of packets has its probe, or a reason why there is none.
+// Each path of packets has its probe, or a reason why there is none.
 func TestPathPeers(t *testing.T) {
 	var w state.Cluster
 	for _, n := range []struct{ name, addr string }{{"n2", "10.9.0.2"}, {"n3", "10.9.0.3"}, {"n4", "10.9.0.4"},

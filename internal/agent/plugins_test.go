@@ -30,7 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// told returns what a plugin would read now, nil if it would ask the API server.
+// told returns the facts that a plugin would read now, nil if it would ask the API server.
 func (r *rig) told() *facts.Facts {
 	f, err := facts.Read(filepath.Join(r.runDir, factsFile), rigNode, time.Now())
 	if err != nil {
@@ -39,8 +39,8 @@ func (r *rig) told() *facts.Facts {
 	return f
 }
 
-// content returns what the plugins are told without the time at which it was written, and that time. Its text has no
-// fixed length.
+// content returns the facts file without the time at which it was written, and that time. The time's text has no fixed
+// length.
 func (r *rig) content(t *testing.T) (string, time.Time) {
 	t.Helper()
 	for { // until nothing was written between both reads
@@ -56,7 +56,7 @@ func (r *rig) content(t *testing.T) (string, time.Time) {
 	}
 }
 
-// tells waits until the plugins are told what is wanted, and logs how long that took.
+// tells waits until the facts satisfy wanted, and logs how long that took.
 func (r *rig) tells(t *testing.T, what string, wanted func(f *facts.Facts) bool) {
 	t.Helper()
 	begun := time.Now()
@@ -150,7 +150,7 @@ func TestPluginsAreToldEveryChange(t *testing.T) {
 	})
 }
 
-// Pods of the node without annotations that an ADD reads need not be read.
+// Pods of the node without annotations that an ADD uses need not be read.
 func TestPluginsAreToldOfPods(t *testing.T) {
 	r := newRig(t)
 	at, log := cluster.Server{Config: r.api, Group: labtest.Current(t)}, slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -226,7 +226,7 @@ func TestSteadyFactsAreOnlyHeartbeats(t *testing.T) {
 	}
 }
 
-// A restart must not look like trouble: what the earlier agent wrote holds until the next knows better.
+// A restart must not look like trouble: the earlier agent's facts hold until the next agent writes.
 func TestRestartKeepsFacts(t *testing.T) {
 	r := newRig(t)
 	_, stop := r.agent(t, newPeers())
@@ -248,7 +248,7 @@ func TestRestartKeepsFacts(t *testing.T) {
 	}
 }
 
-// An agent that hears nothing must not say that it knows: silence, the worst of failures, sends no error.
+// An agent without answers must not renew its facts: silence, the worst of failures, sends no error.
 func TestFactsAgeWhenTheAPIServerIsSilent(t *testing.T) {
 	r := newRig(t)
 	wire, wired := labtest.NewWire(t, r.api)
@@ -340,7 +340,7 @@ func (r *rig) entries(t *testing.T) int {
 	return n
 }
 
-// newJournalRig is a rig whose pool's blocks and affinities go with the test.
+// newJournalRig returns a rig that deletes its pool's blocks and affinities at the end of the test.
 func newJournalRig(t *testing.T) *rig {
 	r := newRig(t)
 	t.Cleanup(func() {
@@ -365,9 +365,9 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 	}
 	gone, plain := r.left(t, "rig-gone", "c1"), r.left(t, "", "c2")
 	again := r.left(t, "rig-again", "c3")
-	newer := r.left(t, "rig-again", "c4") // the pod has a new sandbox by now, which is not in the journal
+	newer := r.left(t, "rig-again", "c4") // the pod has a new sandbox, which is not in the journal
 	foreign := journal.Entry{Handle: "other.c5", Datastore: "etcdv3", ContainerID: "c5"}
-	// A Calico 2 would have given this pod the handle that is the new sandbox's.
+	// Calico 2 would have given this pod the handle of the new sandbox.
 	namesake := journal.Entry{Handle: "rig-net.c7", Datastore: datastoreType, Network: "rig-net", Namespace: "rig-net", Pod: "c4",
 		ContainerID: "c7", IfName: "net1"}
 	r.put(t, gone, plain, again, foreign, namesake)
@@ -391,7 +391,7 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 		t.Errorf("metrics:\n%s", metrics)
 	}
 
-	// One that appears while the agent runs, and a damaged one that stops nobody.
+	// An entry that appears while the agent runs, and a damaged one, which stops no other.
 	errtest.Must(t, os.WriteFile(filepath.Join(string(r.journal()), "damaged.json"), []byte("{"), 0o600))
 	live := r.left(t, "rig-live", "c6")
 	r.put(t, live)
@@ -430,7 +430,7 @@ func TestJournalWaitsForTheDatastore(t *testing.T) {
 	waittest.Until(t, 2*journalRetry, "finished after the API server's return", func() bool { return r.entries(t) == 0 && !r.holds(t, e) })
 }
 
-// Agent and plugins meet in the same files.
+// Agent and plugins use the same files.
 func TestDefaultPathsAreThePlugins(t *testing.T) {
 	c, err := config.LoadNode(func(name string) (string, bool) { return "node-1", name == "NODENAME" })
 	errtest.Must(t, err)

@@ -13,16 +13,16 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// ShowPolicies shows what is done about NetworkPolicies, and makes metrics of it and of what the kernel has dropped for
-// them. It is to be called before the agent runs.
+// ShowPolicies shows the state of policies, and makes metrics of it and of the packets that policies have dropped. Call
+// it before the agent runs.
 func (s *Status) ShowPolicies(w *policies.Worker, dropped func(context.Context) (map[netpol.Denied]nft.Counter, error)) {
 	s.policies = w
 	s.metrics.addPolicies(w)
 	s.metrics.addDenied(dropped)
 }
 
-// policyReport is nil if this agent has no part that enforces policies.
-// The reasons are those of the Events, by the texts of problems.
+// policyReport returns the state of policies, its problems, and the reasons of the Events about these, by their texts.
+// r is nil if this agent has no part that enforces policies.
 func policyReport(w *policies.Worker) (r *nodestatus.Policy, problems []string, reasons map[string]string) {
 	if w == nil {
 		return nil, nil, nil
@@ -50,7 +50,7 @@ func timeOrNil(t time.Time) *time.Time {
 	return &t
 }
 
-// addPolicies makes the metrics of what a worker does.
+// addPolicies makes the metrics of a worker.
 func (m *metrics) addPolicies(w *policies.Worker) {
 	of := func(value func(k *policies.Seen) float64) func(*sample) float64 {
 		return func(*sample) float64 { k := w.Seen(); return value(&k) }
@@ -104,7 +104,7 @@ func (m *metrics) addPolicies(w *policies.Worker) {
 	)
 }
 
-// age is 0 of the zero time.
+// age returns the seconds since t; 0 for the zero time.
 func age(t time.Time) float64 {
 	if t.IsZero() {
 		return 0

@@ -12,8 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Denied packets are counted by policy and direction, on through counters that the kernel begins anew. Policies that
-// have gone do not fill the memory.
+// Denied packets are counted by policy and direction, also over restarts of the kernel's counters. Deleted policies do
+// not fill the memory.
 func TestDeniedPackets(t *testing.T) {
 	by := func(name string) netpol.Denied {
 		return netpol.Denied{Direction: policy.Egress, By: policy.ID{Kind: "NetworkPolicy", Namespace: "shop", Name: name}}

@@ -18,8 +18,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// What the CNI plugins read and write: in the state directory, and facts.json in the run directory. The plugins know
-// them as facts.DefaultFile and journal.DefaultDir.
+// Files that the CNI plugins read and write: in the state directory, and facts.json in the run directory. The plugins
+// use them as facts.DefaultFile and journal.DefaultDir.
 const (
 	nodenameFile = "nodename"
 	mtuFile      = "mtu"
@@ -70,8 +70,8 @@ func (a *Agent) pass(ctx context.Context) error {
 	return a.openForPods(ctx, &s)
 }
 
-// syncGuard leaves the guard as it is before the first answer of the API server: the state file of an earlier agent may
-// lack the newest nodes, whose packets would be dropped.
+// syncGuard leaves the guard unchanged before the first answer of the API server: the state file of an earlier agent
+// may lack the newest nodes, and their packets would be dropped.
 func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot, own []int) error {
 	if a.offline != nil {
 		return nil
@@ -151,7 +151,7 @@ func (a *Agent) gateways() (all []netip.Addr, err error) {
 	return slices.Compact(all), nil
 }
 
-// readCluster takes the state of the watches, if it has changed or a part of it that was held back is due. Without its
+// readCluster takes the state of the watches if it has changed, or if a part that was held back is due. Without its
 // Node an agent that has a state goes on: the Node may be created again, and its pods run on until then.
 func (a *Agent) readCluster() (gone, err error) {
 	if a.offline != nil {
@@ -181,7 +181,7 @@ func (a *Agent) readCluster() (gone, err error) {
 	}
 	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, world)
 	a.Status.SetUnacted(a.view.Cluster.Unacted)
-	ground := a.view.Base // also of a node that finds no address of its own
+	ground := a.view.Base // also for a node without an address of its own
 	a.Policies.SetGround(&ground)
 	a.evidence.want(time.Now(), a.view.Base.Unsure)
 	a.changed.bgp = true
@@ -229,7 +229,7 @@ func (a *Agent) readNode(ctx context.Context, links []netlinkx.Link) (self desir
 	return self, trouble, err
 }
 
-// floating returns the floating addresses of pods, as the plugin has noted them.
+// floating returns the floating addresses of pods, as stored by the plugin.
 func (a *Agent) floating(links []netlinkx.Link, pods []localPod) (all []desired.Floating, err error) {
 	noted, err := a.noted(links, podnet.FloatingTable)
 	for _, n := range noted {
@@ -245,7 +245,7 @@ func (a *Agent) floating(links []netlinkx.Link, pods []localPod) (all []desired.
 	return all, err
 }
 
-// noted returns what the plugin has stored of pods as routes of a table of its own.
+// noted returns the prefixes of pods that the plugin has stored, as routes in a table of its own.
 func (a *Agent) noted(links []netlinkx.Link, table int) (sources []guard.Source, err error) {
 	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Table: table})
 	if len(routes) == 0 {
@@ -280,7 +280,7 @@ type localPod struct {
 	Link string
 }
 
-// localPods returns the addresses that the plugins have made routes for. The routes are the one record of them that
+// localPods returns the addresses for which the plugins have made routes. The routes are the only record of them that
 // needs no API server.
 func (a *Agent) localPods(links []netlinkx.Link) (pods []localPod, err error) {
 	ours := map[int]string{}
@@ -303,7 +303,7 @@ func (a *Agent) localPods(links []netlinkx.Link) (pods []localPod, err error) {
 	return pods, nil
 }
 
-// publish writes this node's annotations and labels in the API, where they differ.
+// publish updates this node's annotations and labels in the API where they differ.
 func (a *Agent) publish(ctx context.Context, s *desired.Snapshot) error {
 	if a.gone || a.offline != nil {
 		return nil
@@ -337,7 +337,7 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	before := a.calico.Predecessors(time.Now(), s.PoolRanges())
 	a.FIB.SetPredecessors(before)
 	var unencrypted error
-	if a.Config.RequireEncryption { // first: by routes of the main table packets would go in the clear for a moment
+	if a.Config.RequireEncryption { // first: by routes of the main table packets would leave in the clear for a moment
 		unencrypted = a.encrypt(ctx, judge, accepted, before)
 	}
 	sync := a.FIB.Sync
@@ -402,7 +402,7 @@ func (a *Agent) prepareHost(s *desired.Snapshot) error {
 }
 
 // lookForCalico looks for rules and devices of Calico. Its rules may be removed once the agent's own are in place,
-// those of policies too.
+// rules of policies too.
 func (a *Agent) lookForCalico(ctx context.Context, inPlace bool) {
 	a.calico.Look(ctx, time.Now(), inPlace)
 	a.setProblems("calico", a.calico.Problems(time.Now()))

@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	// repairPause is how long after an Event the next one may follow; what is repaired meanwhile is in that one. A program
-	// that undoes all at once whatever the agent writes makes one Event and one line of the log a minute.
+	// repairPause is the least time between two Events; later repairs wait for the next one. So a program that keeps
+	// undoing the agent's work makes one Event and one line of the log a minute.
 	repairPause = time.Minute
-	// mostRepairs bounds what one Event names.
+	// mostRepairs bounds the repairs that one Event names.
 	mostRepairs = 5
 
 	eventRepaired = "Repaired"
 )
 
-// repairs tells of what other programs have undone on this host and the agent has made again: without a trace that
+// repairs reports what other programs have undone on this host and the agent has made again: without a trace that
 // program is never found. It is safe for concurrent use.
 type repairs struct {
-	to   Recorder // nil: the log alone
+	to   Recorder // nil: only the log
 	node string
 	log  *slog.Logger
 
@@ -40,14 +40,14 @@ type repairs struct {
 	day     string
 	counts  map[string]int // of this day, by thing
 	waiting []repair
-	told    []repair // in the last Event
+	told    []repair // repairs in the last Event
 	next    time.Time
 }
 
-// repair is one thing of those that there are few of, and what was done.
+// repair is a kind of thing that was repaired, of a few kinds, and what was done.
 type repair struct{ thing, was string }
 
-// add notes repairs. They are told at the next flush.
+// add records repairs for the next flush.
 func (r *repairs) add(now time.Time, done ...repair) {
 	if len(done) == 0 {
 		return
@@ -63,7 +63,7 @@ func (r *repairs) add(now time.Time, done ...repair) {
 	r.waiting = withRepairs(r.waiting, done)
 }
 
-// withRepairs are all of both, with the newest of each thing.
+// withRepairs returns the repairs of both, the newest of each thing.
 func withRepairs(all, newer []repair) []repair {
 	for _, d := range newer {
 		if i := slices.IndexFunc(all, func(r repair) bool { return r.thing == d.thing }); i >= 0 {
@@ -75,8 +75,8 @@ func withRepairs(all, newer []repair) []repair {
 	return all
 }
 
-// flush tells of what was repaired, unless it has just told. What was told and is not written yet, as the API server is
-// away, is told again.
+// flush reports the repairs, unless it has just done so. Repairs of an Event that is not written yet, as the API server
+// is away, are reported again.
 func (r *repairs) flush(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,33 +121,33 @@ func counted(n int) string {
 	return fmt.Sprint(n, suffix)
 }
 
-// tables has what other programs did to a part of the table inet tortie told.
+// tables records that other programs changed a part of the table inet tortie.
 func (r *repairs) tables(part string) {
 	r.add(time.Now(), repair{fmt.Sprintf("nftables table inet %s, chains %s*", nft.TableName, part), "were changed or removed, written again"})
 }
 
-// alien has a link told that was in the place of one of ours.
+// alien records that another program's link had the name of one of ours.
 func (r *repairs) alien(name, was string) {
 	r.add(time.Now(), repair{"link " + name, fmt.Sprintf("was another program's, %s: replaced by ours", was)})
 }
 
-// policyTable is the same for the table of policies.
+// policyTable records that other programs changed the table of policies.
 func (r *repairs) policyTable() {
 	r.add(time.Now(), repair{"nftables table inet tortie-policy", "was changed or removed, written again"})
 }
 
-// parameters are those of the kernel that were found or made right before.
+// parameters are the kernel parameters that an earlier pass found or made right.
 type parameters map[string]bool
 
-// hold adds those by which the host forwards: they are right after a pass.
+// hold adds the parameters for forwarding: they are right after a pass.
 func (p parameters) hold(c hostsysctl.Config) {
 	for _, key := range c.Forwarding() {
 		p[key.String()] = true
 	}
 }
 
-// repairedSysctls returns which parameters that were right before were different, and are not now. It remembers those
-// that are set.
+// repairedSysctls returns the parameters that were right in an earlier pass, were wrong now, and are right again. It
+// adds those to known that are right.
 func repairedSysctls(known parameters, before []hostsysctl.Difference, get hostsysctl.Get) (done []repair) {
 	for _, d := range before {
 		if now, err := get(d.Key); err != nil || now != d.Value {
@@ -161,7 +161,7 @@ func repairedSysctls(known parameters, before []hostsysctl.Difference, get hosts
 	return done
 }
 
-// addressAnnotations tell other nodes how to reach this one and its pods.
+// addressAnnotations are the annotations by which other nodes reach this one and its pods.
 var addressAnnotations = []string{
 	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationASNumber, api.AnnotationReflection,
 	api.AnnotationIPv4TunnelAddr, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationIPv4WireGuard,
@@ -169,15 +169,15 @@ var addressAnnotations = []string{
 	api.AnnotationWireGuardNextKeyV6,
 }
 
-// annotations are those of the Node: what they were when they were right, and which are undone. Their values are no
-// agent's, and in no Event.
+// annotations are the last right values of the Node's annotations, and the keys that are undone. The wrong values may
+// be anybody's, so no Event has them.
 type annotations struct {
 	right  map[string]string
 	undone map[string]bool
 }
 
-// look finds out which are wrong that were right before. It returns those that are right again: the answer to their
-// write was lost.
+// look finds annotations that are wrong and were right before. It returns undone ones that are right again: their write
+// succeeded, but the answer was lost.
 func (a *annotations) look(now, want map[string]string) (done []repair) {
 	for _, key := range addressAnnotations {
 		value, wanted := want[key]
@@ -190,7 +190,7 @@ func (a *annotations) look(now, want map[string]string) (done []repair) {
 			delete(a.undone, key)
 		case wanted && known && last == value:
 			a.undone[key] = true
-		case wanted: // what is on its way to the Node is not known to be right
+		case wanted: // a value on its way to the Node is not known to be right
 			delete(a.right, key)
 			delete(a.undone, key)
 		default:
@@ -200,7 +200,7 @@ func (a *annotations) look(now, want map[string]string) (done []repair) {
 	return done
 }
 
-// written returns those that were wrong, and are written. They are unknown until they are seen so.
+// written returns the undone annotations, which are written now. They are unknown until they are seen right.
 func (a *annotations) written() (done []repair) {
 	for _, key := range addressAnnotations {
 		if a.undone[key] {
@@ -216,7 +216,7 @@ func repairedAnnotation(key string) repair {
 	return repair{"annotation " + key + " of the Node", "was changed or removed, written again"}
 }
 
-// linkOf is the device of a kind of tunnel.
+// linkOf returns the name of a tunnel's device.
 func linkOf(k desired.TunnelKind) string {
 	switch k {
 	case desired.IPIPTunnel:
@@ -231,15 +231,15 @@ func linkOf(k desired.TunnelKind) string {
 	return wireguard.Device6
 }
 
-// device is what the device of a tunnel was made to be; the zero value is none that is known.
+// device is a tunnel's device as it was last made; zero: unknown.
 type device struct {
 	as    any          // as desired, without its peers
-	peers []vxlan.Peer // of those of VXLAN, the ones whose entries were made
-	was   []string     // what has been found otherwise since, and is not made right yet
+	peers []vxlan.Peer // VXLAN peers whose entries were made
+	was   []string     // differences found since that are not repaired yet
 }
 
-// made notes that a pass was to make the device, with what it found otherwise than desired, and how it ended. It
-// returns what it has repaired: what is desired for the first time, or otherwise than before, is no repair.
+// made records a pass's attempt to make the device: the differences from the desired device that it found, and its
+// error. It returns the repairs. A device that is new or desired otherwise than before is no repair.
 func (d *device) made(name string, as any, was []string, err error) (done []repair) {
 	if d.as == nil || !reflect.DeepEqual(d.as, as) {
 		if *d = (device{}); err == nil {
@@ -261,7 +261,7 @@ func (d *device) made(name string, as any, was []string, err error) (done []repa
 	return done
 }
 
-// madeVXLAN is made with the entries of peers.
+// madeVXLAN is made for a VXLAN device, with the entries of peers.
 func (d *device) madeVXLAN(t vxlan.Tunnel, m vxlan.Merged, err error) (done []repair) {
 	name, peers, before := vxlan.Device(t.Local.Is6()), t.Peers, setOf(d.peers)
 	t.Peers = nil
@@ -287,13 +287,13 @@ func setOf(peers []vxlan.Peer) map[vxlan.Peer]bool {
 	return set
 }
 
-// made has told what a pass has repaired of a device: see device.made.
+// made records what a pass has repaired on a device: see device.made.
 func (a *Agent) made(k desired.TunnelKind, as any, was []string, err error) {
 	t := &a.tunnels
 	a.repairs.add(time.Now(), t.devices[k].made(linkOf(k), as, t.unlessAlien(k, was), err)...)
 }
 
-// unlessAlien is what was found, or nothing of a device in whose place another program's was: that is told already.
+// unlessAlien returns was; nil if the device replaced another program's, which is recorded already.
 func (t *tunnels) unlessAlien(k desired.TunnelKind, was []string) []string {
 	if t.aliens[linkOf(k)] {
 		return nil
@@ -301,13 +301,13 @@ func (t *tunnels) unlessAlien(k desired.TunnelKind, was []string) []string {
 	return was
 }
 
-// replaced has a link told that was in the place of one of ours.
+// replaced records that another program's link had the name of one of ours.
 func (a *Agent) replaced(name, was string) {
 	a.tunnels.aliens[name] = true
 	a.repairs.alien(name, was)
 }
 
-// lostPeers are repairs of what the device of a tunnel has of so many of all peers.
+// lostPeers returns the repair of so many of all peers of a tunnel's device.
 func lostPeers(name string, lost, all int) []repair {
 	if lost == 0 {
 		return nil
@@ -315,7 +315,8 @@ func lostPeers(name string, lost, all int) []repair {
 	return []repair{{"peers of " + name, fmt.Sprintf("%d of %d were missing or changed, written again", lost, all)}}
 }
 
-// repairedRoutes compares the desired routes of two passes: what is written though they are the same was undone.
+// repairedRoutes compares the desired routes of two passes: if they are equal, routes that were written had been
+// undone.
 func repairedRoutes(before, now []desired.DesiredRoute, written int) []repair {
 	if written == 0 || len(before) == 0 || !reflect.DeepEqual(desired.RoutesOf(before), desired.RoutesOf(now)) {
 		return nil

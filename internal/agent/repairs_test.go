@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// TestRepairsAreTold: one Event a minute, with all that was repaired meanwhile and how often on this day, and lines in
+// TestRepairsAreTold: there is one Event a minute, with all repairs since and their counts of this day, and lines in
 // the log.
 func TestRepairsAreTold(t *testing.T) {
 	var log strings.Builder
@@ -58,7 +58,7 @@ func TestRepairsAreTold(t *testing.T) {
 	}
 }
 
-// TestRepairsWhileTheAPIServerIsAway: what was told and is not written is told again, with what is new.
+// TestRepairsWhileTheAPIServerIsAway: repairs in an Event that is not written yet are reported again, with new ones.
 func TestRepairsWhileTheAPIServerIsAway(t *testing.T) {
 	to := &told{away: true}
 	r := &repairs{to: to, node: "n", log: slog.New(slog.DiscardHandler)}
@@ -82,7 +82,7 @@ func TestRepairsWhileTheAPIServerIsAway(t *testing.T) {
 	}, to.lines)
 }
 
-// joined is all of them in words.
+// joined returns all repairs as one text.
 func joined(all []repair) string {
 	var texts []string
 	for _, r := range all {
@@ -91,7 +91,7 @@ func joined(all []repair) string {
 	return strings.Join(texts, "; ")
 }
 
-// What is made for the first time, or as the desired state has changed, is no repair.
+// A first creation, or a change of the desired state, is no repair.
 func TestWhatIsARepair(t *testing.T) {
 	known := parameters{}
 	values := map[string]string{"net/ipv4/ip_forward": "1", "net/ipv4/conf/vxlan.calico/rp_filter": "2"}
@@ -141,8 +141,8 @@ func TestWhatIsARepair(t *testing.T) {
 		joined(repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 1)))
 }
 
-// TestEntriesThatAreUndone: those of a peer that is new or otherwise, of a new device, and after a change of the device
-// are written for the first time.
+// TestEntriesThatAreUndone: entries of a new or changed peer, of a new device, and after a change of the device are
+// written for the first time.
 func TestEntriesThatAreUndone(t *testing.T) {
 	peer := func(n byte) vxlan.Peer {
 		return vxlan.Peer{Addr: netip.AddrFrom4([4]byte{10, 0, n, 0}), MAC: vxlan.MAC{n}, Node: netip.AddrFrom4([4]byte{172, 30, 0, n})}
@@ -178,8 +178,8 @@ func TestEntriesThatAreUndone(t *testing.T) {
 	}
 }
 
-// TestAnnotationsThatAreUndone: they are told of once they are written, whichever try succeeds, and whether its answer
-// comes or not.
+// TestAnnotationsThatAreUndone: undone annotations are reported once they are written, whichever try succeeds, and
+// whether its answer arrives or not.
 func TestAnnotationsThatAreUndone(t *testing.T) {
 	const key = api.AnnotationIPv4Address
 	const text = "annotation " + key + " of the Node was changed or removed, written again"
@@ -212,7 +212,7 @@ func TestAnnotationsThatAreUndone(t *testing.T) {
 	written("back", "")
 }
 
-// All that the agent announces of itself is told.
+// All annotations that the agent announces are reported.
 func TestAnnotationsThatAreTold(t *testing.T) {
 	for _, key := range []string{
 		api.AnnotationASNumber, api.AnnotationReflection, api.AnnotationIPv4WireGuard, api.AnnotationWireGuardKey,

@@ -24,8 +24,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// seen is the state of the agent's loops that reports are made from. A pass stores only references; text is made of
-// them when a report is requested, which is seldom.
+// seen is the state of the agent's loops from which reports are made. A pass stores only references; text is made when
+// a report is requested, which is seldom.
 type seen struct {
 	node    string
 	started time.Time
@@ -35,15 +35,15 @@ type seen struct {
 	lastTook time.Duration
 	lastErr  error
 
-	problems map[string][]string          // by what they are about
-	reasons  map[string]map[string]string // of Events about them, by text
+	problems map[string][]string          // by area
+	reasons  map[string]map[string]string // of Events about them, by area and text
 	unacted  []state.Unacted
 	found    []nodeaddr.Candidate // addresses of the host
 	snapshot *desired.Snapshot    // nil before the first pass that found the node's address
-	bgp      bool                 // BGP has been listened to
+	bgp      bool                 // BGP has been read
 	peers    []bgp.PeerStatus
-	traffic  map[netip.Addr]bgp.Traffic // of now
-	told     []netip.Prefix             // that peers are announced now
+	traffic  map[netip.Addr]bgp.Traffic // at the time of the report
+	told     []netip.Prefix             // prefixes that peers receive, at the time of the report
 	ends     func(netip.Addr) []bgp.End // how the sessions with a peer have ended; nil: not known
 	learned  []bgp.Path
 	routes   routesSeen
@@ -61,7 +61,7 @@ type routesSeen struct {
 	starting bool // nothing is removed yet
 }
 
-// report makes the node's report of it. It is pure: the time comes from its argument.
+// report makes the node's report. It is pure: the time comes from its argument.
 func (k *seen) report(now time.Time) nodestatus.Report {
 	r := nodestatus.Report{
 		Node: k.node, Version: version.Version, Time: now, Started: k.started, Ready: k.ready,
@@ -115,7 +115,7 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 	return r
 }
 
-// passedOn are the prefixes that peers are announced and this node does not originate.
+// passedOn returns the prefixes in told that this node does not originate.
 func passedOn(told []netip.Prefix, s *desired.Snapshot) (all []nodestatus.Announced) {
 	own := map[netip.Prefix]bool{}
 	for _, p := range s.Originated() {
@@ -149,7 +149,7 @@ func (k *routesSeen) counts() nodestatus.Routes {
 	}
 }
 
-// list fills in the routes, and the paths that became none.
+// list fills in the routes, and the paths without one.
 func (k *routesSeen) list(names map[netip.Addr]string, r *nodestatus.Routes) {
 	for _, w := range k.ways {
 		r.List = append(r.List, routeReport(w, names))
@@ -162,7 +162,7 @@ func (k *routesSeen) list(names map[netip.Addr]string, r *nodestatus.Routes) {
 	}
 }
 
-// describeSnapshot fills in what the snapshot says.
+// describeSnapshot fills in the fields that come from the snapshot.
 func describeSnapshot(r *nodestatus.Report, s *desired.Snapshot) {
 	if s.Self.Addr.IsValid() {
 		r.Address, r.AddressSource, r.Interface = s.Self.Addr.String(), s.Self.AddrSource, s.Self.Link
@@ -197,10 +197,10 @@ func describeSnapshot(r *nodestatus.Report, s *desired.Snapshot) {
 	r.Blocks = append(r.Blocks, stringsOf(s.Blocks)...)
 }
 
-// sources are how a session came about, by its kind, if no BGPPeer asks for it; the mesh's as calicoctl has it.
+// sources describe sessions without a BGPPeer, by kind; the mesh as in calicoctl.
 var sources = map[string]string{desired.KindMesh: "node-to-node mesh"}
 
-// peerReport shows a session: its configuration and its state.
+// peerReport describes a session: its configuration and its state.
 func peerReport(s *desired.Snapshot, d desired.Session, p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
 	out := nodestatus.Peer{
 		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(cmp.Or(d.Peer.From, p.Self)), Port: d.Peer.Port, ASN: p.ASN,
@@ -241,7 +241,7 @@ func diagText(d bfd.Diag) string {
 	return d.String()
 }
 
-// reflectionReport is this node's part in route reflection; nil if it has none.
+// reflectionReport describes this node's part in route reflection; nil if it has none.
 func reflectionReport(s *desired.Snapshot) *nodestatus.Reflection {
 	out := &nodestatus.Reflection{Role: "client", ClusterID: addrText(s.Peering.ClusterID), Reflectors: s.Reflectors()}
 	switch {
@@ -255,7 +255,7 @@ func reflectionReport(s *desired.Snapshot) *nodestatus.Reflection {
 	return out
 }
 
-// serviceReport says what is announced for services; nil if nothing is configured.
+// serviceReport describes the announcements for services; nil if none are configured.
 func serviceReport(s *desired.Snapshot) *nodestatus.Services {
 	if !s.ServicesOn() {
 		return nil
@@ -265,7 +265,7 @@ func serviceReport(s *desired.Snapshot) *nodestatus.Services {
 	}
 }
 
-// tunnelReports are the tunnel devices that this node should have.
+// tunnelReports describes the tunnel devices that this node should have.
 func tunnelReports(s *desired.Snapshot) []nodestatus.Tunnel {
 	var all []nodestatus.Tunnel
 	tunnels := s.Tunnels()
@@ -290,14 +290,14 @@ func tunnelReports(s *desired.Snapshot) []nodestatus.Tunnel {
 	return all
 }
 
-// mostListed is how many nodes are named that are not sent encrypted packets, or that a new key waits for.
+// mostListed bounds the nodes that are named as not encrypted, or as those that a new key waits for.
 const mostListed = 10
 
 // encapsulations are the encapsulations of packets that leave by a device.
 var encapsulations = map[string]string{ipip.Device: "IPIP", vxlan.Device(false): "VXLAN", vxlan.Device6: "VXLAN"}
 
-// routeReport shows a route. Of one with several next hops Via and Device have them all, ordered by address, as are
-// peers; of several paths it has the attributes of the preferred one.
+// routeReport describes a route. With several next hops, Via and Device list them all, ordered by address, as does
+// Peers; with several paths the attributes come from the preferred one.
 func routeReport(w desired.DesiredRoute, names map[netip.Addr]string) nodestatus.Route {
 	hops := slices.Clone(w.Route.Hops)
 	for i := range hops {
@@ -340,7 +340,7 @@ func refusalReport(r bgp.Objection) nodestatus.Refusal {
 	return nodestatus.Refusal{Prefix: r.Path.Prefix.String(), Via: r.Path.NextHop.String(), Peer: addrText(r.Path.From), Reason: r.Why}
 }
 
-// addrText is empty for the invalid address.
+// addrText returns the empty string for the invalid address.
 func addrText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""

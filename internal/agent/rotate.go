@@ -16,19 +16,19 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// Files in the state directory: since when WireGuard's devices have their keys, and when new keys were asked for. Who
-// writes there controls the host.
+// Files in the state directory: since when WireGuard's devices have their keys, and when new keys were requested. A
+// program that can write there controls the host.
 const (
 	keysFile   = "tortie/wireguard-keys"
 	rotateFile = "tortie/wireguard-rotate"
 )
 
-// AskRotation has the node's agent change WireGuard's keys.
+// AskRotation requests that the node's agent change WireGuard's keys.
 func AskRotation(stateDir string, now time.Time) error {
 	return writeState(stateDir, rotateFile, now.UTC().Format(time.RFC3339Nano))
 }
 
-// rotationAsked returns when that was done last; zero: it was not, or it is done.
+// rotationAsked returns when a change was last requested; zero: never, or it is done.
 func (a *Agent) rotationAsked() time.Time {
 	text, err := os.ReadFile(filepath.Join(a.Config.StateDir, rotateFile))
 	if err != nil {
@@ -38,13 +38,13 @@ func (a *Agent) rotationAsked() time.Time {
 	return asked
 }
 
-// keyAges are since when the devices over IPv4 and IPv6 have their keys.
+// keyAges has since when the devices over IPv4 and IPv6 have their keys.
 type keyAges [2]struct {
 	Public string    `json:"public"`
 	Since  time.Time `json:"since"`
 }
 
-// readKeyAges returns none of what it cannot read: the age of a key then counts from now.
+// readKeyAges returns zero values if the file cannot be read: the age of a key then counts from now.
 func readKeyAges(stateDir string) (k keyAges) {
 	if text, err := os.ReadFile(filepath.Join(stateDir, keysFile)); err != nil || json.Unmarshal(text, &k) != nil {
 		return keyAges{}
@@ -52,8 +52,8 @@ func readKeyAges(stateDir string) (k keyAges) {
 	return k
 }
 
-// ownKeys are the keys that a family's devices can have of an earlier agent, or of Felix: what the Node announces, and
-// what the state directory notes. No pod writes there.
+// ownKeys returns the keys that a family's devices may have from an earlier agent or Felix: those announced on the
+// Node, and the one in the state directory. No pod can write there.
 func (a *Agent) ownKeys(i int) (keys []wireguard.Key) {
 	for _, text := range []string{
 		a.node.Annotations[desired.KeyAnnotations[i]], a.node.Annotations[desired.NextKeyAnnotations[i]], a.tunnels.keys[i].Public,
@@ -65,8 +65,8 @@ func (a *Agent) ownKeys(i int) (keys []wireguard.Key) {
 	return keys
 }
 
-// readKeys reads what WireGuard's devices are, as far as an earlier pass has not, and whether their keys are to be
-// changed. What it cannot read stays as it was.
+// readKeys reads the state of WireGuard's devices, unless an earlier pass has, and whether their keys must be changed.
+// State that cannot be read stays as it was.
 func (a *Agent) readKeys(s *desired.Snapshot, links []netlinkx.Link) error {
 	asked := a.rotationAsked()
 	var errs []error
@@ -93,7 +93,7 @@ func (a *Agent) readKeys(s *desired.Snapshot, links []netlinkx.Link) error {
 	return errors.Join(errs...)
 }
 
-// rotate makes the second device of a family, and has the first one take its key.
+// rotate makes the second device of a family, and gives its key to the first one when due.
 func (a *Agent) rotate(ctx context.Context, s *desired.Snapshot, i int) error {
 	state, v6 := &a.tunnels.states[i], i == 1
 	d := s.SecondWireGuard(v6)
@@ -124,8 +124,8 @@ func (a *Agent) rotate(ctx context.Context, s *desired.Snapshot, i int) error {
 	return nil
 }
 
-// noteKeys keeps over restarts since when the devices have their keys, and ends a request that is fulfilled or that
-// nothing can fulfil.
+// noteKeys stores for later agents since when the devices have their keys, and removes a request that is fulfilled or
+// that no device can fulfil.
 func (a *Agent) noteKeys(s *desired.Snapshot) error {
 	t, asked := &a.tunnels, a.rotationAsked()
 	before, pending := t.keys, false

@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Since when a device has its key is known to the next agent; a request for a new key stands until the devices of both
+// The next agent knows since when a device has its key. A request for a new key stands until the devices of both
 // families have one.
 func TestKeysAreNoted(t *testing.T) {
 	dir := t.TempDir()

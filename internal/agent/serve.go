@@ -10,22 +10,22 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// legacyServices adds what the environment says to a configuration that has none.
+// legacyServices takes the cluster IP ranges from the environment if the configuration has none.
 func (a *Agent) legacyServices(w *state.Cluster) {
 	if len(w.BGP.ServiceClusterIPs) == 0 {
 		w.BGP.ServiceClusterIPs = a.Config.Services
 	}
 }
 
-// readServices puts into the snapshot what is to be announced for services. The API server is asked about these only
-// while a range is configured.
+// readServices puts the announcements for services into the snapshot. Services are watched only while a range is
+// configured.
 func (a *Agent) readServices(s *desired.Snapshot) []error {
 	a.Watch.FollowServices(s.ServicesOn())
 	return a.services.Follow(time.Now(), s, a.Watch.ServicesRevision(), a.Watch.Services)
 }
 
-// awaitServices lets services be known before the first pass, if they are announced: peers that have kept this node's
-// paths over its restart drop what is not announced again at once.
+// awaitServices waits for the list of services before the first pass, if they are announced: peers that kept this
+// node's paths over its restart drop paths that are not announced again at once.
 func (a *Agent) awaitServices(ctx context.Context) {
 	w := a.Watch.Cluster()
 	a.legacyServices(&w)
@@ -37,6 +37,6 @@ func (a *Agent) awaitServices(ctx context.Context) {
 	a.Watch.AwaitServices(ctx)
 }
 
-// servicesTime bounds how long a starting agent waits for the first list of services. What it does not announce by the
-// time its table has been sent, its peers drop.
+// servicesTime bounds how long a starting agent waits for the first list of services. Peers drop what is not announced
+// before the end of its table.
 const servicesTime = 10 * time.Second

@@ -32,7 +32,7 @@ func servedBy(ranges ...string) *api.BGPConfigurationSpec {
 	return spec
 }
 
-// What is announced for services outlives the agent, for one that starts while the API server is away.
+// The announcements for services outlive the agent, for one that starts while the API server is away.
 func TestMemoryOfServices(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tortie/world.json")
 	w := desiredtest.World(nil)
@@ -49,7 +49,7 @@ func TestMemoryOfServices(t *testing.T) {
 	}
 }
 
-// announced returns what the agent has told to announce.
+// announced returns the prefixes set at the speaker.
 func (p *peers) announced() []string {
 	_, originated := p.told()
 	all := []string{}
@@ -59,7 +59,7 @@ func (p *peers) announced() []string {
 	return all
 }
 
-// early notes what is announced when the first session is configured.
+// early sends the announced prefixes when the first session is configured.
 type early struct {
 	*peers
 	at chan []string
@@ -88,8 +88,8 @@ const (
 	rigSlices   = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 )
 
-// The agent announces what real objects say, within a second of each change, and asks for nothing while no range is
-// configured.
+// The agent announces addresses of real objects within a second of each change, and requests no services while no range
+// is configured.
 func TestAgentAnnouncesServices(t *testing.T) {
 	r := newRig(t)
 	proxy := labtest.NewProxy(t)
@@ -136,7 +136,7 @@ func TestAgentAnnouncesServices(t *testing.T) {
 	r.update(t, self, func() { self.Labels = nil })
 	announces("and is not any more", whole, single, "192.0.2.0/24", "192.0.2.7/32")
 
-	// A restart announces all of it at once, before there are peers that would drop what is missing.
+	// A restart announces everything at once, before there are peers that would drop missing prefixes.
 	stop()
 	speaker = newPeers()
 	first := make(chan []string, 1)
@@ -163,7 +163,7 @@ func TestAgentAnnouncesServices(t *testing.T) {
 	}
 }
 
-// service makes a Service that goes with the test, and returns its address.
+// service makes a Service for the test, and returns its address.
 func (r *rig) service(t *testing.T, name, spec string) netip.Addr {
 	t.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":%q},"spec":%s}`, name, spec)

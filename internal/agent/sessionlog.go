@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// endsFile, in the state directory, has how BGP sessions have ended.
+	// endsFile, in the state directory, has the ends of BGP sessions.
 	endsFile = "tortie/bgp-sessions.json"
-	// endsPause is the least time between two writes of it.
+	// endsPause is the least time between two writes of the file.
 	endsPause = 2 * time.Second
 )
 
-// sessionLog keeps how BGP sessions have ended over the end of the agent.
+// sessionLog keeps the ends of BGP sessions over restarts of the agent.
 type sessionLog struct {
 	path string
 	ends *bgp.Ends
 	log  *slog.Logger
 }
 
-// recall reads what an earlier agent of this node has kept. Without it the agent does its work.
+// recall reads the file of an earlier agent of this node. The agent works without it.
 func (l sessionLog) recall() {
 	text, err := os.ReadFile(l.path)
 	if err == nil {
@@ -41,7 +41,7 @@ func (l sessionLog) recall() {
 	}
 }
 
-// run writes what is new until ctx ends, and then once more.
+// run writes changes until ctx ends, and then once more.
 func (l sessionLog) run(ctx context.Context) error {
 	var reported progress.Changes
 	for ctx.Err() == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// shortcuts decides which connections pass the flowtable. It follows links, pools and ways.
+// shortcuts decides which connections pass the flowtable, by links, pools and routes.
 func (a *Agent) shortcuts(s *desired.Snapshot, ways []desired.DesiredRoute) (c flowtable.Config) {
 	if a.Config.Flowtable != config.FlowtableAuto || s.Encrypts() {
 		return c
@@ -32,9 +32,9 @@ func (a *Agent) shortcuts(s *desired.Snapshot, ways []desired.DesiredRoute) (c f
 	return c
 }
 
-// byIPv6 returns the links by which routes lead IPv4 packets to IPv6 next hops, now or by the ways that are to be made.
-// The kernel's flowtable has no such next hops: it asks on the link, by ARP, for the packets' destinations themselves,
-// and what it asks for in vain is lost.
+// byIPv6 returns the links by which present or desired routes lead IPv4 packets to IPv6 next hops. The kernel's
+// flowtable lacks such next hops: it sends ARP requests for the packets' destinations on the link, and loses packets
+// without an answer.
 func (a *Agent) byIPv6(links []string, ways []desired.DesiredRoute) (found []string) {
 	for _, l := range a.links {
 		if !slices.Contains(links, l.Name) {
@@ -52,12 +52,12 @@ func (a *Agent) byIPv6(links []string, ways []desired.DesiredRoute) (found []str
 	return found
 }
 
-// syncShortcuts makes the flowtable, and the devices that it needs. Without them packets take longer, and nothing else
-// changes: what fails is a problem to show, and no reason to keep pods off.
+// syncShortcuts makes the flowtable, and the devices that it needs. Without them packets only take longer: failures are
+// problems to show, and no reason to keep pods off.
 func (a *Agent) syncShortcuts(ctx context.Context, s *desired.Snapshot) (problems []error) {
 	peers := ipip.Peers{Local: s.Self.Addr.Addr(), Keep: a.bgp.holding && a.fast.Tunnels}
 	note := func(err error) {
-		if err != nil && ctx.Err() == nil && !netlinkx.IsNotExist(err) { // a link that has gone meanwhile is an event
+		if err != nil && ctx.Err() == nil && !netlinkx.IsNotExist(err) { // a link that has gone meanwhile causes an event
 			problems = append(problems, err)
 		}
 	}
@@ -75,7 +75,7 @@ func (a *Agent) syncShortcuts(ctx context.Context, s *desired.Snapshot) (problem
 	return problems
 }
 
-// mayDo is a digest of what pods may send by a configuration of the packet guard.
+// mayDo returns a digest of what pods may send by a configuration of the packet guard.
 func mayDo(c guard.Config) string {
 	sources := make([]string, len(c.Sources))
 	for i, s := range c.Sources {

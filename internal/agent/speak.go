@@ -28,10 +28,10 @@ type bgpState struct {
 	begun     time.Time      // when the agent began; zero once it knows what an earlier agent knew
 	settled   time.Time      // since when the tables of all peers are complete; zero if one is not
 	inherited bool           // an earlier agent has left routes to other nodes
-	holding   bool           // routes of an earlier agent are kept for now
-	early     []routes.Route // those that are programmed before BGP acts on them
+	holding   bool           // routes of an earlier agent are kept
+	early     []routes.Route // routes programmed before BGP acts on them
 
-	unresolved map[netip.Addr]time.Time // since when peers are
+	unresolved map[netip.Addr]time.Time // since when peers are unresolved
 }
 
 // judgedTable is the learned paths, accepted and refused, with the inputs of the decision.
@@ -40,7 +40,7 @@ type judgedTable struct {
 	refused []bgp.Objection
 
 	grounds desired.Grounds
-	judge   *desired.Judge // by whom
+	judge   *desired.Judge // the judge of the paths
 }
 
 // is reports whether the speaker has an AS number and a router ID.
@@ -61,8 +61,8 @@ func (b *bgpState) settling(now time.Time) bool {
 	return true
 }
 
-// watch records since when the tables of all peers are complete. No peers are no proof if an earlier agent had some:
-// the state of the cluster may be incomplete.
+// watch records since when the tables of all peers are complete. Having no peers proves nothing if an earlier agent had
+// some: the state of the cluster may be incomplete.
 func (b *bgpState) watch(now time.Time, peers []bgp.PeerStatus) {
 	waiting := slices.ContainsFunc(peers, func(p bgp.PeerStatus) bool { return !tableComplete(p, now) })
 	switch {
@@ -73,8 +73,8 @@ func (b *bgpState) watch(now time.Time, peers []bgp.PeerStatus) {
 	}
 }
 
-// nextLook returns when to check again whether routes of an earlier agent may go. For reasons other than the tables it
-// polls.
+// nextLook returns when to check again whether routes of an earlier agent may go. It polls, as there are reasons other
+// than the tables.
 func (b *bgpState) nextLook(now time.Time) time.Duration {
 	if b.settled.IsZero() {
 		return lookPause
@@ -82,9 +82,9 @@ func (b *bgpState) nextLook(now time.Time) time.Duration {
 	return max(lookPause/2, b.settled.Add(settleTime).Sub(now))
 }
 
-// tableComplete reports whether a peer has sent its whole table, so that a path that is missing is withdrawn. Most
-// peers send End-of-RIB (RFC 4724). On a busy node that can be long after the session came up; a reflector has to learn
-// the paths first, so that no table is complete before settleTime.
+// tableComplete reports whether a peer has sent its whole table, so that a missing path is withdrawn. Most peers send
+// End-of-RIB (RFC 4724), on a busy node long after the session came up. A reflector has to learn the paths first, so no
+// table is complete before settleTime.
 func tableComplete(p bgp.PeerStatus, now time.Time) bool {
 	up := now.Sub(p.Since)
 	switch {
@@ -135,7 +135,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, 
 		return judgedTable{}, errors.Join(listenErr, err)
 	}
 	a.bgp.table, a.bgp.fresh = h, true
-	if changed, _ := s.By(h.grounds).Aggregate(h.learned); changed { // an aggregate begins and ends with the blocks that it stands for
+	if changed, _ := s.By(h.grounds).Aggregate(h.learned); changed { // an aggregate begins and ends with its blocks
 		shown := *s
 		a.Status.SetNode(&shown)
 		err = a.announce(ctx, s)
@@ -143,7 +143,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, 
 	return h, errors.Join(listenErr, err)
 }
 
-// announce sets the announced prefixes and what passes on the sessions, once the routes are there that this takes.
+// announce sets the announced prefixes and the policy, after the routes that they need.
 func (a *Agent) announce(ctx context.Context, s *desired.Snapshot) error {
 	a.addEarlyRoutes(ctx, s)
 	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
@@ -207,7 +207,7 @@ func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
 // best one is chosen: a refused path must not hide a usable one.
 func (a *Agent) readTable(ctx context.Context, s *desired.Snapshot, host desired.HostRoutes, peers []bgp.PeerStatus) (judgedTable, error) {
 	down := sessionsDown(s, peers, a.bgp.askedAt, time.Now())
-	g := a.bgp.table.grounds // the first resolution of next hops is that of the last pass
+	g := a.bgp.table.grounds // next hops are first resolved as in the last pass
 	g.Borrowed, g.HostRoutes = a.records.verdicts(), host
 	g.Held = desired.Sessionless(g.Borrowed, down)
 	h, err := a.judgeTable(ctx, s, g)
@@ -225,9 +225,9 @@ func (a *Agent) readTable(ctx context.Context, s *desired.Snapshot, host desired
 	return h, nil
 }
 
-// sessionsDown returns whether a missing path to a borrowed address means nothing: a session with the node is desired,
-// and its table is not complete; or there is none since a moment ago, as desired sessions changed then, and others may
-// have to learn first what it told.
+// sessionsDown returns a function that reports whether a missing path to a borrowed address means nothing: a session
+// with the node is desired and its table is not complete; or there is none, and desired sessions changed a moment ago,
+// so that others may not have its paths yet; or no reflector is connected.
 func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, askedAt, now time.Time) func(desired.Claim) bool {
 	silent := map[netip.Addr]bool{}
 	for _, p := range peers {
@@ -235,7 +235,7 @@ func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, askedAt, now time
 	}
 	return func(c desired.Claim) bool {
 		m, ok := s.Member(c.Node)
-		if !ok { // it has gone, or the claim names this node: see claim.elsewhere
+		if !ok { // it has gone, or the claim names this node: see Claim.Elsewhere
 			return false
 		}
 		if quiet, own := silent[m.In(c.Addr)]; own {
@@ -245,8 +245,8 @@ func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, askedAt, now time
 	}
 }
 
-// startBGP starts the speaker, and starts it anew with another AS number or router ID. Routes stay then as they do when
-// an agent starts.
+// startBGP starts the speaker, and starts it anew with another AS number or router ID. Routes then stay as at the start
+// of an agent.
 func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	local, err := s.Local()
 	if err != nil || a.bgp.is(local) {
@@ -260,7 +260,7 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	// Routes of an earlier agent, or of Calico, are still in the kernel: peers may keep theirs to us.
+	// Routes of an earlier agent, or of Calico, are still in the kernel: peers may keep their routes to this node.
 	local.Restarting = len(own) > 0
 	inherited := desired.Claims{}
 	for _, r := range own {
@@ -281,7 +281,7 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	return nil
 }
 
-// programmed returns the routes in the kernel that are the agent's, or Calico's.
+// programmed returns the agent's and Calico's routes in the kernel.
 func (a *Agent) programmed() (all []netlinkx.Route, err error) {
 	for _, protocol := range append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, takeover.Protocols...) {
 		found, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
@@ -293,9 +293,9 @@ func (a *Agent) programmed() (all []netlinkx.Route, err error) {
 	return all, nil
 }
 
-// keepRouters returns the ways without those by a node's own address in whose place there are routes by routers of an
-// earlier agent: until the start is over BGP may yet announce them again, and the network between the nodes need not
-// let pods' packets pass without a router.
+// keepRouters removes routes by a node's own address without a BGP path where an earlier agent's route through a router
+// is in the kernel. Until the start is over BGP may announce that path again, and the underlay may not pass pods'
+// packets without the router.
 func (a *Agent) keepRouters(s *desired.Snapshot, ways []desired.DesiredRoute) ([]desired.DesiredRoute, error) {
 	if a.bgp.begun.IsZero() {
 		return ways, nil
@@ -312,8 +312,8 @@ func (a *Agent) keepRouters(s *desired.Snapshot, ways []desired.DesiredRoute) ([
 	}), err
 }
 
-// judgeTable reads the paths that may become routes. Next hops are resolved by other paths: if those have changed, it
-// reads once more.
+// judgeTable reads the paths that may become routes. Next hops are resolved through other paths: if these have changed,
+// it reads once more.
 func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.Grounds) (judgedTable, error) {
 	for again := true; ; again = false {
 		judge := s.Judging(g)
@@ -325,7 +325,7 @@ func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.G
 		if g = resolved; changed && again {
 			continue
 		}
-		if changed { // next hops lead to each other in a circle, or through many: what is not resolved now waits
+		if changed { // next hops lead in a circle, or through many paths: unresolved ones wait
 			judge = s.Judging(g)
 			learned = slices.DeleteFunc(learned, func(p bgp.Path) bool {
 				o := judge.Objection(p)
@@ -339,7 +339,7 @@ func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.G
 	}
 }
 
-// hostRoutes returns the host's own routes, by which next hops of routers are resolved.
+// hostRoutes returns the host's own routes, through which next hops of routers are resolved.
 func (a *Agent) hostRoutes(s *desired.Snapshot) (desired.HostRoutes, error) {
 	if !s.Routed() {
 		return desired.HostRoutes{}, nil
@@ -359,8 +359,8 @@ func (a *Agent) hostRoutes(s *desired.Snapshot) (desired.HostRoutes, error) {
 	return desired.HostRoutesOf(routes, links), err
 }
 
-// addEarlyRoutes programs the routes to peers before their sessions, and those that end what an aggregate attracts
-// before it is announced; syncRoutes keeps them.
+// addEarlyRoutes programs the routes to peers before their sessions, and unreachable routes of aggregates before these
+// are announced; syncRoutes keeps them.
 func (a *Agent) addEarlyRoutes(ctx context.Context, s *desired.Snapshot) {
 	early, problems := s.StaticRoutes()
 	a.setProblems("gateway", problems)

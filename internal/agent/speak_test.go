@@ -7,7 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
-// What a peer is silent about is gone only when it has told all that it knows.
+// A path that a peer does not announce is gone only after the peer has sent its whole table.
 func TestToldAll(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
@@ -37,8 +37,8 @@ func TestToldAll(t *testing.T) {
 	}
 }
 
-// What an earlier agent left is kept until the slowest peer has told all that it knows, and for no longer than a
-// graceful restart.
+// Routes of an earlier agent stay until the slowest peer has sent its whole table, but no longer than a graceful
+// restart.
 func TestSettling(t *testing.T) {
 	begun := time.Unix(10_000, 0)
 	slow := bgp.PeerStatus{State: bgp.Established, Since: begun, SaysEnd: true}

@@ -17,8 +17,8 @@ func writeState(dir, name, text string) error {
 	return err
 }
 
-// sweepFiles removes the temporary files of agents and plugins that were killed. A plugin that writes at this moment loses
-// what it noted for the next one.
+// sweepFiles removes the temporary files of killed agents and plugins. A plugin that is writing at that moment loses
+// its file.
 func (a *Agent) sweepFiles() {
 	run, state := a.Config.RunDir, a.Config.StateDir
 	for _, file := range []string{filepath.Join(run, factsFile), filepath.Join(state, nodenameFile), filepath.Join(state, endsFile)} {

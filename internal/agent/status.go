@@ -34,7 +34,7 @@ type Status struct {
 	traffic func() map[netip.Addr]bgp.Traffic // nil: not counted
 	told    func() []netip.Prefix             // nil: not known
 	paths   func() [2]paths.Report            // nil: not probed
-	// policies is nil if nothing is done about NetworkPolicies.
+	// policies is nil if NetworkPolicies are ignored.
 	policies *policies.Worker
 	pages    map[string]http.HandlerFunc
 
@@ -44,8 +44,8 @@ type Status struct {
 	begun      time.Time // of the pass that has not ended; zero between passes
 }
 
-// NewStatus returns the status of a node whose agent has just started. healthy proves that the BGP speaker's loop
-// turns.
+// NewStatus returns the status of a node whose agent has just started. healthy returns an error unless the BGP
+// speaker's loop turns.
 func NewStatus(node string, now time.Time, healthy func(context.Context) error) *Status {
 	s := &Status{
 		healthy: healthy, stuckAfter: stuckAfter,
@@ -56,28 +56,28 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 	return s
 }
 
-// ShowPeers makes metrics for each peer, the mesh's too. It is to be called before the agent runs.
+// ShowPeers makes metrics for each peer, the mesh's too. Call it before the agent runs.
 func (s *Status) ShowPeers() { s.metrics.allPeers = true }
 
-// ShowEnds shows how the sessions with each peer have ended. It is to be called before the agent runs.
+// ShowEnds shows how the sessions with each peer have ended. Call it before the agent runs.
 func (s *Status) ShowEnds(of func(peer netip.Addr) []bgp.End) { s.seen.ends = of }
 
-// ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
+// ShowEvents makes metrics of the events that were written and dropped. Call it before the agent runs.
 func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
 
-// ShowTraffic shows what passes on BGP sessions, and which prefixes peers have been told, as it is at the time of the
-// request. It is to be called before the agent runs.
+// ShowTraffic shows the messages on BGP sessions, and the prefixes announced to peers, at the time of the request. Call
+// it before the agent runs.
 func (s *Status) ShowTraffic(traffic func() map[netip.Addr]bgp.Traffic, totals func() bgp.Totals, told func() []netip.Prefix) {
 	s.traffic, s.told = traffic, told
 	s.metrics.addTraffic(totals)
 }
 
-// ShowGuard makes metrics of what the packet guard drops. It is to be called before the agent runs.
+// ShowGuard makes metrics of the packets that the guard drops. Call it before the agent runs.
 func (s *Status) ShowGuard(read func(context.Context) (map[string]nft.Counter, error)) {
 	s.metrics.addGuard(read)
 }
 
-// showPaths shows which nodes are reached. It is to be called before the agent runs.
+// showPaths shows which nodes are reached. Call it before the agent runs.
 func (s *Status) showPaths(report func() [2]paths.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *Status) showPaths(report func() [2]paths.Report) {
 	s.metrics.addPaths(report)
 }
 
-// SetFacts notes what the plugins were told.
+// SetFacts records the facts written for the plugins.
 func (s *Status) SetFacts(f facts.Facts, bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (s *Status) SetFacts(f facts.Facts, bytes int) {
 	s.metrics.factsWrites.Inc()
 }
 
-// SetJournal notes what the plugins have left to do, how much of that was just done, and why not all.
+// SetJournal records the number of entries left and just finished, and why some are left.
 func (s *Status) SetJournal(left, finished int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,14 +107,14 @@ func (s *Status) SetJournal(left, finished int, err error) {
 	s.metrics.finished.Add(float64(finished))
 }
 
-// Begin notes the beginning of a pass.
+// Begin records the beginning of a pass.
 func (s *Status) Begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun = time.Now()
 }
 
-// Passed notes the end of a pass.
+// Passed records the end of a pass.
 func (s *Status) Passed(err error, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Status) Passed(err error, took time.Duration) {
 	s.seen.ready = true
 }
 
-// SetReasons notes which Event is written about a problem, by its text, of those that were set about something.
+// SetReasons replaces the reasons of the Events about an area's problems, by their texts.
 func (s *Status) SetReasons(about string, reasons map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,30 +139,30 @@ func (s *Status) SetReasons(about string, reasons map[string]string) {
 	s.seen.reasons = all
 }
 
-// SetProblems replaces what is known to be wrong about something.
+// SetProblems replaces the problems of an area.
 func (s *Status) SetProblems(about string, problems []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := maps.Clone(s.seen.problems) // a copy is out there for a report that is being made
+	all := maps.Clone(s.seen.problems) // a report that is being made may use the former map
 	all[about] = problems
 	s.seen.problems = all
 }
 
-// SetUnacted notes which fields of configurations have no effect.
+// SetUnacted records which fields of configurations have no effect.
 func (s *Status) SetUnacted(all []state.Unacted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen.unacted = all
 }
 
-// SetFound notes all addresses that the host has, also while none of them will do.
+// SetFound records all addresses of the host, even if none is usable.
 func (s *Status) SetFound(found []nodeaddr.Candidate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen.found = found
 }
 
-// SetNode notes what a pass has found. The snapshot is not changed any more.
+// SetNode records the snapshot of a pass, which must not change afterwards.
 func (s *Status) SetNode(snap *desired.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +180,7 @@ func pods(addrs []netip.Addr) int {
 	return max(v4, len(addrs)-v4)
 }
 
-// SetBGP replaces what is known of sessions and learned paths, after SetNode.
+// SetBGP replaces the sessions and the learned paths. Call it after SetNode.
 func (s *Status) SetBGP(peers []bgp.PeerStatus, learned []bgp.Path) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Status) SetBGP(peers []bgp.PeerStatus, learned []bgp.Path) {
 	s.metrics.countSessions(before, &s.seen)
 }
 
-// SetRoutes notes what the kernel should have and what was written.
+// SetRoutes records the desired routes and the writes to the kernel.
 func (s *Status) SetRoutes(r routesSeen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,14 +199,14 @@ func (s *Status) SetRoutes(r routesSeen) {
 	s.metrics.routeWrites.WithLabelValues("delete").Add(float64(r.stats.Deleted))
 }
 
-// now returns what is known now.
+// now returns the present state.
 func (s *Status) now() seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.seen // what it refers to is replaced, never changed
+	return s.seen // its references are replaced, never changed
 }
 
-// Report says what is known now. It costs time for each route: who needs less asks for less.
+// Report returns the present report. It takes time per route: callers that need less use less.
 func (s *Status) Report() nodestatus.Report {
 	known := s.now()
 	if s.traffic != nil {
@@ -239,8 +239,8 @@ func (s *Status) Handler() http.Handler {
 // speakerTime bounds how long the BGP speaker may take to answer; the liveness probe itself waits a second longer.
 const speakerTime = 4 * time.Second
 
-// alive proves that both loops turn: the agent's own and the BGP speaker's. An agent that waits for its API server
-// before its first pass is alive.
+// alive returns an error unless both loops turn: the agent's own and the BGP speaker's. An agent that waits for its API
+// server before its first pass is alive.
 func (s *Status) alive(ctx context.Context) error {
 	s.mu.Lock()
 	begun, last, passed, limit := s.begun, s.seen.lastPass, s.seen.ready || s.seen.lastErr != nil, s.stuckAfter
@@ -259,8 +259,8 @@ func (s *Status) alive(ctx context.Context) error {
 	return nil
 }
 
-// ready is about this node's dataplane offline, policies among it: neither a dead peer nor an API server that is away
-// makes a node unready.
+// ready returns an error while this node's dataplane, with policies, is not in place. Neither a dead peer nor an absent
+// API server makes a node unready.
 func (s *Status) ready(context.Context) error {
 	known := s.now()
 	switch {

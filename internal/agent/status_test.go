@@ -25,7 +25,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// ask runs a command against an agent's HTTP server and returns its words, columns one blank apart.
+// ask runs a command against an agent's HTTP server and returns its output with single blanks between columns.
 func ask(t *testing.T, status *Status, command ...string) string {
 	t.Helper()
 	server := httptest.NewServer(status.Handler())
@@ -80,7 +80,7 @@ func TestCommandsAskTheAgent(t *testing.T) {
 	}
 }
 
-// An earlier agent's routes are counted as long as nobody has confirmed them.
+// An earlier agent's routes are counted while no peer has confirmed them.
 func TestHeldRoutesAreShown(t *testing.T) {
 	r := newRig(t)
 	r.ns.Run(t, "ip", "route", "add", "10.90.7.0/26", "via", "172.31.0.2", "dev", "eth0", "proto", "84")
@@ -220,7 +220,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// What a pass hands over must cost it nothing for each route: words are for those who ask.
+// SetNode and its like must cost a pass nothing per route: only reports make text.
 func TestHandingOverCostsNothingPerRoute(t *testing.T) {
 	status := NewStatus("n1", time.Now(), nil)
 	paths, ways := make([]bgp.Path, 10000), make([]desired.DesiredRoute, 10000)

@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// findRouters puts into a snapshot which of the interfaces that peers are named by this node has, and the routers on
-// them. It has these looked for.
+// findRouters puts into a snapshot which of the interfaces named in BGPPeers this node has, and the routers on them. It
+// makes the engine look for routers there.
 func (a *Agent) findRouters(s *desired.Snapshot) error {
 	if a.Config.NoBGP {
 		return nil
@@ -65,8 +65,8 @@ func (a *Agent) linkLocal(l netlinkx.Link) (usable []netip.Addr, err error) {
 	return usable, err
 }
 
-// withUnresolved adds the sessions that cannot be had for now, as idle ones. Like others that are down they keep routes
-// of an earlier agent for a while.
+// withUnresolved adds the unresolved sessions as idle ones. Like other sessions that are down they keep routes of an
+// earlier agent for a while.
 func (b *bgpState) withUnresolved(now time.Time, peers []bgp.PeerStatus, s *desired.Snapshot) []bgp.PeerStatus {
 	before := b.unresolved
 	b.unresolved = make(map[netip.Addr]time.Time, len(s.Peering.Unresolved))

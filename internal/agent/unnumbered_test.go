@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// advertise has a router advertise itself on its eth0, and returns its address as the node sees it.
+// advertise sends a router advertisement on a router's eth0, and returns the router's address as the node sees it.
 func advertise(t *testing.T, ns *netnstest.NS) netip.Addr {
 	t.Helper()
 	index := ns.Link(t, "eth0").Index
@@ -35,7 +35,7 @@ func advertise(t *testing.T, ns *netnstest.NS) netip.Addr {
 	return router.WithZone("eth0")
 }
 
-// Sessions that cannot be had yet are idle since they are known, and have routes of an earlier agent kept.
+// Unresolved sessions are idle since they are configured, and keep routes of an earlier agent.
 func TestUnresolvedPeers(t *testing.T) {
 	begun := time.Unix(10_000, 0)
 	peers := []bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established}, {Addr: addr("fe80::1%eth0"), State: bgp.Established}}
@@ -59,7 +59,7 @@ func TestUnresolvedPeers(t *testing.T) {
 	}
 }
 
-// A peer that is the router on an interface is shown until it is known, and then has a session, also when the link is
+// A peer that is the router on an interface is shown until it is known. Then it has a session, also after the link was
 // made anew.
 func TestAgentLearnsRouter(t *testing.T) {
 	r := newRig(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// unread returns the annotations of Calico's that have no effect: of this node, of its pods, and of namespaces.
+// unread returns Calico's annotations without effect: of this node, of its pods, and of namespaces.
 func (a *Agent) unread(s *desired.Snapshot) (problems []error) {
 	said := func(errs []error) {
 		for _, err := range errs {
@@ -23,11 +23,11 @@ func (a *Agent) unread(s *desired.Snapshot) (problems []error) {
 		said(api.Examples("Pod", withoutEffect(a.Pods.UnreadAnnotations(), s.Self.Floating),
 			func(pod string) string { return "pods of this node, such as " + pod + "," }))
 	}
-	// They are no more this node's than of others, so that no Event of its own is made.
+	// Namespaces are not this node's, so it writes no Event about them.
 	return append(problems, api.Examples("Namespace", a.Watch.UnreadAnnotations(), func(name string) string { return "Namespace " + name })...)
 }
 
-// withoutEffect leaves out floating addresses of pods for which the plugin has noted them.
+// withoutEffect removes the annotation of floating addresses from pods for which the plugin has stored them.
 func withoutEffect(pods map[string][]string, floating []desired.Floating) map[string][]string {
 	for pod, keys := range pods {
 		namespace, name, _ := strings.Cut(pod, "/")

@@ -27,8 +27,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestFieldsWithoutEffect: every field of this node's configurations that is said to have no effect is named, and no
-// more after they have gone.
+// TestFieldsWithoutEffect: all fields without effect in this node's configurations are named, and no longer after they
+// have gone.
 func TestFieldsWithoutEffect(t *testing.T) {
 	r := newRig(t)
 	status, _ := r.agent(t, newPeers())
@@ -51,8 +51,8 @@ func TestFieldsWithoutEffect(t *testing.T) {
 	waittest.Until(t, soon, "no more of what is gone", func() bool { return reflect.DeepEqual(own(), want[:1]) })
 }
 
-// TestUnreadAnnotations: annotations of Calico's that have no effect are named, of the Node, its pods and namespaces,
-// and no more after they have gone.
+// TestUnreadAnnotations: Calico's annotations without effect are named, on the Node, its pods and namespaces, and no
+// longer after they have gone.
 func TestUnreadAnnotations(t *testing.T) {
 	r := newRig(t)
 	at, log := cluster.Server{Config: r.api, Group: labtest.Current(t)}, slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -89,7 +89,7 @@ func TestUnreadAnnotations(t *testing.T) {
 	named(t, status, "annotation projectcalico.org/AsNumber of this Node has no effect")
 	named(t, status, "annotation "+ofNamespace+" of Namespace default has no effect")
 
-	// A floating address that the plugin has not noted, once the pod has its own.
+	// A floating address that the plugin has not stored, once the pod has its own.
 	names := func(part string) bool {
 		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, part) })
 	}

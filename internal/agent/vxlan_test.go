@@ -35,7 +35,7 @@ func (r *rig) annotate(t *testing.T, node, key, value string) {
 	errtest.Must(t, r.store.Update(t.Context(), n))
 }
 
-// device reports whether vxlan.calico is up and is as asked.
+// device reports whether vxlan.calico is up and satisfies is.
 func (r *rig) device(is func(netlinkx.Link) bool) func() bool {
 	return func() bool {
 		link, err := r.ns.Conn.LinkByName(vxlan.Device4) // it may be made anew just now
@@ -43,7 +43,7 @@ func (r *rig) device(is func(netlinkx.Link) bool) func() bool {
 	}
 }
 
-// forwards reports whether frames to a MAC go to the other node, and to it alone.
+// forwards reports whether frames to a MAC go to the other node, and only there.
 func (r *rig) forwards(_ *testing.T, mac vxlan.MAC) func() bool {
 	return r.device(func(link netlinkx.Link) bool {
 		have, err := r.ns.Conn.Forwarding(link.Index)
@@ -52,11 +52,11 @@ func (r *rig) forwards(_ *testing.T, mac vxlan.MAC) func() bool {
 	})
 }
 
-// A pool leaves IPIP on a node that could not make tunl0. The node serves its pods at once: there is nothing to be
-// kept.
+// A pool stops using IPIP on a node that could not make tunl0. The node serves its pods at once: there is no device to
+// keep.
 func TestAgentLeavesWhatNeverStood(t *testing.T) {
 	r := newRig(t)
-	// As good as a kernel without IPIP, on any kernel. One with IPIP may have made tunl0.
+	// This is like a kernel without IPIP, on any kernel. One with IPIP may have made tunl0.
 	if _, err := r.ns.Conn.LinkByName(ipip.Device); err == nil {
 		r.ns.Run(t, "ip", "link", "set", ipip.Device, "name", "elsewhere")
 	}
@@ -75,7 +75,7 @@ func TestAgentLeavesWhatNeverStood(t *testing.T) {
 	}
 }
 
-// An agent whose kernel has no IPIP names the command that helps; with IPIP it serves.
+// Without IPIP in the kernel an agent names the command that helps; with IPIP it serves.
 func TestAgentNeedsIPIP(t *testing.T) {
 	r := newRig(t)
 	labstore.Make(t, r.store,
@@ -88,8 +88,7 @@ func TestAgentNeedsIPIP(t *testing.T) {
 	}
 }
 
-// VXLAN of an agent without BGP: an end that appears, changes and goes, settings that change, and nothing written in
-// between.
+// VXLAN of an agent without BGP: a VTEP that appears, changes and goes, settings that change, and no writes in between.
 func TestAgentKeepsVXLAN(t *testing.T) {
 	r := newRig(t)
 	r.configure = func(c *config.Node) { c.NoBGP = true }

@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// wireGuardRig is a node of a cluster in which WireGuard is on, and another node with a key and a block.
+// wireGuardRig returns a node of a cluster with WireGuard on, and another node with a key and a block.
 func wireGuardRig(t *testing.T) (r *rig, felix *api.FelixConfiguration) {
 	r = newRig(t)
 	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
@@ -29,13 +29,13 @@ func wireGuardRig(t *testing.T) (r *rig, felix *api.FelixConfiguration) {
 	return r, felix
 }
 
-// table is WireGuard's routing table, and the rules that lead there.
+// table returns WireGuard's routing table, and the rules that lead there.
 func (r *rig) table(t *testing.T) string {
 	return strings.Join(strings.Fields(r.ns.Run(t, "ip", "route", "show", "table", "all", "proto", "84")+r.ns.Run(t, "ip", "rule")), " ")
 }
 
-// moveWireGuard has a pod with CAP_NET_ADMIN put a device of its own in the place of the node's, and returns its public
-// key.
+// moveWireGuard makes a pod with CAP_NET_ADMIN put a device of its own in the place of the node's, and returns its
+// public key.
 func (r *rig) moveWireGuard(t *testing.T) string {
 	t.Helper()
 	pod := netnstest.New(t)
@@ -49,8 +49,8 @@ func (r *rig) moveWireGuard(t *testing.T) string {
 	return w.Public.String()
 }
 
-// WireGuard is turned on and off. Its key outlives the agent, and a device with a key of another's is made anew. On a
-// kernel without it the node serves its pods, and names what is missing.
+// WireGuard is turned on and off. Its key outlives the agent, and a device with a foreign key is made anew. On a kernel
+// without WireGuard the node serves its pods, and names what is missing.
 func TestAgentWireGuard(t *testing.T) {
 	before := clearPatience
 	clearPatience = time.Second
@@ -124,8 +124,8 @@ func TestAgentWireGuard(t *testing.T) {
 	}
 }
 
-// Where encryption is required nothing is sent in the clear: not to a node without a key, nor on a kernel without
-// WireGuard, whose node takes no pods.
+// With encryption required nothing is sent in the clear: not to a node without a key, nor on a kernel without
+// WireGuard, where the node takes no pods.
 func TestAgentRequiresEncryption(t *testing.T) {
 	r, felix := wireGuardRig(t)
 	r.configure = func(c *config.Node) { c.RequireEncryption = true }

@@ -13,12 +13,13 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
-// Aggregate decides what routers are announced in place of blocks, given the paths that BGP has learned. It reports
-// whether that is new, and which prefixes cannot be used: in those the blocks are announced.
+// Aggregate decides which prefixes are announced to routers in place of blocks, given the paths that BGP has learned.
+// It reports whether the aggregates changed, and returns a problem for each unusable prefix: its blocks are announced
+// instead.
 //
-// A node that announces an aggregate drops packets for what has no longer route, so that it must not hold addresses
-// that lead anywhere else: pods' pools must fill it. And it gets packets for the blocks of all nodes, which it must not
-// send back to the router.
+// A node that announces an aggregate drops packets to addresses without a longer route. So pools of pods must fill the
+// aggregate: it must not hold addresses that are reached elsewhere. The node also receives packets for the blocks of
+// all nodes, which it must not send back to the router.
 func (j *Judge) Aggregate(learned []bgp.Path) (changed bool, problems []error) {
 	s, before := j.Snapshot, j.Aggregates
 	s.Aggregates = make(map[netip.Addr]policy.Aggregates, len(s.Peering.Aggregations))
@@ -50,7 +51,7 @@ func (j *Judge) Aggregate(learned []bgp.Path) (changed bool, problems []error) {
 	return !maps.EqualFunc(before, s.Aggregates, slices.Equal[policy.Aggregates]), s.problemsWith(problems)
 }
 
-// liveAggregates are the prefixes that some peer is announced in place of blocks, in ascending order.
+// liveAggregates returns the prefixes that are announced to at least one peer in place of blocks, in ascending order.
 func (s *Snapshot) liveAggregates() (all []netip.Prefix) {
 	for _, of := range s.Aggregates {
 		for _, a := range of {
@@ -63,7 +64,7 @@ func (s *Snapshot) liveAggregates() (all []netip.Prefix) {
 	return slices.Compact(all)
 }
 
-// candidates are the prefixes that an aggregation is about and that are larger than the blocks in them, the largest
+// candidates returns the prefixes that an aggregation names and that are larger than the blocks in them, the largest
 // first.
 func (s *Snapshot) candidates(by peering.Aggregation, peer netip.Addr) (all []netip.Prefix) {
 	var from []netip.Prefix
@@ -84,13 +85,13 @@ func (s *Snapshot) candidates(by peering.Aggregation, peer netip.Addr) (all []ne
 	return slices.Compact(all)
 }
 
-// holdsBlocks reports that there may be blocks that are smaller than a prefix in it.
+// holdsBlocks reports whether a prefix may hold blocks that are smaller than itself.
 func (s *Snapshot) holdsBlocks(p netip.Prefix) bool {
 	return slices.ContainsFunc(s.Pools,
 		func(pool Pool) bool { return pool.CIDR.Overlaps(p) && p.Bits() < pool.BlockBits && s.announced(&pool) })
 }
 
-// announced reports that blocks of a pool are announced: nodes have some, or may have.
+// announced reports whether blocks of a pool are announced: nodes have some, or may get some.
 func (s *Snapshot) announced(pool *Pool) bool {
 	if pool.NoExport || pool.servicesOnly() {
 		return false
@@ -99,7 +100,7 @@ func (s *Snapshot) announced(pool *Pool) bool {
 	if pool.Enabled || slices.ContainsFunc(s.Blocks, in) {
 		return true
 	}
-	for block := range s.Owners { // a disabled pool is often one that says which addresses need no NAT
+	for block := range s.Owners { // a disabled pool often only marks addresses that need no NAT
 		if in(block) {
 			return true
 		}
@@ -107,7 +108,7 @@ func (s *Snapshot) announced(pool *Pool) bool {
 	return false
 }
 
-// unfit says why a prefix cannot stand for blocks; empty if it can.
+// unfit returns why a prefix cannot stand for blocks; empty if it can.
 func (j *Judge) unfit(p netip.Prefix) string {
 	if what := j.shares(p, j.ServiceRanges); what != "" {
 		return "shares addresses with " + what
@@ -122,8 +123,8 @@ func (j *Judge) unfit(p netip.Prefix) string {
 	return ""
 }
 
-// beyond returns the first block in a prefix that is another node's to which there may be no way but by a router;
-// invalid if there is none. Whether BGP has a path to it does not count: a node that fails would have all others
+// beyond returns the first block in a prefix that belongs to another node and may be reachable through a router only;
+// invalid if there is none. It ignores whether BGP has a path to the block: else one failing node would make all others
 // announce their blocks.
 func (j *Judge) beyond(p netip.Prefix) (first netip.Prefix) {
 	for block, owner := range j.Owners {
@@ -138,7 +139,7 @@ func (j *Judge) beyond(p netip.Prefix) (first netip.Prefix) {
 	return first
 }
 
-// filled reports that each address of a prefix is in a pool whose blocks are announced, and in no other.
+// filled reports whether each address of a prefix is in a pool with announced blocks, and in no other pool.
 func (s *Snapshot) filled(p netip.Prefix) bool {
 	full, any := false, false
 	for i := range s.Pools {
@@ -160,7 +161,7 @@ func (s *Snapshot) filled(p netip.Prefix) bool {
 	return s.filled(netip.PrefixFrom(p.Addr(), p.Bits()+1)) && s.filled(netip.PrefixFrom(middle, p.Bits()+1))
 }
 
-// withAggregate adds a prefix to a peer's aggregates, unless it lies in one.
+// withAggregate adds a prefix to a peer's aggregates, unless one of them covers it.
 func (s *Snapshot) withAggregate(all policy.Aggregates, p netip.Prefix) policy.Aggregates {
 	if slices.ContainsFunc(all, func(a policy.Aggregate) bool { return inside(p, a.Prefix) }) {
 		return all
@@ -169,13 +170,13 @@ func (s *Snapshot) withAggregate(all policy.Aggregates, p netip.Prefix) policy.A
 	return append(all, policy.Aggregate{Prefix: p, Singles: singles})
 }
 
-// stands reports that a peer would be announced a block in an aggregate.
+// stands reports whether an aggregate covers a block or path that would be announced to a peer.
 func (s *Snapshot) stands(a policy.Aggregate, peer *bgp.Peer, learned []bgp.Path) bool {
 	return slices.ContainsFunc(s.Blocks, a.Covers) ||
 		slices.ContainsFunc(learned, func(p bgp.Path) bool { return a.Covers(p.Prefix) && s.passes(p, peer) })
 }
 
-// passes reports that a learned path is announced to a peer (RFC 4271 section 9.2, RFC 4456 section 6, RFC 1997).
+// passes reports whether a learned path is announced to a peer (RFC 4271 section 9.2, RFC 4456 section 6, RFC 1997).
 func (s *Snapshot) passes(p bgp.Path, to *bgp.Peer) bool {
 	i, known := slices.BinarySearchFunc(s.Peering.Peers, p.From, func(from bgp.Peer, a netip.Addr) int { return from.Addr.Compare(a) })
 	if !known || p.From == to.Addr {
@@ -185,5 +186,5 @@ func (s *Snapshot) passes(p bgp.Path, to *bgp.Peer) bool {
 	return !p.Confined(external) && (external || s.external(from) || from.Client || to.Client)
 }
 
-// external reports that a peer is in another AS.
+// external reports whether a peer is in another AS.
 func (s *Snapshot) external(p *bgp.Peer) bool { return p.ASN != cmp.Or(p.LocalASN, s.OwnASN()) }

@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// aggregating is a node that has a router of another AS at 10.0.0.254 and one of its own at 10.0.0.253, which are to
-// have aggregates.
+// aggregating returns a node with aggregates for two routers, one of another AS at 10.0.0.254 and one of its own at
+// 10.0.0.253.
 func aggregating(t *testing.T, by string, change func(*state.Cluster)) *Snapshot {
 	t.Helper()
 	s := snapshot(t, func(w *state.Cluster) {
@@ -32,7 +32,7 @@ func aggregating(t *testing.T, by string, change func(*state.Cluster)) *Snapshot
 	return s
 }
 
-// told shows what each peer is told: aggregates, in parentheses those that stand for nothing, and the routes that drop.
+// told lists the aggregates of each peer, in parentheses those without blocks, and the unreachable routes.
 func told(s *Snapshot) (all []string) {
 	for peer, of := range s.Aggregates {
 		for _, a := range of {

@@ -17,8 +17,8 @@ func (s *Snapshot) Local() (bgp.Local, error) {
 	return bgp.Local{ASN: s.OwnASN(), RouterID: id, Listen: s.listen(), Port: s.Port, ClusterID: s.Peering.ClusterID}, err
 }
 
-// listen returns the addresses that BGP is spoken at: the node's, unless the cluster's bindMode is None. Calico takes
-// None for the default; Tortie wants it set.
+// listen returns the addresses on which BGP listens: the node's, or the unspecified ones if the cluster's bindMode is
+// None. Calico treats None as the default; in Tortie it must be set.
 func (s *Snapshot) listen() []netip.Addr {
 	addrs := s.Self.addrs()
 	if s.peers.config.BindMode == "None" {
@@ -32,11 +32,11 @@ func (s *Snapshot) listen() []netip.Addr {
 	return addrs
 }
 
-// Policy returns what passes on the sessions. Learned paths are passed on inside of the pools, but for those with
-// disableBGPExport and those for Services alone: who learns an address of a Service with policy Local by a node that
-// has no endpoint loses its packets. A route reflector passes them on inside of the ranges of services, too, but an
-// address of a Service with its next hop only (Served). BGP itself passes on what comes from another AS or goes to one,
-// and what a reflector's client sends or receives; nothing else.
+// Policy returns the rules for paths on the sessions. Learned paths are passed on inside of the pools, except pools
+// with disableBGPExport and pools for Services alone: a peer that learned an address of a Service with policy Local
+// from a node without an endpoint would lose packets. A route reflector also passes on paths inside of the ranges of
+// services, but an address of a Service only with its own next hop (Served). BGP itself passes on paths from or to
+// another AS, and paths from or to a reflector's client; no others.
 func (s *Snapshot) Policy() bgp.Policy {
 	p := bgp.Policy{
 		Tags: s.Peering.Tags, Import: s.imports(), Export: s.Peering.Export, Refuse: s.ownAddresses(), Own: s.Blocks,
@@ -64,10 +64,10 @@ func (s *Snapshot) Policy() bgp.Policy {
 	return p
 }
 
-// imports are the import rules by peer: the operator's, followed, for peers that are nodes of the cluster, by one that
-// rejects all prefixes outside of the pools and of the ranges of services, which reflectors pass on. What nodes of the
-// mesh announce there never becomes a route; it comes in to be shown as refused, unless an export rule could pass it on
-// with this node as next hop.
+// imports returns the import rules by peer: the operator's rules. For peers that are nodes of the cluster a last rule
+// rejects all prefixes outside of the pools and of the ranges of services, which reflectors pass on. Paths of the mesh
+// outside of these never become routes. They are accepted only to be shown as refused, unless an export rule could pass
+// them on with this node as next hop.
 func (s *Snapshot) imports() map[netip.Addr]*policy.Rules {
 	all := maps.Clone(s.Peering.Import)
 	var closed *policy.Rules
@@ -86,11 +86,11 @@ func (s *Snapshot) imports() map[netip.Addr]*policy.Rules {
 	return all
 }
 
-// ownAddresses are the addresses of this node that others can reach it at, in ascending order.
+// ownAddresses returns the addresses at which others can reach this node, in ascending order.
 func (s *Snapshot) ownAddresses() []netip.Prefix {
 	all := append(s.Self.addrs(), s.Self.TunnelAddrs()...)
 	for _, c := range s.Self.Found {
-		// Those of services, which kube-proxy puts there, are many and come and go. No route of ours leads to one.
+		// kube-proxy's addresses of services are many and change often. None of our routes leads to one.
 		if !ofServices(c.Link) {
 			all = append(all, c.Addr.Addr())
 		}
@@ -108,9 +108,9 @@ func (s *Snapshot) ownAddresses() []netip.Prefix {
 // OwnASN is the AS number of this node.
 func (s *Snapshot) OwnASN() uint32 { return cmp.Or(s.Self.ASN, s.ASN) }
 
-// Originated returns the paths that this node originates: its own confirmed blocks, each pod's address, own or
-// floating, from another node's block, aggregates, and addresses of services; but nothing of pools that keep out of
-// BGP, nor of a family in which it has no address.
+// Originated returns the paths that this node originates: its own confirmed blocks, each pod's own or floating address
+// from another node's block, aggregates, and addresses of services. Pools that keep out of BGP, and families in which
+// the node has no address, are left out.
 func (s *Snapshot) Originated() []bgp.Path {
 	var paths []bgp.Path
 	announce := func(p netip.Prefix) {

@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// evil adds a pool, which has nothing but claims of far and of mate, which is in this node's subnet.
+// evil adds a pool with claims of nodes far and mate alone; mate is in this node's subnet.
 func evil(cidr string, size int, claims ...string) func(*state.Cluster) {
 	return func(w *state.Cluster) {
 		w.Nodes = append(w.Nodes,
@@ -35,7 +35,7 @@ func evil(cidr string, size int, claims ...string) func(*state.Cluster) {
 	}
 }
 
-// Whatever pools and claims there are: no route takes the network between the nodes away, by claims and by BGP alike,
+// Whatever pools and claims there are, by claims and by BGP alike: no route takes the network between the nodes away,
 // and the pool is named.
 func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -43,7 +43,7 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 		size   int
 		claims string // node and block
 		hop    string
-		vouch  bool   // node2's kubelet says its address
+		vouch  bool   // node2's kubelet reports its address
 		why    string // empty: it is a route
 	}{
 		"an address of this node's subnet": {"10.0.0.0/24", 32, "far 10.0.0.53/32", "10.9.0.9", false,
@@ -107,7 +107,7 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 	}
 }
 
-// A pool for Services is to lie in a range that is announced for them; one for pods is not to.
+// A pool for Services should lie in an announced range of Services; a pool for pods should not.
 func TestPoolsInRangesOfServices(t *testing.T) {
 	for _, c := range []struct {
 		uses    []api.AllowedUse
@@ -129,7 +129,7 @@ func TestPoolsInRangesOfServices(t *testing.T) {
 	}
 }
 
-// While it is not known whose an address is, what there was before stays: routes to a block, or none.
+// While the owner of an address is not known, the former state stays: routes to a block, or none.
 func TestUnsureAddressesChangeNothing(t *testing.T) {
 	poolAlone := func(w *state.Cluster) { evil("10.5.0.0/24", 26, "far 10.5.0.0/26")(w) }
 	withNode := func(w *state.Cluster) {
@@ -159,8 +159,7 @@ func TestUnsureAddressesChangeNothing(t *testing.T) {
 	}
 }
 
-// Whatever a Node announces: what is no address of a node reaches neither the kernel's tables nor the guard, and is
-// named.
+// Whatever a Node announces: an unusable address reaches neither the kernel's tables nor the guard, and is named.
 func TestAddressesThatAreNone(t *testing.T) {
 	for _, text := range []string{"0.0.0.0/0", "127.0.0.1/8", "224.0.0.1/4", "255.255.255.255/32", "169.254.9.9/16"} {
 		s, problems := Build(Self{Name: "node1"},
@@ -180,8 +179,8 @@ func TestAddressesThatAreNone(t *testing.T) {
 	}
 }
 
-// A node may announce the broadcast address of a subnet of this node's: the kernel refuses such a next hop, and by that
-// every pass would fail. One that this node has itself, on another link, is no next hop either, and is named.
+// A node may announce the broadcast address of a subnet of this node: the kernel rejects such a next hop, and every
+// pass would fail. An address of this node, on another link, is no next hop either, and is named.
 func TestNextHopsThatTheKernelRefuses(t *testing.T) {
 	for address, why := range map[string]string{
 		"10.0.0.255/24": "is the broadcast address of the subnet 10.0.0.0/24", "10.1.0.1/24": "is this node itself",
@@ -209,9 +208,8 @@ func TestNextHopsThatTheKernelRefuses(t *testing.T) {
 	}
 }
 
-// A kubelet may say any address of its Node's, one in another node's block among them: the block stays, also for the
-// next agent, and the Node is named. A node that was there before somebody claimed a block around its address stays
-// reached.
+// A kubelet may report any address for its Node, even one in another node's block: the block stays, also for the next
+// agent, and the Node is named. A node that was there before a block around its address was claimed stays reachable.
 func TestAKubeletEndsNoRoutesToBlocks(t *testing.T) {
 	blockAlone := evil("10.5.0.0/24", 26, "far 10.5.0.0/26")
 	withNode := func(w *state.Cluster) {
@@ -253,8 +251,8 @@ func TestAKubeletEndsNoRoutesToBlocks(t *testing.T) {
 	}
 }
 
-// What is sent to another node's pod is encrypted for that node, and where that is required never goes in the clear,
-// whatever address a node with a key announces of itself: the kernel takes the peer with the longest prefix.
+// Packets to another node's pod are encrypted for that node, and with encryption required never go in the clear,
+// whatever address a node with a key announces: the kernel uses the peer with the longest prefix.
 func TestANodeTakesNoPodsPacketsByItsAddress(t *testing.T) {
 	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", LinkMTU: 1500}
 	world := func(address string) state.Cluster {
@@ -280,7 +278,7 @@ func TestANodeTakesNoPodsPacketsByItsAddress(t *testing.T) {
 	}
 }
 
-// A block that nobody has claimed may hold no node's address either, and has its pool's size.
+// A block without a claim may hold no node's address either, and has its pool's size.
 func TestBlocksWithoutAClaim(t *testing.T) {
 	s := snapshot(t, evil("10.5.0.0/16", 26))
 	s.Others = append(s.Others, Member{Name: "fifth", Addr: addr("10.5.0.5")})
@@ -296,7 +294,7 @@ func TestBlocksWithoutAClaim(t *testing.T) {
 	}
 }
 
-// contest is a cluster in which far, the older Node with the lesser name, announces what is node2's.
+// contest returns a cluster in which far, the older Node with the lesser name, announces what belongs to node2.
 func contest(change func(w *state.Cluster, far map[string]string)) state.Cluster {
 	return desiredtest.World(func(w *state.Cluster) {
 		w.Pools[0].Spec.IPIPMode, w.Pools[0].Spec.VXLANMode = "", api.EncapAlways
@@ -310,7 +308,7 @@ func contest(change func(w *state.Cluster, far map[string]string)) state.Cluster
 	})
 }
 
-// What a node writes about itself harms nobody else, whoever has the lesser name or the older Node.
+// A node's annotations harm no other node, whichever has the lesser name or the older Node.
 func TestAnnotationsHarmNobodyElse(t *testing.T) {
 	own := func(w state.Cluster) Announcements { // what was believed before far began to lie
 		known := Announcements{}
@@ -416,7 +414,7 @@ func TestAnnotationsHarmNobodyElse(t *testing.T) {
 	}
 }
 
-// A kubelet decides about this node's own address too: another node that only says so does not keep this one from
+// A kubelet decides about this node's own address too: an annotation of another node alone does not keep this one from
 // joining.
 func TestThisNodesAddress(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -442,8 +440,7 @@ func TestThisNodesAddress(t *testing.T) {
 	}
 }
 
-// What an earlier agent believed counts more than what has come since, and what is announced first by nobody's leave
-// does not.
+// The announcements that an earlier agent believed win over later ones; a first announcement without evidence does not.
 func TestAnnouncementsAreRecalled(t *testing.T) {
 	known := Announcements{}
 	known.Recall(contest(nil).Nodes)
@@ -460,7 +457,7 @@ func TestAnnouncementsAreRecalled(t *testing.T) {
 	}
 }
 
-// No text repeats more than a little of what a node has written.
+// No text repeats more than a little of a node's annotations.
 func TestProblemsAreShort(t *testing.T) {
 	long := strings.Repeat("x", 200_000)
 	w := desiredtest.World(func(w *state.Cluster) {
@@ -487,8 +484,8 @@ func TestProblemsAreShort(t *testing.T) {
 	}
 }
 
-// A node that an operator's BGPPeer selects, be it by its own labels, is believed about its own blocks, and beyond them
-// only what a BGPFilter accepts.
+// A node that an operator's BGPPeer selects, even by its own labels, is believed about its own blocks, and beyond them
+// only about prefixes that a BGPFilter accepts.
 func TestNodesAreNoRouters(t *testing.T) {
 	reflector := api.BGPPeer{Meta: api.Meta{Name: "to-reflectors"},
 		Spec: api.BGPPeerSpec{NodeSelector: "all()", PeerSelector: "route-reflector == 'true'"}}
@@ -547,9 +544,9 @@ func TestNodesAreNoRouters(t *testing.T) {
 	}
 }
 
-// With export rules, which could pass anything on, what a node of the mesh announces outside of the pools and of
-// Services' ranges does not come in: this node would not forward there. Services' ranges are named for what is not to
-// be passed on, and pools for Services alone.
+// With export rules, which could pass anything on, prefixes from a node of the mesh outside of the pools and of
+// Services' ranges are not accepted: this node would not forward there. Services' ranges, and pools for Services alone,
+// are named as not to be passed on.
 func TestMeshIsNotPassedOn(t *testing.T) {
 	s := racked(t, func(w *state.Cluster) {
 		w.Pools = append(w.Pools,

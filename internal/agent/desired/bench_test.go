@@ -80,7 +80,7 @@ func BenchmarkObjection(b *testing.B) {
 	}
 }
 
-// BenchmarkJudging tells that paths need not be judged again.
+// BenchmarkJudging measures how fast it is found that paths need not be judged again.
 func BenchmarkJudging(b *testing.B) {
 	w, _ := largeWorld()
 	s, _ := Build(largeSelf, w)

@@ -8,12 +8,12 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
-// bfdPatience is for how long BFD may hear nothing from a peer whose BGP session is up before that is a problem.
+// bfdPatience is how long BFD may receive nothing from a peer with an established BGP session before that is a problem.
 const bfdPatience = 30 * time.Second
 
-// FarBFD returns a problem for each object that asks for BFD with peers behind routers, which names one of them, and
-// puts the cause into the BFD status of all. It follows from silence: a peer that answers is near, whatever its
-// address. What passes a router has less than the TTL of 255 that BFD over one hop has.
+// FarBFD returns a problem for each object that asks for BFD with peers behind routers. The problem names one such
+// peer; the BFD status of each gets the cause. The evidence is silence: a peer that answers is near, whatever its
+// address. A packet that has passed a router has a TTL below 255, which BFD over one hop rejects.
 func (s *Snapshot) FarBFD(peers []bgp.PeerStatus, now time.Time) (problems []error) {
 	told := map[string]bool{}
 	for _, p := range peers {
@@ -41,7 +41,7 @@ func (s *Snapshot) FarBFD(peers []bgp.PeerStatus, now time.Time) (problems []err
 	return problems
 }
 
-// askedFor is an error about a BGPPeer, or without one about the mesh.
+// askedFor names a BGPPeer as the object of an error, or the BGPConfiguration (the mesh) if peer is empty.
 func (s *Snapshot) askedFor(peer string, err error) error {
 	if peer == "" {
 		return inBGP(err)

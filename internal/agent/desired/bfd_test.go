@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 )
 
-// An object that asks for BFD with a peer behind a router is named once, with the peer and the remedy, when nothing has
-// come for long.
+// An object that asks for BFD with a peer behind a router is named once, with the peer and the remedy, after a long
+// silence.
 func TestFarBFD(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	long := now.Add(-bfdPatience)

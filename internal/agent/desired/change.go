@@ -7,12 +7,12 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// modes say how a pool's packets travel. One of them at most is not Never; empty is as Never.
+// modes is how a pool's packets are encapsulated. At most one mode differs from Never; empty means Never.
 type modes struct{ ipip, vxlan api.Encapsulation }
 
 func (m modes) none() bool { return !encapsulates(m.ipip) && !encapsulates(m.vxlan) }
 
-// encapsulates reports whether packets of a mode are ever encapsulated.
+// encapsulates reports whether a mode ever encapsulates packets.
 func encapsulates(e api.Encapsulation) bool { return e == api.EncapAlways || e == api.EncapCrossSubnet }
 
 // wraps reports whether a packet to a node is encapsulated.
@@ -20,12 +20,12 @@ func wraps(e api.Encapsulation, sameSubnet bool) bool {
 	return e == api.EncapAlways || e == api.EncapCrossSubnet && !sameSubnet
 }
 
-// Nodes hear of a change of a pool's encapsulation at different times, an agent that starts anew after some seconds.
+// Nodes learn of a change of a pool's encapsulation at different times; an agent that restarts, after some seconds.
 const (
-	// followTime is how long the old form is sent to nodes that have not announced the new one.
+	// followTime is how long the old encapsulation is sent to nodes that have not announced the new one.
 	followTime = 30 * time.Second
-	// keepTime is how long it is received: longer, as other nodes may begin later, after a pass without an answer of the
-	// API server.
+	// keepTime is how long the old encapsulation is received. It is longer, as another node may learn of the change late,
+	// after a pass without an answer from the API server.
 	keepTime = 4 * followTime
 )
 
@@ -36,8 +36,8 @@ type former struct {
 	fresh bool
 }
 
-// Changes remember how pools were encapsulated before. Nodes change over one by one: what a node has not announced that
-// it can receive is not sent to it as long as there is another way.
+// Changes remembers how pools were encapsulated before. Nodes change one by one: as long as there is another way, a
+// node does not send an encapsulation that the receiver has not announced.
 type Changes struct {
 	current map[netip.Prefix]modes
 	before  map[netip.Prefix]change
@@ -48,10 +48,10 @@ type change struct {
 	at   time.Time
 }
 
-// Follow takes up the pools as they are now, tells each what it was before, and returns when to look again, 0 for
-// never. Pools that are seen for the first time were nothing before. Standing are the tunnels that this node has: what
-// a pool asked for and the kernel could not make received nothing, and is not kept, or the node would go on failing
-// over it.
+// Follow compares the pools with the last call, sets Former in each changed pool, and returns when to look again; 0
+// means never. A pool that is seen for the first time has no former encapsulation. standing has this node's tunnels: if
+// the kernel could not make the device of a former encapsulation, nothing was received. It is not kept, or the node
+// would go on failing over it.
 func (c *Changes) Follow(s *Snapshot, standing Standing, now time.Time) (again time.Duration) {
 	if c.before == nil {
 		c.current, c.before = map[netip.Prefix]modes{}, map[netip.Prefix]change{}
@@ -82,7 +82,7 @@ func (c *Changes) Follow(s *Snapshot, standing Standing, now time.Time) (again t
 	return again
 }
 
-// mark tells the pools. They are the view's, and copied if there is something to tell.
+// mark sets Former in the pools. They belong to the view, so they are copied if there is something to set.
 func (c *Changes) mark(s *Snapshot, now time.Time) {
 	if len(c.before) == 0 {
 		return
@@ -97,8 +97,8 @@ func (c *Changes) mark(s *Snapshot, now time.Time) {
 	s.Pools = pools
 }
 
-// lags reports that a node which owns a block of a pool has not announced that it can receive what the pool's mode now
-// asks for. As long as its agent does not run, or is an older one, what it can receive is what there was before.
+// lags reports whether a node that owns a block of a pool has not announced that it can receive the pool's present
+// mode. While its agent is down or older, it can receive the former mode only.
 func (s *Snapshot) lags(pool netip.Prefix, is modes) bool {
 	if !encapsulates(is.vxlan) {
 		return false

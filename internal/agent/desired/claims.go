@@ -8,31 +8,31 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
-// Claim is a single address that a node announces although its block is another node's: a pod there has a borrowed
+// Claim is a single address that a node announces although another node owns its block: a pod there has a borrowed
 // address.
 type Claim struct {
 	Addr netip.Addr
 	Node string
-	// Elsewhere: a router announces it, so that the node is unknown; it is not Node.
+	// Elsewhere: a router announces the address, so its node is unknown; it is not Node.
 	Elsewhere bool
 }
 
-// Verdict is whether the IPAMBlock confirms a claim. The zero value means: not read yet.
+// Verdict is whether the IPAMBlock confirms a claim. The zero value means that it was not read yet.
 type Verdict struct {
 	Confirmed bool
 	Why       string // why it is not confirmed, or not yet
-	Pending   bool   // it could not be read
+	Pending   bool   // the IPAMBlock is unread, or could not be read
 }
 
 // Claimed is the block that a claimed address lies in, and the peer that announces it.
 type Claimed struct {
 	Block netip.Prefix
-	// By is the peer that announces it, with the next hop's node if the peer is a reflector or a router; the node alone if
-	// it was not learned from BGP.
+	// By is that peer, with the next hop's node if the peer is a reflector or a router; the node alone if the claim was
+	// not learned from BGP.
 	By string
 }
 
-// Claims are the claims of paths.
+// Claims holds the claims that paths make.
 type Claims map[Claim]Claimed
 
 // Add adds the claim that a path makes, if any. Of several peers with the same claim the next hop itself has
@@ -85,7 +85,7 @@ func (s *Snapshot) claimOf(p netip.Prefix, hop netip.Addr) (c Claim, block netip
 	return Claim{Addr: p.Addr(), Node: m.Name}, block, true
 }
 
-// Sessionless returns the confirmed claims of nodes without a session.
+// Sessionless returns the confirmed claims for which down returns true: the node has no session.
 func Sessionless(verdicts map[Claim]Verdict, down func(Claim) bool) []Claim {
 	var held []Claim
 	for c, v := range verdicts {

@@ -107,8 +107,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// An operator disables a pool to drain it, or restricts it to other nodes: the pods that it has are still to be
-// reached.
+// An operator disables a pool to drain it, or restricts it to other nodes: its pods must stay reachable.
 func TestTunnelStaysWhileAPoolEncapsulates(t *testing.T) {
 	for name, change := range map[string]func(*api.IPPoolSpec){
 		"disabled":        func(p *api.IPPoolSpec) { p.Disabled = true },
@@ -287,8 +286,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Whoever claims what is another's, or a part of it, gets nothing; who has claimed first keeps it. A claim of another
-// size than a pool's blocks counts if the block is there, and from then on.
+// A claim to another node's block, or to a part of one, has no effect; the first claim counts. A claim of another size
+// than a pool's blocks counts if the IPAMBlock exists, and from then on.
 func TestTheFirstClaimCounts(t *testing.T) {
 	const before, then, later = "2026-11-22T05:00:00Z", "2026-11-22T05:00:01Z", "2026-11-22T05:00:02Z"
 	for name, c := range map[string]struct {
@@ -375,8 +374,8 @@ func TestTheFirstClaimCounts(t *testing.T) {
 	}
 }
 
-// Until the IPAMBlock of a block that two nodes claim has been read, whose it was known to be stays, for an agent that
-// has just begun, too: what its kernel has tells.
+// Until the IPAMBlock of a block that two nodes claim has been read, the known owner stays, also for an agent that has
+// just begun: the kernel's routes are its evidence.
 func TestContestedClaimsChangeNothing(t *testing.T) {
 	const before, then = "2026-11-22T05:00:00Z", "2026-11-22T05:00:01Z"
 	block := prefix("192.168.2.64/26")

@@ -16,38 +16,38 @@ import (
 // Evidence decides between nodes that contradict each other: every node writes its own annotations and claims, and any
 // may lie. The zero value has no evidence.
 type Evidence struct {
-	// Known says since when what nodes announce is believed.
+	// Known has the time since which each node's announcement is believed.
 	Known Announcements
 	// Internal are the InternalIPs of Nodes by name, which their kubelets write and agents cannot.
 	Internal map[string][]netip.Addr
-	// Blocks are the IPAMBlocks of claims that do not have their pool's block size, and of blocks that several nodes
+	// Blocks are the IPAMBlocks of claims that differ from their pool's block size, and of blocks that several nodes
 	// claim.
 	Blocks map[netip.Prefix]BlockRecord
-	// Inherited are the destinations that an earlier agent of this node has left routes to, with their next hop, if they
-	// have one. It is for the first decision.
+	// Inherited are the destinations of routes that an earlier agent of this node left, with the next hop, if any. The
+	// first decision uses it.
 	Inherited map[netip.Prefix]netip.Addr
 
 	before *Snapshot // the last decision; nil: none
 }
 
-// BlockRecord is an IPAMBlock: the node that it is of, and when it was made.
+// BlockRecord is the node and the creation time of an IPAMBlock.
 type BlockRecord struct{ Node, Created string }
 
-// Unsure lists the evidence that is needed as long as nodes contradict each other.
+// Unsure lists the evidence that is needed while nodes contradict each other.
 type Unsure struct {
-	Nodes  []string     // whose InternalIPs decide
-	Blocks []BlockClaim // whose IPAMBlocks decide
-	// Self is a node that announces an address of this one, as long as its InternalIPs are not read.
+	Nodes  []string     // their InternalIPs decide
+	Blocks []BlockClaim // their IPAMBlocks decide
+	// Self is a node that announces an address of this node, as long as its InternalIPs are not read.
 	Self string
 }
 
-// BlockClaim is a claim of a node's.
+// BlockClaim is a block and a node that claims it.
 type BlockClaim struct {
 	Block netip.Prefix
 	Node  string
 }
 
-// trust grades the evidence that an address is a node's; less is surer.
+// trust grades the evidence that an address belongs to a node; less is surer.
 type trust int
 
 const (
@@ -56,7 +56,7 @@ const (
 	denied               // its InternalIPs are others
 )
 
-// trusts grades the evidence that an address is a node's.
+// trusts grades the evidence that an address belongs to a node.
 func (ev *Evidence) trusts(node string, a netip.Addr) trust {
 	internal, known := ev.Internal[node]
 	switch {
@@ -68,14 +68,14 @@ func (ev *Evidence) trusts(node string, a netip.Addr) trust {
 	return denied
 }
 
-// claimant is a node whose address or MAC another node announces too.
+// claimant is a node with an address or MAC that another node announces too.
 type claimant struct {
 	*api.Node
 	trust trust
 	since time.Time
 }
 
-// refuted is 1 if the address is not in the claimant's InternalIPs.
+// refuted returns 1 if the address is not in the claimant's InternalIPs.
 func (c claimant) refuted() int {
 	if c.trust == denied {
 		return 1
@@ -83,9 +83,9 @@ func (c claimant) refuted() int {
 	return 0
 }
 
-// before reports whether c has precedence over o: first a claimant that is not refuted, then the one that was believed
-// earlier, then the one with more trust, then the older Node. Nodes are read one by one: that only one of two has been
-// read must not change the belief. The Node's name does not count: its creator has chosen it.
+// before reports whether c has precedence over o: first a claimant that is not refuted, then the claimant believed
+// earlier, then more trust, then the older Node. Nodes are read one by one: the belief must not change when only one of
+// two has been read. The Node's name hardly counts: its creator has chosen it.
 func (c claimant) before(o claimant) bool {
 	return cmp.Or(
 		cmp.Compare(c.refuted(), o.refuted()), c.since.Compare(o.since), cmp.Compare(c.trust, o.trust),
@@ -93,10 +93,9 @@ func (c claimant) before(o claimant) bool {
 	) < 0
 }
 
-// checkAddresses leaves each address to one node, the first in precedence of those that announce it. This node is one
-// of them.
+// checkAddresses assigns each address to one node, the claimant with precedence. This node is a claimant too.
 func (s *Snapshot) checkAddresses(w state.Cluster, ev *Evidence, note func(error)) {
-	holders := make(map[netip.Addr]string, len(s.Others)) // the first that was seen, of nearly all addresses the only one
+	holders := make(map[netip.Addr]string, len(s.Others)) // the first seen; nearly always the only one
 	contested := map[netip.Addr][]string{}
 	for _, a := range s.Self.Internal {
 		holders[a] = s.Self.Name
@@ -126,7 +125,7 @@ func (s *Snapshot) checkAddresses(w state.Cluster, ev *Evidence, note func(error
 	s.Unsure.Nodes = slices.Compact(s.Unsure.Nodes)
 }
 
-// nodesOf finds Nodes by name, this one with its status.
+// nodesOf returns the Nodes by name, with an empty one for this node if it is not among them.
 func nodesOf(w state.Cluster, self string) map[string]*api.Node {
 	nodes := make(map[string]*api.Node, len(w.Nodes))
 	for i := range w.Nodes {
@@ -138,14 +137,14 @@ func nodesOf(w state.Cluster, self string) map[string]*api.Node {
 	return nodes
 }
 
-// award gives an address to one of those that announce it.
+// award assigns an address to one of the nodes that announce it.
 func (s *Snapshot) award(a netip.Addr, names []string, nodes map[string]*api.Node, ev *Evidence, note func(error)) {
 	key := keyIPv4
 	if a.Is6() {
 		key = keyIPv6
 	}
 	rank := func(name string) claimant {
-		if name == s.Self.Name { // contested is what its own kubelet says
+		if name == s.Self.Name { // contested addresses are in its own InternalIPs
 			return claimant{Node: nodes[name], trust: vouched}
 		}
 		return claimant{nodes[name], ev.trusts(name, a), ev.Known.since(name, key)}
@@ -202,8 +201,8 @@ func (m *Member) addrs() []netip.Addr {
 	return both[:]
 }
 
-// checkVTEPs drops VTEPs that are not the node's: an address outside of its own blocks, which no other node can claim,
-// the MAC that is derived from another node's name, and a MAC that another node has by precedence.
+// checkVTEPs drops VTEPs that do not belong to the node: an address outside of its own blocks, the MAC derived from
+// another node's name, and a MAC that another node has by precedence.
 func (s *Snapshot) checkVTEPs(nodes []api.Node, ev *Evidence, note func(error)) {
 	for _, v6 := range []bool{false, true} {
 		s.checkMACs(nodes, v6, ev, note)
@@ -218,8 +217,8 @@ func (s *Snapshot) checkVTEPs(nodes []api.Node, ev *Evidence, note func(error)) 
 	}
 }
 
-// checkEnd drops a VTEP whose address is not in a block of the node's. The VTEP may be known before the block's claim
-// is: that alone is no problem to report.
+// checkEnd drops a VTEP with an address outside of the node's blocks. The VTEP may be known before the block's claim;
+// that alone is no problem to report.
 func (s *Snapshot) checkEnd(node string, v *VTEP, note func(error)) {
 	single := netip.PrefixFrom(v.Addr, v.Addr.BitLen())
 	_, owner, owned := s.blockOf(single)
@@ -234,7 +233,7 @@ func (s *Snapshot) checkEnd(node string, v *VTEP, note func(error)) {
 	*v = VTEP{}
 }
 
-// checkMACs does that for the MACs of one address family.
+// checkMACs drops the VTEPs of one address family that have another node's MAC.
 func (s *Snapshot) checkMACs(nodes []api.Node, v6 bool, ev *Evidence, note func(error)) {
 	key := keyMAC
 	if v6 {
@@ -283,7 +282,7 @@ func (s *Snapshot) checkMACs(nodes []api.Node, v6 bool, ev *Evidence, note func(
 	}
 }
 
-// derivedMACs are the MACs that follow from all nodes' names.
+// derivedMACs returns the node by the MAC that is derived from its name.
 func derivedMACs(nodes []api.Node, self string, v6 bool) map[vxlan.MAC]string {
 	all := make(map[vxlan.MAC]string, len(nodes)+1)
 	for i := range nodes {

@@ -15,20 +15,20 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// Grounds are the facts, beside a Snapshot, by which paths are judged. In the zero value none are known.
+// Grounds are the facts, beside a Snapshot, by which paths are judged. In the zero value none is known.
 type Grounds struct {
-	// Borrowed has the borrowed addresses in the records of blocks.
+	// Borrowed has the verdicts on borrowed addresses, from IPAMBlocks.
 	Borrowed map[Claim]Verdict
-	// Held are confirmed claims of nodes that BGP has no session with.
+	// Held are confirmed claims of nodes without a BGP session.
 	Held []Claim
-	// HostRoutes are the host's own routes by a gateway.
+	// HostRoutes are the host's own routes through a gateway.
 	HostRoutes HostRoutes
-	// learned are paths outside of pools whose next hops are reached without another path.
+	// learned are paths outside of pools with next hops that resolve without another path.
 	learned prefixes
 }
 
-// HostRoutes are a host's own routes by a gateway, without default routes: those lead anywhere, and what they lead to
-// needs no other route.
+// HostRoutes are a host's own routes through a gateway. Default routes are left out: they match anything, and what they
+// reach needs no other route.
 type HostRoutes struct{ prefixes }
 
 // Judge decides about paths by a Snapshot and Grounds. It changes neither.
@@ -37,27 +37,27 @@ type Judge struct {
 	Grounds
 }
 
-// By returns the Judge by some grounds.
+// By returns a Judge with these grounds.
 func (s *Snapshot) By(g Grounds) *Judge { return &Judge{s, g} }
 
-// Resolve returns the grounds by which next hops are resolved recursively through these paths, and reports whether that
-// is new.
+// Resolve returns the grounds by which next hops are resolved recursively through these paths, and reports whether they
+// changed.
 func (j *Judge) Resolve(paths []bgp.Path) (g Grounds, changed bool) {
 	g = j.Grounds
 	g.learned = j.leading(paths)
 	return g, !g.learned.same(&j.learned)
 }
 
-// Subnet is one that the node has an address in, and the link.
+// Subnet is a subnet in which the node has an address, and its link.
 type Subnet struct {
 	prefix netip.Prefix
 	link   string
 }
 
-// Subnets are the subnets that this node is in, that of the node's address first in each family.
+// Subnets returns the subnets that this node is in. In each family the subnet of the node's address comes first.
 func (s *Snapshot) Subnets() []Subnet { return s.local().subnets }
 
-// prefixes finds the longest prefix that has an address, and the next hops there.
+// prefixes finds the longest prefix that contains an address, and its next hops.
 type prefixes struct {
 	hops    map[netip.Prefix][]routes.Hop
 	lengths []int // of both families, longest first
@@ -73,12 +73,12 @@ func (p *prefixes) add(prefix netip.Prefix, hops ...routes.Hop) {
 	}
 }
 
-// find returns the next hops towards an address, and the length of the prefix; none and -1 if no prefix has it.
+// find returns the next hops towards an address, and the length of the prefix; nil and -1 if no prefix contains it.
 func (p *prefixes) find(a netip.Addr) ([]routes.Hop, int) {
 	for _, bits := range p.lengths {
 		prefix, err := a.Prefix(bits)
 		if err != nil {
-			continue // IPv6's length
+			continue // a length of IPv6 alone
 		}
 		if hops, ok := p.hops[prefix]; ok {
 			return hops, bits
@@ -87,7 +87,7 @@ func (p *prefixes) find(a netip.Addr) ([]routes.Hop, int) {
 	return nil, -1
 }
 
-// same reports equal prefixes with equal next hops.
+// same reports whether prefixes and next hops are equal.
 func (p *prefixes) same(other *prefixes) bool {
 	if len(p.hops) != len(other.hops) {
 		return false
@@ -100,9 +100,9 @@ func (p *prefixes) same(other *prefixes) bool {
 	return true
 }
 
-// believed reports that a peer is believed about what is not of its own blocks: a router that an operator has made a
-// peer is, a node of the cluster as far as a rule of the operator's accepts the prefix. A node's own statements, its
-// labels too, make it no router.
+// believed reports whether a peer may announce prefixes other than its own blocks: a router that an operator has made a
+// peer may, a node of the cluster only if an import rule of the operator accepts the prefix. A node cannot make itself
+// a router, not by its labels either.
 func (s *Snapshot) believed(p bgp.Path) bool {
 	source := s.Peering.Sources[p.From]
 	if source.Peer == "" || source.Node == "" {
@@ -112,14 +112,14 @@ func (s *Snapshot) believed(p bgp.Path) bool {
 	return slices.ContainsFunc(accepts, func(in netip.Prefix) bool { return inside(p.Prefix, in) })
 }
 
-// IsRouter reports that a next hop is a peer that is no node, or link-local. The API knows of no route by it, only BGP
-// does.
+// IsRouter reports whether a next hop is link-local, or a peer that is no node. Only BGP, not the API, has routes
+// through it.
 func (s *Snapshot) IsRouter(hop netip.Addr) bool {
 	source := s.Peering.Sources[hop]
 	return wire.LinkLocal(hop) || source.Peer != "" && source.Node == ""
 }
 
-// Routed reports that there may be paths by way of routers.
+// Routed reports whether there may be paths through routers.
 func (s *Snapshot) Routed() bool {
 	for _, source := range s.Peering.Sources {
 		if source.Peer != "" {
@@ -129,10 +129,10 @@ func (s *Snapshot) Routed() bool {
 	return false
 }
 
-// localNetworks are a node's own addresses and the subnets that it is in, made once for a snapshot: kube-proxy may give
-// a host thousands of addresses.
+// localNetworks are a node's own addresses and the subnets that it is in, computed once per snapshot: kube-proxy may
+// add thousands of addresses to a host.
 type localNetworks struct {
-	subnets []Subnet // that of the node's address first in each family
+	subnets []Subnet // per family the subnet of the node's address first
 	own     map[netip.Addr]bool
 }
 
@@ -163,9 +163,8 @@ func (s *Snapshot) local() *localNetworks {
 	return n
 }
 
-// connected returns the next hop in a subnet of this node's. Of several subnets the smallest counts, as for the kernel.
-// A link-local address with a zone is on that link, whichever subnets there are; whether the link exists is seen when
-// the route is made.
+// connected returns the next hop in a subnet of this node. The smallest of several subnets counts, as in the kernel. A
+// link-local address with a zone is on that link, whatever the subnets; a missing link shows when the route is made.
 func (s *Snapshot) connected(a netip.Addr) (h routes.Hop, ok bool) {
 	if zone := a.Zone(); zone != "" {
 		return routes.Hop{Via: a.WithZone(""), Dev: zone}, wire.LinkLocal(a) && !internal(zone) && !s.isSelf(a)
@@ -179,25 +178,24 @@ func (s *Snapshot) connected(a netip.Addr) (h routes.Hop, ok bool) {
 	return h, bits >= 0 && !s.isSelf(a)
 }
 
-// internal reports that nothing outside of the cluster is behind a link.
+// internal reports whether a link leads to nothing outside of the cluster.
 func internal(link string) bool {
 	return link == "lo" || strings.HasPrefix(link, podnet.DefaultVethPrefix) || slices.Contains(ownDevices, link) ||
 		ipip.Owns(link) || ofServices(link)
 }
 
-// ofServices reports the link that kube-proxy puts addresses of services on in its mode ipvs.
+// ofServices reports whether kube-proxy's mode ipvs puts addresses of services on a link.
 func ofServices(link string) bool { return strings.HasPrefix(link, "kube-ipvs") }
 
-// ownDevices are the links that Calico or the agent make, beside those of pods.
+// ownDevices are the links that Calico or the agent make, beside links of pods.
 var ownDevices = []string{vxlan.Device4, vxlan.Device6, wireguard.Device4, wireguard.Device6, wireguard.Second4, wireguard.Second6}
 
-// isSelf reports that an address is this node's.
+// isSelf reports whether this node has an address.
 func (s *Snapshot) isSelf(a netip.Addr) bool { return s.local().own[a] }
 
-// resolve returns the kernel's next hops towards a next hop that BGP has told, none if it is not reached: it is in a
-// subnet of this node's, or is a peer that the operator has given a gateway for, or a route of the host or a path
-// outside of pools leads there, whichever is more specific. A path whose own next hop takes another path leads nowhere:
-// there are no loops.
+// resolve returns the kernel's next hops towards a BGP next hop; none if it is not reachable. It must be in a subnet of
+// this node, or a peer for which the operator has set a gateway; else the more specific of the host's routes and the
+// paths outside of pools counts. Its own next hop must not need another path, so there are no loops.
 func (j *Judge) resolve(hop netip.Addr) []routes.Hop {
 	if hops := j.direct(hop); hops != nil || hop.Zone() != "" {
 		return hops
@@ -237,7 +235,7 @@ func (s *Snapshot) leading(paths []bgp.Path) prefixes {
 	return leading
 }
 
-// HostRoutesOf returns those of a host's routes that matter to next hops.
+// HostRoutesOf returns the host's routes that next hops can resolve through.
 func HostRoutesOf(host []netlinkx.Route, links []netlinkx.Link) HostRoutes {
 	names := make(map[int]string, len(links))
 	for _, l := range links {
@@ -259,7 +257,7 @@ func HostRoutesOf(host []netlinkx.Route, links []netlinkx.Link) HostRoutes {
 	return HostRoutes{ways}
 }
 
-// PoolRanges are the pools'.
+// PoolRanges returns the CIDRs of the pools.
 func (s *Snapshot) PoolRanges() []netip.Prefix {
 	ranges := make([]netip.Prefix, len(s.Pools))
 	for i, p := range s.Pools {

@@ -20,7 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// racked is a node behind two top-of-rack routers, 10.0.0.254 on eth0 and 10.1.0.254 on eth1, with one more,
+// racked returns a node behind two top-of-rack routers, 10.0.0.254 on eth0 and 10.1.0.254 on eth1, with one more,
 // 10.255.0.1, behind a gateway, and a host's route to 10.77.0.0/16. Its pool does not encapsulate.
 func racked(t *testing.T, change func(*state.Cluster)) *Snapshot {
 	t.Helper()
@@ -46,7 +46,7 @@ func racked(t *testing.T, change func(*state.Cluster)) *Snapshot {
 	return s
 }
 
-// rackGrounds are a host's route, and what BGP has learned.
+// rackGrounds returns grounds with a host's route and the learned paths.
 func rackGrounds(s *Snapshot, learned []bgp.Path) Grounds {
 	var g Grounds
 	g.HostRoutes.add(prefix("10.77.0.0/16"), routes.Hop{Via: addr("10.0.0.252"), Dev: "eth0"})
@@ -68,8 +68,8 @@ func learn(texts ...string) []bgp.Path {
 	return paths
 }
 
-// outcome shows what becomes of paths, without the routes of blocks of the cluster and of peers: a route, or the reason
-// against it.
+// outcome returns the result for paths, without the routes of blocks of the cluster and of peers: a route, or the
+// reason against it.
 func outcome(s *Snapshot, borrowed map[Claim]Verdict, paths []bgp.Path) []string {
 	g := rackGrounds(s, paths)
 	g.Borrowed = borrowed
@@ -195,7 +195,7 @@ func TestRouters(t *testing.T) {
 	}
 }
 
-// TestStatics: the ways to peers are routes of their own, and one that cannot be is named.
+// TestStatics: peers with a gateway have routes of their own, and impossible ones are named.
 func TestStatics(t *testing.T) {
 	s := racked(t, nil)
 	static, problems := s.StaticRoutes()
@@ -226,7 +226,7 @@ func TestNormalRoutePriority(t *testing.T) {
 	}
 }
 
-// TestEncapsulatedPoolsAreNodesAlone: a router cannot be the end of a tunnel, whoever it is.
+// TestEncapsulatedPoolsAreNodesAlone: no router can be the end of a tunnel.
 func TestEncapsulatedPoolsAreNodesAlone(t *testing.T) {
 	s := racked(t, pool(func(p *api.IPPoolSpec) { p.IPIPMode = api.EncapCrossSubnet }))
 	for _, path := range learn("192.168.5.0/26 via 10.0.0.254", "192.168.0.0/16 via 10.0.0.254") {
@@ -272,8 +272,8 @@ func TestHostWays(t *testing.T) {
 	}
 }
 
-// FuzzRouters: whatever a router that is a peer announces, what becomes a route is not this node's, and its next hops
-// are reached.
+// FuzzRouters: whatever a router that is a peer announces, a resulting route is not to this node's own, and its next
+// hops are reachable.
 func FuzzRouters(f *testing.F) {
 	for _, p := range []string{"0.0.0.0/0", "192.168.1.9/32", "192.168.1.0/25", "10.96.0.0/12", "10.1.0.64/26", "127.0.0.1/32",
 		"172.20.0.0/16", "2001:db8:1::/64", "::1/128"} {

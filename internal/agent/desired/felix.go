@@ -28,24 +28,24 @@ type Felix struct {
 	ExcludeNodes        bool // from natOutgoing
 	NoForwarding        bool // the host's forwarding sysctls are left to the operator
 	VXLANPort           uint16
-	VXLANVNI            uint32 // 0: the default, as with the port
+	VXLANVNI            uint32 // 0: the default, for the port too
 	VXLANMTU, VXLANMTU6 int    // 0 derives them from the links
 	WireGuard           WireGuard
-	// Checksums of what is tunneled must not be left to devices, or may be.
+	// Checksums is where checksums of tunneled packets are computed.
 	Checksums             checksums
 	AllowIPIP, AllowVXLAN bool // from pods
-	// Floats: floating addresses of pods are in force.
+	// Floats enables floating addresses of pods.
 	Floats bool
-	// OtherSources: pods may send from the prefixes of their annotation.
+	// OtherSources: pods may send from the prefixes in their annotation.
 	OtherSources bool
 	// Inbound and Outbound are the failsafe ports; nil: the defaults.
 	Inbound, Outbound []policy.Failsafe
-	DropFromPods      bool // what they send to their node
+	DropFromPods      bool // packets from pods to their node
 	Handling          policy.Handling
-	LogPrefix         string // of what Log rules match; empty: the default
+	LogPrefix         string // prefix of Log rules' entries; empty: the default
 }
 
-// ParseFelix reads a spec. A field that can't be understood is named in the problems, and stays as it was before.
+// ParseFelix reads a spec. A field that can't be parsed is named in the problems, and keeps its value from before.
 func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) {
 	var problems []error
 	f := before
@@ -86,8 +86,8 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 	return f, problems
 }
 
-// parseHosts reads what concerns host endpoints. If one of the failsafe ports cannot be read the defaults are added:
-// without it a node might be locked out.
+// parseHosts reads the fields about host endpoints. If a failsafe port is invalid the defaults are added: otherwise the
+// operator might be locked out of a node.
 func (f *Felix) parseHosts(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
 	read := func(field string, ports *api.FailsafePorts, defaults []policy.Failsafe) []policy.Failsafe {
 		all, wrong := readFailsafes(ports, defaults)
@@ -109,7 +109,7 @@ func (f *Felix) parseHosts(spec api.FelixConfigurationSpec, note func(field, val
 	}
 }
 
-// parseHandling reads how packets are treated, and what is logged of them.
+// parseHandling reads how packets are treated and logged.
 func (f *Felix) parseHandling(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
 	field, action := "nftablesFilterDenyAction", spec.NftablesFilterDenyAction
 	if action == "" {
@@ -129,7 +129,7 @@ func (f *Felix) parseHandling(spec api.FelixConfigurationSpec, note func(field, 
 	}
 }
 
-// logRate is zero for an empty text.
+// logRate parses a rate such as 10/second; an empty text means zero.
 func logRate(text string) (rate policy.LogRate, ok bool) {
 	if text == "" {
 		return rate, true
@@ -140,7 +140,7 @@ func logRate(text string) (rate policy.LogRate, ok bool) {
 	return policy.LogRate{Packets: uint32(n), Seconds: seconds}, err == nil && n > 0 && seconds > 0
 }
 
-// logBurst is Calico's default for nil, and for 0, which the kernel takes for that, too.
+// logBurst returns Calico's default for nil and for 0, which the kernel too replaces by it.
 func logBurst(n *int) (burst uint32, ok bool) {
 	const standard, most = 5, 1<<16 - 1
 	if n == nil || *n == 0 {
@@ -149,7 +149,7 @@ func logBurst(n *int) (burst uint32, ok bool) {
 	return uint32(*n), *n > 0 && *n <= most
 }
 
-// readFailsafes returns nil for the defaults, and what it cannot read, in the place of which there are the defaults.
+// readFailsafes returns nil for the defaults. If an entry is invalid, wrong describes it and the defaults are added.
 func readFailsafes(ports *api.FailsafePorts, defaults []policy.Failsafe) (all []policy.Failsafe, wrong string) {
 	if ports == nil {
 		return nil, ""
@@ -185,7 +185,7 @@ func readFailsafe(p api.FailsafePort) (to policy.Failsafe, ok bool) {
 	return to, ok && err == nil && !net.Addr().Is4In6()
 }
 
-// HostRules returns what counts for host endpoints whatever their policies say.
+// HostRules returns the rules that host endpoints have whatever their policies.
 func (s *Snapshot) HostRules() policy.HostRules {
 	g := s.Guard()
 	r := policy.HostRules{Inbound: s.Felix.Inbound, Outbound: s.Felix.Outbound, Nodes: g.Nodes, IPIP: g.IPIP,
@@ -204,7 +204,7 @@ func (s *Snapshot) HostRules() policy.HostRules {
 	return r
 }
 
-// noter notes a field that cannot be understood.
+// noter notes a field with an invalid value.
 type noter func(field, value, remedy string)
 
 // number sets a number within limits, and 0 for an absent one.
@@ -219,7 +219,7 @@ func (note noter) number(field string, value *int, low, high int, remedy string,
 	}
 }
 
-// mtu sets that of a device; 0 derives it from the link.
+// mtu sets a device's MTU; 0 derives it from the link.
 func (note noter) mtu(field string, value *int, least, most int, set func(int)) {
 	if value != nil && *value == 0 {
 		value = nil
@@ -229,7 +229,7 @@ func (note noter) mtu(field string, value *int, least, most int, set func(int)) 
 
 const udpPort = "a UDP port from 1 to 65535"
 
-// parseVXLAN reads what concerns VXLAN.
+// parseVXLAN reads the fields about VXLAN.
 func (f *Felix) parseVXLAN(spec api.FelixConfigurationSpec, note noter) {
 	least, most := vxlan.MTULimits(false)
 	least6, most6 := vxlan.MTULimits(true)
@@ -244,16 +244,16 @@ func (f *Felix) parseVXLAN(spec api.FelixConfigurationSpec, note noter) {
 	}
 }
 
-// checksums says who computes them.
+// checksums is where checksums are computed: in the kernel or by devices.
 type checksums int
 
 const (
-	checksumsByKernel checksums = iota // its version says whether devices may
+	checksumsByKernel checksums = iota // devices may, depending on the kernel version
 	checksumsSoft
 	checksumsByDevice
 )
 
-// featureOverride returns the value of a key in a list KEY=true,KEY=false. ok is false for another value.
+// featureOverride returns the value of a key in a list KEY=true,KEY=false; ok is false if that value is invalid.
 func featureOverride(list, feature string) (value checksums, ok bool) {
 	for word := range strings.SplitSeq(list, ",") {
 		name, text, _ := strings.Cut(strings.TrimSpace(word), "=")
@@ -281,7 +281,7 @@ func optional[T any](text string, parse func(string) (T, error)) (value T, err e
 	return parse(text)
 }
 
-// choice sets yes by one of two values, of which the first is the default, and reports whether it was one.
+// choice sets yes by one of two values, the first of which is the default, and reports whether word was valid.
 func choice(word, no, other string, yes *bool) (ok bool) {
 	switch word {
 	case "", no:
@@ -299,7 +299,7 @@ func choice(word, no, other string, yes *bool) (ok bool) {
 func (s *Snapshot) NAT() nat.Config {
 	c := nat.Config{Source: s.Felix.NATSource, Ports: s.Felix.NATPorts}
 	for _, p := range s.Pools {
-		// Addresses of services only are outside: packets from pods to them lead to pods only after kube-proxy's DNAT.
+		// Pools for services only are outside: packets from pods to them reach pods only after kube-proxy's DNAT.
 		if !p.servicesOnly() {
 			c.Pools = append(c.Pools, nat.Pool{CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
 		}
@@ -314,7 +314,7 @@ func (s *Snapshot) NAT() nat.Config {
 	return c
 }
 
-// nodeAddrs returns the addresses of all nodes that have announced theirs, after this node's.
+// nodeAddrs returns this node's addresses, then all that other nodes have announced.
 func (s *Snapshot) nodeAddrs() []netip.Addr {
 	addrs := s.Self.addrs()
 	for _, m := range s.Others {
@@ -344,7 +344,7 @@ func (s *Snapshot) Guard() guard.Config {
 	return c
 }
 
-// Fabric returns how this node reaches pods of others.
+// Fabric returns how this node reaches pods of other nodes.
 func (s *Snapshot) Fabric() flowtable.Fabric {
 	f := flowtable.Fabric{IPIP: s.Needs(IPIPTunnel), VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), Underlay: s.Self.Link,
 		Kernel: flowtable.Running()}
@@ -361,7 +361,7 @@ func (s *Snapshot) otherSources() []guard.Source {
 	return s.Self.Sources
 }
 
-// bgpPorts returns the ports that this node, the others and its peers listen on.
+// bgpPorts returns the ports on which this node, other nodes and peers listen.
 func (s *Snapshot) bgpPorts() []uint16 {
 	ports := []uint16{s.Port, s.meshPort}
 	for _, m := range s.Others {
@@ -374,7 +374,7 @@ func (s *Snapshot) bgpPorts() []uint16 {
 	return slices.Compact(slices.DeleteFunc(ports, func(p uint16) bool { return p == 0 }))
 }
 
-// Host returns what the host's kernel parameters are to be like.
+// Host returns the desired kernel parameters of the host.
 func (s *Snapshot) Host() hostsysctl.Config {
 	c := hostsysctl.Config{Forward: !s.Felix.NoForwarding, Link: cmp.Or(s.Self.Link6, s.Self.Link)}
 	if _, ok := s.Tunnel(); ok {
@@ -398,8 +398,8 @@ func (s *Snapshot) Host() hostsysctl.Config {
 	return c
 }
 
-// UsesIPv6 reports that there is something to forward: a pool alone is none, as clusters have one by default, and a
-// host that forwards no longer learns its own default route from its router.
+// UsesIPv6 reports whether IPv6 must be forwarded. A pool alone does not count, as clusters have one by default, and a
+// host that forwards stops learning its default route from its router.
 func (s *Snapshot) UsesIPv6() bool {
 	six := func(a netip.Addr) bool { return a.Is6() }
 	return s.Self.Addr6.IsValid() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return six(p.CIDR.Addr()) }) ||

@@ -119,8 +119,7 @@ func TestParseFelix(t *testing.T) {
 	}
 }
 
-// In the place of failsafe ports that cannot be read there are Calico's, whatever was there before, besides those that
-// can.
+// Calico's ports replace invalid failsafe ports, whatever was there before, besides the valid ones.
 func TestFailsafePorts(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"failsafeInboundHostPorts":[{"protocol":"tcp","port":22},{"protocol":"icmp","port":1}]}`: "icmp",
@@ -167,7 +166,7 @@ func TestFailsafePorts(t *testing.T) {
 	}
 }
 
-// aPool is one of the pools of a snapshot.
+// aPool returns one of the pools of a snapshot.
 func aPool(cidr string, natOutgoing bool, mode api.Encapsulation, uses ...api.AllowedUse) Pool {
 	return Pool{Pool: ipam.Pool{CIDR: netip.MustParsePrefix(cidr), Uses: uses}, NATOutgoing: natOutgoing, IPIP: mode}
 }
@@ -193,7 +192,7 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	check("guard", guard.Config{Nodes: nodes, PodLinks: "cali", Pools: cidrs}, s.Guard())
 	check("host", hostsysctl.Config{Forward: true, Link: "eth0"}, s.Host())
 
-	// What pods ask to send from counts if an operator says so. BGP's ports are this node's, the mesh's, other nodes' and
+	// Pods' source prefixes count if an operator allows them. BGP's ports are this node's, the mesh's, other nodes' and
 	// peers'.
 	s.Port, s.meshPort, s.Others[0].Port = 1790, 179, 1791
 	s.Peering.Peers = []bgp.Peer{{Port: 1792}, {}}
@@ -227,7 +226,7 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	check("what the report says of that", true, s.UsesIPv6())
 }
 
-// Packets of pods without encapsulation leave by the node's links; where every pool encapsulates none do.
+// Packets of pods without encapsulation leave by the node's links; if every pool encapsulates none do.
 func TestFabric(t *testing.T) {
 	self := Self{Addr: netip.MustParsePrefix("192.0.2.1/24"), Link: "eth0", Link6: "eth1"}
 	uplinks := []string{"eth0", "eth1"}

@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// Floating is a floating address of a pod of this node, which IPAM has assigned.
+// Floating is a floating address of a pod of this node, assigned by IPAM.
 type Floating struct {
 	Addr netip.Addr
-	Link string     // the pod's
-	Pod  netip.Addr // its own address of that family; invalid if there is none
+	Link string     // the pod's link
+	Pod  netip.Addr // the pod's own address of that family; invalid if there is none
 }
 
-// Floats returns the floating addresses that are in force, and why others are not. An address of a node or a Service is
-// never one, whatever IPAM has assigned: whoever may annotate a pod would take over that one's connections.
+// Floats returns the floating addresses that are in force, and problems about the others. An address of a node or a
+// Service is never in force, whatever IPAM has assigned: else an annotation of a pod would take over its connections.
 func (s *Snapshot) Floats() (all []Floating, problems []error) {
 	for _, f := range s.Self.Floating {
 		if why := s.unfloated(f); why != "" {
@@ -48,13 +48,13 @@ func (s *Snapshot) unfloated(f Floating) string {
 	return ""
 }
 
-// floats reports that a floating address that is in force stands for a pod of this node.
+// floats reports whether an address is a floating address in force of a pod of this node.
 func (s *Snapshot) floats(a netip.Addr) bool {
 	i, found := slices.BinarySearchFunc(s.Self.Floating, a, func(f Floating, a netip.Addr) int { return f.Addr.Compare(a) })
 	return found && s.unfloated(s.Self.Floating[i]) == ""
 }
 
-// SortFloating brings floating addresses in ascending order.
+// SortFloating sorts floating addresses in ascending order.
 func SortFloating(all []Floating) {
 	slices.SortFunc(all, func(a, b Floating) int { return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link)) })
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// floating is a snapshot whose node has a pod with a floating address.
+// floating returns a snapshot with a pod that has a floating address.
 func floating(t *testing.T, a string, change func(*Snapshot)) *Snapshot {
 	t.Helper()
 	s := snapshot(t, nil)
@@ -23,8 +23,8 @@ func floating(t *testing.T, a string, change func(*Snapshot)) *Snapshot {
 	return s
 }
 
-// Whoever may annotate a pod must not get the connections of a node, a Service, another pod, or of addresses that no
-// pool has.
+// An annotation of a pod must not attract the connections of a node, a Service, another pod, or of addresses outside of
+// all pools.
 func TestFloatingAddressesOfOthers(t *testing.T) {
 	for name, c := range map[string]struct {
 		addr   string

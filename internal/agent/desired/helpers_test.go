@@ -36,7 +36,7 @@ func rangesOf(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// claim is a confirmed claim of a node, made at a time.
+// claim returns a confirmed claim of a node, made at a time.
 func claim(node, cidr, created string) api.BlockAffinity {
 	return api.BlockAffinity{
 		Meta: api.Meta{Name: node + "-" + cidr, CreationTimestamp: created},
@@ -44,7 +44,7 @@ func claim(node, cidr, created string) api.BlockAffinity {
 	}
 }
 
-// decide has the speaker's part, too: it accepts those of some paths that meet with no Objection.
+// decide is Accept with the speaker's part: it accepts the paths without an Objection.
 func (j *Judge) decide(paths []bgp.Path) (accepted []bgp.Path, refused []bgp.Objection) {
 	var learned []bgp.Path
 	for _, p := range paths {

@@ -9,10 +9,10 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
-// mostRefusals is how many refused paths are named: a peer can announce thousands.
+// mostRefusals bounds how many refused paths are named: a peer can announce thousands.
 const mostRefusals = 20
 
-// Refusals are for people.
+// Refusals describes refused paths for people, except pending and usual ones.
 func Refusals(refused []bgp.Objection) []error {
 	var errs []error
 	more := 0
@@ -35,30 +35,30 @@ func Refusals(refused []bgp.Objection) []error {
 	return errs
 }
 
-// Accept decides which paths become routes. Affinities say who owns a block, BGP says the way to it:
+// Accept decides which paths become routes. Affinities name the owner of a block, BGP the way to it:
 //
-//   - A learned path is refused if its next hop is not the node that owns the block that it is, or lies in. A mistaken
-//     or hostile peer cannot take a block, or a part of one, that way.
-//   - A block whose owner BGP knows no path to is reached by the owner's address: when a session drops, or before the
-//     first one is up, the pods behind it stay reachable. The route goes when the affinity or the Node goes.
-//   - A single address may lead elsewhere than its block, if the block's record says that that node has borrowed it.
-//     While BGP has no session with the node, the route stays.
-//   - A router that an operator has made a peer is believed, in pools without encapsulation and outside of pools, where
-//     no node is: but not about what is this node's own, nor about addresses of services, and not if its next hop is
-//     not reached, nor about a link-local next hop on another link than its own. A node of the cluster is no router,
-//     even where a BGPPeer names it: it is believed there as far as a BGPFilter of the operator's accepts it. By a
-//     link-local address no node is known: what is there counts as a router.
-//   - Whatever pool, claim or path says so: nothing in a pool takes an address of a node, of the API server, or of a
-//     service away, nor a subnet that this node is in.
+//   - A learned path is refused unless its next hop is the node that owns the block that it equals or lies in. So a
+//     mistaken or hostile peer cannot take over a block, or a part of one.
+//   - A block without a BGP path is reached by its owner's address: when a session drops, or before the first one is
+//     up, the pods stay reachable. The route goes with the affinity or the Node.
+//   - A single address may lead elsewhere than its block if the IPAMBlock confirms that the other node has borrowed it.
+//     While BGP has no session with that node, the route stays.
+//   - A router that an operator has made a peer is believed in pools without encapsulation, and outside of pools in
+//     prefixes without nodes. It is not believed about this node's own blocks and addresses, about addresses of
+//     services, if its next hop is not reachable, or about a link-local next hop on another link than its own. A node
+//     of the cluster is no router, even if a BGPPeer names it: it is believed as far as a BGPFilter of the operator
+//     accepts the prefix. A link-local next hop identifies no node, so it counts as a router.
+//   - Whatever the pool, claim or path: nothing in a pool takes an address of a node, of the API server or of a
+//     service, or a subnet that this node is in.
 //
-// Several paths of one prefix stay in their order. A block without an affinity is taken as a node announces it, since
-// the API may lag behind BGP. The learned paths have met with no Objection.
+// Several paths of one prefix keep their order. A block without an affinity is accepted from any node, since the API
+// may lag behind BGP. The learned paths have passed Objection.
 func (j *Judge) Accept(learned []bgp.Path) (accepted []bgp.Path, refused []bgp.Objection) {
 	known := make(map[netip.Prefix]bool, len(learned))
 	accepted = make([]bgp.Path, 0, len(learned)+len(j.Owners))
 	for _, p := range learned {
 		if j.owns(p.Prefix) {
-			continue // our own, whatever a peer announces
+			continue // our own block, whatever a peer announces
 		}
 		if p.Prefix.IsSingleIP() && j.hasPod(p.Prefix.Addr()) {
 			refused = append(refused, bgp.Objection{Path: p, Why: "a pod on this node has the address"})
@@ -81,8 +81,7 @@ func (j *Judge) Accept(learned []bgp.Path) (accepted []bgp.Path, refused []bgp.O
 	return accepted, refused
 }
 
-// known returns the paths that need no BGP: to the blocks of others, and to borrowed addresses that have been
-// confirmed.
+// known returns the paths that need no BGP: to the blocks of other nodes, and to confirmed borrowed addresses in Held.
 func (j *Judge) known() []bgp.Path {
 	paths := make([]bgp.Path, 0, len(j.Owners)+len(j.Held))
 	for block, owner := range j.Owners {
@@ -104,8 +103,8 @@ func (j *Judge) known() []bgp.Path {
 	return paths
 }
 
-// Judging is the Judge whose word on a path counts until another one is not deeply equal. What s becomes later does not
-// reach it. It lacks what changes often and has no part in an Objection.
+// Judging returns a Judge whose Objections stay valid until the next one is not deeply equal. Later changes of s do not
+// reach it. It lacks the fields that change often and have no part in an Objection.
 func (s *Snapshot) Judging(g Grounds) *Judge {
 	s.local()
 	c := *s
@@ -146,7 +145,8 @@ func (j *Judge) Objection(p bgp.Path) bgp.Objection {
 	return j.ownership(p, pool, hop)
 }
 
-// ownsOdd reports that a prefix is a block of a node's that is larger than those that its pool has now.
+// ownsOdd reports whether a prefix is a block that the next hop's node owns, be it larger than its pool's present
+// blocks.
 func (s *Snapshot) ownsOdd(hop *Member, p netip.Prefix) bool {
 	owner, ok := s.Owners[p]
 	return ok && hop != nil && owner.Node == hop.Name
@@ -186,8 +186,8 @@ func (j *Judge) outside(p bgp.Path) bgp.Objection {
 	return j.reached(p)
 }
 
-// byRouter judges a path inside a pool with a router as next hop: a peer of a BGPPeer, or learned from one. It does not
-// override this node's own blocks.
+// byRouter judges a path inside a pool through a router: a peer of a BGPPeer, or learned from one. It does not override
+// this node's own blocks.
 func (j *Judge) byRouter(p bgp.Path) bgp.Objection {
 	block, owner, owned := j.blockOf(p.Prefix)
 	switch {
@@ -202,13 +202,13 @@ func (j *Judge) byRouter(p bgp.Path) bgp.Objection {
 	return j.reached(p)
 }
 
-// leadsTo reports that a next hop can be that of a route to a prefix: one of IPv6 on a link is also that of prefixes of
-// IPv4 (RFC 8950).
+// leadsTo reports whether a route to a prefix can have a next hop: the same family, or link-local IPv6 for IPv4 (RFC
+// 8950).
 func leadsTo(hop netip.Addr, p netip.Prefix) bool {
 	return hop.Is4() == p.Addr().Is4() || hop.Zone() != ""
 }
 
-// reached refuses a path whose next hop cannot be resolved.
+// reached refuses a path if its next hop cannot be resolved.
 func (j *Judge) reached(p bgp.Path) bgp.Objection {
 	switch {
 	case !leadsTo(p.NextHop, p.Prefix):
@@ -222,10 +222,10 @@ func (j *Judge) reached(p bgp.Path) bgp.Objection {
 	return bgp.Objection{}
 }
 
-// inside reports that a prefix is another, or lies in it.
+// inside reports whether a prefix equals another, or lies in it.
 func inside(p, in netip.Prefix) bool { return in.Bits() <= p.Bits() && in.Contains(p.Addr()) }
 
-// ownership compares a path by way of a node with who owns the block.
+// ownership compares the next hop's node with the owner of the block.
 func (j *Judge) ownership(p bgp.Path, pool *Pool, hop *Member) bgp.Objection {
 	block, owner, owned := j.blockOf(p.Prefix)
 	single := p.Prefix.IsSingleIP() && (owned || p.Prefix.Bits() != pool.BlockBits)
@@ -254,10 +254,10 @@ func (j *Judge) borrowing(p bgp.Path, c Claim) bgp.Objection {
 	return bgp.Objection{Path: p, Why: v.Why, Pending: v.Pending}
 }
 
-// hasPod reports that a pod of this node has the address, or a floating one.
+// hasPod reports whether a pod of this node has the address, as its own or as a floating one.
 func (s *Snapshot) hasPod(a netip.Addr) bool { return s.hasOwn(a) || s.floats(a) }
 
-// hasOwn reports that the kernel has a route to a pod with the address.
+// hasOwn reports whether the kernel has a route to a pod with the address.
 func (s *Snapshot) hasOwn(a netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(s.Self.Pods, a, netip.Addr.Compare)
 	return found

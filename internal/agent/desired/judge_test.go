@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 )
 
-// FuzzJudge is the import path: whatever peers announce, what becomes a route lies in a pool, and inside a block leads
-// to its owner unless the record says otherwise.
+// FuzzJudge is the import path: whatever peers announce, a resulting route lies in a pool, and inside a block leads to
+// its owner unless the record confirms another node.
 func FuzzJudge(f *testing.F) {
 	for _, p := range []string{"192.168.2.0/26", "192.168.2.9/32", "192.168.1.7/32", "0.0.0.0/0", "fd00:10::/122",
 		"fd00:10::9/128", "10.66.0.0/26"} {

@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 )
 
-// input is one thing of many in which two judges may differ. Those of the cluster are changed by another view.
+// input is one of many inputs in which two judges may differ. Inputs of the cluster are changed by another view.
 type input struct {
 	world   func(*state.Cluster)
 	here    func(*Snapshot)
@@ -72,7 +72,7 @@ var inputs = map[string]input{
 	"encryption": {here: func(s *Snapshot) { s.crypt[0].leaving = true }, outside: true},
 }
 
-// judgedPaths are paths of many kinds.
+// judgedPaths returns paths of many kinds.
 func judgedPaths() (all []bgp.Path) {
 	for _, p := range rangesOf("192.168.2.0/26", "192.168.2.64/26", "192.168.2.9/32", "192.168.5.0/26", "192.168.1.64/26", "192.168.1.70/32",
 		"172.20.0.0/16", "172.20.7.0/24", "10.0.0.1/32", "10.0.0.2/32") {
@@ -85,8 +85,8 @@ func judgedPaths() (all []bgp.Path) {
 	return all
 }
 
-// Two judges that are deeply equal judge all paths alike, in a random history of all inputs; each input changes what is
-// judged, and what is none makes no other judge.
+// Two judges that are deeply equal judge all paths alike, in a random history of all inputs. Each input changes a
+// judgement, and a change outside of the inputs makes no other judge.
 func TestJudging(t *testing.T) {
 	random := rand.New(rand.NewPCG(34, 2))
 	names := make([]string, 0, len(inputs))

@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// unnumbered is racked with routers at the same link-local address behind eth0 and eth1; this node has fe80::a on the
-// one and fe80::b on the other.
+// unnumbered is racked with routers at the same link-local address behind eth0 and eth1; this node has fe80::a on eth0
+// and fe80::b on eth1.
 func unnumbered(t *testing.T, change func(*state.Cluster)) *Snapshot {
 	s := racked(t, change)
 	for a, link := range map[string]string{"fe80::a/64": "eth0", "fe80::b/64": "eth1"} {
@@ -26,8 +26,7 @@ func unnumbered(t *testing.T, change func(*state.Cluster)) *Snapshot {
 	return s
 }
 
-// TestLinkLocalRouters: a router at a link-local address is believed as others are, and what it announces leads to its
-// own link.
+// TestLinkLocalRouters: a router at a link-local address is believed as others are, and its paths lead to its own link.
 func TestLinkLocalRouters(t *testing.T) {
 	const notOnLink = "no: its next hop is a link-local address on "
 	for name, tc := range map[string]struct {
@@ -93,7 +92,7 @@ func TestLinkLocalRouters(t *testing.T) {
 		"our subnet": {[]string{"10.1.0.0/24 via fe80::1%eth0"},
 			[]string{"no: this node is in the subnet 10.1.0.0/24 itself, by eth1"}},
 		"link-local addresses": {[]string{"fe80::/64 via fe80::1%eth0"}, []string{"no: no router has a way"}},
-		// the kernel's table says so
+		// a missing link shows when the route is made
 		"a link that the host does not have": {[]string{"192.168.5.0/26 via fe80::1%eth9 from fe80::2%eth9"},
 			[]string{"192.168.5.0/26 via inet6 fe80::1 dev eth9"}},
 		"an address of a node": {[]string{"10.9.0.9/32 via fe80::1%eth0"},

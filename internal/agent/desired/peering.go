@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// peerObjects are those that decide on BGP sessions beyond the mesh.
+// peerObjects are the objects that decide on BGP sessions beyond the mesh.
 type peerObjects struct {
 	all         []api.BGPPeer
 	filters     []api.BGPFilter
@@ -33,7 +33,7 @@ func peersOf(w state.Cluster) peerObjects {
 	return p
 }
 
-// absentNodes are the names in spec.node of BGPPeers that no Node has.
+// absentNodes returns the names in spec.node of BGPPeers that no Node has.
 func absentNodes(w state.Cluster) map[string]bool {
 	absent := map[string]bool{}
 	for i := range w.Peers {
@@ -74,7 +74,7 @@ func (s *Snapshot) peeringInput() peering.Input {
 	return in
 }
 
-// Deciding is the last decision on sessions, and what it followed from.
+// Deciding is the last decision on sessions, and its input.
 type Deciding struct {
 	decision peering.Decision
 	Problems []error
@@ -83,7 +83,7 @@ type Deciding struct {
 	links    map[string]peering.Link
 }
 
-// decidedFrom is all that a decision follows from, in a form that can be compared.
+// decidedFrom is all input of a decision, in a comparable form.
 type decidedFrom struct {
 	view        uint64 // the view's build
 	addr, addr6 netip.Addr
@@ -91,7 +91,7 @@ type decidedFrom struct {
 	maxPrefixes int
 }
 
-// Decide puts the decision on sessions into a snapshot. It is made anew only if it may be another one.
+// Decide puts the decision on sessions into a snapshot. It decides anew only if the input changed.
 func (d *Deciding) Decide(s *Snapshot) {
 	from := decidedFrom{s.build, s.Self.Addr.Addr(), s.Self.Addr6.Addr(), s.Self.ASN, s.Self.MaxPrefixes}
 	if from != d.from {
@@ -101,8 +101,8 @@ func (d *Deciding) Decide(s *Snapshot) {
 	s.Peering = d.decision
 }
 
-// On puts what is known of the interfaces that peers are named by into the decision of a snapshot, and reports whether
-// that is new.
+// On adds what is known of the interfaces by which peers are named to the decision of a snapshot, and reports whether
+// that changed.
 func (d *Deciding) On(s *Snapshot, links map[string]peering.Link) (changed bool) {
 	changed = !maps.Equal(links, d.links)
 	if d.links = links; d.decision.Interfaces() == nil {
@@ -126,7 +126,7 @@ func (s *Snapshot) problemsWith(problems []error) []error {
 	return named
 }
 
-// labelsOf returns a node's labels with those that only Calico's selectors see; where both have one, Kubernetes'
+// labelsOf returns a node's labels, with the labels that only Calico's selectors see. Of a label in both, Kubernetes'
 // counts.
 func labelsOf(n api.Node, note func(error)) map[string]string {
 	text := n.Annotations[api.AnnotationLabels]
@@ -141,7 +141,7 @@ func labelsOf(n api.Node, note func(error)) map[string]string {
 	if merged == nil {
 		return n.Labels
 	}
-	maps.DeleteFunc(merged, func(key, _ string) bool { // whoever may write the annotation may not write such labels
+	maps.DeleteFunc(merged, func(key, _ string) bool { // writers of the annotation may lack the right to such labels
 		domain, _, _ := strings.Cut(key, "/")
 		return domain == api.RestrictedDomain
 	})
@@ -149,8 +149,8 @@ func labelsOf(n api.Node, note func(error)) map[string]string {
 	return merged
 }
 
-// clusterID reads under which number a node reflects, invalid if it does not, and whether an operator made it a
-// reflector.
+// clusterID returns the cluster ID with which a node reflects routes, invalid if it does not, and whether an operator
+// made it a reflector.
 func clusterID(n api.Node, note func(error)) (id netip.Addr, reflector bool) {
 	text := n.Annotations[api.AnnotationReflector]
 	if text == "" {

@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 )
 
-// sessions are those that a snapshot leads to.
+// sessions returns the sessions that a snapshot leads to.
 func sessions(s *Snapshot) []bgp.Peer {
 	new(Deciding).Decide(s)
 	return s.Peering.Peers
@@ -56,7 +56,7 @@ func TestPeersFromTheWorld(t *testing.T) {
 	}
 }
 
-// A decision is made once, and again when what it follows from is another; what it is about keeps its last form.
+// A decision is made once, and again when its input changes; other objects keep their last form.
 func TestDecisionsAreKept(t *testing.T) {
 	var d Deciding
 	tor := api.BGPPeer{Meta: api.Meta{Name: "tor", UID: "u1"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000}}
@@ -84,7 +84,7 @@ func TestDecisionsAreKept(t *testing.T) {
 	}
 }
 
-// A BGPPeer for a node that does not exist is named, as long as it does not.
+// A BGPPeer for a node that does not exist is named until it exists.
 func TestPeersOfAbsentNodes(t *testing.T) {
 	s := snapshot(t, func(w *state.Cluster) {
 		w.Self = &api.Node{Meta: api.Meta{Name: "node1"}}
@@ -177,8 +177,7 @@ func TestWhereBGPListens(t *testing.T) {
 	}
 }
 
-// The router on an interface has its session, its kind and its aggregates, of both families, under the address that was
-// learned.
+// The router on an interface has its session, its kind and its aggregates, of both families, under its learned address.
 func TestRouterOnLink(t *testing.T) {
 	s := snapshot(t, func(w *state.Cluster) {
 		rack := api.BGPPeer{Meta: api.Meta{Name: "rack", Annotations: map[string]string{api.AnnotationAggregate: "pools"}},

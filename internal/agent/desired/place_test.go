@@ -7,8 +7,8 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// What an annotation of a pod may name lies in a pool of pods, and is no node's, nor a tunnel's. A node takes nothing
-// out of that by announcing an address in another node's block.
+// An address that an annotation of a pod may name lies in a pool of pods, and is no node's, nor a tunnel's. A node
+// cannot change that by announcing an address in another node's block.
 func TestPlace(t *testing.T) {
 	ippool := func(name, cidr string, change func(*api.IPPoolSpec)) api.IPPool {
 		p := api.IPPool{Meta: api.Meta{Name: name}, Spec: api.IPPoolSpec{CIDR: cidr, BlockSize: 26}}
@@ -42,8 +42,8 @@ func TestPlace(t *testing.T) {
 		"10.244.9.9":  {true, ""},
 		"10.244.1.0":  {false, "m"},     // tunl0
 		"10.244.1.1":  {false, "m"},     // vxlan.calico
-		"10.244.1.7":  {true, "m"},      // the thief's word for its address
-		"10.244.1.8":  {true, "m"},      // and for its tunnel's
+		"10.244.1.7":  {true, "m"},      // the thief announces it as its address
+		"10.244.1.8":  {true, "m"},      // and as its tunnel's
 		"10.244.3.1":  {false, "thief"}, // its own block
 		"192.168.7.9": {false, ""},      // a node
 		"192.168.7.1": {false, ""},      // a disabled pool, without a block

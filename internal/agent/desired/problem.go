@@ -21,10 +21,10 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("%s %s: %v", p.About.Kind, p.About.Name, p.Err)
 }
 
-// Unwrap returns what is wrong, without the object.
+// Unwrap returns the error without the object.
 func (p *Problem) Unwrap() error { return p.Err }
 
-// reasons are those of events about objects that cannot be used.
+// reasons are the reasons of events about unusable objects.
 var reasons = map[string]string{
 	"IPPool": "InvalidPool", "BlockAffinity": "InvalidAffinity", "Node": "InvalidNode",
 	"BGPConfiguration": "InvalidConfiguration", "FelixConfiguration": "InvalidConfiguration",
@@ -40,13 +40,13 @@ func InObject(t api.Type, m api.Meta, err error) error {
 	return &Problem{about, reasons[t.Kind], err}
 }
 
-// Concern is an error about this node itself, with the reason by which an operator is told at once.
+// Concern is an error about this node itself, with the reason of the event that reports it at once.
 type Concern struct {
 	Reason string
 	Err    error
 }
 
-// Error says what is wrong.
+// Error returns the text of the cause.
 func (c *Concern) Error() string { return c.Err.Error() }
 
 // Unwrap returns the cause.
@@ -60,12 +60,12 @@ func InSelf(reason string, err error) error {
 	return &Concern{reason, err}
 }
 
-// NodeObject is a Node. Its UID is the name, as in the kubelet's events: kubectl describe looks for that too.
+// NodeObject refers to a Node. Its UID is the name, as in the kubelet's events: kubectl describe looks for that too.
 func NodeObject(name string) api.ObjectReference {
 	return api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: name}
 }
 
-// ProblemsOf is err as a list.
+// ProblemsOf returns err as a list; nil for nil.
 func ProblemsOf(err error) []error {
 	if err == nil {
 		return nil
@@ -73,13 +73,14 @@ func ProblemsOf(err error) []error {
 	return []error{err}
 }
 
-// PeerObject is a BGPPeer, with its UID if that is known.
+// PeerObject refers to a BGPPeer, with its UID if that is known.
 func (s *Snapshot) PeerObject(name string) api.ObjectReference {
 	t := (*api.BGPPeer)(nil).ResourceType()
 	return api.ObjectReference{APIVersion: t.APIVersion(), Kind: t.Kind, Name: name, UID: s.uidOf(t, name)}
 }
 
-// uidOf is the UID of a BGPPeer or BGPFilter, by which kubectl describe finds its events; empty if it is not known.
+// uidOf returns the UID of a BGPPeer or BGPFilter, by which kubectl describe finds its events; empty if it is not
+// known.
 func (s *Snapshot) uidOf(t api.Type, name string) string {
 	switch t {
 	case (*api.BGPPeer)(nil).ResourceType():
@@ -98,8 +99,7 @@ func (s *Snapshot) uidOf(t api.Type, name string) string {
 	return ""
 }
 
-// NameRemedy adds to what IPIP failed by, if the kernel has none, the command that has the pools which ask for it do
-// without.
+// NameRemedy adds to an error of a kernel without IPIP the command that changes its pools to VXLAN.
 func (s *Snapshot) NameRemedy(err error) error {
 	var names []string
 	for _, p := range s.Pools {

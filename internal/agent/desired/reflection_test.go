@@ -58,7 +58,7 @@ func TestReflectors(t *testing.T) {
 	}
 }
 
-// By the annotation with labels for Calico's selectors a node cannot give itself a label that its kubelet may not write.
+// With the annotation for Calico's labels a node cannot give itself a label that its kubelet may not write.
 func TestRestrictedLabels(t *testing.T) {
 	n := api.Node{Meta: api.Meta{Annotations: map[string]string{
 		api.AnnotationLabels: `{"a":"b","` + api.LabelReflector + `":""}`}}}

@@ -11,31 +11,31 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// A node changes its key without the loss of a packet by a second device, which has the new key and receives beside the
-// first one, as long as there are both keys. What must be known of a change is in the kernel and in annotations, so an
-// agent can end and start anew at any time:
+// A node changes its key without losing a packet: a second device with the new key receives beside the first one as
+// long as both keys are valid. The state of a change is in the kernel and in annotations, so an agent can end and start
+// anew at any time:
 //
-//  1. The node makes its second device and announces that key as its next one.
-//  2. Other nodes make second devices too, with the keys they have. Who has completed a handshake with a peer by that
-//     device sends there by it.
-//  3. When that is so of all nodes that take part and can be reached, and has been for followTime, the first device
-//     gets the new key, and the node announces that as its key, too: it differs from the next one no more.
-//  4. Who has completed a handshake by the first device sends there by it again. A node that sends nothing by its
-//     second device keeps it for retireTime: the agent of another one may have ended before it could do the same.
+//  1. The node makes its second device and announces its key as the next one.
+//  2. Other nodes make second devices too, with the keys they have. A node that has completed a handshake with a peer
+//     through the second device sends to it there.
+//  3. Once that holds for all nodes that take part and are reachable, for followTime, the first device gets the new
+//     key, and the node announces it as its key: key and next key are equal again.
+//  4. A node that has completed a handshake through the first device sends there again. A node that sends nothing
+//     through its second device keeps it for retireTime: another agent may have ended before it could do the same.
 //
-// Two nodes that begin at one time have a second device with a new key each, and know each other there by these. A node
-// does not begin while it sees another one's change.
+// Two nodes that begin at the same time have a second device with a new key each, and know each other by these keys
+// there. A node does not begin while it sees another node's change.
 type rotation struct {
-	began   time.Time // since when this agent knows of the change
-	settled time.Time // since when the node waits for no other one; zero: it does
-	idle    time.Time // since when the second device is there for nothing
+	began   time.Time // when this agent first saw the change
+	settled time.Time // since when no other node is waited for; zero: one is
+	idle    time.Time // since when the second device is unused
 	quiet   time.Time // until when the node leaves it to others to begin
-	due     time.Time // since when the node is to begin and has not; zero: it is not
+	due     time.Time // since when the node should begin and has not; zero: it should not
 }
 
-// turn is what a node has to do in changes of keys.
+// turn is what a node does in changes of keys.
 type turn struct {
-	// second: there is a second device, with the node's next key (own) or its only one. begin: it is made anew.
+	// second: there is a second device, with the node's next key (own) or its only key. begin: it is made anew.
 	second, own, begin bool
 	// since is when the change was seen first, zero without one.
 	since time.Time
@@ -43,22 +43,22 @@ type turn struct {
 	take bool
 	// waiting are the nodes that the change of this node's key waits for.
 	waiting []string
-	// ahead are the nodes whose changes come before that of this node's key, which has been due since then.
+	// ahead are the nodes that change their keys before this node, which has been due since due.
 	ahead []string
 	due   time.Time
 }
 
 const (
-	// turnKeepalive keeps sessions of second devices alive, in seconds, and shows who can be reached by the first ones.
+	// turnKeepalive keeps sessions of second devices alive, in seconds, and shows which peers are reachable there.
 	turnKeepalive = 10
-	// turnTime bounds how long, in each countTime, a node is believed to change its key that does not answer, and
-	// longTurn, one that does: no node begins meanwhile, and whoever has a node's token can have it change without end.
+	// In each countTime a node that does not answer counts as changing its key for at most turnTime, one that answers for
+	// at most longTurn. No other node begins meanwhile, and a stolen node's token could announce changes without end.
 	turnTime, longTurn = time.Hour, 4 * time.Hour
 	countTime          = 24 * time.Hour
 	retireTime         = 10 * time.Minute
 )
 
-// turn decides by which device a node is sent to, given the next key that it announces.
+// turn decides which device sends to a node, given the next key that the node announces.
 func (p *knownPeer) turn(next wireguard.Key, state *wireguard.State, now time.Time) {
 	p.count(now)
 	p.announced = next
@@ -78,7 +78,7 @@ func (p *knownPeer) turn(next wireguard.Key, state *wireguard.State, now time.Ti
 	p.second = alive(answered, now) && (p.changes || state.Changes() || !first)
 }
 
-// count takes the time since the last look for that of a change, if there was one then.
+// count adds the time since the last call to the time spent on a change, if one was under way then.
 func (p *knownPeer) count(now time.Time) {
 	if now.Sub(p.counted) >= countTime {
 		p.spent, p.counted = 0, now
@@ -88,7 +88,7 @@ func (p *knownPeer) count(now time.Time) {
 	p.judged = now
 }
 
-// alive reports that a session can be used.
+// alive reports whether a session can be used.
 func alive(handshake, now time.Time) bool { return now.Sub(handshake) < wireguard.SessionTime }
 
 // follow decides about the second device.
@@ -163,11 +163,11 @@ func (s *Snapshot) SecondWireGuard(v6 bool) *wireguard.Device {
 	return d
 }
 
-// BeginsRotation reports that the device is to be made anew, with a new key.
+// BeginsRotation reports whether the second device must be made anew, with a new key.
 func (s *Snapshot) BeginsRotation(v6 bool) bool { return s.crypt[place(v6)].begin }
 
-// KeyDue reports that a key is to be changed: that was asked for after the device got it, or it has come of age. Nodes
-// that began at one time differ by up to a tenth.
+// KeyDue reports whether a key must be changed: an operator asked after the device got it, or its age is reached. The
+// age is lengthened by up to a tenth, so that nodes that began at the same time differ.
 func KeyDue(public wireguard.Key, since, asked time.Time, age time.Duration, now time.Time) bool {
 	if public == (wireguard.Key{}) || since.IsZero() {
 		return false
@@ -183,7 +183,7 @@ const (
 	rotationTurn     = time.Minute
 )
 
-// Unrotated names the nodes that a change of this node's key has waited for too long.
+// Unrotated returns problems that name nodes for which a change of this node's key has waited too long.
 func (s *Snapshot) Unrotated(now time.Time) (problems []error) {
 	for i := range s.crypt {
 		t := &s.crypt[i].turn
@@ -201,8 +201,8 @@ func (s *Snapshot) Unrotated(now time.Time) (problems []error) {
 	return problems
 }
 
-// TakesKey reports whether a family's device is to get the key of the second one, and the peers that no handshake of
-// its former key is to count of.
+// TakesKey reports whether a family's first device should get the second one's key, and returns the peers reached
+// through the second device: their handshakes with the former key must not count.
 func (s *Snapshot) TakesKey(v6 bool) (peers []wireguard.Key, takes bool) {
 	c := &s.crypt[place(v6)]
 	for _, p := range c.peers {

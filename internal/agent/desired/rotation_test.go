@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 )
 
-// kernel is a device with a key, which the keys given have answered a moment ago.
+// kernel returns a device with a key, and a moment-old handshakes with the given keys.
 func kernel(now time.Time, own byte, answered ...byte) *wireguard.State {
 	s := &wireguard.State{Public: key(own), Handshakes: map[wireguard.Key]time.Time{}}
 	for _, k := range answered {
@@ -24,7 +24,7 @@ func kernel(now time.Time, own byte, answered ...byte) *wireguard.State {
 	return s
 }
 
-// decided is what a node does by its second device, in words.
+// decided describes what a node does with its second device.
 func decided(s *Snapshot) string {
 	var words []string
 	if t := s.crypt[0].turn; t.second {
@@ -57,7 +57,7 @@ func TestRotation(t *testing.T) {
 		after         time.Duration
 		main, next    [2]byte // of node2 and far; 0: none
 		rotate        bool
-		first, second *wireguard.State // handshakes are those of the time
+		first, second *wireguard.State // handshakes get the step's time
 		want          string
 	}
 	kept, tenfold := [2]byte{2, 9}, [2]byte{20, 9}
@@ -147,8 +147,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A node whose key is due and that does not come to its turn says who is ahead; while its turn can still come it says
-// nothing.
+// A node with a due key that has waited too long for its turn names the nodes ahead; before that it reports nothing.
 func TestUnrotated(t *testing.T) {
 	began := time.Unix(10000, 0)
 	var c Crypts
@@ -167,7 +166,7 @@ func TestUnrotated(t *testing.T) {
 	}
 }
 
-// Routes and peers of the second device; its session that has ended is not used, nor one of another key.
+// Routes and peers of the second device: an ended session is not used, nor a session of another key.
 func TestSecondDevice(t *testing.T) {
 	now := time.Unix(10000, 0)
 	for name, tt := range map[string]struct {
@@ -202,7 +201,7 @@ func TestSecondDevice(t *testing.T) {
 	}
 }
 
-// What other nodes send while WireGuard has other ports is received at ports beside them.
+// The ports of second devices lie beside WireGuard's configured ports.
 func TestSecondPorts(t *testing.T) {
 	for ports, want := range map[[2]uint16][2]uint16{
 		{}: {51822, 51823}, {7, 5}: {8, 9}, {65535, 65530}: {65528, 65529}, {65534, 65533}: {65531, 65532}, {1, 65533}: {65534, 65535},
@@ -215,7 +214,7 @@ func TestSecondPorts(t *testing.T) {
 	}
 }
 
-// A node that announces another one's next key, before the other one does so as its key, does not have it.
+// A node that announces another node's next key, before that node announces it as its key, does not own it.
 func TestNextKeyIsItsNodes(t *testing.T) {
 	now := time.Unix(1000, 0)
 	known := Announcements{}

@@ -13,23 +13,23 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 )
 
-// DesiredRoute is a desired route and what it follows from.
+// DesiredRoute is a desired route and its cause.
 type DesiredRoute struct {
 	Route routes.Route
-	// Paths are those that the route's next hops come from, the preferred one first; none for what needs no BGP.
+	// Paths are the paths that the route's next hops come from, the preferred one first; none if the route needs no BGP.
 	Paths []bgp.Path
-	// About says what a way without paths is for.
+	// About is the purpose of a route without paths.
 	About string
-	// Encrypted: WireGuard's table is looked up before, and leads the packets to its device.
+	// Encrypted: WireGuard's table is looked up first, and leads the packets to its device.
 	Encrypted bool
 }
 
-// ByIPv6 reports that IPv4 packets are to leave by a link to an IPv6 next hop.
+// ByIPv6 reports whether IPv4 packets leave by a link to an IPv6 next hop.
 func (w *DesiredRoute) ByIPv6(link string) bool {
 	return w.Route.Dst.Addr().Is4() && slices.ContainsFunc(w.Route.Hops, func(h routes.Hop) bool { return h.Dev == link && h.Via.Is6() })
 }
 
-// RoutesOf returns the ways' routes, in their order.
+// RoutesOf returns the Route of each, in the same order.
 func RoutesOf(ways []DesiredRoute) []routes.Route {
 	routes := make([]routes.Route, len(ways))
 	for i, w := range ways {
@@ -38,11 +38,10 @@ func RoutesOf(ways []DesiredRoute) []routes.Route {
 	return routes
 }
 
-// DesiredRoutes returns the routes that this node should have: the accepted paths by way of their next hops, those of
-// one prefix as one route; each own block and each announced aggregate as unreachable, so that a packet to an address
-// without a pod fails at once instead of leaving by the default route, to the router that it may have come from (the
-// pods' own routes and those to blocks are longer and win); and the ways to peers that are reached by others. left are
-// the paths that need a route in the network between the nodes, not here.
+// DesiredRoutes returns the routes that this node should have. Accepted paths with the same prefix make one route. Each
+// own block and each announced aggregate is unreachable, so that a packet to an address without a pod fails at once
+// instead of leaving by the default route, perhaps back to its router; routes to pods and to blocks are longer and win.
+// Peers with a gateway (reachableBy) get a route too. left are the paths that the underlay must route.
 func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []bgp.Objection) {
 	ways = make([]DesiredRoute, 0, len(accepted)+len(j.Blocks))
 	for _, b := range j.Blocks {
@@ -57,7 +56,7 @@ func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []
 	}
 	floating, _ := j.Floats()
 	for _, f := range floating {
-		// For what the node itself sends: it looks for a route before the address is translated.
+		// For packets of the node itself: it looks up the route before the address is translated.
 		ways = append(ways,
 			DesiredRoute{Route: routes.To(netip.PrefixFrom(f.Addr, f.Addr.BitLen()), routes.Hop{Dev: f.Link}), About: "floating address"})
 	}
@@ -69,7 +68,7 @@ func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []
 	for _, r := range aggregates {
 		taken[r.Dst] = true
 	}
-	hops := make(hopStore, 0, len(accepted)) // one piece of memory for all: nearly all have one
+	hops := make(hopStore, 0, len(accepted)) // one allocation for all: nearly all have one hop
 	for paths := range byPrefix(accepted) {
 		if taken[paths[0].Prefix] {
 			continue
@@ -83,8 +82,7 @@ func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []
 	return append(ways, j.tunnelEndRoutes(ways)...), left
 }
 
-// AggregateRoutes return what is announced as aggregates to where it came from, as unreachable, but for what has a
-// longer route.
+// AggregateRoutes returns an unreachable route for each announced aggregate. Longer routes win.
 func (s *Snapshot) AggregateRoutes() (all []routes.Route) {
 	for _, p := range s.liveAggregates() {
 		all = append(all, routes.Route{Dst: p, Type: netlinkx.Unreachable})
@@ -101,7 +99,7 @@ func (s *Snapshot) reservedFor(statics []routes.Route) map[netip.Prefix]bool {
 	return taken
 }
 
-// byPrefix yields the paths of each prefix; all of them stand together.
+// byPrefix yields the paths of each prefix; paths of one prefix must be adjacent.
 func byPrefix(paths []bgp.Path) func(yield func([]bgp.Path) bool) {
 	return func(yield func([]bgp.Path) bool) {
 		for len(paths) > 0 {
@@ -117,17 +115,17 @@ func byPrefix(paths []bgp.Path) func(yield func([]bgp.Path) bool) {
 	}
 }
 
-// hopStore has the next hops of many routes behind each other.
+// hopStore holds the next hops of many routes, one after the other.
 type hopStore []routes.Hop
 
-// add appends a next hop that is not among those from on already, as far as a route may have more.
+// add appends a next hop unless the route, which begins at from, has it or is full (routes.MaxHops).
 func (s *hopStore) add(from int, h routes.Hop) {
 	if own := (*s)[from:]; !slices.Contains(own, h) && len(own) < routes.MaxHops {
 		*s = append(*s, h)
 	}
 }
 
-// way returns the route of one prefix. A path without next hops here is left to the network.
+// way returns the route of one prefix. Paths without next hops here are left to the underlay.
 func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w DesiredRoute, left []bgp.Objection) {
 	pool, _ := j.poolOf(paths[0].Prefix)
 	w = DesiredRoute{Route: routes.Route{Dst: paths[0].Prefix, Metric: j.metric(paths[0].Prefix, pool)}, Paths: paths,
@@ -147,7 +145,7 @@ func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w DesiredRoute, left []bg
 	return w, left
 }
 
-// without says why there is no next hop for a path.
+// without returns an Objection with the reason why a path has no next hop.
 func (s *Snapshot) without(p bgp.Path) bgp.Objection {
 	if pool, ok := s.poolOf(p.Prefix); ok && s.awaited(pool, p.NextHop) {
 		return bgp.Objection{Path: p, Why: "its node has not announced its end of the VXLAN tunnels yet", Pending: true}
@@ -158,10 +156,10 @@ func (s *Snapshot) without(p bgp.Path) bgp.Objection {
 // priorities are the metrics of learned routes outside of pools.
 type priorities struct{ v4, v6 uint32 }
 
-// prioritiesOf reads them. The normal one is Calico's since 3.32; a host's own routes have lower ones.
+// prioritiesOf reads the metrics. The default is Calico's since 3.32; a host's own routes have lower metrics.
 func prioritiesOf(b api.BGPConfigurationSpec) priorities {
 	number := func(n *int) uint32 {
-		if n == nil || *n < 1 || *n > math.MaxInt32-1 { // the API refuses others
+		if n == nil || *n < 1 || *n > math.MaxInt32-1 { // the API server rejects others
 			return policy.NormalPriority
 		}
 		return uint32(*n)
@@ -169,8 +167,8 @@ func prioritiesOf(b api.BGPConfigurationSpec) priorities {
 	return priorities{number(b.IPv4NormalRoutePriority), number(b.IPv6NormalRoutePriority)}
 }
 
-// metric returns that of a learned route. In pools it is 0, as only the nodes have routes there; outside it lets the
-// host's own routes win, a default route above all.
+// metric returns the metric of a learned route. In pools it is 0, as only the nodes have routes there; outside it lets
+// the host's own routes win, above all a default route.
 func (s *Snapshot) metric(p netip.Prefix, pool *Pool) uint32 {
 	switch {
 	case pool != nil:
@@ -181,7 +179,7 @@ func (s *Snapshot) metric(p netip.Prefix, pool *Pool) uint32 {
 	return s.priorities.v6
 }
 
-// hops adds the kernel's next hops of a path, and reports whether it has a way there.
+// hops adds the kernel's next hops of a path, and reports whether there are any.
 func (j *Judge) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
 	if !leadsTo(p.NextHop, p.Prefix) {
 		return false
@@ -196,7 +194,7 @@ func (j *Judge) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
 		}
 	}
 	if !p.From.IsValid() {
-		return false // without a path of BGP only the owner's address is known
+		return false // without a BGP path only the owner's address is known
 	}
 	resolved := j.resolve(p.NextHop)
 	for _, h := range resolved {
@@ -205,8 +203,8 @@ func (j *Judge) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
 	return len(resolved) > 0
 }
 
-// StaticRoutes are the ways to peers that are not in a subnet of this node's: by the gateway that the operator has
-// named. The errors are about gateways that are not there either.
+// StaticRoutes returns the routes to peers outside of this node's subnets, through the gateway that the operator has
+// named. The errors are about gateways that are outside too.
 func (s *Snapshot) StaticRoutes() (static []routes.Route, problems []error) {
 	for _, st := range s.Peering.Static {
 		h, ok := s.connected(st.Via)

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// ServiceView is what the agent makes of services: when something has changed, and not in each pass.
+// ServiceView decides which addresses of services are announced; it decides anew only if something has changed.
 type ServiceView struct {
 	config    services.Config
 	excluded  bool
@@ -24,11 +24,11 @@ type ServiceView struct {
 	// Remembered has the announcements of an earlier agent. They count until services are known.
 	Remembered []netip.Prefix
 	believed   state.Services
-	guard      shrinkGuard // in newer ones
+	guard      shrinkGuard // against newer services
 }
 
-// serviceConfig reads what BGPConfiguration says. If something is wrong with it, what was in force stays; at the first
-// time, what can be read counts.
+// serviceConfig reads a BGPConfiguration. If a field is invalid the former configuration stays in force; at the first
+// time, the valid fields count.
 func serviceConfig(before services.Config, spec *api.BGPConfigurationSpec, first bool) (services.Config, []error) {
 	c, problems := services.Parse(spec)
 	for i, err := range problems {
@@ -43,14 +43,14 @@ func serviceConfig(before services.Config, spec *api.BGPConfigurationSpec, first
 	return c, problems
 }
 
-// Excluded reports that this node is kept out of load balancing.
+// Excluded reports whether this node is kept out of load balancing.
 func (s *Snapshot) Excluded() bool { return s.Self.Labels[api.LabelExcludeNode] == "true" }
 
-// ServicesOn reports that addresses of services are announced.
+// ServicesOn reports whether addresses of services are announced.
 func (s *Snapshot) ServicesOn() bool { return s.served.On() }
 
-// Follow puts into a snapshot what is announced for services, and returns what is wrong with them. found is called if
-// they may have changed.
+// Follow puts the announcements for services into a snapshot, and returns problems with them. It calls found if
+// services may have changed.
 func (v *ServiceView) Follow(now time.Time, s *Snapshot, revision uint64, found func() state.Services) []error {
 	if !v.known || v.guard.on() || v.revision != revision || v.excluded != s.Excluded() || !v.config.Equal(s.served) {
 		v.update(now, s, found(), revision)
@@ -59,7 +59,7 @@ func (v *ServiceView) Follow(now time.Time, s *Snapshot, revision uint64, found 
 	return v.problems
 }
 
-// update takes what is new.
+// update decides anew.
 func (v *ServiceView) update(at time.Time, s *Snapshot, found state.Services, revision uint64) {
 	now, doubt := v.believe(at, found)
 	v.config, v.excluded, v.revision, v.known, v.believed = s.served, s.Excluded(), revision, now.Known, now
@@ -83,8 +83,8 @@ func (v *ServiceView) update(at time.Time, s *Snapshot, found state.Services, re
 	}
 }
 
-// believe returns what is to be gone by: what was found, or for a while what was known before, if most of that is
-// missing at once. An API server that comes back with an old or an empty datastore shows that.
+// believe returns the services to use: those found, or for a while the former ones if most are missing at once. An API
+// server restored from an old or empty datastore shows that.
 func (v *ServiceView) believe(at time.Time, found state.Services) (state.Services, error) {
 	var why error
 	if found.Known {
@@ -97,6 +97,6 @@ func (v *ServiceView) believe(at time.Time, found state.Services) (state.Service
 	return found, nil
 }
 
-// PassedServices are the ranges of services inside of which a route reflector passes on what it learns, as it does
-// inside of the pools: a service whose endpoints are all on other nodes is announced by them alone.
+// PassedServices returns the ranges of services in which a route reflector passes on learned paths, as it does in
+// pools: a service whose endpoints are all on other nodes is announced by these alone.
 func (s *Snapshot) PassedServices() []netip.Prefix { return s.served.Passed() }

@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// A slip in the object leaves in force what was announced.
+// A mistake in the object leaves the former announcements in force.
 func TestServiceSettings(t *testing.T) {
 	first, problems := serviceConfig(services.Config{}, servedBy("10.96.0.0/12", "nonsense"), true)
 	if len(first.ClusterIPs) != 1 || len(problems) != 1 ||
@@ -99,7 +99,7 @@ func TestServicesThatVanish(t *testing.T) {
 		look(3*time.Second+shrinkTime, lost, 1+len(lost.Endpoints), false)
 		look(4*time.Second+shrinkTime, lost, 1+len(lost.Endpoints), false)
 	}
-	// A few that go are believed, and so is a cluster that is not asked about any more.
+	// The loss of a few is believed, and so is a cluster whose services are no longer watched.
 	var v ServiceView
 	v.update(begin, s, full, 1)
 	less := full

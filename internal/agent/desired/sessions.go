@@ -26,7 +26,7 @@ type Session struct {
 	Kind string
 }
 
-// Sessions are those that were decided on, by address, those that are unresolved among them.
+// Sessions returns the sessions decided on, with unresolved ones, by address.
 func (s *Snapshot) Sessions() map[netip.Addr]Session {
 	all := make(map[netip.Addr]Session, len(s.Peering.Peers))
 	add := func(p bgp.Peer) {
@@ -42,7 +42,7 @@ func (s *Snapshot) Sessions() map[netip.Addr]Session {
 	return all
 }
 
-// kind tells why a session is there.
+// kind returns why a session exists.
 func (s *Snapshot) kind(source peering.Source) string {
 	switch {
 	case source.Global:
@@ -55,8 +55,8 @@ func (s *Snapshot) kind(source peering.Source) string {
 	return KindMesh
 }
 
-// Reflectors returns the route reflectors that BGPPeer api.ReflectorsPeer gives this node sessions with, by name; one
-// that is a reflector by that is among them itself.
+// Reflectors returns the names of the route reflectors with which BGPPeer api.ReflectorsPeer gives this node sessions;
+// if this node is such a reflector, its own name too.
 func (s *Snapshot) Reflectors() (names []string) {
 	for _, source := range s.Peering.Sources {
 		if m, ok := s.Member(source.Node); ok && m.Reflector && source.Peer == api.ReflectorsPeer {
@@ -70,8 +70,8 @@ func (s *Snapshot) Reflectors() (names []string) {
 	return slices.Compact(names)
 }
 
-// Unreflected reports whether no reflector that serves an address's family has been heard of for a while: then BGP's
-// silence about a node with which there is no session means nothing.
+// Unreflected reports whether reflectors are in use and silent has false for none that serves an address's family: none
+// has sent its whole table. Then BGP's silence about a node without a session means nothing.
 func (s *Snapshot) Unreflected(of netip.Addr, silent map[netip.Addr]bool) bool {
 	if s.Mesh || s.Self.Reflector {
 		return false
@@ -84,7 +84,7 @@ func (s *Snapshot) Unreflected(of netip.Addr, silent map[netip.Addr]bool) bool {
 	return len(s.index.reflect) > 0 || s.Reflected()
 }
 
-// Reflected reports that kube-controllers has put route reflectors in the place of the mesh.
+// Reflected reports whether kube-controllers has replaced the mesh by route reflectors.
 func (s *Snapshot) Reflected() bool {
 	return !s.Mesh && slices.ContainsFunc(s.peers.all, func(p api.BGPPeer) bool { return p.Name == api.ReflectorsPeer })
 }
@@ -94,11 +94,11 @@ type Announcement struct {
 	Prefix netip.Prefix
 	// Origin is the kind of prefix: own block, borrowed address, aggregate, service range or service.
 	Origin string
-	// Communities are those of prefixAdvertisements.
+	// Communities come from prefixAdvertisements.
 	Communities []policy.Community
 }
 
-// Announcements are the prefixes that this node originates, with their origins.
+// Announcements returns the prefixes that this node originates, with their origins.
 func (s *Snapshot) Announcements() []Announcement {
 	var all []Announcement
 	ranges := s.served.Ranges()
@@ -119,13 +119,13 @@ func (s *Snapshot) Announcements() []Announcement {
 	return all
 }
 
-// listed looks a prefix up among some in ascending order.
+// listed reports whether a prefix is in a list in ascending order.
 func listed(sorted []netip.Prefix, p netip.Prefix) bool {
 	_, found := slices.BinarySearchFunc(sorted, p, netip.Prefix.Compare)
 	return found
 }
 
-// communities returns those that prefixAdvertisements give to a prefix that this node originates.
+// communities returns the communities that prefixAdvertisements add to a prefix that this node originates.
 func (s *Snapshot) communities(p netip.Prefix) []policy.Community {
 	var all []policy.Community
 	for _, t := range s.Peering.Tags {

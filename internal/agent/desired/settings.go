@@ -13,16 +13,16 @@ import (
 // force: a mistake in an object must not close every session.
 type settings struct {
 	password passwordSetting
-	// restart is the graceful restart time that peers are asked for; 0 is the speaker's default.
+	// restart is the graceful restart time sent to peers; 0 is the speaker's default.
 	restart time.Duration
-	// bfd is the BFD of the mesh's sessions; its zero value: there is none.
+	// bfd is the BFD of the mesh's sessions; the zero value means none.
 	bfd bfd.Config
 	// tunnelMTU is the MTU of tunl0; 0 derives it from the link.
 	tunnelMTU int
 }
 
-// passwordSetting is the mesh's password. While one is configured and not known yet there can be no sessions: without a
-// password peers would refuse them, or worse, accept them.
+// passwordSetting is the mesh's password. While a configured password is not known there are no sessions: without it
+// peers would refuse them, or worse, accept them.
 type passwordSetting struct {
 	text    string
 	unknown bool

@@ -33,7 +33,7 @@ const (
 
 // Snapshot is the state of this node and the cluster at one moment. The desired state is a function of it alone.
 type Snapshot struct {
-	// build is the number of the View's Base. It is the first field, so that reflect.DeepEqual compares no two of them.
+	// build is the number of the View's Base. As the first field it ends reflect.DeepEqual early if two builds differ.
 	build uint64
 	// Self is this node.
 	Self Self
@@ -45,39 +45,39 @@ type Snapshot struct {
 	Blocks []netip.Prefix
 	// Owners has the node that owns each other confirmed block.
 	Owners map[netip.Prefix]Owner
-	// ASN, Port and Mesh are the cluster's BGP settings; Port is this node's own if it has one.
+	// ASN, Port and Mesh are the cluster's BGP settings; Port is this node's own port if set.
 	ASN  uint32
 	Port uint16
 	Mesh bool
 	// Felix are the settings for packets.
 	Felix Felix
-	// Services are the prefixes that this node announces for services, ServiceRanges those inside of which nothing that is
-	// learned may become a route of this node: it serves these addresses itself. Both are in ascending order.
+	// Services are the prefixes that this node announces for services. Nothing learned inside of ServiceRanges may become
+	// a route of this node: it serves these addresses itself. Both are in ascending order.
 	Services, ServiceRanges []netip.Prefix
 
 	// Peering is the decision on this node's sessions.
 	Peering peering.Decision
-	// disowned are the annotations of keys that are other nodes', by node; see ToKeep.
+	// disowned are, by node, the annotations with keys that belong to other nodes; see ToKeep.
 	disowned map[string][]string
-	// Aggregates are what peers are announced in place of blocks; see Aggregate.
+	// Aggregates are, by peer, the prefixes announced in place of blocks; see Aggregate.
 	Aggregates map[netip.Addr]policy.Aggregates
 
-	group    groups.Group // of Calico's objects
-	meshPort uint16       // of nodes that have no port of their own
+	group    groups.Group // API group of Calico's objects
+	meshPort uint16       // of nodes without a port of their own
 	peers    peerObjects
 	settings settings
 	served   services.Config
-	// ServicesKnown: services have been read, or are not asked for.
+	// ServicesKnown: services have been read, or are not needed.
 	ServicesKnown bool
 	priorities    priorities
 	index         index
-	networks      *localNetworks // made when they are first asked for
+	networks      *localNetworks // made on first use
 	crypt         [2]crypt       // of WireGuard over IPv4 and IPv6
 	// Unsure are the objects that must be read before all can be decided.
 	Unsure Unsure
 }
 
-// Self is this node as it finds itself.
+// Self is what this node finds of itself.
 type Self struct {
 	Name string
 	// Addr is the node's IPv4 address with the prefix length of its subnet; invalid on a node with IPv6 alone.
@@ -87,25 +87,25 @@ type Self struct {
 	// Link is the name of the interface that has the address, LinkMTU its MTU.
 	Link    string
 	LinkMTU int
-	// Addr6 and what follows are the same for IPv6; invalid on a node with IPv4 alone.
+	// Addr6 and the next three fields are the same for IPv6; invalid on a node with IPv4 alone.
 	Addr6       netip.Prefix
 	AddrSource6 string
 	Link6       string
 	LinkMTU6    int
 	// Found are all addresses of the host, with the reasons for and against each.
 	Found []nodeaddr.Candidate
-	// Internal are the addresses that the Node's status calls InternalIP, APIServer those at which the API server is
-	// reached, Gateways the next hops of the host's own routes.
+	// Internal are the InternalIPs in the Node's status, APIServer the addresses of the API server, Gateways the next hops
+	// of the host's own routes.
 	Internal, APIServer, Gateways []netip.Addr
 	// ASN overrides the cluster's AS number if not 0.
 	ASN uint32
 	// Labels are matched by selectors of nodes.
 	Labels map[string]string
-	// Reflector: an operator made this node a route reflector, which is no part of the mesh; for the cluster ClusterID,
-	// which is invalid if what the operator wrote is.
+	// Reflector: an operator made this node a route reflector, outside of the mesh, with ClusterID. That is invalid if the
+	// annotation is.
 	Reflector bool
 	ClusterID netip.Addr
-	// Pods are the addresses that the kernel has routes to pods for, in ascending order.
+	// Pods are the addresses of pods to which the kernel has routes, in ascending order.
 	Pods []netip.Addr
 	// Floating are the floating addresses of pods, in ascending order; see Floats.
 	Floating []Floating
@@ -113,22 +113,22 @@ type Self struct {
 	Sources []guard.Source
 	// TunnelAddr is the address of tunl0; invalid if none is assigned.
 	TunnelAddr netip.Addr
-	// VTEP and VTEP6 are the addresses of vxlan.calico and vxlan-v6.calico, invalid as TunnelAddr; MAC and MAC6 are what
-	// the Node says of their MACs, zero if it leaves them to its name.
+	// VTEP and VTEP6 are the addresses of vxlan.calico and vxlan-v6.calico, invalid as TunnelAddr. MAC and MAC6 are their
+	// MACs in the Node's annotations, zero if derived from its name.
 	VTEP, VTEP6 netip.Addr
 	MAC, MAC6   vxlan.MAC
 	// WireGuard and WireGuard6 are the addresses of wireguard.cali and wg-v6.cali, invalid as TunnelAddr.
 	WireGuard, WireGuard6 netip.Addr
-	// RequireEncryption: what is not encrypted is not sent to pods of other nodes, if WireGuard is on.
+	// RequireEncryption: with WireGuard on, nothing unencrypted is sent to pods of other nodes.
 	RequireEncryption bool
-	// NoWireGuard: this kernel can't do it, so that there are no devices, whatever is asked for.
+	// NoWireGuard: this kernel has no WireGuard, so there are no devices, whatever the configuration.
 	NoWireGuard bool
-	// RotateKeys: the keys of WireGuard over IPv4 and IPv6 are to be changed, which the devices have had since KeySince.
+	// RotateKeys: the keys of WireGuard over IPv4 and IPv6 must be changed. The devices have had them since KeySince.
 	RotateKeys [2]bool
 	KeySince   [2]time.Time
 	// ChecksumsBroken: this kernel computes wrong checksums of tunneled packets with checksum offload.
 	ChecksumsBroken bool
-	// TunnelMTU is the MTU of tunl0 that the environment sets; 0 means that FelixConfiguration or the link decide.
+	// TunnelMTU is the MTU of tunl0 from the environment; 0 means that FelixConfiguration or the link decides.
 	TunnelMTU int
 	// RouterID and MaxPrefixes are BGP settings of the environment.
 	RouterID    string
@@ -165,12 +165,12 @@ type Member struct {
 	Reflector bool
 	ClusterID netip.Addr
 	Labels    map[string]string
-	// VTEP and VTEP6 are its ends of VXLAN tunnels. Tunneled: it has announced an address of tunl0.
+	// VTEP and VTEP6 are its VXLAN tunnel endpoints. Tunneled: it has announced an address of tunl0.
 	VTEP, VTEP6 VTEP
 	Tunneled    bool
-	// Keys are its public keys for WireGuard over IPv4 and IPv6; zero: none that is its own.
+	// Keys are its public keys for WireGuard over IPv4 and IPv6; zero: no key of its own.
 	Keys [2]wireguard.Key
-	// Next are those that it changes to, or has changed to last; zero: it takes no part in that.
+	// Next are the keys that it changes to, or changed to last; zero: it takes no part in key changes.
 	Next [2]wireguard.Key
 }
 
@@ -185,41 +185,41 @@ func (m Member) In(a netip.Addr) netip.Addr {
 // Owner is the node that owns a block.
 type Owner struct {
 	Node string
-	// Addr is its address in the block's family; invalid if the node does not exist, or has not announced one.
+	// Addr is the owner's address in the block's family; invalid if the node does not exist or has not announced one.
 	Addr netip.Addr
 }
 
 // Pool is an IPPool as the agent sees it. A disabled pool still has pods.
 type Pool struct {
 	ipam.Pool
-	IPIP, VXLAN api.Encapsulation // one of them at most is not Never
-	Former      former            // what was before, while that still matters
+	IPIP, VXLAN api.Encapsulation // at most one differs from Never
+	Former      former            // the encapsulation before, while that matters
 	NATOutgoing bool
 	NoExport    bool
 	UID         string
 }
 
-// servicesOnly reports that Services alone get addresses of the pool.
+// servicesOnly reports whether only Services get addresses of the pool.
 func (p *Pool) servicesOnly() bool {
 	return !slices.ContainsFunc(p.Uses, func(u api.AllowedUse) bool { return u != api.UseLoadBalancer })
 }
 
-// index is how a Snapshot finds things among thousands.
+// index looks up nodes, blocks and addresses of a Snapshot.
 type index struct {
 	byAddr   map[netip.Addr]int          // place in Others
 	byName   map[string]int              // place in Others
 	reflect  []int                       // places in Others of route reflectors
 	nested   bool                        // one pool lies in another
 	addrs    []netip.Addr                // of Others, in ascending order
-	tunnels  map[netip.Addr]string       // addresses of tunnel devices in their nodes' blocks, with the nodes
-	covered  map[netip.Prefix]netip.Addr // blocks that hold an address which certainly is a node's
-	twins    map[netip.Addr]string       // nodes whose kubelets say an address of this one
+	tunnels  map[netip.Addr]string       // the node by the address of its tunnel device, if in its block
+	covered  map[netip.Prefix]netip.Addr // blocks with an address that certainly is another node's
+	twins    map[netip.Addr]string       // nodes with an address of this one in their InternalIPs
 	lengths4 []int                       // of blocks
 	lengths6 []int
 }
 
-// Build turns the state of the cluster into a Snapshot. Unreadable objects are left out and returned as problems, each
-// of which names the object: one broken object must not stop a node.
+// Build turns the state of the cluster into a Snapshot. Unreadable objects are left out and returned as problems that
+// name them: one broken object must not stop a node.
 func Build(self Self, w state.Cluster) (Snapshot, []error) { return build(self, w, Evidence{}) }
 
 // build is Build with the evidence that decides between contradicting nodes.
@@ -243,7 +243,7 @@ func build(self Self, w state.Cluster, ev Evidence) (Snapshot, []error) {
 	return s, problems
 }
 
-// As returns the snapshot with other facts of this node; those from the cluster stay.
+// As returns the snapshot with other facts about this node; facts from the cluster stay.
 func (s Snapshot) As(self Self) Snapshot {
 	self.Labels, self.Reflector, self.ClusterID, self.MAC, self.MAC6 = s.Self.Labels, s.Self.Reflector,
 		s.Self.ClusterID, s.Self.MAC, s.Self.MAC6
@@ -309,7 +309,7 @@ func (s *Snapshot) members(w state.Cluster, ev *Evidence, note func(error)) {
 	s.indexMembers()
 }
 
-// indexMembers finds members by name and by address.
+// indexMembers indexes members by name and by address.
 func (s *Snapshot) indexMembers() {
 	s.index.byName = make(map[string]int, len(s.Others))
 	s.index.byAddr = make(map[netip.Addr]int, len(s.Others))
@@ -367,7 +367,7 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 	for i, parsed := range ipam.ParsePools(pools) {
 		p := pools[i]
 		if parsed.Err != nil {
-			note(InObject(p.ResourceType(), p.Meta, errors.Unwrap(parsed.Err))) // which names it too
+			note(InObject(p.ResourceType(), p.Meta, errors.Unwrap(parsed.Err))) // which names the object too
 			continue
 		}
 		ipip, vxlan := encapsulation(p, parsed.CIDR.Addr().Is6(), note)
@@ -381,14 +381,13 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 	}
 }
 
-// blocks needs the members and the pools. The API server lets every node write claims in its own name, so that a faulty
-// node, or one whose token was stolen, may claim blocks of others or free ones. A claim counts as soon as it has the
-// size of its pool's blocks, and of two the one whose node has the block, else the one that was there first. One of
-// another size is left from a time in which the pool had that blockSize, if the block is there; its age is the block's.
-// Only this node can write its own claims.
+// blocks needs the members and the pools. The API server allows each node claims in its own name, so a faulty node or a
+// stolen token may claim free blocks or blocks of others. A claim with the size of its pool's blocks counts at once; of
+// two the claim confirmed by the IPAMBlock, else the first. A claim of another size is left from a former blockSize and
+// counts if its IPAMBlock exists; it is not older than that. Only this node can write its own claims.
 func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note func(error)) {
 	s.Owners = make(map[netip.Prefix]Owner, len(affinities))
-	claimed := make(map[netip.Prefix]string, len(affinities)) // the node
+	claimed := make(map[netip.Prefix]string, len(affinities)) // to the node
 	claims, odd := s.sized(confirmed(affinities, note), ev)
 	for _, c := range claims {
 		s.claim(claimed, c, ev, note)
@@ -430,8 +429,8 @@ func (s *Snapshot) claim(claimed map[netip.Prefix]string, c claimOfBlock, ev *Ev
 	s.Owners[c.cidr] = owner
 }
 
-// contest reports whether a claim replaces the earlier claim of another node to the same block: the IPAMBlock decides
-// who owns it. A claim without a block may have been made before the block was.
+// contest reports whether a claim replaces another node's earlier claim to the same block: the IPAMBlock decides about
+// the owner. Without an IPAMBlock, the owner known before counts: a claim may be older than its block.
 func (s *Snapshot) contest(c claimOfBlock, before string, ev *Evidence) bool {
 	s.Unsure.Blocks = append(s.Unsure.Blocks, BlockClaim{c.cidr, before}, BlockClaim{c.cidr, c.Spec.Node})
 	if record, known := ev.Blocks[c.cidr]; known {
@@ -471,7 +470,7 @@ func confirmed(affinities []api.BlockAffinity, note func(error)) []claimOfBlock 
 	return claims
 }
 
-// sized returns the claims that may count, the oldest first, and those that have not the size of a block.
+// sized returns the claims that may count, and the other claims of an odd size, each the oldest first.
 func (s *Snapshot) sized(all []claimOfBlock, ev *Evidence) (claims, odd []claimOfBlock) {
 	claims = all[:0]
 	for _, c := range all {
@@ -483,7 +482,7 @@ func (s *Snapshot) sized(all []claimOfBlock, ev *Evidence) (claims, odd []claimO
 			s.Unsure.Blocks = append(s.Unsure.Blocks, BlockClaim{c.cidr, c.Spec.Node})
 		}
 		if record, known := ev.Blocks[c.cidr]; known && record.Node == c.Spec.Node {
-			c.age = max(c.age, record.Created) // the API server writes times in one form, which sorts
+			c.age = max(c.age, record.Created) // the API server's times have one form, which sorts
 			claims = append(claims, c)
 			continue
 		}
@@ -497,7 +496,7 @@ func (s *Snapshot) sized(all []claimOfBlock, ev *Evidence) (claims, odd []claimO
 	return claims, odd
 }
 
-// isBlock reports that a prefix has the size of the blocks of a pool that it lies in.
+// isBlock reports whether a prefix has the block size of a pool that it lies in.
 func (s *Snapshot) isBlock(cidr netip.Prefix) bool {
 	pool, in := s.poolOf(cidr)
 	if !in || pool.BlockBits == cidr.Bits() || !s.index.nested {
@@ -506,8 +505,8 @@ func (s *Snapshot) isBlock(cidr netip.Prefix) bool {
 	return slices.ContainsFunc(s.Pools, func(p Pool) bool { return inside(cidr, p.CIDR) && p.BlockBits == cidr.Bits() })
 }
 
-// firstClaim returns the claim that a block is, or lies in, and whose it is. One that is larger than the blocks of its
-// pool takes nothing from others: it would be all of the pool.
+// firstClaim returns the claim that equals or contains a block, and its node. A claim that is larger than its pool's
+// blocks contains nothing: it could cover the whole pool.
 func (s *Snapshot) firstClaim(claimed map[netip.Prefix]string, cidr netip.Prefix) (first netip.Prefix, node string) {
 	for _, bits := range *s.index.lengths(cidr.Addr()) {
 		if bits > cidr.Bits() {
@@ -525,7 +524,7 @@ func (s *Snapshot) firstClaim(claimed map[netip.Prefix]string, cidr netip.Prefix
 	return netip.Prefix{}, ""
 }
 
-// lengths are those of blocks in the family of a.
+// lengths returns the prefix lengths of blocks in the family of a.
 func (i *index) lengths(a netip.Addr) *[]int {
 	if a.Is6() {
 		return &i.lengths6
@@ -533,7 +532,7 @@ func (i *index) lengths(a netip.Addr) *[]int {
 	return &i.lengths4
 }
 
-// indexLength notes that there are blocks of a length.
+// indexLength adds the length of a block to the index.
 func (s *Snapshot) indexLength(block netip.Prefix) {
 	lengths := s.index.lengths(block.Addr())
 	if !slices.Contains(*lengths, block.Bits()) {
@@ -541,13 +540,13 @@ func (s *Snapshot) indexLength(block netip.Prefix) {
 	}
 }
 
-// owns reports that a confirmed block is this node's.
+// owns reports whether a confirmed block is this node's.
 func (s *Snapshot) owns(block netip.Prefix) bool {
 	_, found := slices.BinarySearchFunc(s.Blocks, block, netip.Prefix.Compare)
 	return found
 }
 
-// blockOf returns the confirmed block that a prefix lies in, or is, and its owner, which may be this node.
+// blockOf returns the confirmed block that contains or equals a prefix, and its owner, which may be this node.
 func (s *Snapshot) blockOf(p netip.Prefix) (block netip.Prefix, owner Owner, ok bool) {
 	for _, bits := range *s.index.lengths(p.Addr()) {
 		if bits > p.Bits() {
@@ -565,11 +564,11 @@ func (s *Snapshot) blockOf(p netip.Prefix) (block netip.Prefix, owner Owner, ok 
 	return netip.Prefix{}, Owner{}, false
 }
 
-// poolOf returns the pool that a prefix lies in.
+// poolOf returns the pool that contains a prefix.
 func (s *Snapshot) poolOf(p netip.Prefix) (*Pool, bool) {
-	// The last pool that does not begin after the prefix, unless pools are nested.
+	// Without nested pools only the last pool that does not begin after the prefix can contain it.
 	i := sort.Search(len(s.Pools), func(i int) bool { return s.Pools[i].CIDR.Addr().Compare(p.Addr()) > 0 })
-	var masked *Pool // overlaps an older one: the older one has the blocks
+	var masked *Pool // overlaps an older pool, which has the blocks
 	for i--; i >= 0; i-- {
 		switch pool := &s.Pools[i]; {
 		case !inside(p, pool.CIDR):
@@ -596,8 +595,8 @@ func (s *Snapshot) Place(a netip.Addr) (pooled bool, node string) {
 	return pooled && !s.isNodes(a, node), node
 }
 
-// isNodes reports that an address is a node's, or its tunnel's. One that lies in another node's block is not for a node
-// to announce.
+// isNodes reports whether an address belongs to a node or its tunnel. A node's address in another node's block does not
+// count.
 func (s *Snapshot) isNodes(a netip.Addr, owner string) bool {
 	if m, is := s.MemberAt(a); is && (owner == "" || owner == m.Name) {
 		return true
@@ -605,7 +604,7 @@ func (s *Snapshot) isNodes(a netip.Addr, owner string) bool {
 	return s.index.tunnels[a] == owner && owner != "" || slices.Contains(s.Self.Internal, a)
 }
 
-// tunnelAddresses are those that nodes announce for their tunnel devices, with the nodes, as far as these have the
+// tunnelAddresses indexes the addresses that nodes announce for their tunnel devices, if they lie in the node's own
 // blocks.
 func (s *Snapshot) tunnelAddresses(nodes []api.Node) {
 	s.index.tunnels = map[netip.Addr]string{}
@@ -643,7 +642,7 @@ func (s *Snapshot) Member(name string) (*Member, bool) {
 	return &s.Others[i], true
 }
 
-// Duplicate names a node that has announced this node's address, and has it as far as is known; empty if none has.
+// Duplicate returns a node that seems to have an address of this node, and the address; empty if there is none.
 func (s *Snapshot) Duplicate() (node string, addr netip.Addr) {
 	for _, a := range s.Self.addrs() {
 		if name := s.index.twins[a]; name != "" {

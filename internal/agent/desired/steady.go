@@ -7,12 +7,12 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// changeGrace is how long another node's address must have changed before that is believed. An annotation that was
-// edited or removed by mistake is put right by that node's own agent in a fraction of this, and no packet has gone
-// astray meanwhile. A node that really has got another address has to start its agent anew, which takes as long.
+// changeGrace is how long a change of another node's address waits until it is believed. If an annotation was edited or
+// removed by mistake, that node's agent restores it in a fraction of this time, and no packet is lost. A node whose
+// address really changed has to restart its agent, which takes as long.
 const changeGrace = 3 * time.Second
 
-// addressKeys are the annotations by which a node is reached.
+// addressKeys are the annotations with addresses and keys for reaching a node.
 var addressKeys = [...]string{
 	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr,
 	api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6,
@@ -25,25 +25,24 @@ const (
 	keyIPv6  = 1
 	keyMAC   = 4
 	keyMAC6  = 5
-	keyCrypt = 6 // of WireGuard for IPv4, before that for IPv6
+	keyCrypt = 6 // of WireGuard for IPv4, then for IPv6
 	keyNext  = 8 // likewise
 )
 
-// Announcements remember, by the Node's name, which addresses the other nodes are reached by.
+// Announcements holds the believed addresses of the other nodes by the Node's name.
 type Announcements map[string]announcement
 
 type announcement struct {
 	uid    string
 	texts  [len(addressKeys)]string
-	doubts [len(addressKeys)]time.Time // since when the Node says otherwise; zero: it does not
-	since  [len(addressKeys)]time.Time // since when a text is believed; zero: an earlier agent did
+	doubts [len(addressKeys)]time.Time // since when the Node's annotation differs; zero: it does not
+	since  [len(addressKeys)]time.Time // since when a text is believed; zero: since an earlier agent
 }
 
-// since returns since when what a node announces is believed; zero: for longer than this agent runs, or that is not
-// known.
+// since returns since when a node's announcement is believed; zero: since before this agent started, or unknown.
 func (known Announcements) since(node string, key int) time.Time { return known[node].since[key] }
 
-// Recall takes up what an earlier agent believed of nodes.
+// Recall takes up the announcements that an earlier agent believed.
 func (known Announcements) Recall(nodes []api.Node) {
 	for _, n := range nodes {
 		a := announcement{uid: n.UID}
@@ -52,9 +51,9 @@ func (known Announcements) Recall(nodes []api.Node) {
 	}
 }
 
-// Believe returns the nodes with the addresses to go by. again is when a change that is not believed yet will be, 0 if
-// there is none. A node's first announcement is believed at once, as are this node's own annotations and those of a
-// Node made anew.
+// Believe returns the nodes with the believed addresses. again is when the next pending change will be believed, 0 if
+// none is pending. Believed at once are a node's first announcement, this node's own annotations, and annotations of a
+// Node with a new UID.
 func (known Announcements) Believe(nodes []api.Node, self string, now time.Time) (believed []api.Node, again time.Duration) {
 	believed = make([]api.Node, 0, len(nodes))
 	seen := make(map[string]bool, len(nodes))
@@ -78,7 +77,7 @@ func (known Announcements) Believe(nodes []api.Node, self string, now time.Time)
 	return believed, again
 }
 
-// update takes up what the Node says, and returns for how long it still doubts something of it.
+// update takes up a Node's annotations, and returns how long the longest doubt about one will last; 0 for none.
 func (a *announcement) update(annotations map[string]string, now time.Time) (wait time.Duration) {
 	for i, key := range addressKeys {
 		text := annotations[key]
@@ -100,7 +99,7 @@ func (a *announcement) update(annotations map[string]string, now time.Time) (wai
 	return wait
 }
 
-// apply returns the annotations with the addresses that are believed. It changes none: they belong to the watch.
+// apply returns the annotations with the believed addresses. It changes a copy: they belong to the watch.
 func (a *announcement) apply(annotations map[string]string) map[string]string {
 	for i, key := range addressKeys {
 		if a.doubts[i].IsZero() {

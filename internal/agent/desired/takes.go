@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// takes says what of the network between the nodes a route to a prefix of a pool would take away, whatever pool, block
-// or claim it follows from; empty if nothing. A route that is shorter than the subnet that leads to an address takes
+// takes returns what a route to a prefix of a pool would take away from the network between the nodes, whatever pool,
+// block or claim it follows from; empty if nothing. A route that is less specific than the subnet of an address takes
 // nothing from it.
 func (s *Snapshot) takes(p netip.Prefix, hop netip.Addr) string {
 	if s.isSelf(hop) {
@@ -21,7 +21,7 @@ func (s *Snapshot) takes(p netip.Prefix, hop netip.Addr) string {
 	}
 	for _, at := range s.local().subnets {
 		switch {
-		case hop == broadcast(at.prefix): // the kernel refuses it, and the pass would fail
+		case hop == broadcast(at.prefix): // the kernel rejects it, and the pass would fail
 			return fmt.Sprintf("its next hop %s is the broadcast address of the subnet %s", hop, at.prefix)
 		case at.prefix.IsSingleIP() || !inside(p, at.prefix):
 		case p == at.prefix:
@@ -46,7 +46,7 @@ func (s *Snapshot) takes(p netip.Prefix, hop netip.Addr) string {
 	return s.takesMember(p)
 }
 
-// broadcast is the last address of a subnet of IPv4; invalid if it has none.
+// broadcast returns the last address of an IPv4 subnet; invalid if the subnet has no broadcast address.
 func broadcast(p netip.Prefix) netip.Addr {
 	if !p.Addr().Is4() || p.Bits() > 30 {
 		return netip.Addr{}
@@ -56,16 +56,16 @@ func broadcast(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// leadsAway reports that a route to a prefix would be one to an address: that it is inside, and in no subnet of this
-// node's that is more specific.
+// leadsAway reports whether a route to a prefix would catch packets to an address: the prefix contains it, and no more
+// specific subnet of this node does.
 func (s *Snapshot) leadsAway(p netip.Prefix, a netip.Addr) bool {
 	return p.Contains(a) && !slices.ContainsFunc(s.local().subnets, func(at Subnet) bool {
 		return at.prefix.Bits() > p.Bits() && at.prefix.Contains(a) && !at.prefix.IsSingleIP()
 	})
 }
 
-// takesMember is takes for other nodes' addresses. What a node announces of itself does not stop a route to a block
-// that another has claimed, unless it is certain.
+// takesMember is takes for other nodes' addresses. An address that a node announces does not stop a route to another
+// node's block unless the address is certain.
 func (s *Snapshot) takesMember(p netip.Prefix) string {
 	block, _, owned := s.blockOf(p)
 	if a, ok := s.index.covered[block]; owned && ok && s.leadsAway(p, a) {
@@ -83,8 +83,8 @@ func (s *Snapshot) takesMember(p netip.Prefix) string {
 	return ""
 }
 
-// coverMembers finds blocks that hold an address of another node than their own. Which of the two was there first
-// counts: a kubelet may say any address of its node's, and must not end routes to others' blocks by that.
+// coverMembers finds blocks that contain an address of another node than their owner. The earlier of the two counts: a
+// kubelet may report any address for its Node, and must not end routes to others' blocks that way.
 func (s *Snapshot) coverMembers(ev *Evidence, note func(error)) {
 	s.index.covered = map[netip.Prefix]netip.Addr{}
 	for i := range s.Others {
@@ -109,7 +109,7 @@ func (s *Snapshot) coverMembers(ev *Evidence, note func(error)) {
 	}
 }
 
-// led reports that there were routes to a node's block before.
+// led reports whether a node's block had routes before.
 func (ev *Evidence) led(block netip.Prefix, node string) bool {
 	if ev.before == nil {
 		_, inherited := ev.Inherited[block]
@@ -119,7 +119,7 @@ func (ev *Evidence) led(block netip.Prefix, node string) bool {
 	return !covered && ev.before.Owners[block].Node == node
 }
 
-// had reports that a block was known as a node's before.
+// had reports whether a block was known as a node's before.
 func (s *Snapshot) had(ev *Evidence, block netip.Prefix, node string) bool {
 	if ev.before != nil {
 		return ev.before.Owners[block].Node == node || node == s.Self.Name && ev.before.owns(block)
@@ -132,18 +132,19 @@ func (s *Snapshot) had(ev *Evidence, block netip.Prefix, node string) bool {
 	return ok && hop.IsValid() && (hop == m.In(hop) || hop == m.vtepIn(hop).Addr)
 }
 
-// Meets reports that pools share addresses with networks that this node is in.
+// Meets reports whether pools share addresses with networks that this node is in.
 func (s *Snapshot) Meets() bool {
 	return slices.ContainsFunc(s.Pools, func(p Pool) bool {
 		return slices.ContainsFunc(s.local().subnets, func(at Subnet) bool { return p.CIDR.Overlaps(at.prefix) })
 	})
 }
 
-// CheckPools says which pools share addresses with the network between the nodes. Their other addresses are of use.
+// CheckPools returns problems for pools that share addresses with the network between the nodes. Their other addresses
+// are usable.
 func (s *Snapshot) CheckPools() (problems []error) {
 	for _, p := range s.Pools {
 		ranges := s.ServiceRanges
-		if p.servicesOnly() { // that is how its addresses come to be announced
+		if p.servicesOnly() { // overlap is how its addresses are announced
 			ranges = nil
 		}
 		if what := s.shares(p.CIDR, ranges); what != "" {
@@ -155,8 +156,8 @@ func (s *Snapshot) CheckPools() (problems []error) {
 	return problems
 }
 
-// shares names something that a pool shares addresses with: a network or address that is not for pods, or one of the
-// ranges of Services.
+// shares describes a network, an address or one of the ranges with which a pool shares addresses; empty if there is
+// none.
 func (s *Snapshot) shares(pool netip.Prefix, ranges []netip.Prefix) string {
 	for _, at := range s.local().subnets {
 		if pool.Overlaps(at.prefix) {

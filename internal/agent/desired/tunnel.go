@@ -29,10 +29,10 @@ const (
 // is6 reports whether the tunnel's packets, outer and inner, are of IPv6.
 func (k TunnelKind) is6() bool { return k == VXLANTunnel6 || k == WireGuardTunnel6 }
 
-// Standing says which tunnels' devices are there, and receive.
+// Standing is whether each kind of tunnel has a device that is up.
 type Standing [TunnelKinds]bool
 
-// StandingOf finds them among a host's links.
+// StandingOf looks for the devices among a host's links.
 func StandingOf(links []netlinkx.Link) (found Standing) {
 	for _, l := range links {
 		found[IPIPTunnel] = found[IPIPTunnel] || l.Up && ipip.Is(l)
@@ -44,7 +44,7 @@ func StandingOf(links []netlinkx.Link) (found Standing) {
 	return found
 }
 
-// has reports that the tunnel is there in which a pool's packets travel if its modes are m.
+// has reports whether the tunnel exists through which a pool's packets travel with modes m.
 func (s Standing) has(p Pool, m modes) bool {
 	for k := range TunnelKinds {
 		if s[k] && p.in(m, k) {
@@ -54,15 +54,15 @@ func (s Standing) has(p Pool, m modes) bool {
 	return false
 }
 
-// Tunnels are the devices that this node should have; it should not have those that are nil.
+// Tunnels are the devices that this node should have; nil: it should not have the device.
 type Tunnels struct {
 	IPIP           *ipip.Tunnel
 	VXLAN, VXLANv6 *vxlan.Tunnel
 }
 
-// Tunnels returns the devices that this node should have: those of pools that encapsulate, and of those that did a
-// moment ago, as other nodes may still send so. A pool that is disabled, or that other nodes use, counts: its pods are
-// still to be reached. Then a device may have no address, which only this node's own packets need.
+// Tunnels returns the devices for pools that encapsulate, and for pools that did a moment ago, as other nodes may still
+// send encapsulated. Disabled pools and pools that only other nodes use count: their pods must stay reachable. A device
+// may then have no address, which only this node's own packets need.
 func (s *Snapshot) Tunnels() (t Tunnels) {
 	if ipip, ok := s.Tunnel(); ok {
 		t.IPIP = &ipip
@@ -79,7 +79,7 @@ func (s *Snapshot) Tunnel() (t ipip.Tunnel, ok bool) {
 	return ipip.Tunnel{MTU: s.tunnelMTU(IPIPTunnel), Addr: s.Self.TunnelAddr}, true
 }
 
-// vxlan returns a family's VXLAN device, with all other nodes' ends; nil if this node should not have it.
+// vxlan returns a family's VXLAN device with all other nodes' VTEPs; nil if this node should not have it.
 func (s *Snapshot) vxlan(k TunnelKind) *vxlan.Tunnel {
 	if !s.Needs(k) {
 		return nil
@@ -98,7 +98,7 @@ func (s *Snapshot) vxlan(k TunnelKind) *vxlan.Tunnel {
 	return t
 }
 
-// mac returns that of this node's end of a family's VXLAN tunnels.
+// mac returns the MAC of this node's VTEP of a family.
 func (s *Self) mac(v6 bool) vxlan.MAC {
 	own := s.MAC
 	if v6 {
@@ -107,7 +107,7 @@ func (s *Self) mac(v6 bool) vxlan.MAC {
 	return cmp.Or(own, vxlan.MACOf(s.Name, v6))
 }
 
-// Needs reports that packets may come or go in a tunnel, and that the node has an address for the outer ones.
+// Needs reports whether packets may travel in a tunnel, and the node has an address for the outer packets.
 func (s *Snapshot) Needs(k TunnelKind) bool {
 	local, _ := s.Self.of(k)
 	switch k {
@@ -125,12 +125,12 @@ func (s *Self) of(k TunnelKind) (addr netip.Prefix, link string) {
 	return s.Addr, s.Link
 }
 
-// AddrOf is where the address of a tunnel's device stands.
+// AddrOf returns a pointer to the address of a tunnel's device.
 func (s *Self) AddrOf(k TunnelKind) *netip.Addr {
 	return [...]*netip.Addr{&s.TunnelAddr, &s.VTEP, &s.VTEP6, &s.WireGuard, &s.WireGuard6}[k]
 }
 
-// TunnelAddrs are the addresses that the tunnels' devices have.
+// TunnelAddrs returns the addresses of the tunnels' devices.
 func (s *Self) TunnelAddrs() (addrs []netip.Addr) {
 	for k := range TunnelKinds {
 		if a := *s.AddrOf(k); a.IsValid() {
@@ -144,7 +144,7 @@ func (p Pool) modes() modes { return modes{ipip: p.IPIP, vxlan: p.VXLAN} }
 
 func (p Pool) encapsulates() bool { return !p.modes().none() }
 
-// in reports that the pool's packets may travel in a tunnel if its modes are m.
+// in reports whether the pool's packets may travel in a tunnel with modes m.
 func (p Pool) in(m modes, k TunnelKind) bool {
 	v6 := p.CIDR.Addr().Is6()
 	switch k {
@@ -156,10 +156,10 @@ func (p Pool) in(m modes, k TunnelKind) bool {
 	return false // WireGuard is no mode of a pool
 }
 
-// over returns the way to a node's address in a pool: directly within a subnet if the pool lets it, else through a
-// tunnel. ok is false if there is none: in another subnet and no tunnel, in a family in which this node has no address,
-// or as long as the node has not announced its end of the tunnel. If the pool's encapsulation was changed and the node
-// does not say yet that it can receive the new form, the way is the old one; for a moment also if there is no other.
+// over returns the next hop towards a node's address in a pool: within a subnet directly if the pool allows it, else
+// through a tunnel. ok is false without one: in another subnet without a tunnel, in a family in which this node has no
+// address, or until the node has announced its VTEP. After a change of the pool's encapsulation the former one is used
+// until the node announces that it can receive the new one; for a moment also if the new one has no next hop.
 func (s *Snapshot) over(pool *Pool, hop netip.Addr) (h routes.Hop, ok bool) {
 	h, ok = s.through(pool.modes(), hop)
 	if pool.Former == (former{}) || ok && s.ready(pool, h, hop) || !ok && !pool.Former.fresh && !s.awaited(pool, hop) {
@@ -171,8 +171,8 @@ func (s *Snapshot) over(pool *Pool, hop netip.Addr) (h routes.Hop, ok bool) {
 	return h, ok
 }
 
-// ready reports that a node can receive what is sent to it by a way. An end of VXLAN is announced by an agent once it
-// is there. So is an address of IPIP, but not every node has one.
+// ready reports whether a node can receive through a next hop. An agent announces a VTEP once it exists. The same holds
+// for an address of tunl0, but not every node has one.
 func (s *Snapshot) ready(pool *Pool, way routes.Hop, hop netip.Addr) bool {
 	if way.Dev != ipip.Device || !pool.Former.fresh {
 		return true
@@ -181,7 +181,7 @@ func (s *Snapshot) ready(pool *Pool, way routes.Hop, hop netip.Addr) bool {
 	return ok && m.Tunneled
 }
 
-// through returns the way to a node's address by modes.
+// through returns the next hop towards a node's address by modes.
 func (s *Snapshot) through(m modes, hop netip.Addr) (h routes.Hop, ok bool) {
 	self, link := s.Self.towards(hop)
 	if !self.IsValid() {
@@ -194,18 +194,18 @@ func (s *Snapshot) through(m modes, hop netip.Addr) (h routes.Hop, ok bool) {
 		if !known || !member.vtepIn(hop).Addr.IsValid() {
 			return routes.Hop{}, false
 		}
-		// The other end's address is on no subnet of the host: the neighbour entry resolves it.
+		// The VTEP's address is in no subnet of the host: the neighbour entry resolves it.
 		return routes.Hop{Via: member.vtepIn(hop).Addr, Dev: vxlan.Device(hop.Is6()), Onlink: true}, true
 	case wraps(m.ipip, sameSubnet):
-		// The next hop is the outer destination: nothing on the tunnel resolves it, which onlink tells the kernel.
+		// The next hop is the outer destination. Nothing on the tunnel resolves it, so the route needs onlink.
 		return routes.Hop{Via: hop, Dev: ipip.Device, Onlink: true}, hop.Is4()
 	}
-	// Without encapsulation the fabric between the nodes has to know the blocks, unless they share a subnet.
+	// Without encapsulation the underlay has to route the blocks, unless the nodes share a subnet.
 	return routes.Hop{Via: hop, Dev: link}, sameSubnet
 }
 
-// IPIPWays returns where packets to IPv4 destinations are sent to in a tunnel: a route with several next hops counts as
-// another way, as do this node's pods.
+// IPIPWays returns the node to which packets to each IPv4 destination are tunneled. Routes with several next hops, and
+// this node's pods, count as not tunneled.
 func (s *Snapshot) IPIPWays(ways []DesiredRoute) []ipip.Way {
 	var all []ipip.Way
 	for _, w := range ways {
@@ -225,10 +225,9 @@ func (s *Snapshot) IPIPWays(ways []DesiredRoute) []ipip.Way {
 	return all
 }
 
-// tunnelEndRoutes are ways to the ends of IPv6 tunnels that other ways lead through. The kernel looks a next hop of
-// IPv6 up although it is told that it is on the link, and refuses one that a route leads to elsewhere: the route of the
-// block that the end's address is from does so as long as a pool is being changed. An address outside of the blocks of
-// whom the way is to is not its node's to say.
+// tunnelEndRoutes returns routes to the IPv6 VTEPs that other routes lead through. The kernel looks up an IPv6 next hop
+// even with onlink, and rejects one that a route leads to elsewhere, as the route of the VTEP's own block does while a
+// pool is being changed. A VTEP counts only inside a block that its node owns.
 func (s *Snapshot) tunnelEndRoutes(ways []DesiredRoute) (ends []DesiredRoute) {
 	taken := map[netip.Prefix]bool{}
 	for _, w := range ways {
@@ -247,22 +246,21 @@ func (s *Snapshot) tunnelEndRoutes(ways []DesiredRoute) (ends []DesiredRoute) {
 	return ends
 }
 
-// sameOwner reports that two prefixes lie in blocks of one other node.
+// sameOwner reports whether two prefixes lie in blocks of one other node.
 func (s *Snapshot) sameOwner(p, q netip.Prefix) bool {
 	_, a, known := s.blockOf(p)
 	_, b, both := s.blockOf(q)
 	return known && both && a.Node == b.Node && a.Node != s.Self.Name
 }
 
-// awaited reports that the way to a node's address in a pool is still to be told by the node itself.
+// awaited reports whether a node has still to announce the VTEP that a pool needs.
 func (s *Snapshot) awaited(pool *Pool, hop netip.Addr) bool {
 	self, _ := s.Self.towards(hop)
 	m, isNode := s.MemberAt(hop)
 	return isNode && self.IsValid() && wraps(pool.VXLAN, self.Masked().Contains(hop)) && !m.vtepIn(hop).Addr.IsValid()
 }
 
-// Behind returns the address of the node that a next hop leads to, which for one through VXLAN is the node's end of the
-// tunnel.
+// Behind returns the address of the node that a next hop leads to: for a VTEP, its node's address.
 func (s *Snapshot) Behind(via netip.Addr) netip.Addr {
 	for _, m := range s.Others {
 		if m.vtepIn(via).Addr == via && m.In(via).IsValid() {
@@ -272,14 +270,14 @@ func (s *Snapshot) Behind(via netip.Addr) netip.Addr {
 	return via
 }
 
-// Limits of an MTU of tunl0: the least of an IPv4 link, and what an IPv4 packet can have.
+// Limits of an MTU of tunl0: the minimum of an IPv4 link, and the largest IPv4 packet.
 const (
 	minTunnelMTU = 68
 	maxTunnelMTU = 65535
 )
 
-// tunnelMTU is that of the environment, else of the FelixConfiguration, else what fits the link. The kernel gives a
-// VXLAN device none that does not fit.
+// tunnelMTU returns the MTU from the environment (tunl0 only), else from the FelixConfiguration, else what fits the
+// link. The kernel allows a VXLAN device no larger MTU.
 func (s *Snapshot) tunnelMTU(k TunnelKind) int {
 	switch k {
 	case IPIPTunnel:
@@ -300,7 +298,7 @@ func fitting(wanted, fits int, v6 bool) int {
 	return min(cmp.Or(wanted, fits), fits)
 }
 
-// PodMTU returns the MTU of pods' interfaces: what fits through every way that a pod's packets can take.
+// PodMTU returns the MTU of pods' interfaces: the least of all ways that a pod's packets can take.
 func (s *Snapshot) PodMTU() int {
 	v4, v6 := s.familyMTU(s.Self.LinkMTU, IPIPTunnel, VXLANTunnel,
 		WireGuardTunnel), s.familyMTU(s.Self.LinkMTU6, VXLANTunnel6, WireGuardTunnel6)
@@ -310,7 +308,7 @@ func (s *Snapshot) PodMTU() int {
 	return v4
 }
 
-// familyMTU is the least of a family's tunnels that pools use now, or the link's without one.
+// familyMTU returns the least MTU of a family's tunnels that pools use now; without any, the link's.
 func (s *Snapshot) familyMTU(link int, kinds ...TunnelKind) (mtu int) {
 	for _, k := range kinds {
 		local, _ := s.Self.of(k)
@@ -322,8 +320,8 @@ func (s *Snapshot) familyMTU(link int, kinds ...TunnelKind) (mtu int) {
 	return cmp.Or(mtu, link)
 }
 
-// TunnelRanges are the pools' CIDRs from which the address of a tunnel's device is assigned, and those in which an
-// address may stay: while a pool's change is fresh, other nodes may still use the old address.
+// TunnelRanges returns the CIDRs of the pools from which the address of a tunnel's device is assigned, and of those in
+// which it may stay: while a pool's change is fresh, other nodes may still use the old address.
 func (s *Snapshot) TunnelRanges(k TunnelKind) (assign, keep []netip.Prefix) {
 	if local, _ := s.Self.of(k); !local.IsValid() && k != IPIPTunnel {
 		return nil, nil

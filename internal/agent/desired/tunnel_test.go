@@ -23,7 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// dual is a snapshot with both families, in which node2 has announced ends of all tunnels and far none.
+// dual returns a snapshot with both families, in which node2 has announced its ends of all tunnels and far none.
 func dual(t *testing.T, ipip, vxlan4, vxlan6 api.Encapsulation, change func(*state.Cluster)) *Snapshot {
 	t.Helper()
 	w := desiredtest.World(func(w *state.Cluster) {
@@ -48,7 +48,7 @@ func dual(t *testing.T, ipip, vxlan4, vxlan6 api.Encapsulation, change func(*sta
 	return &s
 }
 
-// A pool that overlaps an older one has no blocks: those in both are the older one's.
+// A pool that overlaps an older one has no blocks: blocks in both belong to the older one.
 func TestPoolOfMaskedPool(t *testing.T) {
 	w := desiredtest.World(func(w *state.Cluster) {
 		w.Pools[0].CreationTimestamp = "2026-01-01T00:00:00Z"
@@ -62,7 +62,7 @@ func TestPoolOfMaskedPool(t *testing.T) {
 	}
 }
 
-// wayTo is the way to a node in the pool of its family, in words.
+// wayTo describes the next hop to a node in the pool of its family.
 func (s *Snapshot) wayTo(t *testing.T, node string) string {
 	t.Helper()
 	p, ok := s.poolOf(prefix("192.168.2.0/26"))
@@ -109,7 +109,7 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// A path whose node has not announced its end is waited for, and nothing is said of subnets.
+// A path to a node without an announced VTEP is pending, and the reason does not name subnets.
 func TestAwaitedEnds(t *testing.T) {
 	s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, func(w *state.Cluster) {
 		w.Affinities = append(w.Affinities, api.BlockAffinity{
@@ -132,7 +132,7 @@ func TestAwaitedEnds(t *testing.T) {
 	}
 }
 
-// The kernel wants to know where an end of IPv6 is before a route leads through it.
+// The kernel needs a route to an IPv6 VTEP before a route leads through it.
 func TestEndWays(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end  string
@@ -217,7 +217,7 @@ func TestPodMTUFitsEveryWay(t *testing.T) {
 	}
 }
 
-// A kernel without IPIP is told of with the command that helps, which a shell takes as it stands.
+// The error about a kernel without IPIP names the command that helps, in a form for a shell.
 func TestRemedyOfNoIPIP(t *testing.T) {
 	s := dual(t, api.EncapAlways, api.EncapNever, api.EncapNever, nil)
 	s.Pools = append(s.Pools,
@@ -238,7 +238,7 @@ func TestRemedyOfNoIPIP(t *testing.T) {
 	}
 }
 
-// Ends that cannot be used are named, and the nodes count without them.
+// Unusable VTEPs are named, and the nodes count without them.
 func TestBadEnds(t *testing.T) {
 	w := desiredtest.World(func(w *state.Cluster) {
 		w.Pools[0].Spec.VXLANMode = api.EncapCrossSubnet
@@ -276,7 +276,7 @@ func TestBadEnds(t *testing.T) {
 	}
 }
 
-// A pool changes, and what a node announces and the clock decide what is used and kept.
+// After a change of a pool, nodes' announcements and the clock decide which encapsulation is used and kept.
 func TestChangeOfEncapsulation(t *testing.T) {
 	never, always := api.EncapNever, api.EncapAlways
 	start := time.Unix(1000, 0)
@@ -372,7 +372,7 @@ func TestChangeOfEncapsulation(t *testing.T) {
 	}
 }
 
-// What another node had is kept for what follows: claims of an earlier agent's routes are made by way of its end.
+// A node's VTEP leads to the node: so an earlier agent's routes make claims.
 func TestBehind(t *testing.T) {
 	s := dual(t, api.EncapNever, api.EncapAlways, api.EncapAlways, nil)
 	for via, want := range map[string]string{"192.168.2.1": near, "fd44::2:1": near6, near: near, "10.0.0.77": "10.0.0.77"} {
@@ -382,8 +382,8 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// What packets are sent to a node for in a tunnel, and what inside of that goes elsewhere: several next hops, no
-// tunnel, pods of this node.
+// IPIPWays has the destinations tunneled to each node, and those inside of them that go elsewhere: several next hops,
+// no tunnel, pods of this node.
 func TestIPIPWays(t *testing.T) {
 	p, hop := netip.MustParsePrefix, func(via, dev string) routes.Hop { return routes.Hop{Via: netip.MustParseAddr(via), Dev: dev} }
 	two := routes.Route{Dst: p("10.3.0.0/26"), Hops: []routes.Hop{hop("192.0.2.3", "tunl0"), hop("192.0.2.4", "tunl0")}}

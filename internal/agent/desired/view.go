@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// shrinkTime is how long a state is held back in which most objects are missing at once: an API server with an empty
-	// or old datastore shows no objects of pods that still run.
+	// shrinkTime is how long a state in which most objects are missing is held back: an API server with an empty or old
+	// datastore lacks the objects of pods that still run.
 	shrinkTime = time.Minute
 	// muchLost is the least number of missing objects of a kind for that.
 	muchLost = 10
 )
 
-// View is what the agent derives from the state of the cluster: when it has changed, and not in each pass.
+// View is what the agent derives from the state of the cluster, once per change rather than per pass.
 type View struct {
 	Cluster state.Cluster // the state in use
-	guard   shrinkGuard   // holds a newer one back
-	// Base is the snapshot without what the node finds by itself.
+	guard   shrinkGuard   // holds back a newer state
+	// Base is the snapshot without the facts that the node finds by itself.
 	Base     Snapshot
 	Problems []error
 	Built    bool
@@ -31,10 +31,10 @@ type View struct {
 	Evidence Evidence
 }
 
-// Shrunk reports that there is a newer state that is held back.
+// Shrunk reports whether a newer state is held back.
 func (v *View) Shrunk() bool { return v.guard.on() }
 
-// Update takes a new state of the cluster.
+// Update takes up a new state of the cluster.
 func (v *View) Update(now time.Time, self Self, w state.Cluster) {
 	var why error
 	if v.Built {
@@ -58,7 +58,7 @@ func (v *View) Update(now time.Time, self Self, w state.Cluster) {
 	v.Cluster, v.Base, v.Built = w, base, true
 	v.Problems = slices.Concat(problems, more, unclear, wrong, ProblemsOf(doubt))
 	for _, p := range w.Problems {
-		v.Problems = append(v.Problems, InObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names it too
+		v.Problems = append(v.Problems, InObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names the object too
 	}
 }
 
@@ -84,7 +84,7 @@ func (d *shrinkGuard) about(now time.Time, why error) error {
 	return nil
 }
 
-// lost returns which objects are missing in a newer state that clusters do not lose at once; nil for none.
+// lost returns an error if a newer state lacks more objects than a cluster loses at once; else nil.
 func lost(before, after state.Cluster) error {
 	err := shrunk(count{"Nodes", len(before.Nodes), len(after.Nodes)}, count{"BlockAffinities", len(before.Affinities), len(after.Affinities)})
 	if err == nil && len(before.Pools) > 0 && len(after.Pools) == 0 && len(after.Affinities) > 0 {
@@ -94,13 +94,13 @@ func lost(before, after state.Cluster) error {
 	return err
 }
 
-// count is how many objects of a kind there were, and are.
+// count is the number of objects of a kind before and after.
 type count struct {
 	kind          string
 	before, after int
 }
 
-// shrunk returns the first kind of which most objects are missing; nil for none.
+// shrunk returns an error about the first kind of which most objects are missing; nil for none.
 func shrunk(counts ...count) error {
 	for _, c := range counts {
 		if gone := c.before - c.after; gone >= muchLost && gone > c.before/2 {

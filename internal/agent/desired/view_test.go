@@ -78,7 +78,7 @@ func TestAWorldThatLostMuchIsDoubted(t *testing.T) {
 	}
 }
 
-// It comes back whole: nothing has happened.
+// The objects come back: nothing has happened.
 func TestADoubtThatWasRight(t *testing.T) {
 	var v View
 	start, self := time.Unix(1e9, 0), Self{Name: "n0"}

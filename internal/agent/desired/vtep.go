@@ -17,7 +17,7 @@ type VTEP struct {
 	MAC  vxlan.MAC
 }
 
-// vtepIn returns the member's VTEP of the address family of a; its address is invalid while the member announces none.
+// vtepIn returns the member's VTEP in the address family of a; its address is invalid while none is announced.
 func (m Member) vtepIn(a netip.Addr) VTEP {
 	if a.Is4() {
 		return m.VTEP
@@ -62,8 +62,8 @@ func ownMAC(n api.Node, key string, note func(error)) vxlan.MAC {
 	return mac
 }
 
-// encapsulation reads a pool's IPIP and VXLAN modes. Calico's API refuses a pool with both; where one is stored all the
-// same, its nodes use VXLAN.
+// encapsulation reads a pool's IPIP and VXLAN modes. Calico's API server rejects a pool with both; if one is stored all
+// the same, Calico's nodes use VXLAN.
 func encapsulation(p api.IPPool, v6 bool, note func(error)) (ipip, vxlan api.Encapsulation) {
 	ipip, vxlan = cmp.Or(p.Spec.IPIPMode, api.EncapNever), cmp.Or(p.Spec.VXLANMode, api.EncapNever)
 	if ipip != api.EncapNever && v6 {

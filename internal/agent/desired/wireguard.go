@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// WireGuard has the fields of a FelixConfiguration that concern it, for IPv4 and IPv6. The zero value is Calico's
+// WireGuard has the fields of a FelixConfiguration about WireGuard, for IPv4 and IPv6. The zero value is Calico's
 // default: off.
 type WireGuard struct {
 	On        [2]bool
@@ -27,7 +27,7 @@ type WireGuard struct {
 	Threaded  string    // see wireguard.Device
 }
 
-// place is that of an address family in what there is for both.
+// place returns the index of an address family in arrays for both.
 func place(v6 bool) int {
 	if v6 {
 		return 1
@@ -35,10 +35,10 @@ func place(v6 bool) int {
 	return 0
 }
 
-// cryptKind is the tunnel of a place.
+// cryptKind returns the tunnel at an index.
 func cryptKind(i int) TunnelKind { return WireGuardTunnel + TunnelKind(i) }
 
-// parse reads them.
+// parse reads the fields from a spec.
 func (w *WireGuard) parse(spec api.FelixConfigurationSpec, note noter) {
 	on := func(b *bool) bool { return b != nil && *b }
 	w.On = [2]bool{on(spec.WireguardEnabled), on(spec.WireguardEnabledV6)}
@@ -65,13 +65,13 @@ func (w *WireGuard) parse(spec api.FelixConfigurationSpec, note noter) {
 	}
 }
 
-// port is where nodes receive.
+// port returns the port on which nodes receive.
 func (w *WireGuard) port(i int) uint16 {
 	return cmp.Or(w.Port[i], [...]uint16{wireguard.DefaultPort4, wireguard.DefaultPort6}[i])
 }
 
-// secondPort is where they receive by their second devices: behind the greater of both ports; without two ports there,
-// before the lesser one; and without two there either, between both.
+// secondPort returns the port of the second device: after the greater of both ports; without two ports there, before
+// the lesser one; without two there either, between both.
 func (w *WireGuard) secondPort(i int) uint16 {
 	lesser, greater := min(w.port(0), w.port(1)), max(w.port(0), w.port(1))
 	first := greater + 1
@@ -85,7 +85,7 @@ func (w *WireGuard) secondPort(i int) uint16 {
 	return first + uint16(i)
 }
 
-// wireGuardPorts are the ports of the devices that this node has, and of the second ones that it may have.
+// wireGuardPorts returns the ports of this node's devices, and of the second devices that it may have.
 func (s *Snapshot) wireGuardPorts() (ports []uint16) {
 	for i := range s.crypt {
 		if s.Needs(cryptKind(i)) {
@@ -96,24 +96,24 @@ func (s *Snapshot) wireGuardPorts() (ports []uint16) {
 	return slices.Compact(ports)
 }
 
-// encrypts reports that the tunnel is one of WireGuard that is on.
+// encrypts reports whether a tunnel is WireGuard's and on.
 func (s *Snapshot) encrypts(k TunnelKind) bool {
 	return k >= WireGuardTunnel && s.Needs(k) && s.Felix.WireGuard.On[place(k.is6())]
 }
 
-// Encrypts reports that packets may be encrypted, in one family at least.
+// Encrypts reports whether packets may be encrypted, in one family at least.
 func (s *Snapshot) Encrypts() bool { return s.Needs(WireGuardTunnel) || s.Needs(WireGuardTunnel6) }
 
-// mustEncrypt reports that nothing is to be sent in the clear to pods of other nodes. With WireGuard off that says
-// nothing: an operator can turn off encryption in one place.
+// mustEncrypt reports whether nothing may be sent in the clear to pods of other nodes. With WireGuard off the
+// requirement has no effect: an operator can turn off encryption in one place.
 func (s *Snapshot) mustEncrypt() bool {
 	return s.Self.RequireEncryption && slices.Contains(s.Felix.WireGuard.On[:], true)
 }
 
-// KeyAnnotations are where nodes announce keys, of IPv4 and IPv6.
+// KeyAnnotations are the annotations with nodes' keys for IPv4 and IPv6.
 var KeyAnnotations = [2]string{api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6}
 
-// NextKeyAnnotations are where they announce the next ones.
+// NextKeyAnnotations are the annotations with their next keys.
 var NextKeyAnnotations = [2]string{api.AnnotationWireGuardNextKey, api.AnnotationWireGuardNextKeyV6}
 
 // keysOf reads the public keys of a Node.
@@ -132,9 +132,9 @@ func keysOf(n api.Node, annotations [2]string, note func(error)) (keys [2]wiregu
 	return keys
 }
 
-// checkKeys leaves each key to one node, the first in precedence of those that announce it. Who has another node's key
-// cannot decrypt by it, but all that is sent to that node would go astray. A node has the key that it has announced as
-// its next one, before others could know of it.
+// checkKeys assigns each key to one node, the first in precedence of those that announce it. A node with another node's
+// key cannot decrypt, but would receive all packets for that node. A node owns the key that it announced as its next
+// one, before others could know it.
 func (s *Snapshot) checkKeys(nodes []api.Node, ev *Evidence, note func(error)) {
 	for i := range KeyAnnotations {
 		first := map[wireguard.Key]claimant{}
@@ -164,7 +164,7 @@ func (s *Snapshot) checkKeys(nodes []api.Node, ev *Evidence, note func(error)) {
 	}
 }
 
-// distinctKeys are the keys that a node announces in an address family.
+// distinctKeys returns the keys that a node announces in an address family.
 func (m *Member) distinctKeys(i int) []wireguard.Key {
 	keys := []wireguard.Key{m.Keys[i], m.Next[i]}
 	if m.Keys[i] == m.Next[i] {
@@ -173,7 +173,7 @@ func (m *Member) distinctKeys(i int) []wireguard.Key {
 	return slices.DeleteFunc(keys, func(k wireguard.Key) bool { return k == wireguard.Key{} })
 }
 
-// disown takes a key of an address family from a node that is not its owner.
+// disown removes a key from a node that does not own it.
 func (s *Snapshot) disown(node string, key wireguard.Key, i int, owner string, note func(error)) {
 	m := &s.Others[s.index.byName[node]]
 	if s.disowned == nil {
@@ -191,8 +191,8 @@ func (s *Snapshot) disown(node string, key wireguard.Key, i int, owner string, n
 	}
 }
 
-// ToKeep returns the nodes as the next agent of this node is to begin with: without the keys that were other nodes'
-// first, which are then younger there, too.
+// ToKeep returns the nodes with which this node's next agent must begin: without the keys that other nodes announced
+// first. So those keys are the younger ones there too.
 func (s *Snapshot) ToKeep(nodes []api.Node) []api.Node {
 	if len(s.disowned) == 0 {
 		return nodes
@@ -211,51 +211,51 @@ func (s *Snapshot) ToKeep(nodes []api.Node) []api.Node {
 
 // crypt is the state of WireGuard over one address family.
 type crypt struct {
-	// leaving: it was turned off a moment ago. Other nodes may still send encrypted.
+	// leaving: WireGuard was turned off a moment ago. Other nodes may still send encrypted packets.
 	leaving bool
-	// peers are the nodes with keys, by name; all of them can be received from.
+	// peers are the nodes with keys, by name; packets are received from all of them.
 	peers map[string]cryptPeer
 	turn
 }
 
 type cryptPeer struct {
 	key wireguard.Key
-	// ready: what is sent to the node is encrypted.
+	// ready: packets to the node are encrypted.
 	ready bool
-	// gone: the node announces this key no more.
+	// gone: the node no longer announces this key.
 	gone bool
-	// next is the key that the second device knows the node by; zero: that device does not know it.
+	// next is the node's key on the second device; zero: that device does not have the node.
 	next wireguard.Key
-	// second: what is sent to the node goes by the second device.
+	// second: packets to the node leave by the second device.
 	second bool
 }
 
-// Crypts remember, for both address families, which nodes can decrypt. Nodes hear of each other's keys at different
-// times: a node is sent encrypted packets once a handshake has shown that it has this node's key, and what it sends
-// encrypted is received for some time after it, or this node, has turned WireGuard off. So no packet is lost.
+// Crypts holds, for both address families, which nodes can decrypt. Nodes learn each other's keys at different times. A
+// node is sent encrypted packets once a handshake has shown that it has this node's key. Its encrypted packets are
+// received for some time after it, or this node, has turned WireGuard off. So no packet is lost.
 type Crypts [2]struct {
 	on    bool
-	ended time.Time // when it was turned off
+	ended time.Time // when WireGuard was turned off
 	peers map[string]knownPeer
 	rotation
 }
 
 type knownPeer struct {
 	cryptPeer
-	since     time.Time     // when it got the key, or lost it
+	since     time.Time     // when its key appeared or went
 	announced wireguard.Key // its next key
-	changes   bool          // it changes its key, and is believed to
-	// spent is for how long it has done so since counted, as of judged.
+	changes   bool          // it changes its key, and is believed to do so
+	// spent is how long it has been changing its key since counted, as of judged.
 	spent           time.Duration
 	counted, judged time.Time
 }
 
-// patience is how long a handshake is waited for while packets go in the clear: a node that is silent for longer is no
-// reason to send so for ever.
+// patience is how long packets go in the clear while a handshake is waited for. After that they are encrypted even if
+// the node stays silent.
 const patience = followTime
 
-// Follow takes up the nodes as they are now and tells the snapshot which of them are sent encrypted packets, given what
-// is known of the devices. again is when to look again, 0 for never.
+// Follow takes up the nodes and puts into the snapshot which of them are sent encrypted packets, given the state of the
+// devices. again is when to look again, 0 for never.
 func (c *Crypts) Follow(s *Snapshot, states [2]wireguard.State, now time.Time) (again time.Duration) {
 	for i := range c {
 		m, k := &c[i], cryptKind(i)
@@ -332,7 +332,7 @@ func (c *Crypts) follow(i int, s *Snapshot, state wireguard.State, now time.Time
 	return again
 }
 
-// Sooner returns the lesser of two pauses, of which 0 stands for none.
+// Sooner returns the lesser of two pauses; 0 means none.
 func Sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -340,7 +340,7 @@ func Sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// of returns the member's address in the family of a place.
+// of returns the member's address in the family at an index.
 func (m *Member) of(i int) netip.Addr {
 	if i == 1 {
 		return m.Addr6
@@ -364,23 +364,23 @@ func (s *Snapshot) WireGuard(v6 bool) *wireguard.Device {
 	return d
 }
 
-// Rules reports whether a family's table is to be looked up: there is a device, or what must not be sent.
+// Rules reports whether a family's table must be looked up: it has a device, or packets must not be sent in the clear.
 func (s *Snapshot) Rules(v6 bool) bool {
 	return s.Needs(cryptKind(place(v6))) ||
 		s.mustEncrypt() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.CIDR.Addr().Is6() == v6 })
 }
 
-// RulePriority is that of the rules.
+// RulePriority returns the priority of the ip rules.
 func (s *Snapshot) RulePriority() int {
 	return cmp.Or(s.Felix.WireGuard.Priority, wireguard.DefaultPriority)
 }
 
-// Announces reports whether the node announces a family's key: it is to, unless WireGuard is off or being turned off.
+// Announces reports whether the node must announce a family's key: not if WireGuard is off or being turned off.
 func (s *Snapshot) Announces(v6 bool) bool { return s.encrypts(cryptKind(place(v6))) }
 
-// Encrypted returns the peers of a family's device, those of the second one, and the routes of the table, by the
-// accepted paths. All paths in pools by way of a node with a key lead there; what else lies in such a path is left to
-// the main table, or refused where encryption is required.
+// Encrypted returns the peers of a family's first and second device, and the routes of its table, by the accepted
+// paths. All paths in pools to a node with a key lead to a device. More specific destinations inside such a path are
+// left to the main table, or prohibited if encryption is required.
 func (j *Judge) Encrypted(v6 bool, accepted []bgp.Path) (peers, second []wireguard.Peer, ways []routes.Route) {
 	e := encryption{Judge: j, v6: v6, crypt: &j.crypt[place(v6)], allowed: map[string][]netip.Prefix{}}
 	if j.Needs(cryptKind(place(v6))) {
@@ -390,7 +390,7 @@ func (j *Judge) Encrypted(v6 bool, accepted []bgp.Path) (peers, second []wiregua
 	return peers, second, distinct(e.ways())
 }
 
-// distinct drops routes to destinations that an earlier one has.
+// distinct drops routes to the destination of an earlier one.
 func distinct(ways []routes.Route) []routes.Route {
 	seen := make(map[netip.Prefix]bool, len(ways))
 	return slices.DeleteFunc(ways, func(r routes.Route) bool {
@@ -407,10 +407,10 @@ type encryption struct {
 	crypt     *crypt
 	allowed   map[string][]netip.Prefix // by node
 	encrypted []routes.Route
-	clear     []netip.Prefix // what others have
+	clear     []netip.Prefix // prefixes of other paths
 }
 
-// follow sorts the accepted paths by whether what is sent there is encrypted.
+// follow sorts the accepted paths into encrypted and clear.
 func (e *encryption) follow(accepted []bgp.Path) {
 	for paths := range byPrefix(accepted) {
 		prefix := paths[0].Prefix
@@ -433,7 +433,7 @@ func (e *encryption) follow(accepted []bgp.Path) {
 	}
 }
 
-// cryptPeer returns the node with a key that all paths of a prefix lead to.
+// cryptPeer returns the node with a key to which all paths of a prefix lead.
 func (s *Snapshot) cryptPeer(paths []bgp.Path) (node string, p cryptPeer, has bool) {
 	hop := paths[0].NextHop
 	m, known := s.MemberAt(hop)
@@ -444,7 +444,7 @@ func (s *Snapshot) cryptPeer(paths []bgp.Path) (node string, p cryptPeer, has bo
 	return m.Name, p, has
 }
 
-// encryptedTo reports whether what is sent by the paths of a prefix is encrypted.
+// encryptedTo reports whether packets by the paths of a prefix are encrypted.
 func (s *Snapshot) encryptedTo(paths []bgp.Path) bool {
 	_, p, has := s.cryptPeer(paths)
 	if !has || !p.ready {
@@ -454,9 +454,9 @@ func (s *Snapshot) encryptedTo(paths []bgp.Path) bool {
 	return in
 }
 
-// peers are the nodes with keys. They may also send from their own address, which what they answer to pods has as its
-// source, unless it may be a pod's: a node announces any address of itself. A key that a node has given up is left to
-// the node that has it now.
+// peers returns the nodes with keys, for both devices. A node may also send from its own address, the source of its
+// answers to pods, unless that may be a pod's address: a node can announce any. A key that a node has given up is left
+// to the node that has it now.
 func (e *encryption) peers() (peers, second []wireguard.Peer) {
 	i := place(e.v6)
 	live, taken := map[wireguard.Key]bool{}, map[netip.Prefix]bool{}
@@ -490,7 +490,7 @@ func (e *encryption) peers() (peers, second []wireguard.Peer) {
 	return peers, second
 }
 
-// ways are the routes of the table, of several to one destination the one that counts first.
+// ways returns the routes of the table; of several with one destination the first counts.
 func (e *encryption) ways() []routes.Route {
 	ways, inside, must := e.encrypted, e.insider(), e.mustEncrypt()
 	for _, p := range e.own() {
@@ -510,7 +510,7 @@ func (e *encryption) ways() []routes.Route {
 	return ways
 }
 
-// insider returns a function that reports whether a prefix lies in one that leads to the device.
+// insider returns a function that reports whether a prefix lies in a destination that leads to the device.
 func (e *encryption) insider() func(netip.Prefix) bool {
 	routed := map[netip.Prefix]bool{}
 	lengths := map[int]bool{}
@@ -527,7 +527,7 @@ func (e *encryption) insider() func(netip.Prefix) bool {
 	}
 }
 
-// own are this node's blocks, and its pods' addresses in other nodes' blocks.
+// own returns this node's blocks, and its pods' addresses in other nodes' blocks.
 func (e *encryption) own() (own []netip.Prefix) {
 	for _, b := range e.Blocks {
 		if b.Addr().Is6() == e.v6 {
@@ -543,14 +543,14 @@ func (e *encryption) own() (own []netip.Prefix) {
 	return own
 }
 
-// inOthersBlock reports that an address of a node lies in a block of another one: it may be a pod's.
+// inOthersBlock reports whether an address of a node lies in another node's block: it may be a pod's.
 func (s *Snapshot) inOthersBlock(m *Member, a netip.Addr) bool {
 	_, owner, owned := s.blockOf(netip.PrefixFrom(a, a.BitLen()))
 	return owned && owner.Node != m.Name
 }
 
-// refused are the routes that keep what is not encrypted from being sent to pools, but not from nodes, from the
-// networks that this node is in, and from what is asked for by the API server.
+// refused returns the routes that prohibit unencrypted packets to pools. Nodes' addresses, this node's networks, the
+// API server and gateways are exempt.
 func (e *encryption) refused() (ways []routes.Route) {
 	leave := slices.Concat(e.Self.addrs(), e.Self.Internal, e.Self.APIServer, e.Self.Gateways)
 	for i := range e.Others {
@@ -578,20 +578,20 @@ func (e *encryption) refused() (ways []routes.Route) {
 	return ways
 }
 
-// CryptReport is what people are told of WireGuard over one address family.
+// CryptReport describes WireGuard over one address family for people.
 type CryptReport struct {
 	wireguard.Device
 	// Encrypted counts the nodes that are sent encrypted packets. Clear are the others: they are reached in the clear, or
-	// not at all where encryption is required.
+	// not at all if encryption is required.
 	Encrypted int
 	Clear     []string
-	// Since is when the device got its key, Changing that this is being changed, and Waiting which nodes that waits for.
+	// Since is when the device got its key. Changing: the key is being changed; Waiting are the nodes waited for.
 	Since    time.Time
 	Changing bool
 	Waiting  []string
 }
 
-// CryptReports returns them for the devices that this node should have, and its kernel can have.
+// CryptReports returns a report for each device that this node should have, if its kernel has WireGuard.
 func (s *Snapshot) CryptReports() (all []CryptReport) {
 	for i := range s.crypt {
 		d := s.WireGuard(i == 1)

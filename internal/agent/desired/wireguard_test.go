@@ -18,7 +18,7 @@ import (
 
 func key(n byte) wireguard.Key { return wireguard.Key{n, 31: 1} }
 
-// crypted is a dual-stack snapshot in which WireGuard is on, and node2 and far have keys, 2 and 9.
+// crypted returns a dual-stack snapshot with WireGuard on, in which node2 and far have keys, 2 and 9.
 func crypted(t *testing.T, change func(*state.Cluster)) *Snapshot {
 	t.Helper()
 	s := dual(t, api.EncapNever, api.EncapNever, api.EncapNever, func(w *state.Cluster) {
@@ -34,7 +34,7 @@ func crypted(t *testing.T, change func(*state.Cluster)) *Snapshot {
 	return s
 }
 
-// answered is a device whose peers all have answered.
+// answered returns devices that have handshakes with all peers.
 func answered(keys ...byte) [2]wireguard.State {
 	one := wireguard.State{Public: key(1), Handshakes: map[wireguard.Key]time.Time{}}
 	for _, k := range keys {
@@ -43,7 +43,7 @@ func answered(keys ...byte) [2]wireguard.State {
 	return [2]wireguard.State{one, one}
 }
 
-// encrypted is what Encrypted says, in words.
+// encrypted describes the result of Encrypted.
 func encrypted(s *Snapshot, v6 bool, g Grounds) (lines []string) {
 	j := s.By(g)
 	accepted, _ := j.Accept(nil)
@@ -123,8 +123,8 @@ func TestEncrypted(t *testing.T) {
 	}
 }
 
-// Of two nodes that announce one key the first keeps it, also if the other Node is older and the agent starts anew, and
-// a key that is none is named.
+// Of two nodes that announce one key the first keeps it, even if the other Node is older and the agent starts anew. An
+// invalid key is named.
 func TestKeys(t *testing.T) {
 	now := time.Unix(1000, 0)
 	w := func(first, second string) (s Snapshot, problems string) {
@@ -167,7 +167,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// How a peer comes to be sent encrypted packets, and goes.
+// Packets to a peer become encrypted, and stop being so.
 func TestCryptsFollow(t *testing.T) {
 	var c Crypts
 	now := time.Unix(1000, 0)
@@ -197,7 +197,7 @@ func TestCryptsFollow(t *testing.T) {
 	step(time.Hour, true, 2, answered(), "2"+way, false) // the device was made anew
 	step(time.Second, true, 3, answered(), "3", true)
 	step(patience, true, 3, answered(), "3"+way, false)
-	step(time.Second, true, 0, answered(3), "3", true) // what it sends is still received
+	step(time.Second, true, 0, answered(3), "3", true) // packets from it are still received
 	step(followTime/2, true, 3, answered(3), "3"+way, false)
 	step(time.Second, true, 0, answered(3), "3", true)
 	step(followTime, true, 0, answered(3), "", false)
@@ -208,7 +208,7 @@ func TestCryptsFollow(t *testing.T) {
 	step(followTime, false, 3, answered(3), "off", false)
 }
 
-// A key that a node has given up is that of the node that has it now.
+// A key that a node has given up belongs to the node that has it now.
 func TestKeyMoves(t *testing.T) {
 	var c Crypts
 	c.Follow(crypted(t, nil), answered(2, 9), time.Unix(1000, 0))
@@ -252,7 +252,7 @@ func TestWireGuardDevice(t *testing.T) {
 	}
 }
 
-// What would encrypt packets between nodes is refused by name.
+// Encryption of packets between nodes is refused by name.
 func TestHostEncryption(t *testing.T) {
 	f, problems := ParseFelix(api.FelixConfigurationSpec{WireguardEnabled: ptr(true), WireguardHostEncryptionEnabled: ptr(true)}, Felix{})
 	if len(problems) != 1 ||

@@ -9,10 +9,11 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// overdue is how old the last pass of an agent that works may be: it makes one each 30 s, however little happens.
+// overdue is the age of the last pass beyond which the agent hangs: a working agent makes a pass every 30 s, however
+// little happens.
 const overdue = 2 * time.Minute
 
-// Check makes findings of what was seen. It is pure.
+// Check makes findings from observations. It is pure.
 func Check(o *Observations) []Finding {
 	findings := o.agent()
 	if !o.Foreign {
@@ -26,7 +27,7 @@ func Check(o *Observations) []Finding {
 	return findings
 }
 
-// agent looks at what the agent says of itself.
+// agent checks the agent's own report.
 func (o *Observations) agent() []Finding {
 	const check = "agent"
 	r := o.Agent
@@ -63,16 +64,15 @@ func (o *Observations) agent() []Finding {
 	return append(findings, o.plugins()...)
 }
 
-// severe are the reasons of problems with which the network is not what the operator asked for: encrypted, policed, as
-// configured, its own. Policies that are left to another engine are its to enforce, and a part that the kernel lacks
-// closes the pods that need it, which is PolicyNotInForce.
+// severe are the reasons of problems with which the network lacks what the operator configured: encryption, policies,
+// settings, an address of its own. PolicyLeftToOther is none, as the other engine enforces. Nor is PolicyUnsupported:
+// pods that need the missing part are closed, which is PolicyNotInForce.
 var severe = []string{
 	"NoWireGuard", "NotEncrypted", "NoIPIP", "NoVXLAN", "NoSourceCheck", "InvalidConfiguration", "InvalidPeer", "InvalidFilter",
 	"DuplicateAddress", "PolicyNotInForce", "PolicyBypassed", "PolicyLocksOut",
 }
 
-// problem is what the agent says of an object, or of this node, with the cause and the remedy that the Event of that
-// reason has.
+// problem makes a finding of an agent's problem, with the cause and the remedy of the Event with that reason.
 func problem(text, reason string) Finding {
 	f := Finding{Check: "problem", About: reason, Level: Warning, Seen: text,
 		Why: "what the agent cannot use it leaves out, and everything else goes on", Do: "correct what it names"}
@@ -82,7 +82,7 @@ func problem(text, reason string) Finding {
 	if cause, remedy, ok := strings.Cut(eventHelp[reason], ": "); ok {
 		f.Why, f.Do = cause, remedy
 	}
-	for _, command := range []string{"kubectl ", "helm "} { // a remedy of its own
+	for _, command := range []string{"kubectl ", "helm "} { // the text has its own remedy
 		if seen, remedy, ok := strings.Cut(text, ": "+command); ok {
 			f.Seen, f.Do = seen, command+remedy
 		}
@@ -97,7 +97,7 @@ func orNothing(text, otherwise string) string {
 	return text
 }
 
-// plugins looks at what the agent does for the CNI plugins.
+// plugins checks what the agent does for the CNI plugins.
 func (o *Observations) plugins() []Finding {
 	r := o.Agent
 	told := Finding{Check: "facts", Level: OK, Seen: "the plugins are told about the cluster"}
@@ -122,11 +122,10 @@ func (o *Observations) plugins() []Finding {
 	return []Finding{told, left}
 }
 
-// largeMesh is with how many nodes a full mesh begins to cost more than it is worth.
+// largeMesh is the number of nodes from which a full mesh costs more than it is worth.
 const largeMesh = 100
 
-// mesh looks at how many sessions the full mesh takes. A small one is nothing to speak of, and so is one that
-// reflectors are about to end.
+// mesh checks the number of sessions of a full mesh. A small mesh is no finding, nor one that reflectors will replace.
 func (o *Observations) mesh() []Finding {
 	r := o.report()
 	nodes := map[string]bool{}

@@ -45,7 +45,7 @@ func (o *Observations) forwardHook() []Finding {
 	return findings
 }
 
-// poolsBehind are the pools whose packets pass a chain.
+// poolsBehind returns the pools with packets that pass a chain.
 func (o *Observations) poolsBehind(c nft.Closing) []netip.Prefix {
 	switch c.Family {
 	case unix.NFPROTO_IPV4:
@@ -56,8 +56,8 @@ func (o *Observations) poolsBehind(c nft.Closing) []netip.Prefix {
 	return append(o.poolsOf(true), o.poolsOf(false)...)
 }
 
-// lets reports whether a rule of the chain's table is about a pool, or a link of this network: such a rule is an
-// operator's for it.
+// lets reports whether a rule of the chain's table names a pool or a link of this network: then an operator has written
+// it for this network.
 func (o *Observations) lets(c nft.Closing, pools []netip.Prefix) bool {
 	links := []string{podnet.DefaultVethPrefix}
 	for _, t := range o.report().Tunnels {
@@ -81,14 +81,14 @@ func comparesWith(value []byte, p netip.Prefix) bool {
 	return len(value) > 0 && len(value) <= len(addr) && len(value)*8 >= p.Bits() && len(value) > 1 && bytes.Equal(value, addr[:len(value)])
 }
 
-// remedyOf names what to do by the program that made the chain.
+// remedyOf returns the commands for the program that made the chain.
 func remedyOf(c nft.Closing, pools []netip.Prefix) string {
 	has := func(prefix string) bool {
 		return slices.ContainsFunc(c.Chains, func(chain string) bool { return strings.HasPrefix(chain, prefix) })
 	}
 	program := map[uint8]string{unix.NFPROTO_IPV4: "iptables", unix.NFPROTO_IPV6: "ip6tables"}[c.Family]
 	isIptables := program != "" && c.Table == "filter" && c.Chain == "FORWARD"
-	if len(pools) == 0 { // no agent has said
+	if len(pools) == 0 { // without an agent the ranges are unknown
 		return "let the ranges of the IPPools through, from them and to them"
 	}
 	var do []string

@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// report returns the agent's report, an empty one without an agent.
+// report returns the agent's report; an empty one without an agent.
 func (o *Observations) report() *nodestatus.Report {
 	if o.Agent == nil {
 		return &nodestatus.Report{}
@@ -28,7 +28,7 @@ func (o *Observations) encapsulates() bool {
 	return ok
 }
 
-// poolsOf lists the ranges of one family.
+// poolsOf returns the pools' ranges of one family.
 func (o *Observations) poolsOf(is4 bool) []netip.Prefix {
 	var all []netip.Prefix
 	for _, p := range o.report().Pools {
@@ -54,14 +54,14 @@ func (o *Observations) forwarding() []Finding {
 		return f
 	}
 	findings := []Finding{one("net/ipv4/ip_forward", o.Agent == nil || len(o.poolsOf(true)) > 0, "IPv4")}
-	if o.report().ForwardsIPv6 { // a pool alone asks for nothing: clusters have one by default
+	if o.report().ForwardsIPv6 { // a pool alone does not need it: clusters have one by default
 		findings = append(findings, one("net/ipv6/conf/all/forwarding", true, "IPv6"))
 	}
 	return findings
 }
 
-// strict is the value of rp_filter with which the kernel drops packets that arrive on another link than the one the
-// answer would leave by.
+// strict is the value of rp_filter with which the kernel drops a packet unless the answer would leave by the link on
+// which the packet arrived.
 const strict = "1"
 
 // reversePath checks rp_filter of the links on which packets from nodes and tunnels arrive. The kernel uses the greater
@@ -201,7 +201,7 @@ type otherNetwork struct {
 	protocol netlinkx.Protocol
 }
 
-// Felix's devices have the names of the agent's own, and tell nothing.
+// Felix's devices have the same names as the agent's, so they are no trace.
 var otherNetworks = []otherNetwork{
 	{"flannel", []string{"flannel.", "flannel-v6."}, []string{"FLANNEL-"}, 0},
 	{"Cilium", []string{"cilium_", "lxc"}, []string{"CILIUM_"}, 0},
@@ -251,7 +251,7 @@ func (o *Observations) otherNetworks() []Finding {
 	return []Finding{{Check: "other-network", Level: OK, Seen: seen}}
 }
 
-// ownTunnel reports that the agent has a device of that name, as Calico's Felix has.
+// ownTunnel reports whether the agent has a device with that name. Calico's Felix uses the same names.
 func (o *Observations) ownTunnel(link string) bool {
 	return strings.HasPrefix(link, ipip.PeerPrefix) ||
 		slices.ContainsFunc(o.report().Tunnels, func(t nodestatus.Tunnel) bool { return t.Device == link })
@@ -293,7 +293,7 @@ func (o *Observations) foreignRoutes() []Finding {
 	}}
 }
 
-// toPod reports whether a route is one that the plugins made.
+// toPod reports whether the plugins made a route.
 func (o *Observations) toPod(r netlinkx.Route) bool {
 	return r.Dst.IsSingleIP() && strings.HasPrefix(o.linkName(r.Dev), podnet.DefaultVethPrefix)
 }
@@ -305,7 +305,7 @@ func (o *Observations) linkName(index int) string {
 	return ""
 }
 
-// inWords prints a route with its link's name.
+// inWords formats a route with its link's name.
 func (o *Observations) inWords(r netlinkx.Route) string {
 	return strings.Replace(r.String(), fmt.Sprintf("dev #%d", r.Dev), "dev "+o.linkName(r.Dev), 1)
 }
@@ -313,7 +313,7 @@ func (o *Observations) inWords(r netlinkx.Route) string {
 // managers checks whether a program of the host manages the agent's links or routes.
 func (o *Observations) managers() []Finding {
 	if errors.Is(o.Managers.Err, errNotTheHost) && len(o.Managers.Sockets) == 0 {
-		return nil // in the agent's pod: nothing says that one of them runs
+		return nil // in the agent's pod, without a sign that one of them runs
 	}
 	if errors.Is(o.Managers.Err, errNotTheHost) {
 		return []Finding{{

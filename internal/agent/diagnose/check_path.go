@@ -10,7 +10,7 @@ import (
 // firstProbes is how long an agent may take until each of few peers has answered a probe.
 const firstProbes = time.Minute
 
-// paths says what the agent's probes through the forward hooks of other nodes have shown.
+// paths reports the results of the agent's probes through the forward hooks of other nodes.
 func (o *Observations) paths() []Finding {
 	r := o.report()
 	return append(pathsOf(r, r.Paths, "IPv4", "iptables -S FORWARD", "net.ipv4.ip_forward"),

@@ -16,7 +16,7 @@ func (p Peer) name() string {
 
 const noSession = "without a BGP session this node learns no changes from it: routes known so far stay"
 
-// peer says what was seen of the way to one peer.
+// peer makes findings from the probes of one peer.
 func (o *Observations) peer(p Peer) []Finding {
 	if peering.Learns(p.Addr) {
 		seen, remedy, _ := strings.Cut(p.LastError, ": ")
@@ -37,7 +37,7 @@ func (o *Observations) peer(p Peer) []Finding {
 	return findings
 }
 
-// from is this node's address as the peer sees it.
+// from returns this node's address as the peer sees it.
 func (o *Observations) from() string {
 	address, _, _ := strings.Cut(o.report().Address, "/")
 	if address == "" {
@@ -131,7 +131,7 @@ func (o *Observations) protocol4(p Peer) Finding {
 	return f
 }
 
-// vxlan looks at the tunnel to a peer.
+// vxlan checks the tunnel to a peer.
 func (o *Observations) vxlan(p Peer) Finding {
 	f := Finding{Check: "peer-vxlan", Level: Problem, Why: "pods' packets to that node travel in VXLAN: they do not arrive"}
 	t, _ := tunnelOf(o.report(), kindVXLAN, p.Addr.Is4())

@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// sound is a host on which nothing is wrong.
+// sound returns a host without any fault.
 func sound() *Observations {
 	now := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	return &Observations{
@@ -94,7 +94,7 @@ func TestNothingIsWrong(t *testing.T) {
 	}
 }
 
-// A large mesh is told of, until reflectors are on their way.
+// A large mesh is reported, until reflectors are on their way.
 func TestLargeMesh(t *testing.T) {
 	o := sound()
 	for i := range largeMesh + 1 {
@@ -118,7 +118,7 @@ func TestLargeMesh(t *testing.T) {
 	}
 }
 
-// How packets travel to a peer follows from the agent's routes.
+// The encapsulation of packets to a peer follows from the agent's routes.
 func TestWaysOfPackets(t *testing.T) {
 	r := &nodestatus.Report{
 		PodMTU: 1410,
@@ -155,7 +155,7 @@ func TestWaysOfPackets(t *testing.T) {
 	}
 }
 
-// Each change makes the one finding that names it, and harms no other check.
+// Each change makes the one finding that names it, and affects no other check.
 func TestChecks(t *testing.T) {
 	one := func(o *Observations) *Peer { return &o.Peers[0] }
 	for name, c := range map[string]struct {
@@ -363,7 +363,7 @@ func TestAnotherNetworkBeforeOurs(t *testing.T) {
 	}
 }
 
-// The agent's own devices are none of another network's, also while the agent does not say that it has them.
+// The agent's own devices are no trace of another network, even without an agent's answer.
 func TestOwnDevicesOfASilentAgent(t *testing.T) {
 	o := sound()
 	o.AgentErr, o.Agent = errors.New("no agent answers"), nil
@@ -390,7 +390,7 @@ func TestTextAndOrder(t *testing.T) {
 	}
 }
 
-// A cluster of which nobody answers does not fill the screen.
+// A cluster without any answer does not fill the screen.
 func TestTextOfMany(t *testing.T) {
 	r := &Result{}
 	for range 100 {
@@ -437,7 +437,7 @@ func write(t *testing.T, path, text string) {
 	errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// FuzzPackets: whatever packets are read, there is no panic, and nothing is longer than what it was in.
+// FuzzPackets: whatever packets are read, there is no panic, and no payload is longer than its packet.
 func FuzzPackets(f *testing.F) {
 	a := netip.MustParseAddr("10.0.0.1")
 	f.Add(ipv4Packet(a, a, protocolICMP, ipv4Packet(a, a, protocolICMP, echoRequest(true, 1, 2, 64))))

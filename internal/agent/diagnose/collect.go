@@ -18,27 +18,27 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// defaultPort is BGP's, if the agent does not say.
+// defaultPort is the port of BGP if the agent does not report one.
 const defaultPort = 179
 
 // Options are the parameters of a diagnosis.
 type Options struct {
 	// Address is host:port on which the agent serves /status.
 	Address string
-	// Root is where the host's file system is.
+	// Root is the mount point of the host's file system.
 	Root string
-	// Only limits the peers to these addresses; it may name some that the agent does not know.
+	// Only limits the peers to these addresses, which the agent need not know.
 	Only []netip.Addr
 	// Protocol marks the agent's routes.
 	Protocol netlinkx.Protocol
-	// Settings are those of the environment.
+	// Settings come from the environment.
 	Settings config.Diagnose
 	// Progress is called with the name of each step.
 	Progress func(string)
 }
 
-// Run observes this host, probes the peers and checks the results, until ctx ends at the latest: a peer not probed by
-// then has a finding.
+// Run observes this host, probes the peers and checks the results. It stops when ctx ends: peers not probed by then
+// have a finding.
 func Run(ctx context.Context, opts Options) (*Result, error) {
 	begun := time.Now()
 	kernel, err := netlinkx.Open()
@@ -60,7 +60,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	opts.Progress("looking at this host")
 	host{opts.Root, kernel}.look(ctx, o)
 	var group sync.WaitGroup
-	if !o.Foreign { // beside the probes of peers, as each waits for answers
+	if !o.Foreign { // in parallel with the probes of peers, as each waits for answers
 		group.Go(func() { o.askCluster(ctx, &opts.Settings) })
 		group.Go(func() { o.Claims = lookForDuplicates(ctx, o) })
 		group.Go(func() { o.Service = lookAtService(ctx, kernel, opts.Settings) })
@@ -77,14 +77,14 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	return r, nil
 }
 
-// clusterTime bounds how long the API server is asked.
+// clusterTime bounds the requests to the API server.
 const clusterTime = 5 * time.Second
 
-// askCluster asks the API server, if this process knows one.
+// askCluster reads from the API server, if this process has a configuration for it.
 func (o *Observations) askCluster(ctx context.Context, s *config.Diagnose) {
 	store, err := openStore(s)
 	if err != nil {
-		return // outside of a pod and without KUBECONFIG: the findings need the API server, and are left out
+		return // outside of a pod and without KUBECONFIG: findings that need the API server are left out
 	}
 	defer store.Close()
 	ctx, cancel := context.WithTimeout(ctx, clusterTime)
@@ -103,7 +103,7 @@ func openStore(s *config.Diagnose) (*kubernetes.Store, error) {
 
 func bgpPort(r *nodestatus.Report) uint16 { return cmp.Or(r.BGPPort, defaultPort) }
 
-// wayTo looks up the link by which a peer is reached.
+// wayTo looks up the link through which a peer is reached.
 func (o *Observations) wayTo(kernel *netlinkx.Conn, p *Peer) {
 	index, err := kernel.LinkTo(p.Addr)
 	if err != nil {
@@ -114,8 +114,7 @@ func (o *Observations) wayTo(kernel *netlinkx.Conn, p *Peer) {
 	p.Way, p.WayErr = link.Name, err
 }
 
-// peers are those that the agent has sessions with, limited to only, and addresses of only that the agent does not
-// know.
+// peers returns the agent's peers, limited to only, and the addresses of only that the agent does not know.
 func peers(r *nodestatus.Report, only []netip.Addr) []Peer {
 	var all []Peer
 	for _, p := range r.Peers {
@@ -158,8 +157,8 @@ func tunnelOf(r *nodestatus.Report, kind string, is4 bool) (nodestatus.Tunnel, b
 	return nodestatus.Tunnel{}, false
 }
 
-// tunnelled reports whether pods' packets to a peer travel in IPIP: as the routes by that peer say, or as the pools say
-// while there is none.
+// tunnelled reports whether pods' packets to a peer travel in IPIP: by the routes through that peer, or without any by
+// the pools.
 func tunnelled(r *nodestatus.Report, p nodestatus.Peer) bool {
 	t, ok := tunnelOf(r, kindIPIP, true)
 	if !ok {
@@ -194,8 +193,8 @@ func vtep(r *nodestatus.Report, p nodestatus.Peer) netip.Addr {
 	return netip.Addr{}
 }
 
-// packetSize is the size of the largest packets between the nodes, and how many bytes of it are tunnel headers: of the
-// tunnel whose packets are the largest, or the pods' own.
+// packetSize returns the size of the largest packets between the nodes, and how much of it is tunnel headers: for the
+// tunnel with the largest packets; without tunnels, the size of pods' packets.
 func packetSize(r *nodestatus.Report, is4 bool) (size, overhead int) {
 	if t, ok := tunnelOf(r, kindIPIP, true); ok && is4 {
 		size, overhead = t.MTU+ipv4Header, ipv4Header

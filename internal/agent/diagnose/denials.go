@@ -11,8 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
-// podNames asks the API server which pods have the ends of denied connections. Without an answer addresses stay
-// addresses.
+// podNames asks the API server for the pods at both ends of denied connections. Without an answer the map lacks them.
 func podNames(ctx context.Context, store *kubernetes.Store, r *nodestatus.Report) map[string]string {
 	names := map[string]string{}
 	if r.Policy == nil {
@@ -42,8 +41,8 @@ func podNames(ctx context.Context, store *kubernetes.Store, r *nodestatus.Report
 // dns is the port of name servers.
 const dns = 53
 
-// denials shows which connections policies have denied lately. That is what policies are for, and no fault, except of
-// DNS: without names a pod hardly does anything, and its program's error seldom says why.
+// denials shows which connections policies have denied lately. Denials are no fault, except of DNS: without names a pod
+// hardly works, and its program's error seldom names the cause.
 func (o *Observations) denials() (findings []Finding) {
 	const check = "denials"
 	r := o.report()

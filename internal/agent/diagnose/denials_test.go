@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// asAgent has the agent's rights.
+// asAgent returns a store with the agent's rights.
 func asAgent(t *testing.T) *kubernetes.Store {
 	t.Helper()
 	store, err := openStore(&config.Diagnose{Kubeconfig: labtest.WriteKubeconfig(t, t.TempDir(), labtest.As(t, "tortie-node"))})

@@ -16,12 +16,12 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// Claims are the MACs of the hosts on a link that say they have an address.
+// Claims are the MACs of the other hosts on a link that claim an address.
 type Claims struct {
 	Addr netip.Addr
 	Link string
 	Own  bool   // it is this node's own address
-	Node string // whose it is, if known
+	Node string // the node with the address, if known
 	MACs []string
 	Err  error
 }
@@ -29,15 +29,16 @@ type Claims struct {
 const (
 	// mostAsked bounds the peers that are asked for their MAC.
 	mostAsked = 256
-	// macTries is how often; all answers to each question are awaited.
+	// macTries is the number of requests per address; after each, answers are collected for answerTime.
 	macTries = 2
 )
 
-// lookForDuplicates asks on the node's links who has its addresses, and those of peers in the same subnets. It changes
-// no neighbour entries of others: a probe for the own address names no sender (RFC 5227, RFC 4862).
+// lookForDuplicates asks on the node's links which hosts have the node's addresses, and addresses of peers in the same
+// subnets. It changes no neighbour entries elsewhere: a probe for the own address has no sender address (RFC 5227, RFC
+// 4862).
 func lookForDuplicates(ctx context.Context, o *Observations) (all []Claims) {
 	r := o.report()
-	var mine []string // a second link of this host in the network answers, too
+	var mine []string // a second link of this host in the network answers too
 	for _, l := range o.Links {
 		mine = append(mine, l.HardwareAddr.String())
 	}
@@ -49,7 +50,7 @@ func lookForDuplicates(ctx context.Context, o *Observations) (all []Claims) {
 		}
 		wanted := []Claims{{Addr: subnet.Addr(), Link: own.link, Own: true}}
 		for i := range o.Peers {
-			p := &o.Peers[i] // which is being probed: its other fields change
+			p := &o.Peers[i] // is being probed: its other fields change
 			if len(wanted) <= mostAsked && p.Way == own.link && p.Addr != subnet.Addr() && subnet.Masked().Contains(p.Addr) {
 				wanted = append(wanted, Claims{Addr: p.Addr, Link: own.link, Node: p.Node})
 			}
@@ -59,7 +60,7 @@ func lookForDuplicates(ctx context.Context, o *Observations) (all []Claims) {
 	return all
 }
 
-// askForMACs sends one question for each address, a few times, and collects all answers.
+// askForMACs sends macTries requests for each address, and collects all answers.
 func askForMACs(ctx context.Context, name string, link int, self netip.Addr, mine []string, wanted []Claims) []Claims {
 	fail := func(err error) []Claims {
 		wanted[0].Err = err
@@ -83,7 +84,7 @@ func askForMACs(ctx context.Context, name string, link int, self netip.Addr, min
 	if err := unix.Bind(fd, at); err != nil {
 		return fail(fmt.Errorf("listen on %s: %w", name, err))
 	}
-	if !self.Is4() { // the answer to a probe goes to all nodes, that to a question to this one
+	if !self.Is4() { // the answer to a probe goes to all nodes, the answer to another request to this one
 		request := &unix.PacketMreq{Ifindex: int32(link), Type: unix.PACKET_MR_ALLMULTI}
 		_ = unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, request)
 	}
@@ -121,7 +122,7 @@ func askForMACs(ctx context.Context, name string, link int, self netip.Addr, min
 	return wanted
 }
 
-// question is an ARP request, or a neighbour solicitation.
+// question returns an ARP request, or a neighbour solicitation.
 func question(mac net.HardwareAddr, sender, target netip.Addr) []byte {
 	if target.Is4() {
 		b := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, []byte{0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1}, mac)
@@ -146,7 +147,7 @@ const (
 	ethernetHeader         = 14
 )
 
-// claim reads an ARP reply or a neighbour advertisement: which host says that it has which address.
+// claim returns the MAC and the address in an ARP reply or a neighbour advertisement.
 func claim(frame []byte) (mac string, addr netip.Addr, ok bool) {
 	if len(frame) < ethernetHeader {
 		return "", addr, false
@@ -166,7 +167,7 @@ func claim(frame []byte) (mac string, addr netip.Addr, ok bool) {
 	return "", addr, false
 }
 
-// duplicates judges who says that it has the node's addresses, and the peers'.
+// duplicates makes findings from hosts that claim addresses of the node or of peers.
 func (o *Observations) duplicates() (findings []Finding) {
 	const check = "duplicate-address"
 	const do = "give one of the hosts another address; the MAC says which machine it is (ip link there, or the switch's table)"

@@ -2,7 +2,7 @@ package diagnose
 
 import "github.com/tortie-net/tortie/internal/agent/nodestatus"
 
-// Findings are plain data, defined in package nodestatus with the other output of the node's commands.
+// Findings are defined in package nodestatus with the other output of the node's commands.
 type (
 	// Finding is the result of one check of one object.
 	Finding = nodestatus.Finding

@@ -19,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 )
 
-// host looks at this machine below a root directory, which is another than / where the host's file system is mounted
-// elsewhere. The kernel's own files are always those of this process.
+// host looks at this machine below a root directory, which is / unless the host's file system is mounted elsewhere.
+// Files of the kernel are always read below this process's /.
 type host struct {
 	root   string
 	kernel *netlinkx.Conn
@@ -28,12 +28,12 @@ type host struct {
 
 func (h host) path(p string) string { return filepath.Join(h.root, p) }
 
-// look fills in what is seen of the host.
+// look fills in the observations of the host.
 func (h host) look(ctx context.Context, o *Observations) {
 	o.Links, o.LinksErr = h.kernel.Links()
 	o.Routes, o.RoutesErr = h.routes()
 	o.Chains, o.ChainsErr = nft.New(nil).Chains(ctx)
-	if o.ChainsErr == nil { // else the kernel has no nf_tables, or lets this process not see them
+	if o.ChainsErr == nil { // else the kernel has no nf_tables, or denies access
 		o.Closings, o.ClosingsErr = nft.New(nil).Closings(ctx)
 	}
 	o.Space = h.space()
@@ -49,7 +49,7 @@ func (h host) routes() ([]netlinkx.Route, error) {
 	return slices.DeleteFunc(all, func(r netlinkx.Route) bool { return r.Protocol == netlinkx.ProtocolKernel }), err
 }
 
-// readSysctls reads what the checks look at.
+// readSysctls reads the parameters that the checks need.
 func readSysctls(links []netlinkx.Link) map[string]string {
 	keys := []sysctl.Key{{"net", "ipv4", "ip_forward"}, {"net", "ipv6", "conf", "all", "forwarding"},
 		{"net", "ipv4", "conf", "all", "rp_filter"}}
@@ -65,7 +65,7 @@ func readSysctls(links []netlinkx.Link) map[string]string {
 	return values
 }
 
-// features finds out what the kernel has, without loading anything.
+// features looks which features the kernel has, without loading a module.
 func (h host) features(o *Observations) Kernel {
 	k := Kernel{IPIP: h.module("ipip"), NFTables: Feature{Has: o.ChainsErr == nil}, MD5: md5()}
 	if slices.ContainsFunc(o.Links, func(l netlinkx.Link) bool { return l.Kind == "ipip" }) {
@@ -74,13 +74,13 @@ func (h host) features(o *Observations) Kernel {
 	if !k.NFTables.Has {
 		k.NFTables = h.module("nf_tables")
 		if k.NFTables.Has || k.NFTables.Err != nil {
-			k.NFTables = Feature{Err: o.ChainsErr} // it is there, and does not answer us: for want of rights
+			k.NFTables = Feature{Err: o.ChainsErr} // it is there, but access is denied
 		}
 	}
 	return k
 }
 
-// module finds out whether a part of the kernel is there: loaded, or built in; or could be loaded.
+// module looks whether a module is loaded or built in, or could be loaded.
 func (h host) module(name string) Feature {
 	if _, err := os.Stat("/sys/module/" + name); err == nil {
 		return Feature{Has: true}
@@ -101,13 +101,13 @@ func (h host) module(name string) Feature {
 	return Feature{Has: builtin, Loadable: loadable && !builtin}
 }
 
-// mentions reports whether a file has a text in one of its lines.
+// mentions reports whether a file contains a text.
 func mentions(path, text string) (bool, error) {
 	b, err := os.ReadFile(path)
 	return strings.Contains(string(b), text), err
 }
 
-// md5 tries whether TCP connections can have passwords (RFC 2385).
+// md5 tests whether TCP connections can have passwords (RFC 2385).
 func md5() Feature {
 	err := relay.CheckMD5()
 	if errors.Is(err, relay.ErrNoMD5) {
@@ -116,10 +116,10 @@ func md5() Feature {
 	return Feature{Has: err == nil, Err: err}
 }
 
-// errNotTheHost: this process sees another file system than the host's.
+// errNotTheHost means that this process sees another file system than the host's.
 var errNotTheHost = errors.New("this is not the host's file system")
 
-// managers looks for programs that configure links, by what they say of ours.
+// managers looks for programs that configure links, by their state files about our links.
 func (h host) managers(links []netlinkx.Link) Managers {
 	if _, err := os.Stat(h.path("/etc/os-release")); err != nil {
 		if _, err := os.Stat(h.path("/usr/lib/os-release")); err != nil {
@@ -153,7 +153,7 @@ func managerSockets() (found []string) {
 	return found
 }
 
-// manager reads a directory that has a file for each link, by its number.
+// manager reads a directory with a file per link, named by the link's index.
 func (h host) manager(links []netlinkx.Link, dir, managed string) Manager {
 	var m Manager
 	if _, err := os.Stat(h.path(dir)); err != nil {
@@ -169,7 +169,7 @@ func (h host) manager(links []netlinkx.Link, dir, managed string) Manager {
 	return m
 }
 
-// keepsForeignRoutes reads networkd's setting; the last file that has it counts.
+// keepsForeignRoutes reads networkd's setting; the last file with it counts.
 func (h host) keepsForeignRoutes() (keeps bool) {
 	files := []string{"/usr/lib/systemd/networkd.conf", "/etc/systemd/networkd.conf"}
 	for _, dir := range []string{"/usr/lib/systemd/networkd.conf.d", "/run/systemd/networkd.conf.d", "/etc/systemd/networkd.conf.d"} {

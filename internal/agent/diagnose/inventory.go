@@ -19,14 +19,14 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Cluster is what the API server says. It is asked for little: the names of blocks, and for what is in them only if
-// those of a pool are all claimed.
+// Cluster is the state that the API server returned. It is asked for little: the names of blocks, and their contents
+// only if all blocks of a pool are claimed.
 type Cluster struct {
-	// Err is why it was not read; ErrNoConfig outside of a pod.
+	// Err is why reading failed.
 	Err error
-	// Group is the API group that the cluster keeps Calico's objects in.
+	// Group is the API group in which the cluster keeps Calico's objects.
 	Group groups.Group
-	// Definitions are the kinds of that group that are served, by their plurals of internal/api.
+	// Definitions are the kinds of that group that are served, by their plurals in internal/api.
 	Definitions []string
 	// Full are pools without a free address.
 	Full []string
@@ -43,7 +43,7 @@ func lookAtCluster(ctx context.Context, store *kubernetes.Store, r *nodestatus.R
 	return c
 }
 
-// fullPools returns the pools whose blocks are all claimed and have no free address.
+// fullPools returns the pools with all blocks claimed and no free address.
 func fullPools(ctx context.Context, store datastore.Store, r *nodestatus.Report) (full []string, err error) {
 	var blocks api.List[api.IPAMBlock, *api.IPAMBlock]
 	if err := store.List(ctx, &blocks, datastore.ListOptions{Stale: true, NamesOnly: true}); err != nil {
@@ -85,8 +85,8 @@ func fullPools(ctx context.Context, store datastore.Store, r *nodestatus.Report)
 	return full, nil
 }
 
-// needed are the kinds without which the network does not work; wanted those that the chart installs besides, without
-// which a part of it does not.
+// needed are the kinds without which the network does not work. wanted are further kinds of the chart, without which
+// only a part does not work.
 var (
 	needed = []string{"ippools", "ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs", "ipreservations", "clusterinformations",
 		"felixconfigurations", "bgpconfigurations", "bgppeers", "bgpfilters"}

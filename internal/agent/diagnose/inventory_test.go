@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// TestPoolsAndDefinitions: by the agent's rights a full pool is found among others, and each kind that is asked for is
+// TestPoolsAndDefinitions: with the agent's rights a full pool is found among others, and each needed or wanted kind is
 // one that the chart installs.
 func TestPoolsAndDefinitions(t *testing.T) {
 	store := labstore.Store(t)
@@ -98,7 +98,7 @@ func TestPoolsAndDefinitions(t *testing.T) {
 	}
 }
 
-// TestSpace: a file system without room, or without inodes, is told.
+// TestSpace: a file system without room, or without inodes, is reported.
 func TestSpace(t *testing.T) {
 	for about, options := range map[string]string{"bytes": "size=256k", "inodes": "size=100m,nr_inodes=20"} {
 		root := t.TempDir()

@@ -10,47 +10,47 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// Observations are the input of all checks. An error beside a value says why it could not be read.
+// Observations are the input of all checks. An error beside a value is why the value could not be read.
 type Observations struct {
 	Time time.Time
 
 	Agent    *nodestatus.Report // nil if it does not answer
 	AgentErr error
-	// Foreign: no agent runs on this machine, which is not judged: only the peers are that were named.
+	// Foreign: no agent runs on this machine, so only the named peers are checked.
 	Foreign bool
 
 	Peers []Peer
 
 	Links    []netlinkx.Link
 	LinksErr error
-	// Routes are those of the main table that are not the kernel's own.
+	// Routes are the routes of the main table, except the kernel's own.
 	Routes    []netlinkx.Route
 	RoutesErr error
 	// Protocol marks the agent's routes.
 	Protocol netlinkx.Protocol
-	// Chains are all of nf_tables.
+	// Chains are all chains of nf_tables.
 	Chains    []nft.Place
 	ChainsErr error
-	// Closings are the chains of the forward hook that drop what they do not let through.
+	// Closings are the chains of the forward hook that drop packets by default.
 	Closings    []nft.Closing
 	ClosingsErr error
 
-	// Sysctls are by their names with slashes; one that is missing does not exist, or could not be read.
+	// Sysctls has values by names with slashes; a missing one does not exist, or could not be read.
 	Sysctls map[string]string
 	Kernel  Kernel
 
-	// WrongPasswords is by how much the kernel's count of TCP segments with a wrong password has grown meanwhile.
+	// WrongPasswords counts the TCP segments with a wrong password that the kernel received meanwhile.
 	WrongPasswords uint64
-	// WrongAO is the same of those that TCP-AO had it drop.
+	// WrongAO counts the segments that it dropped by TCP-AO meanwhile.
 	WrongAO uint64
 
 	Service Service
-	// Claims are who says to have the node's addresses, and the peers'.
+	// Claims are the hosts that claim the node's addresses, or the peers'.
 	Claims []Claims
-	// Space is what is left of file systems.
+	// Space is the free space of file systems.
 	Space   []Space
 	Cluster Cluster
-	// PodNames are of addresses in denied connections, where the API server knows a pod.
+	// PodNames has the pods by the addresses in denied connections, as far as the API server knows them.
 	PodNames map[string]string
 
 	Configs  CNIConfigs
@@ -64,26 +64,25 @@ type Peer struct {
 	Session   string // the state of its BGP session; empty if there is none
 	LastError string // the agent's reason why the session is down
 	Port      uint16
-	Password  bool // its session has one
-	TCPAO     bool // its session is signed so
-	TTLHops   int  // how far away it may be at most; 0: anywhere
+	Password  bool // its session has a password
+	TCPAO     bool // TCP-AO signs its session
+	TTLHops   int  // most hops to it; 0: any number
 	// Tunnelled: this node sends pods' packets to it in IPIP.
 	Tunnelled bool
-	// VTEP is its end of VXLAN tunnels; invalid if this node sends pods' packets to it otherwise.
+	// VTEP is its VXLAN tunnel endpoint; invalid if this node does not send pods' packets to it in VXLAN.
 	VTEP netip.Addr
 
 	Probed bool // false if there was no time
 	TCP    Probe
 	Echo   Probe
 	IPIP   Probe
-	// VXLAN is an echo from this node's end of the tunnel to the other, UDP a packet to VXLAN's port outside of any
-	// tunnel.
+	// VXLAN is an echo from this node's VTEP to the peer's, UDP a packet to VXLAN's port outside of any tunnel.
 	VXLAN, UDP Probe
-	// WantSize is how many bytes a full packet between the nodes has, of which Overhead are a tunnel's; GotSize is the
-	// largest that was answered, 0 if none was tried.
+	// WantSize is the size of a full packet between the nodes in bytes, of which Overhead are a tunnel's. GotSize is the
+	// largest packet that was answered, 0 if none was tried.
 	WantSize, GotSize, Overhead int
 
-	// Way is the link by which this node reaches the peer.
+	// Way is the link through which this node reaches the peer.
 	Way    string
 	WayErr error
 }
@@ -96,10 +95,10 @@ const (
 	Answered   Outcome = "answered"
 	Refused    Outcome = "refused"     // by the other end: nothing listens there, or its firewall rejects it
 	Silent     Outcome = "silent"      // no answer in time
-	NoWay      Outcome = "no way"      // no route, or the network says that the peer cannot be reached
+	NoWay      Outcome = "no way"      // no route, or the network reports that the peer is unreachable
 	NoProtocol Outcome = "no protocol" // the peer's kernel does not know the protocol
 	NotAllowed Outcome = "not allowed" // this host does not let the probe out
-	Impossible Outcome = "impossible"  // the probe could not be made, which says nothing of the peer
+	Impossible Outcome = "impossible"  // the probe could not be made; nothing is known of the peer
 	notAProbe  Outcome = ""
 )
 
@@ -114,10 +113,10 @@ type Kernel struct {
 	IPIP, NFTables, MD5 Feature
 }
 
-// Feature is whether the kernel has something.
+// Feature is whether the kernel has a feature.
 type Feature struct {
 	Has bool
-	// Loadable: it has not, and there is a module for it.
+	// Loadable: the kernel lacks it, but has a module for it.
 	Loadable bool
 	Err      error // if it could not be found out
 }
@@ -132,15 +131,15 @@ type CNIConfigs struct {
 // Managers are the programs that configure a host's network.
 type Managers struct {
 	Err error // if this is not the host's file system
-	// Sockets are those that such programs listen at, which a network namespace shows even then.
+	// Sockets are the sockets of such programs, which a network namespace shows even then.
 	Sockets []string
-	// NetworkManager and Networkd list our links that they manage; Running says that they were seen at all.
+	// NetworkManager and Networkd list our links that they manage.
 	NetworkManager, Networkd Manager
-	// KeepsForeignRoutes: networkd was told not to remove others' routes.
+	// KeepsForeignRoutes: networkd is configured to leave other programs' routes alone.
 	KeepsForeignRoutes bool
 }
 
-// Manager is one of them.
+// Manager is one such program; Running: it has left state files.
 type Manager struct {
 	Running bool
 	Manages []string

@@ -12,7 +12,7 @@ const (
 	icmpHeader               = 8
 	ipv4Header               = 20
 	ipv6Header               = 40
-	vxlanHeaders             = 8 + 8 + 14 // UDP's, VXLAN's and the inner Ethernet's
+	vxlanHeaders             = 8 + 8 + 14 // UDP, VXLAN and inner Ethernet
 	protocolICMP             = 1
 )
 

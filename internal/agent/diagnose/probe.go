@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// connectTime bounds one attempt to connect, answerTime one question by ICMP or IPIP, of which tries are asked.
+	// connectTime bounds one attempt to connect, answerTime one request by ICMP or IPIP; tries is the number of requests.
 	connectTime = 3 * time.Second
 	answerTime  = 700 * time.Millisecond
 	tries       = 3
@@ -29,14 +29,14 @@ const (
 // sizes are common MTUs, tried to find the path MTU.
 var sizes = []int{9000, 8950, 8500, 4000, 1500, 1492, 1480, 1476, 1460, 1450, 1440, 1430, 1420, 1400, 1380, 1340, 1300, 1280, 1000, 576}
 
-// prober asks peers. Its addresses are this node's; an invalid one leaves the choice to the kernel.
+// prober probes peers. Its addresses are this node's; for an invalid one the kernel chooses.
 type prober struct {
 	from   map[bool]netip.Addr // by "is IPv4"
 	tunnel netip.Addr          // tunl0's own address
 	ends   map[bool]vxlanEnd   // of VXLAN, by "is IPv4"
 }
 
-// probeAll probes the peers, many at a time. Those that there was no time for stay as they are.
+// probeAll probes the peers, many at a time. Without time left, peers stay unprobed.
 func (p *prober) probeAll(ctx context.Context, peers []Peer) {
 	var group sync.WaitGroup
 	turns := make(chan struct{}, workers)
@@ -55,7 +55,7 @@ func (p *prober) probeAll(ctx context.Context, peers []Peer) {
 	group.Wait()
 }
 
-// probe asks one peer everything at once.
+// probe makes all probes of one peer at once.
 func (p *prober) probe(ctx context.Context, peer *Peer) {
 	if peering.Learns(peer.Addr) {
 		return // the agent does not know its address
@@ -80,8 +80,8 @@ func (p *prober) probe(ctx context.Context, peer *Peer) {
 	peer.Probed = ctx.Err() == nil
 }
 
-// sourceTo returns the node's address of a peer's family. A peer at a link-local address knows this node by such a one,
-// too.
+// sourceTo returns the node's address in a peer's family; invalid for a link-local peer, which knows this node by a
+// link-local address too.
 func (p *prober) sourceTo(to netip.Addr) netip.Addr {
 	if to.IsLinkLocalUnicast() {
 		return netip.Addr{}
@@ -105,7 +105,7 @@ func (p *prober) connect(ctx context.Context, to netip.Addr, port uint16) Probe 
 	return Probe{Outcome: Answered}
 }
 
-// outcome says what an error of a socket means.
+// outcome converts an error of a socket.
 func outcome(err error) Probe {
 	result := Probe{Outcome: Impossible, Detail: err.Error()}
 	var number syscall.Errno
@@ -123,15 +123,15 @@ func outcome(err error) Probe {
 	return result
 }
 
-// meaning of errors: the kernel turns ICMP messages into these.
+// meaning has outcomes by errors, to which the kernel converts ICMP messages.
 var meaning = map[syscall.Errno]Outcome{
 	syscall.ECONNREFUSED: Refused, syscall.ECONNRESET: Refused,
 	syscall.ETIMEDOUT: Silent, syscall.EHOSTUNREACH: NoWay, syscall.ENETUNREACH: NoWay, syscall.EHOSTDOWN: NoWay,
 	syscall.ENOPROTOOPT: NoProtocol, syscall.EPERM: NotAllowed, syscall.EACCES: NotAllowed,
 }
 
-// raw opens a socket of an IP protocol to a peer, on which ICMP errors show, and which never fragments: what is too
-// large for the first link is refused.
+// raw opens a socket of an IP protocol to a peer. It reports ICMP errors, and never fragments: the kernel refuses
+// packets that are too large for the first link.
 func (p *prober) raw(ctx context.Context, network string, to netip.Addr) (net.Conn, error) {
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -160,7 +160,7 @@ func (p *prober) icmp(ctx context.Context, to netip.Addr) (net.Conn, error) {
 	return p.raw(ctx, "ip6:58", to)
 }
 
-// echo asks for an ICMP echo.
+// echo sends ICMP echo requests.
 func (p *prober) echo(ctx context.Context, to netip.Addr) Probe {
 	conn, err := p.icmp(ctx, to)
 	if err != nil {
@@ -170,7 +170,7 @@ func (p *prober) echo(ctx context.Context, to netip.Addr) Probe {
 	return askEcho(ctx, conn, to)
 }
 
-// askEcho asks for an ICMP echo on a raw socket.
+// askEcho sends ICMP echo requests on a raw socket.
 func askEcho(ctx context.Context, conn net.Conn, to netip.Addr) Probe {
 	id := newID()
 	return ask(ctx, conn, func(try int) []byte { return echoRequest(to.Is4(), id, uint16(try), 64) }, func(b []byte) bool {
@@ -208,7 +208,7 @@ func ask(ctx context.Context, conn net.Conn, question func(try int) []byte, answ
 	return last
 }
 
-// stripped returns a message of a raw socket without its IP header, which only IPv4 sockets deliver.
+// stripped removes the IP header, which only IPv4 raw sockets deliver.
 func stripped(b []byte, is4 bool) []byte {
 	if !is4 {
 		return b
@@ -219,8 +219,8 @@ func stripped(b []byte, is4 bool) []byte {
 
 func newID() uint16 { return uint16(rand.N(1 << 16)) }
 
-// largest returns the size of the largest packet that a peer answers, up to a size; 0 if none is. They are sent all at
-// once, each a few times: what counts is which of them come back.
+// largest returns the size of the largest packet that a peer answers, up to want; 0 if none. All sizes are sent at
+// once, up to tries times.
 func (p *prober) largest(ctx context.Context, to netip.Addr, want int) int {
 	conn, err := p.icmp(ctx, to)
 	if err != nil {
@@ -235,7 +235,7 @@ func (p *prober) largest(ctx context.Context, to netip.Addr, want int) int {
 	for try := 0; try < tries && got < want && ctx.Err() == nil; try++ {
 		for _, size := range append([]int{want}, sizes...) {
 			if size <= want && size > got {
-				_, _ = conn.Write(echoRequest(to.Is4(), id, uint16(size), size-header)) // what the first link refuses is no answer
+				_, _ = conn.Write(echoRequest(to.Is4(), id, uint16(size), size-header)) // a size that the first link refuses is unanswered
 			}
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(answerTime))
@@ -255,9 +255,9 @@ func (p *prober) largest(ctx context.Context, to netip.Addr, want int) int {
 	return got
 }
 
-// askInside asks for an ICMP echo inside of IPIP, as pods' packets travel, from the tunnel's address to the node's own:
-// the peer's kernel takes it out of the tunnel. The answer comes back so, or without a tunnel if the peer reaches this
-// node's tunnel address without one.
+// askInside sends ICMP echo requests inside of IPIP, as pods' packets travel, from the tunnel's address to the node's
+// own: the peer's kernel decapsulates them. The answer comes in the tunnel too, or without it if the peer reaches this
+// node's tunnel address that way.
 func (p *prober) askInside(ctx context.Context, to netip.Addr) Probe {
 	outer, err := p.raw(ctx, "ip4:4", to)
 	if err != nil {
@@ -284,8 +284,8 @@ func (p *prober) askInside(ctx context.Context, to netip.Addr) Probe {
 	return result
 }
 
-// listenPlain listens for the answer without a tunnel. The function that it returns ends that, and reports whether it
-// came.
+// listenPlain listens for the answer without a tunnel. The returned function stops listening, and reports whether the
+// answer came.
 func listenPlain(ctx context.Context, on netip.Addr, id uint16) (heard func() bool) {
 	conn, err := new(net.ListenConfig).ListenPacket(ctx, "ip4:1", on.String())
 	if err != nil {

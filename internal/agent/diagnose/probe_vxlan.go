@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vxlanEnd is this node's end of VXLAN tunnels of a family.
+// vxlanEnd is this node's VTEP of a family.
 type vxlanEnd struct {
 	addr   netip.Addr
 	device string
 	port   uint16
 }
 
-// echoBetween asks for an ICMP echo from this node's end of the tunnel to another, by the tunnel's own device: the
-// kernel packs it as it does pods' packets.
+// echoBetween sends ICMP echo requests from this node's VTEP to another, through the VXLAN device: the kernel
+// encapsulates them as pods' packets.
 func (p *prober) echoBetween(ctx context.Context, to netip.Addr) Probe {
 	end, ok := p.ends[to.Is4()]
 	if !ok {
@@ -46,10 +46,10 @@ func (p *prober) echoBetween(ctx context.Context, to netip.Addr) Probe {
 	return askEcho(ctx, conn, to)
 }
 
-// strangeVNI is a VNI not in use: the other end receives the packet and drops it.
+// strangeVNI is a VXLAN header with a VNI not in use: the other end receives the packet and drops it.
 var strangeVNI = []byte{0x08, 0, 0, 0, 0xff, 0xff, 0xfe, 0}
 
-// knock sends a packet to VXLAN's port. No answer is the best there is: a kernel without the device says that the port
+// knock sends a packet to VXLAN's port. No answer is the best result: a kernel without the device reports that the port
 // is closed.
 func (p *prober) knock(ctx context.Context, to netip.Addr) Probe {
 	end, ok := p.ends[to.Is4()]

@@ -27,8 +27,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// asProgram in the environment makes the test binary the command itself: sockets and /proc are those of the namespace
-// that it is started in.
+// asProgram in the environment makes the test binary the command itself: sockets and /proc belong to the namespace in
+// which it is started.
 const asProgram = "TORTIE_TEST_AS_DIAGNOSE"
 
 func TestMain(m *testing.M) {
@@ -119,7 +119,7 @@ func (n *network) agent(t *testing.T) {
 	t.Cleanup(server.Close)
 }
 
-// diagnose runs the command, as a host without CNI configurations would.
+// diagnose runs the command, as on a host without CNI configurations.
 func (n *network) diagnose(t *testing.T, args ...string) (findings []Finding, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -159,7 +159,7 @@ func expect(t *testing.T, findings []Finding, check, about string, level Level, 
 	}
 }
 
-// What a real kernel does with each obstacle, and what is made of it.
+// What a real kernel does with each obstacle, and the findings.
 func TestObstaclesOnTheWay(t *testing.T) {
 	const there, there6 = "10.2.0.5", "fd00:2::5"
 	const nft = "table inet t { chain c { type filter hook input priority 0; %s }; }"
@@ -182,7 +182,7 @@ func TestObstaclesOnTheWay(t *testing.T) {
 			expect(t, f, "cni-config", "", Unknown, "could not look")
 			expect(t, f, "kernel", "tcp-md5", OK, "there")
 			expect(t, f, "kernel", "nf_tables", OK, "there")
-			// Nobody takes protocol 4 in a namespace without a tunnel, and the kernel says so.
+			// Without a tunnel in the namespace the kernel answers that protocol 4 is unknown.
 			if ipip := find(t, f, "peer-ipip", there); ipip.Level != Problem || strings.Contains(ipip.Seen, "dropped") {
 				t.Errorf("%+v", ipip)
 			}
@@ -309,7 +309,7 @@ func TestWithoutAnAgent(t *testing.T) {
 	}
 }
 
-// A router at a link-local address is asked on its link, from an address that it knows.
+// A router at a link-local address is probed on its link, from an address that it knows.
 func TestLinkLocalPeer(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -336,8 +336,7 @@ func TestLinkLocalPeer(t *testing.T) {
 	expect(t, findings, "peer-bgp", "fe80::1%eth9", Unknown, "could not be tried")
 }
 
-// A cluster of which nobody answers is looked at before the time of a diagnosis is over: peers that there was no time
-// for have another finding.
+// A cluster without any answer is probed within the time of a diagnosis: peers beyond it have another finding.
 func TestManyPeersThatAreAway(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -367,7 +366,7 @@ func TestManyPeersThatAreAway(t *testing.T) {
 	}
 }
 
-// Without an agent the machine is not judged: it may be anyone's.
+// Without an agent the machine is not judged: it may not be a node.
 func TestMachineThatIsNoNode(t *testing.T) {
 	var out, errs bytes.Buffer
 	err := netnstest.New(t).Do(func() error {
@@ -391,7 +390,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// Through real VXLAN: of both families, with a firewall in the way, and with nobody at the other end.
+// Probes pass real VXLAN: of both families, with a firewall in the way, and without the other end.
 func TestVXLANOnTheWay(t *testing.T) {
 	n := newNetwork(t)
 	sides := []struct {
@@ -477,7 +476,7 @@ func TestManagersFromThePod(t *testing.T) {
 	expect(t, findings, "network-manager", "", Unknown, "listens at "+path)
 }
 
-// TestServiceOfKubernetes: rules of kube-proxy that are gone are told from an API server that is.
+// TestServiceOfKubernetes: missing rules of kube-proxy are distinguished from a missing API server.
 func TestServiceOfKubernetes(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)

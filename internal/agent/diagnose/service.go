@@ -12,12 +12,12 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// Service is what was seen of the Service kubernetes, and of the API servers behind it.
+// Service is the state of the Service kubernetes, and of the API servers behind it.
 type Service struct {
 	// Addr is its cluster IP; invalid if this process is in no pod.
 	Addr  netip.AddrPort
 	Probe Probe
-	// Endpoints are those that are known.
+	// Endpoints are the known endpoints.
 	Endpoints []Endpoint
 }
 
@@ -27,8 +27,8 @@ type Endpoint struct {
 	Probe Probe
 }
 
-// lookAtService connects to the Service and to its endpoints. These are known without the API server, which may be
-// unreachable: by the connections that the kernel tracks, and by the configuration, if it names an API server and not
+// lookAtService connects to the Service and to its endpoints. It finds the endpoints without the API server, which may
+// be unreachable: in the kernel's connection tracking, and in the configuration, if that names an API server instead of
 // the Service.
 func lookAtService(ctx context.Context, kernel *netlinkx.Conn, settings config.Diagnose) (s Service) {
 	if s.Addr = settings.Service; !s.Addr.IsValid() {
@@ -36,7 +36,7 @@ func lookAtService(ctx context.Context, kernel *netlinkx.Conn, settings config.D
 	}
 	found, err := kernel.Servers(s.Addr)
 	if err != nil {
-		found = nil // the verdict says that no endpoint is known
+		found = nil // then no endpoint is known
 	}
 	if direct := settings.APIServer; direct.IsValid() && direct != s.Addr && !slices.Contains(found, direct) {
 		found = append(found, direct)
@@ -52,7 +52,7 @@ func lookAtService(ctx context.Context, kernel *netlinkx.Conn, settings config.D
 	return s
 }
 
-// service judges the way to the API server.
+// service checks the way to the API server.
 func (o *Observations) service() []Finding {
 	s := &o.Service
 	if s.Probe.Outcome == notAProbe {

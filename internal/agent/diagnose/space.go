@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Space is what is left of the file system of a directory.
+// Space is the free space of the file system of a directory.
 type Space struct {
 	Dir                string
 	Bytes, FreeBytes   uint64
@@ -20,8 +20,8 @@ type Space struct {
 // spacious are the directories that runtime, plugins and agent write to.
 var spacious = []string{"/var/lib/cni", "/var/lib/calico", "/run", "/var/run/calico/tortie", "/var/log/calico", "/var/log/calico/cni"}
 
-// space asks for each file system once. A directory that is not there is not looked at: in the agent's pod these are
-// the mounted ones.
+// space looks at each file system once. Directories that do not exist are skipped: in the agent's pod only the mounted
+// ones exist.
 func (h host) space() (all []Space) {
 	for _, dir := range spacious {
 		var s unix.Statfs_t
@@ -36,7 +36,8 @@ func (h host) space() (all []Space) {
 	return all
 }
 
-// FullText tells which file systems of the host at root are full that runtime, plugins and agent write to; empty: none.
+// FullText describes the full file systems of the host at root to which runtime, plugins and agent write; empty if none
+// is full.
 func FullText(root string) string {
 	var dirs []string
 	for _, s := range (host{root: root}).space() {
@@ -53,13 +54,12 @@ func FullText(root string) string {
 }
 
 const (
-	// leastBytes and leastInodes are what an ADD may need; of a file system with less than a fiftieth left one should
-	// know.
+	// leastBytes and leastInodes are what an ADD may need. With less than 1/littleOf free there is a warning.
 	leastBytes, leastInodes = 1 << 20, 16
 	littleOf                = 50
 )
 
-// countsInodes is false for some file systems.
+// countsInodes is false for file systems without a count.
 func (s *Space) countsInodes() bool { return s.Inodes > 0 }
 
 func (s *Space) full() bool {

@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// inVM in the environment says that this is the virtual machine.
+// inVM in the environment marks the virtual machine.
 const inVM = "TORTIE_TEST_IN_VM"
 
 // TestTunnel probes real tunnels: of this kernel or, if it has none, of one in a virtual machine, which runs this very

@@ -23,7 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// site is a node between a client and a pod, whose connections it tracks as policies make it do.
+// site is a node between a client and a pod; the node tracks their connections as with policies.
 type site struct {
 	client, node, pod *netnstest.NS
 	selection         *policy.Selection
@@ -80,7 +80,7 @@ func (s *site) record(t testing.TB) (r *flows.Recorder, stop func()) {
 	}
 }
 
-// serve answers TCP at the pod: it takes in what is sent.
+// serve answers TCP at the pod: it reads and drops all data.
 func (s *site) serve(t testing.TB) (address string) {
 	t.Helper()
 	var l net.Listener
@@ -100,8 +100,8 @@ func (s *site) serve(t testing.TB) (address string) {
 
 const round = 500 * time.Millisecond
 
-// processor is the time that this process has had of one, with its work in the kernel: what others of the machine do
-// does not matter.
+// processor returns the processor time of this process, with its work in the kernel: other processes of the machine do
+// not matter.
 func processor(t testing.TB) float64 {
 	t.Helper()
 	var u syscall.Rusage
@@ -124,7 +124,7 @@ func (s *site) stream(t testing.TB, address string) float64 {
 	return float64(sent)
 }
 
-// connect opens and resets connections, and has the kernel end them.
+// connect opens and resets connections, and makes the kernel end them.
 func (s *site) connect(t testing.TB, address string) (connections float64) {
 	t.Helper()
 	s.client.Within(t, func() error {
@@ -152,10 +152,10 @@ func (s *site) connect(t testing.TB, address string) (connections float64) {
 	return connections
 }
 
-// pause is that between two reads of events.
+// pause is the pause between two reads of events.
 const pause = 50 * time.Millisecond
 
-// discard reads events as records do, and does nothing with them.
+// discard reads events as records do, and drops them.
 func (s *site) discard(t testing.TB) (stop func()) {
 	t.Helper()
 	s.set(t, accounting, "1")
@@ -184,7 +184,7 @@ func (s *site) discard(t testing.TB) (stop func()) {
 	}
 }
 
-// What records cost a connection that carries as much as it can.
+// The cost of records for a connection that carries as much as it can.
 func BenchmarkTraffic(b *testing.B) {
 	s := newSite(b)
 	address := s.serve(b)
@@ -193,7 +193,7 @@ func BenchmarkTraffic(b *testing.B) {
 	})
 }
 
-// What records cost many connections that carry nothing, and what of it is the kernel's part.
+// The cost of records for many connections without data, and the kernel's part of it.
 func BenchmarkConnections(b *testing.B) {
 	s := newSite(b)
 	address := s.serve(b)
@@ -206,8 +206,8 @@ func (s *site) recording(b *testing.B) func() func() {
 	return func() func() { _, stop := s.record(b); return stop }
 }
 
-// compare reports how many times the work, and the processor time for a unit of it, is with something beside as
-// without, in turns: between two rounds without, so that a machine that becomes slower or faster changes neither.
+// compare reports how much work is done, and the processor time per unit, with something running beside relative to
+// without. It takes turns, between two rounds without, so that a machine that becomes slower or faster changes neither.
 func (s *site) compare(b *testing.B, work func() float64, beside map[string]func() (stop func())) {
 	type measured struct{ done, each float64 }
 	measure := func() measured {
@@ -242,7 +242,7 @@ func median(of []float64) float64 {
 	return of[len(of)/2]
 }
 
-// What a flood of connections costs the agent: its memory, and its share of a processor.
+// The cost of a flood of connections for the agent: its memory, and its share of a processor.
 func BenchmarkFlood(b *testing.B) {
 	s := newSite(b)
 	var before runtime.MemStats

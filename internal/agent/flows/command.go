@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// Command is its name, Help what it does in a few words.
+// Command is the name of the command, Help a short description.
 const (
 	Command = "flows"
 	Help    = "which connections of this node's pods were allowed and denied, and by which policies; -f: and those that come"
@@ -29,17 +29,17 @@ Example: node flows -denied shop/web
 
 `
 
-// followPause is how often new records are asked for.
+// followPause is the pause between requests for new records.
 const followPause = time.Second
 
-// asked is one run.
+// asked holds the arguments of one `node flows`.
 type asked struct {
 	address, format        string
 	follow, denied, staged bool
 	namespace, pod         string
 }
 
-// Main is the command, with what follows its name, against the agent at address.
+// Main runs the command with the arguments after its name, against the agent at address.
 func Main(ctx context.Context, args []string, address string, out nodestatus.Output) error {
 	a := asked{address: address}
 	if err := a.parse(args, out.Err); err != nil {
@@ -76,7 +76,7 @@ func (a *asked) ask(ctx context.Context, after uint64, answer *Answer) error {
 	err := nodestatus.Ask(ctx, a.address, fmt.Sprintf("%s?after=%d", Path, after), answer)
 	var refused *nodestatus.RefusedError
 	if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
-		// An agent answers /status; what does not is another program, as err says.
+		// Only an agent answers /status; else err stands: another program has the port.
 		if _, agent := nodestatus.Fetch(ctx, a.address); agent == nil {
 			return fmt.Errorf("the agent on %s records no flows: set the chart's policy.flows.enabled (TORTIE_FLOWS), and policy.enabled", a.address)
 		}
@@ -84,7 +84,7 @@ func (a *asked) ask(ctx context.Context, after uint64, answer *Answer) error {
 	return err
 }
 
-// parse reads flags before and behind the argument.
+// parse reads flags before and after the argument.
 func (a *asked) parse(args []string, w io.Writer) error {
 	flags := flag.NewFlagSet("node "+Command, flag.ContinueOnError)
 	flags.SetOutput(w)
@@ -120,7 +120,7 @@ func (a *asked) wants(r *Record) bool {
 	return (is(r.Source) || is(r.Dest)) && (!a.denied || r.Action == Action(false)) && (!a.staged || r.Policies.Action != "")
 }
 
-// text writes records for people: a head, and a line for each.
+// text returns a function that writes records for people: a head first, then a line per record.
 func (a *asked) text(w io.Writer) func(*Record) error {
 	const columns = "%-8s  %-5s  %-7s  %-36s  %-44s  %5s  %9s  %9s  %s\n"
 	headed := false
@@ -137,7 +137,7 @@ func (a *asked) text(w io.Writer) func(*Record) error {
 	}
 }
 
-// side is the direction whose policies have decided.
+// side returns the direction of the policies that decided.
 func (r *Record) side() string {
 	if r.Reporter == "src" {
 		return "egress"
@@ -152,7 +152,7 @@ func (r *Record) to() string {
 	return fmt.Sprintf("%s:%d/%s", r.Dest, r.Port, strings.ToUpper(r.Protocol))
 }
 
-// by says who has decided, and what staged policies would do.
+// by returns the deciding rule, and what staged policies would do.
 func (r *Record) by() string {
 	text := decider(r.Policies.Enforced)
 	if r.Policies.Action != "" {
@@ -161,7 +161,7 @@ func (r *Record) by() string {
 	return text
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes for people.
 func size(n uint64) string {
 	for _, unit := range []string{"B", "kB", "MB", "GB"} {
 		if n < 10000 {

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is a file with a line of JSON for each record. When it has grown to Size bytes it becomes PATH.1, and the one
-// before PATH.2; Old of these stay.
+// File is a file with a line of JSON for each record. When it reaches Size bytes it is renamed to PATH.1, the former
+// PATH.1 to PATH.2, and so on; Old of these are kept.
 type File struct {
 	Path string
 	Size int64
 	Old  int
 }
 
-// Append adds what write encodes. The file is opened each time, so that programs may move or delete it without a
-// signal.
+// Append adds the values that write encodes. It opens the file each time, so that programs may move or delete the file
+// without a signal.
 func (f *File) Append(write func(encode func(any) error) error) error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o700); err != nil {
 		return fmt.Errorf("make the directory of flow records: %w", err)
@@ -49,7 +49,7 @@ func regular(f *os.File) error {
 	return err
 }
 
-// rotate moves the files on if the newest is full.
+// rotate renames the files if the newest is full.
 func (f *File) rotate() error {
 	info, err := os.Lstat(f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,7 +69,7 @@ func (f *File) rotate() error {
 	return nil
 }
 
-// old is the name of the nth file before the newest.
+// old returns the name of the nth file before the newest.
 func (f *File) old(n int) string {
 	if n == 0 {
 		return f.Path

@@ -29,8 +29,8 @@ var (
 	nodeAddr   = netip.MustParseAddr("172.16.0.1")
 )
 
-// recorder is of a node with a pod, shop/web-1, that is isolated for ingress but at port 80, and knows a client of
-// another node.
+// recorder returns a Recorder of a node with a pod, shop/web-1, that is isolated for ingress except at port 80, and
+// knows a client on another node.
 func recorder(staged ...policy.Staged) *Recorder {
 	key := policy.PodKey{Namespace: "shop", Name: "web-1"}
 	client := policy.PodKey{Namespace: "shop", Name: "client"}
@@ -71,7 +71,7 @@ func event(id uint32, from, to netip.Addr, port uint16, sent uint64, ended bool)
 	}}
 }
 
-// lines are the records so far, without times.
+// lines returns the records so far, without times.
 func lines(r *Recorder) (all []string) {
 	r.finish(time.Unix(100, 0))
 	for _, f := range r.Answer(0).Records {
@@ -131,8 +131,8 @@ func TestAggregation(t *testing.T) {
 	}
 }
 
-// What host endpoints' policies decide on is told with the node as the end that reports: what the node's programs
-// receive and send, and what is denied elsewhere, also to pods whose own policies are not the ones.
+// Decisions of host endpoints' policies are reported with the node as the reporting end: for packets of the node's
+// programs, and for packets denied elsewhere, even to pods that their own policies do not deny.
 func TestHostEndpoints(t *testing.T) {
 	outside, service := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("10.96.0.1")
 	gnp := func(name string, rule policy.Rule) policy.Policy {
@@ -203,7 +203,7 @@ func TestHostEndpoints(t *testing.T) {
 	}
 }
 
-// What passes in an interval is told in that interval's record.
+// The traffic of an interval is in that interval's record.
 func TestIntervals(t *testing.T) {
 	r := recorder()
 	r.take(event(1, clientAddr, webAddr, 80, 100, false))

@@ -8,11 +8,12 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// asking asks the policies of a pod, or of a host endpoint, about a connection. It is false if these are not known.
+// asking judges a connection by the policies of a pod or of a host endpoint; false if these are not known.
 type asking func(*policy.Judge) (*policy.Judgement, bool)
 
-// reports reports whether the end that has policies in the direction is a pod of this node; or the node itself behind a
-// host endpoint, to or from others than its pods. Forwarded connections are reported for the pods.
+// reports reports whether the end whose policies apply in a direction is a pod of this node; or the node itself behind
+// a host endpoint, unless the other end is the node or one of its pods. Forwarded connections are reported for the
+// pods.
 func (r *Recorder) reports(c *connection, d policy.Direction) bool {
 	if _, link := r.judge.Pod(c.subject(d)); link != "" {
 		return true
@@ -21,20 +22,20 @@ func (r *Recorder) reports(c *connection, d policy.Direction) bool {
 	return own && r.judge.Governs(link) && !r.here(c.subject(1-d))
 }
 
-// here reports whether the node or a pod of it has an address.
+// here reports whether the node or one of its pods has an address.
 func (r *Recorder) here(a netip.Addr) bool {
 	_, own := r.own[a]
 	_, link := r.judge.Pod(a)
 	return own || link != ""
 }
 
-// byHost reports that it may be a host endpoint that has denied a packet.
+// byHost reports whether a host endpoint may have denied a packet.
 func byHost(by netpol.Denied) bool {
 	return by.By.Kind == policy.KindCalicoGlobalNetworkPolicy || strings.HasPrefix(by.Reason, policy.KindHostEndpoint+" ")
 }
 
-// decides finds who decides on a connection; nil: that is not known. Of a denied packet it is who says so by the policy
-// that has denied it, or else whose policies come first.
+// decides returns the judgement on a connection and how it was asked for; nil: not known. For a denied packet it
+// prefers the judgement that denies by the policy in the log, else the first one.
 func (r *Recorder) decides(c *connection, d policy.Direction, v verdict) (first *policy.Judgement, by asking) {
 	for _, ask := range r.askings(c, d, v) {
 		judged, known := ask(r.judge)
@@ -54,8 +55,8 @@ func denies(judged *policy.Judgement, by netpol.Denied) bool {
 	return !judged.Verdict.Allow && (id == by.By || id.String() == by.Reason)
 }
 
-// askings are a pod's policies and those of the node's own host endpoint, and of a packet that was denied those of all
-// that it may have passed.
+// askings returns the askings of a pod, or of the node's own host endpoint. For a denied packet it adds all host
+// endpoints that the packet may have passed.
 func (r *Recorder) askings(c *connection, d policy.Direction, v verdict) (all []asking) {
 	own, peer := c.subject(d), c.subject(1-d)
 	host := func(link string, stage policy.Stage) {

@@ -12,10 +12,10 @@ import (
 type connection struct {
 	client, server netip.Addr
 	packet         policy.Packet
-	expected       bool // a conntrack helper has let it pass
+	expected       bool // a conntrack helper has allowed it
 }
 
-// subject is the end whose policies decide in the direction: the client at egress, the server at ingress.
+// subject returns the end with the deciding policies in a direction: the client at egress, the server at ingress.
 func (c *connection) subject(d policy.Direction) netip.Addr {
 	if d == policy.Ingress {
 		return c.server
@@ -29,7 +29,7 @@ type verdict struct {
 	by    netpol.Denied
 }
 
-// question is the key of the cache of labels.
+// question is a key of the cache of labels.
 type question struct {
 	connection
 	policy.Direction
@@ -59,7 +59,7 @@ func (r *Recorder) judged(c *connection, d policy.Direction, v verdict) *label {
 		l.Port = c.packet.Port
 	}
 	if _, own := r.own[c.subject(1-d)]; c.expected || v.allow && d == policy.Ingress && own {
-		return l // no policy is asked
+		return l // no policy applies
 	}
 	enforced, ask := r.decides(c, d, v)
 	if enforced == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// What an End may be: the words are Calico's.
+// Types of an End, named as in Calico.
 const (
 	TypePod     = "wep" // a pod
 	TypeHost    = "hep" // this node
@@ -22,13 +22,13 @@ const (
 const (
 	public  = "pub"
 	private = "pvt"
-	other   = "other" // too many: see table
+	other   = "other" // more than fit: see table
 )
 
-// End is an end of a connection, as it is aggregated: pods of the same owner are one.
+// End is an aggregated end of a connection: pods of the same owner are one End.
 type End struct{ Type, Namespace, Name string }
 
-// String is "shop/web-*", or a name without a namespace.
+// String returns "shop/web-*", or a name without a namespace.
 func (e End) String() string {
 	if e.Namespace == "" {
 		return e.Name
@@ -36,7 +36,7 @@ func (e End) String() string {
 	return e.Namespace + "/" + e.Name
 }
 
-// Hit is the rule that decides on a connection; without a Tier none does.
+// Hit is the rule that decides on a connection; without a Policy no rule does.
 type Hit struct {
 	Tier   string
 	Policy policy.ID
@@ -44,7 +44,7 @@ type Hit struct {
 	Allow  bool
 }
 
-// Action is "allow" or "deny".
+// Action returns "allow" or "deny".
 func Action(allow bool) string {
 	if allow {
 		return "allow"
@@ -52,7 +52,7 @@ func Action(allow bool) string {
 	return "deny"
 }
 
-// texts are "tier|policy|action|rule", or nothing.
+// texts returns "tier|policy|action|rule", or no text without a policy.
 func (h Hit) texts() []string {
 	if h.Policy == (policy.ID{}) {
 		return []string{}
@@ -62,27 +62,27 @@ func (h Hit) texts() []string {
 
 // Key has the common properties of the connections of a Record.
 type Key struct {
-	// Direction is Egress if the source's policies are told of, Ingress if the destination's.
+	// Direction is Egress if the source's policies are reported, Ingress if the destination's.
 	policy.Direction
 	Allow        bool
 	Source, Dest End
 	Protocol     uint8
 	Port         uint16
 	Enforced     Hit
-	// Pending is the deciding rule with all staged policies in force, if that is another rule, or another verdict: then
-	// Staged is set.
+	// Pending is the deciding rule with all staged policies in force. It is set, with Staged, if the rule or the verdict
+	// changes.
 	Pending Hit
 	Staged  bool
 }
 
-// Counts are of connections in an interval. Of denied packets each sampled one is a connection.
+// Counts are the connections of an interval. Each sampled denied packet counts as a connection.
 type Counts struct {
 	Flows, Started, Completed uint64
 	// Out counts packets from the source, In packets to it.
 	Out, In netlinkx.Count
 }
 
-// Record has the counts of a Key in an interval: a line of the file. Its names are those of Calico's flow logs.
+// Record has the counts of a Key in an interval: a line of the file. Field names are as in Calico's flow logs.
 type Record struct {
 	Start     int64      `json:"start_time"` // seconds
 	End       int64      `json:"end_time"`
@@ -113,7 +113,7 @@ type RecordEnd struct {
 // RecordHits are the deciding rules: each is "tier|policy|action|rule", where rule -1 is the end of the tier.
 type RecordHits struct {
 	Enforced []string `json:"enforced"`
-	// Pending is the result of staged policies: Action is the verdict then.
+	// Action is the verdict with staged policies in force, Pending the deciding rules then.
 	Action  string   `json:"pending_action,omitempty"`
 	Pending []string `json:"pending,omitempty"`
 }
@@ -130,14 +130,14 @@ func protocolName(number uint8) string {
 	return fmt.Sprint(number)
 }
 
-// stored is the ring's form of a Record: strings are those of pods and policies.
+// stored is the ring's form of a Record: it shares the strings of pods and policies.
 type stored struct {
 	start, end int64
 	Key
 	Counts
 }
 
-// size is about what it takes of memory.
+// size estimates the memory that it takes.
 func (s *stored) size() int {
 	const fixed = 500
 	size := fixed
@@ -171,10 +171,10 @@ func reporter(d policy.Direction) string {
 	return "dst"
 }
 
-// String is that of an End.
+// String returns the text of the End.
 func (e RecordEnd) String() string { return End(e).String() }
 
-// decider names the deciding rule for people: of "default|NetworkPolicy shop/web|allow|0" it is "NetworkPolicy
+// decider formats deciding rules for people: "default|NetworkPolicy shop/web|allow|0" becomes "NetworkPolicy
 // shop/web[0], tier default".
 func decider(hits []string) string {
 	var all []string

@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// What a Recorder keeps at most: some 15 MB, whatever pods do.
+// Limits of a Recorder: some 15 MB in all, whatever pods do.
 const (
 	mostKeys    = 4096 // of an interval
 	mostLive    = 16384
@@ -26,17 +26,17 @@ const (
 	mostRecords = 8192
 	mostBytes   = 6 << 20 // of records
 	mostTotals  = 2000
-	eventBytes  = 2 << 20 // of the kernel, for events that have not been read
+	eventBytes  = 2 << 20 // buffered by the kernel until they are read
 )
 
 const (
-	// eventPause is the least time between two reads of events. A read takes as long as workTime at most,
-	// and is followed by nine times what it took: events take a tenth of a processor, and more are lost.
+	// eventPause is the least time between two reads of events. A read takes workTime at most, and a pause of restFactor
+	// times its duration follows: events take a tenth of a processor, and more are lost.
 	eventPause = 50 * time.Millisecond
 	workTime   = 10 * time.Millisecond
 	restFactor = 9
-	// listTime bounds how long new connections of a list are judged, and listFactor how much of the time lists take: the
-	// kernel walks its whole table.
+	// listTime bounds how long new connections of a list are judged. A list takes at most one part in listFactor of the
+	// time, as the kernel walks its whole table.
 	listTime   = 200 * time.Millisecond
 	listFactor = 50
 	retryTime  = time.Minute
@@ -56,14 +56,14 @@ type Options struct {
 type Recorder struct {
 	Options
 
-	ready func() // what is in force is known
+	ready func() // closes wait once the policies in force are known
 	wait  <-chan struct{}
 
 	mu       sync.Mutex // guards the rest
 	judge    *policy.Judge
 	pending  *policy.Judge // nil: there are no staged policies
 	stagedBy map[policy.ID]policy.ID
-	sources  bool                  // source ports may decide
+	sources  bool                  // source ports may matter to a decision
 	own      map[netip.Addr]string // the node's addresses, with their links
 	labels   map[question]*label
 	table    *table
@@ -73,7 +73,7 @@ type Recorder struct {
 	lost     Lost
 	interval uint32
 	lists    uint32
-	begun    time.Time // of the interval
+	begun    time.Time // start of the interval
 }
 
 // New returns a Recorder for Run.
@@ -86,7 +86,7 @@ func New(o Options) *Recorder {
 	}
 }
 
-// NotInForce says that another engine decides: nothing is recorded.
+// NotInForce stops recording because another engine enforces.
 func (r *Recorder) NotInForce() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,8 +94,8 @@ func (r *Recorder) NotInForce() {
 	clear(r.live.of)
 }
 
-// InForce takes in the policies by which connections are judged from now on, and what would hold with staged ones;
-// without any pending is nil.
+// InForce sets the policies by which connections are judged from now on. pending has them with staged policies in
+// force; nil if there are none.
 func (r *Recorder) InForce(selection *policy.Selection, pods map[policy.PodKey]*policy.Pod, pending *policy.Selection,
 	stagedBy map[policy.ID]policy.ID) {
 	judge := policy.NewJudge(selection, pods)
@@ -112,7 +112,7 @@ func (r *Recorder) InForce(selection *policy.Selection, pods map[policy.PodKey]*
 	r.ready()
 }
 
-// Replace takes in pods of other nodes; nil: it is gone.
+// Replace updates pods of other nodes; nil means that the pod is gone.
 func (r *Recorder) Replace(pods map[policy.PodKey]*policy.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +135,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follow takes in events.
+// follow reads events until ctx ends.
 func (r *Recorder) follow(ctx context.Context) {
 	var reported progress.Changes
 	for backoff := (wait.Backoff{First: time.Second, Most: retryTime}); ctx.Err() == nil; wait.Sleep(ctx, backoff.Next()) {
@@ -189,7 +189,7 @@ func (r *Recorder) overrun() {
 	r.lost.Overruns++
 }
 
-// take takes in an event.
+// take counts an event.
 func (r *Recorder) take(e *netlinkx.FlowEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +199,7 @@ func (r *Recorder) take(e *netlinkx.FlowEvent) {
 		if f = r.begin(&e.TrackedFlow); f == nil {
 			return
 		}
-		if !e.Ended { // else it had no room, or its beginning was lost
+		if !e.Ended { // if it ended, it had no room before or its beginning was lost
 			r.started(f)
 		}
 		if !e.Ended && len(r.live.of) < r.live.most {
@@ -218,7 +218,7 @@ func (r *Recorder) take(e *netlinkx.FlowEvent) {
 	delete(r.live.of, key)
 }
 
-// begin labels a connection; nil: no end is a pod of this node, or a host endpoint.
+// begin labels a connection; nil if no end is a pod of this node or a host endpoint.
 func (r *Recorder) begin(f *netlinkx.TrackedFlow) *liveFlow {
 	if r.judge == nil {
 		return nil
@@ -239,7 +239,7 @@ func (r *Recorder) begin(f *netlinkx.TrackedFlow) *liveFlow {
 	return started
 }
 
-// started counts a connection that has begun since events are read.
+// started counts a connection that began after the start of recording.
 func (r *Recorder) started(f *liveFlow) {
 	for _, l := range f.sides {
 		if l != nil {
@@ -257,8 +257,8 @@ func (r *Recorder) total(l *label) {
 	}
 }
 
-// counts returns a label's counts of this interval. The label keeps them, as to find them by the Key took half of the
-// time of an event.
+// counts returns a label's counts in this interval. The label keeps them: to find them by Key took half of the time of
+// an event.
 func (r *Recorder) counts(l *label) *Counts {
 	if l.counts == nil || l.interval != r.interval {
 		l.counts, l.crowded = r.table.counts(&l.Key)
@@ -267,7 +267,7 @@ func (r *Recorder) counts(l *label) *Counts {
 	return l.counts
 }
 
-// count counts what has passed since it was counted last.
+// count adds the packets and bytes since the last call for the connection.
 func (r *Recorder) count(f *liveFlow, now *netlinkx.TrackedFlow) {
 	out, in := grown(f.sent, now.Sent), grown(f.received, now.Received)
 	for _, l := range f.sides {
@@ -284,7 +284,7 @@ func (r *Recorder) count(f *liveFlow, now *netlinkx.TrackedFlow) {
 	f.interval, f.sent, f.received = r.interval, now.Sent, now.Received
 }
 
-// Denied takes in a packet that policies have denied.
+// Denied counts a packet that policies have denied.
 func (r *Recorder) Denied(d netpol.Drop) {
 	by, known := d.Denied()
 	if !known {
@@ -310,10 +310,10 @@ func (r *Recorder) Denied(d netpol.Drop) {
 	add(&counts.Out, netlinkx.Count{Packets: 1, Bytes: d.Bytes})
 }
 
-// intervals lists the connections, and makes records, at the end of each interval.
+// intervals lists the connections and makes records, at the end of each interval.
 func (r *Recorder) intervals(ctx context.Context) {
 	var reported progress.Changes
-	due := time.Now() // of the next list
+	due := time.Now() // when the next list is due
 	for first := true; ; first = false {
 		if now := time.Now(); !now.Before(due) {
 			err := r.list(first)
@@ -332,7 +332,8 @@ func (r *Recorder) intervals(ctx context.Context) {
 	}
 }
 
-// list takes in all connections. The first list is of such as have begun before, which count from now on.
+// list counts all connections in the kernel's table. Connections of the first list began before recording; they count
+// from now on.
 func (r *Recorder) list(first bool) error {
 	addrs, err := r.Kernel.Addrs(0, netlinkx.FamilyAll)
 	if err != nil {
@@ -362,7 +363,7 @@ func (r *Recorder) list(first bool) error {
 	return nil
 }
 
-// listed takes in a connection of a list; judge: also if it is not known.
+// listed counts a connection of a list. With judge unset, unknown connections are skipped.
 func (r *Recorder) listed(f *netlinkx.TrackedFlow, first, judge bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -386,7 +387,7 @@ func (r *Recorder) listed(f *netlinkx.TrackedFlow, first, judge bool) {
 	r.count(known, f)
 }
 
-// forget removes connections whose end was lost.
+// forget removes connections that ended without an event.
 func (r *Recorder) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

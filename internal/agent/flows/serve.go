@@ -6,19 +6,20 @@ import (
 	"strconv"
 )
 
-// Path is where records are served.
+// Path is the HTTP path of records.
 const Path = "/flows"
 
-// mostServed is how many records an answer has at most.
+// mostServed bounds the records of an answer.
 const mostServed = 1000
 
-// Answer is that to GET /flows?after=NUMBER: the records from a number on, by which the next question goes on.
+// Answer is the answer to GET /flows?after=NUMBER: the records from that number on. Next is the number for the next
+// request.
 type Answer struct {
 	Next    uint64   `json:"next"`
 	Records []Record `json:"records"`
 }
 
-// Serve answers with records. To ask again and again is to follow them.
+// Serve writes an Answer. A client follows the records by repeated requests.
 func (r *Recorder) Serve(w http.ResponseWriter, q *http.Request) {
 	var after uint64
 	if text := q.URL.Query().Get("after"); text != "" {
@@ -30,7 +31,7 @@ func (r *Recorder) Serve(w http.ResponseWriter, q *http.Request) {
 		after = number
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(r.Answer(after)) // a reader that went away is its own loss
+	_ = json.NewEncoder(w).Encode(r.Answer(after)) // an error means that the client went away
 }
 
 // Answer returns the records from a number on.

@@ -5,7 +5,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// table aggregates an interval's connections. It has room for most Keys; what comes then is added up by direction,
+// table aggregates an interval's connections. It has room for most Keys; further connections are added up by direction,
 // verdict and protocol alone.
 type table struct {
 	most int
@@ -14,7 +14,7 @@ type table struct {
 
 func newTable(most int) *table { return &table{most: most, of: map[Key]*Counts{}} }
 
-// counts are those of a Key; crowded: the Key has none of its own.
+// counts returns the counts for a Key; crowded: the Key has no counts of its own.
 func (t *table) counts(k *Key) (c *Counts, crowded bool) {
 	if c := t.of[*k]; c != nil {
 		return c, false
@@ -28,7 +28,7 @@ func (t *table) counts(k *Key) (c *Counts, crowded bool) {
 		Dest: End{Type: TypeNetwork, Name: other}}
 	if c = t.of[rest]; c == nil {
 		c = &Counts{}
-		t.of[rest] = c // at most 2 · 2 · 256 of these
+		t.of[rest] = c // at most 2 · 2 · 256 Keys
 	}
 	return c, true
 }
@@ -40,7 +40,7 @@ func (t *table) take() map[Key]*Counts {
 	return all
 }
 
-// ring keeps the newest records: at most most, and as many as take mostBytes.
+// ring keeps the newest records: at most most of them, and at most mostBytes.
 type ring struct {
 	most, mostBytes int
 	records         []stored
@@ -60,10 +60,10 @@ func (r *ring) add(s stored) {
 	r.records, r.first = r.records[drop:], r.first+uint64(drop)
 }
 
-// after returns up to most records from a number on, and the number behind the last of them.
+// after returns up to most records from a number on, and the number after the last of them.
 func (r *ring) after(number uint64, most int) (found []stored, next uint64) {
 	end := r.first + uint64(len(r.records))
-	if number > end { // of an agent before this one
+	if number > end { // the number is from an earlier agent
 		number = r.first
 	}
 	number = max(number, r.first)
@@ -72,14 +72,14 @@ func (r *ring) after(number uint64, most int) (found []stored, next uint64) {
 	return found, number + uint64(len(found))
 }
 
-// live are connections that have begun, as they were counted last. Connections beyond its room are counted when they
+// live has the connections that have begun, with their last counts. Connections beyond its room are counted when they
 // end.
 type live struct {
 	most int
 	of   map[liveKey]*liveFlow
 }
 
-// liveKey tells connections apart: IDs are digests, and addresses of the kernel's memory in old ones.
+// liveKey distinguishes connections. The ID alone is a digest, or in old kernels an address of the kernel's memory.
 type liveKey struct {
 	id               uint32
 	sourcePort, port uint16
@@ -88,25 +88,25 @@ type liveKey struct {
 type liveFlow struct {
 	sides          [2]*label // by direction; nil: the end is no pod of this node
 	sent, received netlinkx.Count
-	interval       uint32 // in which it was counted last
-	listed         uint32 // the list that it was last in
+	interval       uint32 // of the last count
+	listed         uint32 // the last list that had it
 }
 
 func keyOf(f *netlinkx.TrackedFlow) liveKey { return liveKey{f.ID, f.SourcePort, f.Port} }
 
-// label describes a connection at its beginning, as one of its ends sees it.
+// label describes a connection at its beginning, from one of its ends.
 type label struct {
 	Key
-	// staged is the staged policy because of which another decides; without a Name there is none.
+	// staged is the staged policy that changes the decision; without a Name there is none.
 	staged policy.ID
-	// counts are those of the interval, once there are some; crowded: they are of many Keys.
+	// counts are the counts of the interval, nil at first; crowded: many Keys share them.
 	counts   *Counts
 	interval uint32
 	crowded  bool
 	totals   []*uint64
 }
 
-// grown returns the packets and bytes since before. A counter that begins anew has nothing before it.
+// grown returns the packets and bytes since before. If a counter started again, before is ignored.
 func grown(before, now netlinkx.Count) netlinkx.Count {
 	if now.Packets < before.Packets || now.Bytes < before.Bytes {
 		return now

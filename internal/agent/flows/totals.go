@@ -8,24 +8,23 @@ import (
 type Total struct {
 	policy.Direction
 	Allow bool
-	// By is the policy that has decided, or with Staged the staged one; of more policies than there is room for it is
-	// Others.
+	// By is the deciding policy, or with Staged the staged policy; Others if there is no room for more policies.
 	By policy.ID
-	// Staged: Pending is the verdict that there would be with all staged policies in force.
+	// Staged: Pending is the verdict with all staged policies in force.
 	Staged, Pending bool
 }
 
 // Others stands for policies that have no counters of their own.
 var Others = policy.ID{Kind: "others"}
 
-// Lost counts what is missing in records.
+// Lost counts losses.
 type Lost struct {
-	// Overruns is how often the kernel had no room for events, Crowded counts connections that were only added up by
-	// direction and verdict, Unwritten records that could not be written to the file.
+	// Overruns is how often the kernel had no room for events. Crowded counts connections added up by direction, verdict
+	// and protocol only. Unwritten counts records that could not be written to the file.
 	Overruns, Crowded, Unwritten uint64
 }
 
-// totals are counters since the start, at most mostTotals of them and a few for Others.
+// totals are counters since the start, at most mostTotals and a few for Others.
 type totals map[Total]*uint64
 
 func (t totals) add(l *label) {
@@ -61,7 +60,7 @@ func (r *Recorder) Totals() map[Total]uint64 {
 	return all
 }
 
-// Lost returns what is missing.
+// Lost returns the losses since the start.
 func (r *Recorder) Lost() Lost {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,8 +11,7 @@ import (
 // maxReported bounds the routes of one family in an object of the API: 2,000 are some 400 KB, and etcd takes 1.5 MB.
 const maxReported = 2000
 
-// Calico returns the classes of a CalicoNodeStatus that are asked for, without lastUpdated. Unknown classes are
-// ignored.
+// Calico returns the requested classes of a CalicoNodeStatus, without lastUpdated. Unknown classes are ignored.
 func (r *Report) Calico(classes []string) api.CalicoNodeStatusStatus {
 	var out api.CalicoNodeStatusStatus
 	if slices.Contains(classes, api.ClassAgent) {
@@ -45,7 +44,7 @@ func (r *Report) calicoAgent() *api.NodeAgentStatus {
 	return &api.NodeAgentStatus{BIRDV4: speaker(r.Address), BIRDV6: speaker(r.Address6)}
 }
 
-// configured is when the youngest of the sessions was made, lost or established; the agent's start without any.
+// configured returns when the latest of the sessions was made, lost or established; without any, the agent's start.
 func (r *Report) configured() time.Time {
 	last := r.Started
 	for _, p := range r.Peers {
@@ -119,7 +118,7 @@ func (r *Report) calicoRoutes() *api.NodeRouteStatus {
 	return out
 }
 
-// calico is a route as BIRD shows it.
+// calico converts a route to BIRD's form.
 func (r Route) calico(kinds map[string]string) api.NodeRoute {
 	out := api.NodeRoute{Type: "FIB", Destination: r.Destination, Gateway: r.Via, Interface: r.Device,
 		LearnedFrom: api.NodeRouteFrom{SourceType: "Static"}}
@@ -143,7 +142,7 @@ func calicoSource(kinds map[string]string, peer string) api.NodeRouteFrom {
 	return from
 }
 
-// isIPv6 reports the family of an address or a prefix.
+// isIPv6 reports whether an address or a prefix is IPv6.
 func isIPv6(text string) bool {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p.Addr().Is6()

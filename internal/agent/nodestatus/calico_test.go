@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// What clients of Calico read, word for word.
+// The exact fields and values that clients of Calico read.
 func TestCalicosWords(t *testing.T) {
 	all := []string{api.ClassAgent, api.ClassBGP, api.ClassRoutes, "Weather"}
 	for name, r := range map[string]*Report{"starting": starting(), "dual": dual(), "routed": routed()} {

@@ -13,16 +13,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// view is one way to look at a Report: for people, and the part of it that programs get.
+// view presents a Report: as text for people, and as data for programs.
 type view struct {
 	help string
 	text func(*Report, io.Writer) error
 	data func(*Report) any
-	// arguments and example are for its usage.
+	// arguments and example are parts of its usage.
 	arguments, example string
-	// pick leaves in the report what an argument names; nil: the command takes none.
+	// pick reduces the report to an argument; nil: the command takes none.
 	pick func(*Report, string) error
-	// picked is text after that, if it is another one.
+	// picked replaces text after pick, if set.
 	picked func(*Report, io.Writer) error
 }
 
@@ -41,10 +41,10 @@ type RoutesAnswer struct {
 	Announced []Announced `json:"announced"`
 }
 
-// Commands are the names of the commands, in alphabetical order.
+// Commands returns the names of the commands, in alphabetical order.
 func Commands() []string { return slices.Sorted(maps.Keys(views)) }
 
-// Help is a command's short description.
+// Help returns a command's short description.
 func Help(command string) string { return views[command].help }
 
 // Output is where a command writes: what was asked for, and its usage.
@@ -93,7 +93,7 @@ func Run(ctx context.Context, args []string, address string, out Output) error {
 	return nil
 }
 
-// argument reads the one argument that some commands take, and flags that follow it.
+// argument reads the one argument that some commands take, and flags after it.
 func (v view) argument(command string, flags *flag.FlagSet) (string, error) {
 	if flags.NArg() == 0 {
 		return "", nil
@@ -111,7 +111,7 @@ func (v view) argument(command string, flags *flag.FlagSet) (string, error) {
 	return named, nil
 }
 
-// writer returns what writes a Report in a format.
+// writer returns a function that writes a Report in a format.
 func (v view) writer(format string) (func(*Report, io.Writer) error, error) {
 	switch format {
 	case "text":

@@ -39,7 +39,7 @@ func agent(t *testing.T, r *Report) string {
 	})
 }
 
-// execute runs a command as a shell would see it.
+// execute runs a command as a shell would.
 func execute(t *testing.T, address string, args ...string) (string, error) {
 	t.Helper()
 	var out, usage bytes.Buffer
@@ -97,7 +97,7 @@ func TestTextIsTheDefaultAndTheFlagWins(t *testing.T) {
 	}
 }
 
-// refusing returns an address on which nobody listens, and that nobody else can have while the test runs.
+// refusing returns an address on which nothing listens, and that no other program can get while the test runs.
 func refusing(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -147,7 +147,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// A stuck agent accepts connections and says nothing, or begins to answer and stops.
+// A stuck agent accepts connections and sends nothing, or stops in the middle of an answer.
 func TestAStuckAgentIsNotWaitedFor(t *testing.T) {
 	for name, begin := range map[string]string{"silent": "", "half an answer": `{"node": "n`} {
 		address := served(t, func(w http.ResponseWriter, q *http.Request) {
@@ -177,7 +177,7 @@ func TestDialable(t *testing.T) {
 	}
 }
 
-// An argument leaves what it names, with flags before or after it.
+// An argument keeps what it names, with flags before or after it.
 func TestPicking(t *testing.T) {
 	address := agent(t, routed())
 	for _, c := range []struct {
@@ -218,7 +218,7 @@ func TestLongestRouteFirst(t *testing.T) {
 	difftest.Want(t, "", []string{"10.1.2.9/32", "10.1.2.0/26", "0.0.0.0/0"}, got)
 }
 
-// What is passed on of an address is announced.
+// Prefixes passed on for an address are shown as announced.
 func TestPassedOnIsAnnounced(t *testing.T) {
 	r := &Report{Announced: []Announced{{Prefix: "10.1.0.0/26", Origin: "own block"}},
 		PassedOn: []Announced{{Prefix: "10.1.2.0/26", Origin: "learned"}, {Prefix: "10.1.3.0/26", Origin: "learned"}}}

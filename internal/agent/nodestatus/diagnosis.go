@@ -41,7 +41,7 @@ type Diagnosis struct {
 	Findings []Finding `json:"findings" help:"The answers, the worst first."`
 }
 
-// Order puts the worst first, and those of one level in the order of their checks.
+// Order sorts the findings by level, the worst first, then by check.
 func (r *Diagnosis) Order() {
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		return cmp.Or(slices.Index(levels, a.Level)-slices.Index(levels, b.Level), cmp.Compare(a.Check, b.Check))
@@ -88,12 +88,12 @@ func (r *Diagnosis) WriteText(w io.Writer) error {
 	return err
 }
 
-// maxAlike is how many findings of one check and level are shown in full, but for those that are ok.
+// maxAlike bounds the findings of one check and level that are shown in full; ok ones are not bounded.
 const maxAlike = 5
 
 func (f Finding) alike(o Finding) bool { return f.Check == o.Check && f.Level == o.Level }
 
-// alike counts the findings just before the one at i that are of its check and level.
+// alike counts the findings just before index i with the same check and level.
 func (r *Diagnosis) alike(i int) int {
 	n := 0
 	for n < i && r.Findings[i-1-n].alike(r.Findings[i]) {

@@ -1,4 +1,4 @@
-// Package nodestatus is what the agent says of itself on /status, and how people and programs read it: the commands
-// `node status`, `node peers` and `node routes`. It knows neither the agent nor the kernel: a Report is plain data, and
-// its text is a function of it alone.
+// Package nodestatus defines the agent's answer on /status, and how people and programs read it: the commands `node
+// status`, `node peers` and `node routes`. It knows neither the agent nor the kernel: a Report is plain data, and its
+// text is a function of it alone.
 package nodestatus

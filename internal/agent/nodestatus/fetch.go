@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// askTime bounds one question to the agent; its answer is made in milliseconds.
+	// askTime bounds one request to the agent, which answers in milliseconds.
 	askTime = 5 * time.Second
-	// maxAnswer bounds what is read of an answer: 10,000 routes are 5 MB.
+	// maxAnswer bounds an answer in bytes: 10,000 routes are 5 MB.
 	maxAnswer = 256 << 20
 )
 
 // local has no proxy: the environment of a pod may name one, and the agent is on this node.
 var local = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// Fetch asks the agent that serves on address, host:port. The error says what to do if no agent answers there.
+// Fetch gets the Report of the agent on address, host:port. If no agent answers, the error names the remedy.
 func Fetch(ctx context.Context, address string) (*Report, error) {
 	r := &Report{}
 	if err := Ask(ctx, address, "/status", r); err != nil {
@@ -35,7 +35,7 @@ func Fetch(ctx context.Context, address string) (*Report, error) {
 	return r, nil
 }
 
-// Ask asks for a page with JSON.
+// Ask gets a page and decodes its JSON.
 func Ask(ctx context.Context, address, page string, into any) error {
 	address = dialable(address)
 	ctx, cancel := context.WithTimeout(ctx, askTime)
@@ -62,14 +62,14 @@ func Ask(ctx context.Context, address, page string, into any) error {
 	return nil
 }
 
-// RefusedError says that a server answered with another status than 200.
+// RefusedError means that a server answered with another status than 200.
 type RefusedError struct {
 	address, path string
 	Code          int
 	status        string
 }
 
-// Error says what to do.
+// Error describes the answer and the remedy.
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s answers GET %s with %q: %s", e.address, e.path, e.status, otherProgram)
 }

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// PickPeers leaves the sessions with one peer, named by its address, its node or the BGPPeer that it is there for. The
-// error says that there are none.
+// PickPeers keeps the sessions with one peer, named by its address, its node or its BGPPeer; an error if there are
+// none.
 func (r *Report) PickPeers(named string) error {
 	if a, err := netip.ParseAddr(named); err == nil {
 		named = a.Unmap().String()
@@ -20,9 +20,8 @@ func (r *Report) PickPeers(named string) error {
 	return nil
 }
 
-// PickRoutes leaves what there is about one address, or one range: the routes that it lies in or that lie in it, the
-// longest first as that is the one which counts; and so of what is announced, passed on among it, learned and refused.
-// The counts stay those of all.
+// PickRoutes keeps what overlaps one address or range: routes, announced (with passed-on), learned and refused
+// prefixes, the longest first, as in the kernel. The counts still are of all routes.
 func (r *Report) PickRoutes(named string) error {
 	about, err := netip.ParsePrefix(named)
 	if a, single := netip.ParseAddr(named); single == nil {
@@ -44,7 +43,7 @@ func (r *Report) PickRoutes(named string) error {
 	return nil
 }
 
-// touching returns those of all whose prefix overlaps another, the longest first.
+// touching returns the elements with a prefix that overlaps about, the longest first.
 func touching[T any](about netip.Prefix, all []T, text func(T) string) []T {
 	length := func(x T) int {
 		p, err := netip.ParsePrefix(text(x))

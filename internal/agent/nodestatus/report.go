@@ -65,14 +65,14 @@ func (r *Report) Reason(problem, reason string) {
 	r.ProblemReasons[problem] = reason
 }
 
-// FieldsWithoutEffect are those of one configuration.
+// FieldsWithoutEffect has such fields of one configuration.
 type FieldsWithoutEffect struct {
 	Kind   string   `json:"kind" help:"Its kind: FelixConfiguration or BGPConfiguration."`
 	Name   string   `json:"name" help:"Its name."`
 	Fields []string `json:"fields" help:"Its fields without effect."`
 }
 
-// Paths are the ways of pods' packets of one family to other nodes.
+// Paths describes the paths of pods' packets of one family to other nodes.
 type Paths struct {
 	Up             int          `json:"up" help:"How many nodes answered their last probes."`
 	Down           int          `json:"down" help:"How many nodes have answered, and do not now."`
@@ -82,7 +82,7 @@ type Paths struct {
 	Missed         []MissedPath `json:"missed,omitempty" help:"The nodes that do not answer now, 16 at most."`
 }
 
-// MissedPath is a way that was up and is not.
+// MissedPath is a path that was up and is down.
 type MissedPath struct {
 	Node    string    `json:"node" help:"The other node."`
 	Address string    `json:"address" help:"Its address."`

@@ -12,11 +12,10 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// maxListed bounds a list inside of the overview; the commands for peers and routes, and the other formats, have all of
-// it.
+// maxListed bounds a list in the overview; the commands for peers and routes, and the other formats, show all of it.
 const maxListed = 20
 
-// maxRows bounds a table there.
+// maxRows bounds a table in the overview.
 const maxRows = 50
 
 // WriteStatus writes the overview for people.
@@ -36,7 +35,7 @@ func (r *Report) WriteStatus(w io.Writer) error {
 	return p.writeTo(w)
 }
 
-// WritePeers writes the BGP sessions for people, and below what was last wrong with each.
+// WritePeers writes the BGP sessions for people, and below them the last error of each.
 func (r *Report) WritePeers(w io.Writer) error {
 	p := &page{}
 	if len(r.Peers) == 0 {
@@ -82,7 +81,7 @@ func (r *Report) WritePicked(w io.Writer) error {
 	return p.writeTo(w)
 }
 
-// endText describes how a session has ended, with what each side has said of it.
+// endText describes how a session has ended, with both sides' NOTIFICATIONs.
 func (r *Report) endText(e End) string {
 	text := r.clock(e.At)
 	switch {
@@ -102,7 +101,7 @@ func (r *Report) endText(e End) string {
 	return text
 }
 
-// WriteRoutes writes the routes for people, and below what became no route.
+// WriteRoutes writes the routes for people, and below them the prefixes without one.
 func (r *Report) WriteRoutes(w io.Writer) error {
 	p := &page{}
 	p.line(r.Routes.count())
@@ -195,7 +194,7 @@ func onLink(address, link, source string) string {
 	return fmt.Sprintf("%s on %s (%s)", address, link, source)
 }
 
-// candidateTable has the host's addresses, if there was anything to choose.
+// candidateTable returns the host's addresses, and why each was chosen or not.
 func (r *Report) candidateTable() [][]string {
 	rows := [][]string{{"ADDRESS", "INTERFACE", "USED", "WHY"}}
 	for _, c := range r.Candidates {
@@ -231,7 +230,7 @@ func (r *Report) tunnelText() string {
 	return strings.Join(texts, "; ")
 }
 
-// servicesText is empty if nothing is announced for services.
+// servicesText returns "" if nothing is announced for services.
 func (r *Report) servicesText() string {
 	s := r.Services
 	if s == nil {
@@ -247,7 +246,7 @@ func (r *Report) servicesText() string {
 	return text
 }
 
-// reflectionText is empty if this node has no part in route reflection.
+// reflectionText returns "" if this node has no part in route reflection.
 func (r *Report) reflectionText() string {
 	f := r.Reflection
 	if f == nil {
@@ -263,7 +262,7 @@ func (r *Report) reflectionText() string {
 	return text
 }
 
-// pathsText is empty if no other node has pods, or none could be probed yet.
+// pathsText returns "" if there are no paths to other nodes.
 func (r *Report) pathsText(p *Paths) string {
 	if p == nil || p.Up+p.Down+p.Unknown+p.Unprobed == 0 {
 		return ""
@@ -347,10 +346,10 @@ func (r *Report) poolTable() [][]string {
 	return rows
 }
 
-// poolStates are the reasons of conditions of pools, for people.
+// poolStates describes the reasons of pools' conditions for people.
 var poolStates = map[string]string{api.PoolDisabled: "disabled", api.PoolTerminating: "being deleted", api.PoolOverlap: "overlaps another"}
 
-// use says what a pool is to this node.
+// use describes how this node uses a pool.
 func (p Pool) use() string {
 	text := "assigns"
 	switch {
@@ -380,13 +379,13 @@ func (r *Report) peerTable() [][]string {
 	return rows
 }
 
-// from is this end's address, or the link that it will be of.
+// from returns this end's address, or the link that the address will be on.
 func (p Peer) from() string {
 	_, link, _ := strings.Cut(p.Address, "%")
 	return dash(cmp.Or(p.From, link))
 }
 
-// traits are the unusual properties of a session.
+// traits returns the unusual properties of a session.
 func (p Peer) traits() []string {
 	var all []string
 	for _, t := range []struct {
@@ -407,7 +406,7 @@ func (p Peer) traits() []string {
 	return all
 }
 
-// undetected says why a peer's BFD is not up; empty if it is, or there is to be none.
+// undetected returns why a peer's BFD is not up; empty if it is up or not configured.
 func (r *Report) undetected(p Peer) string {
 	b := p.BFD
 	if b == nil || b.State == "Up" {
@@ -428,8 +427,8 @@ func (r *Report) undetected(p Peer) string {
 	return text
 }
 
-// wrongKeys says which keys of TCP-AO the peer has wrong, or too long. Anybody who can send from its address can have
-// the first said.
+// wrongKeys describes TCP-AO keys with which the peer signs wrongly, or for too long. Anybody who can send from the
+// peer's address can cause the first message.
 func (p Peer) wrongKeys() (words []string) {
 	if p.WrongKeys != "" {
 		words = append(words, fmt.Sprintf("%s: TCP segments from its address have the ID of TCP-AO key %s, and another secret or algorithm has "+
@@ -442,7 +441,7 @@ func (p Peer) wrongKeys() (words []string) {
 	return words
 }
 
-// refusals say what of a peer's prefixes is not taken.
+// refusals describes the peer's prefixes that are not accepted.
 func (p Peer) refusals() []string {
 	var all []string
 	for _, r := range p.Refusals {
@@ -455,7 +454,7 @@ func (p Peer) refusals() []string {
 	return all
 }
 
-// messages say what has passed, and what the peer can do.
+// messages describes the session's messages, and the peer's capabilities.
 func (p Peer) messages() string {
 	text := fmt.Sprintf("%s: %d received, %d sent, in %s", p.Address, p.MessagesReceived, p.MessagesSent, count(int(p.Sessions), "session"))
 	if p.Supports != "" {
@@ -488,7 +487,7 @@ func (r *Report) down() []string {
 	return words
 }
 
-// words describe the last failure of a session, and when it is tried again; empty if it is up and never failed.
+// words describes the last failure of a session, and when it is tried again; empty if it is up and never failed.
 func (r *Report) words(p Peer) string {
 	text := r.cause(p)
 	switch {
@@ -500,7 +499,7 @@ func (r *Report) words(p Peer) string {
 	return text + "; next attempt at " + r.clock(p.NextTry)
 }
 
-// cause says what is wrong with a session, or was; empty if it is up and never failed.
+// cause describes what is or was wrong with a session; empty if it is up and never failed.
 func (r *Report) cause(p Peer) string {
 	switch {
 	case p.State == established && p.LastError == "":
@@ -518,7 +517,7 @@ func (r *Report) cause(p Peer) string {
 	case !p.ErrorSince.Before(p.ErrorAt):
 		return fmt.Sprintf("%s: at %s: %s", p.Address, r.clock(p.ErrorAt), p.LastError)
 	}
-	// "TCP refused on port 179: no BGP speaker listens there": the cause, then where to look.
+	// "TCP refused on port 179: no BGP speaker listens there": the cause, then the remedy.
 	cause, remedy, ok := strings.Cut(p.LastError, ": ")
 	text := fmt.Sprintf("%s: %s since %s", p.Address, cause, r.clock(p.ErrorSince))
 	if ok {
@@ -552,7 +551,7 @@ func (r Route) origin() string {
 	return text
 }
 
-// device is the output interface, with what it does to packets if its name does not say it.
+// device returns the output interface, with the encapsulation if there is one.
 func (r Route) device() string {
 	if r.Encap == "" {
 		return dash(r.Device)
@@ -571,7 +570,7 @@ func refusalTexts(refusals []Refusal) []string {
 	return texts
 }
 
-// ago is how long before the report something was.
+// ago formats the time from t to the report.
 func (r *Report) ago(t time.Time) string {
 	d := r.Time.Sub(t)
 	switch {
@@ -585,7 +584,7 @@ func (r *Report) ago(t time.Time) string {
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
-// clock is a time of day in the agent's zone, with the date if that is another day.
+// clock formats a time of day in the agent's zone, with the date if it is another day.
 func (r *Report) clock(t time.Time) string {
 	t = t.In(r.Time.Location())
 	switch {
@@ -597,7 +596,7 @@ func (r *Report) clock(t time.Time) string {
 	return t.Format(time.DateTime)
 }
 
-// count is a number with its noun, whose plural has an s unless another is given.
+// count formats a number with its noun. The plural adds an s unless another one is given.
 func count(n int, what string, plural ...string) string {
 	switch {
 	case n == 1:
@@ -608,7 +607,7 @@ func count(n int, what string, plural ...string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// number is a dash for 0.
+// number formats a number; 0 is a dash.
 func number(n int) string {
 	if n == 0 {
 		return "-"
@@ -648,7 +647,7 @@ func (p *page) table(rows [][]string) {
 	p.text.WriteString(aligned.String())
 }
 
-// section is a table with a title, after an empty line; nothing if there is nothing below the head.
+// section adds a table with a title after an empty line; nothing if the table has only its head.
 func (p *page) section(title string, rows [][]string) {
 	if len(rows) < 2 {
 		return
@@ -657,7 +656,7 @@ func (p *page) section(title string, rows [][]string) {
 	p.table(rows)
 }
 
-// cutRows cuts a table to what a screen takes.
+// cutRows cuts a table to maxRows rows.
 func cutRows(rows [][]string) [][]string {
 	more := len(rows) - 1 - maxRows
 	if more <= 0 {
@@ -673,7 +672,7 @@ func (p *page) begin(title string) {
 	}
 }
 
-// all lists texts below a title; nothing if there are none.
+// all adds texts below a title; nothing if there are none.
 func (p *page) all(title string, texts []string) {
 	if len(texts) == 0 {
 		return
@@ -684,7 +683,7 @@ func (p *page) all(title string, texts []string) {
 	}
 }
 
-// lines is all, cut to what a screen takes.
+// lines is all, cut to maxListed texts.
 func (p *page) lines(title string, texts []string) {
 	if more := len(texts) - maxListed; more > 0 {
 		texts = append(texts[:maxListed:maxListed], fmt.Sprintf("and %d more: -o json has them", more))

@@ -54,7 +54,7 @@ func healthy() *Report {
 	}
 }
 
-// troubled has one of each trouble.
+// troubled returns a report with one of each trouble.
 func troubled() *Report {
 	r := healthy()
 	down := r.Peers[0]
@@ -100,7 +100,7 @@ func troubled() *Report {
 	return r
 }
 
-// routed has two routers for peers, is a reflector, announces services and has pools with VXLAN.
+// routed returns a report with two routers for peers, as a reflector, with services and pools with VXLAN.
 func routed() *Report {
 	r := healthy()
 	r.RouterID = "10.0.0.5"
@@ -139,7 +139,7 @@ func routed() *Report {
 	return r
 }
 
-// dual has both families, addresses to choose among and a peer that is held down.
+// dual returns a report with both families, addresses to choose among and a peer that is held down.
 func dual() *Report {
 	r := healthy()
 	r.Address6, r.Address6Source, r.Interface6 = "fd00::5/64", "first-found", "eth0"
@@ -177,7 +177,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// Who asks for one peer is told what has passed.
+// For one peer the messages and ends are shown too.
 func TestPickedPeer(t *testing.T) {
 	r := routed()
 	ended := now.Add(-2 * time.Hour)
@@ -282,7 +282,7 @@ func TestTCPAOKeys(t *testing.T) {
 	}
 }
 
-// TestWhyBFDIsNotUp: a peer's BFD session says why it is not up, and nothing if it is.
+// TestWhyBFDIsNotUp: the text names why a peer's BFD session is not up, and is empty if it is.
 func TestWhyBFDIsNotUp(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for want, b := range map[string]*BFD{

@@ -21,20 +21,20 @@ const (
 	WireGuard Kind = "WireGuard"
 )
 
-// Peer is another node, and the way there of one family's packets.
+// Peer is another node, and the path to it for packets of one family.
 type Peer struct {
 	Node string
 	Addr netip.Addr // the node's own
 	Port uint16     // of BGP there
 	Kind Kind
-	// Device is the link of the way. Way lacks its index, and without encapsulation the MAC.
+	// Device is the path's link. Way lacks the link's index, and without encapsulation the MAC.
 	Device string
 	Way    hairpin.Way
 	// Unprobed is why no probe is sent; empty if probes are.
 	Unprobed string
 }
 
-// family is 0 for IPv4 and 1 for IPv6.
+// family returns 0 for IPv4 and 1 for IPv6.
 func (p Peer) family() int {
 	if p.Addr.Is6() {
 		return 1
@@ -42,7 +42,7 @@ func (p Peer) family() int {
 	return 0
 }
 
-// path is what a state is of.
+// path is the key of a state.
 type path struct {
 	node   string
 	family int
@@ -53,22 +53,22 @@ func (p Peer) path() path { return path{p.Node, p.family()} }
 const (
 	// atOnce is how many nodes are probed in a round.
 	atOnce = 3
-	// fixed of them are always the same, those that follow this node in the order of names: so each node has two that
-	// probe it in each round.
+	// fixed of them are always the same: the nodes that follow this one in the order of names. So two nodes probe each
+	// node in each round.
 	fixed = 2
 	// enough probes lost in a row make a node that answered before down.
 	enough = 6
-	// aliveTime is how long a node must be missed that answers nothing else while its kubelet says that it is ready, or
-	// that may have started meanwhile.
+	// aliveTime is how long a node must be missed if nothing but its kubelet's readiness shows that it is up, or if it may
+	// have restarted meanwhile.
 	aliveTime = time.Minute
-	// strangeTime is how long a ready node must answer all but probes for a remark, if it has never answered one.
+	// strangeTime is how long a ready node must answer all but probes before a remark, if it never answered a probe.
 	strangeTime = 3 * time.Minute
-	// recent is the most that lies between the looks of two rounds at a peer: in that time no node starts again.
+	// recent bounds the time between two rounds' probes of a peer: no node restarts within it.
 	recent = period + period/2
 )
 
-// pick returns the nodes to probe in a round, at most atOnce of them; they are in the order of names. The third place
-// goes round among the rest, in each other round among those of them that lose probes.
+// pick returns the nodes to probe in a round, at most atOnce, in the order of names from self. The third place rotates
+// through the rest; in every other round only through nodes of the rest that lose probes.
 func pick(self string, nodes []string, round int, loses func(string) bool) []string {
 	first, _ := slices.BinarySearch(nodes, self)
 	ring := slices.Concat(nodes[first:], nodes[:first])
@@ -91,41 +91,41 @@ func pick(self string, nodes []string, round int, loses func(string) bool) []str
 	return append(picked, rest[round%len(rest)])
 }
 
-// result is what was seen of one peer in a round.
+// result is the outcome of one peer's probes in a round.
 type result struct {
 	Peer
-	near     bool // it is one of the fixed
+	near     bool // it is one of the fixed nodes
 	answered bool
 	lost     int       // probes without an answer
 	first    time.Time // when the first of them was sent
 	alive    bool      // the node answers otherwise
-	ready    bool      // its kubelet says that it is ready
+	ready    bool      // its kubelet reports it ready
 }
 
-// state is what is known of a peer.
+// state is the state of a peer.
 type state struct {
 	kind     Kind
-	answered bool      // it has answered a probe once: before that nothing is concluded
-	heard    time.Time // the look in which it answered last
+	answered bool      // it has answered a probe: before that nothing is concluded
+	heard    time.Time // start of the round in which it last answered
 	lost     int       // since its last answer
 	since    time.Time
-	quick    bool      // it answered in the round before the loss, and something else ever since
-	alive    time.Time // the first look since which it has answered something else in each
+	quick    bool      // it answered in the round before the loss, and other packets ever since
+	alive    time.Time // first round since which it has answered other packets in each
 	down     bool
-	told     bool // by an Event of its own
-	noted    bool // by an Event that it has never answered
+	told     bool // an Event of its own was written
+	noted    bool // an Event was written that it has never answered
 }
 
-// losing reports that a peer that answered before loses probes.
+// losing reports whether a peer that answered before loses probes.
 func (s state) losing() bool { return s.answered && s.lost > 0 }
 
-// strange reports that a node that has never answered a probe should be asked for whatever else it answers. Without
-// encapsulation the network may drop the source of probes.
+// strange reports whether to check what else a node answers that has never answered a probe. Without encapsulation the
+// network may drop the source of probes, so such nodes are left out.
 func (s state) strange(r result) bool {
 	return r.near && !s.answered && !s.noted && (r.Kind == VXLAN || r.Kind == IPIP)
 }
 
-// see takes a result.
+// see updates the state by a result.
 func (s *state) see(now time.Time, r result) {
 	if r.answered {
 		*s = state{kind: r.Kind, answered: true, heard: r.first, told: s.told, noted: s.noted}
@@ -149,7 +149,7 @@ func (s *state) see(now time.Time, r result) {
 	s.down = s.down || s.answered && s.lost >= enough && (alive || r.ready && now.Sub(s.since) >= aliveTime)
 }
 
-// by returns what is known of a peer by a way of that kind: of another way only that it was told down, and since when.
+// by returns the state if its path is of that kind. After a change of the kind only told and since are kept.
 func (s *state) by(k Kind) *state {
 	switch {
 	case s == nil:
@@ -163,18 +163,18 @@ func (s *state) by(k Kind) *state {
 // saying is an Event about a Node.
 type saying struct {
 	node, text string
-	hows       []string // of the families that it is said of
+	hows       []string // path, family and time, per family
 	after      string
 	good       bool // it is up again
 	unknown    bool // it was never up
-	again      bool // it was said before, of each
+	again      bool // an Event about each was written before
 }
 
 func (s saying) String() string {
 	return fmt.Sprintf("%s (%s)%s", s.text, strings.Join(s.hows, "; "), s.after)
 }
 
-// conclude takes the results of a round, and returns what is to be said: of a node once, be it of both families.
+// conclude evaluates the results of a round and returns the Events to write: one per node and text, with both families.
 func (w *Worker) conclude(now time.Time, results []result) (said []saying) {
 	var of [2][]result
 	for _, r := range results {
@@ -193,8 +193,8 @@ func (w *Worker) conclude(now time.Time, results []result) (said []saying) {
 	return said
 }
 
-// concludeOf is conclude for one family. If a node misses all that it probes, two at least, the cause is most likely
-// its own.
+// concludeOf is conclude for one family. If a node misses all peers that it probes, at least two, the cause is most
+// likely its own.
 func (w *Worker) concludeOf(family int, now time.Time, results []result) (said []saying) {
 	missed := 0
 	var judged, again []result
@@ -242,7 +242,7 @@ func (w *Worker) concludeOf(family int, now time.Time, results []result) (said [
 	return append(said, w.silent(results)...)
 }
 
-// silent says of each node that answers no probe what is to be said, whether it did before or not.
+// silent returns the Events about nodes that answer no probe, whether they did before or not.
 func (w *Worker) silent(results []result) (said []saying) {
 	for _, r := range results {
 		s := w.states[r.path()]
@@ -265,7 +265,7 @@ func (w *Worker) silent(results []result) (said []saying) {
 	return said
 }
 
-// how says by which way, with the family if there are nodes of both, and when.
+// how describes the path and the time; it names the family if there are nodes of both.
 func (w *Worker) how(r result, when string) []string {
 	way := string(r.Kind)
 	if slices.ContainsFunc(w.peers, func(p Peer) bool { return p.family() != r.family() }) {
@@ -276,7 +276,7 @@ func (w *Worker) how(r result, when string) []string {
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }
 
-// remedy says where to look.
+// remedy describes where to look.
 func remedy(r result, node string) string {
 	what := "that its firewall, and those between the nodes, let packets of pods pass"
 	switch r.Kind {

@@ -69,7 +69,7 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// say runs rounds of node n00, of which each has the results of some peers.
+// story runs rounds of node n00; each has the results of some peers.
 type story struct {
 	t   *testing.T
 	w   *Worker
@@ -98,7 +98,7 @@ func (s *story) round(results ...result) string {
 	return strings.Join(texts, "\n")
 }
 
-// quiet has the same results for a while, of which nothing is said.
+// quiet repeats the same results for a while, and expects no Event.
 func (s *story) quiet(d time.Duration, results ...result) {
 	s.t.Helper()
 	for end := s.now.Add(d); s.now.Before(end); {
@@ -121,7 +121,7 @@ func alive(node string) result {
 	return r
 }
 
-// by6 is the same of IPv6.
+// by6 returns the same result for IPv6.
 func by6(r result) result {
 	r.Addr = netip.IPv6Loopback()
 	return r
@@ -188,7 +188,7 @@ func TestConclude(t *testing.T) {
 		s.want(s.round(up("n01")), "")
 		s.want(s.round(few), "")
 	})
-	t.Run("node silent", func(t *testing.T) { // while it starts again, its kubelet's last word holds for a while
+	t.Run("node silent", func(t *testing.T) { // while it restarts, its kubelet's last report holds for a while
 		s := newStory(t)
 		s.round(up("n01"), up("n02"))
 		since := s.now.Add(period)
@@ -219,7 +219,7 @@ func TestConclude(t *testing.T) {
 		s.quiet(aliveTime, up("n01"), up("n02"), alive("n07"))
 		s.want(s.round(up("n01"), up("n02"), alive("n07")), "n07 PathDown n07 is not reached by pods of n00 (VXLAN, since 07:46:30 UTC)")
 	})
-	t.Run("node in the third place that was off", func(t *testing.T) { // looks at it may be minutes apart
+	t.Run("node in the third place that was off", func(t *testing.T) { // rounds that probe it may be minutes apart
 		s := newStory(t)
 		s.round(up("n07"))
 		s.round(lost("n07"))

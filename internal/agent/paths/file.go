@@ -6,15 +6,14 @@ import (
 	"slices"
 )
 
-// answer is a node that has answered a probe, by a way.
+// answer is a node that has answered a probe, by a kind of path.
 type answer struct {
 	Node   string `json:"node"`
 	Family int    `json:"family"` // 0: IPv4, 1: IPv6
 	Kind   Kind   `json:"kind"`
 }
 
-// Recall takes nodes that an earlier agent had answers of, by the text that it was given to keep, for such that have
-// answered. It is for before Run.
+// Recall restores which nodes had answered an earlier agent, from the text given to its Keep. Call it before Run.
 func (w *Worker) Recall(text []byte) error {
 	var all []answer
 	if err := json.Unmarshal(text, &all); err != nil {
@@ -29,7 +28,7 @@ func (w *Worker) Recall(text []byte) error {
 	return nil
 }
 
-// save has the nodes that have answered kept, if they are others than those of last time.
+// save calls Keep with the nodes that have answered, if they changed.
 func (w *Worker) save() {
 	all := []answer{}
 	w.mu.Lock()
@@ -50,5 +49,5 @@ func (w *Worker) save() {
 	if err != nil {
 		w.Log.Warn("cannot keep which nodes have answered probes for the next agent", "err", err)
 	}
-	w.kept = string(text) // tried once
+	w.kept = string(text) // one try is enough
 }

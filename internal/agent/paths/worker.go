@@ -21,30 +21,30 @@ import (
 )
 
 const (
-	// period is from the beginning of a round to the next, less or more jitter.
+	// period is the time from one round to the next, with jitter more or less.
 	period = 10 * time.Second
 	jitter = time.Second
-	// within is how long a probe may take, and each of the questions whether a node answers otherwise.
+	// within bounds a probe, and each other check of whether a node answers.
 	within = 700 * time.Millisecond
 )
 
-// Worker probes.
+// Worker probes other nodes.
 type Worker struct {
 	Node string
-	// Peers returns the nodes that there are routes to, in the order of their names, one with both families twice; none
-	// while routes are not complete.
+	// Peers returns the nodes with routes to them, in the order of their names; a node with both families is there twice.
+	// It returns none while routes are not complete.
 	Peers  func() []Peer
 	Kernel *netlinkx.Conn
-	// Ready asks the API server whether a Node is ready, which is seldom needed.
+	// Ready asks the API server whether a Node is ready; it is seldom called.
 	Ready func(ctx context.Context, node string) bool
-	// Down and Up tell operators, of a Node; Unknown that it has answered no probe yet.
+	// Down and Up report a Node to operators; Unknown reports that it has answered no probe yet.
 	Down, Up, Unknown func(node, message string)
-	// Keep is given which nodes have answered, for Recall of the next agent: that concludes nothing from the silence of
-	// others.
+	// Keep stores which nodes have answered, for Recall by the next agent. From the silence of other nodes it concludes
+	// nothing.
 	Keep func(text string) error
 	Log  *slog.Logger
 
-	kept   string     // what Keep was given last
+	kept   string     // the last text given to Keep
 	mu     sync.Mutex // guards the rest
 	states map[path]*state
 	alone  [2]time.Time // since when no peer is reached, by family
@@ -83,7 +83,7 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
-	results = slices.DeleteFunc(results, func(r result) bool { return !r.answered && r.lost == 0 }) // could not be tried
+	results = slices.DeleteFunc(results, func(r result) bool { return !r.answered && r.lost == 0 }) // no probe could be sent
 	w.mu.Lock()
 	said := w.conclude(time.Now(), results)
 	w.mu.Unlock()
@@ -111,7 +111,7 @@ func (w *Worker) say(s saying) {
 	w.Down(s.node, s.String())
 }
 
-// keep forgets nodes that are gone. While there are none routes may not be complete.
+// keep forgets nodes that are gone. If peers is empty it keeps all, as routes may not be complete.
 func (w *Worker) keep(peers []Peer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +128,7 @@ func (w *Worker) keep(peers []Peer) {
 	w.states = all
 }
 
-// of returns a copy of what is known of a peer.
+// of returns a copy of the state of a peer.
 func (w *Worker) of(p Peer) state {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,7 +138,7 @@ func (w *Worker) of(p Peer) state {
 	return state{}
 }
 
-// probe probes one peer: again and again if it answered before, until it is known to be down.
+// probe probes one peer. If the peer answered before, it repeats the probe until an answer or enough losses.
 func (w *Worker) probe(ctx context.Context, p Peer, near bool) result {
 	r, before := result{Peer: p, near: near, first: time.Now()}, w.of(p)
 	tries := 1
@@ -163,7 +163,7 @@ func (w *Worker) probe(ctx context.Context, p Peer, near bool) result {
 			r.answered = true
 			return r
 		}
-		if err != nil && !wait.Sleep(ctx, within-time.Since(begun)) { // it was not sent, such as by a link that is down
+		if err != nil && !wait.Sleep(ctx, within-time.Since(begun)) { // not sent, for instance as the link is down
 			return r
 		}
 		r.lost++
@@ -179,7 +179,7 @@ func (w *Worker) probe(ctx context.Context, p Peer, near bool) result {
 	return r
 }
 
-// way fills in what the kernel knows.
+// way adds the kernel's link index and MAC to the peer's Way.
 func (w *Worker) way(ctx context.Context, p Peer) (hairpin.Way, error) {
 	way := p.Way
 	link, err := w.Kernel.LinkByName(p.Device)
@@ -201,12 +201,12 @@ func (w *Worker) way(ctx context.Context, p Peer) (hairpin.Way, error) {
 				return way, nil
 			}
 		}
-		hairpin.Echo(ctx, way.From, p.Addr, within) // has the kernel ask for it
+		hairpin.Echo(ctx, way.From, p.Addr, within) // makes the kernel resolve the MAC
 	}
 	return way, fmt.Errorf("the MAC of %s on %s is not known", p.Addr, p.Device)
 }
 
-// alive reports that a node answers an echo, or TCP at its port of BGP.
+// alive reports whether a node answers an echo, or TCP at its BGP port.
 func (w *Worker) alive(ctx context.Context, p Peer, way hairpin.Way) bool {
 	if hairpin.Echo(ctx, way.From, p.Addr, within) {
 		return true
@@ -223,7 +223,7 @@ func (w *Worker) alive(ctx context.Context, p Peer, way hairpin.Way) bool {
 // mostShown bounds the list of a Report, and the series of a metric of a family.
 const mostShown = 16
 
-// Path is what is known of the way to one node.
+// Path is the state of the path to one node.
 type Path struct {
 	Node  string
 	Kind  Kind
@@ -232,17 +232,17 @@ type Path struct {
 	Since time.Time // when the first probe was lost, if it is not up
 }
 
-// Report is what is known of all ways of one family.
+// Report is the state of all paths of one family.
 type Report struct {
 	Up, Down int
 	// Unknown have not answered yet, Unprobed cannot be probed.
 	Unknown, Unprobed int
-	Why               string // of the first that cannot be probed
-	// Paths are at most 16 of those up and down, the latter first.
+	Why               string // for the first that cannot be probed
+	// Paths are at most 16 of the paths that are up or down, down ones first.
 	Paths []Path
 }
 
-// Report returns what is known now of IPv4 and of IPv6.
+// Report returns the present state for IPv4 and for IPv6.
 func (w *Worker) Report() (reports [2]Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
