@@ -70,7 +70,7 @@ type Link struct {
 
 	mu      sync.Mutex // guards the rest
 	retired bool
-	current *session // attached to the speaker behind, or before that
+	current *session // in its handshake, or attached to the speaker behind
 	parting int      // its former sessions that still send a NOTIFICATION to the peer
 	// pending is an accepted connection whose peer has not sent its OPEN yet.
 	pending      net.Conn
@@ -80,21 +80,21 @@ type Link struct {
 	dialling     bool          // dial runs
 	turn         time.Time     // when a passive link begins to connect, too
 	reached      bool          // this end opened the last session that was up
-	next         time.Time     // when the next connection is tried; past: none is waited for
+	next         time.Time     // when the next connection is tried; past: no wait
 	whole        chan struct{} // closed when the peer has sent its table in some session; nil: not awaited
 	deaf         bool          // BFD has lost the peer since it had a session that was up
 	over         time.Time     // when the last session that was up ended; zero: there was none
 }
 
-// hold is a peer's punishment.
+// hold is the time for which a peer that announced too many prefixes is held down.
 type hold struct {
 	until time.Time
 	last  time.Duration
 }
 
 // damping lengthens the wait after each session that was up for moments only. Else a peer whose sessions come and go
-// would have all its paths announced and withdrawn, here and wherever they are passed on. While it waits its paths are
-// kept (graceful restart).
+// would have all its paths announced and withdrawn, here and wherever they are passed on. The paths are kept during the
+// wait (graceful restart).
 type damping struct {
 	short int // sessions in a row that did not last
 	until time.Time

@@ -42,7 +42,7 @@ type session struct {
 	upSince  atomic.Int64  // of the relay's clock, in nanoseconds; 0: never
 	voice    atomic.Int64  // when the speaker behind last sent a message, likewise
 	overflow bool          // the peer has announced too many prefixes
-	kept     bool          // after the end: the speaker behind keeps the peer's paths, as the connection was lost
+	kept     bool          // after the end: the speaker behind keeps the peer's paths (graceful restart)
 	refresh  time.Time     // when the peer last asked for our table
 	opened   atomic.Bool   // the peer's OPEN has come
 	graceful atomic.Bool   // the peer has offered graceful restart
@@ -104,8 +104,8 @@ func (s *session) beats(rival *session) bool {
 }
 
 // settles waits for a session that we opened and for which the peer has sent its OPEN, and reports whether it has come
-// up or ended meanwhile. The peer may have received our KEEPALIVE and consider the session established: it would take
-// its end by a collision for our end, and drop our routes.
+// up or ended meanwhile. The peer may have received our KEEPALIVE and consider the session established. If a collision
+// ended it then, the peer would take that for our end, and drop our routes.
 func (s *session) settles() bool {
 	if !s.outgoing || !s.opened.Load() || s.upSince.Load() != 0 {
 		return false
@@ -378,7 +378,7 @@ type enders int
 const (
 	byLoss   enders = iota // the connection with the peer broke
 	byPeer                 // it has sent a NOTIFICATION, which was passed to the speaker behind
-	byUs                   // it has violated the protocol or its prefix limit, or BFD lost it
+	byUs                   // it has violated the protocol or its prefix limit, or BFD has found its forwarding lost
 	byOthers               // abort was called, or the speaker behind has closed
 )
 
@@ -519,7 +519,7 @@ func pass(back net.Conn, message []byte) bool {
 	return err == nil
 }
 
-// toPeer passes on the speaker's messages until it closes, which returns nil, or the connection with the peer breaks.
+// toPeer passes on the speaker's messages. It returns nil when the speaker closes, or an error of sending to the peer.
 func (s *session) toPeer(back net.Conn) error {
 	buf := make([]byte, wire.Room)
 	for {
@@ -667,7 +667,7 @@ func (s *session) detach(how ending, back net.Conn) {
 	s.await(s.outDone)
 }
 
-// report reports how the session has ended, and returns the same.
+// report reports the end of the session to the link, and returns it.
 func (s *session) report(how ending) End {
 	s.overflow = how.by == byUs && how.reason.Code == wire.Cease && how.reason.Subcode == wire.MaxPrefixesReached
 	end := s.end(how)
