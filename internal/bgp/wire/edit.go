@@ -62,10 +62,10 @@ type group struct {
 // errNotEdited: Edit cannot rewrite the message. Neither Session.Check nor the speaker behind makes such a message.
 var errNotEdited = errors.New("not an UPDATE that can be rewritten")
 
-// Edit returns the messages that replace a whole valid UPDATE with AS numbers of four octets, as of Session.Check or
-// the speaker behind. It returns other and unchanged messages as they came. It calls decide once for each announced
-// prefix, with the same attributes. Withdrawals and End-of-RIB stay. The messages are valid until the next call. An
-// error means that the message is no such UPDATE, or that a next hop has the other family.
+// Edit returns the messages that replace a whole valid UPDATE with AS numbers of four octets, from Session.Check or the
+// speaker behind. It returns other and unchanged messages as they came. It calls decide once for each announced prefix,
+// with the same attributes. Withdrawals and End-of-RIB stay. The messages are valid until the next call. An error means
+// that the message is no such UPDATE, or that a next hop has the other family.
 func (e *Editor) Edit(message []byte, decide func(netip.Prefix, *Attributes) Change) ([][]byte, error) {
 	if TypeOf(message) != Update {
 		return e.writer.as(message), nil

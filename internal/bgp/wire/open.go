@@ -292,7 +292,7 @@ func (o *Offer) Helps() bool { return o.graceful }
 
 // Restart holds an OPEN's bits about the previous session, RFC 4724.
 type Restart struct {
-	Restarted bool // it was lost because the speaker restarted
+	Restarted bool // the session was lost because the speaker restarted
 	Preserved bool // the speaker has gone on forwarding: paths announced then may stay until they are announced again
 }
 

@@ -44,8 +44,7 @@ func (w *writer) finish() [][]byte {
 	return w.out
 }
 
-// Lengths besides prefixes: header and both lengths; head of an attribute with an extended length; family and length of
-// a next hop, or octet after it.
+// Lengths besides prefixes: header and both lengths; head of an attribute with an extended length; AFI and SAFI.
 const (
 	frameLen     = headerLen + 4
 	attributeLen = 4

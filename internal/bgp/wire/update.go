@@ -127,7 +127,7 @@ func (s *Session) end(family Family, v *Verdict, w *writer) {
 	}
 }
 
-// stamped returns the attributes with a stamp, and with a rank as MED.
+// stamped returns the attributes with MED. Unless Source is 0 it adds a stamp, and the MED is a rank.
 func (n *parsedUpdate) stamped(nextHop []byte, rules *Rules) []byte {
 	attributes := n.attributes
 	if len(n.parts) > 1 {
