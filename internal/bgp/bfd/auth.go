@@ -23,7 +23,7 @@ const (
 	MeticulousSHA1 AuthType = 5
 )
 
-// authNames are the names in a setting.
+// authNames holds the names for settings.
 var authNames = map[AuthType]string{
 	simple: "simple", KeyedMD5: "keyed-md5", MeticulousMD5: "meticulous-md5", KeyedSHA1: "keyed-sha1", MeticulousSHA1: "meticulous-sha1",
 }
@@ -36,7 +36,7 @@ func (t AuthType) String() string {
 	return fmt.Sprintf("type %d", uint8(t))
 }
 
-// digestLen is the length of the digest, and how many bytes the key may have.
+// digestLen returns the length of the digest, which is also the longest key.
 func (t AuthType) digestLen() int {
 	switch t {
 	case KeyedMD5, MeticulousMD5:
@@ -52,8 +52,7 @@ func (t AuthType) meticulous() bool { return t == MeticulousMD5 || t == Meticulo
 // sectionLen is the length of an authentication section before the digest.
 const sectionLen = 8
 
-// section is an authentication section of a packet (RFC 5880 sections 4.3 and 4.4). Its digest stays in the packet's
-// bytes.
+// section is an authentication section of a packet (RFC 5880 sections 4.3 and 4.4), without the digest.
 type section struct {
 	kind  AuthType
 	keyID uint8
@@ -93,7 +92,7 @@ func parseSection(b []byte) (section, error) {
 	return s, nil
 }
 
-// digest is that of a packet, which is as long as it says.
+// digest returns the digest of a packet.
 func (t AuthType) digest(b []byte, key string) []byte {
 	padded := make([]byte, t.digestLen())
 	copy(padded, key)
@@ -106,17 +105,17 @@ func (t AuthType) digest(b []byte, key string) []byte {
 	return sum[:]
 }
 
-// Auth is the authentication of a session. The zero Auth: there is none.
+// Auth is the authentication of a session. The zero Auth means none.
 type Auth struct {
 	Type  AuthType
 	KeyID uint8
-	Key   string // never logged or shown
+	Key   string // must not be logged or shown
 }
 
-// sequence is the state that protects against replays.
+// sequence is the state for replay protection.
 type sequence struct {
 	sent, received uint32
-	known          bool // received is that of a packet
+	known          bool // received comes from a packet
 }
 
 // seal appends a packet with its digest.
@@ -128,7 +127,7 @@ func (a Auth) seal(b []byte, p *packet) []byte {
 	return b
 }
 
-// Faults of packets that come from the neighbour.
+// Faults of packets from the neighbour.
 var (
 	errUnsigned = errors.New("its packets are not authenticated: set authentication there, too")
 	errSigned   = errors.New("its packets are authenticated: set authentication here, too")
@@ -138,7 +137,7 @@ var (
 	errForeign  = errors.New("a packet has the discriminator of another session")
 )
 
-// verify checks a packet, and notes its sequence number. silent: nothing good has come for twice the detection time.
+// verify checks a packet, and stores its sequence number. silent is the result of unheard before the packet.
 func (s *session) verify(b []byte, p *packet, silent bool) error {
 	a, got := s.config.Auth, p.auth
 	switch {
@@ -166,6 +165,6 @@ func (s *session) verify(b []byte, p *packet, silent bool) error {
 	return nil
 }
 
-// unheard reports whether nothing good has come for twice the detection time, after which sequence numbers may begin
+// unheard reports whether no valid packet has come for twice the detection time, after which sequence numbers may begin
 // anew.
 func (s *session) unheard(now time.Time) bool { return now.Sub(s.heard) > 2*s.detection() }

@@ -12,7 +12,7 @@ func signed(kind AuthType, key string) Config {
 	return Config{Interval: fast.Interval, Multiplier: 3, Auth: Auth{Type: kind, KeyID: 7, Key: key}}
 }
 
-// TestAuthentication: ends with one key come up, those with two do not, and say why.
+// TestAuthentication: ends with one key come up, ends with two keys do not, and report the reason.
 func TestAuthentication(t *testing.T) {
 	for _, kind := range kinds {
 		l := newLine(signed(kind, "one"), signed(kind, "one"))
@@ -53,12 +53,12 @@ func TestAlteredPacket(t *testing.T) {
 	}
 }
 
-// TestReplay: a packet that was recorded is not taken by meticulous sessions, nor an old one by any, before nothing was
-// heard for twice the detection time.
+// TestReplay: meticulous sessions refuse a recorded packet, and all refuse an old one, until nothing was received for
+// twice the detection time.
 func TestReplay(t *testing.T) {
 	for _, kind := range kinds {
 		from, to := newSession(signed(kind, "key"), 2, start), newSession(signed(kind, "key"), 1, start)
-		from.seq.sent = ^uint32(0) - 1 // the numbers are those of a circle
+		from.seq.sent = ^uint32(0) - 1 // sequence numbers wrap around
 		old := from.send(nil, start)
 		to.take(old, start)
 		same := old

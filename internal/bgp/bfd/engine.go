@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// ticksInInterval is how often the engine wakes in the shortest interval at least, mostTick how long it sleeps at
-	// most. Few sessions have twice as many ticks: with many, what is read and sent in one tick costs less for each packet
-	// than what is spread over two.
+	// ticksInInterval is the minimum number of wake-ups of the engine in the shortest interval, mostTick its longest
+	// sleep. Few sessions have twice as many ticks: with many, reading and sending in one tick costs less for each packet
+	// than in two.
 	ticksInInterval = 10
 	mostTick        = 30 * time.Millisecond
 	few             = 50
-	// mostBatches bounds what is read at once: a flood must not keep the engine from sending.
+	// mostBatches bounds one reading: a flood must not keep the engine from sending.
 	mostBatches = 64
 	// mostListening bounds Listened.
 	mostListening = time.Second
@@ -29,15 +29,15 @@ const (
 	reopen = 5 * time.Second
 )
 
-// Watcher hears of sessions. Its methods are called by the engine, and must not wait.
+// Watcher is notified of changes of sessions. The engine calls its methods, which must not wait.
 type Watcher interface {
 	// Changed: a session has come up or gone down.
 	Changed()
-	// Lost: the session with a neighbour has ended that was Up.
+	// Lost: a session that was Up has ended.
 	Lost(neighbour netip.Addr, loss Loss)
 }
 
-// Engine has all sessions of a node. Its methods may be called from any goroutine.
+// Engine holds all sessions of a node. Its methods may be called from any goroutine.
 type Engine struct {
 	log     *slog.Logger
 	watcher Watcher
@@ -51,12 +51,12 @@ type Engine struct {
 	turns    wheel
 	in       *batch
 	out      [maxLen]byte
-	// What is still to be told.
+	// Not yet reported to the watcher.
 	lost    map[netip.Addr]Loss
 	changed bool
 }
 
-// door has the socket that packets of a family come to, or why there is none.
+// door is the listening socket of a family, or the reason why there is none.
 type door struct {
 	fd     int // valid if open
 	open   bool
@@ -73,9 +73,9 @@ func NewEngine(log *slog.Logger, w Watcher) *Engine {
 	}
 }
 
-// Set makes want, by neighbour, the whole set of sessions; a link-local neighbour has the name of its link as its zone.
-// A neighbour whose session is removed is told (AdminDown), so that it does not take the end for a failure; sessions
-// whose intervals change stay up.
+// Set makes want, by neighbour, the whole set of sessions. A link-local neighbour has the name of its link as its zone.
+// A removed session sends AdminDown, so that the neighbour does not take the end for a failure. Sessions with changed
+// intervals stay up.
 func (e *Engine) Set(want map[netip.Addr]Config) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,9 +115,9 @@ func (e *Engine) Set(want map[netip.Addr]Config) {
 	}
 }
 
-// Listened returns when each session goes on with that of a former process, or has none to go on with. A neighbour
-// whose session with a former process is about to end might else take its end for that of the BGP session which has
-// just begun, and drop what it had kept for the restart.
+// Listened returns when each session continues one of a former process, or has none to continue. A neighbour whose
+// session with a former process is about to end might else count that end against the new BGP session, and drop the
+// paths kept for the restart.
 func (e *Engine) Listened(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, mostListening)
 	defer cancel()
@@ -138,7 +138,7 @@ func (e *Engine) listens() bool {
 	return false
 }
 
-// discriminator chooses one that no session has, and that cannot be guessed.
+// discriminator returns a random one that no session has.
 func (e *Engine) discriminator() uint32 {
 	for {
 		disc := rand.Uint32()
@@ -152,7 +152,7 @@ func (e *Engine) discriminator() uint32 {
 	}
 }
 
-// Status returns the state of the session with a neighbour, nil if there is none.
+// Status returns the state of the session with a neighbour, or nil.
 func (e *Engine) Status(neighbour netip.Addr) *Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -172,7 +172,7 @@ func (e *Engine) door(neighbour netip.Addr) *door {
 	return &e.doors[1]
 }
 
-// open opens the sockets of the families that have sessions, and closes those of the others.
+// open opens the sockets of families with sessions, and closes the others.
 func (e *Engine) open(now time.Time) {
 	for i := range e.doors {
 		d := &e.doors[i]
@@ -199,7 +199,7 @@ func (d *door) listen(v4 bool, now time.Time, log *slog.Logger) {
 	}
 }
 
-// run works until there are no sessions.
+// run ticks until there are no sessions.
 func (e *Engine) run() {
 	for {
 		pause, lost, changed := e.tick()
@@ -216,7 +216,7 @@ func (e *Engine) run() {
 	}
 }
 
-// tick does what there is to do, and returns for how long there is nothing; 0: there are no sessions.
+// tick runs the engine once. It returns the pause until the next tick, 0 without sessions, and changes to report.
 func (e *Engine) tick() (pause time.Duration, lost map[netip.Addr]Loss, changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -242,7 +242,7 @@ func (e *Engine) tick() (pause time.Duration, lost map[netip.Addr]Loss, changed 
 	return e.pause, lost, changed
 }
 
-// settle keeps what is to be told of a session, and gives it its next turn.
+// settle stores changes to report, and places the session's next turn.
 func (e *Engine) settle(s *session) {
 	if s.loss != nil {
 		e.lost[s.neighbour], s.loss = *s.loss, nil
@@ -254,8 +254,8 @@ func (e *Engine) settle(s *session) {
 	e.turns.place(s, s.wake())
 }
 
-// grant gives all neighbours the time that this process was stopped for, or had no CPU: more may have come meanwhile
-// than the kernel keeps.
+// grant extends the deadlines of all neighbours by the time that this process was stopped or had no CPU: more packets
+// may have come than the kernel keeps.
 func (e *Engine) grant(late time.Duration) {
 	if late <= mostTick {
 		return
@@ -267,7 +267,7 @@ func (e *Engine) grant(late time.Duration) {
 	}
 }
 
-// read takes the packets that have come.
+// read reads the packets that have come.
 func (e *Engine) read() {
 	now := time.Now()
 	for _, d := range e.doors {
@@ -286,7 +286,7 @@ func (e *Engine) read() {
 	}
 }
 
-// receive takes a packet of the batch. A link-local sender is known by the name of the link, too.
+// receive handles a packet of the batch. A link-local sender is identified by its link, too.
 func (e *Engine) receive(fd, i int, now time.Time) {
 	b, from, link := e.in.packet(i)
 	if link != 0 {
@@ -298,7 +298,7 @@ func (e *Engine) receive(fd, i int, now time.Time) {
 	}
 }
 
-// take takes bytes that came from the neighbour's address.
+// take handles bytes from the neighbour's address.
 func (s *session) take(b []byte, now time.Time) {
 	p, err := parse(b)
 	if err == nil {
@@ -309,7 +309,7 @@ func (s *session) take(b []byte, now time.Time) {
 	}
 }
 
-// send sends the packet that is due.
+// send sends a session's next packet.
 func (e *Engine) send(s *session, now time.Time) {
 	b := s.send(e.out[:0], now)
 	if !e.door(s.neighbour).open {

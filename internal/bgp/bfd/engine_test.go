@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// watched collects what an engine tells.
+// watched collects the notifications of an engine.
 type watched struct {
 	mu   sync.Mutex
 	lost map[netip.Addr]Loss
@@ -41,7 +41,7 @@ func (w *watched) loss(addr netip.Addr) (Loss, bool) {
 	return loss, ok
 }
 
-// ways are two engines in network namespaces that a cable joins, with sessions between n pairs of addresses of each
+// ways are two engines in network namespaces joined by a cable, with sessions between n pairs of addresses of each
 // family.
 type ways struct {
 	ns      [2]*netnstest.NS
@@ -70,7 +70,7 @@ func newWays(t testing.TB, n int, c Config) *ways {
 	return w
 }
 
-// set has both engines have their sessions, and none when the test ends.
+// set starts the sessions of both engines, and ends them with the test.
 func (w *ways) set(t testing.TB) {
 	t.Helper()
 	for i := range w.engines {
@@ -93,8 +93,7 @@ func (w *ways) waitUp(t testing.TB) {
 	})
 }
 
-// TestEngine: sessions of both families come up; one whose end is removed ends without being a failure, a cut cable is
-// one.
+// TestEngine: sessions of both families come up. The removal of one end is no failure, a cut cable is one.
 func TestEngine(t *testing.T) {
 	w := newWays(t, 2, Config{Interval: 100 * time.Millisecond, Multiplier: 3})
 	w.set(t)
@@ -115,8 +114,8 @@ func TestEngine(t *testing.T) {
 	}
 }
 
-// TestDistantPacket: a packet that has passed a router is not taken. One of another neighbour, sent after it, is: then
-// the first has been as well.
+// TestDistantPacket: a packet that has passed a router is dropped. A later packet of another neighbour is received,
+// which proves that the first one was not just late.
 func TestDistantPacket(t *testing.T) {
 	w := newWays(t, 2, fast)
 	clear(w.want[1])
@@ -159,7 +158,7 @@ func TestDistantPacket(t *testing.T) {
 	waittest.Until(t, 20*time.Second, "packets of the other neighbour", func() bool { return heard(1) == 2 })
 }
 
-// TestBusyPort: the status says why there are no packets.
+// TestBusyPort: the status has the reason why there are no packets.
 func TestBusyPort(t *testing.T) {
 	w := newWays(t, 1, fast)
 	w.ns[0].Within(t, func() error {
@@ -177,7 +176,7 @@ func TestBusyPort(t *testing.T) {
 	}
 }
 
-// span is how long an end's CPU time is measured for.
+// span is the time for which CPU time is measured.
 const span = 5 * time.Second
 
 // BenchmarkSessions is the load of 500 sessions at 3 x 300 ms: the CPU time of a second, and Go's memory, of one end of
@@ -190,7 +189,7 @@ func BenchmarkSessions(b *testing.B) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	w := newWays(b, 250, fast) // of each family
+	w := newWays(b, 250, fast) // per family
 	before := heap()
 	w.set(b)
 	w.waitUp(b)
@@ -199,8 +198,8 @@ func BenchmarkSessions(b *testing.B) {
 	b.ReportMetric(float64(heap()-before)/2/1024, "KiB/end")
 }
 
-// BenchmarkPackets is what of BenchmarkSessions is the kernel's: as many packets, sent and read as often, by nobody who
-// looks at them.
+// BenchmarkPackets measures the kernel's part of BenchmarkSessions: as many packets, sent and read as often, but not
+// processed.
 func BenchmarkPackets(b *testing.B) {
 	w := newWays(b, 250, fast)
 	var doors [2][2]int // by end and family
@@ -222,7 +221,7 @@ func BenchmarkPackets(b *testing.B) {
 		begun, sent := time.Now(), [2]int{}
 		for spent := time.Duration(0); spent < span; spent = time.Since(begun) {
 			for i := range doors {
-				// On average 7/8 of the interval lie between two packets.
+				// The average interval between two packets is 7/8 of the configured one.
 				for ; float64(sent[i]) < float64(len(senders[i]))*spent.Seconds()/(fast.Interval.Seconds()*7/8); sent[i]++ {
 					errtest.Must(b, senders[i][sent[i]%len(senders[i])].send(packet, true))
 				}
@@ -237,7 +236,7 @@ func BenchmarkPackets(b *testing.B) {
 	})
 }
 
-// perEnd reports the CPU time of a second of one of both ends, by what work does for the span.
+// perEnd reports the CPU time that work takes in a second of the span, for one end of both.
 func perEnd(b *testing.B, work func()) {
 	cpu := func() time.Duration {
 		var u syscall.Rusage
@@ -251,15 +250,14 @@ func perEnd(b *testing.B, work func()) {
 	b.ReportMetric(100*(cpu()-spent).Seconds()/2/span.Seconds()/float64(b.N), "%cpu/end")
 }
 
-// A process that follows another knows by Listened whether sessions go on: before a neighbour could end them by
-// silence, and soon if there is none.
+// Listened returns when sessions continue, before a neighbour could end them by silence, and soon if there are none.
 func TestListened(t *testing.T) {
 	c := Config{Interval: 200 * time.Millisecond, Multiplier: 10}
 	w := newWays(t, 2, c)
 	w.set(t)
 	w.waitUp(t)
 	former := w.engines[0]
-	former.mu.Lock() // as a process that is gone: it says nothing any more
+	former.mu.Lock() // a process that has ended sends nothing
 	for i := range former.doors {
 		errtest.Must(t, syscall.Close(former.doors[i].fd))
 		former.doors[i] = door{retry: time.Now().Add(time.Hour)}

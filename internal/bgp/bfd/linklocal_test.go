@@ -25,10 +25,10 @@ type rack struct {
 
 var byLink = [2]netip.Addr{netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("fe80::1%eth1")}
 
-// theNode is what it is for both routers.
+// theNode is the node's address for both routers.
 var theNode = netip.MustParseAddr("fe80::a%eth0")
 
-// newRack has some of the routers, 1 and 2, watch the node.
+// newRack starts BFD on some of the routers, 1 and 2, towards the node.
 func newRack(t *testing.T, c Config, routers ...int) *rack {
 	t.Helper()
 	r := &rack{ns: [3]*netnstest.NS{netnstest.New(t), netnstest.New(t), netnstest.New(t)}}
@@ -75,7 +75,7 @@ func (r *rack) waitUp(t *testing.T, neighbours ...netip.Addr) {
 	})
 }
 
-// TestLinkLocal: two neighbours with one address are known by their links, and a link that is made anew is used again.
+// TestLinkLocal: two neighbours with one address differ by their links, and a link that is made anew is used again.
 func TestLinkLocal(t *testing.T) {
 	for name, from := range map[string]netip.Addr{"chosen by the kernel": {}, "set": netip.MustParseAddr("fe80::a")} {
 		t.Run(name, func(t *testing.T) {
@@ -119,11 +119,11 @@ func (r *rack) read(t *testing.T, of int) int {
 	return 0
 }
 
-// TestLinkLocalElsewhere: a host with the neighbour's address on another link, as a pod may be, is not taken for it.
+// TestLinkLocalElsewhere: a host with the neighbour's address on another link, such as a pod, is not the neighbour.
 func TestLinkLocalElsewhere(t *testing.T) {
 	r := newRack(t, fast, 2) // the router itself is silent
 	r.set(t, 0, fast, byLink[0])
-	r.ns[0].Within(t, func() error { // what comes by eth1 does arrive
+	r.ns[0].Within(t, func() error { // packets of eth1 arrive
 		fd, err := listen(false)
 		if err == nil {
 			errtest.Must(t, syscall.Close(fd))
@@ -142,7 +142,7 @@ func TestLinkLocalElsewhere(t *testing.T) {
 	r.waitUp(t, byLink[0])
 }
 
-// TestNoLink: a name that no link has, or can have, costs only its own session.
+// TestNoLink: a missing or invalid link name affects its own session only.
 func TestNoLink(t *testing.T) {
 	r := newRack(t, fast, 1, 2)
 	none := []netip.Addr{netip.MustParseAddr("fe80::1").WithZone("a-name-that-is-too-long"), netip.MustParseAddr("fe80::1%eth9")}

@@ -21,10 +21,10 @@ const (
 // String implements fmt.Stringer.
 func (s State) String() string { return [...]string{"AdminDown", "Down", "Init", "Up"}[s&3] }
 
-// Diag is why a session last went down (RFC 5880 section 4.1).
+// Diag is the reason why a session last went down (RFC 5880 section 4.1).
 type Diag uint8
 
-// Diagnostics that this end gives.
+// Diagnostics that this end sends.
 const (
 	NoDiagnostic     Diag = 0
 	TimeExpired      Diag = 1
@@ -56,7 +56,7 @@ type packet struct {
 	my, your    uint32 // discriminators
 	minTx       time.Duration
 	minRx       time.Duration
-	auth        section // its zero value: there is none
+	auth        section // its zero value means none
 }
 
 const (
@@ -76,7 +76,7 @@ const (
 	bitMultipoint = 1 << 0
 )
 
-// append appends the packet. The digest of its authentication section is still to be set.
+// append appends the packet. The caller must set the digest of its authentication section.
 func (p *packet) append(b []byte) []byte {
 	flags := byte(p.state) << 6
 	for _, f := range []struct {
@@ -96,7 +96,7 @@ func (p *packet) append(b []byte) []byte {
 	return p.auth.append(b)
 }
 
-// parse reads a packet, by the rules of RFC 5880 section 6.8.6 that concern no session.
+// parse reads a packet. It applies the rules of RFC 5880 section 6.8.6 that need no session.
 func parse(b []byte) (p packet, err error) {
 	if len(b) < headerLen {
 		return p, errors.New("it is too short")

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sample is a packet as it goes over the wire, and its bytes by RFC 5880 section 4.1.
+// sample is a packet, and its bytes by RFC 5880 section 4.1.
 var sample = packet{
 	diag: NeighborSaysDown, state: Init, poll: true, independent: true, mult: 3, my: 0x01020304, your: 0x0a0b0c0d,
 	minTx: 300 * time.Millisecond, minRx: 50 * time.Millisecond,
@@ -62,7 +62,7 @@ func TestPacketThatIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is parsed is written as it was read, but for the interval of Echo, and for what is behind a packet
+// FuzzParse: a parsed packet is written as it was read, except for the interval of Echo, and for bytes after a packet
 // without authentication.
 func FuzzParse(f *testing.F) {
 	f.Add(sample.append(nil))

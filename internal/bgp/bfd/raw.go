@@ -10,12 +10,11 @@ import (
 const (
 	// batchLen is how many packets one system call reads.
 	batchLen = 64
-	// readLen is what of a packet is read: it says its length in a byte.
+	// readLen is the most bytes of a packet: its length field has one byte.
 	readLen = 256
 )
 
-// The system calls here do not wait, and are made without telling Go's scheduler, which would else wake its monitor, a
-// thread, in each tick.
+// The system calls here do not wait. They bypass Go's scheduler, which would else wake its monitor thread in each tick.
 
 // mmsghdr is the struct of recvmmsg(2).
 type mmsghdr struct {
@@ -23,11 +22,11 @@ type mmsghdr struct {
 	len uint32
 }
 
-// batch is what recvmmsg reads into. Its headers point to its other fields.
+// batch is the buffer of recvmmsg. Its headers point to its other fields.
 type batch struct {
 	headers [batchLen]mmsghdr
 	vectors [batchLen]unix.Iovec
-	names   [batchLen]unix.RawSockaddrInet6 // longer than one of IPv4
+	names   [batchLen]unix.RawSockaddrInet6 // also holds the shorter one of IPv4
 	data    [batchLen][readLen]byte
 }
 
@@ -43,8 +42,8 @@ func newBatch() *batch {
 	return b
 }
 
-// read reads the packets that have come, batchLen at most, and returns how many they are. An error is EAGAIN; what else
-// there may be passes, or there is nothing to read again.
+// read reads at most batchLen packets and returns their number. It ignores errors: apart from EAGAIN they pass, or the
+// next call reads nothing, too.
 func (b *batch) read(fd int) int {
 	for i := range b.headers {
 		b.headers[i].Namelen = unix.SizeofSockaddrInet6
@@ -74,7 +73,7 @@ func write(fd int, b []byte) error {
 	return nil
 }
 
-// disconnect undoes connect(2), and what it had chosen: source address and link.
+// disconnect undoes connect(2), with the source address and link that it chose.
 func disconnect(fd int) error {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none)); errno != 0 {

@@ -10,27 +10,28 @@ import (
 )
 
 const (
-	// Sessions send from ports of this range (RFC 5881 section 4).
+	// Range of source ports (RFC 5881 section 4).
 	firstSource = 49152
 	lastSource  = 65535
-	// bindTries is how many source ports are tried.
+	// bindTries bounds the attempts to find a free source port.
 	bindTries = 16
-	// internetControl is the class of packets that must not be late behind those of pods (CS6, RFC 4594).
+	// internetControl is the traffic class with priority over packets of pods (CS6, RFC 4594).
 	internetControl = 0xc0
 )
 
 // sender sends the packets of one session, from a port of its own (RFC 5881 section 4). Its socket is connected: the
-// kernel keeps the route to the neighbour, instead of looking it up for each packet, and an error is always of this
+// kernel keeps the route to the neighbour, instead of looking it up for each packet, and an error always concerns this
 // neighbour.
 type sender struct {
-	from, to  netip.Addr // from is the zero Addr if the kernel chooses; to has the name of a link as its zone if it is link-local
-	fd        int        // valid if open
+	// from is the zero Addr if the kernel chooses; to has the name of a link as its zone if it is link-local.
+	from, to  netip.Addr
+	fd        int // valid if open
 	open      bool
 	connected bool
 }
 
-// set gives the sender its addresses. Its socket is opened in the network namespace of the caller's thread; if that
-// fails, it is tried again, and told, when a packet is due.
+// set sets the addresses. It opens the socket in the network namespace of the caller's thread. After a failure, send
+// tries again and returns the error.
 func (s *sender) set(from, to netip.Addr) {
 	if s.from != from || s.to != to {
 		s.close()
@@ -67,7 +68,7 @@ func (s *sender) prepare() error {
 	return nil
 }
 
-// bind gives the socket its address, and a source port that is free.
+// bind binds the socket to its address, and to a free source port.
 func (s *sender) bind(fd int) error {
 	from, link := s.from, ""
 	if !from.IsValid() {
@@ -88,7 +89,7 @@ func (s *sender) bind(fd int) error {
 	return fmt.Errorf("bind to %s: %w", from, err)
 }
 
-// connect has the kernel look up source, link and route anew; a link that was made anew has another index.
+// connect makes the kernel look up source, link and route anew. A link that was made anew has another index.
 func (s *sender) connect() error {
 	zone, err := linkIndex(s.fd, s.to.Zone())
 	if err == nil {
@@ -101,8 +102,8 @@ func (s *sender) connect() error {
 	return err
 }
 
-// send sends a packet. Only while the session is up is the connection kept: what is wrong with it, such as a source
-// address that the node has no more, ends the session first.
+// send sends a packet. It keeps the connection only while the session is up: a fault of the connection, such as a
+// removed source address, ends the session first.
 func (s *sender) send(b []byte, up bool) error {
 	err := s.prepare()
 	if err == nil && !(up && s.connected) {
@@ -112,8 +113,8 @@ func (s *sender) send(b []byte, up bool) error {
 		return err
 	}
 	if err = write(s.fd, b); err != nil {
-		// That may have been the ICMP error that a former packet, or an attacker, has caused, or the connection is of an
-		// address or link that is gone: this packet has not been sent.
+		// The error may be an ICMP error caused by an earlier packet, or by an attacker, or the connection's address or link
+		// is gone: this packet was not sent.
 		if err = s.connect(); err == nil {
 			err = write(s.fd, b)
 		}

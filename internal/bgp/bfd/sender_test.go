@@ -24,7 +24,7 @@ func (w *ways) newSenders(t testing.TB, end int) map[netip.Addr]*sender {
 	return all
 }
 
-// heard returns where the next packet comes from.
+// heard returns the source of the next packet.
 func heard(t *testing.T, ns *netnstest.NS, at netip.Addr, send func()) netip.AddrPort {
 	t.Helper()
 	c := ns.ListenUDP(t, netip.AddrPortFrom(at, Port).String())
@@ -36,8 +36,8 @@ func heard(t *testing.T, ns *netnstest.NS, at netip.Addr, send func()) netip.Add
 	return from
 }
 
-// TestSender: each session has a source port of its own, which stays when it connects anew. A neighbour that does not
-// listen yet, and says so by ICMP, costs no packet.
+// TestSender: each session has a source port of its own, which stays when it connects again. An ICMP error of a
+// neighbour that does not listen yet loses no packet.
 func TestSender(t *testing.T) {
 	w := newWays(t, 2, fast)
 	sources := map[netip.AddrPort]netip.Addr{} // sessions of other addresses may have the same port
@@ -58,8 +58,7 @@ func TestSender(t *testing.T) {
 	}
 }
 
-// TestChosenSource: a source that the kernel has chosen, and the node has no more, is given up when the session is
-// down.
+// TestChosenSource: a source that the kernel has chosen, and that was removed, is replaced when the session is down.
 func TestChosenSource(t *testing.T) {
 	w := newWays(t, 1, Config{Interval: time.Second, Multiplier: 3})
 	for to, want := range map[string][2]string{"10.2.0.1": {"10.1.0.1/8", "10.1.0.9/8"}, "fd00::2:0:1": {"fd00::1:0:1/64", "fd00::1:0:9/64"}} {

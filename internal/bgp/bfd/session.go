@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Config is what this end wants of a session. Configs are compared by ==.
+// Config is the configuration of this end of a session. Configs are compared by ==.
 type Config struct {
 	// From is this end's address; the zero Addr leaves it to the kernel.
 	From netip.Addr
-	// Interval is that of packets, in both directions, Multiplier how many may be lost.
+	// Interval is the interval of packets in both directions, Multiplier how many may be lost.
 	Interval   time.Duration
 	Multiplier uint8
 	Auth       Auth
@@ -20,10 +20,10 @@ type Config struct {
 // slowInterval is the least interval of a session that is not Up (RFC 5880 section 6.8.3).
 const slowInterval = time.Second
 
-// intervals are the ones that this end says, or that are in force.
+// intervals are sent by this end, or in force.
 type intervals struct{ tx, rx time.Duration }
 
-// session is a session with one neighbour (RFC 5880 section 6.8). It belongs to the engine.
+// session is a session with one neighbour (RFC 5880 section 6.8). The engine owns it.
 type session struct {
 	neighbour netip.Addr // the engine's key
 	sender    sender     // the engine's
@@ -34,24 +34,24 @@ type session struct {
 	since     time.Time
 	seq       sequence
 
-	// remote is the neighbour's last packet; before the first one, and after silence, its discriminator is 0.
+	// remote is the neighbour's last packet; its discriminator is 0 before the first packet and after silence.
 	remote packet
 	heard  time.Time // when it came
-	alive  time.Time // when one last came that has the session be Up
+	alive  time.Time // when the last packet came that kept the session Up
 	begun  time.Time // when the session came Up; zero: in a former process
 
 	said    intervals
-	settled intervals // before the Poll Sequence that is going on, else said
+	settled intervals // before the current Poll Sequence, else equal to said
 	polling bool
 	final   bool      // the next packet has the Final bit
 	next    time.Time // when it is sent
 
 	fault  string // why the last packet was dropped; empty: it was not
-	unsent string // why none can be sent
-	loss   *Loss  // of Up, still to be told
+	unsent string // why no packets can be sent
+	loss   *Loss  // of Up, not yet reported
 
 	turn   int64 // the wheel's; 0: none
-	seenUp bool  // the engine's: whether it was Up when the engine last looked
+	seenUp bool  // the engine's: whether the session was Up in the last settle
 }
 
 // Loss is the end of a session that was Up.
@@ -59,12 +59,11 @@ type Loss struct {
 	Diag Diag
 	// Begun is when the session came Up; zero: in a former process of this node.
 	Begun time.Time
-	// Alive is when the neighbour last said that the session is Up, or comes up.
+	// Alive is when the neighbour last sent the state Up, or Init.
 	Alive time.Time
 	// Independent: BFD would have survived a restart of the neighbour's control plane (its C bit).
 	Independent bool
-	// Admin: the neighbour's operator has ended the session, which says nothing of its ability to forward (RFC 5882
-	// section 3.2).
+	// Admin: the neighbour's operator has ended the session, which does not affect its forwarding (RFC 5882 section 3.2).
 	Admin bool
 }
 
@@ -79,7 +78,7 @@ func newSession(c Config, disc uint32, now time.Time) *session {
 
 func (s *session) listenTime() time.Duration { return s.config.Interval * 5 / 4 }
 
-// listens reports that the session has yet to find out whether it goes on with that of a former process.
+// listens reports whether the session may still find one of a former process to continue.
 func (s *session) listens(now time.Time) bool {
 	return s.heard.IsZero() && now.Before(s.since.Add(s.listenTime()))
 }
@@ -87,8 +86,8 @@ func (s *session) listens(now time.Time) bool {
 // reset forgets the neighbour.
 func (s *session) reset() { s.remote = packet{minRx: time.Microsecond, mult: 1} }
 
-// say sets the intervals of the present state. While the session is Up, the new ones are in force when the neighbour
-// has confirmed them, as far as it might not send often enough for them, or expects more.
+// say sets the intervals for the present state. While the session is Up, a longer interval of sending and a shorter
+// detection time wait for the neighbour's confirmation.
 func (s *session) say(now time.Time) {
 	want := intervals{s.config.Interval, s.config.Interval}
 	if s.state != Up {
@@ -104,7 +103,7 @@ func (s *session) say(now time.Time) {
 	s.next = now
 }
 
-// interval is the one between packets, without jitter; 0: the neighbour wants none.
+// interval returns the interval of sending, without jitter; 0: the neighbour wants no packets.
 func (s *session) interval() time.Duration {
 	if s.remote.minRx == 0 {
 		return 0
@@ -112,20 +111,20 @@ func (s *session) interval() time.Duration {
 	return max(min(s.said.tx, s.settled.tx), s.remote.minRx)
 }
 
-// detection is how long silence may last.
+// detection returns the detection time.
 func (s *session) detection() time.Duration {
 	return time.Duration(s.remote.mult) * max(s.said.rx, s.settled.rx, s.remote.minTx)
 }
 
-// change follows a new configuration.
+// change applies a new configuration.
 func (s *session) change(c Config, now time.Time) {
 	s.config = c
 	s.say(now)
 }
 
-// receive takes a packet of the neighbour. One that comes first and is of a session that is Up is of a former process
-// of this node, which has just ended: that session goes on. If it went down, by this or by silence, the neighbour might
-// end the BGP session that has followed on the restart, which graceful restart does not cover.
+// receive handles a packet of the neighbour. A first packet of an unknown session that is Up belongs to a former
+// process of this node, which has just ended: that session continues. If it went down, now or by silence, the neighbour
+// might end the BGP session begun after the restart, which graceful restart does not cover.
 func (s *session) receive(b []byte, p *packet, now time.Time) error {
 	inherited := p.your != 0 && p.your != s.disc
 	switch {
@@ -153,14 +152,14 @@ func (s *session) receive(b []byte, p *packet, now time.Time) error {
 	if p.poll {
 		s.final, s.next = true, now
 	}
-	// The neighbour may want packets earlier than it did.
+	// The neighbour may want packets earlier than before.
 	if soonest := now.Add(s.interval()); s.next.After(soonest) {
 		s.next = soonest
 	}
 	return nil
 }
 
-// step changes the state as RFC 5880 section 6.8.6 says.
+// step changes the state by RFC 5880 section 6.8.6.
 func (s *session) step(p *packet, now time.Time) {
 	switch {
 	case s.state == AdminDown:
@@ -177,7 +176,7 @@ func (s *session) step(p *packet, now time.Time) {
 	}
 }
 
-// set goes into a state, and has the neighbour know soon.
+// set enters a state, and makes the next packet due.
 func (s *session) set(state State, why Diag, now time.Time) {
 	if s.state == Up {
 		s.loss = &Loss{Diag: why, Begun: s.begun, Alive: s.alive, Independent: s.remote.independent, Admin: s.remote.state == AdminDown}
@@ -189,7 +188,7 @@ func (s *session) set(state State, why Diag, now time.Time) {
 	s.say(now)
 }
 
-// expire looks whether the neighbour has been silent for too long.
+// expire ends the session if the neighbour has been silent for too long.
 func (s *session) expire(now time.Time) {
 	if s.remote.my == 0 || now.Sub(s.heard) <= s.detection() {
 		return
@@ -200,24 +199,23 @@ func (s *session) expire(now time.Time) {
 	s.reset()
 }
 
-// due reports whether a packet is to be sent now.
+// due reports whether a packet must be sent now.
 func (s *session) due(now time.Time) bool {
 	return !now.Before(s.next) && (s.final || s.interval() > 0)
 }
 
-// wake is when due or expire must be asked next.
+// wake returns when due or expire must be called next.
 func (s *session) wake() time.Time {
 	silent := s.heard.Add(s.detection())
 	sends := s.final || s.interval() > 0
 	if sends && (s.remote.my == 0 || s.next.Before(silent)) {
 		return s.next
 	}
-	return silent // without a neighbour that has been heard, packets are sent
+	return silent // a neighbour was heard: else interval is not 0
 }
 
-// send appends the packet that is due, and decides when the next one is: after three quarters of the interval at least,
-// and the whole at most, or a tenth less if none may be lost (RFC 5880 section 6.8.7). The engine's tick may come that
-// much later.
+// send appends the next packet, and sets the time of the one after: 75 to 100 % of the interval later, at most 90 % if
+// none may be lost (RFC 5880 section 6.8.7). A tenth of the interval is reserved for a late tick of the engine.
 func (s *session) send(b []byte, now time.Time) []byte {
 	s.seq.sent++
 	p := packet{
@@ -240,11 +238,11 @@ type Status struct {
 	// Diag is why the session is not Up, or NoDiagnostic; RemoteDiag is the neighbour's.
 	Diag, RemoteDiag Diag
 	Since            time.Time
-	// Detection is how long silence of the neighbour may last.
+	// Detection is the longest silence of the neighbour that does not end the session.
 	Detection time.Duration
-	// Heard: the neighbour's packets come.
+	// Heard: packets of the neighbour arrive.
 	Heard bool
-	// Fault is why its packets are dropped, or none can be sent; empty: they are not.
+	// Fault is why its packets are dropped, or none can be sent; empty: there is no fault.
 	Fault string
 }
 

@@ -10,7 +10,7 @@ import (
 
 var fast = Config{Interval: 300 * time.Millisecond, Multiplier: 3}
 
-// start is when the tests begin; no clock is read.
+// start is the time of the tests, which read no clock.
 var start = time.Unix(1_000_000, 0)
 
 // TestStates is the table of RFC 5880 section 6.8.6.
@@ -52,7 +52,7 @@ func newEnds() ends {
 	return ends{s: [2]session{*newSession(fast, 1, start), *newSession(fast, 2, start)}}
 }
 
-// key is what of two ends decides how they go on.
+// key identifies a state of both ends.
 func (e *ends) key() string {
 	text := ""
 	for i := range e.s {
@@ -66,7 +66,7 @@ func (e *ends) key() string {
 	return text
 }
 
-// send has one end send a packet, in the place of one that is on its way.
+// send makes one end send a packet, which replaces one on its way.
 func (e *ends) send(from int) {
 	p, err := parse(e.s[from].send(nil, start))
 	if err != nil {
@@ -75,7 +75,7 @@ func (e *ends) send(from int) {
 	e.onWay[1-from] = &p
 }
 
-// deliver has an end receive what is on its way to it.
+// deliver makes an end receive the packet on its way to it.
 func (e *ends) deliver(to int) error {
 	p := e.onWay[to]
 	e.onWay[to] = nil
@@ -85,13 +85,13 @@ func (e *ends) deliver(to int) error {
 	return e.s[to].receive(nil, p, start)
 }
 
-// restart is a new process at one end, with another discriminator.
+// restart starts a new process at one end, with another discriminator.
 func (e *ends) restart(at int) { e.s[at] = *newSession(fast, 3+uint32(at), start) }
 
 func (e *ends) expire(at int) { e.s[at].expire(start.Add(time.Hour)) }
 
-// next returns all that can happen to two ends: a packet is sent, arrives or is lost, an end hears nothing for the
-// detection time, or its process begins anew.
+// next returns the possible next states: a packet is sent, arrives or is lost, an end receives nothing for the
+// detection time, or its process restarts.
 func (e ends) next() []ends {
 	var all []ends
 	for i := range e.s {
@@ -110,9 +110,9 @@ func (e ends) next() []ends {
 	return all
 }
 
-// TestModel goes through all states that two ends can be in, with loss, silence and restarts, and checks in each one
-// that an end knows whom it is Up with, that both come Up when packets pass, and that neither stays Up when they pass
-// in one direction only.
+// TestModel visits all states of two ends, with loss, silence and restarts. In each it checks that an end that is Up
+// has the right neighbour, that both come Up when packets pass, and that neither stays Up when packets pass in one
+// direction only.
 func TestModel(t *testing.T) {
 	first := newEnds()
 	seen, queue := map[string]bool{first.key(): true}, []ends{first}
@@ -152,15 +152,15 @@ func (e ends) check(t *testing.T) {
 		bad := e
 		bad.onWay = [2]*packet{}
 		bad.expire(i)
-		bad.exchange(10, i != 0, i != 1) // to i nothing comes
+		bad.exchange(10, i != 0, i != 1) // end i receives nothing
 		if bad.s[0].state == Up || bad.s[1].state == Up {
 			t.Errorf("an end is up although end %d hears nothing, from %s: %s", i, e.key(), bad.key())
 		}
 	}
 }
 
-// exchange has packets pass to the ends as told. An end that hears nothing finds out, which one that packets reach does
-// only where they are of a session that it does not know.
+// exchange passes packets to the chosen ends. An end detects silence if it receives none, or only packets of a session
+// that it does not know.
 func (e *ends) exchange(rounds int, toFirst, toSecond bool) {
 	for range rounds {
 		for i, passes := range []bool{toFirst, toSecond} {
@@ -176,14 +176,14 @@ func (e *ends) exchange(rounds int, toFirst, toSecond bool) {
 	}
 }
 
-// line is two ends in real time: each packet takes delay, and passes if passes says so.
+// line is two ends in real time: each packet takes delay, and is lost unless passes.
 type line struct {
 	now    time.Time
 	a, b   *session
 	passes func(toB bool) bool
 }
 
-// run lets d go by, in steps of a millisecond.
+// run advances the time by d, in steps of a millisecond.
 func (l *line) run(t *testing.T, d time.Duration) {
 	t.Helper()
 	for end := l.now.Add(d); l.now.Before(end); l.now = l.now.Add(time.Millisecond) {
@@ -208,7 +208,7 @@ func newLine(a, b Config) *line {
 
 func (l *line) up() bool { return l.a.state == Up && l.b.state == Up }
 
-// TestDetection: sessions come up, each end sends as often as both want, and silence is found in the detection time.
+// TestDetection: sessions come up, each end sends as often as both want, and silence is detected in time.
 func TestDetection(t *testing.T) {
 	slow := Config{Interval: time.Second, Multiplier: 5}
 	l := newLine(fast, slow)
@@ -280,7 +280,7 @@ func TestChangedIntervals(t *testing.T) {
 	}
 }
 
-// A neighbour that falls silent as soon as the session is up, before it has said so itself, was alive then.
+// The loss of a neighbour that falls silent in state Init has the time of its last packet.
 func TestSilentAtOnce(t *testing.T) {
 	e := newEnds()
 	for i, to := range []int{0, 1} {
@@ -307,8 +307,8 @@ func TestSilentWish(t *testing.T) {
 	}
 }
 
-// TestRestart: a process that begins anew within the detection time goes on with the session of the one before, but
-// with no other.
+// TestRestart: a process that starts within the detection time continues the session of the previous process, and no
+// other.
 func TestRestart(t *testing.T) {
 	for _, auth := range []Auth{{}, {Type: MeticulousSHA1, Key: "key"}} {
 		c := Config{Interval: fast.Interval, Multiplier: 3, Auth: auth}
@@ -317,7 +317,8 @@ func TestRestart(t *testing.T) {
 		up := l.b.since
 		l.a = newSession(c, 3, l.now)
 		l.run(t, 5*time.Second)
-		if stays := l.b.since == up; !l.up() || stays != (auth.Type == NoAuth) { // the neighbour does not take the new sequence number yet
+		// With authentication the neighbour does not accept the new sequence number yet.
+		if stays := l.b.since == up; !l.up() || stays != (auth.Type == NoAuth) {
 			t.Errorf("authentication %s: a %+v, b %+v", auth.Type, l.a.status(), l.b.status())
 		}
 		if err := l.a.receive(nil, &packet{state: Up, mult: 3, my: 2, your: 9}, l.now); !errors.Is(err, errForeign) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Bounds of a setting. Below minInterval a process that waits for its CPU would take neighbours for lost.
+// Bounds of a setting. Below minInterval a process that waits for its CPU would declare neighbours lost.
 const (
 	minInterval   = 50 * time.Millisecond
 	maxInterval   = time.Minute
@@ -18,7 +18,7 @@ const (
 var errForm = errors.New("use how many packets may be lost and their interval, such as 3x300ms, and behind them, if packets are to be " +
 	"authenticated, keyed-md5, meticulous-md5, keyed-sha1 or meticulous-sha1 with a key ID from 0 to 255, such as 3x300ms meticulous-sha1 1")
 
-// Parse reads a setting: 3x300ms, or 3x300ms meticulous-sha1 1. Its key is still to be set.
+// Parse reads a setting: 3x300ms, or 3x300ms meticulous-sha1 1. WithKey adds the key.
 func Parse(text string) (Config, error) {
 	words := strings.Fields(text)
 	if len(words) != 1 && len(words) != 3 {

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// Port is where Control packets over one hop go (RFC 5881 section 4).
+	// Port is the destination port of Control packets over one hop (RFC 5881 section 4).
 	Port = 3784
-	// ttl is that of each packet: one that has passed a router has less, and is not taken (RFC 5881 section 5).
+	// ttl is the TTL of packets sent, and required of received ones: a router would have lowered it (RFC 5881 section 5).
 	ttl = 255
 )
 
-// listen opens the socket that the packets of all neighbours of a family come to, in the network namespace of the
-// caller's thread.
+// listen opens the socket for the packets of all neighbours of a family, in the network namespace of the caller's
+// thread.
 func listen(v4 bool) (int, error) {
 	fd, err := newUDP(v4)
 	if err == nil {
@@ -55,7 +55,7 @@ func unspecified(v4 bool) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// sockaddr returns an address of the kernel's kind, whose zone is the index of a link.
+// sockaddr returns an address for the kernel. zone is the index of its link.
 func sockaddr(addr netip.Addr, zone uint32, port int) unix.Sockaddr {
 	if addr.Is4() {
 		return &unix.SockaddrInet4{Port: port, Addr: addr.As4()}
@@ -63,9 +63,9 @@ func sockaddr(addr netip.Addr, zone uint32, port int) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: port, Addr: addr.As16(), ZoneId: zone}
 }
 
-// onlyNear has the kernel drop what has passed a router, before it takes room in the socket.
+// onlyNear makes the kernel drop packets that have passed a router, before they take room in the socket.
 func onlyNear(fd int, v4 bool) error {
-	const network = 0xfff00000 // SKF_NET_OFF: offsets are those of the IP header
+	const network = 0xfff00000 // SKF_NET_OFF: offsets begin at the IP header
 	at := uint32(network + 7)
 	if v4 {
 		at = network + 8
@@ -80,7 +80,7 @@ func onlyNear(fd int, v4 bool) error {
 		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
-// linkName returns the name that a link has now, empty if it is gone.
+// linkName returns the present name of a link, empty if it is gone.
 func linkName(fd int, index uint32) string {
 	request, _ := unix.NewIfreq("") // no name is too long
 	request.SetUint32(index)
@@ -90,7 +90,7 @@ func linkName(fd int, index uint32) string {
 	return request.Name()
 }
 
-// linkIndex returns the index that a link of the socket's namespace has now, 0 for no name.
+// linkIndex returns the present index of a link in the socket's namespace, 0 for no name.
 func linkIndex(fd int, name string) (uint32, error) {
 	if name == "" {
 		return 0, nil

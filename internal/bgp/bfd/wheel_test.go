@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestWheel: each session has its turn in the first tick at or after the time it was last placed at, within a slot, and
-// only one; one that was removed has none. What lies beyond the wheel's reach may come early, and is placed again.
+// TestWheel: each session has one turn, in the first tick at or after the time of its last placement, within a slot. A
+// removed one has none. A turn beyond the wheel's reach may come early, and is placed again.
 func TestWheel(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	w := &wheel{origin: start}
@@ -20,7 +20,7 @@ func TestWheel(t *testing.T) {
 		case 0:
 			now = now.Add(time.Duration(r.ExpFloat64() * float64(20*time.Millisecond)))
 			if r.IntN(500) == 0 {
-				now = now.Add(3 * slots * slot) // as a process that was stopped
+				now = now.Add(3 * slots * slot) // a process that was stopped
 			}
 			for _, s := range w.due(nil, now) {
 				placed, waits := at[s]

@@ -17,19 +17,19 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// bfdOf has peers watched by BFD.
+// bfdOf enables BFD for peers.
 func bfdOf(interval time.Duration, auth bfd.Auth) func(*bgp.Peer) {
 	return func(p *bgp.Peer) { p.BFD = bfd.Config{Interval: interval, Multiplier: 3, Auth: auth} }
 }
 
-// withBFD is the same for the daemon's end.
+// withBFD enables BFD at the daemon's end.
 func withBFD(interval time.Duration) func(*bgptest.Session) {
 	return func(s *bgptest.Session) { s.BFD = interval }
 }
 
-// waitBFD waits until the BFD sessions with a host, in both families, are in a state. A router that stops before it has
-// said that it now sends more often than once a second is found that much later (RFC 5880 section 6.8.3): Up is waited
-// for until it has.
+// waitBFD waits until the BFD sessions with a host are in a state, in both families. For Up it also waits until the
+// router has announced that it sends more often than once a second: before that, its stop is detected that much later
+// (RFC 5880 section 6.8.3).
 func waitBFD(t *testing.T, node *bgptest.Speaker, host *bgptest.Host, want bfd.State) {
 	t.Helper()
 	bgptest.Eventually(t, func() error {
@@ -43,14 +43,14 @@ func waitBFD(t *testing.T, node *bgptest.Speaker, host *bgptest.Host, want bfd.S
 	})
 }
 
-// newerKinds are all but BIRD 1.6: on a busy machine it loses BFD sessions that are not lost, it takes none's end for a
-// restart, and it has no IPv4 prefixes by IPv6 next hops.
+// newerKinds returns all but BIRD 1.6. On a busy machine it ends live BFD sessions; it takes no end of BFD for a
+// restart, and it has no IPv4 prefixes with IPv6 next hops.
 func newerKinds() []bgptest.Kind {
 	return slices.DeleteFunc(bgptest.Kinds(), func(k bgptest.Kind) bool { return k == bgptest.BIRD1 })
 }
 
-// A router that is stopped silently is found in the detection time, by whatever it runs: its paths, which graceful
-// restart keeps, yield to those of the other router, and count again when it is back.
+// A router that stops silently is detected in the detection time, for each kind of daemon. Its paths, which graceful
+// restart keeps, yield to the other router's, and count again when it is back.
 func TestSilentRouter(t *testing.T) {
 	t.Parallel()
 	for _, interval := range []time.Duration{300 * time.Millisecond, 50 * time.Millisecond} {
@@ -99,7 +99,7 @@ func announcing(c bgptest.Config, prefixes []netip.Prefix) bgptest.Config {
 	return c
 }
 
-// hops are the next hops of all learned paths.
+// hops returns the next hops of all learned paths.
 func hops(node *bgptest.Speaker) []netip.Addr {
 	var all []netip.Addr
 	for _, p := range node.Snapshot() {
@@ -142,7 +142,7 @@ func TestSilentRouterWithoutAnother(t *testing.T) {
 	})
 }
 
-// A peer that speaks no BFD has its session.
+// A peer without BFD keeps its session.
 func TestPeerWithoutBFD(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
@@ -162,15 +162,15 @@ func TestPeerWithoutBFD(t *testing.T) {
 // saysDown matches BFD packets in state Down: the first two bits of their second byte (RFC 5880 section 4.1).
 const saysDown = "udp dport 3784 @th,72,2 1"
 
-// silence has the host send no BFD any more.
+// silence makes the host drop its own BFD packets.
 func silence(t *testing.T, host *bgptest.Host) {
 	t.Helper()
 	host.Run(t, "nft",
 		"add table inet cut; add chain inet cut out { type filter hook output priority 0; }; add rule inet cut out udp dport 3784 drop")
 }
 
-// What only this end does not hear any more ends the session, by whichever end is first, and not again: the next one
-// stays up although BFD is down.
+// Packet loss towards this end alone ends the session once, by either end. The next session stays up although BFD is
+// down.
 func TestOneWayLoss(t *testing.T) {
 	const interval = 300 * time.Millisecond
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
@@ -187,7 +187,7 @@ func TestOneWayLoss(t *testing.T) {
 			}
 			return nil
 		})
-		waitPackets(t, host, "in", saysDown, 2) // by which the other end has acted, too
+		waitPackets(t, host, "in", saysDown, 2) // so the other end has acted, too
 		waitBFD(t, node, host, bfd.Down)
 		since := node.Peer(host.V4).Since
 		waitPackets(t, host, "in", saysDown, 3)
@@ -197,13 +197,13 @@ func TestOneWayLoss(t *testing.T) {
 	})
 }
 
-// quiet is a bfd.Watcher that nothing is told.
+// quiet is a bfd.Watcher that does nothing.
 type quiet struct{}
 
 func (quiet) Changed()                  {}
 func (quiet) Lost(netip.Addr, bfd.Loss) {}
 
-// The end of BFD by the peer's operator leaves the session alone, silence ends it with the NOTIFICATION of RFC 9384.
+// When the peer's operator ends BFD the session stays; silence ends it with the NOTIFICATION of RFC 9384.
 func TestBFDNotification(t *testing.T) {
 	t.Parallel()
 	lan, node := node(t)
@@ -214,7 +214,7 @@ func TestBFDNotification(t *testing.T) {
 	engine := bfd.NewEngine(slog.New(slog.DiscardHandler), quiet{})
 	set := func(on bool) {
 		config := bfd.Config{From: host.V4, Interval: interval, Multiplier: 10}
-		// keeps the socket, which a process that another test starts might keep, too
+		// 10.0.0.99 keeps the socket open: a process started by another test might keep it, too.
 		want := map[netip.Addr]bfd.Config{netip.MustParseAddr("10.0.0.99"): config}
 		if on {
 			want[node.V4] = config
@@ -245,10 +245,10 @@ func TestBFDNotification(t *testing.T) {
 	}
 }
 
-// A node whose agent is killed loses no route at routers that are told to take BFD's end for a restart (its C bit is
-// not set).
+// A node whose agent is killed loses no route at routers that are configured to take the end of BFD for a restart (its
+// C bit is not set).
 func TestNodeRestartsUnderBFD(t *testing.T) {
-	const slow = 600 * time.Millisecond // the first restart is to take less than three of these
+	const slow = 600 * time.Millisecond // the first restart should take less than three of these
 	t.Parallel()
 	for _, kind := range newerKinds() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestNodeRestartsUnderBFD(t *testing.T) {
 			waitBFD(t, node, host, bfd.Up)
 			waitKernels(t, host, node.Host, ownBlocks...)
 			record := host.Monitor()
-			for round := range 2 { // before BFD's detection time is over, and after it
+			for round := range 2 { // before the end of BFD's detection time, and after it
 				node.End(syscall.SIGKILL)
 				if round == 1 {
 					waitPackets(t, host, "out", saysDown, 1)
@@ -276,7 +276,7 @@ func TestNodeRestartsUnderBFD(t *testing.T) {
 				}
 				node.SetPeers(watched...)
 				waitBFD(t, node, host, bfd.Up)
-				waitConfirmed(t, node, daemon, round) // what is stale when a session ends is dropped (RFC 4724 section 4.2)
+				waitConfirmed(t, node, daemon, round) // stale paths are dropped when a session ends (RFC 4724 section 4.2)
 			}
 			for _, prefix := range ownBlocks {
 				if lost := record.Lost(prefix); len(lost) > 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
-// guarded is a node with an honest peer, whose session must not be touched whatever others do.
+// guarded is a node with an honest peer, whose session must survive all attacks.
 type guarded struct {
 	t      *testing.T
 	lan    *bgptest.LAN
@@ -29,7 +29,7 @@ func guardedNode(t *testing.T) *guarded {
 	t.Helper()
 	lan, node := node(t)
 	g := &guarded{t: t, lan: lan, node: node, honest: lan.Host(9), since: map[netip.Addr]time.Time{}}
-	// It waits: two connections that cross would be a reason to lose one of them.
+	// The daemon waits: two crossing connections would be a reason to lose one.
 	g.honest.Daemon(bgptest.BIRD2, partner(9, node.Host, func(p *bgptest.Session) { p.Passive = true }))
 	g.add(peers(node.Host, g.honest)...)
 	waitPaths(t, node, blocksOf(9), false)
@@ -48,8 +48,7 @@ func (g *guarded) add(peers ...bgp.Peer) {
 	g.node.SetPeers(g.all...)
 }
 
-// hostile adds peers that take turns in what they do: a peer that loses one session after another has to wait longer
-// and longer.
+// hostile adds peers that attack in turn: a peer that loses one session after another must wait longer and longer.
 func (g *guarded) hostile() (hosts []*bgptest.Host) {
 	g.t.Helper()
 	for n := range 6 {
@@ -60,7 +59,7 @@ func (g *guarded) hostile() (hosts []*bgptest.Host) {
 	return hosts
 }
 
-// check fails the test unless the node is well, its honest peer's sessions are untouched, and it has not grown by more
+// check fails the test unless the node works, its honest peer's sessions are untouched, and it has not grown by more
 // than 64 MB.
 func (g *guarded) check(after string) {
 	g.t.Helper()
@@ -79,7 +78,7 @@ func (g *guarded) check(after string) {
 	}
 }
 
-// attack is what a hostile peer does on a connection; established ones begin after an orderly handshake.
+// attack is a sequence of messages of a hostile peer. Established ones begin after an orderly handshake.
 type attack struct {
 	name        string
 	established bool
@@ -180,8 +179,8 @@ func attacks() []attack {
 	}
 }
 
-// What is not BGP, or not quite, ends the session that it came on or does nothing at all. It ends no process and no
-// other session, and leaves the peer free to come back and behave.
+// Messages that violate BGP end only the session that they came on, or do nothing. No process ends, and the peer may
+// come back and behave.
 func TestHostilePeer(t *testing.T) {
 	t.Parallel()
 	g := guardedNode(t)
@@ -201,7 +200,7 @@ func TestHostilePeer(t *testing.T) {
 			return
 		}
 	}
-	// They can behave, and are learned from.
+	// They can behave, and their paths are learned.
 	for _, hostile := range hosts {
 		session, _ := hostile.Establish(g.node.V4, ourASN, 0)
 		prefix := netip.MustParsePrefix("10.67.0.0/26")
@@ -215,7 +214,7 @@ func TestHostilePeer(t *testing.T) {
 	}
 }
 
-// answers reads what comes within a moment. An attack that is ignored gets none.
+// answers reads messages for a moment. An ignored attack gets none.
 func answers(session *bgptest.Raw) {
 	_ = session.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	for buffer := make([]byte, 4096); ; {
@@ -225,7 +224,7 @@ func answers(session *bgptest.Raw) {
 	}
 }
 
-// UPDATEs with bytes changed at random, always the same ones in one run: what the table of attacks does not think of.
+// UPDATEs with bytes changed at random, with a fixed seed: cases that the table of attacks lacks.
 func TestMutatedUpdates(t *testing.T) {
 	t.Parallel()
 	g := guardedNode(t)
@@ -248,7 +247,7 @@ func TestMutatedUpdates(t *testing.T) {
 	}
 }
 
-// mutated is an UPDATE with some bytes of its body changed, in a frame that is right.
+// mutated returns an UPDATE with some bytes of its body changed, in a correct frame.
 func mutated(random *rand.Rand) []byte {
 	attrs := []byte{
 		0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfc, 0, 0x40, 3, 4, 10, 0, 0, 77, 0x40, 5, 4, 0, 0, 0, 100,
@@ -261,7 +260,7 @@ func mutated(random *rand.Rand) []byte {
 	return bgptest.Message(bgptest.Update, body...)
 }
 
-// Who is not a peer gets no word of BGP, and a peer that opens connections and says nothing takes nothing from others.
+// A stranger receives no BGP message, and a peer that opens connections and sends nothing disturbs no other peer.
 func TestSilentConnections(t *testing.T) {
 	t.Parallel()
 	g := guardedNode(t)
@@ -271,7 +270,7 @@ func TestSilentConnections(t *testing.T) {
 		for range 300 {
 			conn, err := h.TryDial(g.node.V4)
 			if err != nil {
-				continue // refused, which is an answer
+				continue // refused is an answer
 			}
 			if h == stranger {
 				_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))

@@ -17,11 +17,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// rackASN is that of a router which is no node.
+// rackASN is the AS number of a router that is no node.
 const rackASN = 64513
 
-// rack is a router on host 10 that has a session by link-local addresses with a node, and announces blocks of both
-// families.
+// rack configures a router on host 10 with a session by link-local addresses to a node, and blocks of both families.
 func rack(kind bgptest.Kind, node netip.Addr) bgptest.Config {
 	text := fmt.Sprintf(`
 log stdout informational
@@ -109,8 +108,8 @@ func waitGone(t *testing.T, h *bgptest.Host, prefixes ...string) {
 	})
 }
 
-// restartBoth kills the router's process and the node's, and has both come again: no route is lost. It returns the
-// node's new speaker.
+// restartBoth kills and restarts the router's process and the node's, without a lost route. It returns the node's new
+// speaker.
 func restartBoth(t *testing.T, node *bgptest.Speaker, daemon bgptest.Daemon, watched []bgp.Peer, ours netip.Addr) *bgptest.Speaker {
 	t.Helper()
 	host, theirs := daemon.On(), watched[0].Addr
@@ -138,8 +137,8 @@ func restartBoth(t *testing.T, node *bgptest.Speaker, daemon bgptest.Daemon, wat
 	return node
 }
 
-// waitVia waits until the kernel of a host has routes by a link-local next hop. Of IPv4 routes busybox' ip does not
-// show it, and a dump does not where they name a next hop object, as FRR's do.
+// waitVia waits until the kernel of a host has routes by a link-local next hop. For IPv4 routes busybox' ip does not
+// show it, and a dump does not if they use a next hop object, as FRR's do.
 func waitVia(t *testing.T, h *bgptest.Host, via netip.Addr, prefixes ...string) {
 	t.Helper()
 	bgptest.Eventually(t, func() error {
@@ -156,7 +155,7 @@ func waitVia(t *testing.T, h *bgptest.Host, via netip.Addr, prefixes ...string) 
 	})
 }
 
-// Two nodes have such a session, whichever of them connects, and with a password.
+// Two nodes have such a session, whichever node connects, and with a password.
 func TestLinkLocalNodes(t *testing.T) {
 	t.Parallel()
 	for _, password := range []string{"", "sesame"} {
@@ -194,8 +193,8 @@ func TestLinkLocalNodes(t *testing.T) {
 	}
 }
 
-// A link-local address that another host on the link has costs no other address, and a link that is made anew is
-// listened and connected on again.
+// A duplicate link-local address affects no other address, and listening and connecting resume on a link that is made
+// anew.
 func TestLinkLocalListener(t *testing.T) {
 	t.Parallel()
 	lan, one := node(t)
@@ -230,13 +229,13 @@ func TestLinkLocalListener(t *testing.T) {
 	}
 	session()
 	one.IP("link", "delete", link)
-	another.SetPeers() // its connection is over, which nothing tells it
+	another.SetPeers() // its connection has ended unnoticed
 	cable()
 	session()
 }
 
-// A listener on all addresses cannot tell peers with one link-local address apart: of two with different passwords one
-// is refused, for else the last one told would take the password of the other.
+// A listener on all addresses cannot distinguish peers with one link-local address. With different passwords one peer
+// is refused: else the later one would replace the other's password.
 func TestPasswordsOnTwoLinks(t *testing.T) {
 	t.Parallel()
 	_, s := node(t)
@@ -264,15 +263,15 @@ func TestPasswordsOnTwoLinks(t *testing.T) {
 	active(second)
 	s.SetPeers(bgp.Peer{Addr: second, ASN: ourASN, Passive: true, Password: "two"})
 	active(second)
-	for _, password := range []string{"one", ""} { // the one that is there keeps its password
+	for _, password := range []string{"one", ""} { // the present peer keeps its password
 		set(password, "two")
 		s.WaitError(first, refused+"fe80::1%eth1 has not the same")
 		active(second)
 	}
 }
 
-// What came by a link-local next hop is passed on with this node's own address, by whatever session, unless a filter
-// names the link that it is on.
+// Paths with a link-local next hop are passed on with this node's own address on all sessions, unless a filter names
+// the link.
 func TestLinkLocalPassedOn(t *testing.T) {
 	t.Parallel()
 	lan, node := node(t)

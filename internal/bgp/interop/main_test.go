@@ -1,9 +1,9 @@
 //go:debug multipathtcp=0
 
-// Package interop_test has this project's BGP speaker in a mesh with Debian's BIRD 1.6, BIRD 2, FRR and, in a virtual
-// machine, BIRD 3, over real TCP between real kernels, and with peers that do not keep to the protocol. It drives the
-// speaker by its interface, bgp.Speaker, alone. What the speakers of others are configured to do is in bgptest;
-// docs/lab.md tells how to run one by hand.
+// Package interop_test tests this project's BGP speaker in a mesh with Debian's BIRD 1.6, BIRD 2, FRR and, in a virtual
+// machine, BIRD 3, over real TCP between real kernels, and with peers that violate the protocol. It uses only the
+// speaker's interface, bgp.Speaker. Package bgptest configures the other speakers; docs/lab.md describes how to run one
+// by hand.
 package interop_test
 
 import (
@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// ourASN is the node's; every node in Calico has it unless told otherwise.
+// ourASN is the node's AS number, Calico's default for every node.
 const ourASN = 64512
 
-// ownBlocks are what the node announces in all tests that do not say otherwise: two blocks and a borrowed address.
+// ownBlocks are the node's default announcements: two blocks and a borrowed address.
 var ownBlocks = []string{"10.1.5.0/26", "10.200.0.5/32", "fd01:5::/122"}
 
 // forEachKind runs a test for each kind of daemon, in parallel.
@@ -59,7 +59,7 @@ func node(t *testing.T) (*bgptest.LAN, *bgptest.Speaker) {
 	return lan, s
 }
 
-// peers are our ends of the sessions to another host in both families, changed by each of edits.
+// peers returns our ends of the sessions to another host in both families, changed by edits.
 func peers(s *bgptest.Host, other *bgptest.Host, edits ...func(*bgp.Peer)) []bgp.Peer {
 	list := []bgp.Peer{{Addr: other.V4, From: s.V4, ASN: ourASN}, {Addr: other.V6, From: s.V6, ASN: ourASN}}
 	for i := range list {
@@ -70,7 +70,7 @@ func peers(s *bgptest.Host, other *bgptest.Host, edits ...func(*bgp.Peer)) []bgp
 	return list
 }
 
-// blocksOf are what the daemon on host n announces.
+// blocksOf returns the announcements of the daemon on host n.
 func blocksOf(n int) []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix(fmt.Sprintf("10.1.%d.0/26", n)),
@@ -103,7 +103,7 @@ func family(addr netip.Addr, prefixes ...string) []netip.Prefix {
 	return list
 }
 
-// waitPackets waits until so many packets of each family that match have come to a host ("in") or left it ("out").
+// waitPackets waits until at least packets of each family that match have come to a host ("in") or left it ("out").
 func waitPackets(t *testing.T, h *bgptest.Host, way, match string, packets int) {
 	t.Helper()
 	h.Run(t, "nft", fmt.Sprintf("add table inet counted; add chain inet counted c { type filter hook %sput priority -300; }; "+

@@ -19,13 +19,13 @@ type side struct {
 	name                    string
 	weWait, itWaits         bool
 	host                    int
-	incoming                func(n int) bool // of the node's connections with it
+	incoming                func(n int) bool // checks how many connections the node accepted
 	asn                     uint32
 	nodeASPath, theirASPath string
 	localPref               string
 }
 
-// sides are all ways, in iBGP and eBGP.
+// sides returns all ways, in iBGP and eBGP.
 func sides() []side {
 	var list []side
 	for i, as := range []side{
@@ -47,8 +47,8 @@ func sides() []side {
 	return list
 }
 
-// Sessions come up whoever opens them, in one AS and between two, for both families; what is announced arrives with the
-// right attributes and gets into the other's kernel; and nothing that is learned is passed on.
+// Sessions come up in one AS and between two, for both families, whichever end opens them. Announcements arrive with
+// the right attributes and get into the other's kernel. Learned paths are not passed on.
 func TestMesh(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
@@ -73,7 +73,7 @@ func TestMesh(t *testing.T) {
 	})
 }
 
-// checkSession looks at one session from both ends.
+// checkSession checks one session at both ends.
 func checkSession(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, s side, addr, ours netip.Addr) {
 	t.Helper()
 	node.WaitEstablished(addr)
@@ -106,7 +106,7 @@ func checkSession(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, s side,
 		learned := d.Learned(ours)
 		if s.asn != ourASN {
 			for i := range learned {
-				learned[i].LocalPref = "" // not sent between ASes: what some kinds show is their own
+				learned[i].LocalPref = "" // not sent between ASes: some kinds show a value of their own
 			}
 		}
 		if d := cmp.Diff(announced, learned, difftest.Netip); d != "" {
@@ -117,13 +117,13 @@ func checkSession(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, s side,
 	for _, route := range announced {
 		bgptest.WaitKernel(t, d.On(), route.Prefix.String(), ours)
 	}
-	// In eBGP FRR also sends back what it has from us; we see our own AS in it.
+	// In eBGP FRR also sends our paths back, with our own AS in them.
 	if p := node.Peer(addr); p.Sent != len(announced) || p.Received < len(want) {
 		t.Errorf("session to %s: %d sent, %d received, want %d and at least %d", addr, p.Sent, p.Received, len(announced), len(want))
 	}
 }
 
-// checkChange has both ends withdraw a prefix and announce another one.
+// checkChange makes both ends withdraw a prefix and announce another one.
 func checkChange(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon) {
 	t.Helper()
 	next := []netip.Prefix{netip.MustParsePrefix("10.1.99.0/26"), netip.MustParsePrefix("fd01:99::/122")}
@@ -148,7 +148,7 @@ func checkChange(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon) {
 	}
 }
 
-// connections counts the connections that another host has opened to this one's BGP port, and this one to the other's.
+// connections counts a host's incoming connections from another host to its BGP port, and its outgoing ones.
 func connections(h *bgptest.Host, other netip.Addr) (in, out int) {
 	h.T.Helper()
 	for line := range strings.Lines(h.Run(h.T, "busybox", "netstat", "-tn")) {
@@ -164,8 +164,8 @@ func connections(h *bgptest.Host, other netip.Addr) (in, out int) {
 	return in, out
 }
 
-// checkSteady proves that no session is lost while nothing happens: two connections that meet may not end each other
-// for ever.
+// checkSteady checks that no session is lost while nothing happens: crossing connections must not end each other for
+// ever.
 func checkSteady(t *testing.T, node *bgptest.Speaker, all []bgp.Peer) {
 	t.Helper()
 	since := map[netip.Addr]time.Time{}

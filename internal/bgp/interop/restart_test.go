@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
-// A node whose process is killed, told to end or killed again before it has spoken to anybody loses no route in its
-// peers' kernels.
+// A node whose process is killed, terminated, or killed again before it has sent anything loses no route in its peers'
+// kernels.
 func TestNodeRestarts(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
@@ -29,7 +29,7 @@ func TestNodeRestarts(t *testing.T) {
 		waitConfirmed(t, node, daemon, 1)
 		node = again(node, host, syscall.SIGTERM)
 		if kind == bgptest.FRR {
-			// When a connection closes, FRR forgets what it has read from it and not worked in yet, but not that the session was
+			// When a connection closes, FRR forgets messages that it has read and not processed, but not that the session was
 			// up.
 			waitConfirmed(t, node, daemon, 3)
 			node = again(node, host, syscall.SIGKILL)
@@ -44,7 +44,7 @@ func TestNodeRestarts(t *testing.T) {
 			}
 		}
 
-		// What is not announced again is dropped.
+		// Prefixes that are not announced again are dropped.
 		node.End(syscall.SIGKILL)
 		last := node.Host.Speaker()
 		last.Start(ourASN, true)
@@ -59,16 +59,14 @@ func TestNodeRestarts(t *testing.T) {
 	})
 }
 
-// secret is the password of these sessions: connections that a killed process leaves behind, and their ends, are signed
-// as well.
+// secret is the password of these sessions: segments of connections of a killed process are signed, too.
 const secret = "between-restarts"
 
 func signed(s, other *bgptest.Host) []bgp.Peer {
 	return peers(s, other, func(p *bgp.Peer) { p.Password = secret })
 }
 
-// hurry kills the node's process again and again, within the first one's restart time and at any moment of a session's
-// beginning.
+// hurry kills the node's process repeatedly, within the first one's restart time and at any moment of a handshake.
 func hurry(node *bgptest.Speaker, host *bgptest.Host) *bgptest.Speaker {
 	for range 20 {
 		node = again(node, host, syscall.SIGKILL)
@@ -77,7 +75,7 @@ func hurry(node *bgptest.Speaker, host *bgptest.Host) *bgptest.Speaker {
 	return node
 }
 
-// A connection that is lost while both ends live costs no route either: the node has gone on forwarding, and says so.
+// A lost connection between live ends costs no route either: the node's OPEN has the forwarding bit.
 func TestConnectionIsLost(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
@@ -117,8 +115,8 @@ func again(node *bgptest.Speaker, host *bgptest.Host, signal syscall.Signal) *bg
 	return next
 }
 
-// waitConfirmed waits until the daemon has all that the node announces: it has worked in a prefix that came after all
-// else. Round makes that prefix a new one.
+// waitConfirmed waits until the daemon has all announcements of the node: it has processed a prefix that was announced
+// last. Round makes that prefix a new one.
 func waitConfirmed(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, round int) {
 	t.Helper()
 	node.WaitEstablished(d.On().Addrs()...)
@@ -147,7 +145,7 @@ func waitKernels(t *testing.T, h, via *bgptest.Host, prefixes ...string) {
 	}
 }
 
-// A peer whose process is killed keeps its place: what it announced stays, stale, until it has announced it again.
+// The paths of a peer whose process is killed stay, stale, until it has announced them again.
 func TestPeerRestarts(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
@@ -169,7 +167,7 @@ func TestPeerRestarts(t *testing.T) {
 		waitPaths(t, node, []netip.Prefix{released}, true)
 		daemon.Restart(blocksOf(10)...)
 		waitPaths(t, node, blocksOf(10), false)
-		// By the end of its table it is known what it does not announce any more.
+		// Its End-of-RIB ends the paths that it has not announced again.
 		bgptest.Eventually(t, func() error {
 			for _, p := range node.Snapshot() {
 				if p.Prefix == released {
@@ -183,7 +181,7 @@ func TestPeerRestarts(t *testing.T) {
 }
 
 // A peer that restarts may begin a session that does not come up: its process is not ready, or both ends connect and it
-// keeps the other connection. Its paths stay, until its restart time is over.
+// keeps the other connection. Its paths stay until its restart time is over.
 func TestHandshakesThatFail(t *testing.T) {
 	lan, node := node(t)
 	host := lan.Host(10)
@@ -261,7 +259,7 @@ func waitPaths(t *testing.T, node *bgptest.Speaker, prefixes []netip.Prefix, sta
 	})
 }
 
-// A peer that does not come back is forgotten when the time is over that it has asked for.
+// The paths of a peer that does not come back are dropped after the restart time that it requested.
 func TestPeerIsGone(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)

@@ -13,15 +13,15 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
-// role is what a daemon is to the nodes.
+// role is the relation of a daemon to the nodes.
 type role struct {
 	name      string
 	asn       uint32 // of the daemon
 	otherASN  uint32 // of the other node
 	passesOn  bool
 	reflector bool
-	// nodeASPath is in what the daemon learns from the node, ownASPath in what it announces itself, passedASPath in what
-	// it passes on.
+	// nodeASPath is the AS path in the daemon's routes from the node, ownASPath in its own announcements, passedASPath in
+	// paths that it passes on.
 	nodeASPath, ownASPath, passedASPath string
 }
 
@@ -33,7 +33,7 @@ func roles() []role {
 	}
 }
 
-// config is the daemon's, on host 10, with sessions to hosts, signed and from one hop away.
+// config returns the configuration of the daemon on host 10, with signed sessions to hosts, from one hop away.
 func (r role) config(hosts map[*bgptest.Host]uint32) bgptest.Config {
 	c := bgptest.Config{
 		ASN: r.asn, Announce: blocksOf(10), Communities: []string{"64999:100", "64999:1:2"}, Readvertise: r.passesOn,
@@ -49,13 +49,13 @@ func (r role) config(hosts map[*bgptest.Host]uint32) bgptest.Config {
 	return c
 }
 
-// towards are a node's ends of the sessions with the daemon.
+// towards returns a node's ends of the sessions with the daemon.
 func (r role) towards(s, daemon *bgptest.Host) []bgp.Peer {
 	return peers(s, daemon, func(p *bgp.Peer) { p.ASN, p.Password, p.TTLSecurity = r.asn, secret, 1 })
 }
 
 // Each kind of daemon in each role, in both families, with passwords, TTL security and communities in both directions:
-// what it announces and passes on is learned as it should be, and stays over its restart.
+// its own and passed-on paths are learned correctly, and survive its restart.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	for _, kind := range bgptest.Kinds() {
@@ -95,7 +95,7 @@ func inRole(t *testing.T, kind bgptest.Kind, r role) {
 	}
 }
 
-// tagged gives what the node announces two communities.
+// tagged returns a policy that adds two communities to the node's announcements.
 func tagged() bgp.Policy {
 	return bgp.Policy{Tags: []policy.Tag{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Communities: ourCommunities},
 		{Prefix: netip.MustParsePrefix("fd00::/8"), Communities: ourCommunities}}}
@@ -103,7 +103,7 @@ func tagged() bgp.Policy {
 
 var ourCommunities = []policy.Community{{A: 64512, B: 7}, {Large: true, A: 64512, B: 1, C: 2}}
 
-// waitAnnounced waits until the daemon has what the node announces, with its communities.
+// waitAnnounced waits until the daemon has the node's announcements, with their communities.
 func waitAnnounced(t *testing.T, r role, d bgptest.Daemon, ours netip.Addr) {
 	t.Helper()
 	want := family(ours, ownBlocks...)
@@ -139,7 +139,7 @@ func waitLearned(t *testing.T, node *bgptest.Speaker, r role, daemon netip.Addr,
 		case i < 0:
 			return nil
 		}
-		// A router on the same network may name the other node, to whom packets then go directly.
+		// A router on the same network may name the other node as next hop, which then gets packets directly.
 		p := paths[i]
 		if p.ASPath != r.passedASPath || p.NextHop != other && (r.reflector || p.NextHop != daemon) {
 			return fmt.Errorf("learned from %s: %+v, want path %q", daemon, p, r.passedASPath)
@@ -148,8 +148,8 @@ func waitLearned(t *testing.T, node *bgptest.Speaker, r role, daemon netip.Addr,
 	})
 }
 
-// A peer that may be one hop away is not heard from further away, be it with a session that is up, and is when it comes
-// closer.
+// Packets of a peer allowed one hop away are dropped from further away, also on a session that is up, and accepted when
+// it comes closer.
 func TestTTLSecurity(t *testing.T) {
 	t.Parallel()
 	for _, kind := range bgptest.Kinds() {
@@ -162,7 +162,7 @@ func TestTTLSecurity(t *testing.T) {
 			node.SetPeers(near.towards(node.Host, host)...)
 			node.WaitEstablished(host.Addrs()...)
 
-			// What it sends looks as if it had passed a router.
+			// Its packets look as if they had passed a router.
 			host.Run(t, "nft", "add table inet far; add chain inet far out { type filter hook output priority 0; }; "+
 				"add rule inet far out tcp dport 179 ip ttl set 254; add rule inet far out tcp sport 179 ip ttl set 254; "+
 				"add rule inet far out tcp dport 179 ip6 hoplimit set 254; add rule inet far out tcp sport 179 ip6 hoplimit set 254")

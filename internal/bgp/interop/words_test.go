@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Why a session is down is said in words, for whichever end found out.
+// The reason for a session that is down is a text, whichever end found the cause.
 func TestReasonsInWords(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
@@ -64,8 +64,8 @@ func TestReasonsInWords(t *testing.T) {
 	})
 }
 
-// Sessions are signed with a password, a wrong one is told from a dead peer, and both ends can change it while they
-// run.
+// Sessions are signed with a password. A wrong password has another reason than a dead peer, and both ends can change
+// the password of a running session.
 func TestPassword(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
@@ -103,7 +103,7 @@ func TestPassword(t *testing.T) {
 			}
 			node.WaitEstablished(h.Addrs()...)
 		}
-		set("") // the node has none: nothing that is not signed comes through to it, or from it
+		set("") // the node has none: neither end accepts segments of the other
 		for h := range daemons {
 			for _, addr := range h.Addrs() {
 				bgptest.Eventually(t, func() error {
@@ -123,8 +123,8 @@ func TestPassword(t *testing.T) {
 	})
 }
 
-// The restart and forwarding bits of RFC 4724 are what keeps routes in the peers' kernels: they are in the OPEN itself
-// after a restart, for the session's family, and not before.
+// The restart and forwarding bits of RFC 4724 keep routes in the peers' kernels. The OPEN has them after a restart, for
+// the session's family, and not before.
 func TestRestartBitsOnTheWire(t *testing.T) {
 	t.Parallel()
 	lan, node := node(t)
@@ -137,7 +137,7 @@ func TestRestartBitsOnTheWire(t *testing.T) {
 	for i, addr := range node.Addrs() {
 		session, open := first.Establish(addr, ourASN, 120)
 		checkRestart(t, open, byte(i+1), false, false)
-		// The connection is lost, and nothing else: the node has forwarded all the time.
+		// Only the connection is lost: the node has forwarded all the time.
 		_ = session.Close()
 		_, open = first.Establish(addr, ourASN, 120)
 		checkRestart(t, open, byte(i+1), false, true)
@@ -147,7 +147,7 @@ func TestRestartBitsOnTheWire(t *testing.T) {
 	next.Start(ourASN, true)
 	next.Originate(ownBlocks...)
 	set(next)
-	// The second peer's session comes when all is said to the first one.
+	// The second session comes up after all messages of the first one.
 	for _, h := range []*bgptest.Host{first, second} {
 		for i, addr := range next.Addrs() {
 			session, open := h.Establish(addr, ourASN, 120)
@@ -163,7 +163,7 @@ func TestRestartBitsOnTheWire(t *testing.T) {
 	}
 }
 
-// checkRestart looks at the graceful restart capability of an OPEN: flags and time, and one family with its flags.
+// checkRestart checks the graceful restart capability of an OPEN: flags, time, and one family with its flags.
 func checkRestart(t *testing.T, open []byte, afi byte, restarted, preserved bool) {
 	t.Helper()
 	caps, err := bgptest.Capabilities(open)
@@ -188,7 +188,7 @@ func checkRestart(t *testing.T, open []byte, afi byte, restarted, preserved bool
 	}
 }
 
-// endOfRIB is the end of an empty table in the family of an address, RFC 4724.
+// endOfRIB returns the End-of-RIB in the family of an address, RFC 4724.
 func endOfRIB(addr netip.Addr) []byte {
 	if addr.Is4() {
 		return bgptest.Message(bgptest.Update, bgptest.UpdateBody(nil, nil, nil)...)

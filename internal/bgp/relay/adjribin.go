@@ -13,28 +13,27 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// adjRIBIn is a session's Adj-RIB-In (RFC 4271 section 3.2), from which paths go to the speaker behind. When the import
-// rules change it is evaluated again from memory: the peer needs no ROUTE-REFRESH, which not every one supports.
+// adjRIBIn is a session's Adj-RIB-In (RFC 4271 section 3.2), from which paths go to the speaker behind. When import
+// rules change it is evaluated again from memory: not every peer supports ROUTE-REFRESH.
 type adjRIBIn struct {
-	order sync.Mutex // held by who passes something on, so that nothing is overtaken
-	back  net.Conn   // the speaker behind; nil: the session has not begun, or is over; order's
+	order sync.Mutex // held while passing messages on, which keeps their order
+	back  net.Conn   // the speaker behind; nil: the session has not begun, or is over; guarded by order
 
 	mu      sync.Mutex                   // guards the rest, and the session's wire
-	judged  *Rules                       // by which all that was announced was judged, or newer ones
-	refused map[netip.Prefix]string      // and why
-	changed map[netip.Prefix]wire.Change // of what was passed on otherwise than it was announced
+	judged  *Rules                       // rules of the last full evaluation; later messages may have met newer ones
+	refused map[netip.Prefix]string      // refused prefixes with the reason
+	changed map[netip.Prefix]wire.Change // prefixes passed on otherwise than announced
 	ended   time.Time                    // when its End-of-RIB was passed on; zero: not yet
 }
 
-// Refusal is a reason for which prefixes that a peer announces are not taken.
+// Refusal is a reason for refusing prefixes that a peer announces.
 type Refusal struct {
 	Reason   string
 	Prefixes int
 	Example  netip.Prefix // one of them
 }
 
-// tools are the buffers for rewriting a message. They are lent, since there can be thousands of sessions, and few at
-// work.
+// tools are the buffers for rewriting a message. Sessions borrow them: there can be thousands, few at work.
 type tools struct {
 	wire.Editor
 	buf []byte
@@ -42,15 +41,15 @@ type tools struct {
 
 var lent = sync.Pool{New: func() any { return new(tools) }}
 
-// borrow returns tools for messages of the session, to be put back. Messages that they have made are not to be used
-// then.
+// borrow returns tools for messages of the session. The caller puts them back into lent, after which messages made with
+// them are invalid.
 func (s *session) borrow(ownAS int) *tools {
 	t := lent.Get().(*tools)
 	t.OwnAS, t.Via = ownAS, netip.Addr{}
 	return t
 }
 
-// check judges a message and notes the decision on each prefix. The verdict has the message to pass on.
+// check judges a message and notes the decision on each prefix. The verdict holds the message to pass on.
 func (s *session) check(message []byte, t *tools) wire.Verdict {
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()
@@ -68,7 +67,7 @@ func (s *session) check(message []byte, t *tools) wire.Verdict {
 	return v
 }
 
-// edit applies the rules to UPDATEs that were checked. The lock is held.
+// edit applies the rules to checked UPDATEs. Lock in.mu is held.
 func (s *session) edit(text []byte, rules *Rules, t *tools) (passed []byte) {
 	for message := range wire.Messages(text) {
 		t.Family = wire.FamilyIn(message)
@@ -77,7 +76,7 @@ func (s *session) edit(text []byte, rules *Rules, t *tools) (passed []byte) {
 			s.in.note(p, change, reason)
 			return change
 		})
-		if err != nil { // it was made by wire, for this
+		if err != nil { // wire made it for this
 			s.link.relay.log.Error("BGP message of a peer could not be edited and was dropped", "peer", s.link.peer.Addr, "error", err)
 			continue
 		}
@@ -101,7 +100,7 @@ func (s *session) noteEnd() {
 	s.link.tableEnded()
 }
 
-// note keeps what becomes of a prefix, if it is not the usual.
+// note keeps the decision on a prefix, if it is not the usual one.
 func (in *adjRIBIn) note(p netip.Prefix, change wire.Change, reason string) {
 	delete(in.refused, p)
 	delete(in.changed, p)
@@ -113,7 +112,7 @@ func (in *adjRIBIn) note(p netip.Prefix, change wire.Change, reason string) {
 	}
 }
 
-// put sets an entry of a map that is nil while it has none, as most of thousands are.
+// put sets an entry of a map. Most of thousands of maps stay empty, and nil.
 func put[V any](m *map[netip.Prefix]V, p netip.Prefix, v V) {
 	if *m == nil {
 		*m = make(map[netip.Prefix]V)
@@ -121,7 +120,7 @@ func put[V any](m *map[netip.Prefix]V, p netip.Prefix, v V) {
 	(*m)[p] = v
 }
 
-// pass passes text on to the speaker behind when it can take it. Order is held.
+// pass passes text on to the speaker behind at its pace. Lock in.order is held.
 func (s *session) pass(ctx context.Context, text []byte) bool {
 	for message := range wire.Messages(text) {
 		if wire.TypeOf(message) == wire.Update {
@@ -135,8 +134,8 @@ func (s *session) pass(ctx context.Context, text []byte) bool {
 	return true
 }
 
-// judgeAgain passes on what becomes of the peer's paths by the rules that are in force now, and once more, with an
-// epoch that is new, those that are touched: what is announced of them to others has to be judged again.
+// judgeAgain passes on the changes that the current rules make to the peer's paths. Touched paths are passed on in any
+// case, with a new epoch, so that their announcements to other peers are judged again.
 func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) {
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
@@ -146,7 +145,7 @@ func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(neti
 // judge is judgeAgain with order held.
 func (s *session) judge(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) {
 	if s.in.back != nil {
-		s.pass(ctx, s.changed(s.link.rules.Load(), epoch, touched)) // who reads from the peer finds out if it fails
+		s.pass(ctx, s.changed(s.link.rules.Load(), epoch, touched)) // on failure the reader of the peer's messages finds out
 	}
 }
 
@@ -154,7 +153,7 @@ func untouched(netip.Prefix) bool { return false }
 
 func all(netip.Prefix) bool { return true }
 
-// changed returns messages about those prefixes of which something else becomes, and those that are touched.
+// changed returns messages about prefixes with a changed decision, and about touched ones.
 func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bool) (text []byte) {
 	t := s.borrow(0)
 	defer lent.Put(t)
@@ -185,7 +184,7 @@ func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bo
 	return text
 }
 
-// refusals sums up what is refused, by reason.
+// refusals counts refused prefixes by reason.
 func (s *session) refusals() []Refusal {
 	byReason := make(map[string]Refusal)
 	for p, reason := range s.in.refused {

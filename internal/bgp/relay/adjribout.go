@@ -8,24 +8,24 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// adjRIBOut is a session's Adj-RIB-Out: what was announced to the peer of the speaker behind's paths.
+// adjRIBOut is a session's Adj-RIB-Out: the speaker's paths that were announced to the peer.
 type adjRIBOut struct {
 	self netip.Addr  // our end of the connection
-	over atomic.Bool // the end of our table was sent, of all families that the session has
+	over atomic.Bool // End-of-RIB was sent for all families of the session
 
 	mu         sync.Mutex // guards the rest, and the order of announcements
 	advertised advertised
-	ended      wire.Families // of which the end of our table was sent
+	ended      wire.Families // families whose End-of-RIB was sent
 }
 
-// announce tells the peer what becomes of a message by the rules. The mutex of out is held.
+// announce sends the peer a message as the rules change it. Lock out.mu is held.
 func (s *session) announce(message []byte) error {
 	family := wire.FamilyIn(message)
 	if !s.wire.Offer().Families().Has(family) {
-		return nil // of a family that the peer does not have
+		return nil // the peer does not have the family
 	}
 	if wire.EndsTable(message) {
-		// Whenever the speaker behind sends its table again it says so; a peer wants to hear it once.
+		// The speaker behind sends End-of-RIB each time it sends its table; the peer gets the first one only.
 		if s.out.ended.Has(family) {
 			return nil
 		}
@@ -50,12 +50,12 @@ func (s *session) announce(message []byte) error {
 	return nil
 }
 
-// rewrite returns what becomes of an UPDATE of the speaker behind by the rules.
+// rewrite returns an UPDATE of the speaker behind as the rules change it.
 func (s *session) rewrite(message []byte, t *tools) [][]byte {
 	rules := s.link.rules.Load()
 	plain, stamp := wire.TakeStamp(&t.buf, message, t.OwnAS == 0)
 	t.Via = stamp.NextHop
-	// Beside what is put before each path towards another AS our number can only be there in the place of the peer's.
+	// Towards another AS our number is prepended to each path. Any further one can only replace the peer's number.
 	looped := t.OwnAS > 0 && wire.CountAS(plain, rules.Session.LocalASN) > t.OwnAS
 	wire.ReplaceAS(plain, wire.MaskedASN, s.link.peer.SpeakerASN)
 	parts, err := t.Edit(plain, func(p netip.Prefix, a *wire.Attributes) wire.Change {
@@ -65,7 +65,7 @@ func (s *session) rewrite(message []byte, t *tools) [][]byte {
 		return rules.exports(p, a, stamp, s.out.self)
 	})
 	log, peer := s.link.relay.log, s.link.peer.Addr
-	if err != nil { // it is our own speaker's
+	if err != nil { // our own speaker made the message
 		log.Error("BGP message could not be edited and was not sent", "peer", peer, "error", err)
 		return nil
 	}
@@ -76,7 +76,7 @@ func (s *session) rewrite(message []byte, t *tools) [][]byte {
 	return parts
 }
 
-// tellAll tells the peer an UPDATE in the form that it understands.
+// tellAll sends the peer an UPDATE in a form that it understands.
 func (s *session) tellAll(message []byte) error {
 	parts := [][]byte{message}
 	if s.narrow.Load() {
@@ -92,7 +92,7 @@ func (s *session) tellAll(message []byte) error {
 	return nil
 }
 
-// extended returns what becomes of an UPDATE where next hops are link-local.
+// extended returns the messages for an UPDATE where next hops are link-local.
 func (s *session) extended(message []byte) [][]byte {
 	if !s.link.peer.linkLocal() {
 		return [][]byte{message}

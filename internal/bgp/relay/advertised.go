@@ -9,8 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// index numbers the prefixes that are announced to peers, so that what each one of thousands has been told is some
-// bits.
+// index numbers the prefixes that are announced to peers, so that thousands of sets of prefixes are bitmaps.
 type index struct {
 	mu    sync.Mutex // guards the rest
 	ids   map[netip.Prefix]uint32
@@ -36,7 +35,7 @@ func (x *index) all() []netip.Prefix {
 	return slices.SortedFunc(maps.Keys(x.ids), netip.Prefix.Compare)
 }
 
-// use gives a prefix a number, which it keeps until drop was called as often.
+// use returns the number of a prefix, which stays until drop was called as often as use.
 func (x *index) use(p netip.Prefix) uint32 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -64,8 +63,7 @@ func (x *index) drop(id uint32) {
 	}
 }
 
-// advertised is the set of prefixes that one peer has been told in this session. It belongs to one goroutine, but for
-// its count.
+// advertised is the set of prefixes announced to one peer in this session. It belongs to one goroutine, except count.
 type advertised struct {
 	index *index
 	set   []uint64

@@ -10,9 +10,9 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Become makes the link that of a peer from which its own differs in keys of TCP-AO at most, and reports whether it
-// does: the session goes over to other keys without an end, and the next ones begin with them. The time for which the
-// peer keeps paths stays.
+// Become changes the link's keys of TCP-AO to those of p, and reports whether it did: p must otherwise equal the link's
+// peer, except for KeptUntil, and the keys must allow a rollover. The session changes keys without ending; later ones
+// begin with them.
 func (l *Link) Become(p Peer) bool {
 	keys := *l.ao.Load()
 	was := l.peer
@@ -28,20 +28,20 @@ func (l *Link) Become(p Peer) bool {
 	l.ao.Store(&p.AO)
 	if s := l.session(); s != nil {
 		s.roll()
-		// The peer hears with the next segment which key it is asked for, and acknowledges it by one.
+		// The segment of the KEEPALIVE requests the first key (RNextKeyID), and the peer acknowledges it with a segment.
 		go func() { _ = s.tell(wire.NewKeepalive()) }()
 	}
 	return true
 }
 
-// rolling is a session's way from keys of TCP-AO to others.
+// rolling is a session's rollover from keys of TCP-AO to others.
 type rolling struct {
 	mu   sync.Mutex // guards the rest, and the order of changes of the connection
 	keys tcpao.Rollover
 	used string // removed keys that the peer goes on using
 }
 
-// roll gives a connection the peer's keys. One without TCP-AO is an error if the peer has some.
+// roll changes the keys of a connection to the link's. Without TCP-AO on the connection that is an error.
 func (l *Link) roll(conn *net.TCPConn, state *tcpao.Rollover) error {
 	keys := *l.ao.Load()
 	if keys == "" {
@@ -54,7 +54,7 @@ func (l *Link) roll(conn *net.TCPConn, state *tcpao.Rollover) error {
 	return err
 }
 
-// roll is Link.roll for the session that is, which ends if it cannot have the keys.
+// roll is Link.roll for the session. It ends the session on an error.
 func (s *session) roll() {
 	l, r := s.link, &s.rolling
 	r.mu.Lock()
@@ -73,7 +73,7 @@ func (s *session) roll() {
 	r.used = used
 }
 
-// rollOn removes keys of TCP-AO that peers have gone on using after they were removed.
+// rollOn removes keys of TCP-AO that peers used for a while after their removal.
 func (r *Relay) rollOn() {
 	r.mu.Lock()
 	var signed []*Link
@@ -90,7 +90,7 @@ func (r *Relay) rollOn() {
 	}
 }
 
-// readMismatches reads which segments the listeners' kernel has refused.
+// readMismatches reads the listeners' counts of refused segments.
 func (r *Relay) readMismatches() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,7 +101,7 @@ func (r *Relay) readMismatches() {
 	}
 }
 
-// mismatched names the keys of TCP-AO whose ID segments from a peer have that another key has signed.
+// mismatched names the keys of TCP-AO with whose ID a peer sends segments that another key signs.
 func (r *Relay) mismatched(peer netip.Addr) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,12 +7,12 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Loss is what BFD tells of a peer that it has lost.
+// Loss is a failure of a peer that BFD reports.
 type Loss struct {
-	// Begun is when BFD came Up, zero if a former process of this node had it Up; Alive is when it was last Up at the
+	// Begun is when BFD came Up, zero if a former process of this node had it Up. Alive is when it was last Up at the
 	// peer.
 	Begun, Alive time.Time
-	// Independent: the peer's BFD survives a restart of its control plane, so that its forwarding has failed.
+	// Independent: the peer's BFD survives a restart of its control plane, so its forwarding has failed.
 	Independent bool
 	Reason      string
 }
@@ -27,15 +27,15 @@ func (r *Relay) Lost(peer netip.Addr, loss Loss) {
 	}
 }
 
-// concerns reports whether the loss is one of a session that is up since a time, where the one before ended at over. Of
-// a peer that ends BFD with each session it is not: the next one would be ended, too, and so for ever.
+// concerns reports whether the loss concerns a session that is up since up, where the previous one ended at over. Else
+// a peer that ends BFD with each session would have the next session ended, too, and so on for ever.
 func (loss Loss) concerns(up, over time.Time) bool {
 	return !loss.Alive.Before(up) || loss.Begun.After(over)
 }
 
-// lost ends the session that is up, if the loss is one of it. What a peer has announced that restarts gracefully is
-// kept (RFC 5882 section 4.3) but for want of other paths only: it cannot be told whether the peer restarts or has
-// failed.
+// lost ends the session that is up, if the loss concerns it. Unless the peer's BFD is independent, the paths of a peer
+// that restarts gracefully are kept (RFC 5882 section 4.3), and used only for want of others: BFD cannot distinguish a
+// restart from a failure.
 func (l *Link) lost(loss Loss) {
 	l.mu.Lock()
 	s := l.current
@@ -54,14 +54,14 @@ func (l *Link) lost(loss Loss) {
 	s.sever(&wire.Notification{Code: wire.Cease, Subcode: wire.BFDDown, Reason: loss.Reason}, loss.Independent)
 }
 
-// Silent reports whether BFD has lost the peer since it had a session that was up.
+// Silent reports whether BFD has lost the peer since its last session came up.
 func (l *Link) Silent() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.deaf
 }
 
-// sever stops the session. With drop the speaker behind is told to keep nothing.
+// sever stops the session. With drop the speaker behind drops the peer's paths.
 func (s *session) sever(n *wire.Notification, drop bool) {
 	s.mu.Lock()
 	s.drop = drop && !s.stopped

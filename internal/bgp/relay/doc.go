@@ -3,21 +3,19 @@
 // only, dials from them, sets TCP MD5 keys and the TTL, refuses connections of other addresses, retries, resolves
 // collisions (RFC 4271 section 6.8), and ends and holds down the session of a peer that announces too much.
 //
-// The relay goes through the handshake with a peer by itself, and hands over a session that is up: what fails before
-// that is nothing to the speaker behind, which keeps the paths of a peer that restarts.
+// The relay itself goes through the handshake with a peer, and hands over a session that is up. A failure before that
+// does not reach the speaker behind, which keeps the paths of a peer that restarts. From then on timers, tables and
+// announcements are the speaker's.
 //
-// How a session ends is told truly to both sides. A peer whose connection breaks is a broken connection for the speaker
-// behind, which then keeps the peer's paths as graceful restart has it; what the speaker says before it closes reaches
-// the peer; a peer that sent what it must not gets the NOTIFICATION from here, and the speaker is told to drop its
+// Both sides learn how a session really ends. If the peer's connection breaks, so does the speaker's, which then keeps
+// the peer's paths (graceful restart). The peer receives all messages that the speaker sends before it closes. A peer
+// that violates the protocol gets a NOTIFICATION from the relay, and the speaker gets one that makes it drop the peer's
 // paths.
 //
-// From then on timers, tables and announcements are the speaker behind's.
+// The peer's Rules judge messages in both directions, and rewrite them. A peer's paths are kept with their attributes,
+// one copy for all peers, so that a change of rules needs nothing from the peer. Announcements to a peer are kept as a
+// bit for each prefix, so that only announced prefixes are withdrawn.
 //
-// What passes is judged by the peer's Rules, in both directions, and rewritten where they say so. What a peer announces
-// is kept with its attributes, of which there is one copy for all peers, so that other rules need nothing of the peer;
-// what a peer was told is a bit for each prefix, so that nothing is withdrawn from it that it was never told.
-//
-// All is bounded: at most one session of a peer and one connection in its handshake, one message in each direction,
-// deadlines on all writes. It knows nothing of the speaker behind but the connections that it hands out, and never
-// touches routes.
+// All is bounded: one session of a peer and one connection in its handshake, one message in each direction, deadlines
+// on all writes. The relay knows the speaker only by the connections that it hands out, and never touches routes.
 package relay

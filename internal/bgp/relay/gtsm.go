@@ -10,22 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener cannot have a least TTL for each peer, and a connection has its own only after it was accepted, when what
-// came with it from afar may be there already. So the listener has a filter, which the kernel asks about each packet,
-// from the first one on.
+// A listener cannot have a minimum TTL for each peer, and an accepted connection gets its own too late: data from afar
+// may have arrived before. So each listener has a socket filter, which the kernel runs on each packet from the first.
 
-// maxTTLPeers is how many peers fit into a filter of a listener (BPF_MAXINSNS); those beyond have their connections'
-// least TTL alone.
+// maxTTLPeers is how many peers fit into a listener's filter (BPF_MAXINSNS). The rest have the minimum TTL of their
+// connections alone.
 const maxTTLPeers = 300
 
-// ttlFilter makes the program of a filter that drops what comes from the peers named with a TTL below theirs.
+// ttlFilter returns a filter program that drops packets of the peers in least with a TTL below theirs.
 func ttlFilter(family netip.Addr, least map[netip.Addr]uint8) []unix.SockFilter {
 	const (
-		network = 0xfff00000 // SKF_NET_OFF: offsets are those of the IP header
+		network = 0xfff00000 // SKF_NET_OFF: offsets begin at the IP header
 		load    = unix.BPF_LD | unix.BPF_ABS
 		all     = 0xffffffff
 	)
-	// Where source address and TTL are.
+	// Offsets of source address and TTL.
 	source, ttlAt := uint32(network+12), uint32(network+8)
 	if family.Is6() {
 		source, ttlAt = network+8, network+7
@@ -34,7 +33,7 @@ func ttlFilter(family netip.Addr, least map[netip.Addr]uint8) []unix.SockFilter 
 	for _, addr := range ordered(family, least) {
 		words := addr.AsSlice()
 		for at := 0; at < len(words); at += 4 {
-			after := uint8(2*(len(words)-at)/4 - 2 + 4) // instructions of this peer that are skipped if it is another one
+			after := uint8(2*(len(words)-at)/4 - 2 + 4) // instructions to skip for another source
 			program = append(program,
 				unix.SockFilter{Code: load | unix.BPF_W, K: source + uint32(at)},
 				unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: after, K: binary.BigEndian.Uint32(words[at:])})
@@ -48,7 +47,7 @@ func ttlFilter(family netip.Addr, least map[netip.Addr]uint8) []unix.SockFilter 
 	return append(program, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: all})
 }
 
-// ordered are the addresses of a family that fit into a filter.
+// ordered returns the sorted addresses of a family that fit into a filter.
 func ordered(family netip.Addr, least map[netip.Addr]uint8) []netip.Addr {
 	var addrs []netip.Addr
 	for addr := range least {
@@ -60,7 +59,7 @@ func ordered(family netip.Addr, least map[netip.Addr]uint8) []netip.Addr {
 	return addrs[:min(len(addrs), maxTTLPeers)]
 }
 
-// setTTLFilter makes the listener drop what comes from too far away.
+// setTTLFilter makes the listener drop packets from too far away.
 func (l *listener) setTTLFilter(least map[netip.Addr]uint8) error {
 	least = peersOf(l.self, least)
 	raw, err := l.SyscallConn()
@@ -92,7 +91,7 @@ func (r *Relay) minTTL() map[netip.Addr]uint8 {
 	return least
 }
 
-// guard has all listeners know who must be near. The lock is held.
+// guard sets the filters of all listeners. The lock is held.
 func (r *Relay) guard() {
 	least := r.minTTL()
 	for _, l := range r.listeners {

@@ -19,38 +19,37 @@ import (
 // Timing of connections.
 const (
 	dialTimeout = 4 * time.Second
-	// A peer that restarts is back within seconds, so that the first attempts come in quick succession: each wait is a
-	// tenth longer than the one before, up to ConnectRetry, which at its default of 5 s is reached after 45 s.
+	// A peer that restarts is back within seconds, so the first attempts come in quick succession: each wait is a tenth
+	// longer than the one before, up to ConnectRetry, which at its default of 5 s is reached after 45 s.
 	firstRetry = 400 * time.Millisecond
-	// afterLoss is the wait after a connection that broke, or a session that was up for as long as stable: the peer's
-	// process may be starting again already. One that a NOTIFICATION ends within moments, repeatedly, is tried less and
-	// less often.
+	// afterLoss is the wait after a broken connection, or after a session that was up for at least stable: the peer's
+	// process may be starting again already. A peer that repeatedly ends sessions within moments by a NOTIFICATION is
+	// tried less and less often.
 	afterLoss = 200 * time.Millisecond
-	// standIn is for how many halves of ConnectRetry a passive link waits for the peer: a peer that is there has tried by
-	// then, see dial.
+	// standIn is how many halves of ConnectRetry a passive link waits for the peer. A peer that is there has tried by
+	// then.
 	standIn = 3
 	stable  = 10 * time.Second
-	// openWait is for the first message on a connection, handshakeWait for all until the session is up.
+	// openWait bounds the wait for the first message on a connection, handshakeWait the whole handshake.
 	openWait      = 10 * time.Second
 	handshakeWait = 20 * time.Second
 	// youngHandshake is how long one connection in its handshake keeps the next one of its peer away.
 	youngHandshake = time.Second
-	// crossing is for how long after a session is up a connection can come that its peer opened before.
+	// crossing is how long after a session comes up a connection can arrive that the peer opened before.
 	crossing = 3 * time.Second
-	// settling is for how long a session to which the peer has agreed may take to be up before another connection can take
-	// its place.
+	// settling is how long an agreed session may take to come up before another connection can replace it.
 	settling = time.Second
-	// probeWait is for how long an acknowledgement on a session that is up keeps another connection of its peer from
-	// taking its place: it must come within the round trip time, and a retransmission or two.
+	// probeWait is how long a session that is up has for an acknowledgement that keeps another connection of its peer from
+	// replacing it: a round trip, and a retransmission or two.
 	probeWait     = 2 * time.Second
 	probeInterval = 10 * time.Millisecond
-	// passiveCheck is how often it is looked why passive sessions are not up.
+	// passiveCheck is the interval of checks why passive sessions are not up.
 	passiveCheck = 5 * time.Second
-	// releaseWait bounds how long a retired session may take to send its NOTIFICATION. If the speaker behind is slow it is
-	// sent from here.
+	// releaseWait bounds how long a retired session may take to send its NOTIFICATION. If the speaker behind is slow, the
+	// relay sends it after lastWord.
 	releaseWait = 2 * time.Second
 	lastWord    = 500 * time.Millisecond
-	// mostParting is how many sessions of a peer can be sending their NOTIFICATION.
+	// mostParting is how many sessions of a peer may be sending their NOTIFICATION at a time.
 	mostParting = 2
 )
 
@@ -61,17 +60,17 @@ type Link struct {
 	behind Behind
 	ctx    context.Context // ends when the link is released
 	cancel context.CancelFunc
-	// spoken: a session with this peer was up, so that it may keep what it has learned on that one.
+	// spoken: a session with this peer was up, so the peer may keep paths learned on it.
 	spoken atomic.Bool
 	rules  atomic.Pointer[Rules]
 	offer  atomic.Pointer[wire.Offer] // of the present session or the last one; nil: there was none
 	counts *counts
-	tries  int                        // to connect, since the last session that was worth it; dial's
-	ao     atomic.Pointer[tcpao.Keys] // that connections of the peer have; not nil
+	tries  int                        // connection attempts since serve last returned true; dial's
+	ao     atomic.Pointer[tcpao.Keys] // keys of the peer's connections; not nil
 
 	mu      sync.Mutex // guards the rest
 	retired bool
-	current *session // which the speaker behind has, or is about to have
+	current *session // in its handshake, or attached to the speaker behind
 	parting int      // its former sessions that still send a NOTIFICATION to the peer
 	// pending is an accepted connection whose peer has not sent its OPEN yet.
 	pending      net.Conn
@@ -79,23 +78,23 @@ type Link struct {
 	hold         hold
 	damping      damping
 	dialling     bool          // dial runs
-	turn         time.Time     // from when on a passive link connects, too
-	reached      bool          // the last session that was up is one that this end opened
-	next         time.Time     // when the next connection is tried; past: it is, or none has to be
+	turn         time.Time     // when a passive link begins to connect, too
+	reached      bool          // this end opened the last session that was up
+	next         time.Time     // when the next connection is tried; past: no wait
 	whole        chan struct{} // closed when the peer has sent its table in some session; nil: not awaited
 	deaf         bool          // BFD has lost the peer since it had a session that was up
-	over         time.Time     // when the last session ended that was up; zero: there was none
+	over         time.Time     // when the last session that was up ended; zero: there was none
 }
 
-// hold is a peer's punishment.
+// hold is the time for which a peer that announced too many prefixes is held down.
 type hold struct {
 	until time.Time
 	last  time.Duration
 }
 
-// damping makes the wait after a session that was up for moments longer with each one: a peer whose sessions come and
-// go would else have every path that it announces announced and withdrawn, here and wherever it is passed on. What it
-// has announced is kept, as graceful restart has it, while it waits.
+// damping lengthens the wait after each session that was up for moments only. Else a peer whose sessions come and go
+// would have all its paths announced and withdrawn, here and wherever they are passed on. The paths are kept during the
+// wait (graceful restart).
 type damping struct {
 	short int // sessions in a row that did not last
 	until time.Time
@@ -104,7 +103,7 @@ type damping struct {
 // freeFlaps are how many short sessions in a row are not damped: the peer may be under maintenance.
 const freeFlaps = 8
 
-// after returns the damping that follows on d after a session that was up for some time.
+// after returns the damping after another session, which was up for lasted.
 func (d damping) after(lasted time.Duration, now time.Time, most time.Duration) damping {
 	if lasted >= stable {
 		return damping{}
@@ -116,7 +115,7 @@ func (d damping) after(lasted time.Duration, now time.Time, most time.Duration) 
 	return d
 }
 
-// strike returns the hold that follows on h. It doubles unless the peer has behaved for as long as the longest one.
+// strike returns the hold for another offence. It doubles unless the peer has behaved for longest.
 func (h hold) strike(now time.Time, first, longest time.Duration) hold {
 	next := first
 	if h.last > 0 && now.Sub(h.until) < longest {
@@ -125,15 +124,15 @@ func (h hold) strike(now time.Time, first, longest time.Duration) hold {
 	return hold{until: now.Add(next), last: next}
 }
 
-// restart is what the next OPEN says of the session before. That one was lost by a restart of this process, or of the
-// connection alone; this node has gone on forwarding in both cases.
+// restart returns the next OPEN's flags about the previous session (RFC 4724). That session ended by a restart of this
+// process, or by the loss of the connection alone; this node has gone on forwarding in both cases.
 func (l *Link) restart() wire.Restart {
 	kept := l.relay.now().Before(l.peer.KeptUntil)
 	spoken := l.spoken.Load()
 	return wire.Restart{Restarted: kept && !spoken, Preserved: kept || spoken}
 }
 
-// HeldUntil is until when the peer is held down, zero if it is not.
+// HeldUntil returns the time until which the peer is held down; zero: it is not.
 func (l *Link) HeldUntil() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,8 +142,8 @@ func (l *Link) HeldUntil() time.Time {
 	return time.Time{}
 }
 
-// SetRules has other rules decide from now on. What the peer has announced already is judged again. To tell the peer
-// again what it was told is for the speaker behind to do.
+// SetRules replaces the rules. Paths that the peer has announced are judged again. For announcements to the peer the
+// speaker behind must send its paths again.
 func (l *Link) SetRules(now *Rules) {
 	before := l.rules.Swap(now)
 	if s := l.session(); s != nil && !before.sameImports(now) {
@@ -152,15 +151,15 @@ func (l *Link) SetRules(now *Rules) {
 	}
 }
 
-// Touch has the speaker behind announce those paths of the peer once more that are touched, to all that it announces
-// them to. The epoch is another one each time.
+// Touch makes the speaker behind announce the peer's touched paths once more to their receivers. The epoch must be a
+// new one each time.
 func (l *Link) Touch(epoch uint8, touched func(netip.Prefix) bool) {
 	if s := l.session(); s != nil {
 		go s.judgeAgain(l.ctx, epoch, touched)
 	}
 }
 
-// session is the one that the speaker behind has; nil: there is none.
+// session returns the current session, which may be in its handshake; nil: there is none.
 func (l *Link) session() *session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,16 +172,16 @@ type Status struct {
 	Self           netip.Addr // this end's address of the session that is up
 	OpenSent       bool       // the session is in its handshake
 	OpenConfirm    bool       // and the peer's OPEN has come
-	Received, Sent int        // prefixes that the peer announces, refused ones among them, and those that it was told
+	Received, Sent int        // prefixes announced by the peer, refused ones included, and to it
 	Refused        []Refusal
-	TableEnded     time.Time // when it had sent the whole of its table; zero: not yet
-	SaysEnd        bool      // its last OPEN offers to say so, RFC 4724
-	Offer          string    // what that offers, in words
-	OldKeys        string    // keys of TCP-AO that were removed and that the peer goes on using
-	WrongKeys      string    // those whose ID segments have that another key has signed, while no session is up
+	TableEnded     time.Time // when it had sent its whole table; zero: not yet
+	SaysEnd        bool      // its last OPEN offers End-of-RIB, RFC 4724
+	Offer          string    // that OPEN as text
+	OldKeys        string    // removed keys of TCP-AO that the peer still uses
+	WrongKeys      string    // keys of TCP-AO with whose ID the peer uses another key, while no session is up
 }
 
-// Status returns the state of the session that is, or what is known of the one before.
+// Status returns the state of the current session, or what is known of the previous one.
 func (l *Link) Status() Status {
 	var status Status
 	l.mu.Lock()
@@ -233,7 +232,7 @@ func (l *Link) end(s *session) {
 	}
 }
 
-// notBack says that the speaker behind has dropped what it has kept of a session, unless there was one since.
+// notBack reports that the speaker behind has dropped the paths kept from a session, unless another came up since.
 func (l *Link) notBack(over time.Time) {
 	l.mu.Lock()
 	back := l.over != over || l.current != nil && l.current.upSince.Load() != 0
@@ -243,7 +242,7 @@ func (l *Link) notBack(over time.Time) {
 	}
 }
 
-// Whole is closed when the peer has sent the whole of its table, in the present session or a later one.
+// Whole returns a channel that is closed when the peer has sent its whole table, in this session or a later one.
 func (l *Link) Whole() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -262,8 +261,7 @@ func (l *Link) tableEnded() {
 	}
 }
 
-// Retire begins no session any more. The one that is stays, for the speaker behind to end; one that is in its handshake
-// ends.
+// Retire prevents new sessions. A session that is up stays until the speaker behind ends it; a handshake ends.
 func (l *Link) Retire() {
 	l.retire()
 	defer l.mu.Unlock()
@@ -275,8 +273,7 @@ func (l *Link) Retire() {
 	}
 }
 
-// retire has the link begin no session any more, and closes the connection that is not one yet. It returns with the
-// mutex held.
+// retire prevents new sessions, and closes a connection without an OPEN. It returns with the mutex held.
 func (l *Link) retire() {
 	l.relay.forget(l)
 	l.mu.Lock()
@@ -293,8 +290,8 @@ func (l *Link) Release() {
 	context.AfterFunc(l.ctx, l.hangUp)
 }
 
-// dismiss tells the peer that it is none any more: else it would take the end for a lost connection, and keep what it
-// was told.
+// dismiss sends the peer a NOTIFICATION that its configuration is removed. Else it would take the end for a lost
+// connection, and keep our paths.
 func (l *Link) dismiss() {
 	if s := l.session(); s != nil {
 		n := &wire.Notification{Code: wire.Cease, Subcode: wire.PeerDeconfigured}
@@ -305,8 +302,8 @@ func (l *Link) dismiss() {
 	}
 }
 
-// HangUp ends the link without a NOTIFICATION: the peer takes that for a lost connection, and keeps what it was told.
-// over is closed when the speaker behind has no session of the link any more.
+// HangUp ends the link without a NOTIFICATION: the peer takes that for a lost connection, and keeps our paths. over is
+// closed when the speaker behind has no session of the link.
 func (l *Link) HangUp() (over <-chan struct{}) {
 	l.retire()
 	defer l.mu.Unlock()
@@ -318,15 +315,15 @@ func (l *Link) HangUp() (over <-chan struct{}) {
 	return l.current.done
 }
 
-// hangUp breaks the session that is.
+// hangUp breaks the current session.
 func (l *Link) hangUp() {
 	if s := l.session(); s != nil {
 		s.abort(nil)
 	}
 }
 
-// free returns when a connection is to be tried. Not ok: the link has ended, or a session is up, at whose end dial
-// begins anew.
+// free waits until a connection may be tried. Not ok: the link has ended, or has a session, after which dial begins
+// anew.
 func (l *Link) free() (ok bool) {
 	for l.ctx.Err() == nil {
 		l.mu.Lock()
@@ -348,7 +345,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// sleep waits, for as long as the link is not over.
+// sleep waits until the time or the link is over.
 func (l *Link) sleep(wait time.Duration) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -358,8 +355,8 @@ func (l *Link) sleep(wait time.Duration) {
 	}
 }
 
-// dial keeps connecting while no session is up. Like incoming it is at the bottom of the stack of a session that goes
-// on, of which there are thousands, and so leaves to others what takes room there.
+// dial connects while there is no session. Like incoming it is at the bottom of the stack of each of thousands of
+// sessions, so it leaves variables that take room there to other functions.
 func (l *Link) dial() {
 	baseline := l.relay.signing.read()
 	for ; l.free(); l.tries++ {
@@ -372,7 +369,7 @@ func (l *Link) dial() {
 	}
 }
 
-// try connects once. No session: the peer does not answer, or the link is over.
+// try connects once. It returns nil if the peer does not answer, or the link is over.
 func (l *Link) try(baseline refusals) *session {
 	ctx, cancel := context.WithTimeout(l.ctx, dialTimeout)
 	defer cancel()
@@ -396,8 +393,8 @@ func (l *Link) try(baseline refusals) *session {
 	return newSession(l, conn, true)
 }
 
-// await gives the peer of a passive link its time to connect. If it does not, as when a firewall drops its SYNs and not
-// ours, this end does. The mutex is held.
+// await sets when a passive link connects itself, after a time for the peer to do so: a firewall may drop the peer's
+// SYNs and not ours. The mutex is held.
 func (l *Link) await() {
 	if l.peer.Passive {
 		l.turn = l.relay.now().Add(standIn * l.peer.ConnectRetry / 2)
@@ -413,7 +410,7 @@ func retryWait(tries int, most time.Duration) time.Duration {
 	return min(wait, most)
 }
 
-// silent reports that a passive link waits and its peer does not connect.
+// silent reports whether a passive link waits and its peer does not connect.
 func (l *Link) silent() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -430,7 +427,7 @@ func (l *Link) failed(reason string) {
 	}
 }
 
-// ended tells how a session has ended. That of a link that has ended itself is no failure.
+// ended reports how a session has ended. The end of a retired link is no failure.
 func (l *Link) ended(end End) {
 	l.mu.Lock()
 	end.Failure = end.Failure && !l.retired
@@ -446,8 +443,7 @@ func (l *Link) incoming(conn *net.TCPConn) {
 	l.unreserve(conn)
 }
 
-// greet reads the OPEN of a peer that has connected. The speaker behind hears of the connection when that is found
-// good.
+// greet reads the OPEN of a peer that has connected. It returns nil if the connection is refused or lost.
 func (l *Link) greet(conn *net.TCPConn) *session {
 	if !l.reserve(conn) {
 		reset(conn)
@@ -464,7 +460,7 @@ func (l *Link) greet(conn *net.TCPConn) *session {
 	return s
 }
 
-// reserve makes conn the one connection in its handshake. A peer that opens another one has given up on the first.
+// reserve makes conn the only connection in its handshake. A peer that opens another one has given up on the first.
 func (l *Link) reserve(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -488,7 +484,7 @@ func (l *Link) unreserve(conn net.Conn) {
 	}
 }
 
-// serve runs a session to its end, if it may be the peer's one, and reports whether the next one should be tried soon.
+// serve runs a session to its end, unless another one of the peer wins, and reports whether to try the next one soon.
 func (l *Link) serve(s *session) (soon bool) {
 	for {
 		rival, ok := l.admit(s)
@@ -516,14 +512,14 @@ func (l *Link) carry(s *session) (soon bool) {
 	lasted := s.lasted()
 	soon = lasted >= stable || (p.broken && lasted > 0)
 	if l.leave(s) > mostParting {
-		p = parting{broken: true} // a peer that opens one session after the other is owed no courtesy
+		p = parting{broken: true} // do not wait for a peer that opens one session after the other
 	}
 	s.part(p)
 	l.parted()
 	return soon
 }
 
-// admit makes s the current session or returns the one that is. Neither: the link begins none.
+// admit makes s the current session, or returns the present one. Neither: the link is retired.
 func (l *Link) admit(s *session) (rival *session, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -537,7 +533,7 @@ func (l *Link) admit(s *session) (rival *session, ok bool) {
 	return nil, true
 }
 
-// leave makes room for the next session and returns how many are parting.
+// leave makes room for the next session and returns how many sessions are parting.
 func (l *Link) leave(s *session) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -558,8 +554,8 @@ func (l *Link) leave(s *session) int {
 	return l.parting
 }
 
-// startDialling has dial run: at once, or, if the peer is to connect and the last session came by it, when it had its
-// time. The mutex is held.
+// startDialling starts dial. On a passive link dial waits for the peer first, unless this end opened the last session.
+// The mutex is held.
 func (l *Link) startDialling() {
 	if !l.reached {
 		l.await()
@@ -599,7 +595,7 @@ func lost(s *session, err error) string {
 	return "it closed the connection during the handshake: is this node a peer there, with this address?"
 }
 
-// Wait returns when a released link has ended, its NOTIFICATION sent, or at the end of ctx.
+// Wait returns when a released link has ended, its NOTIFICATION sent, or when ctx ends.
 func (l *Link) Wait(ctx context.Context) {
 	select {
 	case <-l.ctx.Done():

@@ -46,7 +46,7 @@ func TestKeysOf(t *testing.T) {
 	}
 }
 
-// A socket really takes the keys, and gives them up.
+// The kernel accepts the keys, and their removal.
 func TestSetKeys(t *testing.T) {
 	for _, local := range []string{"127.0.0.1:0", "[::1]:0"} {
 		l, err := listen(t.Context(), netip.MustParseAddrPort(local))
@@ -106,7 +106,7 @@ func TestRetryWait(t *testing.T) {
 	}
 }
 
-// heard is a session that came in, after the peer's OPEN.
+// heard returns an incoming session that has read the peer's OPEN.
 func heard(t *testing.T, l *Link, id string, restarted bool) *session {
 	t.Helper()
 	s := newSession(l, nil, false)
@@ -133,7 +133,7 @@ func TestBeats(t *testing.T) {
 	for name, c := range map[string]struct {
 		id        string
 		outgoing  bool          // the rival
-		up        time.Duration // for so long; 0: in its handshake
+		up        time.Duration // how long the rival is up; 0: in its handshake
 		restarted bool
 		want      bool
 	}{
@@ -210,8 +210,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// A loss of BFD that was Up at the time of a session ends it, and one of BFD that ended with the session before does
-// not.
+// A loss of BFD that was Up during a session ends it. A loss of BFD that ended with the previous session does not.
 func TestLossConcerns(t *testing.T) {
 	var none time.Time
 	over := time.Unix(1000, 0)
@@ -248,7 +247,7 @@ func TestStrangers(t *testing.T) {
 	difftest.Want(t, "", []int{1, 1000}, told)
 }
 
-// A path that leads back to this node is refused, and one by an address that stands for something else inside.
+// A path with this node as its next hop is refused, and one with a placeholder.
 func TestNextHops(t *testing.T) {
 	r := &Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64512}}
 	self := addr("fe80::9")
@@ -261,7 +260,7 @@ func TestNextHops(t *testing.T) {
 	}
 }
 
-// Who is told inside of an AS of what comes from inside.
+// Peers in our own AS receive paths by the source of the paths.
 func TestPassesInside(t *testing.T) {
 	all := []wire.Source{wire.Own, wire.External, wire.Internal, wire.Client}
 	for _, c := range []struct {
@@ -284,8 +283,7 @@ func TestPassesInside(t *testing.T) {
 	}
 }
 
-// A peer is told its own aggregates and no other's, and none of the blocks that they stand for; its rules see what it
-// is told.
+// A peer receives its own aggregates only, and no blocks that they cover; its rules apply to the aggregates.
 func TestAggregates(t *testing.T) {
 	base := &policy.Base{Transit: []netip.Prefix{prefix("10.0.0.0/8")},
 		Tags: []policy.Tag{{Prefix: prefix("10.1.0.0/16"), Communities: []policy.Community{{A: 1, B: 2}}}}}

@@ -12,22 +12,21 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// LostKept and NotBack tell what becomes of the paths of a peer that restarts gracefully.
+// LostKept and NotBack are reasons about the paths of a peer that restarts gracefully.
 const (
 	LostKept = "connection lost; its paths are kept for its restart time"
 	NotBack  = "it did not come back within its restart time, its paths are dropped"
 )
 
-// Neither is how the reason begins why a passive link, whose peer does not connect, has not connected either.
+// Neither begins the reason for which a passive link, whose peer does not connect, failed to connect, too.
 const Neither = "it does not connect, and "
 
-// Vague reports that a reason says that there is no session any more, and not what keeps the next one from coming
-// about.
+// Vague reports whether a reason only states that the session is gone, not the obstacle to the next one.
 func Vague(reason string) bool { return reason == LostKept || reason == NotBack || reason == silent }
 
-// dialFailure names the cause of a failed connect and where to look. refused says that the kernel has refused segments
-// for their signature since the session was up or configured. The text contains no numbers: the same failure must have
-// the same text, or the time of its first occurrence is lost.
+// dialFailure names the cause of a failed connect and where to look. refused: the kernel has refused segments for their
+// signature since the session was up or configured. The text contains no numbers: the same failure must have the same
+// text, or the time of its first occurrence is lost.
 func dialFailure(p Peer, err error, refused bool) string {
 	switch {
 	case errors.Is(err, errNoInterface):
@@ -60,7 +59,7 @@ func noAnswer(p Peer, refused bool) string {
 	return fmt.Sprintf("no TCP answer on port %d: %s, the node is down, or a firewall drops", p.Port, p.mismatch())
 }
 
-// unsigned says what a passive session sees of a wrong password.
+// unsigned returns the reason for a passive session when the kernel refuses signatures.
 func unsigned(p Peer) string {
 	fact := "no connection from it, and this kernel refuses TCP segments for their " + p.option() + " signature: "
 	if !p.signs() {
@@ -69,7 +68,7 @@ func unsigned(p Peer) string {
 	return fact + p.mismatch()
 }
 
-// signs reports whether the peer's connections are signed, option by what.
+// signs reports whether the peer's connections are signed.
 func (p Peer) signs() bool { return p.Password != "" || p.AO != "" }
 
 func (p Peer) option() string {
@@ -79,7 +78,7 @@ func (p Peer) option() string {
 	return "MD5"
 }
 
-// mismatch is why segments of a peer are not taken for their signature.
+// mismatch is the reason why the kernel refuses signatures of a peer's segments.
 func (p Peer) mismatch() string {
 	if p.AO != "" {
 		return "TCP-AO key wrong or missing on one side"
@@ -87,8 +86,8 @@ func (p Peer) mismatch() string {
 	return "MD5 password wrong or missing on one side"
 }
 
-// signatures reads how many segments the kernel has refused for their signatures, from whomever. Many sessions ask, one
-// reads.
+// signatures reads how many segments of all sources the kernel has refused for their signatures. Many sessions share
+// one reading.
 type signatures struct {
 	now func() time.Time
 
@@ -97,7 +96,7 @@ type signatures struct {
 	count refusals
 }
 
-// refusals are counts of segments by the option that signs them.
+// refusals counts segments by the option that signs them.
 type refusals struct{ md5, ao uint64 }
 
 func (r refusals) of(p Peer) uint64 {

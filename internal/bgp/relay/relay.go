@@ -18,18 +18,18 @@ import (
 
 // Behind is the speaker behind the relay, for one peer.
 type Behind interface {
-	// Ready returns when the speaker can take a session: it has worked in the end of the one before. It ends with ctx.
+	// Ready returns when the speaker can take a session: it has processed the end of the previous one. It ends with ctx.
 	Ready(ctx context.Context) error
-	// Attach has the speaker take a session that is up for the peer, whose OPEN it is told. It returns the connection, on
-	// which both have said OPEN and KEEPALIVE. It ends with ctx.
+	// Attach hands the speaker a session of the peer that is up, with the peer's OPEN. It returns a connection on which
+	// OPEN and KEEPALIVE were exchanged. It ends with ctx.
 	Attach(ctx context.Context, open []byte) (net.Conn, error)
 	// Throttle waits until the speaker can take another UPDATE, which is passed on next. It ends with ctx.
 	Throttle(ctx context.Context, update []byte)
-	// Drain waits until the speaker has worked in the UPDATEs that it has been given, for a second at most. It ends with
+	// Drain waits until the speaker has processed the UPDATEs that it has received, for a second at most. It ends with
 	// ctx.
 	Drain(ctx context.Context)
-	// Session is called when a session of the peer comes up, when it has ended, and when Link.Silent has changed after
-	// that. It must not wait.
+	// Session is called when a session of the peer comes up, when it has ended, and when Link.Silent changes after that.
+	// It must not wait.
 	Session(up bool)
 	// Failed is called with the reason why the session is not established, or is about to end.
 	Failed(reason string)
@@ -37,34 +37,34 @@ type Behind interface {
 	Ended(End)
 }
 
-// End is how a session has ended, with the words of both sides.
+// End is how a session has ended, with the NOTIFICATIONs of both sides.
 type End struct {
 	At    time.Time
-	Since time.Time // since when it was up; zero: it did not come up
-	By    string    // of the constants below
-	// Reason is why, in one sentence. Failure: Failed was not called for it, and it is one; a newer connection that takes
-	// the place of one is none.
+	Since time.Time // when it came up; zero: it did not
+	By    string    // one of the constants below
+	// Reason is one sentence. Failure means that the end is a failure for which Failed was not called. Replacement by a
+	// newer connection is no failure.
 	Reason  string
 	Failure bool
-	// Sent and Received are the NOTIFICATIONs of this end and of the peer, Error is that of TCP; empty: there was none.
+	// Sent and Received are the NOTIFICATIONs of this end and of the peer, Error is the TCP error; empty: there was none.
 	Sent, Received, Error string
 }
 
-// By what a session has ended.
+// Values of End.By.
 const (
-	ByPeer       = "peer"       // it has sent a NOTIFICATION
-	ByUs         = "this node"  // it has sent one, or has closed the connection
+	ByPeer       = "peer"       // the peer has sent a NOTIFICATION
+	ByUs         = "this node"  // this node has sent one, or has closed the connection
 	ByHoldTimer  = "hold timer" // the peer was silent
-	ByConnection = "connection" // it was lost
+	ByConnection = "connection" // the connection was lost
 )
 
 // Config is the common configuration of all sessions.
 type Config struct {
-	// HoldDown is how long a peer that announces too many prefixes is left alone, doubling up to MaxHoldDown.
+	// HoldDown is how long no session is tried with a peer that announces too many prefixes, doubling up to MaxHoldDown.
 	HoldDown, MaxHoldDown time.Duration
 }
 
-// Peer is one session.
+// Peer is the configuration of one session.
 type Peer struct {
 	// SpeakerASN and RouterID are the speaker's.
 	SpeakerASN   uint32
@@ -75,17 +75,17 @@ type Peer struct {
 	Passive      bool
 	ConnectRetry time.Duration
 	HoldTime     time.Duration
-	RestartTime  time.Duration // for how long the peer shall keep what it was told when the connection is lost
-	Keepalive    time.Duration // how often the peer hears of us at least; 0: as often as the speaker behind likes
+	RestartTime  time.Duration // how long the peer shall keep our paths when the connection is lost
+	Keepalive    time.Duration // longest time between our messages to the peer; 0: the speaker behind decides
 	Password     string
-	AO           tcpao.Keys // when it was added; Link.Become changes them
+	AO           tcpao.Keys // initial keys; Link.Become changes them
 	MaxPrefixes  int
-	// Hops is how far away the peer may be (RFC 5082), 0: anywhere.
+	// Hops is the most hops to the peer (RFC 5082); 0: any.
 	Hops int
-	// ClusterID is under which we reflect paths to it and from it; invalid: we do not.
+	// ClusterID is the cluster ID for reflecting paths to the peer and from it; invalid: we do not.
 	ClusterID netip.Addr
-	// KeptUntil is until when the peer may keep what an earlier process of this node has announced, and the node still
-	// forwards for that; zero: it keeps nothing.
+	// KeptUntil is until when the peer may keep paths of an earlier process of this node, and the node still forwards for
+	// them; zero: it keeps nothing.
 	KeptUntil time.Time
 }
 
@@ -119,9 +119,9 @@ func New(log *slog.Logger, now func() time.Time, config Config) *Relay {
 		closed: make(chan struct{})}
 }
 
-// Listen makes addrs the whole set of addresses that connections of peers are accepted on. Sessions that are stay.
-// After an error, which is a *net.OpError with the address, it is as before. Link-local addresses, whose zones are
-// indices, are left out if they cannot be used, as when another host has them, too; see Listens.
+// Listen makes addrs the whole set of addresses that accept connections of peers. Sessions stay. After an error, which
+// is a *net.OpError with the address, the set is as before. Link-local addresses, whose zones are indices, are left out
+// if they cannot be used, as when another host has them, too; see Listens.
 func (r *Relay) Listen(ctx context.Context, addrs []netip.AddrPort) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,7 +159,7 @@ func (r *Relay) Listens(addr netip.AddrPort) bool {
 	return slices.ContainsFunc(r.listeners, func(l *listener) bool { return l.at == addr })
 }
 
-// sorted parts listeners in those that are wanted and those that are not.
+// sorted divides listeners into wanted and unwanted ones.
 func (r *Relay) sorted(addrs []netip.AddrPort) (stay, gone []*listener) {
 	for _, l := range r.listeners {
 		if slices.Contains(addrs, l.at) {
@@ -171,7 +171,7 @@ func (r *Relay) sorted(addrs []netip.AddrPort) (stay, gone []*listener) {
 	return stay, gone
 }
 
-// open opens listeners, all or none, with the keys of the peers that are known.
+// open opens listeners, all or none, with the keys of known peers.
 func (r *Relay) open(ctx context.Context, addrs []netip.AddrPort) (opened []*listener, err error) {
 	for _, addr := range addrs {
 		l, err := listen(ctx, addr)
@@ -194,7 +194,7 @@ func (r *Relay) open(ctx context.Context, addrs []netip.AddrPort) (opened []*lis
 }
 
 // watch checks periodically why passive sessions do not come up. A peer that does not connect is no fault by itself,
-// but a wrong password is seen in the kernel's counters only.
+// but a wrong password shows in the kernel's counters only.
 func (r *Relay) watch() {
 	ticker := time.NewTicker(passiveCheck)
 	defer ticker.Stop()
@@ -223,7 +223,7 @@ func (r *Relay) silent() []*Link {
 	return slices.DeleteFunc(slices.Collect(maps.Values(r.links)), func(l *Link) bool { return !l.silent() })
 }
 
-// Close ends listening, for good. Links go on.
+// Close stops listening, for good. Links go on.
 func (r *Relay) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,15 +243,15 @@ func (r *Relay) Ping() {
 	}
 }
 
-// Secrets are what signs connections, by peer, which has one of both at most.
+// Secrets sign connections, by peer. A peer has one of both at most.
 type Secrets struct {
-	Passwords map[netip.Addr]string // all peers, those without have an empty one; nil: no peer has one
+	Passwords map[netip.Addr]string // all peers, with an empty password if they have none; nil: no peer has one
 	AO        map[netip.Addr]tcpao.Keys
 }
 
-// SetSecrets says by what connections to the addresses listened on must be signed. Connections that exist keep theirs.
-// Peers with a secret must be in here before Add. unsigned are the peers whose secret the kernel cannot take: their
-// connections are refused.
+// SetSecrets sets how connections to the listeners must be signed. Existing connections keep their secrets. A peer's
+// secret must be set before Add. unsigned lists peers whose secret the kernel cannot take: their connections are
+// refused.
 func (r *Relay) SetSecrets(secrets Secrets) (unsigned map[netip.Addr]error, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,13 +265,13 @@ func (r *Relay) SetSecrets(secrets Secrets) (unsigned map[netip.Addr]error, err 
 	return unsigned, err
 }
 
-// Add begins to keep up the session of a peer. An earlier one of the same address must be retired.
+// Add begins to keep up the session of a peer. An earlier link to the same address must be retired.
 func (r *Relay) Add(p Peer, rules *Rules, behind Behind) *Link {
 	return r.add(p, rules, behind, new(Link), false)
 }
 
-// Replace changes a peer without the speaker behind noticing. The connection is closed without a NOTIFICATION, so
-// that both sides keep the other's paths as graceful restart has it.
+// Replace changes a peer without disturbing the speaker behind. The connection is closed without a NOTIFICATION, so
+// that both sides keep the other's paths (graceful restart).
 func (r *Relay) Replace(old *Link, p Peer, rules *Rules, behind Behind) *Link {
 	old.Retire()
 	next := &Link{counts: old.counts, deaf: old.Silent(), over: r.now()}
@@ -282,7 +282,7 @@ func (r *Relay) Replace(old *Link, p Peer, rules *Rules, behind Behind) *Link {
 	return r.add(p, rules, behind, next, old.spoken.Load())
 }
 
-// add is Add for a peer that had a link before, of which the new one has some fields already.
+// add is Add for a link that may have some fields of the peer's previous link.
 func (r *Relay) add(p Peer, rules *Rules, behind Behind, l *Link, spoken bool) *Link {
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.relay, l.peer, l.behind, l.counts = r, p, behind, cmp.Or(l.counts, new(counts))
@@ -331,8 +331,8 @@ func (r *Relay) accept(l *listener) {
 // acceptPause keeps a lack of file descriptors from becoming a lack of CPU.
 const acceptPause = 100 * time.Millisecond
 
-// welcome hands a connection to its peer's link or refuses it. A stranger costs a lookup: it is not told a word, and
-// its connection is reset so that no state of it stays in the kernel.
+// welcome hands a connection to its peer's link or refuses it. A stranger costs a lookup: it gets no message, and a
+// reset leaves no state of its connection in the kernel.
 func (r *Relay) welcome(conn *net.TCPConn) {
 	from := addrOf(conn.RemoteAddr())
 	r.mu.Lock()
@@ -364,7 +364,8 @@ func (r *Relay) welcome(conn *net.TCPConn) {
 		reset(conn)
 		return
 	}
-	if err := l.roll(conn, new(tcpao.Rollover)); err != nil { // it may have come before the peer's keys were there
+	// The connection may have come before the peer's keys were installed.
+	if err := l.roll(conn, new(tcpao.Rollover)); err != nil {
 		l.behind.Failed("its connection is refused: " + err.Error())
 		reset(conn)
 		return
@@ -385,16 +386,16 @@ func addrOf(addr net.Addr) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap()
 }
 
-// unknownSources counts connections from addresses that are no peers, for a line of log now and then.
+// unknownSources counts connections from addresses of no peer, for a periodic log line.
 type unknownSources struct {
 	count int
 	said  time.Time
 }
 
-// reportPause is how often what others do at will is spoken of.
+// reportPause is the least time between log lines that others could cause at will.
 const reportPause = time.Minute
 
-// seen counts one and returns how many are to be spoken of now.
+// seen counts one and returns how many to report now, 0 for none.
 func (s *unknownSources) seen(now time.Time) int {
 	s.count++
 	if now.Sub(s.said) < reportPause {

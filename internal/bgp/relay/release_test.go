@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// mute is a speaker that takes a session and then says nothing, whatever it is told.
+// mute is a speaker that takes a session and sends nothing.
 type mute struct{ t *testing.T }
 
 func (mute) Ready(context.Context) error { return nil }
@@ -35,7 +35,7 @@ func (mute) Session(bool)                     {}
 func (m mute) Failed(reason string)           { m.t.Log(reason) }
 func (m mute) Ended(end relay.End)            { m.t.Logf("%+v", end) }
 
-// read returns the next message, of type 0 at the end.
+// read returns the next message, type 0 at the end of the connection.
 func read(conn net.Conn) (kind byte, body []byte) {
 	header := make([]byte, 19)
 	if _, err := io.ReadFull(conn, header); err != nil {
@@ -46,8 +46,7 @@ func read(conn net.Conn) (kind byte, body []byte) {
 	return header[18], body
 }
 
-// established makes a link whose session is up, which the speaker behind has, and returns the peer's end, and how to
-// replace the link.
+// established returns a link with a session that is up, the peer's end of it, and a function that replaces the link.
 func established(t *testing.T, now func() time.Time, behind relay.Behind) (link *relay.Link, conn net.Conn, replace func() *relay.Link) {
 	t.Helper()
 	link, conn, replace = agreed(t, now, behind, time.Time{})
@@ -59,17 +58,17 @@ func established(t *testing.T, now func() time.Time, behind relay.Behind) (link 
 	return link, conn, replace
 }
 
-// rules are those of a peer in our own AS.
+// rules returns the rules for a peer in our own AS.
 func rules() *relay.Rules {
 	return &relay.Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64512}}
 }
 
-// newRelay is a relay that listens nowhere.
+// newRelay returns a relay that listens nowhere.
 func newRelay(now func() time.Time) *relay.Relay {
 	return relay.New(slog.New(slog.DiscardHandler), now, relay.Config{})
 }
 
-// agreed makes a link whose peer has agreed to a session, and has kept what it had of this node until then.
+// agreed returns a link whose peer has agreed to a session, and keeps paths of this node until kept.
 func agreed(t *testing.T, now func() time.Time, behind relay.Behind,
 	kept time.Time) (link *relay.Link, conn net.Conn, replace func() *relay.Link) {
 	t.Helper()
@@ -95,7 +94,7 @@ func agreed(t *testing.T, now func() time.Time, behind relay.Behind,
 	return link, conn, func() *relay.Link { return r.Replace(link, peer, rules(), behind) }
 }
 
-// busy is a speaker that needs a while to take a session, and then tells its table, which is empty.
+// busy is a speaker that needs a while to take a session, and then sends End-of-RIB of an empty table.
 type busy struct{ mute }
 
 func (b busy) Attach(context.Context, []byte) (net.Conn, error) {
@@ -106,9 +105,9 @@ func (b busy) Attach(context.Context, []byte) (net.Conn, error) {
 	return theirs, nil
 }
 
-// After a restart the peer has our KEEPALIVE together with our table, also if that takes longer than a peer that says
-// nothing is waited for: the session is up for it, so that it drops what it has kept of us if the next restart comes
-// between the two (RFC 4724 section 4.2).
+// After a restart the peer gets our KEEPALIVE together with our table, even if the table takes longer than heldTime.
+// Else the peer would consider the session up, and drop our old paths if the next restart came before the table (RFC
+// 4724 section 4.2).
 func TestTableComesWithKeepalive(t *testing.T) {
 	link, conn, _ := agreed(t, time.Now, busy{mute{t}}, time.Now().Add(time.Hour))
 	defer func() { link.Retire(); link.Release() }()
@@ -124,7 +123,7 @@ func TestTableComesWithKeepalive(t *testing.T) {
 	}
 }
 
-// A peer that is removed hears Cease, also if the speaker behind does not come to saying it.
+// A removed peer receives Cease, even if the speaker behind does not send it.
 func TestReleaseSaysCease(t *testing.T) {
 	t.Parallel()
 	link, conn, _ := established(t, time.Now, mute{t})

@@ -9,17 +9,17 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Rules decide what passes on a session, in both directions. They do not change.
+// Rules decide which paths pass on a session, in both directions. They are immutable.
 type Rules struct {
 	Base           *policy.Base
 	Session        policy.Session
 	Import, Export *policy.Rules
-	// Client: the peer gets what other peers of our own AS announce, and what it announces they get; see wire.Client.
+	// Client: the peer gets the paths of other peers in our own AS, and they get its paths; see wire.Client.
 	Client bool
 	// Reflects: this node is a reflector.
 	Reflects bool
 	NextHop  NextHop
-	// Aggregates are the peer's.
+	// Aggregates are announced to the peer in the place of the prefixes that they cover.
 	Aggregates policy.Aggregates
 }
 
@@ -33,7 +33,7 @@ const (
 	Keep                // as it was learned
 )
 
-// String implements fmt.Stringer, in the words of Calico's nextHopMode.
+// String implements fmt.Stringer with the values of Calico's nextHopMode.
 func (n NextHop) String() string {
 	if n > Keep {
 		return fmt.Sprintf("NextHopMode(%d)", uint8(n))
@@ -41,7 +41,7 @@ func (n NextHop) String() string {
 	return []string{"Auto", "Self", "Keep"}[n]
 }
 
-// source is where the paths of the peer come from, for what becomes of them later.
+// source returns the source with which the peer's paths are stamped.
 func (r *Rules) source() wire.Source {
 	switch {
 	case r.Session.External():
@@ -52,7 +52,7 @@ func (r *Rules) source() wire.Source {
 	return wire.Internal
 }
 
-// imports decides about a path that the peer announces; a reason: it is refused. self is our end of the session.
+// imports decides about a path that the peer announces; a reason means refusal. self is our end of the session.
 func (r *Rules) imports(prefix netip.Prefix, a *wire.Attributes, self netip.Addr) (wire.Change, string) {
 	switch a.Via.WithZone("") {
 	case wire.Placeholder4, wire.Placeholder6:
@@ -93,9 +93,9 @@ func (r *Rules) exports(prefix netip.Prefix, a *wire.Attributes, stamp wire.Stam
 	return out.Change
 }
 
-// passesInside reports whether a peer in our own AS is told of a path, by RFC 4456 section 6. Who reflects no more
-// still hears from the speaker behind of paths that clients had announced, until these have announced them anew, and is
-// not told when they go.
+// passesInside reports whether a peer in our own AS receives a path, by RFC 4456 section 6. After this node stops
+// reflecting, the speaker behind goes on sending former paths of clients until the clients announce them anew, without
+// withdrawals.
 func (r *Rules) passesInside(source wire.Source) bool {
 	switch source {
 	case wire.Internal:
@@ -106,7 +106,7 @@ func (r *Rules) passesInside(source wire.Source) bool {
 	return true
 }
 
-// nextHop is the next hop announced to the peer; invalid: the inner speaker's.
+// nextHop returns the next hop announced to the peer; invalid: the speaker's own.
 func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) netip.Addr {
 	if said == wire.Placeholder4 || said == wire.Placeholder6 {
 		said = self
@@ -120,14 +120,14 @@ func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) neti
 	return stamp.NextHop
 }
 
-// sameImports reports whether both take the same of what a peer announces, and for the same.
+// sameImports reports whether both accept the same paths of a peer, with the same changes.
 func (r *Rules) sameImports(o *Rules) bool {
 	return r.Session == o.Session && r.Client == o.Client && r.Import.Equal(o.Import) &&
 		(r.Base == o.Base || r.Base.EqualImport(o.Base))
 }
 
-// SameExports reports whether the peer is announced the same, but for what the base has changed: that is announced
-// again to all.
+// SameExports reports whether both announce the same to the peer, apart from changes of Base: after them all is
+// announced again to all peers.
 func (r *Rules) SameExports(o *Rules) bool {
 	return r.Session == o.Session && r.Client == o.Client && r.Reflects == o.Reflects && r.NextHop == o.NextHop && r.Export.Equal(o.Export) &&
 		slices.Equal(r.Aggregates, o.Aggregates)

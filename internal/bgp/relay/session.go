@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Deadlines of NOTIFICATIONs and of the speaker behind, which is in this process.
+// Deadlines for NOTIFICATIONs and for the speaker behind, which is in this process.
 const (
 	attachTimeout = 5 * time.Second
 	behindTimeout = 30 * time.Second
@@ -33,32 +33,32 @@ type session struct {
 	families wire.Families
 	outgoing bool
 	began    time.Time
-	wire     *wire.Session // in's
+	wire     *wire.Session // guarded by in.mu
 	in       adjRIBIn
 	out      adjRIBOut
 	buf      []byte
-	first    []byte        // the peer's OPEN, as the speaker behind gets it
-	done     chan struct{} // closed when the speaker behind has it no longer
+	first    []byte        // the peer's OPEN, as passed to the speaker behind
+	done     chan struct{} // closed when the speaker behind no longer has the session
 	upSince  atomic.Int64  // of the relay's clock, in nanoseconds; 0: never
-	voice    atomic.Int64  // when the speaker behind last said something, likewise
-	overflow bool          // it has announced too many prefixes
-	kept     bool          // when it is over: the speaker behind keeps what the peer has announced, as the connection was lost
-	refresh  time.Time     // when it last asked for our table
+	voice    atomic.Int64  // when the speaker behind last sent a message, likewise
+	overflow bool          // the peer has announced too many prefixes
+	kept     bool          // after the end: the speaker behind keeps the peer's paths (graceful restart)
+	refresh  time.Time     // when the peer last asked for our table
 	opened   atomic.Bool   // the peer's OPEN has come
 	graceful atomic.Bool   // the peer has offered graceful restart
-	narrow   atomic.Bool   // its AS numbers have two octets
-	before   wire.Restart  // what our OPEN says of the session before
+	narrow   atomic.Bool   // the peer's AS numbers have two octets
+	before   wire.Restart  // our OPEN's flags about the previous session
 	held     held
 	rolling  rolling
 	flaws    flaws
-	outDone  chan struct{} // closed when nothing comes from the speaker behind any more
+	outDone  chan struct{} // closed when nothing more comes from the speaker behind
 
 	mu      sync.Mutex // guards the rest
 	stopped bool
-	verdict *wire.Notification // for the peer, of the one who stopped it
-	said    *wire.Notification // that the speaker behind has sent
-	broken  error              // it was stopped because the peer took nothing more
-	drop    bool               // what the peer has announced is not to be kept
+	verdict *wire.Notification // for the peer, by the caller that stopped the session
+	said    *wire.Notification // sent by the speaker behind
+	broken  error              // the session was stopped because the peer took nothing more
+	drop    bool               // the peer's paths must be dropped
 }
 
 func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
@@ -76,7 +76,7 @@ func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 	return s
 }
 
-// lasted is for how long the session has been up.
+// lasted returns how long the session has been up.
 func (s *session) lasted() time.Duration {
 	up := s.upSince.Load()
 	if up == 0 {
@@ -85,10 +85,10 @@ func (s *session) lasted() time.Duration {
 	return s.link.relay.now().Sub(time.Unix(0, up))
 }
 
-// beats decides a collision: s came in and has the peer's OPEN, rival is the session that the speaker behind has. While
-// that one is in its handshake, RFC 4271 section 6.8 keeps the connection that the higher router ID opened. When it is
-// up, a connection that the peer opened afterwards claims that the peer knows nothing of it: it has restarted (RFC 4724
-// section 5), and waiting for the hold timer would only take time. Whether that is so says answers.
+// beats decides a collision: s came in and has the peer's OPEN, rival is the current session. While rival is in its
+// handshake, RFC 4271 section 6.8 keeps the connection that the higher router ID opened. When rival is up, a connection
+// that the peer opened afterwards implies that the peer has restarted and does not know rival (RFC 4724 section 5):
+// waiting for the hold timer would only take time. Method answers finds out whether the peer does know it.
 func (s *session) beats(rival *session) bool {
 	offer := s.wire.Offer()
 	if up := rival.upSince.Load(); up != 0 {
@@ -104,8 +104,8 @@ func (s *session) beats(rival *session) bool {
 }
 
 // settles waits for a session that we opened and for which the peer has sent its OPEN, and reports whether it has come
-// up or ended meanwhile. The peer may have had our KEEPALIVE, and the session for established, for a while: it would
-// take the end of that one by a collision for our end, and drop our routes.
+// up or ended meanwhile. The peer may have received our KEEPALIVE and consider the session established. If a collision
+// ended it then, the peer would take that for our end, and drop our routes.
 func (s *session) settles() bool {
 	if !s.outgoing || !s.opened.Load() || s.upSince.Load() != 0 {
 		return false
@@ -127,10 +127,10 @@ func (s *session) settles() bool {
 	}
 }
 
-// answers reports that the session is up and its connection alive at the other end: what is sent on it is acknowledged
-// there. An attacker who can send from the peer's address could otherwise replace the peer's session by his own. The
-// kernel of a peer whose process or host has restarted does not know the connection: it resets it, or, behind a
-// firewall, is silent.
+// answers reports whether the session is up and its connection alive at the other end: the peer's kernel acknowledges
+// data. Else an attacker who can send from the peer's address could replace the peer's session by his own. After a
+// restart of the peer's process or host its kernel does not know the connection: it resets it, or, behind a firewall,
+// is silent.
 func (s *session) answers() bool {
 	if s.upSince.Load() == 0 {
 		return false
@@ -155,7 +155,7 @@ func (s *session) answers() bool {
 	return false
 }
 
-// hear reads the OPEN of a peer that has connected into first. Any other message ends the connection here.
+// hear reads the OPEN of a peer that has connected into first. Any other message ends the connection.
 func (s *session) hear() bool {
 	s.setReadDeadline(time.Now().Add(openWait))
 	open, how := s.next()
@@ -163,14 +163,14 @@ func (s *session) hear() bool {
 		s.noteOpen(open)
 		return true
 	}
-	if how.by != byLoss || !errors.Is(how.err, net.ErrClosed) { // which is this end's doing
+	if how.by != byLoss || !errors.Is(how.err, net.ErrClosed) { // else this end closed it
 		s.report(*how)
 	}
 	s.part(s.parting(*how))
 	return false
 }
 
-// noteOpen keeps the peer's OPEN for the speaker behind, and what it says for those who write to the peer.
+// noteOpen keeps the peer's OPEN for the speaker behind, and its offers for writers to the peer.
 func (s *session) noteOpen(open []byte) {
 	s.first = bytes.Clone(open)
 	s.opened.Store(true)
@@ -189,8 +189,8 @@ func (s *session) refuse(n *wire.Notification) {
 	s.linger()
 }
 
-// linger closes so that what was sent arrives: a connection with unread data would be reset, and the peer's kernel then
-// drops what its speaker has not read.
+// linger closes the connection so that sent data arrives: closing with unread data would reset it, and the peer's
+// kernel would drop data that its speaker has not read.
 func (s *session) linger() {
 	_ = s.conn.CloseWrite()
 	_ = s.conn.SetReadDeadline(time.Now().Add(farewell))
@@ -198,7 +198,7 @@ func (s *session) linger() {
 	_ = s.conn.Close()
 }
 
-// abort stops the session; the speaker behind sees a broken connection. n is for the peer, nil: it gets none.
+// abort stops the session; the speaker behind sees a broken connection. n is sent to the peer unless nil.
 func (s *session) abort(n *wire.Notification) { s.stop(n, nil) }
 
 func (s *session) stop(n *wire.Notification, broken error) {
@@ -210,8 +210,7 @@ func (s *session) stop(n *wire.Notification, broken error) {
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 }
 
-// setReadDeadline sets when the peer must have sent something; the zero time: that is left to others. It does not undo
-// an abort.
+// setReadDeadline sets when the peer must have sent something; zero: no deadline. It does not undo an abort.
 func (s *session) setReadDeadline(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,10 +219,9 @@ func (s *session) setReadDeadline(at time.Time) {
 	}
 }
 
-// run carries the session until it ends for the speaker behind, and returns what remains to be done towards the peer.
-// The speaker has no part in the handshake: of a peer that restarts it keeps the paths, and drops them when a session
-// begins and does not come up, which can happen when both ends connect (RFC 4271 section 6.8), or to a process that
-// starts.
+// run carries the session until it ends for the speaker behind, and returns the remaining work towards the peer. The
+// speaker takes no part in the handshake. It keeps the paths of a peer that restarts, and would drop them if a session
+// began and did not come up, as when both ends connect (RFC 4271 section 6.8), or when a process starts.
 func (s *session) run(ctx context.Context) parting {
 	if err := s.within(ctx, s.link.behind.Ready); err != nil {
 		return s.untaken(ctx, err)
@@ -239,7 +237,7 @@ func (s *session) run(ctx context.Context) parting {
 	return s.finish(s.fromPeer(ctx))
 }
 
-// begin has the speaker behind take the session, which is up then: messages pass in both directions.
+// begin attaches the speaker behind to the session, which is up then: messages pass in both directions.
 func (s *session) begin(ctx context.Context) error {
 	var back net.Conn
 	err := s.within(ctx, func(ctx context.Context) (err error) {
@@ -265,7 +263,7 @@ func (s *session) begin(ctx context.Context) error {
 	return nil
 }
 
-// close has nothing pass to the speaker behind any more, and returns the connection with it.
+// close stops passing messages to the speaker behind, and returns the connection with it.
 func (s *session) close() (back net.Conn) {
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
@@ -273,21 +271,21 @@ func (s *session) close() (back net.Conn) {
 	return back
 }
 
-// forget notes that the peer is told nothing any more.
+// forget empties the Adj-RIB-Out.
 func (s *session) forget() {
 	s.out.mu.Lock()
 	defer s.out.mu.Unlock()
 	s.out.advertised.forget()
 }
 
-// within gives the speaker behind a moment.
+// within calls f with a deadline for the speaker behind.
 func (s *session) within(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
 	return f(ctx)
 }
 
-// untaken is how a session ends that the speaker behind does not take.
+// untaken returns the parting of a session that the speaker behind does not take.
 func (s *session) untaken(ctx context.Context, err error) parting {
 	if ctx.Err() != nil { // the link is over
 		return s.parting(ending{by: byOthers})
@@ -325,7 +323,7 @@ func (s *session) handshake() *ending {
 	return how
 }
 
-// next reads the peer's next message of the handshake; not nil: it is none that goes on.
+// next reads the peer's next message of the handshake; not nil: the handshake has failed.
 func (s *session) next() (passed []byte, how *ending) {
 	message, how := s.read()
 	if how != nil {
@@ -341,7 +339,7 @@ func (s *session) next() (passed []byte, how *ending) {
 	return v.Pass, nil
 }
 
-// read reads a message of the peer; not nil: there is none any more.
+// read reads a message of the peer; not nil: there are no more.
 func (s *session) read() (message []byte, how *ending) {
 	message, err := wire.Read(s.conn, s.buf)
 	if err != nil {
@@ -354,7 +352,7 @@ func (s *session) read() (message []byte, how *ending) {
 // parting is how a connection with a peer is closed.
 type parting struct {
 	broken bool               // the connection is lost
-	word   *wire.Notification // to be sent first; nil: none
+	word   *wire.Notification // sent first; nil: none
 }
 
 func (s *session) part(p parting) {
@@ -379,12 +377,12 @@ type enders int
 
 const (
 	byLoss   enders = iota // the connection with the peer broke
-	byPeer                 // it has sent a NOTIFICATION, which the speaker behind has
-	byUs                   // it has sent what it must not
+	byPeer                 // it has sent a NOTIFICATION, which was passed to the speaker behind
+	byUs                   // it has violated the protocol or its prefix limit, or BFD has found its forwarding lost
 	byOthers               // abort was called, or the speaker behind has closed
 )
 
-// fromPeer passes the peer's messages on until the session ends. The hold timer is the speaker behind's.
+// fromPeer passes the peer's messages on until the session ends. The speaker behind runs the hold timer.
 func (s *session) fromPeer(ctx context.Context) ending {
 	s.setReadDeadline(time.Time{})
 	for {
@@ -398,7 +396,7 @@ func (s *session) fromPeer(ctx context.Context) ending {
 	}
 }
 
-// passOn passes one message of the peer on; not nil: it is the last one.
+// passOn passes one message of the peer on; not nil: it was the last one.
 func (s *session) passOn(ctx context.Context, message []byte) *ending {
 	kind := wire.TypeOf(message)
 	s.pace(kind)
@@ -426,7 +424,7 @@ func (s *session) passOn(ctx context.Context, message []byte) *ending {
 	return nil
 }
 
-// flaws counts messages that were flawed, for a line of log now and then.
+// flaws counts malformed messages, for a periodic log line.
 type flaws struct {
 	count int
 	said  time.Time
@@ -441,7 +439,7 @@ func (f *flaws) seen(log *slog.Logger, peer netip.Addr, flaw string) {
 	}
 }
 
-// unread is the ending when no message can be read from the peer.
+// unread returns the ending when no message can be read from the peer.
 func (s *session) unread(err error) *ending {
 	if fault := (*wire.Notification)(nil); errors.As(err, &fault) {
 		return &ending{by: byUs, reason: fault}
@@ -459,7 +457,7 @@ func (s *session) unread(err error) *ending {
 	return &ending{by: byLoss, err: err}
 }
 
-// pace holds back what would cost the speaker behind more than it costs the peer.
+// pace delays messages that cost the speaker behind more than the peer.
 func (s *session) pace(kind wire.Type) {
 	if kind != wire.RouteRefresh {
 		return
@@ -477,13 +475,13 @@ func (s *session) noteUp() {
 	s.link.counts.sessions.Add(1)
 }
 
-// holdTime is the one that both ends have agreed on.
+// holdTime returns the negotiated hold time.
 func (s *session) holdTime() time.Duration {
 	return min(s.link.peer.HoldTime, time.Duration(s.wire.Offer().HoldTime)*time.Second)
 }
 
-// keepalive is how often the relay sends KEEPALIVEs, 0: never. The speaker behind sends them as often as the peer is to
-// hear of us, but three times in a hold time that is the peer's, whatever it was told.
+// keepalive returns the interval of the relay's own KEEPALIVEs, 0: none. The speaker behind sends them at the
+// configured interval, but at a third of the hold time if the peer's hold time is the lower one.
 func (s *session) keepalive() time.Duration {
 	own, hold := s.link.peer.Keepalive, s.holdTime()
 	if 0 < own && own < hold/3 && hold < s.link.peer.HoldTime {
@@ -492,8 +490,8 @@ func (s *session) keepalive() time.Duration {
 	return 0
 }
 
-// keepAlive has KEEPALIVEs sent until the session is over. If the speaker behind is silent for longer than the hold time
-// it is not alive, and the peer shall know.
+// keepAlive sends KEEPALIVEs until the session is over, unless the speaker behind is silent for the hold time: it is
+// not alive then, and the peer must notice.
 func (s *session) keepAlive() {
 	every := s.keepalive()
 	if every == 0 {
@@ -521,7 +519,7 @@ func pass(back net.Conn, message []byte) bool {
 	return err == nil
 }
 
-// toPeer passes on what the speaker behind says until it closes: nil, or the connection with the peer breaks.
+// toPeer passes on the speaker's messages. It returns nil when the speaker closes, or an error of sending to the peer.
 func (s *session) toPeer(back net.Conn) error {
 	buf := make([]byte, wire.Room)
 	for {
@@ -542,7 +540,7 @@ func (s *session) toPeer(back net.Conn) error {
 	}
 }
 
-// forward tells the peer a message, or what becomes of it.
+// forward sends the peer a message, an UPDATE as the rules change it.
 func (s *session) forward(message []byte) error {
 	if wire.TypeOf(message) == wire.Update {
 		s.out.mu.Lock()
@@ -552,30 +550,30 @@ func (s *session) forward(message []byte) error {
 	return s.tell(message)
 }
 
-// held is what the peer is told from our KEEPALIVE on, which makes the session up for it. After a restart it is held
-// back until our table is complete and then told at once: a peer whose session comes up and is lost again before we
-// have announced anything drops what it has kept of us (RFC 4724 section 4.2), and a process that starts is one that
-// may be killed again.
+// held keeps messages for the peer back, from our KEEPALIVE on, which makes the session up for the peer. After a
+// restart they are kept until our table is complete and then sent at once. A peer whose session comes up and is lost
+// again before we have announced anything drops the paths that it kept (RFC 4724 section 4.2), and a process that
+// starts may be killed again.
 type held struct {
-	mu      sync.Mutex // guards the rest, and the order of what is told
+	mu      sync.Mutex // guards the rest, and the order of messages
 	holding bool
-	over    bool // it was told, or nothing is to be held
+	over    bool // the messages were sent, or none must be held
 	agreed  bool // the peer's KEEPALIVE has come: only the speaker behind is awaited
 	text    []byte
 }
 
 const (
-	// heldTime is for how long it is held, heldRoom how much of it. The speaker behind takes the session and tells its
-	// table in milliseconds, once the peer has sent its KEEPALIVE. A peer that has restarted as well, and holds that back,
-	// too, must not be waited for.
+	// heldTime bounds how long messages are held, heldRoom their size. The speaker behind takes the session and sends its
+	// table within milliseconds of the peer's KEEPALIVE. A peer that has restarted, too, and holds its KEEPALIVE back must
+	// not be waited for.
 	heldTime = 250 * time.Millisecond
 	heldRoom = 1 << 16
-	// heldLonger is how much longer it is held for a peer whose KEEPALIVE has come: on a busy node the speaker takes its
-	// time. The least hold time is 3 s; and answers, whose KEEPALIVE is held, too, waits for probeWait.
+	// heldLonger is how much longer messages are held after the peer's KEEPALIVE: on a busy node the speaker takes its
+	// time. The least hold time is 3 s. Method answers, whose KEEPALIVE is held, too, waits for probeWait.
 	heldLonger = probeWait / 2
 )
 
-// tell sends a message to the peer, now or, while it is held, with what comes after.
+// tell sends a message to the peer, or holds it to send it with later ones.
 func (s *session) tell(message []byte) error {
 	g := &s.held
 	g.mu.Lock()
@@ -597,7 +595,7 @@ func (s *session) tell(message []byte) error {
 	return nil
 }
 
-// flushHeld tells what is held although it is not complete, at once or, if the peer has agreed, later.
+// flushHeld sends the held messages although the table is incomplete, at once or, if the peer has agreed, later.
 func (s *session) flushHeld() {
 	g := &s.held
 	g.mu.Lock()
@@ -607,7 +605,7 @@ func (s *session) flushHeld() {
 		time.AfterFunc(heldLonger, s.flushHeld)
 		return
 	}
-	_ = s.flush() // who writes or reads next finds out
+	_ = s.flush() // the next write or read reports an error
 }
 
 // agree notes the peer's KEEPALIVE.
@@ -617,7 +615,7 @@ func (s *session) agree() {
 	s.held.agreed = true
 }
 
-// flush tells what is held. The mutex of held is locked by the caller.
+// flush sends the held messages. The mutex of held is locked by the caller.
 func (s *session) flush() error {
 	g := &s.held
 	text := g.text
@@ -651,17 +649,17 @@ func (s *session) finish(how ending) parting {
 	return s.parting(how)
 }
 
-// detach tells the speaker behind how a session has ended.
+// detach passes the end of a session on to the speaker behind.
 func (s *session) detach(how ending, back net.Conn) {
 	switch how.by {
 	case byLoss, byOthers:
-		// The speaker drops UPDATEs that it has read and not worked in when the connection ends. A peer that restarts right
-		// after them would lose paths that are to be kept (RFC 4724).
+		// The speaker drops UPDATEs that it has read and not processed when the connection ends. A peer that restarts right
+		// after sending them would lose paths that must be kept (RFC 4724).
 		s.link.behind.Drain(s.link.ctx)
 	case byPeer:
 		s.await(s.outDone) // the speaker closes when it has read it
 	case byUs:
-		// A hard reset has it drop the peer's paths, graceful restart or not (RFC 8538).
+		// A hard reset makes it drop the peer's paths, graceful restart or not (RFC 8538).
 		pass(back, (&wire.Notification{Code: wire.Cease, Subcode: wire.HardReset}).Bytes())
 		s.await(s.outDone)
 	}
@@ -669,7 +667,7 @@ func (s *session) detach(how ending, back net.Conn) {
 	s.await(s.outDone)
 }
 
-// report says how the session has ended.
+// report reports the end of the session to the link, and returns it.
 func (s *session) report(how ending) End {
 	s.overflow = how.by == byUs && how.reason.Code == wire.Cease && how.reason.Subcode == wire.MaxPrefixesReached
 	end := s.end(how)
@@ -705,7 +703,7 @@ func (s *session) end(how ending) End {
 	return end
 }
 
-// parting is the remaining work towards the peer.
+// parting returns the remaining work towards the peer.
 func (s *session) parting(how ending) parting {
 	if how.by == byUs {
 		return parting{word: how.reason}
@@ -726,13 +724,13 @@ func (s *session) await(done <-chan struct{}) {
 	}
 }
 
-// silent is why a session ends whose hold timer has expired.
+// silent is the reason of a session whose hold timer has expired.
 const silent = "nothing heard from it for the hold time"
 
-// ClosedHere is how a reason for Failed begins that this node has.
+// ClosedHere begins a reason for Failed that this node has.
 const ClosedHere = "closed by this node: "
 
-// ClosedByPeer is how a reason for Failed begins that the peer has given.
+// ClosedByPeer begins a reason for Failed that the peer has given.
 const ClosedByPeer = "closed by the peer: "
 
 // closedByUs reports the NOTIFICATION of the speaker behind.

@@ -16,8 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
 
-// ttl is what BGP packets are sent with: it serves peers with TTL security (RFC 5082), and those behind routers. tos is
-// the class of network control (CS6), in which keepalives pass a congested link; BIRD and FRR use it, too.
+// ttl is the TTL of BGP packets: it serves peers with TTL security (RFC 5082) and peers behind routers. tos is the
+// class of network control (CS6), in which keepalives pass a congested link; BIRD and FRR use it, too.
 const (
 	ttl = 255
 	tos = 0xc0
@@ -26,7 +26,7 @@ const (
 // listener is a TCP listener with keys.
 type listener struct {
 	*net.TCPListener
-	at   netip.AddrPort            // as it was asked for
+	at   netip.AddrPort            // as requested
 	self netip.Addr                // the address, with the interface's name for a zone
 	keys map[netip.Prefix]string   // of TCP MD5
 	ao   map[netip.Addr]tcpao.Keys // of TCP-AO
@@ -34,7 +34,7 @@ type listener struct {
 	mismatches tcpao.Mismatches
 }
 
-// peersOf leaves the peers that can connect to an address of ours: those of its family and link.
+// peersOf returns the peers that can connect to an address of ours: they share its family and link.
 func peersOf[V any](self netip.Addr, peers map[netip.Addr]V) map[netip.Addr]V {
 	left := maps.Clone(peers)
 	maps.DeleteFunc(left, func(peer netip.Addr, _ V) bool {
@@ -43,8 +43,8 @@ func peersOf[V any](self netip.Addr, peers map[netip.Addr]V) map[netip.Addr]V {
 	return left
 }
 
-// listen opens a listener on one address, whose zone is the index of an interface: names may be given to others. It is
-// not Multipath TCP, as Go's are by default, which has no MD5 keys.
+// listen opens a listener on one address, whose zone is the index of an interface, as names can be reassigned. It is
+// not Multipath TCP, Go's default, which has no MD5 keys.
 func listen(ctx context.Context, addr netip.AddrPort) (*listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return setHeader(raw, addr.Addr()) }}
 	config.SetMultipathTCP(false)
@@ -64,7 +64,7 @@ func listen(ctx context.Context, addr netip.AddrPort) (*listener, error) {
 	return opened, nil
 }
 
-// errNoInterface: a link-local address is of an interface that is not there.
+// errNoInterface: the interface of a link-local address does not exist.
 var errNoInterface = errors.New("no such interface")
 
 // connect dials a peer from our own address.
@@ -75,7 +75,8 @@ func connect(ctx context.Context, p Peer, ao tcpao.Keys) (*net.TCPConn, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errNoInterface, err)
 		}
-		to = to.WithZone(strconv.Itoa(link.Index)) // package net remembers the indices of names, also of links that were made anew
+		// Package net caches the indices of names, also of links that were made anew.
+		to = to.WithZone(strconv.Itoa(link.Index))
 	}
 	dialer := net.Dialer{
 		Control: func(_, _ string, raw syscall.RawConn) error {
@@ -117,8 +118,7 @@ func setHeader(raw syscall.RawConn, addr netip.Addr) error {
 	})
 }
 
-// setHops has the kernel drop what has come further than the peer may be away: all that BGP sends begins with the
-// TTL 255.
+// setHops makes the kernel drop packets from further away than the peer may be: BGP sends all with TTL 255.
 func setHops(raw syscall.RawConn, p Peer) error {
 	if p.Hops == 0 {
 		return nil
@@ -132,7 +132,7 @@ func setHops(raw syscall.RawConn, p Peer) error {
 	})
 }
 
-// acknowledged is how many bytes the other end's kernel has acknowledged. It fails on a connection that has ended.
+// acknowledged returns how many bytes the other end's kernel has acknowledged, or an error if the connection has ended.
 func acknowledged(conn *net.TCPConn) (bytes uint64, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -161,8 +161,8 @@ func control(raw syscall.RawConn, what string, set func(fd int) error) error {
 	return nil
 }
 
-// SetKey makes a socket sign what it sends to peers, and refuse what is not so signed (RFC 2385). An empty password
-// removes the key of exactly these peers. A key of a longer prefix goes before that of a shorter one.
+// SetKey makes a socket sign segments to peers and refuse unsigned ones (RFC 2385). An empty password removes the key
+// of exactly these peers. A longer prefix has precedence.
 func SetKey(raw syscall.RawConn, peers netip.Prefix, password string) error {
 	return control(raw, "set TCP MD5 key", func(fd int) error { return SetKeyOf(fd, peers, password) })
 }
@@ -192,7 +192,7 @@ func SetKeyOf(fd int, peers netip.Prefix, password string) error {
 	return err
 }
 
-// ErrNoMD5 says that this kernel can't sign TCP segments.
+// ErrNoMD5: this kernel cannot sign TCP segments.
 var ErrNoMD5 = errors.New("the kernel has no TCP MD5 signatures (CONFIG_TCP_MD5SIG, or it runs in FIPS mode)")
 
 // CheckMD5 reports whether the kernel can sign TCP segments: nil if it can.
@@ -205,9 +205,9 @@ func CheckMD5() error {
 	return SetKeyOf(fd, netip.MustParsePrefix("127.0.0.1/32"), "x")
 }
 
-// keysOf decides which keys a listener has for the peers that can connect to it: see peersOf. Peers that all have one
-// password share one key: the kernel allows some hundred on a socket only (net.core.optmem_max), and strangers then get
-// no answer at all.
+// keysOf returns a listener's keys for the peers that can connect to it: see peersOf. Peers that all have one password
+// share one key: a socket has room for some hundred only (net.core.optmem_max), and strangers then get no answer at
+// all.
 func keysOf(listener netip.Addr, passwords map[netip.Addr]string) map[netip.Prefix]string {
 	keys := make(map[netip.Prefix]string)
 	distinct := make(map[string]bool)
@@ -233,7 +233,7 @@ func anyOf(addr netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// setKeys makes secrets the listener's keys. unsigned are the peers whose secret the kernel cannot take: their
+// setKeys makes secrets the listener's keys. unsigned lists peers whose secret the kernel cannot take: their
 // connections are refused.
 func (l *listener) setKeys(secrets Secrets) (unsigned map[netip.Addr]error, err error) {
 	want, stay := make(map[netip.Addr]tcpao.Keys), make(map[netip.Addr]tcpao.Keys)
@@ -248,7 +248,7 @@ func (l *listener) setKeys(secrets Secrets) (unsigned map[netip.Addr]error, err 
 	for addr := range ambiguous {
 		delete(passwords, addr)
 	}
-	// The kernel refuses a key of a peer that has one of the other kind.
+	// The kernel refuses a key if the peer has one of the other kind.
 	_, err = l.setAO(stay)
 	err = errors.Join(err, l.setMD5(keysOf(l.self, passwords)))
 	unsigned, aoErr := l.setAO(want)
@@ -274,7 +274,7 @@ func because(what string, errs map[netip.Addr]error) map[netip.Addr]error {
 	return said
 }
 
-// setAO makes want the listener's keys of TCP-AO, but for those of peers whose keys the kernel refuses.
+// setAO makes want the listener's keys of TCP-AO. failed lists peers whose keys the kernel refuses.
 func (l *listener) setAO(want map[netip.Addr]tcpao.Keys) (failed map[netip.Addr]error, err error) {
 	if maps.Equal(want, l.ao) {
 		return nil, nil
@@ -293,8 +293,7 @@ func (l *listener) setAO(want map[netip.Addr]tcpao.Keys) (failed map[netip.Addr]
 	return failed, nil
 }
 
-// setMD5 makes want the listener's keys of TCP MD5. New ones are there before old ones go, so that no peer connects
-// without.
+// setMD5 makes want the listener's keys of TCP MD5. It adds before it removes, so that no peer connects unsigned.
 func (l *listener) setMD5(want map[netip.Prefix]string) error {
 	raw, err := l.SyscallConn()
 	if err != nil {

@@ -10,21 +10,21 @@ import (
 
 // Traffic counts messages on a peer's connections since it was configured, and has the time of the next attempt.
 type Traffic struct {
-	Sessions       uint64 // that were established
+	Sessions       uint64 // established ones
 	Received, Sent uint64 // messages
-	// Flawed counts those of the received ones that were not as they must be, and did not end the session (RFC 7606): what
-	// they announce is not taken, or attributes of it are left out.
+	// Flawed counts received messages with errors that did not end the session (RFC 7606): their prefixes count as
+	// withdrawn, or attributes are left out.
 	Flawed   uint64
-	LastFlaw string // of the last of these; empty: there was none
-	// NextTry is when the next connection is tried, or let in where the peer is the one to connect; zero: now, or there is
-	// a session.
+	LastFlaw string // the latest error; empty: there was none
+	// NextTry is when the next connection is tried, or accepted from a peer that must connect; zero: now, or there is a
+	// session.
 	NextTry time.Time
 }
 
-// Totals count for all peers, those that are none any more among them, since the relay was made.
+// Totals counts for all peers, former ones included, since the relay was made.
 type Totals struct {
 	Received, Sent, Flawed uint64 // messages
-	Strangers              uint64 // connections from addresses that are no peers'
+	Strangers              uint64 // connections from addresses of no peer
 }
 
 // counts are a peer's, and stay when its link is replaced.
@@ -40,7 +40,7 @@ func (l *Link) heard() {
 	l.relay.totals.received.Add(1)
 }
 
-// said counts the messages of a text that was sent to the peer.
+// said counts the messages in a text that was sent to the peer.
 func (l *Link) said(text []byte) {
 	for range wire.Messages(text) {
 		l.counts.sent.Add(1)
@@ -48,14 +48,14 @@ func (l *Link) said(text []byte) {
 	}
 }
 
-// flawed counts a message that was not as it must be.
+// flawed counts a malformed message.
 func (l *Link) flawed(flaw string) {
 	l.counts.flawed.Add(1)
 	l.relay.totals.flawed.Add(1)
 	l.counts.flaw.Store(&flaw)
 }
 
-// traffic returns what has passed, and when more is tried.
+// traffic returns the counts and the time of the next attempt.
 func (l *Link) traffic() Traffic {
 	c := l.counts
 	t := Traffic{Sessions: c.sessions.Load(), Received: c.received.Load(), Sent: c.sent.Load(), Flawed: c.flawed.Load()}
@@ -81,7 +81,7 @@ func (l *Link) pause(wait time.Duration) {
 	l.sleep(wait)
 }
 
-// Traffic is that of each peer.
+// Traffic returns the traffic of each peer.
 func (r *Relay) Traffic() map[netip.Addr]Traffic {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,10 +92,10 @@ func (r *Relay) Traffic() map[netip.Addr]Traffic {
 	return all
 }
 
-// Told are the prefixes that any peer has been announced, in ascending order.
+// Told returns the prefixes announced to at least one peer, in ascending order.
 func (r *Relay) Told() []netip.Prefix { return r.index.all() }
 
-// Totals are those of all peers.
+// Totals returns the totals of all peers.
 func (r *Relay) Totals() Totals {
 	t := &r.totals
 	return Totals{Received: t.received.Load(), Sent: t.sent.Load(), Flawed: t.flawed.Load(), Strangers: r.refused.Load()}

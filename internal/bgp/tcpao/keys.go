@@ -1,5 +1,4 @@
-// Package tcpao signs TCP connections by the TCP Authentication Option (RFC 5925): the keys as text, and what sets them
-// on sockets.
+// Package tcpao signs TCP connections by the TCP Authentication Option (RFC 5925): keys as text, and on sockets.
 package tcpao
 
 import (
@@ -11,35 +10,34 @@ import (
 	"strings"
 )
 
-// Keys are the master key tuples (RFC 5925 section 3.1) that a session with a peer may use, the one that it prefers
-// first, as Parse makes them: equal ones have the same text. Without any it is empty. It is never to be logged or
-// shown.
+// Keys are the master key tuples (RFC 5925 section 3.1) that a session with a peer may use, the preferred one first, as
+// text of Parse: equal keys have the same text. It is empty without keys, and must not be logged or shown.
 type Keys string
 
-// key is one of them. IDs and secret have to be the same at the other end, its send ID being our receive ID.
+// key is one master key tuple. The other end must have the same secret, and the IDs with send and receive swapped.
 type key struct {
 	send, receive uint8
 	algorithm     string // a key of algorithms
 	secret        string
 }
 
-// maxSecret is how many bytes the kernel takes (TCP_AO_MAXKEYLEN).
+// maxSecret is the longest secret in bytes (TCP_AO_MAXKEYLEN).
 const maxSecret = 80
 
-// algorithm is one in the kernel's words.
+// algorithm is an algorithm by the kernel's name.
 type algorithm struct {
 	name string
 	mac  uint8 // bytes of the MAC in each segment
 }
 
-// cmac takes secrets of 16 bytes alone here: the kernel makes a key of 16 of any other, and does not tell any more
-// which it was.
+// cmac accepts secrets of 16 bytes only here: the kernel derives a key of 16 from others, and does not report the
+// secret.
 const (
 	cmac      = "cmac(aes128)"
 	cmacBytes = 16
 )
 
-// algorithms are those of RFC 5926, and SHA-256, of which BIRD has the MAC of 96 bits.
+// algorithms holds the algorithms of RFC 5926, and SHA-256, with a MAC of 96 bits for BIRD.
 var algorithms = map[string]algorithm{
 	"hmac-sha1-96":    {"hmac(sha1)", 12},
 	"aes-128-cmac-96": {cmac, 12},
@@ -47,9 +45,8 @@ var algorithms = map[string]algorithm{
 	"hmac-sha256-128": {"hmac(sha256)", 16},
 }
 
-// Parse reads keys, one in a line: ID ALGORITHM SECRET, the ID being SEND/RECEIVE if the two are not the same. Empty
-// lines and those that begin with # are left out. No error has anything of the text in it, as that may be a secret in
-// the wrong place.
+// Parse reads keys, one in a line: ID ALGORITHM SECRET, where ID is SEND/RECEIVE if the two differ. It ignores empty
+// lines and lines that begin with #. Errors contain nothing of the text, which may be a secret in the wrong place.
 func Parse(text string) (Keys, error) {
 	all, err := parse(text)
 	if err == nil && len(all) == 0 {
@@ -110,22 +107,21 @@ func parseKey(line string) (k key, err error) {
 // overlaps reports whether two keys cannot be on one connection.
 func (k key) overlaps(other key) bool { return k.send == other.send || k.receive == other.receive }
 
-// all returns them one by one.
+// all returns the keys.
 func (k Keys) all() []key {
 	all, _ := parse(string(k))
 	return all
 }
 
-// Symmetric reports whether the other end can have the same text: each key's IDs are the same.
+// Symmetric reports whether the other end can have the same text: both IDs of each key are equal.
 func (k Keys) Symmetric() bool {
 	return !slices.ContainsFunc(k.all(), func(one key) bool { return one.send != one.receive })
 }
 
-// String tells nothing of the secrets.
+// String shows no secrets.
 func (k Keys) String() string { return fmt.Sprintf("%d keys", len(k.all())) }
 
-// Rolls reports whether a connection with these keys can go over to other ones: there are some, and no ID gets another
-// key.
+// Rolls reports whether a connection with these keys can change to others: both have keys, and no ID changes its key.
 func (k Keys) Rolls(to Keys) bool {
 	if k == "" || to == "" {
 		return false

@@ -13,7 +13,7 @@ import (
 
 const sixteen = "0123456789abcdef"
 
-// No error has a part of the text in it: it may be a secret in the wrong place.
+// Errors contain no part of the text: it may be a secret in the wrong place.
 func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
 		"1 hmac-sha1-96 one": "1/1 hmac-sha1-96 one\n",
@@ -84,14 +84,14 @@ func TestRolls(t *testing.T) {
 	}
 }
 
-// This kernel has TCP-AO, or Check names what it lacks.
+// Check returns nil, or names what the kernel lacks.
 func TestCheck(t *testing.T) {
 	if err := Check(); err != nil && !errors.Is(err, ErrNoKernel) {
 		t.Error(err)
 	}
 }
 
-// The steps as text: + adds, > asks for, - removes, ~ removes unless it is used.
+// Steps as text: + adds, > requests, - removes, ~ removes unless used.
 func TestPlan(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.0.2")
 	on := func(send, receive uint8, secret string, next bool) installed {

@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Of peers with one address on several links and other keys one has its keys: the one whose keys are installed, else
-// the first.
+// Peers with one address on several links and other keys exclude each other: installed keys come first, else the first
+// peer.
 func TestWithoutLinks(t *testing.T) {
 	at := netip.MustParseAddr("fe80::1")
 	a, b, c := at.WithZone("a"), at.WithZone("b"), at.WithZone("c")

@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// Mismatches remembers segments that a listener's kernel has refused because they have the ID of a key of their
-// sender's, and another MAC than the key makes. The zero value has none.
+// Mismatches remembers segments that a listener's kernel has refused because they have the ID of a key of their sender,
+// but another MAC. The zero value is empty.
 type Mismatches struct {
 	keys map[netip.Addr]map[ids]refused
 }
 
 type ids struct{ send, receive uint8 }
 
-// refused is how many segments the kernel has refused since the key is on the socket, and when they last became more.
+// refused is the kernel's count of segments refused since the key was installed, and when it last grew.
 type refused struct {
 	count uint64
 	last  time.Time
 }
 
-// recent is for how long a segment counts: a peer that does not come through tries again within minutes.
+// recent is how long a segment counts: a peer that cannot connect tries again within minutes.
 const recent = 5 * time.Minute
 
-// Read reads the kernel's counts. A listener that is closed has none.
+// Read reads the kernel's counts. A closed listener has none.
 func (m *Mismatches) Read(listener syscall.RawConn, now time.Time) {
 	_ = control(listener, func(fd int) error {
 		have, err := keysOn(fd)
@@ -55,11 +55,12 @@ func (m *Mismatches) note(have []installed, now time.Time) {
 	m.keys = keys
 }
 
-// Of names the keys whose ID recent segments from a peer's address have, SEND/RECEIVE with spaces between; empty: there
-// are none.
+// Of lists the keys whose ID recent segments from a peer's address have, as SEND/RECEIVE with spaces between; empty:
+// none.
 func (m *Mismatches) Of(peer netip.Addr, now time.Time) string {
 	var all []ids
-	for id, r := range m.keys[peer.WithZone("")] { // the kernel tells no link of a link-local address
+	// The kernel does not report the link of a link-local address.
+	for id, r := range m.keys[peer.WithZone("")] {
 		if !r.last.IsZero() && now.Sub(r.last) < recent {
 			all = append(all, id)
 		}

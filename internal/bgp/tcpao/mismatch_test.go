@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// A key is named while segments with its ID were refused within minutes, by the peer whose it is; a key that replaces
-// one begins anew.
+// A key is listed while segments with its ID were refused within minutes, for its own peer only. A new key with the
+// same ID starts from zero.
 func TestMismatches(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	one, two := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fe80::2")

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// installed is a key on a socket, of which the kernel does not tell the algorithm in our words.
+// installed is a key on a socket. Its algorithm has the kernel's name.
 type installed struct {
 	peer          netip.Addr
 	send, receive uint8
 	is            algorithm
 	secret        string
-	next          bool   // the peer is asked to use it: RNextKeyID
-	current       bool   // this end signs by it
-	verified      uint64 // segments of the peer that it has signed
-	bad           uint64 // those that have its ID and another MAC
+	next          bool   // requested from the peer: RNextKeyID
+	current       bool   // this end signs with it
+	verified      uint64 // segments of the peer signed with it
+	bad           uint64 // segments with its ID and another MAC
 }
 
 func (i installed) matches(k key) bool {
@@ -25,20 +25,20 @@ func (i installed) matches(k key) bool {
 type op int
 
 const (
-	remove     op = iota // must succeed: the ID is for another key
+	remove     op = iota // must succeed: another key takes the ID
 	add                  // must succeed
-	askFor               // the peer to use the key, connections only
+	askFor               // request the key from the peer, connections only
 	removeIdle           // fails while either end uses the key
 )
 
-// step is one change of a socket's keys of a peer. Of a key that is removed only the IDs are known.
+// step is one change of a socket's keys of a peer. A removed key has only its IDs.
 type step struct {
 	op  op
 	key key
 }
 
-// plan returns the steps from what a socket has of a peer to what it is to have: what comes is there before anything
-// goes.
+// plan returns the steps from a socket's keys of a peer to the wanted ones. Keys are removed last, unless another key
+// takes their ID.
 func plan(have []installed, want []key, connection bool) []step {
 	var first, last []step
 	for _, h := range have {

@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// Rollover remembers which keys a connection has on top of those that it is to have, and what the peer has signed. The
-// zero value is for a new connection.
+// Rollover remembers removed keys that a connection still has, and how many segments the peer has signed with each key.
+// The zero value is for a new connection.
 type Rollover struct {
-	verified map[uint8]uint64 // the peer's segments by the key that signed them, at the last look; keys are by receive ID, one key has each
+	// verified is the kernel's count of the peer's segments at the last call, by the receive ID of their key.
+	verified map[uint8]uint64
 	removed  map[uint8]removedKey
 }
 
-// removedKey is one that stays on a connection after it was removed from the peer's keys.
+// removedKey is a key that stays on a connection after its removal from the peer's keys.
 type removedKey struct {
 	send  uint8
 	since time.Time
@@ -22,16 +23,16 @@ type removedKey struct {
 }
 
 const (
-	// reportAfter is how long a peer may use a removed key before that is reported: it may get its new key moments later.
+	// reportAfter is how long a peer may use a removed key unreported: it may get its new key moments later.
 	reportAfter = time.Minute
-	// longestKept bounds the use of a removed key, which may be known to an attacker, who can keep it in use; within a
-	// week an operator can give the peer its new key.
+	// longestKept bounds the use of a removed key. An attacker may know it and keep it in use; within a week an operator
+	// can configure the new key on the peer.
 	longestKept = 7 * 24 * time.Hour
 )
 
-// keep notes what the peer has signed since the last look, and returns the keys of a connection but for those that are
-// not wanted and must stay: this end signs by them, as the peer asks for it, the peer does, or the peer has sent
-// nothing since the last look.
+// keep counts the peer's segments since the last call, and returns the connection's keys without removed ones that must
+// stay: this end signs with them at the peer's request, the peer signs with them, or it has sent nothing since the last
+// call. It fails if a removed key is in use and cannot stay.
 func (r *Rollover) keep(have []installed, want []key, now time.Time) (rest []installed, err error) {
 	heard := slices.ContainsFunc(have, r.signed)
 	verified, removed := make(map[uint8]uint64, len(have)), map[uint8]removedKey{}
@@ -56,10 +57,10 @@ func (r *Rollover) keep(have []installed, want []key, now time.Time) (rest []ins
 	return rest, nil
 }
 
-// signed reports whether a segment of the peer has come by a key since the last look.
+// signed reports whether the peer has sent a segment signed with a key since the last call.
 func (r *Rollover) signed(h installed) bool { return h.verified != r.verified[h.receive] }
 
-// Used names the removed keys that the peer goes on using, SEND/RECEIVE with spaces between; empty: there are none.
+// Used lists the removed keys that the peer still uses, as SEND/RECEIVE with spaces between; empty: none.
 func (r *Rollover) Used(now time.Time) string {
 	var all []string
 	for id, k := range r.removed {

@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// A removed key stays while the peer signs by it, while this end does, and until the peer has signed by another one;
-// not longer than a week. The keys 1/11 and 2/12 are removed, and 3/13 is to be the only one.
+// A removed key stays while the peer or this end signs with it, and until the peer has signed with another one; not
+// longer than a week. The keys 1/11 and 2/12 are removed, 3/13 must remain.
 func TestKeep(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	all := func(one, two, three uint64, current uint8) []installed {
@@ -26,7 +26,7 @@ func TestKeep(t *testing.T) {
 		at                time.Duration
 		one, two, three   uint64 // segments so far
 		current           uint8
-		left, used, fails string // left: the send IDs of those that are not kept
+		left, used, fails string // left: the send IDs of the keys that are not kept
 	}
 	const week = longestKept
 	for name, c := range map[string]struct {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options of TCP and flags, of linux/tcp.h.
+// TCP options and flags, from linux/tcp.h.
 const (
 	optAdd    = 38 // TCP_AO_ADD_KEY
 	optDelete = 39 // TCP_AO_DEL_KEY
@@ -82,9 +82,9 @@ type (
 
 // Errors that a caller can act on.
 var (
-	// ErrNoKernel says that this kernel has no TCP-AO.
+	// ErrNoKernel: this kernel has no TCP-AO.
 	ErrNoKernel = errors.New("the kernel has no TCP-AO (Linux 6.7, CONFIG_TCP_AO)")
-	// ErrUnsigned: a connection was made without TCP-AO, and cannot get it any more.
+	// ErrUnsigned: a connection was made without TCP-AO, and cannot get it later.
 	ErrUnsigned = errors.New("it is not signed by TCP-AO")
 )
 
@@ -98,8 +98,8 @@ func Check() error {
 	return addKey(fd, netip.AddrFrom4([4]byte{127, 0, 0, 1}), key{1, 1, "hmac-sha1-96", "x"})
 }
 
-// Sign has a socket that is not connected yet sign what it sends to a peer by the first of the keys, and take nothing
-// that none of them has signed.
+// Sign makes an unconnected socket sign segments to a peer with the first of the keys, and refuse segments that none of
+// them has signed.
 func Sign(conn syscall.RawConn, peer netip.Addr, keys Keys) error {
 	return control(conn, func(fd int) error {
 		all := keys.all()
@@ -112,9 +112,8 @@ func Sign(conn syscall.RawConn, peer netip.Addr, keys Keys) error {
 	})
 }
 
-// Roll gives a connection with a peer other keys, and asks the peer to use the first of them. A removed key stays while
-// one of both ends uses it, for a week at most: call Roll again now and then. The connection cannot go on after an
-// error.
+// Roll changes the keys of a connection with a peer, and requests the first of them from the peer. A removed key stays
+// while one end uses it, for a week at most: call Roll periodically. After an error the connection must be closed.
 func (r *Rollover) Roll(conn syscall.RawConn, peer netip.Addr, keys Keys, now time.Time) error {
 	return control(conn, func(fd int) error {
 		have, err := keysOn(fd)
@@ -131,8 +130,8 @@ func (r *Rollover) Roll(conn syscall.RawConn, peer netip.Addr, keys Keys, now ti
 	})
 }
 
-// Expect makes want, by peer, the keys that connections to a listener must have. Other peers' connections are not
-// signed. failed are the peers whose keys the kernel refuses.
+// Expect makes want, by peer, the keys that connections to a listener must have. Other peers' connections are unsigned.
+// failed lists peers whose keys the kernel refuses.
 func Expect(listener syscall.RawConn, want map[netip.Addr]Keys) (failed map[netip.Addr]error, err error) {
 	err = control(listener, func(fd int) error {
 		have, err := keysOn(fd)
@@ -158,10 +157,10 @@ func Expect(listener syscall.RawConn, want map[netip.Addr]Keys) (failed map[neti
 	return failed, err
 }
 
-// WithoutLinks returns peers by their addresses as the kernel has them: a key, of TCP-AO or MD5, is of a VRF
-// (TCP_AO_KEYF_IFINDEX, TCP_MD5SIG_FLAG_IFINDEX; EINVAL for any other device), but of no link. Of peers with one
-// address and other keys the first counts whose keys are installed, so that a new one takes nothing from it, else the
-// first: the kernel would take the keys of one from the other. Those with other keys than this one are in failed.
+// WithoutLinks returns, by address without link, the peer whose keys the kernel gets. The kernel can bind a key, of
+// TCP-AO or MD5, to a VRF (TCP_AO_KEYF_IFINDEX, TCP_MD5SIG_FLAG_IFINDEX; EINVAL for any other device), but to no link:
+// of two peers with one address, one would lose its keys to the other. The first peer with installed keys has
+// precedence, so that a new one takes nothing from it, else the first. failed lists peers with other keys than theirs.
 func WithoutLinks[K comparable](want map[netip.Addr]K,
 	installed func(netip.Addr, K) bool) (named map[netip.Addr]netip.Addr, failed map[netip.Addr]error) {
 	named, failed = make(map[netip.Addr]netip.Addr, len(want)), map[netip.Addr]error{}
@@ -181,7 +180,7 @@ func WithoutLinks[K comparable](want map[netip.Addr]K,
 	return named, failed
 }
 
-// on reports that one of the keys is installed.
+// on reports whether one of the keys is installed.
 func (k Keys) on(have []installed) bool {
 	return slices.ContainsFunc(have, func(i installed) bool { return slices.ContainsFunc(k.all(), i.matches) })
 }
@@ -231,7 +230,7 @@ func keysOn(fd int) ([]installed, error) {
 			return nil, err
 		}
 		buf = buf[:room*size]
-		length := uint32(size) // of one
+		length := uint32(size) // of one key
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, optKeys,
 			uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&length)), 0)
 		switch errno {
@@ -257,7 +256,7 @@ func known(infos []keyInfo) []installed {
 	all := make([]installed, len(infos))
 	for i, k := range infos {
 		name, _, _ := strings.Cut(string(k.Algorithm[:]), "\x00")
-		if name == "cmac(aes)" { // as which cmac(aes128) is kept
+		if name == "cmac(aes)" { // the kernel's name for cmac(aes128)
 			name = cmac
 		}
 		all[i] = installed{k.Addr.addr(), k.Send, k.Receive, algorithm{name, k.MAC},
@@ -267,7 +266,7 @@ func known(infos []keyInfo) []installed {
 	return all
 }
 
-// address puts an address where sockaddr_in and sockaddr_in6 have it.
+// address places an address as in sockaddr_in and sockaddr_in6.
 func address(a netip.Addr) (s sockaddr) {
 	if a.Is4() {
 		binary.NativeEndian.PutUint16(s[:], unix.AF_INET)
@@ -286,7 +285,7 @@ func (s sockaddr) addr() netip.Addr {
 	return netip.AddrFrom16([16]byte(s[8:24]))
 }
 
-// set sets an option to one of the structs.
+// set sets a socket option to one of the structs.
 func set(fd, option int, value any) error {
 	text, err := binary.Append(nil, binary.NativeEndian, value)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 // ASPath is an AS_PATH with AS numbers of four octets. It is a part of the message that it was read from.
 type ASPath struct {
 	segments []byte
-	// own is how many numbers at the head of its first sequence the speaker has put there for this session: they are never
-	// sent.
+	// own is how many numbers at the head of its first sequence the speaker behind has put there for this session.
+	// StartsWith, Count and String ignore them.
 	own int
 }
 
@@ -21,7 +21,7 @@ const maxSegment = 255
 // NewASPath returns a path of one sequence.
 func NewASPath(numbers ...uint32) ASPath { return ASPath{segments: appendSequence(nil, numbers)} }
 
-// appendSequence writes numbers as sequences, the first of which is the one that is not full.
+// appendSequence writes numbers as sequences. Only the first one may be shorter than maxSegment.
 func appendSequence(b []byte, numbers []uint32) []byte {
 	for len(numbers) > 0 {
 		n := len(numbers) % maxSegment
@@ -37,7 +37,7 @@ func appendSequence(b []byte, numbers []uint32) []byte {
 	return b
 }
 
-// segment cuts the first segment off: its type, its numbers as bytes, and what follows.
+// segment cuts the first segment off: it returns its type, its numbers as bytes, and the rest.
 func segment(b []byte) (kind byte, numbers, rest []byte) {
 	end := 2 + 4*int(b[1])
 	return b[0], b[2:end], b[end:]
@@ -54,7 +54,7 @@ func wholeSegments(b []byte) bool {
 	return true
 }
 
-// places calls f for each place of the path until it returns false: a number of a sequence is one, a set is one.
+// places calls f for each place of the path until it returns false: each number of a sequence, and each set.
 func (p ASPath) places(f func(numbers []byte) bool) {
 	own := p.own
 	for b := p.segments; len(b) > 0; own = 0 {
@@ -74,7 +74,7 @@ func (p ASPath) places(f func(numbers []byte) bool) {
 	}
 }
 
-// StartsWith reports whether the path begins with these numbers. At the place of a set each number of it will do.
+// StartsWith reports whether the path begins with these numbers. A set matches each of its numbers.
 func (p ASPath) StartsWith(want []uint32) bool {
 	p.places(func(numbers []byte) bool {
 		if len(want) == 0 || !contains(numbers, want[0]) {
@@ -95,7 +95,7 @@ func contains(numbers []byte, want uint32) bool {
 	return false
 }
 
-// Count is how often number is in the path.
+// Count returns how often number is in the path.
 func (p ASPath) Count(number uint32) int {
 	n := 0
 	p.places(func(numbers []byte) bool {
@@ -109,10 +109,10 @@ func (p ASPath) Count(number uint32) int {
 	return n
 }
 
-// Len counts the numbers of sequences, and each set as one.
+// Len counts each number of sequences, and each set as one.
 func (p ASPath) Len() int { return pathLength(p.segments) }
 
-// String has the numbers with spaces between them, a set in braces.
+// String returns the numbers with spaces between them, sets in braces.
 func (p ASPath) String() string {
 	var words []string
 	own := p.own
@@ -132,7 +132,7 @@ func (p ASPath) String() string {
 	return strings.Join(words, " ")
 }
 
-// prepend returns the path with numbers before it, behind those that are the session's own.
+// prepend returns the path with numbers inserted behind the session's own ones.
 func (p ASPath) prepend(numbers []uint32) ASPath {
 	if len(numbers) == 0 {
 		return p

@@ -9,7 +9,7 @@ import (
 // attribute is the type of a path attribute.
 type attribute uint8
 
-// Path attributes that are passed on, and those that are replaced by others.
+// Path attributes that are passed on or replaced.
 const (
 	attrOrigin          attribute = 1
 	attrASPath          attribute = 2
@@ -47,7 +47,7 @@ const (
 	flagExtended   = 0x10
 )
 
-// flags are the required Optional and Transitive bits of an attribute, 0 if it is not known.
+// flags are the required Optional and Transitive bits of an attribute, 0 for an unknown one.
 var flags = [256]byte{
 	attrOrigin: flagTransitive, attrASPath: flagTransitive, attrNextHop: flagTransitive, attrMED: flagOptional,
 	attrLocalPref: flagTransitive, attrAtomicAggregate: flagTransitive, attrAggregator: flagOptional | flagTransitive,
@@ -73,8 +73,8 @@ func (s *Session) readAttributes(n *parsedUpdate, b []byte) *Notification {
 	for len(b) > 0 {
 		flag, kind, value, rest, ok := cutAttribute(b)
 		if !ok {
-			// RFC 7606 section 4: what is announced outside of attributes is known, and withdrawn. On a session of IPv6 it is
-			// in an attribute, which may be the one that can't be found.
+			// RFC 7606 section 4: prefixes outside of attributes are known, and treated as withdrawn. IPv6 prefixes are in an
+			// attribute, perhaps in the unreadable part.
 			if s.offer.families != OnlyIPv4 && !n.seen[attrMPReach] {
 				return updateFault(1, nil, "path attributes do not fit their length")
 			}
@@ -163,7 +163,7 @@ func (s *Session) readAttribute(n *parsedUpdate, flag byte, kind attribute, valu
 	return nil
 }
 
-// checkReflection finds a path that comes back to where it was (RFC 4456 section 8).
+// checkReflection refuses a path that returns to where it was (RFC 4456 section 8).
 func (n *parsedUpdate) checkReflection(kind attribute, value []byte, rules *Rules) {
 	switch kind {
 	case attrOriginatorID:
@@ -182,7 +182,7 @@ func (n *parsedUpdate) checkReflection(kind attribute, value []byte, rules *Rule
 
 func (s *Session) external() bool { return s.rules.ASN != s.rules.LocalASN }
 
-// fits reports whether value can be one of an attribute of fixed form.
+// fits reports whether value is possible for an attribute of fixed form.
 func fits(kind attribute, value []byte) bool {
 	several := func(size int) bool { return len(value) > 0 && len(value)%size == 0 }
 	switch kind {
@@ -200,7 +200,7 @@ func fits(kind attribute, value []byte) bool {
 	return false
 }
 
-// readNextHop reads NEXT_HOP. It is of no meaning where nothing is announced outside of attributes.
+// readNextHop reads NEXT_HOP. It applies to prefixes outside of attributes only.
 func (n *parsedUpdate) readNextHop(value []byte) {
 	p := n.part(IPv4)
 	if p == nil || len(p.announced) == 0 || (p.nextHop != nil && n.seen[attrMPReach]) {
@@ -213,7 +213,7 @@ func (n *parsedUpdate) readNextHop(value []byte) {
 	p.nextHop = value
 }
 
-// usable reports whether raw can be the address of a host other than this.
+// usable reports whether raw can be the address of another host.
 func usable(raw []byte) bool {
 	addr, ok := netip.AddrFromSlice(raw)
 	if !ok || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr.Is4In6() || addr == AnyRouter {
@@ -228,8 +228,8 @@ const (
 	segmentSequence = 2
 )
 
-// readASPath reads AS_PATH and writes it with AS numbers of four octets, whatever the peer has; see widen. Segments of
-// confederations are for members only.
+// readASPath reads AS_PATH and writes it with AS numbers of four octets in any case; see widen. Confederation segments
+// are for members only.
 func (n *parsedUpdate) readASPath(value []byte, fourOctets bool) {
 	size := 2
 	if fourOctets {
@@ -259,8 +259,8 @@ func (n *parsedUpdate) readASPath(value []byte, fourOctets bool) {
 	n.attributes = appendAttribute(n.attributes, attrASPath, widen(path, n.widened.path))
 }
 
-// readAggregator reads AGGREGATOR and writes it with an AS number of four octets. One of a wrong length is left out,
-// RFC 7606 section 7.7.
+// readAggregator reads AGGREGATOR and writes it with an AS number of four octets. An attribute of a wrong length is
+// left out, RFC 7606 section 7.7.
 func (n *parsedUpdate) readAggregator(value []byte, fourOctets bool) {
 	switch {
 	case fourOctets && len(value) == 8:
@@ -274,7 +274,7 @@ func (n *parsedUpdate) readAggregator(value []byte, fourOctets bool) {
 	}
 }
 
-// multi reads the head of MP_REACH_NLRI and MP_UNREACH_NLRI; nil: it is not about a family of the session.
+// multi reads the head of MP_REACH_NLRI and MP_UNREACH_NLRI; nil: the session does not have the family.
 func (n *parsedUpdate) multi(value []byte) *part {
 	if value[2] != unicast {
 		return nil
@@ -320,7 +320,7 @@ func (n *parsedUpdate) readReachable(value []byte) *Notification {
 
 func linkLocal(raw []byte) bool { return LinkLocal(netip.AddrFrom16([16]byte(raw))) }
 
-// readUnreachable reads MP_UNREACH_NLRI. Without prefixes it is the end of the table.
+// readUnreachable reads MP_UNREACH_NLRI. Without prefixes it is End-of-RIB.
 func (n *parsedUpdate) readUnreachable(value []byte) *Notification {
 	if len(value) < 3 {
 		return updateFault(9, nil, "%s is cut short", attrMPUnreach)

@@ -67,7 +67,7 @@ func (c Community) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, c.C)
 }
 
-// Communities are those of a path, as its attributes have them.
+// Communities holds the communities of a path, as in its attributes.
 type Communities struct{ standard, large []byte }
 
 // Lengths of a community in its attribute.
@@ -79,7 +79,7 @@ const (
 // NewCommunities returns the communities of list, sorted and each once.
 func NewCommunities(list ...Community) Communities { return Communities{}.with(list) }
 
-// of returns the attribute's value that c is looked for in, and how long each one is there.
+// of returns the value of c's kind of attribute, and the length of one community in it.
 func (l Communities) of(c Community) ([]byte, int) {
 	if c.Large {
 		return l.large, largeLen
@@ -87,7 +87,7 @@ func (l Communities) of(c Community) ([]byte, int) {
 	return l.standard, standardLen
 }
 
-// Has reports whether c is one of them.
+// Has reports whether c is in l.
 func (l Communities) Has(c Community) bool {
 	var raw [largeLen]byte
 	want := c.append(raw[:0])
@@ -100,10 +100,10 @@ func (l Communities) Has(c Community) bool {
 	return false
 }
 
-// Empty reports whether there are none.
+// Empty reports whether l has no communities.
 func (l Communities) Empty() bool { return len(l.standard)+len(l.large) == 0 }
 
-// List returns them in their order, standard ones first.
+// List returns the communities in their order, standard ones first.
 func (l Communities) List() []Community {
 	var list []Community
 	for v := l.standard; len(v) >= standardLen; v = v[standardLen:] {
@@ -116,7 +116,7 @@ func (l Communities) List() []Community {
 	return list
 }
 
-// String has them sorted, standard ones first, with spaces between them.
+// String returns the communities sorted, standard ones first, with spaces between them.
 func (l Communities) String() string {
 	list := l.List()
 	slices.SortFunc(list, Community.compare)
@@ -127,7 +127,7 @@ func (l Communities) String() string {
 	return strings.Join(words, " ")
 }
 
-// compare orders standard communities before large ones, and otherwise by their numbers.
+// compare orders standard communities before large ones, then by their numbers.
 func (c Community) compare(other Community) int {
 	if c.Large != other.Large {
 		if other.Large {
@@ -138,8 +138,8 @@ func (c Community) compare(other Community) int {
 	return slices.Compare([]uint32{c.A, c.B, c.C}, []uint32{other.A, other.B, other.C})
 }
 
-// with returns the communities and those of add. An attribute to which something is added is sorted, and has each once;
-// the other one is as it was.
+// with returns the union with add. An attribute that grows is sorted, without duplicates; the other one stays as it
+// was.
 func (l Communities) with(add []Community) Communities {
 	var fresh [2]bool // standard, large
 	for _, c := range add {

@@ -9,66 +9,63 @@ import (
 	"slices"
 )
 
-// Attributes are the path attributes of the prefixes that an UPDATE announces. They are slices of the message and not
-// to be kept.
+// Attributes are the path attributes of the prefixes that an UPDATE announces. They are slices of the message and must
+// not be kept.
 type Attributes struct {
 	NextHop netip.Addr
-	// Via is the next hop that the path came with, as its Stamp has it: NextHop, unless that or the Editor was told
-	// another one.
+	// Via is the next hop that the path came with: the Editor's Via, else its Stamp's, else NextHop.
 	Via         netip.Addr
 	Path        ASPath
 	Communities Communities
-	// LocalPref counts if HasLocalPref; so does MED.
+	// LocalPref is valid if HasLocalPref, MED if HasMED.
 	LocalPref, MED       uint32
 	HasLocalPref, HasMED bool
 	Origin               uint8
 }
 
-// Change is the edit of one announced prefix. The zero value leaves it as it is.
+// Change is the edit of one announced prefix. The zero value changes nothing.
 type Change struct {
-	// Withdraw announces it no longer; the rest does not count then.
+	// Withdraw withdraws the prefix; other fields are ignored then.
 	Withdraw bool
 	// SetLocalPref makes LocalPref its LOCAL_PREF.
 	SetLocalPref bool
 	LocalPref    uint32
-	// NextHop, if it is valid, is of the prefix' family.
+	// NextHop, if valid, has the prefix' family.
 	NextHop netip.Addr
-	// Prepend are AS numbers that the path then begins with, Add communities that it has, too.
+	// Prepend are AS numbers to put before the path, Add communities to add.
 	Prepend []uint32
 	Add     []Community
 }
 
-// Editor rewrites the UPDATEs of one direction of a session. It is used by one goroutine.
+// Editor rewrites UPDATEs. One goroutine may use it at a time.
 type Editor struct {
 	Family Family
-	// OwnAS is how many AS numbers at the head of each AS_PATH the speaker has put there for this session, 1 for what it
-	// sends to another AS: Attributes does not show them, and Prepend puts numbers behind them.
+	// OwnAS is how many AS numbers at the head of each AS_PATH the speaker behind has put there for this session, 1
+	// towards another AS. Attributes hides them, and Prepend puts numbers behind them.
 	OwnAS int
-	// Via, if it is valid, is the next hop that the paths of the next message had before the speaker put another one
-	// there.
+	// Via, if valid, is the next hop that the paths of the next message had before the speaker behind replaced it.
 	Via netip.Addr
-	// TooLong counts prefixes that were withdrawn because, with what was added to them, they do not fit into a message.
+	// TooLong counts prefixes that were withdrawn because additions made them too long for a message.
 	TooLong int
 
 	attributes Attributes
-	groups     []group // those of the last message, whose memory is used again
+	groups     []group // of the last message; their memory is reused
 	writer     writer
 }
 
-// group are prefixes of which the same becomes.
+// group is a change and its prefixes.
 type group struct {
 	change   Change
 	prefixes []byte
 }
 
-// errNotEdited: the message is not what Edit is for. Neither Session.Check nor the speaker behind makes such.
+// errNotEdited: Edit cannot rewrite the message. Neither Session.Check nor the speaker behind makes such a message.
 var errNotEdited = errors.New("not an UPDATE that can be rewritten")
 
-// Edit returns the messages that take the place of a whole UPDATE that is valid and has AS numbers of four octets, as
-// Session.Check passes it or as the speaker behind sends it; other messages are returned as they came. decide is asked
-// once for each prefix that the message announces; the attributes are the same for all. Withdrawals, and the end of the
-// table, stay. If nothing changes the message is returned as it came. The messages are valid until the next call. An
-// error means that the message is no such UPDATE, or that a next hop is of the other family.
+// Edit returns the messages that replace a whole valid UPDATE with AS numbers of four octets, from Session.Check or the
+// speaker behind. It returns other and unchanged messages as they came. It calls decide once for each announced prefix,
+// with the same attributes. Withdrawals and End-of-RIB stay. The messages are valid until the next call. An error means
+// that the message is no such UPDATE, or that a next hop has the other family.
 func (e *Editor) Edit(message []byte, decide func(netip.Prefix, *Attributes) Change) ([][]byte, error) {
 	if TypeOf(message) != Update {
 		return e.writer.as(message), nil
@@ -96,10 +93,10 @@ func (e *Editor) Edit(message []byte, decide func(netip.Prefix, *Attributes) Cha
 	return e.write(&u), nil
 }
 
-// keptGroups bounds the memory that is kept for the next message.
+// keptGroups bounds the memory kept for the next message.
 const keptGroups = 8
 
-// sort asks about each prefix and puts those together of which the same becomes.
+// sort decides on each prefix and groups prefixes by their change.
 func (e *Editor) sort(announced []byte, decide func(netip.Prefix, *Attributes) Change) error {
 	if e.groups = e.groups[:0]; cap(e.groups) > keptGroups {
 		e.groups = nil
@@ -120,7 +117,7 @@ func (e *Editor) sort(announced []byte, decide func(netip.Prefix, *Attributes) C
 	return nil
 }
 
-// group returns the group of a change, which may be new.
+// group returns the group of a change, new if there was none.
 func (e *Editor) group(change Change) *group {
 	for i := range e.groups {
 		if e.groups[i].change.equal(&change) {
@@ -134,7 +131,7 @@ func (e *Editor) group(change Change) *group {
 	return g
 }
 
-// write writes what is withdrawn first: a prefix that the message withdraws and announces is announced in the end.
+// write writes withdrawals first: a prefix that the message withdraws and announces is announced in the end.
 func (e *Editor) write(u *update) [][]byte {
 	w := &e.writer
 	w.start(e.Family)
@@ -158,12 +155,12 @@ func (e *Editor) write(u *update) [][]byte {
 	return w.finish()
 }
 
-// none reports whether nothing becomes of a prefix.
+// none reports whether c changes nothing.
 func (c *Change) none() bool {
 	return !c.Withdraw && !c.SetLocalPref && !c.NextHop.IsValid() && len(c.Prepend)+len(c.Add) == 0
 }
 
-// effect leaves out what a path with these attributes has already.
+// effect drops the parts of a change that make no difference to a path with these attributes.
 func (c Change) effect(a *Attributes) Change {
 	if c.Withdraw {
 		return Change{Withdraw: true}
@@ -185,13 +182,13 @@ func (c *Change) equal(o *Change) bool {
 		slices.Equal(c.Prepend, o.Prepend) && slices.Equal(c.Add, o.Add)
 }
 
-// Equal reports whether the same becomes of a prefix.
+// Equal reports whether both are the same change.
 func (c Change) Equal(o Change) bool { return c.equal(&o) }
 
-// update is an UPDATE taken apart: lists of prefixes and of attributes, as in the message.
+// update holds the parts of an UPDATE: lists of prefixes and of attributes, as in the message.
 type update struct{ withdrawn, attributes, announced []byte }
 
-// cutUpdate finds the parts. Prefixes of IPv4 are outside of attributes, those of IPv6 inside.
+// cutUpdate finds the parts. IPv4 prefixes are outside of attributes, IPv6 prefixes inside.
 func cutUpdate(message []byte, family Family) (update, error) {
 	b := body(message)
 	withdrawn, b, ok := cutCounted(b)
@@ -212,7 +209,7 @@ func cutUpdate(message []byte, family Family) (update, error) {
 	return u, nil
 }
 
-// cutCounted splits what a length of two octets counts off.
+// cutCounted splits off the bytes that a length of two octets counts.
 func cutCounted(b []byte) (counted, rest []byte, ok bool) {
 	if len(b) < 2 || len(b)-2 < int(binary.BigEndian.Uint16(b)) {
 		return nil, nil, false
@@ -245,7 +242,7 @@ func countPrefixes(b []byte) int {
 	return n
 }
 
-// read reads the attributes and, for IPv6, finds the prefixes in them.
+// read reads the attributes, which hold the prefixes for IPv6.
 func (a *Attributes) read(u *update, family Family, ownAS int) error {
 	*a = Attributes{Path: ASPath{own: ownAS}}
 	for rest := u.attributes; len(rest) > 0; {
@@ -258,14 +255,14 @@ func (a *Attributes) read(u *update, family Family, ownAS int) error {
 	return nil
 }
 
-// set takes one attribute and reports whether it has the form of its kind.
+// set sets one attribute and reports whether it has the form of its kind.
 func (a *Attributes) set(u *update, family Family, kind attribute, value []byte) bool {
 	switch kind {
 	case attrMPReach:
 		return family != IPv4 && a.setReachable(u, family, value)
 	case attrMPUnreach:
 		if family == IPv4 || len(value) < 3 {
-			return len(value) == 3 // the end of the table
+			return len(value) == 3 // End-of-RIB
 		}
 		u.withdrawn = value[3:]
 		return Family(binary.BigEndian.Uint16(value)) == family && value[2] == unicast
@@ -286,7 +283,7 @@ func (a *Attributes) set(u *update, family Family, kind attribute, value []byte)
 	return true
 }
 
-// setPlain takes an attribute that fits.
+// setPlain sets an attribute that fits.
 func (a *Attributes) setPlain(kind attribute, value []byte) bool {
 	switch kind {
 	case attrOrigin:
@@ -303,7 +300,7 @@ func (a *Attributes) setPlain(kind attribute, value []byte) bool {
 	return true
 }
 
-// setReachable takes MP_REACH_NLRI. Of two next hops the second one is link-local, RFC 2545.
+// setReachable reads MP_REACH_NLRI. The second of two next hops is link-local, RFC 2545.
 func (a *Attributes) setReachable(u *update, family Family, value []byte) bool {
 	size := family.bytes()
 	if len(value) < 5+size || Family(binary.BigEndian.Uint16(value)) != family || value[2] != unicast {

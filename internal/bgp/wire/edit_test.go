@@ -24,7 +24,7 @@ var (
 	other64  = []byte{64, 0xfd, 2, 0, 0, 0, 0, 0, 0}
 )
 
-// standard and larges are attributes of communities.
+// standard and larges return attributes of communities.
 func standard(numbers ...byte) []byte {
 	return append([]byte{0xc0, 8, byte(len(numbers))}, numbers...)
 }
@@ -33,10 +33,10 @@ func larges(numbers ...byte) []byte {
 	return append([]byte{0xc0, 32, byte(len(numbers))}, numbers...)
 }
 
-// to decides alike about every prefix.
+// to returns a decision that is the same for every prefix.
 func to(c Change) func(netip.Prefix) Change { return func(netip.Prefix) Change { return c } }
 
-// but decides about the prefix of a text.
+// but returns a decision with an exception for one prefix.
 func but(text string, c, rest Change) func(netip.Prefix) Change {
 	return func(p netip.Prefix) Change {
 		if p == netip.MustParsePrefix(text) {
@@ -128,7 +128,7 @@ func TestEdit(t *testing.T) {
 	}
 }
 
-// What changes nothing leaves the message alone: it is the same memory.
+// A change without an effect returns the message itself: it is the same memory.
 func TestEditLeavesAlone(t *testing.T) {
 	tagged := updateOf(nil, join(origin, path, hop, pref, standard(0xfc, 0, 0, 100, 0, 1, 0, 1)), join(own26, pod32))
 	for name, c := range map[string]struct {
@@ -158,7 +158,7 @@ func TestEditLeavesAlone(t *testing.T) {
 	}
 }
 
-// The one who decides sees the prefixes and what is said of them.
+// The decision receives the prefixes and their attributes.
 func TestEditShows(t *testing.T) {
 	message := updateOf([]byte{8, 10}, join([]byte{0x40, 1, 1, 2}, []byte{0x40, 2, 10, 2, 2, 0, 0, 0, 9, 0, 0, 0xfc, 1}, hop,
 		[]byte{0x80, 4, 4, 0, 0, 0, 5}, pref, standard(0xff, 0xff, 0, 0), larges(0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3)),
@@ -193,7 +193,7 @@ func TestEditShows(t *testing.T) {
 	}
 }
 
-// Messages that neither Check nor the speaker behind makes are refused, and nothing is decided about them.
+// Messages of other forms than those of Check and the speaker behind are refused, without a decision on prefixes.
 func TestEditRefuses(t *testing.T) {
 	base := join(origin, path, hop)
 	for name, c := range map[string]struct {
@@ -230,7 +230,7 @@ func TestEditRefuses(t *testing.T) {
 	}
 }
 
-// What grows beyond a message becomes several. What does not fit into one at all is withdrawn.
+// An UPDATE that grows too long is split. Prefixes whose attributes do not fit into a message are withdrawn.
 func TestEditSplits(t *testing.T) {
 	pods := bytes.Repeat(pod32, (MaxLen-headerLen-4-len(origin)-len(path)-len(hop))/len(pod32))
 	e := Editor{Family: IPv4}
@@ -370,7 +370,7 @@ func BenchmarkEdit(b *testing.B) {
 	}
 }
 
-// FuzzEditAnything: a message that nobody has checked is edited or refused, and what is made of it can be edited again.
+// FuzzEditAnything: an unchecked message is edited or refused, and the results can be edited again.
 func FuzzEditAnything(f *testing.F) {
 	f.Add(false, updateOf(pod32, join(origin, path, hop, pref), join(own26, other26))[headerLen:])
 	f.Add(true, updateOf(nil, join(origin, path, reach(2, hop6, block6), unreach(2, other64)), nil)[headerLen:])

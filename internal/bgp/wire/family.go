@@ -23,7 +23,7 @@ func (s Families) With(f Family) Families { return s | 1<<f }
 
 var inOrder = [...]Family{IPv4, IPv6}
 
-// All returns the families, IPv4 first. They are the callers' to read only.
+// All returns the families, IPv4 first. Callers must not change the slice.
 func (s Families) All() []Family {
 	first, end := 0, len(inOrder)
 	if !s.Has(IPv4) {
@@ -35,15 +35,15 @@ func (s Families) All() []Family {
 	return inOrder[first:end:end]
 }
 
-// AnyRouter is the Subnet-Router anycast address of each link (RFC 4291 section 2.6.1), which is no router's alone.
+// AnyRouter is the Subnet-Router anycast address of each link (RFC 4291 section 2.6.1), shared by its routers.
 var AnyRouter = netip.MustParseAddr("fe80::")
 
-// LinkLocal reports whether an address means something on one link only.
+// LinkLocal reports whether an address is valid on one link only.
 func LinkLocal(addr netip.Addr) bool {
 	return addr.Is6() && !addr.Is4In6() && addr.IsLinkLocalUnicast()
 }
 
-// FamiliesOf returns the families that a session with a peer has: that of its address or, if it is link-local, both.
+// FamiliesOf returns the families of a session with a peer: the family of its address or, if it is link-local, both.
 func FamiliesOf(peer netip.Addr) Families {
 	switch {
 	case LinkLocal(peer):
@@ -54,8 +54,8 @@ func FamiliesOf(peer netip.Addr) Families {
 	return OnlyIPv6
 }
 
-// FamilyIn returns the family that a whole UPDATE is about, which is valid and has one only, as Session.Check passes it
-// and as the speaker behind sends it.
+// FamilyIn returns the family of a whole UPDATE, which must be valid and have one only, as of Session.Check and of the
+// speaker behind.
 func FamilyIn(message []byte) Family {
 	attributes, _ := attributesOf(message)
 	for rest := attributes; len(rest) > 0; {
@@ -71,14 +71,14 @@ func FamilyIn(message []byte) Family {
 	return IPv4
 }
 
-// Placeholders stand for our end of the session where the speaker behind does not know it, and in what it sees for next
-// hops that mean something on one link only.
+// Placeholders stand for our end of the session where the speaker behind does not know it, and for link-local next hops
+// in the speaker.
 var (
-	Placeholder4 = netip.MustParseAddr("192.0.2.179") // of a network that is for documents
+	Placeholder4 = netip.MustParseAddr("192.0.2.179") // of a network for documentation
 	Placeholder6 = netip.MustParseAddr("2001:db8::179")
 )
 
-// Placeholder is the one of a family.
+// Placeholder returns the placeholder of a family.
 func Placeholder(family Family) netip.Addr {
 	if family == IPv4 {
 		return Placeholder4
@@ -86,7 +86,7 @@ func Placeholder(family Family) netip.Addr {
 	return Placeholder6
 }
 
-// innerHop is what the speaker behind sees for the next hop of a path.
+// innerHop returns the next hop that the speaker behind receives for a path.
 func innerHop(family Family, hop netip.Addr) netip.Addr {
 	switch {
 	case family == IPv4 && !hop.Is4():

@@ -16,8 +16,7 @@ var (
 	extended     = join([]byte{capExtendedNextHop, 6}, ipv4OverIPv6)
 )
 
-// Of a peer with a link-local address those families are of the session that it offers, IPv4 with next hops of IPv6
-// only.
+// A session by link-local addresses has the families that the peer offers, IPv4 only with IPv6 next hops.
 func TestOpenLinkLocal(t *testing.T) {
 	four, six := usual(IPv4, 64512), usual(IPv6, 64512)
 	restart := func(tuples ...byte) []byte {
@@ -49,7 +48,7 @@ func TestOpenLinkLocal(t *testing.T) {
 			if fault != nil || offer.Families() != c.want || offer.Graceful() != c.graceful {
 				t.Errorf("%v, families %b, graceful %v", fault, offer.Families(), offer.Graceful())
 			}
-			// The speaker behind is told of both, and of no next hop that it would have to know.
+			// The speaker behind gets both families, and no extended next hop capability.
 			inner := NewSession(Rules{ASN: 64512, LocalASN: 1, Families: BothFamilies, MaxPrefixes: 1})
 			pass := NewSession(near).Check(openOf(4, 64512, 90, "10.0.0.2", c.caps)).Pass
 			if v := inner.Check(pass); v.Reset != nil || inner.Offer().Families() != BothFamilies || inner.Offer().extended {
@@ -63,7 +62,7 @@ func TestOpenLinkLocal(t *testing.T) {
 	}
 }
 
-// Link-local next hops are of both families, and the speaker behind does not see them.
+// Next hops of both families can be link-local. The speaker behind gets placeholders.
 func TestUpdateLinkLocal(t *testing.T) {
 	anno4, anno6 := updateOf(nil, join(origin, noPath, placeholder4),
 		block), updateOf(nil, join(origin, noPath, reach(2, placeholder6, block6)), nil)
@@ -71,7 +70,7 @@ func TestUpdateLinkLocal(t *testing.T) {
 	for name, c := range map[string]struct {
 		message []byte
 		pass    []byte
-		hop     []byte // of what is announced
+		hop     []byte // of the announced prefixes
 		flaw    string
 	}{
 		"IPv4": {message: updateOf(nil, join(origin, noPath, reach(1, hopLL, block)), nil), pass: anno4, hop: hopLL},
@@ -135,7 +134,7 @@ func TestUpdateLinkLocal(t *testing.T) {
 	}
 }
 
-// The table has ended when it has in all families that the peer has; the speaker behind hears of the others then, too.
+// The table has ended with End-of-RIB of all the peer's families. The speaker behind then gets the others', too.
 func TestEndLinkLocal(t *testing.T) {
 	end4, end6 := updateOf(nil, nil, nil), updateOf(nil, unreach(2, nil), nil)
 	s := up(t, near)
@@ -157,8 +156,7 @@ func TestEndLinkLocal(t *testing.T) {
 	}
 }
 
-// What our own speaker announces goes to the peer with our link-local address for a next hop, and everything else as it
-// is.
+// Announcements of our own speaker go to the peer with our link-local address as next hop. Other messages stay.
 func TestExtend(t *testing.T) {
 	self := netip.AddrFrom16([16]byte(hopLL))
 	community := []byte{0xc0, 8, 4, 0, 1, 0, 2}
@@ -189,13 +187,13 @@ func TestExtend(t *testing.T) {
 		}
 	}
 
-	// Of a message that is full of attributes nothing is left to announce.
+	// A message full of attributes has no room for a prefix.
 	tight := updateOf(nil, join(origin, noPath, placeholder4, []byte{0xd0, 8, 0x0f, 0xcc}, make([]byte, 0x0fcc)), []byte{32, 10, 1, 2, 3})
 	if got := slices.Concat(Extend(tight, self)...); !bytes.Equal(got, updateOf([]byte{32, 10, 1, 2, 3}, nil, nil)) {
 		t.Errorf("a message of %d bytes became one of %d", len(tight), len(got))
 	}
 
-	// A message that is full of prefixes becomes two.
+	// A message full of prefixes is split in two.
 	full := updateOf(nil, join(origin, noPath, placeholder4), bytes.Repeat([]byte{32, 10, 1, 2, 3}, (MaxLen-headerLen-4-14)/5))
 	parts, prefixes := Extend(full, self), 0
 	for _, part := range parts {

@@ -2,13 +2,12 @@ package wire
 
 import "encoding/binary"
 
-// MaskedASN stands for our own AS number in paths while the speaker behind has them: it takes each for a loop, although
-// it may be allowed, or put there by a filter, and would not withdraw what it has announced before. The number is
-// reserved (RFC 7300).
+// MaskedASN replaces our own AS number in paths inside the speaker behind, which would take each for a loop, even if
+// allowed or added by a filter, and would not withdraw the path's former announcement. The number is reserved (RFC
+// 7300).
 const MaskedASN uint32 = 1<<32 - 1
 
-// ReplaceAS writes one AS number in the place of another, in an UPDATE with numbers of four octets that is the caller's
-// to change.
+// ReplaceAS replaces an AS number in an UPDATE with numbers of four octets. It changes message.
 func ReplaceAS(message []byte, old, now uint32) {
 	if TypeOf(message) == Update {
 		attributes, _ := attributesOf(message)
@@ -24,7 +23,7 @@ func replaceASIn(attributes []byte, old, now uint32) {
 	})
 }
 
-// CountAS is how often an AS number is in the path of an UPDATE.
+// CountAS returns how often an AS number is in the path of an UPDATE.
 func CountAS(message []byte, asn uint32) (n int) {
 	if TypeOf(message) != Update {
 		return 0

@@ -24,29 +24,29 @@ const (
 	RouteRefresh Type = 5
 )
 
-// shortest is the length that a message of each type has at least.
+// shortest is the least length of each type of message.
 var shortest = map[Type]int{Open: 29, Update: 23, Notify: 21, Keepalive: headerLen, RouteRefresh: 23}
 
 // TypeOf returns the type of a whole message, as Read returns it.
 func TypeOf(message []byte) Type { return Type(message[18]) }
 
-// body returns what follows the header.
+// body returns the message without its header.
 func body(message []byte) []byte { return message[headerLen:] }
 
-// Room is how large a buffer should be that is kept for reading. Most messages fit: keepalives, and what a node
-// announces.
+// Room is a good size for a buffer kept for reading. Most messages fit: keepalives, and announcements of a node.
 const Room = 256
 
-// Read reads one message, into buf if it fits there. buf must have room for a header. A header that is not one of BGP
-// is a *Notification; all other errors are the reader's.
+// Read reads one message, into buf if it fits. buf must have room for a header. The error of an invalid header is a
+// *Notification; all others are the reader's.
 func Read(r io.Reader, buf []byte) ([]byte, error) {
-	if _, err := io.ReadFull(r, buf[:headerLen]); err != nil { // here thousands wait, which is why the rest is readBody
+	// Thousands wait here. The rest is readBody, to keep their stacks small.
+	if _, err := io.ReadFull(r, buf[:headerLen]); err != nil {
 		return nil, err
 	}
 	return readBody(r, buf)
 }
 
-// readBody reads what follows the header in buf.
+// readBody reads the rest of the message whose header is in buf.
 func readBody(r io.Reader, buf []byte) ([]byte, error) {
 	length, fault := checkHeader(buf[:headerLen])
 	if fault != nil {
@@ -64,7 +64,7 @@ func readBody(r io.Reader, buf []byte) ([]byte, error) {
 	return buf[:length], nil
 }
 
-// checkHeader returns the length of the message that header begins.
+// checkHeader returns the length of the message.
 func checkHeader(header []byte) (int, *Notification) {
 	for _, b := range header[:16] {
 		if b != 0xff {

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// Attributes of RFC 6793, for speakers whose AS numbers have two octets.
+// Attributes of RFC 6793, for speakers with AS numbers of two octets.
 const (
 	attrAS4Path       attribute = 17
 	attrAS4Aggregator attribute = 18
 )
 
-// Narrow writes an UPDATE of our own speaker for a peer whose AS numbers have two octets: a longer one becomes
-// AS_TRANS, and is in AS4_PATH for those that come after the peer. What becomes too long by that is several messages,
-// and what does not fit with any prefix is withdrawn.
+// Narrow rewrites an UPDATE of our own speaker for a peer with AS numbers of two octets: a longer one becomes AS_TRANS,
+// and AS4_PATH has it for speakers after the peer. A message that becomes too long is split, or withdraws its prefixes
+// if its attributes leave no room for one.
 func Narrow(message []byte, family Family) [][]byte {
 	if TypeOf(message) != Update {
 		return [][]byte{message}
@@ -38,7 +38,7 @@ func Narrow(message []byte, family Family) [][]byte {
 	return w.finish()
 }
 
-// narrowed returns attributes in two octets.
+// narrowed returns attributes with AS numbers of two octets.
 func narrowed(attributes []byte) (out []byte) {
 	for b := attributes; len(b) > 0; {
 		_, kind, value, rest, _ := cutAttribute(b) // written here
@@ -83,7 +83,7 @@ func appendNarrowAggregator(out, value []byte) []byte {
 	return out
 }
 
-// shortened is an AS number in two octets, and whether it did not fit.
+// shortened returns an AS number in two octets, and whether it did not fit.
 func shortened(number uint32) (uint16, bool) {
 	if number > 0xffff {
 		return asTrans, true

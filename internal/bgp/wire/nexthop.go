@@ -5,9 +5,9 @@ import (
 )
 
 // The speaker behind has an IPv6 address for its end of a session by link-local addresses, and so sends IPv4 prefixes
-// in MP_REACH_NLRI. Plain and Extend are the way from there to the peer: between them an UPDATE of IPv4 has one form.
+// in MP_REACH_NLRI. Plain and Extend convert its messages for the peer: between them an UPDATE of IPv4 has one form.
 
-// Plain writes an UPDATE of our own speaker that announces IPv4 prefixes in MP_REACH_NLRI with NEXT_HOP, which is
+// Plain rewrites an UPDATE of our own speaker that announces IPv4 prefixes in MP_REACH_NLRI: it uses NEXT_HOP, with
 // Placeholder4. Other messages are returned as they came.
 func Plain(message []byte) []byte {
 	if TypeOf(message) != Update || FamilyIn(message) != IPv4 {
@@ -26,8 +26,8 @@ func Plain(message []byte) []byte {
 	return w.text
 }
 
-// Extend writes the UPDATEs that become of one for a peer with IPv6 next hops: IPv4 prefixes whose next hop is
-// Placeholder4 have self in its place (RFC 8950). Other messages are returned as they came.
+// Extend rewrites an UPDATE for a peer with IPv6 next hops: IPv4 prefixes with next hop Placeholder4 have self in its
+// place (RFC 8950). Other messages are returned as they came.
 func Extend(message []byte, self netip.Addr) [][]byte {
 	if TypeOf(message) != Update || FamilyIn(message) != IPv4 {
 		return [][]byte{message}
@@ -43,7 +43,7 @@ func Extend(message []byte, self netip.Addr) [][]byte {
 	length := len(w.attributes)
 	for prefixes := u.announced; len(prefixes) > 0; {
 		part := cutPrefixes(prefixes, MaxLen-frameLen-length-attributeLen-familyLen-2-16)
-		if len(part) == 0 { // our next hop takes more room than IPv4's
+		if len(part) == 0 { // our next hop takes more room than an IPv4 one
 			w.withdraw(prefixes)
 			break
 		}
@@ -54,7 +54,7 @@ func Extend(message []byte, self netip.Addr) [][]byte {
 	return w.finish()
 }
 
-// others writes the attributes that are neither next hops nor prefixes.
+// others copies all attributes except next hops and prefixes.
 func (w *writer) others(attributes []byte) {
 	w.attributes = w.attributes[:0]
 	for b := attributes; len(b) > 0; {

@@ -34,7 +34,7 @@ const (
 type Notification struct {
 	Code, Subcode uint8
 	Data          []byte
-	// Reason describes the error, where that is more than the code's name.
+	// Reason describes the error, if it adds to the code's name.
 	Reason string
 }
 
@@ -46,10 +46,10 @@ func (n *Notification) Error() string {
 	return n.Words()
 }
 
-// Collides reports that it ends one of two connections that crossed (RFC 4271 section 6.8).
+// Collides reports whether n ends one of two crossing connections (RFC 4271 section 6.8).
 func (n *Notification) Collides() bool { return n.Code == Cease && n.Subcode == Collision }
 
-// Bytes is the message. Data that doesn't fit is cut.
+// Bytes returns the message. Data that does not fit is cut.
 func (n *Notification) Bytes() []byte {
 	data := n.Data[:min(len(n.Data), MaxLen-headerLen-2)]
 	return end(append(append(begin(Notify), n.Code, n.Subcode), data...))
@@ -86,7 +86,7 @@ var subcodes = map[[2]uint8]string{
 	{Cease, BFDDown}: "BFD Down", {RouteRefreshError, 1}: "Invalid Message Length",
 }
 
-// Words is the name of the error in IANA's registry, with the peer's shutdown communication if it sent one (RFC 9003).
+// Words returns the error's name in IANA's registry, with the peer's shutdown communication, if any (RFC 9003).
 func (n *Notification) Words() string {
 	name, ok := codes[n.Code]
 	if !ok {
@@ -109,8 +109,8 @@ func (n *Notification) Words() string {
 	return name
 }
 
-// communication is the text that may come with an administrative Cease. It is the peer's, so that what could harm a
-// terminal or a log is left out.
+// communication returns the text of an administrative Cease. It comes from the peer: characters that could harm a
+// terminal or a log are left out.
 func (n *Notification) communication() string {
 	if n.Code != Cease || (n.Subcode != AdminShutdown && n.Subcode != AdminReset) || len(n.Data) < 2 {
 		return ""

@@ -30,7 +30,7 @@ const (
 	flagForwarding   = 0x80 // of a family
 )
 
-// Offer has the understood fields of a peer's OPEN.
+// Offer holds the understood fields of a peer's OPEN.
 type Offer struct {
 	ASN      uint32
 	ID       netip.Addr
@@ -41,21 +41,21 @@ type Offer struct {
 	Restarted bool
 
 	refresh       bool
-	multiProtocol bool     // families are offered at all
-	extended      bool     // IPv6 next hops of IPv4 prefixes are
-	families      Families // those of the session that are offered
-	graceful      bool     // graceful restart is
-	keeps         Families // those for which it restarts that way itself
-	preserved     Families // and has kept its forwarding in the last one
+	multiProtocol bool     // it offers families at all
+	extended      bool     // it offers IPv6 next hops of IPv4 prefixes
+	families      Families // offered families of the session
+	graceful      bool     // it offers graceful restart
+	keeps         Families // families that it preserves over its own restarts
+	preserved     Families // families that it preserved over the last one
 	restartFlags  byte
 	restartTime   uint16
 }
 
-// Families are those of the session that the peer has, too.
+// Families returns the families of the session that the peer offers, too.
 func (o *Offer) Families() Families { return o.families }
 
-// EndsTable reports whether the peer says when it has sent the whole of its table: who offers graceful restart at all
-// does (RFC 4724 section 2), also if it keeps nothing itself.
+// EndsTable reports whether the peer sends End-of-RIB: a peer that offers graceful restart does (RFC 4724 section 2),
+// even if it keeps nothing itself.
 func (o Offer) EndsTable() bool { return o.graceful }
 
 func openFault(subcode uint8, data []byte, format string, args ...any) *Notification {
@@ -80,7 +80,7 @@ func ParseOpen(message []byte, rules Rules) (Offer, *Notification) {
 	return o, o.check(rules)
 }
 
-// agree leaves those families that are of the session. A peer that offers none at all speaks IPv4, by RFC 4760.
+// agree drops families that the session does not have. A peer that offers none at all speaks IPv4, by RFC 4760.
 func (o *Offer) agree(rules Rules) {
 	if !o.multiProtocol {
 		o.families = OnlyIPv4
@@ -90,12 +90,12 @@ func (o *Offer) agree(rules Rules) {
 	}
 	o.families &= rules.Families
 	if o.keeps &= o.families; o.keeps != o.families {
-		o.keeps = 0 // what is lost with the others is lost
+		o.keeps = 0 // a restart loses the paths of the other families
 	}
 	o.preserved &= o.keeps
 }
 
-// check is the part of RFC 4271 section 6.2 that depends on who we are. A hold time of 0 is refused, as section 4.2
+// check applies the part of RFC 4271 section 6.2 that depends on rules. A hold time of 0 is refused, as section 4.2
 // allows: a session without keepalives never finds out that its peer is gone.
 func (o *Offer) check(rules Rules) *Notification {
 	switch {
@@ -117,7 +117,7 @@ func (o *Offer) check(rules Rules) *Notification {
 	return nil
 }
 
-// readParameters reads the optional parameters, which are capabilities or nothing that we know.
+// readParameters reads the optional parameters. Only capabilities are known.
 func (o *Offer) readParameters(b []byte) *Notification {
 	malformed := openFault(0, nil, "its OPEN is malformed: optional parameters do not fit their length")
 	length, rest, wide := int(b[0]), b[1:], 1
@@ -161,7 +161,7 @@ func (o *Offer) readCapabilities(b []byte) bool {
 	return true
 }
 
-// readCapability takes what is of use here. A capability of a wrong length is not offered, RFC 5492 section 5.
+// readCapability reads capabilities in use here. One of a wrong length is not offered, RFC 5492 section 5.
 func (o *Offer) readCapability(code byte, value []byte) {
 	switch {
 	case code == capMultiProtocol && len(value) == 4:
@@ -182,7 +182,7 @@ func (o *Offer) readCapability(code byte, value []byte) {
 	}
 }
 
-// readRestart takes the last capability of several, as RFC 4724 section 3 says.
+// readRestart replaces an earlier capability, as RFC 4724 section 3 requires.
 func (o *Offer) readRestart(value []byte) {
 	o.graceful, o.keeps, o.preserved = true, 0, 0
 	o.restartFlags = value[0] & (flagRestarted | flagNotification)
@@ -199,15 +199,15 @@ func (o *Offer) readRestart(value []byte) {
 	}
 }
 
-// familySet is the family that a value begins with, none if it is of no session.
+// familySet returns the family that a value begins with, none if sessions cannot have it.
 func familySet(value []byte) Families {
 	return BothFamilies & Families(1<<min(binary.BigEndian.Uint16(value), 7))
 }
 
-// ipv4OverIPv6 is what is offered by capExtendedNextHop: unicast prefixes of IPv4 with next hops of IPv6.
+// ipv4OverIPv6 is the value of capExtendedNextHop: unicast prefixes of IPv4 with next hops of IPv6.
 var ipv4OverIPv6 = []byte{0, byte(IPv4), 0, unicast, 0, byte(IPv6)}
 
-// capabilities are those of families.
+// capabilities returns the capabilities for families.
 func capabilities(families Families) (caps []byte) {
 	for _, family := range families.All() {
 		caps = append(caps, capMultiProtocol, 4, 0, byte(family), 0, unicast)
@@ -215,8 +215,8 @@ func capabilities(families Families) (caps []byte) {
 	return caps
 }
 
-// bytes is an OPEN, as the speaker behind gets it, with all families that the session might have: it would wait for one
-// that it does not hear of. AS numbers have four octets in there whatever the peer has: Check and Narrow translate.
+// bytes returns an OPEN. The speaker behind gets all families of the session, as it would wait for a missing one. AS
+// numbers have four octets, whatever the peer offers: Check and Narrow translate.
 func (o *Offer) bytes(families Families) []byte {
 	caps := capabilities(families)
 	if o.extended {
@@ -254,7 +254,7 @@ func (o *Offer) restart(families Families) []byte {
 	return append([]byte{capGracefulRestart, byte(len(value))}, value...)
 }
 
-// String says in words what the peer offers.
+// String describes the offer.
 func (o *Offer) String() string {
 	var words []string
 	if o.refresh {
@@ -275,11 +275,11 @@ func (o *Offer) String() string {
 // Graceful reports whether the peer restarts gracefully: its paths are kept when its connection is lost.
 func (o *Offer) Graceful() bool { return o.graceful && o.keeps != 0 }
 
-// RestartTime is for how long its paths are kept then.
+// RestartTime returns how long its paths are kept then.
 func (o *Offer) RestartTime() time.Duration { return time.Duration(o.restartTime) * time.Second }
 
-// Final returns the NOTIFICATION after which the peer shall keep nothing of us, for one that ends the session: in a
-// Hard Reset, if the peer would else keep our paths (RFC 8538 section 3.1).
+// Final returns the NOTIFICATION to send for n, after which the peer keeps none of our paths: a Hard Reset, if the peer
+// would keep them otherwise (RFC 8538 section 3.1).
 func (o *Offer) Final(n *Notification) *Notification {
 	if o.restartFlags&flagNotification == 0 {
 		return n
@@ -287,28 +287,27 @@ func (o *Offer) Final(n *Notification) *Notification {
 	return &Notification{Code: Cease, Subcode: HardReset, Data: append([]byte{n.Code, n.Subcode}, n.Data...)}
 }
 
-// Helps reports whether the peer has the capability at all: it keeps our paths when we restart.
+// Helps reports whether the peer offers graceful restart at all: it keeps our paths when we restart.
 func (o *Offer) Helps() bool { return o.graceful }
 
-// Restart has an OPEN's bits on the session before, RFC 4724.
+// Restart holds an OPEN's bits about the previous session, RFC 4724.
 type Restart struct {
-	Restarted bool // it was lost because the speaker restarted
-	Preserved bool // the speaker has gone on forwarding: what it announced then may stay until it is announced again
+	Restarted bool // the session was lost because the speaker restarted
+	Preserved bool // the speaker has gone on forwarding: paths announced then may stay until they are announced again
 }
 
-// LocalOpen has the fields of our OPEN.
+// LocalOpen holds the fields of our OPEN.
 type LocalOpen struct {
 	ASN      uint32
 	ID       netip.Addr
 	HoldTime uint16 // seconds
-	// RestartTime is for how many seconds the peer is asked to keep what we announced, when the connection is lost; at
-	// most 4095.
+	// RestartTime is for how many seconds the peer should keep our paths when the connection is lost; at most 4095.
 	RestartTime uint16
 	Restart
 }
 
-// Bytes returns our OPEN on a session with such rules. It offers route refresh, AS numbers of four octets and graceful
-// restart, also after a hold timer has run out (RFC 8538).
+// Bytes returns our OPEN for a session with these families. It offers route refresh, AS numbers of four octets and
+// graceful restart, also after an expired hold timer (RFC 8538).
 func (o LocalOpen) Bytes(families Families, linkLocal bool) []byte {
 	offer := Offer{
 		ASN: o.ASN, ID: o.ID, HoldTime: o.HoldTime, refresh: true,

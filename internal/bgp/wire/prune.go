@@ -2,9 +2,8 @@ package wire
 
 import "net/netip"
 
-// Prune leaves those withdrawals out of an UPDATE of our own speaker that are not wanted, and tells which prefixes it
-// announces. It is asked about each prefix once, withdrawals first. The end of the table stays, and a message of
-// another type.
+// Prune drops withdrawals that are not wanted from an UPDATE of our own speaker. It calls wanted for each withdrawn
+// prefix, then announced for each announced one. End-of-RIB and messages of other types stay.
 func Prune(message []byte, family Family, wanted func(netip.Prefix) bool, announced func(netip.Prefix)) [][]byte {
 	if TypeOf(message) != Update || EndsTable(message) {
 		return [][]byte{message}
@@ -37,7 +36,7 @@ func Prune(message []byte, family Family, wanted func(netip.Prefix) bool, announ
 	return w.finish()
 }
 
-// keep returns those of a list of prefixes that are wanted, and whether these are all.
+// keep returns the wanted prefixes of a list, and whether these are all.
 func keep(list []byte, family Family, wanted func(netip.Prefix) bool) (left []byte, all bool) {
 	all = true
 	for rest := list; len(rest) > 0; {

@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Our OPEN is read back as it was meant, in both families, with AS numbers that fit into two octets and that do not.
+// Our OPEN parses to its fields, in both families, with AS numbers of two octets and of four.
 func TestLocalOpen(t *testing.T) {
 	id := netip.MustParseAddr("10.0.0.5")
 	for _, family := range []wire.Family{wire.IPv4, wire.IPv6} {

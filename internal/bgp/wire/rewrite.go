@@ -7,20 +7,20 @@ import (
 	"slices"
 )
 
-// writer writes the messages that take the place of one. Its memory is used for the next ones again.
+// writer writes the messages that replace one. It reuses its memory for the next ones.
 type writer struct {
 	family Family
 	text   []byte
 	ends   []int // of messages, in text
 	out    [][]byte
-	// attributes are those of the messages that are being written.
+	// attributes holds the attributes of the messages in progress.
 	attributes []byte
 }
 
-// keepAtMost bounds the memory that a writer, of which each session has two, keeps.
+// keepAtMost bounds the memory that a writer keeps.
 const keepAtMost = 2 * MaxLen
 
-// as returns a message that stays as it came.
+// as returns a message unchanged.
 func (w *writer) as(message []byte) [][]byte {
 	w.out = append(w.out[:0], message)
 	return w.out
@@ -33,7 +33,7 @@ func (w *writer) start(family Family) {
 	}
 }
 
-// finish returns what was written.
+// finish returns the messages written.
 func (w *writer) finish() [][]byte {
 	w.out = w.out[:0]
 	begin := 0
@@ -44,15 +44,14 @@ func (w *writer) finish() [][]byte {
 	return w.out
 }
 
-// Lengths of what is around prefixes: header and both lengths, and heads of attributes with an extended length, of
-// family and of a next hop with its length and the octet after it.
+// Lengths besides prefixes: header and both lengths; head of an attribute with an extended length; AFI and SAFI.
 const (
 	frameLen     = headerLen + 4
 	attributeLen = 4
 	familyLen    = 3
 )
 
-// withdraw writes as many messages as it takes.
+// withdraw writes withdrawals in as many messages as necessary.
 func (w *writer) withdraw(prefixes []byte) {
 	room := MaxLen - frameLen
 	if w.family != IPv4 {
@@ -71,7 +70,7 @@ func (w *writer) withdraw(prefixes []byte) {
 	}
 }
 
-// endTable writes the end of the table (RFC 4724 section 2).
+// endTable writes End-of-RIB (RFC 4724 section 2).
 func (w *writer) endTable() {
 	if w.family == IPv4 {
 		w.message(nil, nil, nil)
@@ -80,13 +79,13 @@ func (w *writer) endTable() {
 	w.message(nil, appendAttribute(nil, attrMPUnreach, []byte{0, byte(w.family), unicast}), nil)
 }
 
-// fits reports whether one prefix at least fits into a message when its attributes are changed.
+// fits reports whether at least one prefix fits into a message with the changed attributes.
 func (w *writer) fits(u *update, a *Attributes, c *Change) bool {
 	w.change(u, a, c)
 	return w.room() > w.family.bytes()
 }
 
-// room is the space left in a message for prefixes.
+// room returns the space left in a message for prefixes.
 func (w *writer) room() int {
 	room := MaxLen - frameLen - len(w.attributes)
 	if w.family != IPv4 {
@@ -95,7 +94,7 @@ func (w *writer) room() int {
 	return room
 }
 
-// announce writes as many messages as it takes.
+// announce writes a group's announcements in as many messages as necessary.
 func (w *writer) announce(u *update, a *Attributes, g *group) {
 	w.change(u, a, &g.change)
 	hop := a.NextHop
@@ -105,7 +104,7 @@ func (w *writer) announce(u *update, a *Attributes, g *group) {
 	w.reach(hop, g.prefixes)
 }
 
-// reach writes messages with the attributes that are there.
+// reach writes announcements with the present attributes.
 func (w *writer) reach(hop netip.Addr, prefixes []byte) {
 	room, length := w.room(), len(w.attributes)
 	for len(prefixes) > 0 {
@@ -129,7 +128,7 @@ func appendReachable(b []byte, family Family, hop netip.Addr, prefixes []byte) [
 	return append(b, prefixes...)
 }
 
-// message writes one.
+// message writes one message.
 func (w *writer) message(withdrawn, attributes, announced []byte) {
 	begin := len(w.text)
 	length := frameLen + len(withdrawn) + len(attributes) + len(announced)
@@ -144,7 +143,7 @@ func (w *writer) message(withdrawn, attributes, announced []byte) {
 // marker begins every message.
 var marker = [16]byte(slices.Repeat([]byte{0xff}, 16))
 
-// cutPrefixes returns as much of a list as fits into room.
+// cutPrefixes returns the first prefixes of a list that fit into room.
 func cutPrefixes(b []byte, room int) []byte {
 	end := 0
 	for end < len(b) {
@@ -157,7 +156,7 @@ func cutPrefixes(b []byte, room int) []byte {
 	return b[:end]
 }
 
-// change writes all attributes but those with prefixes, in their order; what is new follows.
+// change writes all attributes except prefixes, in their order, then new ones.
 func (w *writer) change(u *update, a *Attributes, c *Change) {
 	edited := c.edits(a, w.family)
 	b := w.attributes[:0]
@@ -183,7 +182,7 @@ func (w *writer) change(u *update, a *Attributes, c *Change) {
 	w.attributes = b
 }
 
-// appendHead writes all of an attribute but its value.
+// appendHead writes the head of an attribute.
 func appendHead(b []byte, flag byte, kind attribute, length int) []byte {
 	if length > 255 {
 		return append(b, flag|flagExtended, byte(kind), byte(length>>8), byte(length))
@@ -204,7 +203,7 @@ func (e edits) find(kind attribute) int {
 	return slices.IndexFunc(e, func(e edit) bool { return e.kind == kind })
 }
 
-// edits returns the values that a change makes of a path with these attributes.
+// edits returns the values that a change sets on a path with these attributes.
 func (c *Change) edits(a *Attributes, family Family) edits {
 	var list edits
 	if len(c.Prepend) > 0 {

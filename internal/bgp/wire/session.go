@@ -34,7 +34,7 @@ func FamilyOf(addr netip.Addr) Family {
 	return IPv6
 }
 
-// bytes is the length of an address.
+// bytes returns the length of an address.
 func (f Family) bytes() int {
 	if f == IPv4 {
 		return 4
@@ -44,35 +44,35 @@ func (f Family) bytes() int {
 
 // Rules are the checks of a peer's messages.
 type Rules struct {
-	ASN      uint32     // that the peer must be in
-	LocalASN uint32     // our own
+	ASN      uint32     // the peer's AS
+	LocalASN uint32     // our AS
 	LocalID  netip.Addr // our router ID
 	Families Families
-	// Link is the name of the link if the session is between link-local addresses, which next hops then are, too, those of
-	// IPv4 prefixes as well (RFC 8950).
+	// Link is the name of the link if the session is between link-local addresses. Next hops are link-local then, for IPv4
+	// prefixes as well (RFC 8950).
 	Link string
-	// MaxPrefixes bounds what the peer announces, of all families.
+	// MaxPrefixes bounds the peer's prefixes of all families together.
 	MaxPrefixes int
-	// Source is what the paths of this peer are stamped with; 0: they are not.
+	// Source is set in the stamps of this peer's paths; 0: no stamps.
 	Source Source
-	// ClusterID is ours, if this node is a reflector: a path that has come by here is refused.
+	// ClusterID is ours, if this node is a reflector: a path that has passed it is refused.
 	ClusterID netip.Addr
 }
 
 // Verdict is the decision on a message.
 type Verdict struct {
-	// Pass is the message for the speaker behind, of an UPDATE one or several; nil: there is none. It is valid until the
-	// next message is checked.
+	// Pass is the message for the speaker behind, or several for an UPDATE; nil: none. It is valid until the next message
+	// is checked.
 	Pass []byte
-	// Gone are the prefixes that an UPDATE withdraws, Refused those that it announces in vain, for the reason Refusal.
+	// Gone are withdrawn prefixes of an UPDATE, Refused the announced ones that are refused, for the reason Refusal.
 	Gone, Refused []netip.Prefix
 	Refusal       string
-	// Ended are the families of which it is the end of the peer's table, End that no family is left.
+	// Ended are the families with their End-of-RIB in the message, End means that no family is left.
 	Ended Families
 	End   bool
-	// Reset ends the session: it is for the peer, and its Error says why in words.
+	// Reset ends the session: it is sent to the peer, and its Error is the reason.
 	Reset *Notification
-	// Flaw says what was wrong with a message that did not end the session; empty if nothing was.
+	// Flaw is the error in a message that did not end the session; empty: there was none.
 	Flaw string
 }
 
@@ -81,43 +81,42 @@ type Session struct {
 	rules Rules
 	state state
 	offer Offer
-	// announced are the prefixes that the peer has announced and not withdrawn, with what it says of each.
+	// announced holds the prefixes that the peer has announced and not withdrawn, with their attributes.
 	announced map[netip.Prefix]Said
 	ended     Families
 }
 
-// Said is what an UPDATE says of its prefixes: its attributes as they were passed on, and the next hop before them.
-// There are few different ones, so that they are kept once for all sessions. Equal ones are ==. The zero value is of a
-// path that was refused.
+// Said holds the attributes of an UPDATE as they were passed on, and the next hop before them. Few differ, so they are
+// kept once for all sessions. Equal ones are ==. The zero value is of a refused path.
 type Said struct{ unique.Handle[string] }
 
 type state int
 
 const (
-	fresh state = iota // nothing has been heard
+	fresh state = iota // no message was read
 	opened
-	established // it has accepted our OPEN
+	established // the peer has accepted our OPEN
 )
 
-// NewSession is for a connection on which nothing was read yet.
+// NewSession returns the session of a connection on which nothing was read.
 func NewSession(rules Rules) *Session {
 	return &Session{rules: rules, announced: make(map[netip.Prefix]Said)}
 }
 
-// Offer is the peer's OPEN, zero before it.
+// Offer returns the peer's OPEN, zero before it.
 func (s *Session) Offer() *Offer { return &s.offer }
 
 // Established reports whether the peer has accepted our OPEN.
 func (s *Session) Established() bool { return s.state == established }
 
-// Prefixes is how many prefixes the peer announces.
+// Prefixes returns how many prefixes the peer announces.
 func (s *Session) Prefixes() int { return len(s.announced) }
 
 // Check judges a whole message, as Read returns it.
 func (s *Session) Check(message []byte) Verdict {
 	kind := TypeOf(message)
 	if kind == Notify {
-		// Its data is of no use to the speaker behind, which would only log it.
+		// The speaker behind would only log the data.
 		n := ParseNotification(message)
 		return Verdict{Pass: (&Notification{Code: n.Code, Subcode: n.Subcode}).Bytes()}
 	}
@@ -158,12 +157,12 @@ func (s *Session) open(message []byte) Verdict {
 		return Verdict{Reset: fault}
 	}
 	s.state, s.offer = opened, offer
-	offer.extended = false // next hops of IPv6 are for the peer
+	offer.extended = false // Extend makes the IPv6 next hops for the peer
 	return Verdict{Pass: offer.bytes(s.rules.Families)}
 }
 
-// refresh passes a plain request for a family of the session. Others are ignored, as RFC 2918 section 4 says: we offer
-// neither outbound filters (RFC 5291) nor the markers of RFC 7313.
+// refresh passes a plain request for a family of the session. Others are ignored, as RFC 2918 section 4 requires: we
+// offer neither outbound filters (RFC 5291) nor the markers of RFC 7313.
 func (s *Session) refresh(b []byte) Verdict {
 	if len(b) != 4 {
 		return Verdict{Flaw: fmt.Sprintf("ROUTE-REFRESH of %d bytes is ignored", headerLen+len(b))}
@@ -175,7 +174,7 @@ func (s *Session) refresh(b []byte) Verdict {
 	return Verdict{Pass: end(append(begin(RouteRefresh), 0, byte(family), 0, unicast))}
 }
 
-// announce notes what is said of prefixes and reports whether they are not too many.
+// announce records announced prefixes and reports whether they stay within MaxPrefixes.
 func (s *Session) announce(prefixes []netip.Prefix, what Said) bool {
 	for _, p := range prefixes {
 		if len(s.announced) >= s.rules.MaxPrefixes {
@@ -188,11 +187,11 @@ func (s *Session) announce(prefixes []netip.Prefix, what Said) bool {
 	return true
 }
 
-// SetSource has paths stamped otherwise from now on, those of Table, too.
+// SetSource sets the source for later stamps, Table's included.
 func (s *Session) SetSource(source Source) { s.rules.Source = source }
 
-// Table returns messages that announce once more what the peer announces, of the prefixes that are wanted, with the
-// epoch in their stamps. They are the caller's.
+// Table returns messages that announce the wanted prefixes of the peer again, with the epoch in their stamps. The
+// caller owns them.
 func (s *Session) Table(epoch uint8, wanted func(netip.Prefix) bool) iter.Seq[[]byte] {
 	type same struct {
 		Said
@@ -229,7 +228,7 @@ func (s *Session) withdraw(prefixes []netip.Prefix) {
 	}
 }
 
-// tooMany is RFC 4486's Cease with the bound.
+// tooMany returns RFC 4486's Cease with the bound.
 func (s *Session) tooMany(family Family) *Notification {
 	data := binary.BigEndian.AppendUint32([]byte{0, byte(family), unicast}, uint32(s.rules.MaxPrefixes))
 	return &Notification{

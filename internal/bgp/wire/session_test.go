@@ -28,13 +28,13 @@ var (
 // raw builds a message of any type around a body.
 func raw(kind Type, body ...byte) []byte { return end(append(begin(kind), body...)) }
 
-// capabilities of a usual peer.
+// usual returns the capabilities of a usual peer.
 func usual(family Family, asn uint32) []byte {
 	caps := append(capabilities(1<<family), capRouteRefresh, 0, capFourOctetAS, 4)
 	return binary.BigEndian.AppendUint32(caps, asn)
 }
 
-// usualOf are those of a peer on a session with such rules.
+// usualOf returns the capabilities of a peer for a session with such rules.
 func usualOf(rules Rules) (caps []byte) {
 	if rules.Link != "" {
 		caps = join([]byte{capExtendedNextHop, 6}, ipv4OverIPv6)
@@ -205,7 +205,7 @@ func TestOpen(t *testing.T) {
 			}
 		})
 	}
-	// A router ID that is ours is allowed from another AS, RFC 6286.
+	// Another AS may have a router ID equal to ours, RFC 6286.
 	if v := NewSession(outside).Check(openOf(4, 64513, 90, "10.0.0.1", usual(IPv4, 64513))); v.Reset != nil {
 		t.Error(v.Reset)
 	}
@@ -244,7 +244,7 @@ func TestUpdate(t *testing.T) {
 		message []byte
 		pass    []byte
 		flaw    string
-		refusal string // what is flawed and passed on as a withdrawal is refused as malformed
+		refusal string // flawed announcements are passed on as withdrawals, and refused as malformed
 		reset   string
 		subcode uint8
 	}{
@@ -369,7 +369,7 @@ func TestTwoOctets(t *testing.T) {
 	long := []byte{0x40, 2, 12, 2, 1, 0, 0, 0xfc, 1, 1, 1, 0, 0, 0, 7}
 	v := s.Check(updateOf(nil, join(origin, short, hop), block))
 	difftest.Want(t, "", updateOf(nil, join(origin, long, hop), block), v.Pass)
-	// A full message with a long path becomes longer than a message can be, and so two.
+	// A full message with a long path grows too long, and is split in two.
 	wide := append([]byte{0x50, 2, 2, 0, 2, 255}, bytes.Repeat([]byte{0, 9}, 255)...)
 	room := MaxLen - headerLen - 4 - len(origin) - len(hop) - len(wide)
 	v = s.Check(updateOf(nil, join(origin, wide, hop), bytes.Repeat([]byte{8, 10}, room/2)))
@@ -461,8 +461,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// FuzzSession feeds a session with a stream of bytes. Whatever passes is a message, and passes a second time unchanged;
-// what is announced and not refused is what was passed on.
+// FuzzSession reads a stream of bytes into a session. Passed messages pass a second session unchanged, and both have
+// the same prefixes.
 func FuzzSession(f *testing.F) {
 	for kind, rules := range []Rules{inside, inside6, near} {
 		kind, hello := uint8(kind), join(openOf(4, asTrans, 90, "10.0.0.2", usualOf(rules)), raw(Keepalive))
@@ -477,7 +477,7 @@ func FuzzSession(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind uint8, stream []byte) {
 		rules := []Rules{inside, inside6, near}[kind%3]
 		first := NewSession(rules)
-		rules.Link = "" // what passes has no next hops of one link
+		rules.Link = "" // passed messages have no next hops of one link
 		second := NewSession(rules)
 		r, buf := bytes.NewReader(stream), make([]byte, MaxLen)
 		for {
@@ -505,8 +505,7 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// samePrefixes finds a prefix that only one of the sessions has of what was passed on. The first has more: it counts
-// those that it refused as announced, since they are announced to it.
+// samePrefixes finds a prefix that only one of the sessions counts as announced and not refused.
 func samePrefixes(first, second *Session) error {
 	passed := 0
 	for p, what := range first.announced {
@@ -536,7 +535,7 @@ func passesUnchanged(s *Session, message []byte) error {
 	return nil
 }
 
-// BenchmarkCheck is what a message of a peer costs: an UPDATE of one block, as every node sends it for each of its own.
+// BenchmarkCheck measures an UPDATE of one block, as every node sends it for each of its own.
 func BenchmarkCheck(b *testing.B) {
 	four := join(origin, noPath, pref)
 	for name, c := range map[string]struct {

@@ -6,10 +6,10 @@ import (
 	"net/netip"
 )
 
-// Source is where a path comes from.
+// Source is the origin of a path.
 type Source uint8
 
-// Sources. The zero value is no stamp at all.
+// Sources. The zero value means no stamp.
 const (
 	Own       Source = 1 + iota // this node originates it
 	External                    // a peer in another AS
@@ -18,29 +18,29 @@ const (
 	Aggregate                   // this node originates it, for some peers
 )
 
-// LocalPref is the LOCAL_PREF of what a node originates, towards peers in its own AS: the default of all
+// LocalPref is the LOCAL_PREF of paths that a node originates, towards peers in its own AS: the default of all
 // implementations.
 const LocalPref = 100
 
-// Stamp is an attribute that a path carries only in the speaker behind: it holds what that speaker changes or drops,
-// and what is needed when it passes the path on. Its type is unassigned at IANA; attributes that peers send under that
+// Stamp is an attribute that a path carries only in the speaker behind. It holds values that the speaker changes or
+// drops, and facts needed when it passes the path on. Its type is unassigned at IANA; attributes of peers with that
 // type are dropped, as all unknown ones are.
 type Stamp struct {
 	Source Source
-	// HasMED and MED are as the peer has sent them. The speaker behind sees a rank in their place.
+	// HasMED and MED are the peer's. In the speaker behind the MED is a rank.
 	HasMED bool
 	MED    uint32
-	// NextHop is the peer's, with the name of its link as its zone if it is link-local: towards another AS the inner
-	// speaker puts our own address in its place.
+	// NextHop is the peer's next hop, with the name of its link as its zone if it is link-local. Towards another AS the
+	// speaker behind puts our own address in its place.
 	NextHop netip.Addr
-	// Epoch tells a path from what it was before, so that the speaker behind announces it once more, to whom it announces
-	// it.
+	// Epoch makes a path differ from its former version, so that the speaker behind announces it once more to its
+	// receivers.
 	Epoch uint8
 }
 
 const attrStamp attribute = 241
 
-// Value is the stamp's attribute without its head, for the speaker behind to be told of a path of our own.
+// Value returns the stamp's attribute without its head, for adding a path of our own to the speaker behind.
 func (s Stamp) Value() []byte { return s.appendValue(nil) }
 
 func (s Stamp) appendValue(b []byte) []byte {
@@ -53,8 +53,8 @@ func (s Stamp) appendValue(b []byte) []byte {
 	return append(b, s.Epoch)
 }
 
-// StampType and StampFlags are the stamp's attribute type and flags: it is optional, and passed on although it is not
-// known.
+// StampType and StampFlags are the stamp's attribute type and flags: optional and transitive, so that the speaker
+// passes it on unknown.
 const (
 	StampType  = uint8(attrStamp)
 	StampFlags = uint8(flagOptional | flagTransitive)
@@ -67,7 +67,7 @@ func (s Stamp) append(b []byte) []byte {
 	return b
 }
 
-// ReadStamp reads what Value has written; not ok: it is none.
+// ReadStamp reads a Value; not ok: value is none.
 func ReadStamp(value []byte) (s Stamp, ok bool) {
 	if len(value) < 7 {
 		return Stamp{}, false
@@ -85,21 +85,20 @@ func stampAgain(attributes []byte, source Source, epoch uint8) {
 }
 
 const (
-	// rankBits are what of a rank the length of CLUSTER_LIST takes, mostRank what a MED can then be at most.
+	// rankBits is the width of the length of CLUSTER_LIST in a rank, mostRank the largest MED in it.
 	rankBits = 4
 	mostRank = 1<<(32-rankBits) - 1
 )
 
-// rank is what the speaker behind sees for a MED. It orders like the MED and, where that is the same, by the number of
-// reflectors that a path has come through (RFC 4456 section 9), of which that speaker knows nothing: two reflectors
-// that each prefer what the other one has reflected to what their client tells them would never come to rest.
+// rank returns the MED in the speaker behind. It orders by the peer's MED and, if equal, by the number of reflectors
+// that a path has passed (RFC 4456 section 9), which the speaker does not compare: two reflectors that each prefer the
+// other's reflected path to their client's own would never come to rest.
 func rank(med uint32, clusters int) uint32 {
 	return min(med, mostRank)<<rankBits | uint32(min(clusters, 1<<rankBits-1))
 }
 
-// TakeStamp removes the stamp from an UPDATE of the speaker behind and gives a learned path its MED back, if keepMED.
-// The message is written into buf, if it has to be written; what has no stamp is returned as it came, as a path of our
-// own.
+// TakeStamp removes the stamp from an UPDATE of the speaker behind and, if keepMED, restores a learned path's MED. It
+// writes a changed message into buf. A message without a stamp is returned as it came, as a path of our own.
 func TakeStamp(buf *[]byte, message []byte, keepMED bool) ([]byte, Stamp) {
 	attributes, from := attributesOf(message)
 	stamp, found := ReadStamp(find(attributes, attrStamp))
@@ -122,7 +121,7 @@ func TakeStamp(buf *[]byte, message []byte, keepMED bool) ([]byte, Stamp) {
 	return *buf, stamp
 }
 
-// attributesOf returns the path attributes of an UPDATE of our own speaker, and where in the message they begin.
+// attributesOf returns the path attributes of an UPDATE of our own speaker, and their offset in the message.
 func attributesOf(message []byte) (attributes []byte, from int) {
 	b := body(message)
 	from = headerLen + 4 + int(binary.BigEndian.Uint16(b))
@@ -130,8 +129,8 @@ func attributesOf(message []byte) (attributes []byte, from int) {
 	return message[from : from+length], from
 }
 
-// AppendPath appends what the speaker behind has of a learned path to b: its attributes but for MP_REACH_NLRI, which has
-// the path's prefix in it; the next hop is in the stamp. Paths that differ in their prefix only have the same text.
+// AppendPath appends the attributes of a learned path in the speaker behind to b, except MP_REACH_NLRI, which holds the
+// path's prefix; the next hop is in the stamp. Paths that differ only in their prefix have the same text.
 func AppendPath(b []byte, attributes [][]byte) []byte {
 	for _, one := range attributes {
 		if len(one) > 1 && attribute(one[1]) != attrMPReach {
@@ -141,8 +140,8 @@ func AppendPath(b []byte, attributes [][]byte) []byte {
 	return b
 }
 
-// ReadPath reads a text of AppendPath: next hop and MED as the peer has sent them, the rest as its rules have left it,
-// asn in the place of MaskedASN. It keeps nothing of the text. Not ok: it is of a path that this node originates.
+// ReadPath reads a text of AppendPath: next hop and MED are the peer's, the rest is as its rules left it, with asn in
+// the place of MaskedASN. It keeps nothing of the text. Not ok: this node originates the path.
 func ReadPath(text []byte, asn uint32) (a Attributes, ok bool) {
 	text = bytes.Clone(text)
 	stamp, ok := ReadStamp(find(text, attrStamp))

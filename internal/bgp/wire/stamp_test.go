@@ -9,8 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// through is what becomes of an UPDATE on its way through this node: stamped on the way in, taken from the stamp on the
-// way out.
+// through passes an UPDATE through this node: it is stamped on the way in, and the stamp is taken on the way out.
 func through(t *testing.T, rules Rules, message []byte, keepMED bool) (inside, out []byte, stamp Stamp) {
 	t.Helper()
 	v := up(t, rules).Check(message)
@@ -72,7 +71,7 @@ func TestStamp(t *testing.T) {
 	}
 }
 
-// attributeSet are a message's attributes in a fixed order, and what follows them.
+// attributeSet returns a message's attributes in a fixed order, and the rest of the message.
 func attributeSet(t *testing.T, message []byte) []string {
 	t.Helper()
 	b, from := attributesOf(message)
@@ -88,7 +87,7 @@ func attributeSet(t *testing.T, message []byte) []string {
 	return set
 }
 
-// A stamp of a peer's own making is left out like all that nobody knows.
+// A stamp sent by a peer is left out, like all unknown attributes.
 func TestForgedStamp(t *testing.T) {
 	rules := inside
 	rules.Source = Internal
@@ -106,7 +105,7 @@ func TestRank(t *testing.T) {
 	}
 }
 
-// Reflected paths that come back to where they were are refused, with what withdraws an earlier one.
+// Reflected paths that return to where they were are refused, and withdraw an earlier one.
 func TestReflectionLoops(t *testing.T) {
 	rules := inside
 	rules.ClusterID = netip.MustParseAddr("10.9.9.9")
@@ -183,7 +182,7 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// What is announced once more keeps the link that its next hop is on.
+// A repeated announcement keeps the link of its next hop.
 func TestTableOnLink(t *testing.T) {
 	rules := near
 	rules.Source = Internal

@@ -10,51 +10,51 @@ import (
 	"unique"
 )
 
-// part is what an UPDATE says of the prefixes of one family.
+// part is the part of an UPDATE about one family.
 type part struct {
 	family    Family
 	withdrawn []netip.Prefix
 	announced []netip.Prefix
 	nextHop   []byte // as in MP_REACH_NLRI, or the four bytes of NEXT_HOP
-	// end: it is the marker of the end of the table, RFC 4724 section 2.
+	// end: the message is End-of-RIB, RFC 4724 section 2.
 	end bool
 }
 
-// parsedUpdate has the understood parts of an UPDATE: the prefixes of the session's families, and attributes as they
-// will be passed on.
+// parsedUpdate holds the understood parts of an UPDATE: prefixes of the session's families, and attributes as passed
+// on.
 type parsedUpdate struct {
 	parts      []part
 	room       [2]part // for parts
 	linkLocal  bool    // see Rules
 	attributes []byte  // all but next hops and prefixes
 	seen       [256]bool
-	// flaw is the first reason not to take what is announced, or to leave an attribute out; withdraw tells which.
+	// flaw is the first reason to refuse announced prefixes, or to leave an attribute out; withdraw tells which.
 	flaw     string
 	withdraw bool
-	// refusal is why what is announced is not taken: it is no use to us, or flawed.
+	// refusal is why announced prefixes are refused: they are of no use to us, or flawed.
 	refusal  string
 	hasMED   bool
 	med      uint32
-	clusters int // that CLUSTER_LIST names
+	clusters int // in CLUSTER_LIST
 	widened  widened
 }
 
-// Room in bytes for what the attributes of a block, with its next hop, and a few prefixes take, so that most UPDATEs
-// need no memory for them, and for what stamped and write add to the attributes of an UPDATE.
+// Sizes in bytes of the attributes of a block, with its next hop, and of a few prefixes, so that most UPDATEs need no
+// further memory, and of the additions of stamped and write to attributes.
 const (
 	usualAttributes = 128
 	usualPrefixes   = 64
 	roomToStamp     = 48
 )
 
-// maxAttributes bounds what a path costs: each prefix of a peer can have attributes of its own, and MaxPrefixes would
+// maxAttributes bounds the cost of a path: each prefix of a peer can have attributes of its own, and MaxPrefixes would
 // else bound nothing. It is room for some 400 AS numbers.
 const maxAttributes = 2048
 
 var tooLong = fmt.Sprintf("path attributes of more than %d bytes", maxAttributes)
 
-// errNetwork is the one error of a list of prefixes: what follows can't be found, so that RFC 7606 section 5.3 has the
-// session reset.
+// errNetwork is the error of a list of prefixes. The end of the list is unknown then, so the session is reset (RFC 7606
+// section 5.3).
 var errNetwork = errors.New("a prefix is longer than an address or is cut short")
 
 func updateFault(subcode uint8, data []byte, format string, args ...any) *Notification {
@@ -81,7 +81,7 @@ func (s *Session) update(b []byte) Verdict {
 	return v
 }
 
-// take notes what n says of the prefixes of a family, in the verdict, too, and writes what passes.
+// take records one family of n in the session and in the verdict, and writes the message to pass on.
 func (s *Session) take(n *parsedUpdate, p *part, v *Verdict, w *writer) *Notification {
 	p.settle()
 	v.Gone = joined(v.Gone, p.withdrawn)
@@ -106,7 +106,7 @@ func (s *Session) take(n *parsedUpdate, p *part, v *Verdict, w *writer) *Notific
 	return nil
 }
 
-// joined appends more, which is not copied if it is all.
+// joined appends more, without a copy if prefixes is empty.
 func joined(prefixes, more []netip.Prefix) []netip.Prefix {
 	if len(prefixes) == 0 {
 		return more
@@ -114,8 +114,8 @@ func joined(prefixes, more []netip.Prefix) []netip.Prefix {
 	return append(prefixes, more...)
 }
 
-// end notes the end of the table of a family. With the last one the speaker behind, which waits for all, hears of those
-// that the peer does not have.
+// end notes the end of a family's table. With the last one it writes End-of-RIB of families that the peer does not
+// have, too, as the speaker behind waits for all.
 func (s *Session) end(family Family, v *Verdict, w *writer) {
 	s.ended, v.Ended = s.ended.With(family), v.Ended.With(family)
 	if v.End = s.ended == s.offer.families; !v.End {
@@ -127,11 +127,11 @@ func (s *Session) end(family Family, v *Verdict, w *writer) {
 	}
 }
 
-// stamped returns the attributes with what the speaker behind would forget.
+// stamped returns the attributes with MED. Unless Source is 0 it adds a stamp, and the MED is a rank.
 func (n *parsedUpdate) stamped(nextHop []byte, rules *Rules) []byte {
 	attributes := n.attributes
 	if len(n.parts) > 1 {
-		attributes = slices.Clip(attributes) // the other one has them, too
+		attributes = slices.Clip(attributes) // the other part has them, too
 	}
 	stamp := Stamp{Source: rules.Source, HasMED: n.hasMED, MED: n.med}
 	med := n.med
@@ -156,14 +156,14 @@ func newSaid(nextHop, attributes []byte) Said {
 	return Said{unique.Make(string(text))}
 }
 
-// parts are the next hop and the attributes, which are the caller's.
+// parts returns the next hop and the attributes, which the caller owns.
 func (what Said) parts() (nextHop, attributes []byte) {
 	text := []byte(what.Value())
 	size := 1 + int(text[0])
 	return text[1:size], text[size:]
 }
 
-// readUpdate takes an UPDATE apart.
+// readUpdate parses an UPDATE.
 func (s *Session) readUpdate(b []byte) (*parsedUpdate, *Notification) {
 	n := &parsedUpdate{linkLocal: s.rules.Link != ""}
 	n.parts = n.room[:0]
@@ -180,7 +180,7 @@ func (s *Session) readUpdate(b []byte) (*parsedUpdate, *Notification) {
 		return nil, updateFault(1, nil, "path attributes are longer than the message")
 	}
 	attributes, reachable := b[2:2+length], b[2+length:]
-	// Outside of attributes are IPv4 prefixes. Those on a session of IPv6 were not agreed on and are ignored.
+	// Prefixes outside of attributes are IPv4. On a session without IPv4 they were not agreed on and are ignored.
 	if p := n.part(IPv4); p != nil {
 		p.end = len(withdrawn)+len(attributes)+len(reachable) == 0
 		var gone, come error
@@ -200,7 +200,7 @@ func (s *Session) readUpdate(b []byte) (*parsedUpdate, *Notification) {
 	return n, nil
 }
 
-// part returns the part of a family; nil: the session has not got it.
+// part returns the part of a family; nil: the session does not have it.
 func (n *parsedUpdate) part(family Family) *part {
 	for i := range n.parts {
 		if n.parts[i].family == family {
@@ -210,7 +210,7 @@ func (n *parsedUpdate) part(family Family) *part {
 	return nil
 }
 
-// flawed notes a flaw, and that the message is to withdraw what it announces.
+// flawed notes a flaw. With withdraw the message's announcements count as withdrawals.
 func (n *parsedUpdate) flawed(withdraw bool, format string, args ...any) {
 	if n.flaw == "" || (withdraw && !n.withdraw) {
 		n.flaw = fmt.Sprintf(format, args...)
@@ -218,11 +218,11 @@ func (n *parsedUpdate) flawed(withdraw bool, format string, args ...any) {
 	n.withdraw = n.withdraw || withdraw
 }
 
-// malformed is the refusal of what RFC 7606 takes for withdrawn. Which flaw it was is told apart from that: there is no
-// end of them.
+// malformed is the refusal of prefixes that RFC 7606 treats as withdrawn. It does not name the flaw: there are
+// endlessly many.
 const malformed = "its UPDATE is malformed"
 
-// settle has of a prefix that is withdrawn and announced only the announcement count, RFC 4271 section 4.3.
+// settle drops withdrawals of prefixes that are announced, too, RFC 4271 section 4.3.
 func (p *part) settle() {
 	if len(p.withdrawn) > 0 && len(p.announced) > 0 {
 		announced := make(map[netip.Prefix]bool, len(p.announced))
@@ -234,7 +234,8 @@ func (p *part) settle() {
 	p.end = p.end && len(p.withdrawn)+len(p.announced) == 0
 }
 
-// checkMandatory is RFC 7606 section 3, d: an announcement without a well-known mandatory attribute is a withdrawal.
+// checkMandatory applies RFC 7606 section 3, d: an announcement without a well-known mandatory attribute is a
+// withdrawal.
 func (n *parsedUpdate) checkMandatory() {
 	announces, hasHops := false, true
 	for i := range n.parts {
@@ -258,9 +259,8 @@ func (n *parsedUpdate) checkMandatory() {
 	}
 }
 
-// write writes it anew: withdrawals, then announcements, in as many messages as it takes, with attributes, which are
-// the writer's then. If nothing is left that the speaker behind needs to know there is no message: an empty one would
-// be the end of the table.
+// write writes withdrawals, then announcements, in as many messages as necessary. It may overwrite attributes. If
+// nothing is left for the speaker behind there is no message: an empty one would be End-of-RIB.
 func (p *part) write(w *writer, attributes []byte) {
 	w.family = p.family
 	var few [usualPrefixes]byte
@@ -279,7 +279,7 @@ func (p *part) write(w *writer, attributes []byte) {
 	}
 }
 
-// Messages returns the messages of a text one after the other.
+// Messages iterates over the messages of a text.
 func Messages(text []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(text) >= headerLen {
@@ -292,7 +292,7 @@ func Messages(text []byte) iter.Seq[[]byte] {
 	}
 }
 
-// readPrefixes reads a list of prefixes and clears their host bits, which are without a meaning.
+// readPrefixes reads a list of prefixes and clears their host bits, which have no meaning.
 func readPrefixes(b []byte, family Family) (prefixes []netip.Prefix, err error) {
 	for len(b) > 0 {
 		prefix, _, rest, err := cutPrefix(b, family)
@@ -318,7 +318,7 @@ func appendPrefixes(b []byte, prefixes []netip.Prefix) []byte {
 	return b
 }
 
-// EndsTable reports whether a whole message of our own speaker is the end of its table, RFC 4724 section 2.
+// EndsTable reports whether a whole message of our own speaker is End-of-RIB, RFC 4724 section 2.
 func EndsTable(message []byte) bool {
 	if TypeOf(message) != Update || len(message) < headerLen+4 {
 		return false

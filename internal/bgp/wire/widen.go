@@ -2,15 +2,14 @@ package wire
 
 import "encoding/binary"
 
-// widened is what a peer whose AS numbers have two octets passes on from those before it whose numbers have four,
-// RFC 6793.
+// widened holds the attributes in which a peer with AS numbers of two octets passes on numbers of four, RFC 6793.
 type widened struct {
-	path       []byte // AS4_PATH; nil: there is none, or none that counts
+	path       []byte // AS4_PATH; nil: there is none, or it is ignored
 	aggregator []byte // AS4_AGGREGATOR
 }
 
-// readWidened looks ahead for the two attributes. They do not count if AGGREGATOR has a number of its own: a speaker
-// that knows nothing of them has made the path anew (section 4.2.3).
+// readWidened finds the two attributes. They are ignored if AGGREGATOR has a number of its own: a speaker that does not
+// know them has made the path anew (section 4.2.3).
 func (n *parsedUpdate) readWidened(attributes []byte) {
 	var found widened
 	anew := false
@@ -38,7 +37,7 @@ func (n *parsedUpdate) readWidened(attributes []byte) {
 	n.widened = found
 }
 
-// cleanPath checks an AS4_PATH. Segments of confederations have no place in there and are left out (section 3).
+// cleanPath checks an AS4_PATH. Confederation segments must not be in it and are left out (section 3).
 func cleanPath(value []byte) (path []byte, ok bool) {
 	if len(value) < 6 || !wholeSegments(value) {
 		return nil, false
@@ -57,11 +56,11 @@ func cleanPath(value []byte) (path []byte, ok bool) {
 	return path, true
 }
 
-// confederationSet is the last of the types of segments, those of confederations.
+// confederationSet is the highest segment type. Types above segmentSequence are for confederations.
 const confederationSet = 4
 
-// widen returns the path of a peer's AS_PATH, in four octets by now, and its AS4_PATH: what is at the head of the one
-// and not in the other has been added by speakers that know two octets only. An AS4_PATH that is longer does not count.
+// widen combines a peer's AS_PATH, already in four octets, with its AS4_PATH: additional numbers at the head of the
+// former come from speakers with two octets. An AS4_PATH that is longer is ignored.
 func widen(path, wide []byte) []byte {
 	more := pathLength(path) - pathLength(wide)
 	if len(wide) == 0 || more < 0 {
@@ -83,7 +82,7 @@ func widen(path, wide []byte) []byte {
 	return append(head, wide...)
 }
 
-// pathLength counts the numbers of sequences, and each set as one.
+// pathLength counts each number of sequences, and each set as one.
 func pathLength(path []byte) int {
 	n := 0
 	for rest := path; len(rest) > 0; {

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// segments writes a path: a negative count is that of a set, numbers follow.
+// segments writes a path. A part that begins with 0 is a set of the numbers after it, others are sequences.
 func segments(octets int, parts ...[]uint32) []byte {
 	var b []byte
 	for _, part := range parts {
@@ -34,7 +34,7 @@ func attributeOf(flag byte, kind attribute, value []byte) []byte {
 	return append(appendHead(nil, flag, kind, len(value)), value...)
 }
 
-// A peer of two octets hands the long numbers of others on in AS4_PATH and AS4_AGGREGATOR.
+// A peer of two octets passes on long numbers in AS4_PATH and AS4_AGGREGATOR.
 func TestWiden(t *testing.T) {
 	const big, huge = 4200000001, 4200000002
 	narrow := func(parts ...[]uint32) []byte { return attributeOf(0x40, attrASPath, segments(2, parts...)) }
@@ -102,7 +102,7 @@ func TestWiden(t *testing.T) {
 	}
 }
 
-// Of a peer of four octets they are left out.
+// A peer of four octets has them left out.
 func TestWidenedByNobody(t *testing.T) {
 	s := up(t, outside)
 	v := s.Check(updateOf(nil, join(origin, path, hop, attributeOf(0xc0, attrAS4Path, segments(4, []uint32{9}))), block))
@@ -111,7 +111,7 @@ func TestWidenedByNobody(t *testing.T) {
 	}
 }
 
-// What is narrowed is widened again by the next speaker.
+// Narrowed attributes are widened again by the next speaker.
 func FuzzWiden(f *testing.F) {
 	f.Add(segments(4, []uint32{64513, 4200000001}, []uint32{0, 3, 70000}, []uint32{9}))
 	f.Add(segments(4, []uint32{1, 2}))
@@ -132,7 +132,7 @@ func FuzzWiden(f *testing.F) {
 	})
 }
 
-// A full message for a peer of two octets becomes longer: it is split. What can't be told at all is withdrawn.
+// A full message grows for a peer of two octets: it is split. Attributes that do not fit are withdrawn.
 func TestNarrowSplits(t *testing.T) {
 	numbers := make([]uint32, 250)
 	for i := range numbers {
