@@ -75,7 +75,7 @@
 // To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay
 // connects. It is added when it first gets a session of the peer; see place. A peer also gets a new address when this
 // node becomes a reflector or stops being one; the old one stays until the peer has sent all its paths again. All
-// families run over these connections; the session's family is that of the peer's real address, or both if it is
+// families run over these connections: the session's family follows the peer's real address, or is both if that is
 // link-local. GoBGP sees a placeholder for next hops on a link; see wire.Placeholder4. One type, neighbours, translates
 // GoBGP's addresses back to peers. Other processes of this host can connect there, too, so all segments are signed with
 // a secret of the process (TCP MD5). On a kernel without TCP MD5 no session has a password, and a warning is logged:
