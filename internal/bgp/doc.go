@@ -11,8 +11,7 @@
 //     of best path selection (table.SelectionOptions, table.UseMultiplePaths). So there is one Server in a process and
 //     New refuses a second one. For another AS number GoBGP is stopped and started; see Server.hangUp.
 //   - A management call waits for GoBGP's loop and ignores its context. Server runs each call in a goroutine of its
-//     own, and the caller returns at its deadline. Calls never overlap, so that none overtakes a call whose caller has
-//     left.
+//     own, and the caller returns at its deadline. Calls never overlap, so that none overtakes an abandoned one.
 //   - StopBgp and DeletePeer send Cease, on which a peer drops our paths at once, graceful restart or not. So a restart
 //     is Stop(Exit): it sends nothing, the process ends, the kernel closes the connections, and peers keep our paths.
 //   - Its best path events do not name every prefix that has changed: an event without a prefix stands for a change of
@@ -75,7 +74,7 @@
 // To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay
 // connects. It is added when it first gets a session of the peer; see place. A peer also gets a new address when this
 // node becomes a reflector or stops being one; the old one stays until the peer has sent all its paths again. All
-// families run over these connections: the session's family follows the peer's real address, or is both if that is
+// families run over these connections; a session has the family of the peer's real address, or both families if that is
 // link-local. GoBGP sees a placeholder for next hops on a link; see wire.Placeholder4. One type, neighbours, translates
 // GoBGP's addresses back to peers. Other processes of this host can connect there, too, so all segments are signed with
 // a secret of the process (TCP MD5). On a kernel without TCP MD5 no session has a password, and a warning is logged:

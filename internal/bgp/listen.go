@@ -109,7 +109,7 @@ func (s *Server) is(local Local) bool {
 }
 
 // hangUp ends all sessions without a NOTIFICATION, as the end of the process would, stops GoBGP, and forgets everything
-// set since Start. After an error, which is that of ctx, it must be called again.
+// set since Start. When ctx ends it returns an error and must be called again.
 func (s *Server) hangUp(ctx context.Context) error {
 	s.phase = created
 	var all []<-chan struct{}
