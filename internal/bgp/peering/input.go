@@ -86,7 +86,7 @@ type Secret struct {
 
 // Decision is the result of Decide.
 type Decision struct {
-	// Peers are ordered by address. On replaces an address that has to be learned by the router's.
+	// Peers are ordered by address. On replaces an address that stands for a router with the router's own.
 	Peers []bgp.Peer
 	// Sources is where each session comes from, by the peer's address.
 	Sources map[netip.Addr]Source

@@ -97,7 +97,7 @@ func (r *resolver) filters() {
 	r.form.rules = joined(all)
 }
 
-// tags returns the communities to add to announcements: those of the node's own object, else those of the cluster's. A
+// tags returns the communities to add to announcements: the node's own object defines them, or else the cluster's. A
 // name that the node's own object does not define may be one of the cluster's. A problem names the object with the
 // fault.
 func tags(in *Input) ([]policy.Tag, []*Problem) {
