@@ -64,7 +64,7 @@ type way struct {
 // kernel is the next hop as hops has it.
 func (w way) kernel() string { return w.hop + " " + w.dev }
 
-// ways are those of a node by its rack's routers, for a prefix of one family.
+// ways returns a node's next hops by its rack's routers, for a prefix of one family.
 func (r *racks) ways(t testing.TB, n *meshtest.Node, v6 bool) (both [2]way) {
 	t.Helper()
 	for i := range both {
@@ -140,7 +140,7 @@ func (r *racks) printsRoutes(t *testing.T, n *meshtest.Node) {
 		return err
 	})
 	ways := r.ways(t, n, false)
-	slices.SortFunc(ways[:], func(a, b way) int { return netip.MustParseAddr(a.hop).Compare(netip.MustParseAddr(b.hop)) }) // as they are shown
+	slices.SortFunc(ways[:], func(a, b way) int { return netip.MustParseAddr(a.hop).Compare(netip.MustParseAddr(b.hop)) }) // in the order of the page
 	names := strings.NewReplacer(ways[0].peer, "fe80::a%up0", ways[1].peer, "fe80::b%up1", "up1, up0", "up0, up1")
 	now := map[string]bool{}
 	for line := range strings.Lines(names.Replace(text.String())) {

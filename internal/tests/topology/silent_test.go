@@ -28,7 +28,7 @@ func TestSilentRouter(t *testing.T) {
 	}
 }
 
-// silence silences the one of a rack's two routers by which packets go, until BFD has found it.
+// silence stops the router of a rack that carries the packets, until BFD has detected it.
 func (r *racks) silence(t *testing.T, from, to *meshtest.Node, interval time.Duration) {
 	t.Helper()
 	ways := r.ways(t, from, false)
@@ -56,7 +56,7 @@ func (r *racks) silence(t *testing.T, from, to *meshtest.Node, interval time.Dur
 	}
 	router := r.tors[busy.name]
 	router.On().Run(t, "nft", "add table inet silent; add chain inet silent forward { type filter hook forward priority -300; policy drop; }")
-	router.Signal(syscall.SIGSTOP) // afterwards: what is lost before counts, too
+	router.Signal(syscall.SIGSTOP) // only now: packets lost before count, too
 	meshtest.Eventually(t, func() error {
 		if p := sessions(t, from)[busy.peer]; !strings.HasPrefix(p.LastError, "BFD is down: Control Detection Time Expired") {
 			return fmt.Errorf("%s: the session with %s is %s: %s", from.Name, busy.peer, p.State, p.LastError)
@@ -77,7 +77,7 @@ func (r *racks) silence(t *testing.T, from, to *meshtest.Node, interval time.Dur
 	bothWays()
 }
 
-// received is how many packets have come to a router from its rack.
+// received returns how many packets a router has received from its rack.
 func (r *racks) received(t *testing.T, by way) int {
 	t.Helper()
 	var links []struct {
