@@ -38,7 +38,7 @@ var Advisories = []Advisory{
 		Message: announcing(origin, viaPeer, nextHop, []byte{0x40, 200, 1, 0}), Told: "UPDATE Message Error/Unrecognized Well-known Attribute"},
 	{ID: "GO-2026-5266", Name: "CVE-2026-41643", // AS4_PATH before AS_PATH
 		Message: announcing(origin, nextHop, []byte{0xc0, 17, 6, 2, 1, 0, 0, 0xfc, 1}, viaPeer), Sound: true, Panic: "UpdatePathAttrs4ByteAs"},
-	{ID: "GO-2026-5427", Name: "CVE-2026-7736", // an MRT record, which GoBGP only writes: TABLE_DUMP_V2 with a truncated entry
+	{ID: "GO-2026-5427", Name: "CVE-2026-7736", // MRT, which GoBGP only writes: TABLE_DUMP_V2 with a truncated entry
 		First: []byte{0, 0, 0, 0, 0, 13, 0, 2, 0, 0, 0, 18, 0, 0, 0, 0, 26, 10, 66, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xff, 0xff},
 		Told:  "Message Header Error/Connection Not Synchronized"},
 	{ID: "GO-2026-5525", Name: "CVE-2026-42285", // ORIGIN that is not transitive
@@ -52,7 +52,7 @@ var Advisories = []Advisory{
 		Message: announcing(origin, viaPeer, nextHop, []byte{0xc0, 25, 8, 0, 2, 0xfd, 0, 0, 0, 0, 0}), Sound: true},
 	{ID: "GO-2026-5954", Name: "CVE-2026-49838", // an empty AS_PATH
 		Message: announcing(origin, emptyPath, nextHop), Panic: "ValidateAttribute", Confederation: true},
-	{ID: "GO-2026-5955", Name: "CVE-2026-49837", // an empty capability of four-octet AS numbers, and another one that holds the right number
+	{ID: "GO-2026-5955", Name: "CVE-2026-49837", // an empty four-octet AS number capability, and a valid one
 		First: message(1, []byte{4, 0xfd, 0xe8, 0, 90, 10, 0, 0, 2, 16, 2, 14, 1, 4, 0, 1, 0, 1, 65, 0, 99, 4, 0, 0, 0xfc, 1}),
 		Told:  "OPEN Message Error/Bad Peer AS"},
 	{ID: "GO-2026-5971", Name: "CVE-2026-37462", // an attribute that is longer than all attributes together

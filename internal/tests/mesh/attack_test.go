@@ -48,8 +48,8 @@ func newTheft(t *testing.T) *theft {
 				return err
 			}
 		}
-		// Of each node the pods' block and that of the tunnel address, and the victim's VTEP: the watcher may hear of its own
-		// block after others.
+		// For each honest node there are the pods' block and the tunnel address's block, and the victim's VTEP: the watcher
+		// may learn its own block after others.
 		if th.before = th.routes(t); len(th.before) != 5 {
 			return fmt.Errorf("%s has %q, want two routes of each node and a neighbour", th.watcher.Name, th.before)
 		}
@@ -59,7 +59,7 @@ func newTheft(t *testing.T) *theft {
 	return th
 }
 
-// later returns when what is created next has a later timestamp than what was before: they are in seconds.
+// later waits until new objects have a later timestamp than existing ones: timestamps are in seconds.
 func (th *theft) later(t *testing.T) {
 	t.Helper()
 	now := func() string {

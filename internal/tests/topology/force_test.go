@@ -479,7 +479,8 @@ func (f *force) agentStartsWithoutFilter(t *testing.T, peer *api.BGPPeer) {
 		text, err := os.ReadFile(filepath.Join(first.Dir, "run/tortie/world.json"))
 		_, past, _ := strings.Cut(string(text), `{"peer":{"metadata":{"name":"tor"`)
 		past, _, _ = strings.Cut(past, `{"peer":`)
-		if err == nil && !strings.Contains(past, `"password":`) { // recent agents persist it; an earlier one would not connect
+		// Written seconds after the change; an earlier form would not connect.
+		if err == nil && !strings.Contains(past, `"password":`) {
 			err = errors.New("no persisted state of the peer with its password")
 		}
 		return err

@@ -140,7 +140,8 @@ func (r *racks) printsRoutes(t *testing.T, n *meshtest.Node) {
 		return err
 	})
 	ways := r.ways(t, n, false)
-	slices.SortFunc(ways[:], func(a, b way) int { return netip.MustParseAddr(a.hop).Compare(netip.MustParseAddr(b.hop)) }) // in the order of the page
+	// In the order of the page.
+	slices.SortFunc(ways[:], func(a, b way) int { return netip.MustParseAddr(a.hop).Compare(netip.MustParseAddr(b.hop)) })
 	names := strings.NewReplacer(ways[0].peer, "fe80::a%up0", ways[1].peer, "fe80::b%up1", "up1, up0", "up0, up1")
 	now := map[string]bool{}
 	for line := range strings.Lines(names.Replace(text.String())) {

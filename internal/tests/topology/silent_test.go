@@ -56,7 +56,7 @@ func (r *racks) silence(t *testing.T, from, to *meshtest.Node, interval time.Dur
 	}
 	router := r.tors[busy.name]
 	router.On().Run(t, "nft", "add table inet silent; add chain inet silent forward { type filter hook forward priority -300; policy drop; }")
-	router.Signal(syscall.SIGSTOP) // only now: packets lost before count, too
+	router.Signal(syscall.SIGSTOP) // after the rule: packets lost before it stops count, too
 	meshtest.Eventually(t, func() error {
 		if p := sessions(t, from)[busy.peer]; !strings.HasPrefix(p.LastError, "BFD is down: Control Detection Time Expired") {
 			return fmt.Errorf("%s: the session with %s is %s: %s", from.Name, busy.peer, p.State, p.LastError)
