@@ -12,8 +12,8 @@ type Advisory struct {
 	// the faulty attribute.
 	Told  string
 	Sound bool
-	// Panic is what GoBGP v3.37.0 ends with when it reads the message itself; empty: it does not end. Confederation: only
-	// as a member of one, which Tortie never is.
+	// Panic is GoBGP v3.37.0's panic when it reads the message itself; empty: there is none. Confederation: only as a
+	// member of one, which Tortie never is.
 	Panic         string
 	Confederation bool
 }

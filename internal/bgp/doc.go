@@ -23,7 +23,7 @@
 //   - Its gRPC server is never created.
 //   - While it reads and writes shared state of a session without locks in places, only values leave this package.
 //
-// And what it does, or cannot do, that the relay, the rules and the stamp make up for, with the test that shows it:
+// The relay, the rules and the stamp make up for other properties, each with the test that shows it:
 //
 //   - A message of an unknown type, or an UPDATE with a truncated MP_REACH_NLRI, panics in a goroutine of GoBGP and so
 //     ends the process (fsm.handlingError, PathAttributeMpReachNLRI.DecodeFromBytes). Nothing can catch that. So it

@@ -103,7 +103,7 @@ func hears(t *testing.T, s *bgptest.Speaker, want ...string) {
 	})
 }
 
-// A filter matches what peers announce by its communities and by its AS path, and changes what we learn.
+// A filter matches announcements by their communities and AS path, and changes our learned paths.
 func TestFilterChangesImports(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)

@@ -113,7 +113,7 @@ func gobgpHas(t *testing.T, raw []byte) (prefix netip.Prefix, l learned) {
 	return prefix, l
 }
 
-// gobgpTakes does with a message what GoBGP's fsm does.
+// gobgpTakes processes a message as GoBGP's fsm does.
 func gobgpTakes(t *testing.T, raw []byte, family bgp.RouteFamily) {
 	t.Helper()
 	var header bgp.BGPHeader

@@ -84,7 +84,7 @@ func (s *Server) start(ctx context.Context, local Local) error {
 	switch {
 	case s.phase == stopped:
 		return ErrStopped
-	case s.phase == running && s.is(local): // by an earlier Start whose caller returned at its deadline
+	case s.phase == running && s.is(local): // by an earlier Start that outlived its caller's deadline
 		return s.change(ctx, local)
 	}
 	if err := s.listen(ctx, local); err != nil {
@@ -220,10 +220,10 @@ func (s *Server) listen(ctx context.Context, local Local) error {
 	return err
 }
 
-// checkMD5 and checkAO are variables for tests, whose kernels may support both.
+// checkMD5 and checkAO are variables for tests on kernels that support both.
 var checkMD5, checkAO = relay.CheckMD5, tcpao.Check
 
-// startInside starts GoBGP, whose listener accepts the relay only.
+// startInside starts GoBGP; its listener accepts the relay only.
 func (s *Server) startInside(ctx context.Context, local Local) error {
 	if s.noMD5 = checkMD5(); s.noMD5 != nil {
 		s.log.Warn("BGP sessions with a password will not be opened, and any process on this host that may send from 127.0.0.0/8 can "+

@@ -237,7 +237,7 @@ func (s *Server) cluster(p Peer) netip.Addr {
 	return s.local.ClusterID
 }
 
-// removePeer has GoBGP send Cease, for whose delivery the link gets a moment.
+// removePeer has GoBGP send Cease; the link gets a moment to deliver it.
 func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
@@ -252,7 +252,7 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 	return nil
 }
 
-// forgetPeer forgets a peer whose neighbour in GoBGP is gone, or about to go.
+// forgetPeer removes a peer when GoBGP's neighbour is gone, or about to go.
 func (s *Server) forgetPeer(addr netip.Addr) {
 	s.window.forget()
 	s.version.Add(1)

@@ -35,8 +35,8 @@ type Policy struct {
 	Links []policy.Link
 	// Normal4 and Normal6 are the default priorities of routes; 0 means Calico's.
 	Normal4, Normal6 uint32
-	// Import and Export are the rules by peer. They come before all these, except for what is always refused. A peer
-	// without an entry has none.
+	// Import and Export are the rules by peer. They come before all these, except for the rules that always refuse a path.
+	// A peer without an entry has none.
 	Import, Export map[netip.Addr]*policy.Rules
 	// Aggregates are the prefixes that a peer receives in place of blocks. A peer without an entry has none.
 	Aggregates map[netip.Addr]policy.Aggregates

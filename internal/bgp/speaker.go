@@ -83,8 +83,8 @@ type Speaker interface {
 
 	// Snapshot returns the paths learned so far, ordered by prefix: for each prefix the most preferred path to which judge
 	// has no objection (nil has none), followed by the equal-cost paths with other next hops, 16 in all at most: traffic
-	// may be shared between them. It omits prefixes that this node originates, and paths whose next hop is not a unicast
-	// address or is our own. Paths of a peer that restarts gracefully stay, marked Stale, until the peer has sent them
+	// may be shared between them. It omits prefixes that this node originates, and paths with a next hop that is not
+	// unicast or is our own. Paths of a peer that restarts gracefully stay, marked Stale, until the peer has sent them
 	// again or its restart time is over. It also returns the objections to paths that would otherwise be included.
 	//
 	// The judge applies here, to the result, and not as an import policy inside of the speaker: there a refused path would
@@ -312,7 +312,7 @@ type PeerStatus struct {
 	// ErrorSince is when LastError first occurred without a different error or a session in between, LastErrorAt when it
 	// last occurred.
 	ErrorSince, LastErrorAt time.Time
-	// HeldUntil is the end of the peer's hold-down, whose reason is in LastError; zero: it is not held down. Until then
+	// HeldUntil is the end of the peer's hold-down, for the reason in LastError; zero: it is not held down. Until then
 	// nothing is sent to it and nothing accepted from it.
 	HeldUntil time.Time
 	// Self is this end's address of the session that is established.

@@ -87,7 +87,7 @@ func measure(t *testing.T, n int) cost {
 		c.speakers = append(c.speakers, s)
 	}
 	result := cost{Speakers: n}
-	if n == 1 { // what a speaker is before it has a peer
+	if n == 1 { // a speaker without peers
 		s := c.speakers[0]
 		result.ReflectorMiB, result.ClientMiB = mebibytes(s), mebibytes(s)
 		result.ReflectorCPU, result.ClientCPU = s.Usage().CPU.Seconds(), s.Usage().CPU.Seconds()
@@ -188,7 +188,7 @@ func (c *reflectedCrowd) awaitFrom(t *testing.T, first, count, paths int) {
 
 func (c *reflectedCrowd) complete(i, first, count, paths int) error {
 	if i == len(c.speakers)-1 {
-		paths = blocksEach * (len(c.speakers) - 1) // what is new is its own
+		paths = blocksEach * (len(c.speakers) - 1) // the new paths are its own
 	}
 	for _, p := range c.speakers[i].Peers() {
 		for r := first; r < count; r++ {

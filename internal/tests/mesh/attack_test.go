@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// theft is two honest nodes with traffic between their pods, and a third Node whose token was stolen. That Node is
-// older and has the lesser name, and no agent reverts what is written to it.
+// theft is two honest nodes with traffic between their pods, and a third Node with a stolen token. That Node is older
+// and has the lesser name, and no agent reverts changes of it.
 type theft struct {
 	*meshtest.Cluster
 	thief, victim, watcher *meshtest.Node
@@ -128,7 +128,7 @@ func TestStolenAnnotations(t *testing.T) {
 		}
 		meshtest.Eventually(t, func() error { return th.watcher.Has(t, thiefBlock+" via 10.90.66.1") })
 	}
-	// A new agent knows of earlier state only what the agent before has persisted.
+	// A new agent has only the earlier agent's persisted state.
 	th.annotate(t, api.AnnotationIPv4Address, th.victim.Prefix.String())
 	th.annotate(t, api.AnnotationASNumber, "65009")
 	reports(t, th.watcher, "Node aaa-thief: its address")
@@ -140,7 +140,7 @@ func TestStolenAnnotations(t *testing.T) {
 	th.inVain(t, "a restart")
 	th.packets.Intact(t)
 
-	// A node joins whose address is already claimed.
+	// A node joins, and its address is already claimed.
 	late := th.NewNode(t, "late", 0, 13)
 	th.annotate(t, api.AnnotationIPv4Address, late.Prefix.String())
 	meshtest.Eventually(t, func() error { return th.thief.Annotated(t, api.AnnotationIPv4Address, late.Prefix.String()) })

@@ -103,7 +103,7 @@ func TestAmongCalicoNodes(t *testing.T) {
 	known(t, agent, calico)
 }
 
-// known waits until the agent's kernel and those of Calico nodes have routes to each other's blocks.
+// known waits until the kernels of the agent and of Calico nodes have routes to each other's blocks.
 func known(t testing.TB, agent *meshtest.Node, calico []*calicoNode) {
 	t.Helper()
 	for _, n := range calico {

@@ -358,7 +358,7 @@ func (f *force) meshGoes(t *testing.T, configuration *api.BGPConfiguration) {
 }
 
 // roleChanges makes a node a route reflector, with one cluster ID and another, and reverts that. Its sessions with the
-// other nodes are reset, as the kind of session changes; those between the others stay, and those with routers of
+// other nodes are reset, as the kind of session changes; sessions between the others stay, and those with routers of
 // another AS.
 func (f *force) roleChanges(t *testing.T) {
 	last := f.nodes[len(f.nodes)-1]

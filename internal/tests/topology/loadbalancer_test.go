@@ -239,7 +239,7 @@ func TestLoadBalancer(t *testing.T) {
 			b.tells(t, n, slices.Concat(of[n], everywhere)...)
 		}
 	}
-	// The nodes learn of web's addresses before those of everywhere, and web has no endpoint.
+	// The nodes receive web's addresses before everywhere's, and web has no endpoint.
 	tells(nil)
 	before := uptimes(t, b.nodes...)
 	b.endpoints(t, "web", api.AddressIPv4, two)

@@ -124,7 +124,7 @@ func TestRacks(t *testing.T) {
 	r.printsRoutes(t, r.one[0])
 }
 
-// printsRoutes compares what the page shows of a node's routes, where routers have the addresses fe80::a and fe80::b.
+// printsRoutes compares a node's routes with the page's, where routers have the addresses fe80::a and fe80::b.
 func (r *racks) printsRoutes(t *testing.T, n *meshtest.Node) {
 	t.Helper()
 	var text strings.Builder

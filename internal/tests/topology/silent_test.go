@@ -13,9 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// A router that is stopped and forwards nothing any more, while its kernel keeps its connections, costs packets until
-// BFD's detection time is over, and none afterwards: for FRR's and BIRD's racks, and both intervals of the page's
-// table.
+// A router that is stopped and forwards nothing, while its kernel keeps its connections, loses packets until BFD's
+// detection time is over, and none afterwards: for FRR's and BIRD's racks, and both intervals of the page's table.
 func TestSilentRouter(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
