@@ -65,10 +65,11 @@ type Speaker interface {
 	SetLocal(ctx context.Context, local Local) error
 
 	// SetPeers makes peers the whole set of sessions; nil closes all. The key of a peer is its address. Removed peers, and
-	// those with another AS number, own address, hold or restart time, get a Cease. A change of BFD, Client, NextHop,
-	// AllowOwnASN, or of AO to keys that it can roll over to keeps the connection. Any other change breaks it and makes a
-	// new one, over which both sides keep the other's paths as in a graceful restart: a password changes without losing a
-	// route. An invalid peer is an error and nothing changes. The next call tries failed operations again.
+	// those with another AS number at either end, own address, hold, keepalive or restart time, get a Cease. A change of
+	// BFD, Client, NextHop, AllowOwnASN, or of AO to keys that it can roll over to keeps the connection. Any other change
+	// breaks it and makes a new one, over which both sides keep the other's paths as in a graceful restart: a password
+	// changes without losing a route. An invalid peer is an error and nothing changes. The next call tries failed
+	// operations again.
 	SetPeers(ctx context.Context, peers []Peer) error
 
 	// SetPolicy sets the import and export rules of the sessions. No session is closed, and most changes concern only the
