@@ -12,7 +12,7 @@ import (
 )
 
 // A speaker changes its AS number back and forth. A router, for which its number stays, keeps the paths meanwhile; a
-// node is told of the other number, and learns the paths again. Nothing of what was before is left.
+// node is configured with the new number, and learns the paths again. Nothing old is left.
 func TestAnotherASNumber(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -49,7 +49,7 @@ func TestAnotherASNumber(t *testing.T) {
 		}
 		return n
 	}
-	// ends are those of sessions that were up.
+	// ends returns the ends of sessions that were up.
 	ends := func() []bgp.End {
 		all := router.Call(bgptest.Call{Method: "Ends", From: []netip.Addr{s.V4}}).Ends
 		return slices.DeleteFunc(all, func(e bgp.End) bool { return e.Since.IsZero() })

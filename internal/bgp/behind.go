@@ -22,17 +22,18 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// behind is GoBGP as the relay sees it, for one peer.
+// behind implements relay.Behind by GoBGP, for one peer.
 type behind struct {
 	*Server
 	*place
 	inside inside
 }
 
-// attachPause is between attempts to connect to GoBGP, which closes what comes a moment too early.
+// attachPause is the wait between attempts to connect to GoBGP, which closes connections that come too early.
 const attachPause = 10 * time.Millisecond
 
-// Ready implements relay.Behind. A neighbour that is new will be active before the peer has shaken hands.
+// Ready implements relay.Behind. It does not wait for a new neighbour: GoBGP makes that active before the peer's
+// handshake ends.
 func (b behind) Ready(ctx context.Context) error {
 	if fresh, err := b.enter(ctx); fresh || err != nil {
 		return err
@@ -40,7 +41,7 @@ func (b behind) Ready(ctx context.Context) error {
 	return b.active(ctx)
 }
 
-// active returns when GoBGP's neighbour can take a connection.
+// active waits until GoBGP's neighbour can accept a connection.
 func (b behind) active(ctx context.Context) error {
 	for b.neighbours.state(b.alias) != api.PeerState_ACTIVE {
 		if !wait.Sleep(ctx, attachPause) {
@@ -70,8 +71,8 @@ func (b behind) attach(ctx context.Context, open []byte) (net.Conn, error) {
 	if err := b.active(ctx); err != nil {
 		return nil, err
 	}
-	// GoBGP stays in Idle for five seconds after a session unless there was a reset, and then for as long as is
-	// configured; see idleHoldTime. In Active a reset does nothing else, and only the connection that follows ends Active.
+	// GoBGP stays in Idle for five seconds after a session unless there was a reset, and then for the configured time; see
+	// idleHoldTime. In Active a reset does nothing else, and only the connection that follows ends Active.
 	if err := b.bgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: b.alias.String()}); err != nil {
 		return nil, err
 	}
@@ -86,11 +87,11 @@ func (b behind) attach(ctx context.Context, open []byte) (net.Conn, error) {
 	return conn, nil
 }
 
-// introduce has GoBGP open the session. Its OPEN says what the relay has told the peer. From GoBGP's KEEPALIVE on
-// nothing comes between it and the peer's, so that the session is surely up: GoBGP drops what it keeps of a peer when a
-// session ends that was not.
+// introduce has GoBGP open the session. GoBGP's OPEN repeats the relay's OPEN to the peer. After GoBGP's KEEPALIVE it
+// forwards the peer's messages only, so that the session is up: GoBGP drops the kept paths of a peer when a session
+// ends that did not come up.
 func introduce(ctx context.Context, conn net.Conn, open []byte) error {
-	deadline, _ := ctx.Deadline() // none: the zero time, which is none for a connection, too
+	deadline, _ := ctx.Deadline() // no deadline: the zero time, which means the same for a connection
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (b behind) Ended(end relay.End) { b.tell(b.ends.ended(b.peer, end), end.Rea
 // Failed implements relay.Behind.
 func (b behind) Failed(reason string) { b.tell(b.ends.failed(b.peer, reason), reason) }
 
-// tell tells why a session is not established, if that is news.
+// tell logs why a session is not established and signals Dirty, if news is set.
 func (b behind) tell(news bool, reason string) {
 	if news {
 		b.log.Info("BGP session is not established", "peer", b.peer, "reason", reason)
@@ -141,11 +142,11 @@ func (b behind) tell(news bool, reason string) {
 	}
 }
 
-// inside is the way to GoBGP's listener. Every process on this host can connect to it from any of the addresses that
-// peers have there, so that both ends sign their segments (TCP MD5) with a secret that only this process knows.
+// inside is the address of GoBGP's listener. Every process on this host can connect to it from any of the peers'
+// addresses there, so both ends sign their segments (TCP MD5) with a secret that only this process knows.
 type inside struct {
 	to     netip.AddrPort
-	secret string // empty: the kernel can't sign
+	secret string // empty: the kernel has no TCP MD5
 }
 
 func (i inside) dial(ctx context.Context, from netip.Addr) (net.Conn, error) {
@@ -161,7 +162,7 @@ func (i inside) dial(ctx context.Context, from netip.Addr) (net.Conn, error) {
 	return dialer.DialContext(ctx, "tcp4", i.to.String())
 }
 
-// newInside chooses a port that is free now, and a secret.
+// newInside chooses a free port, and a secret unless noMD5 is set.
 func newInside(noMD5 error) (inside, error) {
 	l, err := net.Listen("tcp4", netip.AddrPortFrom(gobgpAddr, 0).String())
 	if err != nil {
@@ -175,8 +176,9 @@ func newInside(noMD5 error) (inside, error) {
 	return i, nil
 }
 
-// lock sets the secret on GoBGP's listener. GoBGP sets a key for each peer, of which a socket can have some hundred
-// only (net.core.optmem_max), and has no way to set one for all; so its socket is looked for among this process's own.
+// lock sets the secret on GoBGP's listener. GoBGP sets a key for each peer, of which a socket can have only some
+// hundred (net.core.optmem_max), and cannot set one for all; so lock finds its socket among this process's file
+// descriptors.
 func (i inside) lock() error {
 	if i.secret == "" {
 		return nil
@@ -193,7 +195,7 @@ func (i inside) lock() error {
 	return errors.New("GoBGP's listener is not among this process's files")
 }
 
-// listens reports whether a file is the listener.
+// listens reports whether fd is the listener.
 func (i inside) listens(fd int) bool {
 	listening, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	if err != nil || listening == 0 {

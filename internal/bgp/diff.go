@@ -2,12 +2,12 @@ package bgp
 
 import "slices"
 
-// changes is the way from one keyed set to another. Each list is in the order of the key.
+// changes are the keys to add, replace and remove to turn one map into another, each list in the order of the keys.
 type changes[K comparable] struct {
 	add, replace, remove []K
 }
 
-// diff compares have with want.
+// diff returns the changes that turn have into want.
 func diff[K, V comparable](have, want map[K]V, order func(a, b K) int) changes[K] {
 	var c changes[K]
 	for key, value := range want {

@@ -17,16 +17,16 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// heardPath is what GoBGP's decoder reads of a path, as text: the model that the editor's messages are held against.
+// heardPath is a path as GoBGP's decoder reads it, as text: the model for the editor's messages.
 type heardPath struct {
 	hop, path, communities, large, others string
 	localPref                             int64 // -1: there is none
 }
 
-// heard is what a peer knows after some messages.
+// heard are the paths that a peer has after some messages.
 type heard map[netip.Prefix]heardPath
 
-// takes applies a message by GoBGP's decoder. Withdrawals of a message come before what it announces.
+// takes applies a message by GoBGP's decoder. Withdrawals of a message come before its announcements.
 func (in heard) takes(t *testing.T, raw []byte, family bgp.RouteFamily) {
 	t.Helper()
 	gobgpTakes(t, raw, family)
@@ -107,7 +107,7 @@ var whims = []wire.Change{
 	{Prepend: []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}, SetLocalPref: true, Add: []wire.Community{wire.NoPeer}},
 }
 
-// whim is one of them, for the same prefix always the same.
+// whim returns one of whims, always the same for a prefix.
 func whim(seed uint64, p netip.Prefix) wire.Change {
 	h := fnv.New64a()
 	raw, _ := p.MarshalBinary()
@@ -122,7 +122,7 @@ func whim(seed uint64, p netip.Prefix) wire.Change {
 	return c
 }
 
-// after is what a change makes of a path, by the model.
+// after returns the path after a change, by the model.
 func (is heardPath) after(c wire.Change, own int) heardPath {
 	if c.SetLocalPref {
 		is.localPref = int64(c.LocalPref)
@@ -174,7 +174,7 @@ func prepended(path string, numbers []uint32, own int) string {
 	return fmt.Sprint(slices.Insert(head, min(own, len(head)), words...)) + path[end+1:]
 }
 
-// madeUp is the UPDATE of a seed: as large as it gets, now and then.
+// madeUp returns the random UPDATE of a seed, sometimes of maximal size.
 func madeUp(seed uint64, six bool) []byte {
 	r := rand.New(rand.NewPCG(seed, 1))
 	list := func(n int) []byte {
@@ -238,10 +238,9 @@ func madeUp(seed uint64, six bool) []byte {
 		binary.BigEndian.AppendUint16(nil, uint16(len(attributes))), attributes, reachable)
 }
 
-// FuzzEdit: what an editor makes of a message that was let through is valid for GoBGP, no message is too long, and a
-// peer that reads it knows what the model says: of each prefix what its change made of it, and nothing of those that
-// were withdrawn. Edited again by the same decisions it stays as it is, but for AS numbers, which are put before it
-// each time.
+// FuzzEdit: the messages of an editor are valid for GoBGP, none is too long, and a peer that reads them has the paths
+// of the model: each prefix as its change made it, and no withdrawn one. Edited again with the same decisions but
+// without prepending, they stay the same.
 func FuzzEdit(f *testing.F) {
 	for i := range uint64(40) {
 		f.Add(i%2 == 0, i%3 == 0, i, []byte(nil))
@@ -284,7 +283,7 @@ func editIsModel(t *testing.T, editor *wire.Editor, message []byte, seed uint64)
 	if wire.TypeOf(message) != wire.Update {
 		return
 	}
-	// What the peer knew before is gone in both, if the message says so.
+	// Both models start without earlier paths.
 	everything := heard{}
 	want, got := heard{}, heard{}
 	everything.takes(t, message, family)
@@ -320,7 +319,7 @@ func editIsModel(t *testing.T, editor *wire.Editor, message []byte, seed uint64)
 	stays(t, editor, edited, seed)
 }
 
-// stays edits once more what has no AS numbers put before it.
+// stays edits messages again, without prepending, and requires that they stay the same.
 func stays(t *testing.T, editor *wire.Editor, edited [][]byte, seed uint64) {
 	t.Helper()
 	again := &wire.Editor{Family: editor.Family, OwnAS: editor.OwnAS}

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
-// Bounds of Ends. A peer that is not configured any more is forgotten goneAge after its last end.
+// Bounds of Ends. A peer that is no longer configured is forgotten goneAge after its last end.
 const (
 	MostEnds     = 20 // of one peer
 	mostEndsEver = 2000
@@ -21,44 +21,45 @@ const (
 	goneAge      = 7 * 24 * time.Hour
 )
 
-// endsVersion is that of the text of Ends. Another one is not read.
+// endsVersion is the version of the text of Ends. Recall rejects other versions.
 const endsVersion = 1
 
-// byRestart is what ended a session that was up when the text was written, in which its end is not.
+// byRestart is the By of a session whose end is not in the recalled text: the process ended before.
 const byRestart = "agent"
 
 // End is how a session has ended, or why it did not come up.
 type End struct {
 	At    time.Time `json:"at"`
-	Since time.Time `json:"since,omitzero"` // since when it was up; zero: it did not come up
-	// Times is how often it has not come up for this reason since the last session, since First on; 0: it was up.
+	Since time.Time `json:"since,omitzero"` // when it came up; zero: it did not
+	// Times is how often the session failed to come up for this reason since the last session, beginning at First; 0: it
+	// was up.
 	Times int       `json:"times,omitempty"`
 	First time.Time `json:"first,omitzero"`
-	// By is what has ended it: one of relay's words, agent for the end of this node's agent; empty: there was no
-	// connection.
+	// By is the cause of the end: one of the relay's constants, or "agent" for the end of this node's agent; empty: there
+	// was no connection.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason"`
-	// Sent and Received are the NOTIFICATIONs of this end and of the peer, Error is that of TCP; empty: there was none.
+	// Sent and Received are the NOTIFICATIONs of this end and of the peer, Error is TCP's; empty: none.
 	Sent     string `json:"sent,omitempty"`
 	Received string `json:"received,omitempty"`
 	Error    string `json:"error,omitempty"`
 }
 
-// alike reports that two sessions did not come up for one reason.
+// alike reports whether two sessions did not come up for one reason.
 func (e End) alike(o End) bool {
 	e.At, e.Times, e.First = o.At, o.Times, o.First
 	return e == o && e.Since.IsZero()
 }
 
-// cut bounds and cleans the texts of an end, parts of which are the peer's.
+// cut bounds the texts of an end and drops invalid UTF-8: parts of them are the peer's.
 func (e *End) cut() {
 	for _, text := range []*string{&e.By, &e.Reason, &e.Sent, &e.Received, &e.Error} {
 		*text = strings.ToValidUTF8((*text)[:min(len(*text), mostEndText)], "")
 	}
 }
 
-// Ends remembers how the last sessions of each peer have ended, over the end of the process if its text is kept. It is
-// safe for concurrent use.
+// Ends keeps how the last sessions of each peer have ended, across processes if Text is stored. It is safe for
+// concurrent use.
 type Ends struct {
 	now     func() time.Time
 	changed chan struct{}
@@ -67,29 +68,29 @@ type Ends struct {
 	peers map[netip.Addr]*past
 }
 
-// past is what is remembered of a peer, in the process and, its exported fields, in the text.
+// past is the record of a peer; its exported fields are stored in the text.
 type past struct {
-	Up   time.Time `json:"up,omitzero"` // since when its session is up; zero: it is not
+	Up   time.Time `json:"up,omitzero"` // when its session came up; zero: it is not up
 	Ends []End     `json:"ends"`        // the latest last
 	history
 }
 
-// history is of a peer that is configured, since it was; the zero value: it is not.
+// history is the record of a peer since it was configured; the zero value: it is not configured.
 type history struct {
 	since time.Time // when the session was established, lost, or configured
-	// err is why the session is not established, class the kind of that, see PeerStatus.Failure. errSince is when err was
-	// first noted, without another error or a session in between; errAt is when it was last.
+	// err is why the session is not established, class its kind, see PeerStatus.Failure. errSince is when err first
+	// occurred without another error or a session in between, errAt when it last occurred.
 	err, class      string
 	errSince, errAt time.Time
-	// toldAt is when a failure was last worth telling.
+	// toldAt is when a failure was last reported as news.
 	toldAt time.Time
-	// lastWord is why the peer ended the last session, lastClass its class. Later errors, such as refused connections,
-	// explain less.
+	// lastWord is the peer's reason for ending the last session, lastClass its class. Later errors, such as refused
+	// connections, explain less.
 	lastWord, lastClass string
 }
 
-// tellPause is between two failures of one peer that are told. A peer can fail in ever new ways as often as it likes;
-// what happened last is in its status anyway.
+// tellPause is the shortest time between two reported failures of one peer. A peer can fail in ever new ways as often
+// as it likes; its status has the last failure anyway.
 const tellPause = 5 * time.Second
 
 func (p *past) last() time.Time {
@@ -107,22 +108,21 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// endsText is the form in which Ends are kept.
+// endsText is the stored form of Ends.
 type endsText struct {
 	Version int                  `json:"version"`
 	Peers   map[netip.Addr]*past `json:"peers"`
 }
 
-// NewEnds remembers nothing yet.
+// NewEnds returns an empty record.
 func NewEnds(now func() time.Time) *Ends {
 	return &Ends{now: now, changed: make(chan struct{}, 1), peers: map[netip.Addr]*past{}}
 }
 
-// Changed wakes its one reader when there is something new to be kept, other than one failure more of the kind of the
-// last ones.
+// Changed wakes its one reader when there is something new to store, except for repeated failures.
 func (e *Ends) Changed() <-chan struct{} { return e.changed }
 
-// Of returns how the last sessions with a peer have ended, the latest first.
+// Of returns the ends of the last sessions with a peer, the latest first.
 func (e *Ends) Of(peer netip.Addr) []End {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,7 +135,7 @@ func (e *Ends) Of(peer netip.Addr) []End {
 	return all
 }
 
-// Text is all that is remembered, for Recall of a later process.
+// Text returns the record as JSON, for Recall of a later process.
 func (e *Ends) Text() ([]byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -143,8 +143,8 @@ func (e *Ends) Text() ([]byte, error) {
 	return json.Marshal(endsText{endsVersion, e.peers})
 }
 
-// Recall remembers what an earlier process has kept. A session that was up has ended with that process. It is to be
-// called before Start.
+// Recall adds an earlier process's Text. A session that was up has ended with that process. Recall must be called
+// before Start.
 func (e *Ends) Recall(text []byte) error {
 	var read endsText
 	if err := json.Unmarshal(text, &read); err != nil {
@@ -173,7 +173,7 @@ func (e *Ends) Recall(text []byte) error {
 	return nil
 }
 
-// bound drops what is too much or too old. The mutex is held.
+// bound drops excess and old records. The mutex is held.
 func (e *Ends) bound() {
 	var all []time.Time
 	for addr, p := range e.peers {
@@ -196,14 +196,14 @@ func (e *Ends) bound() {
 	}
 }
 
-// begin starts the history of a peer that is being configured.
+// begin starts the history of a newly configured peer.
 func (e *Ends) begin(peer netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.of(peer).history = history{since: e.now()}
 }
 
-// end drops the history of a peer that is configured no longer, and has no session.
+// end drops the history of a peer that is no longer configured and has no session.
 func (e *Ends) end(peer netip.Addr) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -212,7 +212,7 @@ func (e *Ends) end(peer netip.Addr) {
 	wait.Signal(e.changed)
 }
 
-// of returns what is remembered of a peer, to be changed. The mutex is held.
+// of returns the record of a peer, which it creates if there is none. The mutex is held.
 func (e *Ends) of(peer netip.Addr) *past {
 	p := e.peers[peer]
 	if p == nil {
@@ -222,7 +222,7 @@ func (e *Ends) of(peer netip.Addr) *past {
 	return p
 }
 
-// get returns the history of a peer, and whether its session is up; zero values if nothing is remembered.
+// get returns the history of a peer, and whether its session is up; zero values without a record.
 func (e *Ends) get(peer netip.Addr) (now history, up bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -232,7 +232,7 @@ func (e *Ends) get(peer netip.Addr) (now history, up bool) {
 	return history{}, false
 }
 
-// state notes whether the session of a configured peer is established.
+// state records whether the session of a configured peer is established.
 func (e *Ends) state(peer netip.Addr, up bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -247,7 +247,7 @@ func (e *Ends) state(peer netip.Addr, up bool) {
 	wait.Signal(e.changed)
 }
 
-// ended notes how a session has ended, and reports whether that is to be told.
+// ended records how a session has ended, and reports whether to log it.
 func (e *Ends) ended(peer netip.Addr, end relay.End) (news bool) {
 	class := classOf(end.Reason)
 	if end.By == relay.ByUs && end.Sent != "" {
@@ -259,8 +259,8 @@ func (e *Ends) ended(peer netip.Addr, end relay.End) (news bool) {
 	return end.Failure && e.of(peer).failed(e.now(), end.Reason, class)
 }
 
-// failed notes why the session of a configured peer is not established, or is about to end, and reports whether that is
-// to be told.
+// failed records why the session of a configured peer is not established, or is about to end, and reports whether to
+// log it.
 func (e *Ends) failed(peer netip.Addr, reason string) (news bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -271,17 +271,17 @@ func (e *Ends) failed(peer netip.Addr, reason string) (news bool) {
 	return p.failed(e.now(), reason, classOf(reason))
 }
 
-// failed notes why the session is not established, and reports whether that is a change, and not the next one within
-// moments.
+// failed records why the session is not established. It reports whether the reason is new and tellPause has passed
+// since the last report.
 func (h *history) failed(now time.Time, reason, class string) bool {
 	if h.since.IsZero() {
 		return false
 	}
 	switch clear := !h.errSince.Before(h.since) && !relay.Vague(h.err); {
 	case reason == relay.NotBack && clear:
-		return true // what was found since says more
+		return true // the current error explains more
 	case strings.HasPrefix(reason, relay.Neither) && clear && !strings.HasPrefix(h.err, relay.Neither):
-		return false // the peer has tried: that it would take no connection is no reason
+		return false // the peer has tried to connect, so that it accepts no connection is not the reason
 	}
 	if strings.HasPrefix(reason, relay.ClosedByPeer) {
 		h.lastWord, h.lastClass = reason, class
@@ -301,10 +301,10 @@ func (h *history) failed(now time.Time, reason, class string) bool {
 	return true
 }
 
-// noSession is how the reason begins for which a session is not tried.
+// noSession begins the reason why a session is not tried.
 const noSession = "no session: "
 
-// classOf is a reason without what the peer has said and without details: one of few texts, whatever the peer does.
+// classOf returns a reason without the peer's text and without details: one of few texts, whatever the peer does.
 func classOf(reason string) string {
 	if strings.HasPrefix(reason, noSession) {
 		return reason // it is about this node
@@ -322,7 +322,7 @@ func classOf(reason string) string {
 	return class
 }
 
-// add notes an end. The mutex is held.
+// add records an end. The mutex is held.
 func (e *Ends) add(peer netip.Addr, end End) {
 	end.cut()
 	if e.of(peer).add(end) {
@@ -330,7 +330,7 @@ func (e *Ends) add(peer netip.Addr, end End) {
 	}
 }
 
-// add notes an end and reports whether it is of another kind than those since the last session that was up.
+// add records an end and reports whether its kind is new since the last session that was up.
 func (p *past) add(end End) (fresh bool) {
 	fresh = true
 	if end.Since.IsZero() {

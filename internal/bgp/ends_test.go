@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Each end of a session is remembered with what both sides have said of it, by the next process, too.
+// Each end of a session is recorded with both sides' messages, also for the next process.
 func TestEndsOfSessions(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -87,7 +87,7 @@ func TestEndsOfSessions(t *testing.T) {
 		if e := ends()[0]; e.Times >= 3 {
 			return nil
 		}
-		wrong := peer.Dial(node.V4) // which is reset while the one before is not forgotten
+		wrong := peer.Dial(node.V4) // reset while the connection before is remembered
 		defer wrong.Close()
 		wrong.Send(bgptest.OpenMessage(64999, peer.V4, true, 90, 0))
 		_, _ = wrong.Until(bgptest.Notification)
@@ -96,7 +96,7 @@ func TestEndsOfSessions(t *testing.T) {
 	wants(5, bgp.End{By: "this node", Times: ends()[0].Times, Reason: "peer is AS 64999, configured 64512",
 		Sent: "OPEN Message Error/Bad Peer AS"})
 
-	// The next process knows all, and that the session that was up has ended.
+	// The next process has all ends, and adds the end of the session that was up.
 	last := up()
 	before := ends()
 	text := node.Call(bgptest.Call{Method: "Ends"}).Text
@@ -114,7 +114,7 @@ func TestEndsOfSessions(t *testing.T) {
 	wants(6, bgp.End{By: "agent", Reason: ends()[0].Reason})
 	difftest.Want(t, "earlier ends", before, ends()[1:])
 
-	// What is configured no more ends by this node's word; its ends stay for a while.
+	// Removing a peer is an end by this node; the peer's ends stay for a while.
 	gone := up()
 	node.SetPeers()
 	if _, err := gone.Until(bgptest.Notification); err != nil {
@@ -123,7 +123,7 @@ func TestEndsOfSessions(t *testing.T) {
 	wants(7, bgp.End{By: "this node", Reason: "closed by this node: Cease/Peer De-configured", Sent: "Cease/Peer De-configured"})
 }
 
-// What is remembered is bounded, in each peer and in all, and so is what a file can have.
+// Records are bounded, for each peer, for all, and when read from a file.
 func TestEndsAreBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	clock := func() time.Time { return now }

@@ -24,7 +24,7 @@ func StartSlowly(d time.Duration) {
 	}
 }
 
-// Neighbours returns with how many peers GoBGP has a session, in words.
+// Neighbours returns the number of peers with which GoBGP has a session, as text.
 func (s *Server) Neighbours() string {
 	established := 0
 	request := &api.ListPeerRequest{}

@@ -41,8 +41,8 @@ var everything = []api.BGPFilterOperation{
 	{SetPriority: &api.BGPFilterSetPriority{Value: 512}},
 }
 
-// What a filter changes is what the peer learns, in both families, inside of our AS and outside, where our own number
-// stays first and priorities are not told.
+// A peer receives what a filter changes, in both families, inside of our AS and outside, where our own number stays
+// first and priorities are not sent.
 func TestFilterChangesExports(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -88,7 +88,7 @@ func TestFilterChangesExports(t *testing.T) {
 	check()
 }
 
-// hears waits until we have learned just these, each as "prefix (AS path) [communities] LOCAL_PREF".
+// hears waits until we have learned exactly these paths, each as "prefix (AS path) [communities] LOCAL_PREF".
 func hears(t *testing.T, s *bgptest.Speaker, want ...string) {
 	t.Helper()
 	bgptest.Eventually(t, func() error {
@@ -103,7 +103,7 @@ func hears(t *testing.T, s *bgptest.Speaker, want ...string) {
 	})
 }
 
-// A filter matches what peers announce by its communities and by its AS path, and changes what we learn.
+// A filter matches announcements by their communities and AS path, and changes our learned paths.
 func TestFilterChangesImports(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -135,7 +135,7 @@ func TestFilterChangesImports(t *testing.T) {
 	check()
 }
 
-// A rule may accept for a peer what is in no pool; others are told nothing of it.
+// A rule may accept a path outside of all pools for a peer; others do not receive it.
 func TestFilterPassesOn(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -161,8 +161,8 @@ func TestFilterPassesOn(t *testing.T) {
 	check()
 }
 
-// Paths whose communities say so go to our own AS alone, or to nobody, whatever a rule accepts; one whose sender goes
-// away is preferred to no other.
+// Communities keep paths inside of our AS, or from all peers, whatever a rule accepts. With GRACEFUL_SHUTDOWN any other
+// path is preferred.
 func TestWellKnownCommunities(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -185,8 +185,7 @@ func TestWellKnownCommunities(t *testing.T) {
 	core.learns(t, s.V4, outside...)
 }
 
-// A rule can ask through which interface a path leads, on its way to another AS as well, where its next hop is this
-// node already.
+// A rule can match the interface of a path, also on its way to another AS, where its next hop is this node already.
 func TestFilterByInterface(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)

@@ -31,16 +31,16 @@ var hello = slices.Concat(
 	message(1, []byte{4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 22, 2, 20, 1, 4, 0, 1, 0, 1, 1, 4, 0, 2, 0, 1, 65, 4, 0, 0, 0xfc, 0, 2, 0}),
 	message(4))
 
-// What panicked in GoBGP when it came from a peer's address: a message of an unknown type, and MP_REACH_NLRI that ends
-// in the middle.
+// killers made GoBGP panic when they came from a peer's address: a message of an unknown type, and an MP_REACH_NLRI
+// that ends in the middle.
 var killers = [][]byte{
 	message(77),
 	update(origin, emptyPath, []byte{0x80, 14, 4, 0, 2, 1, 16}),
 	update([]byte{0x80, 14, 0}),
 }
 
-// FuzzGoBGP: whatever wire lets through, GoBGP's decoder and validator take without a panic and without an objection,
-// which would be a NOTIFICATION of GoBGP's. This is what keeps the process alive whatever a peer sends.
+// FuzzGoBGP: GoBGP's decoder and validator accept all output of wire without a panic and without an objection, which
+// would be a NOTIFICATION of GoBGP's. This keeps the process alive whatever a peer sends.
 func FuzzGoBGP(f *testing.F) {
 	for _, m := range append(slices.Clone(killers), update(origin, asPath, mpReach), update(origin, emptyPath, mpReachTwo),
 		message(2, []byte{0, 0, 0, 0}), message(2, []byte{0, 0, 0, 14}, origin, emptyPath, nextHop, []byte{26, 10, 1, 2, 0}),
@@ -79,7 +79,7 @@ func FuzzGoBGP(f *testing.F) {
 	})
 }
 
-// gobgpHas returns the last prefix that a message announces, and what is read of it when GoBGP has it; invalid: none.
+// gobgpHas returns the last prefix that a message announces, and its path as read from GoBGP's table; invalid: none.
 func gobgpHas(t *testing.T, raw []byte) (prefix netip.Prefix, l learned) {
 	t.Helper()
 	m, err := bgp.ParseBGPMessage(raw)
@@ -113,7 +113,7 @@ func gobgpHas(t *testing.T, raw []byte) (prefix netip.Prefix, l learned) {
 	return prefix, l
 }
 
-// gobgpTakes does with a message what GoBGP's fsm does.
+// gobgpTakes processes a message as GoBGP's fsm does.
 func gobgpTakes(t *testing.T, raw []byte, family bgp.RouteFamily) {
 	t.Helper()
 	var header bgp.BGPHeader
@@ -144,7 +144,7 @@ func gobgpTakes(t *testing.T, raw []byte, family bgp.RouteFamily) {
 	}
 }
 
-// What an advisory is about never reaches GoBGP: the relay ends the session, or passes something else on, to which
+// The message of an advisory never reaches GoBGP: the relay ends the session, or passes something else on, to which
 // GoBGP does not object.
 func TestAdvisoriesStayOutside(t *testing.T) {
 	rules := wire.Rules{ASN: 64513, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: wire.OnlyIPv4,
@@ -156,7 +156,7 @@ func TestAdvisoriesStayOutside(t *testing.T) {
 		for buf := make([]byte, wire.MaxLen); ; {
 			m, err := wire.Read(stream, buf)
 			if err != nil {
-				break // the end, or what is no BGP
+				break // the end, or not BGP
 			}
 			v := session.Check(m)
 			if v.Reset != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// rawPeer is a TCP connection from a host, on which a test says what it likes.
+// rawPeer is a TCP connection from a host, on which a test sends any bytes.
 type rawPeer struct {
 	net.Conn
 	t testing.TB
@@ -37,7 +37,7 @@ func connect(h *bgptest.Host, to netip.AddrPort) *rawPeer {
 	return p
 }
 
-// established is a connection whose OPEN the speaker has accepted. It retries as connect does.
+// established returns a connection on which the speaker has accepted the OPEN. It retries as connect does.
 func established(h *bgptest.Host, to netip.AddrPort, open []byte) (p *rawPeer) {
 	h.T.Helper()
 	bgptest.Eventually(h.T, func() error {
@@ -53,7 +53,7 @@ func established(h *bgptest.Host, to netip.AddrPort, open []byte) (p *rawPeer) {
 	return p
 }
 
-// told connects, sends, and waits until the speaker answers with the NOTIFICATION.
+// told connects, sends, and waits for the speaker's NOTIFICATION.
 func told(h *bgptest.Host, to netip.AddrPort, notification string, messages ...[]byte) {
 	h.T.Helper()
 	bgptest.Eventually(h.T, func() error {
@@ -81,7 +81,7 @@ func (p *rawPeer) read() []byte {
 	return m
 }
 
-// last reads to the end and returns the NOTIFICATION before it, in words.
+// last reads to the end and returns the NOTIFICATION before it, as text.
 func (p *rawPeer) last() string {
 	p.t.Helper()
 	words := ""
@@ -123,7 +123,7 @@ func target(t *testing.T, change func(*bgp.Peer)) (node *bgptest.Speaker, peer *
 	return node, peer, netip.AddrPortFrom(node.V4, 179)
 }
 
-// What ended the process when GoBGP read it itself, and other things that no peer should send, after a proper
+// Messages that ended the process when GoBGP itself read them, and others that no peer should send, after a proper
 // handshake.
 func TestHostilePeer(t *testing.T) {
 	t.Parallel()
@@ -148,8 +148,7 @@ func TestHostilePeer(t *testing.T) {
 	p := established(peer, to, hello(2))
 	p.send(announce(peer.V4, 26, 10, 1, 2, 0), bgptest.Message(2, 0, 0, 0, 0))
 	node.WaitLearned("10.1.2.0/26")
-	// An announcement that is not to be trusted withdraws what it announces, and the session goes on. It is counted, and
-	// said.
+	// A faulty announcement withdraws its prefix, and the session goes on. It is counted and reported.
 	since := node.Peer(peer.V4).Since
 	p.send(announce(netip.MustParseAddr("127.0.0.1"), 26, 10, 1, 2, 0))
 	node.WaitLearned("")
@@ -173,7 +172,7 @@ func TestHostilePeer(t *testing.T) {
 	}
 }
 
-// Whatever comes from an address that is no peer, or before an OPEN, costs a connection and reaches nobody.
+// Bytes from an address that is no peer, or before an OPEN, cost a connection and reach no session.
 func TestGarbageOnThePort(t *testing.T) {
 	t.Parallel()
 	node, peer, to := target(t, nil)
@@ -196,7 +195,7 @@ func TestGarbageOnThePort(t *testing.T) {
 	node.Call(bgptest.Call{Method: "Healthy"})
 }
 
-// A process of this host must not be able to speak for a peer to GoBGP itself.
+// A process of this host cannot pose as a peer towards GoBGP.
 func TestNobodyPosesAsPeerInside(t *testing.T) {
 	t.Parallel()
 	node, _, _ := target(t, nil)
@@ -223,7 +222,7 @@ func TestNobodyPosesAsPeerInside(t *testing.T) {
 	}
 }
 
-// A peer with a short hold time hears of us as often as is configured, and not only three times in its hold time.
+// A peer with a short hold time receives KEEPALIVEs as often as configured, not only three times in its hold time.
 func TestKeepalive(t *testing.T) {
 	t.Parallel()
 	node, peer, to := target(t, func(p *bgp.Peer) { p.Keepalive = time.Second })
@@ -290,7 +289,7 @@ func TestFlood(t *testing.T) {
 	node.WaitEstablished(peer.V4)
 }
 
-// A peer that announces our own block, with a preference that nobody has, keeps nobody from hearing ours.
+// A peer that announces our own block, with the highest preference, keeps no other peer from receiving ours.
 func TestOwnBlockIsOurs(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -309,7 +308,7 @@ func TestOwnBlockIsOurs(t *testing.T) {
 	friend.WaitLearned("10.1.1.0/26")
 	p.send(announce(thief.V4, 26, 10, 1, 1, 0, 26, 10, 1, 3, 0))
 	node.WaitLearned("10.1.2.0/26 10.1.3.0/26")
-	node.Originate("10.1.1.0/26", "10.1.4.0/26") // what friend hears of it comes after all that it could hear before
+	node.Originate("10.1.1.0/26", "10.1.4.0/26") // friend receives this after everything before it
 	friend.WaitLearned("10.1.1.0/26 10.1.4.0/26")
 	if hop := friend.Snapshot()[0].NextHop; hop != node.V4 {
 		t.Errorf("next hop of our block is %s", hop)

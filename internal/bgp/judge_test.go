@@ -10,10 +10,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// picky has an objection to peers, and counts the paths that it was asked about.
+// picky has an objection to peers, and counts the paths that it has judged.
 type picky struct {
 	unwanted map[netip.Addr]bool
-	asked    *int // the same of all
+	asked    *int // shared by all
 }
 
 func (j picky) Objection(p Path) (o Objection) {
@@ -23,7 +23,7 @@ func (j picky) Objection(p Path) (o Objection) {
 	return o
 }
 
-// feed is what some peers announce, in random order of preference.
+// feed has the paths that some peers announce, in random order of preference.
 type feed map[netip.Prefix][]learned
 
 // say changes a path, and returns its prefix.
@@ -39,7 +39,7 @@ func (f feed) say(random *rand.Rand) netip.Prefix {
 	return to
 }
 
-// paths are those to some prefixes in the order of a table, nil: to all.
+// paths returns the paths to some prefixes in the order of a table, nil: to all.
 func (f feed) paths(names map[netip.Prefix]bool) (all []learned) {
 	for to, paths := range f {
 		if names == nil || names[to] {
@@ -49,8 +49,8 @@ func (f feed) paths(names map[netip.Prefix]bool) (all []learned) {
 	return inOrder(all)
 }
 
-// Whatever changes in the feed and in the inputs of the judge: a table that keeps what was judged has chosen and refused
-// what one has that is judged anew, and asks about no path a second time.
+// Whatever changes in the feed and in the inputs of the judge: a table that keeps its judgements chooses and refuses
+// the same paths as one that is judged anew, and no path is judged twice.
 func TestJudgedOnce(t *testing.T) {
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 34))
@@ -63,7 +63,7 @@ func TestJudgedOnce(t *testing.T) {
 				names[f.say(random)] = true
 			}
 			news := len(f.paths(names))
-			if random.IntN(5) == 0 { // the whole is read
+			if random.IntN(5) == 0 { // read the whole table
 				now := f.paths(nil)
 				all.recall(now)
 				all.paths = now
@@ -76,7 +76,7 @@ func TestJudgedOnce(t *testing.T) {
 				unwanted = map[netip.Addr]bool{{}: true, netip.AddrFrom4([4]byte{10, 9, 0, byte(random.IntN(6))}): true}
 				news = len(all.paths)
 			}
-			if random.IntN(10) == 0 { // what was hidden by a path to this node may be asked about
+			if random.IntN(10) == 0 { // paths hidden by one to this node may be judged now
 				own = map[netip.Addr]bool{netip.AddrFrom4([4]byte{10, 9, 0, 5}): random.IntN(2) == 0}
 				news = len(all.paths)
 			}

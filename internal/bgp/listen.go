@@ -22,7 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// ListenError says that the speaker can't accept sessions on one of its addresses.
+// ListenError is a failure to listen on one of the speaker's addresses.
 type ListenError struct {
 	Addr string // address and port
 	Err  error
@@ -47,7 +47,7 @@ func (e *ListenError) remedy() string {
 	return "check the node address and BGP port"
 }
 
-// permanent reports whether waiting is of no use.
+// permanent reports whether waiting does not help.
 func (e *ListenError) permanent() bool {
 	return errors.Is(e.Err, syscall.EACCES) || errors.Is(e.Err, syscall.EPERM)
 }
@@ -79,12 +79,12 @@ func (s *Server) Start(ctx context.Context, local Local) error {
 	}
 }
 
-// start makes one attempt. If it fails the speaker has no session, or all that it had and may go on with.
+// start makes one attempt. If it fails the speaker has either no session, or all its sessions and may go on with them.
 func (s *Server) start(ctx context.Context, local Local) error {
 	switch {
 	case s.phase == stopped:
 		return ErrStopped
-	case s.phase == running && s.is(local): // by a Start whose caller has left at its deadline
+	case s.phase == running && s.is(local): // by an earlier Start that outlived its caller's deadline
 		return s.change(ctx, local)
 	}
 	if err := s.listen(ctx, local); err != nil {
@@ -96,7 +96,7 @@ func (s *Server) start(ctx context.Context, local Local) error {
 		}
 	}
 	if err := s.startInside(ctx, local); err != nil {
-		// A failed StartBgp keeps the listener that it already has. There are no peers yet to tell.
+		// A failed StartBgp keeps the listener that it already has. No peer gets a Cease: there are none yet.
 		return errors.Join(err, s.relay.Listen(ctx, nil), s.bgp.StopBgp(ctx, &api.StopBgpRequest{}))
 	}
 	s.phase, s.local, s.startedAt = running, local, s.now()
@@ -108,8 +108,8 @@ func (s *Server) is(local Local) bool {
 	return local.ASN == s.local.ASN && local.RouterID == s.local.RouterID
 }
 
-// hangUp ends all sessions without a NOTIFICATION, as the end of the process would, stops GoBGP, and forgets what the
-// speaker was told since Start. After an error, which is that of ctx, it is to be called again.
+// hangUp ends all sessions without a NOTIFICATION, as the end of the process would, stops GoBGP, and forgets everything
+// set since Start. When ctx ends it returns an error and must be called again.
 func (s *Server) hangUp(ctx context.Context) error {
 	s.phase = created
 	var all []<-chan struct{}
@@ -118,7 +118,7 @@ func (s *Server) hangUp(ctx context.Context) error {
 			all = append(all, known.link.HangUp())
 		}
 	}
-	for _, over := range all { // what GoBGP says of its end must not reach a peer
+	for _, over := range all { // GoBGP's NOTIFICATION at its end must not reach a peer
 		select {
 		case <-over:
 		case <-ctx.Done():
@@ -131,7 +131,7 @@ func (s *Server) hangUp(ctx context.Context) error {
 	}
 	clear(s.originated)
 	clear(s.known)
-	clear(s.parsed) // in which our AS number is
+	clear(s.parsed) // they depend on our AS number
 	s.policy, s.base, s.epoch = Policy{}, new(policy.Base), 0
 	s.passable, s.passing, s.passes, s.table = nil, passing{}, 0, table{}
 	s.window.clear()
@@ -158,7 +158,7 @@ func (s *Server) SetLocal(ctx context.Context, local Local) error {
 	})
 }
 
-// change changes this end of a speaker that is running.
+// change changes the addresses, port and cluster ID of a running speaker.
 func (s *Server) change(ctx context.Context, local Local) error {
 	local.Restarting = s.local.Restarting
 	if err := s.listen(ctx, local); err != nil {
@@ -174,8 +174,8 @@ func (s *Server) change(ctx context.Context, local Local) error {
 	return errors.Join(errs...)
 }
 
-// nearAddrs returns this node's addresses on the interfaces of peers with link-local addresses, where they connect to.
-// Their zones are indices: another interface may get the name.
+// nearAddrs returns this node's addresses on the interfaces of peers with link-local addresses, to which those peers
+// connect. Their zones are indices: another interface may get the name.
 func nearAddrs(peers map[netip.Addr]Peer) (addrs []netip.Addr) {
 	zones := map[string]bool{}
 	for peer := range peers {
@@ -185,7 +185,7 @@ func nearAddrs(peers map[netip.Addr]Peer) (addrs []netip.Addr) {
 	for _, zone := range slices.Sorted(maps.Keys(zones)) {
 		link, err := net.InterfaceByName(zone)
 		if err != nil {
-			continue // what is dialled says so
+			continue // dialling reports the missing interface
 		}
 		on, _ := link.Addrs()
 		for _, a := range on {
@@ -214,16 +214,16 @@ func (s *Server) listen(ctx context.Context, local Local) error {
 	}
 	err = &ListenError{Addr: op.Addr.String(), Err: op.Err}
 	if text := err.Error(); text != s.hindrance {
-		s.hindrance = text // said once, however often Start tries and is called
+		s.hindrance = text // logged once for all attempts and calls of Start
 		s.log.Warn("BGP speaker waits for its address", "error", text)
 	}
 	return err
 }
 
-// checkMD5 and checkAO are variables for tests, whose kernels may have both.
+// checkMD5 and checkAO are variables for tests on kernels that support both.
 var checkMD5, checkAO = relay.CheckMD5, tcpao.Check
 
-// startInside starts GoBGP, which listens for the relay only.
+// startInside starts GoBGP; its listener accepts the relay only.
 func (s *Server) startInside(ctx context.Context, local Local) error {
 	if s.noMD5 = checkMD5(); s.noMD5 != nil {
 		s.log.Warn("BGP sessions with a password will not be opened, and any process on this host that may send from 127.0.0.0/8 can "+
@@ -244,18 +244,19 @@ func (s *Server) startInside(ctx context.Context, local Local) error {
 	return s.passOn(ctx, nil)
 }
 
-// globalConfig is this end in GoBGP's words.
+// globalConfig returns GoBGP's global configuration.
 func globalConfig(local Local, inside netip.AddrPort) *api.Global {
 	return &api.Global{
 		Asn:             local.ASN,
 		RouterId:        local.RouterID.String(),
 		ListenPort:      int32(inside.Port()),
 		ListenAddresses: []string{inside.Addr().String()},
-		// Indices of GoBGP's table of families: IPv4 and IPv6 unicast. Without, it makes a table for each it knows.
+		// Indices of GoBGP's table of families: IPv4 and IPv6 unicast. Without them it makes a table for each family that it
+		// knows.
 		Families: []uint32{0, 1},
-		// What the relay puts in the place of a MED has to rank all paths; see wire.Stamp. It is also what keeps two
-		// reflectors from changing their minds for ever (RFC 3345).
-		// By its age, in whole seconds, a path of another AS is not to be chosen: the next process would choose otherwise.
+		// The relay's rank in the place of a MED must order all paths; see wire.Stamp. It also keeps two reflectors from
+		// oscillating (RFC 3345). The age of a path of another AS, in whole seconds, must not decide: the next process would
+		// choose otherwise.
 		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{AlwaysCompareMed: true, ExternalCompareRouterId: true},
 	}
 }

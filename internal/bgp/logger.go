@@ -16,8 +16,8 @@ type logger struct {
 	neighbours *neighbours
 }
 
-// quiet are entries that others repeat at will, that the relay tells in better words, or that are about how this
-// package uses GoBGP.
+// quiet are messages that remote hosts can repeat at will, that the relay reports more clearly, or that are about how
+// this package uses GoBGP.
 var quiet = map[string]bool{
 	"Can't find configuration for a new passive connection": true,
 	"Closed an accepted connection":                         true,
@@ -30,12 +30,12 @@ var quiet = map[string]bool{
 	"graceful restart timer expired": true,
 }
 
-// Panic must not panic: GoBGP means "this can't be", and the session that it happened to ends by its hold timer.
+// Panic must not panic: GoBGP calls it for an impossible state, and the affected session ends by its hold timer.
 func (l *logger) Panic(msg string, fields bgplog.Fields) {
 	l.write(slog.LevelError, "GoBGP panic: "+msg, fields)
 }
 
-// Fatal must not exit: the agent keeps the node's routes, whatever became of BGP.
+// Fatal must not exit: the agent keeps the node's routes even without BGP.
 func (l *logger) Fatal(msg string, fields bgplog.Fields) {
 	l.write(slog.LevelError, "GoBGP fatal: "+msg, fields)
 }
@@ -45,10 +45,10 @@ func (l *logger) Warn(msg string, fields bgplog.Fields)  { l.write(slog.LevelWar
 func (l *logger) Info(msg string, fields bgplog.Fields)  { l.write(slog.LevelInfo, msg, fields) }
 func (l *logger) Debug(msg string, fields bgplog.Fields) { l.write(slog.LevelDebug, msg, fields) }
 
-// SetLevel does nothing: the level is slog's handler's.
+// SetLevel does nothing: slog's handler has the level.
 func (l *logger) SetLevel(bgplog.LogLevel) {}
 
-// GetLevel keeps GoBGP from building an entry per path and peer that is then dropped, which doubles the cost of an
+// GetLevel keeps GoBGP from building an entry per path and peer that is dropped later, which doubles the cost of an
 // UPDATE.
 func (l *logger) GetLevel() bgplog.LogLevel {
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {
@@ -72,15 +72,15 @@ func (l *logger) write(level slog.Level, msg string, fields bgplog.Fields) {
 		case key == "Key" && peer.IsValid():
 			attrs = append(attrs, slog.String("peer", peer.String()))
 		default:
-			// Values can be live objects of GoBGP: they are turned into text now, not in a handler's own time.
+			// Values can be live objects of GoBGP: they are formatted here, not later in a handler.
 			attrs = append(attrs, slog.String(strings.ToLower(key), fmt.Sprint(value)))
 		}
 	}
 	l.log.LogAttrs(context.Background(), level, msg, attrs...)
 }
 
-// peerOf is the peer that GoBGP means by one of the addresses that it knows peers by.
+// peerOf returns the peer that has the alias key; invalid if there is none.
 func (l *logger) peerOf(key any) netip.Addr {
-	alias, _ := netip.ParseAddr(fmt.Sprint(key)) // else none has it
+	alias, _ := netip.ParseAddr(fmt.Sprint(key)) // invalid: no peer has it
 	return l.neighbours.get(alias)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
-// setBFD has BFD watch the peers that ask for it.
+// setBFD starts BFD for the peers that are configured with an interval.
 func (s *Server) setBFD(peers map[netip.Addr]Peer) {
 	want := map[netip.Addr]bfd.Config{}
 	for addr, p := range peers {
@@ -19,14 +19,13 @@ func (s *Server) setBFD(peers map[netip.Addr]Peer) {
 	s.bfd.Set(want)
 }
 
-// bfdWatcher takes what BFD tells to the relay.
+// bfdWatcher passes BFD's events on to the relay.
 type bfdWatcher struct{ *Server }
 
 // Changed implements bfd.Watcher.
 func (w bfdWatcher) Changed() { w.wake() }
 
-// Lost implements bfd.Watcher. A session that the peer's operator has ended says nothing of the peer (RFC 5882 section
-// 3.2).
+// Lost implements bfd.Watcher. AdminDown of the peer does not mean that it has failed (RFC 5882 section 3.2).
 func (w bfdWatcher) Lost(peer netip.Addr, loss bfd.Loss) {
 	if !loss.Admin {
 		w.relay.Lost(peer,

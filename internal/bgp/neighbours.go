@@ -7,16 +7,16 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 )
 
-// Addresses inside of this process. GoBGP listens on gobgpAddr and knows each peer by an address of its own, from which
-// the relay connects on the peer's behalf. A peer that comes again gets a new one, so that what GoBGP still says about
-// the earlier one is dropped.
+// Addresses inside of this process. GoBGP listens on gobgpAddr and knows each peer by an alias, from which the relay
+// connects on the peer's behalf. A peer that is configured again gets a new alias, so that GoBGP's late reports on the
+// earlier one are dropped.
 var (
 	loopback   = netip.MustParsePrefix("127.0.0.0/8")
 	gobgpAddr  = netip.MustParseAddr("127.179.0.1")
 	firstAlias = netip.MustParseAddr("127.179.1.0")
 )
 
-// neighbours translates between peers and what GoBGP calls them, and has the state of GoBGP's session with each.
+// neighbours translates between peers and their aliases in GoBGP, and has the state of GoBGP's session with each.
 type neighbours struct {
 	mu     sync.Mutex // guards the rest
 	last   netip.Addr
@@ -24,7 +24,7 @@ type neighbours struct {
 	states map[netip.Addr]api.PeerState_SessionState
 }
 
-// neighbour is a peer as GoBGP knows it.
+// neighbour is a peer with its alias in GoBGP.
 type neighbour struct{ peer, alias netip.Addr }
 
 func newNeighbours() *neighbours {
@@ -32,7 +32,7 @@ func newNeighbours() *neighbours {
 		states: make(map[netip.Addr]api.PeerState_SessionState)}
 }
 
-// add gives peer an alias that is not in use.
+// add assigns a free alias to peer.
 func (n *neighbours) add(peer netip.Addr) neighbour {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -56,14 +56,14 @@ func (n *neighbours) remove(gone neighbour) {
 	delete(n.states, gone.alias)
 }
 
-// get returns the peer with an alias; invalid: there is none.
+// get returns the peer with an alias; invalid if there is none.
 func (n *neighbours) get(alias netip.Addr) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.all[alias]
 }
 
-// note takes GoBGP's word for the state of a session.
+// note records the state of a session from GoBGP's event.
 func (n *neighbours) note(p *api.Peer) {
 	alias, err := netip.ParseAddr(p.GetState().GetNeighborAddress())
 	n.mu.Lock()
@@ -73,7 +73,7 @@ func (n *neighbours) note(p *api.Peer) {
 	}
 }
 
-// state is GoBGP's for the peer that has an alias.
+// state returns the last recorded state of an alias's session.
 func (n *neighbours) state(alias netip.Addr) api.PeerState_SessionState {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -17,8 +17,7 @@ import (
 // mostAttempts is how many connections an end may open until the session is up.
 const mostAttempts = 2
 
-// firewall has what comes to a host's port 179 from another one dropped or not, and counts from now on the connections
-// that are tried.
+// firewall drops or accepts packets from one host to another's port 179, and counts the connections tried from then on.
 func firewall(t *testing.T, from, to *bgptest.Host, drops bool) {
 	t.Helper()
 	const table = `table inet oneway; delete table inet oneway; table inet oneway {
@@ -36,7 +35,7 @@ func firewall(t *testing.T, from, to *bgptest.Host, drops bool) {
 	to.Run(t, "nft", fmt.Sprintf(table, from.V4, from.V4, verdict))
 }
 
-// tried is how many connections were tried to a host behind firewall.
+// tried returns how many connections were tried to a host behind firewall.
 func tried(t *testing.T, to *bgptest.Host) int {
 	t.Helper()
 	_, elements, ok := strings.Cut(to.Run(t, "nft", "list", "set", "inet", "oneway", "tried"), "elements = ")
@@ -98,9 +97,9 @@ func (d *theirs) up() error {
 	return nil
 }
 
-// A firewall that drops one end's connections keeps the other end's session neither from coming up nor from coming
-// again, whichever end it is: RFC 4271 section 6.8 chooses among connections that are there. It is the other end that
-// connects, also if the rule of the mesh has it wait.
+// A firewall that drops one end's connections does not keep the session from coming up or coming back, whichever end it
+// is: RFC 4271 section 6.8 chooses among existing connections. The other end connects, also if it should wait by the
+// rule of the mesh.
 func TestOneWayFilter(t *testing.T) {
 	t.Parallel()
 	restarts := tier.Size(5, 50) // of each end
@@ -116,15 +115,15 @@ func TestOneWayFilter(t *testing.T) {
 		"mesh with BIRD": {mesh: true, kind: bgptest.BIRD2},
 		"BIRD":           {kind: bgptest.BIRD2},
 	} {
-		// As text, the address of nine is the greater one, so that in the mesh ten waits; as a number, and as a router ID,
-		// that of ten is.
+		// As text, the address of nine is greater, so that in the mesh ten waits; as a number, and as a router ID, ten is
+		// greater.
 		for _, blocked := range []int{9, 10} {
 			t.Run(fmt.Sprintf("%s, %d cannot connect", name, blocked), func(t *testing.T) {
 				t.Parallel()
 				lan := bgptest.NewLAN(t)
 				hosts := map[int]*bgptest.Host{9: lan.Host(9), 10: lan.Host(10)}
 				free := 19 - blocked
-				// What is tried before both ends are there does not count.
+				// Connections that were tried before both ends are up do not count.
 				firewall(t, hosts[blocked], hosts[free], true)
 				firewall(t, hosts[free], hosts[blocked], true)
 				speaks := func(n int) *ours {

@@ -14,10 +14,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
-// listener is a peer that notes what it is told.
+// listener is a peer that records the UPDATEs that it receives.
 type listener struct {
 	*babbler
-	kept netip.Prefix // which is always announced
+	kept netip.Prefix // always announced
 
 	mu     sync.Mutex // guards the rest
 	has    map[netip.Prefix]bool
@@ -48,8 +48,7 @@ func (l *listener) fault(text string) {
 	l.faults = append(l.faults, text)
 }
 
-// note takes an UPDATE as a speaker would. Before the session is over nothing is withdrawn that was not announced, nor
-// what stays.
+// note applies an UPDATE. During the session only announced prefixes are withdrawn, and never kept.
 func (l *listener) note(m []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,8 +62,8 @@ func (l *listener) note(m []byte) {
 	wire.Prune(m, wire.FamilyIn(m), withdrawn, func(p netip.Prefix) { l.has[p] = true })
 }
 
-// While what this node originates changes, and the first peer in another AS is added, no session breaks, nothing that
-// stays is withdrawn, and each peer has in the end what is originated then.
+// While this node's own prefixes change, and the first peer in another AS is added, no session breaks, no prefix that
+// stays is withdrawn, and each peer has the current prefixes in the end.
 func TestOriginatedChanges(t *testing.T) {
 	t.Parallel()
 	s, _, peers, babblers := babble(t, 64512, 64512, 64512, 64901)

@@ -18,10 +18,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// ourASN is the node's; every node in Calico has it unless told otherwise.
+// ourASN is the node's AS number, Calico's default.
 const ourASN = 64512
 
-// ownBlocks are what the node announces in tests that do not say otherwise.
+// ownBlocks are the prefixes that the node announces by default.
 var ownBlocks = []string{"10.1.5.0/26", "10.200.0.5/32", "fd01:5::/122"}
 
 // node starts our speaker on host 5 of a new network.
@@ -34,7 +34,7 @@ func node(t *testing.T) (*bgptest.LAN, *bgptest.Speaker) {
 	return lan, s
 }
 
-// pods are the prefixes that learned paths are passed on in.
+// pods are the prefixes inside of which learned paths are passed on.
 var pods = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd01::/16")}
 
 // neighbour is a daemon and our end of the session to it, in IPv4.
@@ -44,7 +44,7 @@ type neighbour struct {
 	n    int
 }
 
-// beside starts a daemon on host n, in an AS, with a session to our speaker on which it waits for us.
+// beside starts a daemon on host n, in an AS, with a session to our speaker for which it waits.
 func beside(lan *bgptest.LAN, s *bgptest.Speaker, kind bgptest.Kind, n int, asn uint32, edits ...func(*bgptest.Config)) *neighbour {
 	host := lan.Host(n)
 	block := netip.MustParsePrefix(fmt.Sprintf("10.1.%d.0/26", n))
@@ -58,7 +58,7 @@ func beside(lan *bgptest.LAN, s *bgptest.Speaker, kind bgptest.Kind, n int, asn 
 
 func (n *neighbour) block() string { return fmt.Sprintf("10.1.%d.0/26", n.n) }
 
-// learns waits until the daemon has learned just these from us, each as "prefix via next hop (AS path)".
+// learns waits until the daemon has learned exactly these paths from us, each as "prefix via next hop (AS path)".
 func (n *neighbour) learns(t *testing.T, from netip.Addr, want ...string) {
 	t.Helper()
 	slices.Sort(want)
@@ -84,7 +84,7 @@ func setPeers(s *bgptest.Speaker, all ...*neighbour) {
 	s.SetPeers(peers...)
 }
 
-// undisturbed returns what fails the test if a session is not the one that it is now.
+// undisturbed returns a check that fails the test if a session was reset since.
 func undisturbed(t *testing.T, s *bgptest.Speaker, all ...*neighbour) (check func()) {
 	t.Helper()
 	since := make(map[netip.Addr]time.Time)
@@ -102,8 +102,8 @@ func undisturbed(t *testing.T, s *bgptest.Speaker, all ...*neighbour) (check fun
 	}
 }
 
-// A reflector passes on what clients announce to all, and what others announce to clients, inside of what may pass,
-// with the next hops that it has learned. What may pass, and its cluster ID, change while it runs.
+// A reflector passes on the paths of clients to all, and the paths of others to clients, inside of the passable
+// prefixes, with the learned next hops. The prefixes and its cluster ID change while it runs.
 func TestReflection(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -173,8 +173,8 @@ func TestReflection(t *testing.T) {
 	three.learns(t, s.V4)
 }
 
-// What one AS announces goes to another one and to our own, with the next hop that each peer is to have; a change does
-// not touch the session.
+// Paths of one AS go to another one and to our own, with the next hop that each peer needs; a change does not touch the
+// session.
 func TestTransit(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -184,7 +184,7 @@ func TestTransit(t *testing.T) {
 	s.SetPolicy(bgp.Policy{Transit: pods}, nil)
 	rack, core := beside(lan, s, bgptest.BIRD2, 1, 64901), beside(lan, s, bgptest.FRR, 2, 64902)
 	inside := beside(lan, s, bgptest.BIRD2, 3, ourASN)
-	rack.Announce(append([]netip.Prefix{netip.MustParsePrefix("10.1.1.0/26")}, netip.MustParsePrefix("10.66.0.0/24"))...) // which is no pod's
+	rack.Announce(append([]netip.Prefix{netip.MustParsePrefix("10.1.1.0/26")}, netip.MustParsePrefix("10.66.0.0/24"))...) // not a pod's
 	all := []*neighbour{rack, core, inside}
 	setPeers(s, all...)
 	check := undisturbed(t, s, all...)
@@ -201,7 +201,7 @@ func TestTransit(t *testing.T) {
 	} {
 		core.peer.NextHop, inside.peer.NextHop = c.mode, c.mode
 		setPeers(s, all...)
-		far := s.V4 // what the node inside announces
+		far := s.V4 // next hop of the inside node's paths
 		if c.mode == bgp.NextHopKeep {
 			far = inside.peer.Addr
 		}
@@ -219,8 +219,8 @@ func TestTransit(t *testing.T) {
 	core.learns(t, s.V4, own+" (64512)", "10.1.3.0/26 via 10.0.0.5 (64512)")
 }
 
-// The address of a Service that another node announces is not passed on by this node as next hop, which would not
-// forward there, whatever filters accept and whether it reflects. By its own next hop it is, and so is the range.
+// The address of a Service that another node announces is not passed on with this node as next hop, which would not
+// forward there, whatever filters accept and whether it reflects. With its own next hop it is, and so is the range.
 func TestServicesOfOthers(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -315,8 +315,7 @@ func TestFilter(t *testing.T) {
 	check()
 }
 
-// A path with our own AS number in it is a loop, unless it may be there: racks of one AS meet through routers of
-// another.
+// A path with our own AS number in it is a loop, unless allowed: racks of one AS are connected by routers of another.
 func TestOwnASN(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -353,7 +352,7 @@ func TestOwnASN(t *testing.T) {
 	check()
 }
 
-// To a peer we can be in another AS, and speak from whichever address leads there; it may connect to any of ours.
+// Towards a peer we can be in another AS, and use whichever address leads there; it may connect to any of ours.
 func TestLocalASN(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -388,8 +387,7 @@ func TestLocalASN(t *testing.T) {
 	})
 }
 
-// TTL security lets peers in that are near, with a password, too, and nobody else; it comes and goes while the speaker
-// runs.
+// TTL security accepts near peers only, also with a password; it is turned on and off while the speaker runs.
 func TestTTLSecurity(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -407,8 +405,8 @@ func TestTTLSecurity(t *testing.T) {
 	bird.learns(t, s.V4, "10.1.5.0/26 via 10.0.0.5 (64512)", "10.200.0.5/32 via 10.0.0.5 (64512)")
 	frr.learns(t, s.V4, "10.1.5.0/26 via 10.0.0.5 (64512)", "10.200.0.5/32 via 10.0.0.5 (64512)")
 
-	// A connection's packets have TTL 64 unless its program says otherwise: as if they had come over many routers. Nothing
-	// of it is answered, from the first packet on.
+	// A connection's packets have TTL 64 by default, as if they had come over many routers. None is answered, from the
+	// first packet on.
 	six := bgp.Peer{Addr: far.V6, From: s.V6, ASN: ourASN, Passive: true, TTLSecurity: 1}
 	s.SetPeers(bird.peer, frr.peer, stranger, six)
 	for from, to := range map[netip.Addr]netip.Addr{far.V4: s.V4, far.V6: s.V6} {
@@ -430,7 +428,7 @@ func TestTTLSecurity(t *testing.T) {
 	s.WaitEstablished(far.V4)
 }
 
-// Paths of the same rank are all in the snapshot; one that is worse is not, and takes over when they go.
+// Equal-cost paths are all in the snapshot; a worse one is not, and takes over when they go.
 func TestEqualPaths(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -461,8 +459,8 @@ func TestEqualPaths(t *testing.T) {
 	hops("10.0.0.1")
 }
 
-// Two reflectors with the same clients, which are each other's peers, agree on what there is and let go of what is
-// over: neither keeps a path because the other one has it from the first.
+// Two reflectors with the same clients, which are each other's peers, agree on the paths and drop withdrawn ones:
+// neither keeps a path because it has it from the other.
 func TestTwoReflectors(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -474,8 +472,8 @@ func TestTwoReflectors(t *testing.T) {
 		s.SetPolicy(bgp.Policy{Transit: pods}, nil)
 		reflectors = append(reflectors, s)
 	}
-	// Router IDs below and above those of the reflectors: by them alone each would prefer what the other one has
-	// reflected.
+	// Router IDs below and above those of the reflectors: by these alone each would prefer the path that the other one
+	// reflects.
 	clients := make(map[int]bgptest.Daemon)
 	for n, kind := range map[int]bgptest.Kind{1: bgptest.BIRD2, 2: bgptest.FRR, 9: bgptest.BIRD2} {
 		var sessions []bgptest.Session
@@ -520,7 +518,7 @@ func TestTwoReflectors(t *testing.T) {
 			t.Errorf("reflector %d prefers what the other one has reflected to what the client itself says: %v", i, p)
 		}
 	}
-	// The first one loses its session with a client: it has the path from the other one then, and nobody loses it.
+	// The first one loses its session with a client: it then has the path from the other one, and no client loses it.
 	kernel := clients[1].On().Monitor()
 	reflectors[0].SetPeers(peersOf(0, 1, 2)...)
 	see("10.1.1.0/26 via 10.0.0.1", "10.1.2.0/26 via 10.0.0.2", "10.1.9.0/26 via 10.0.0.9")
@@ -540,7 +538,7 @@ func TestTwoReflectors(t *testing.T) {
 	see("10.1.1.0/26 via 10.0.0.1", "10.1.9.0/26 via 10.0.0.9")
 }
 
-// blocks are what host n announces.
+// blocks returns the prefixes that host n announces.
 func blocks(n int) []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.1.%d.0/26", n))}
 }
@@ -555,8 +553,8 @@ func external(hop netip.Addr, prefix string, path ...uint32) []byte {
 	return bgptest.Message(bgptest.Update, bgptest.UpdateBody(nil, attrs, bgptest.NLRI(netip.MustParsePrefix(prefix)))...)
 }
 
-// What nobody may announce to us is refused by reason, counted and shown; what else the peer says is taken, and its
-// session and all others go on. What it took back is not counted any more.
+// Forbidden announcements are refused by reason, counted and shown; the peer's other ones are accepted, and all
+// sessions go on. Withdrawn ones are no longer counted.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -591,7 +589,7 @@ func TestRefusals(t *testing.T) {
 			return nil
 		})
 	}
-	// What is refused is known before GoBGP has worked in what is not.
+	// Refusals are known before GoBGP has processed the accepted paths.
 	learned := func(prefix, path string) {
 		t.Helper()
 		bgptest.Eventually(t, func() error {
@@ -606,7 +604,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("%d prefixes received, want all 7", p.Received)
 	}
 	learned("10.7.0.0/24", "64901 64999")
-	// One is put right, one taken back, one that was good becomes bad.
+	// One becomes valid, one is withdrawn, and a valid one becomes invalid.
 	raw.Send(
 		external(far.V4, "10.7.1.0/24", 64901),
 		bgptest.Message(bgptest.Update, bgptest.UpdateBody(bgptest.NLRI(netip.MustParsePrefix("127.0.0.0/8")), nil, nil)...),
@@ -617,8 +615,8 @@ func TestRefusals(t *testing.T) {
 	check()
 }
 
-// Another port and other addresses to listen on are taken while sessions are up, which stay; one that cannot be had
-// leaves all as it was.
+// The port and the listen addresses change while sessions are up, which stay; an address that cannot be bound changes
+// nothing.
 func TestListensElsewhere(t *testing.T) {
 	t.Parallel()
 	lan, s := node(t)
@@ -636,7 +634,7 @@ func TestListensElsewhere(t *testing.T) {
 			}
 			return err
 		})
-		// The second connection of a peer within a second is reset, by who listens.
+		// The listener resets the second connection of a peer within a second.
 		if errors.Is(err, syscall.ECONNREFUSED) == want {
 			t.Errorf("port %d: %v, want somebody to listen: %t", port, err, want)
 		}

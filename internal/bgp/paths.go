@@ -58,7 +58,7 @@ func (s *Server) SetOriginated(ctx context.Context, paths []Path) error {
 	})
 }
 
-// ownPath is what this node originates a prefix as.
+// ownPath holds the settings of a prefix that this node originates.
 type ownPath struct {
 	nextHop   netip.Addr // invalid: this end of each session
 	aggregate bool
@@ -106,10 +106,10 @@ func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
 	return nil
 }
 
-// originatedPath builds the path as GoBGP's API wants it. It has the attributes that BIRD gives a static route in
-// Calico: ORIGIN IGP, from GoBGP an empty AS_PATH, and from the export policy LOCAL_PREF 100 towards iBGP peers. In our
-// own table it has the highest preference that there is, of which GoBGP prefers what is local: a peer that announces
-// our block with a preference of its own, by mistake or not, would else have GoBGP withdraw ours from all peers.
+// originatedPath builds the path for GoBGP's API. It has the attributes of BIRD's static routes in Calico: ORIGIN IGP,
+// an empty AS_PATH (from GoBGP), and LOCAL_PREF 100 towards iBGP peers (from the export policy). In our own table it
+// has the highest possible preference, and at equal preference GoBGP prefers local paths: otherwise a peer that
+// announces our block with a higher preference, by mistake or not, would have GoBGP withdraw ours from all peers.
 func originatedPath(prefix netip.Prefix, as ownPath, epoch uint8) (*api.Path, error) {
 	nextHop, source := as.nextHop, wire.Own
 	if as.aggregate {
@@ -163,7 +163,7 @@ func (s *Server) Snapshot(ctx context.Context, judge Judge) ([]Path, []Objection
 		return nil
 	})
 	if err != nil {
-		return nil, nil, err // what was left behind may still write to them
+		return nil, nil, err // the operation may still write to both slices
 	}
 	return paths, refused, nil
 }
@@ -180,7 +180,7 @@ func (s *Server) ownAddrs() map[netip.Addr]bool {
 	return own
 }
 
-// external reports whether a peer is in another AS than we are for it.
+// external reports whether a peer's AS number differs from ours towards it.
 func (s *Server) external(p Peer) bool { return p.ASN != s.localASN(p) }
 
 func (s *Server) localASN(p Peer) uint32 { return cmp.Or(p.LocalASN, s.local.ASN) }

@@ -54,8 +54,8 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 	})
 }
 
-// turned returns the peers that stay as they are and that can have a session now, as where the kernel had no room for
-// their keys, or can have none any more.
+// turned returns the unchanged peers that can have a session now and had none, as when the kernel had no room for their
+// keys, and those that had one and no longer can.
 func (s *Server) turned(want map[netip.Addr]Peer, c changes[netip.Addr]) (again []netip.Addr) {
 	for addr, known := range s.sessions {
 		if p, stays := want[addr]; stays && (known.link == nil) == (s.unsigned(p) == "") && !slices.Contains(c.replace, addr) {
@@ -65,20 +65,21 @@ func (s *Server) turned(want map[netip.Addr]Peer, c changes[netip.Addr]) (again 
 	return again
 }
 
-// listenNear has peers with link-local addresses connect to this node's on their interfaces.
+// listenNear listens on this node's link-local addresses on the interfaces of peers with link-local addresses.
 func (s *Server) listenNear(ctx context.Context, peers map[netip.Addr]Peer) error {
 	before := s.near
 	if s.near = nearAddrs(peers); slices.Equal(s.near, before) {
 		return nil
 	}
 	err := s.listen(ctx, s.local)
-	// What cannot be listened on is tried again, for whoever waits for the peer to connect.
+	// An address that cannot be listened on is tried again by the next call, for sessions that wait for the peer to
+	// connect.
 	s.near = slices.DeleteFunc(s.near, func(addr netip.Addr) bool { return !s.relay.Listens(netip.AddrPortFrom(addr, s.local.Port)) })
 	return err
 }
 
-// setSecrets has the relay expect the passwords and keys of all peers, before the first one can connect. What the
-// kernel has not is told for each peer that needs it.
+// setSecrets sets the passwords and keys of all peers in the relay, before the first peer can connect. If the kernel
+// lacks MD5 or TCP-AO, link notes it for each peer that needs it.
 func (s *Server) setSecrets(peers map[netip.Addr]Peer) error {
 	secrets, some := relay.Secrets{Passwords: make(map[netip.Addr]string, len(peers)), AO: make(map[netip.Addr]tcpao.Keys)}, false
 	for addr, p := range peers {
@@ -89,7 +90,7 @@ func (s *Server) setSecrets(peers map[netip.Addr]Peer) error {
 		}
 	}
 	if !some || s.noMD5 != nil {
-		secrets.Passwords = nil // which the relay keeps
+		secrets.Passwords = nil // the relay would keep the map
 	}
 	refused, err := s.relay.SetSecrets(secrets)
 	s.refused = refused
@@ -99,7 +100,7 @@ func (s *Server) setSecrets(peers map[netip.Addr]Peer) error {
 // session is a peer's place in GoBGP and its link to the outside.
 type session struct {
 	*place
-	link  *relay.Link // nil: there is none, as the history tells
+	link  *relay.Link // nil: there is none; the history has the reason
 	rules *relay.Rules
 }
 
@@ -121,7 +122,7 @@ func (s session) wait(ctx context.Context) {
 	}
 }
 
-// mute reports whether nothing is said to the peer for now.
+// mute reports whether nothing is sent to the peer: it has no link or is held down.
 func (s session) mute() bool { return s.link == nil || !s.heldUntil().IsZero() }
 
 func (s session) heldUntil() time.Time {
@@ -137,8 +138,8 @@ func (s *Server) addPeer(p Peer) {
 	s.known[p.Addr] = true
 }
 
-// link connects a session that GoBGP has with the outside. It may have been connected before, for the same peer in
-// GoBGP or another one.
+// link sets the peer's link to the outside for its place in GoBGP. known may have a link already, for the same place or
+// another one.
 func (s *Server) link(p Peer, known session) {
 	known.rules = s.rulesOf(p)
 	outer, back := s.relayPeer(p), behind{Server: s, place: known.place, inside: s.inside}
@@ -154,7 +155,7 @@ func (s *Server) link(p Peer, known session) {
 		known.link = s.relay.Add(outer, known.rules, back)
 	}
 	s.peers[p.Addr], s.sessions[p.Addr] = p, known
-	s.window.forget() // whose the paths are
+	s.window.forget() // the peer of the paths may have changed
 }
 
 // unsigned returns why the kernel cannot sign a peer's connections; empty: it can, or need not.
@@ -170,8 +171,8 @@ func (s *Server) unsigned(p Peer) string {
 	return ""
 }
 
-// replacePeer makes a change. Of most changes GoBGP need not know, and keeps the peer's paths. Of the others its
-// UpdatePeer would apply some at once, some at the next OPEN and some never.
+// replacePeer changes a peer. Most changes do not concern GoBGP, which keeps the peer's paths. For the others GoBGP's
+// UpdatePeer would apply some at once, some at the next OPEN and some never, so the peer is removed and added.
 func (s *Server) replacePeer(ctx context.Context, p Peer) error {
 	known, want := s.sessions[p.Addr], s.inner(p)
 	switch {
@@ -192,8 +193,8 @@ func (s *Server) replacePeer(ctx context.Context, p Peer) error {
 	return nil
 }
 
-// exchange gives a peer another place in GoBGP, where it is reflected to or is not any more. The one that it had stays,
-// with its paths, until the peer has sent all of them again; on the outside it is as if the connection had broken.
+// exchange assigns a peer another place in GoBGP when its reflection cluster changes. The old place stays, with its
+// paths, until the peer has sent all of them again; to the peer it looks like a broken connection.
 func (s *Server) exchange(p Peer) {
 	old := s.sessions[p.Addr]
 	s.link(p, session{place: s.newPlace(p), link: old.link})
@@ -203,8 +204,8 @@ func (s *Server) exchange(p Peer) {
 // settleWait is the time for GoBGP to process the end of a table.
 const settleWait = time.Second
 
-// removeLater removes what a peer was in GoBGP when its successor has the peer's whole table, or too much time has
-// passed. With a GoBGP that was started since all neighbours are gone.
+// removeLater removes a peer's old place in GoBGP when its successor has the peer's whole table, or after most. If
+// GoBGP was restarted since, all its old neighbours are gone already.
 func (s *Server) removeLater(old *place, of inside, successor *relay.Link, most time.Duration) {
 	if successor != nil {
 		select {
@@ -228,7 +229,7 @@ func (s *Server) removeLater(old *place, of inside, successor *relay.Link, most 
 	s.wake()
 }
 
-// cluster is the one that this node reflects routes to a peer in; invalid: it does not.
+// cluster returns the cluster ID under which this node reflects routes to a peer; invalid: it does not.
 func (s *Server) cluster(p Peer) netip.Addr {
 	if s.external(p) {
 		return netip.Addr{}
@@ -236,7 +237,7 @@ func (s *Server) cluster(p Peer) netip.Addr {
 	return s.local.ClusterID
 }
 
-// removePeer has GoBGP say Cease, which the link gets a moment to deliver.
+// removePeer has GoBGP send Cease; the link gets a moment to deliver it.
 func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
@@ -251,7 +252,7 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 	return nil
 }
 
-// forgetPeer forgets a peer whose neighbour in GoBGP is gone, or about to go.
+// forgetPeer removes a peer when GoBGP's neighbour is gone, or about to go.
 func (s *Server) forgetPeer(addr netip.Addr) {
 	s.window.forget()
 	s.version.Add(1)
@@ -261,14 +262,14 @@ func (s *Server) forgetPeer(addr netip.Addr) {
 	delete(s.sessions, addr)
 }
 
-// relayPeer is a peer in the relay's words.
+// relayPeer returns the relay's configuration of a peer.
 func (s *Server) relayPeer(p Peer) relay.Peer {
 	peer := relay.Peer{
 		SpeakerASN: s.local.ASN, RouterID: s.local.RouterID, Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
 		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, RestartTime: p.RestartTime, Keepalive: p.Keepalive,
 		Password: p.Password, AO: p.AO, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity, ClusterID: s.cluster(p),
 	}
-	// A peer that was removed, or has changed, got a Cease, and has dropped all that it had kept.
+	// A peer that was removed or changed got a Cease, and has dropped the paths that it had kept.
 	if s.local.Restarting && !s.known[p.Addr] {
 		peer.KeptUntil = s.startedAt.Add(p.RestartTime)
 	}
@@ -310,8 +311,8 @@ func (s *Server) Ends() *Ends { return s.ends }
 // Totals implements Speaker.
 func (s *Server) Totals() Totals { return s.relay.Totals() }
 
-// stateOf is a session's state in the words of RFC 4271. The handshake is the relay's. A session is established when
-// GoBGP has it, and its history says so, too: since when would else be of the state before.
+// stateOf returns a session's state. The handshake is the relay's. A session is established only when both GoBGP and
+// the history have it: else the status would have the time of the previous state.
 func stateOf(s relay.Status, up bool) State {
 	switch {
 	case s.Up && up:
@@ -324,7 +325,7 @@ func stateOf(s relay.Status, up bool) State {
 	return Active
 }
 
-// status joins what the relay says about a session with its history.
+// status returns the state of a peer from the relay's status and the history.
 func (s *Server) status(p Peer) PeerStatus {
 	known := s.sessions[p.Addr]
 	now := relay.Status{}

@@ -16,23 +16,23 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// place is a peer's place in GoBGP, which has a neighbour there once it has got a session of the peer. A neighbour
-// takes 30 kB and three goroutines, and makes every turn of GoBGP's loop longer, be there a session or not.
+// place is a peer's place in GoBGP, which has a neighbour for it from the first session on. A neighbour costs 30 kB and
+// three goroutines, and makes every turn of GoBGP's loop longer, with or without a session.
 type place struct {
 	neighbour
-	told  inner // what GoBGP is told of the peer
+	told  inner // GoBGP's configuration of the peer
 	gobgp *server.BgpServer
 
 	mu         sync.Mutex // guards the rest, and is held while GoBGP adds or removes the neighbour
 	made, gone bool
 }
 
-// newPlace gives a peer a place under an alias that is new.
+// newPlace returns a place for a peer under a new alias.
 func (s *Server) newPlace(p Peer) *place {
 	return &place{neighbour: s.neighbours.add(p.Addr), told: s.inner(p), gobgp: s.bgp}
 }
 
-// enter adds the neighbour, and reports whether it was not there.
+// enter adds the neighbour, and reports whether it was new.
 func (p *place) enter(ctx context.Context) (fresh bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,7 +49,7 @@ func (p *place) enter(ctx context.Context) (fresh bool, err error) {
 	return true, nil
 }
 
-// resend has GoBGP announce to the peer again what it was told.
+// resend has GoBGP repeat its announcements to the peer.
 func (p *place) resend(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,7 +59,7 @@ func (p *place) resend(ctx context.Context) error {
 	return p.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: p.alias.String(), Soft: true, Direction: api.ResetPeerRequest_OUT})
 }
 
-// leave removes the neighbour, for good.
+// leave removes the neighbour for good.
 func (p *place) leave(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +74,7 @@ func (p *place) leave(ctx context.Context) error {
 	return nil
 }
 
-// abandon has no neighbour added any more; the one that is there goes with GoBGP's others.
+// abandon keeps enter from adding a neighbour; one that exists ends with GoBGP.
 func (p *place) abandon() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,10 +84,10 @@ func (p *place) abandon() {
 // inner is GoBGP's configuration of a peer.
 type inner struct {
 	innerPeer
-	cluster netip.Addr // that the peer is reflected to in; invalid: it is not
+	cluster netip.Addr // the cluster ID for routes reflected to the peer; invalid: none are
 }
 
-// innerPeer has those fields of a Peer that GoBGP is told.
+// innerPeer has the fields of a Peer that GoBGP's configuration depends on.
 type innerPeer struct {
 	Addr, From                       netip.Addr
 	ASN, LocalASN                    uint32
@@ -104,20 +104,20 @@ func (s *Server) inner(p Peer) inner {
 	}
 }
 
-// idleHoldTime is how many seconds GoBGP stays in Idle, where it closes what connects, after a reset. 0 would mean its
-// default of 30, and it multiplies without a look: this many seconds are a negative number of nanoseconds, which have
-// passed.
+// idleHoldTime is how many seconds GoBGP stays in Idle, where it closes incoming connections, after a reset. 0 would
+// mean its default of 30. It multiplies without an overflow check: this many seconds are a negative number of
+// nanoseconds, which have passed.
 const idleHoldTime = uint64(math.MaxInt64/int64(time.Second)) + 1
 
-// config is a peer in GoBGP's words.
+// config returns GoBGP's configuration of a peer.
 func (p inner) config(alias netip.Addr) *api.Peer {
 	seconds := func(d time.Duration) uint64 { return uint64(d / time.Second) }
 	return &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: alias.String(), PeerAsn: p.ASN, LocalAsn: p.LocalASN,
-			// Loops are found by the relay, which knows how often our AS number may be in a path, and hides it (wire.MaskedASN).
-			// Of a path with the peer's AS number GoBGP would say nothing to the peer, not even that what it was told before is
-			// over; with our own in its place, which this does, it is passed to the relay, which withdraws it.
+			// The relay detects loops: it knows how often our AS number may be in a path, and hides it (wire.MaskedASN). GoBGP
+			// would not send a path with the peer's AS number, not even a withdrawal of the path before; with our own number in
+			// its place the path reaches the relay, which withdraws it.
 			AllowOwnAsn: math.MaxUint8, ReplacePeerAsn: p.ASN != p.LocalASN,
 		},
 		RouteReflector: p.reflection(),
@@ -126,12 +126,13 @@ func (p inner) config(alias netip.Addr) *api.Peer {
 			KeepaliveInterval:      max(1, seconds(cmp.Or(p.Keepalive, p.HoldTime/3))),
 			IdleHoldTimeAfterReset: idleHoldTime,
 		}},
-		// LocalAddress is the next hop of what this node announces on the session. GoBGP would also compare it with where a
-		// connection came in, unless the session is bound to an interface, which it does for connections that it opens: none.
+		// LocalAddress is the next hop of this node's announcements on the session. GoBGP would also compare it with the
+		// local address of a connection, unless the session is bound to an interface. It binds only connections that it
+		// opens: none.
 		Transport: &api.Transport{LocalAddress: p.ourEnd().String(), BindInterface: "lo", PassiveMode: true},
 		GracefulRestart: &api.GracefulRestart{
-			// GoBGP does not know of a restart of ours: it would keep its UPDATEs back for a second at least, and call the
-			// restart over for all peers when the first one has sent its table. The relay tells the peers.
+			// GoBGP does not learn of a restart of ours: it would delay its UPDATEs for a second at least, and end the restart
+			// for all peers when the first one has sent its table. The relay sets the restart bits.
 			Enabled:     true,
 			RestartTime: uint32(seconds(p.RestartTime)),
 			// RFC 8538: a hold timer that runs out on a busy node does not flush its paths.
@@ -141,8 +142,8 @@ func (p inner) config(alias netip.Addr) *api.Peer {
 	}
 }
 
-// families are those of the session, and no other: one that is configured and not negotiated makes GoBGP wait for an
-// end of table that never comes.
+// families returns the families of the session, and no others: for one that is configured and not negotiated GoBGP
+// waits for an end of table that never comes.
 func (p inner) families() (all []*api.AfiSafi) {
 	for _, family := range wire.FamiliesOf(p.Addr).All() {
 		as := familyV4
@@ -157,9 +158,9 @@ func (p inner) families() (all []*api.AfiSafi) {
 	return all
 }
 
-// reflection is what GoBGP does with a peer of our own AS if this node is a reflector: to it each one is a client. To
-// those that are none it would pass paths on without ORIGINATOR_ID and CLUSTER_LIST, and not withdraw what a client has
-// announced when a path that is not for them takes its place. The relay knows clients from others.
+// reflection returns GoBGP's reflection settings for a peer of our own AS if this node is a reflector, else nil: in
+// GoBGP every such peer is a client. To non-clients it would pass paths on without ORIGINATOR_ID and CLUSTER_LIST, and
+// not withdraw a client's path when a path that is not for them replaces it. The relay tells clients from non-clients.
 func (p inner) reflection() *api.RouteReflector {
 	if !p.cluster.IsValid() {
 		return nil
@@ -167,8 +168,8 @@ func (p inner) reflection() *api.RouteReflector {
 	return &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: p.cluster.String()}
 }
 
-// ourEnd is the next hop of what this node announces on the session; if only the connection will tell, the relay puts
-// it in.
+// ourEnd returns the next hop of this node's announcements on the session: From, or a placeholder that the relay
+// replaces by the connection's local address.
 func (p inner) ourEnd() netip.Addr {
 	return cmp.Or(p.From, wire.Placeholder(wire.FamilyOf(p.Addr)))
 }

@@ -131,7 +131,7 @@ var (
 	mpReachTwo = append([]byte{0x80, 14, 37, 0, 2, 1, 32}, append(append(addr("fd00::2").AsSlice(), addr("fe80::2").AsSlice()...), 0)...)
 )
 
-// said are the attributes of what a peer inside of our AS announces, with what is known of the prefix beside them.
+// said returns the path in an UPDATE from a peer inside of our AS.
 func said(t *testing.T, family wire.Family, update []byte) learned {
 	t.Helper()
 	session := wire.NewSession(wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: 1 << family,
@@ -318,8 +318,8 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// The names of what has changed are known while each message that was worked in is one that was taken: after one that
-// was not, and after too many names, they are not.
+// The changed prefixes are known while each processed message is one that was taken: not after another message, and not
+// after too many prefixes.
 func TestWindowNames(t *testing.T) {
 	update := message(2, []byte{0, 5, 26, 10, 1, 2, 0, 0, byte(len(origin) + len(emptyPath) + len(nextHop))},
 		origin, emptyPath, nextHop, []byte{26, 10, 1, 3, 0})
@@ -342,7 +342,7 @@ func TestWindowNames(t *testing.T) {
 	is("worked in", both, true)
 	is("then", nil, true)
 	take()
-	w.done() // which was another message
+	w.done() // another message
 	is("thought to be worked in", both, true)
 	w.done()
 	is("worked in after all", nil, false)
@@ -377,7 +377,7 @@ func TestWindow(t *testing.T) {
 		go w.done()
 		<-room
 		w.take(ctx)
-		w.take(ctx) // nobody says done: it goes on after windowStall
+		w.take(ctx) // without done it goes on after windowStall
 		cancel()
 		for range 2 * windowSize {
 			w.take(ctx) // ends with ctx
@@ -390,7 +390,7 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-// What is under way when a session ends is waited for, and given up if it was dropped.
+// UPDATEs in progress when a session ends are waited for, and given up if they were dropped.
 func TestWindowDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w window
@@ -422,7 +422,7 @@ func TestWindowDrains(t *testing.T) {
 	})
 }
 
-// A refused connection is tried every few seconds: people want to know since when.
+// A refused connection is tried every few seconds: operators want to know since when.
 func TestHistoriesTellSinceWhen(t *testing.T) {
 	clock := time.Unix(1000, 0)
 	h := NewEnds(func() time.Time { return clock })
@@ -491,8 +491,8 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// TestWhatIsKnownOfAPeer: what keeps a session from coming about stays, and is not hidden by what becomes of the paths
-// of the one before.
+// TestWhatIsKnownOfAPeer: the reason that keeps a session from coming up stays, and is not replaced by events of the
+// paths of the session before.
 func TestWhatIsKnownOfAPeer(t *testing.T) {
 	const dropped, wrong = "no TCP answer on port 179: a firewall drops", "it connected to our address 10.0.0.8 but we speak from 10.0.0.1"
 	clock := time.Unix(1000, 0)
@@ -538,7 +538,7 @@ func TestListenError(t *testing.T) {
 	}
 }
 
-// TestClassesOfFailures: what a peer says or chooses is in no class, so that it cannot make new ones.
+// TestClassesOfFailures: a class contains nothing that the peer chooses, so that it cannot make new ones.
 func TestClassesOfFailures(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.0.1")
 	h := NewEnds(time.Now)

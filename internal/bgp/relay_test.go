@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// withPassword gives all peers a password.
+// withPassword sets a password for all peers.
 func withPassword(password string, peers []bgp.Peer) []bgp.Peer {
 	for i := range peers {
 		peers[i].Password = password
@@ -25,7 +25,7 @@ func withPassword(password string, peers []bgp.Peer) []bgp.Peer {
 	return peers
 }
 
-// A password is changed on one side first and on the other some time later; nobody loses a path over it.
+// A password changes on one side first and on the other some time later; no path is lost.
 func TestPasswordIsChanged(t *testing.T) {
 	t.Parallel()
 	nine, ten := pair(t)
@@ -87,13 +87,13 @@ func TestPasswordsOfSeveralPeers(t *testing.T) {
 		peers = append(peers, bgp.Peer{Addr: other.V4, ASN: 64512, From: node.V4, Passive: true, Password: password})
 		others = append(others, other.V4)
 	}
-	node.SetPeers(peers[0]) // one key for all
+	node.SetPeers(peers[0]) // one key, for all addresses
 	node.WaitEstablished(others[0])
 	node.SetPeers(peers...) // one for each
 	node.WaitEstablished(others...)
 }
 
-// Both ends connect, as ends of a BGPPeer do that says nothing else.
+// Both ends connect, which is the default of a BGPPeer.
 func TestBothEndsConnect(t *testing.T) {
 	t.Parallel()
 	nine, ten := pair(t)
@@ -138,8 +138,8 @@ func TestBothEndsConnect(t *testing.T) {
 	}
 }
 
-// GoBGP alone needs five seconds in Idle and one or two more to connect. The relay tries again within a second; what a
-// session takes to come back is BenchmarkReconnect's.
+// GoBGP alone needs five seconds in Idle and one or two more to connect. The relay tries again within a second;
+// BenchmarkReconnect measures how long a session takes to come back.
 func TestFastReconnect(t *testing.T) {
 	t.Parallel()
 	nine, ten := pair(t)
@@ -162,9 +162,9 @@ func TestFastReconnect(t *testing.T) {
 	}
 }
 
-// A peer that vanishes without a word and comes back is served at once: the dead connection does not keep it out for
-// the hold time, and its paths stay meanwhile. Its kernel resets what it does not know, or a firewall in front of it
-// drops that.
+// A peer that vanishes silently and comes back is served at once: the dead connection does not block it for the hold
+// time, and its paths stay meanwhile. Its kernel resets unknown connections, or a firewall in front of it drops their
+// packets.
 func TestPeerThatVanished(t *testing.T) {
 	t.Parallel()
 	for name, fate := range map[string]string{"reset": "reject with tcp reset", "dropped": "drop"} {
@@ -194,8 +194,8 @@ func TestPeerThatVanished(t *testing.T) {
 	}
 }
 
-// The peer has our OPEN and KEEPALIVE on the connection that we opened, and the session for established, when another
-// one that it opened before arrives: the first stays, although the peer's router ID is the higher one.
+// The peer has our OPEN and KEEPALIVE on the connection that we opened, and regards the session as established, when a
+// connection that it opened before arrives: the first stays, although the peer's router ID is the higher one.
 func TestCollisionWithAnEstablishedEnd(t *testing.T) {
 	t.Parallel()
 	var l net.Listener
@@ -229,15 +229,15 @@ func TestCollisionWithAnEstablishedEnd(t *testing.T) {
 	node.WaitLearned("10.1.2.0/26")
 }
 
-// restarted is the OPEN of a router that says that it has restarted.
+// restarted returns the OPEN of a router with the R bit set.
 func restarted(id byte) []byte {
 	open := hello(id)
 	open[bytes.Index(open, []byte{64, 10})+2] |= 0x80 // the R bit of graceful restart
 	return open
 }
 
-// lose makes the host deaf on its connections to BGP's port that are: what arrives on them is dropped, or answered as
-// by a kernel that knows nothing of them. They say nothing any more.
+// lose cuts the host's connections to BGP's port: packets to it are dropped, or reset as by a kernel that does not know
+// the connection. It sends nothing but resets.
 func lose(h *bgptest.Host, fate string) {
 	h.T.Helper()
 	h.Run(h.T, "nft", "add table inet lost; add chain inet lost in { type filter hook input priority 0; }; add chain inet lost out { type "+
@@ -249,8 +249,8 @@ func lose(h *bgptest.Host, fate string) {
 	}
 }
 
-// A second connection from the peer's address does not end a session whose connection is alive, whatever router it says
-// it is: a pod whose packets are masqueraded to its node's address may have opened it.
+// A second connection from the peer's address does not end a session whose connection is alive, whatever its router ID:
+// a pod whose packets are masqueraded to its node's address may have opened it.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	node, peer, to := target(t, nil)
@@ -319,7 +319,7 @@ func TestHostIsGone(t *testing.T) {
 	})
 }
 
-// Without TCP MD5 and TCP-AO in the kernel sessions with a password or keys are not opened without, and all others are.
+// Without TCP MD5 and TCP-AO in the kernel, sessions with a password or keys are not opened; all others are.
 func TestKernelWithoutSigning(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
-// outsideASN is that of the peer which sends what the advisories are about.
+// outsideASN is the AS number of the peer that sends the advisories' messages.
 const outsideASN = 64513
 
 // outsideHello is the OPEN of a router in outsideASN.
@@ -29,13 +29,14 @@ func outsideHello(id byte) []byte {
 	return bytes.ReplaceAll(hello(id), []byte{0xfc, 0}, []byte{0xfc, 1})
 }
 
-// announceOutside is an UPDATE that is as it should be.
+// announceOutside returns a valid UPDATE.
 func announceOutside(nextHop netip.Addr, prefix ...byte) []byte {
 	attributes := append([]byte{0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfc, 1, 0x40, 3, 4}, nextHop.AsSlice()...)
 	return bgptest.Message(2, append(append([]byte{0, 0, 0, byte(len(attributes))}, attributes...), prefix...)...)
 }
 
-// What public advisories say of GoBGP does nothing here: an honest peer keeps its session, and the speaker goes on.
+// The messages of public advisories on GoBGP have no effect here: an honest peer keeps its session, and the speaker
+// goes on.
 func TestAdvisories(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -117,12 +118,12 @@ func alone(confederation bool, until io.Reader) error {
 	return err
 }
 
-// What the relay keeps from GoBGP: some of it ends the process, which is why the relay is there.
+// Messages that the relay keeps from GoBGP: some of them end the process, which is why the relay exists.
 func TestAdvisoriesWithoutRelay(t *testing.T) {
 	t.Parallel()
 	for _, a := range bgp.Advisories {
 		if a.First != nil {
-			continue // that is read by nothing that Tortie links, or ends no process
+			continue // Tortie links no reader of it, or it ends no process
 		}
 		t.Run(a.ID, func(t *testing.T) {
 			t.Parallel()
@@ -148,7 +149,7 @@ func TestAdvisoriesWithoutRelay(t *testing.T) {
 			})
 			p := established(peer, netip.MustParseAddrPort("10.0.0.1:179"), outsideHello(2))
 			p.send(a.Message, keepalive)
-			if a.Panic == "" { // GoBGP has worked in the message when it takes the next session
+			if a.Panic == "" { // GoBGP has processed the message when it accepts the next session
 				p.Close()
 				established(peer, netip.MustParseAddrPort("10.0.0.1:179"), outsideHello(2))
 			} else {

@@ -15,30 +15,30 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Policy is what passes on the sessions, in both directions. Its zero value takes what every peer announces, but for
-// martians, paths of its AS number that are not its own and loops, and passes on nothing that was learned.
+// Policy has the rules for both directions of the sessions. Its zero value accepts what every peer announces, except
+// martians, loops and paths that do not begin with the peer's AS number, and passes on no learned path.
 type Policy struct {
-	// Transit: learned paths inside of one of these, and not inside of one of Hidden, are passed on where BGP passes
-	// anything on: to and from peers in another AS, and by a reflector. All other learned paths never are. Hidden holds for what
-	// this node originates, too.
+	// Transit are the prefixes inside of which learned paths are passed on, except inside of Hidden, as far as BGP passes
+	// paths on: to and from peers in another AS, and by a reflector. Other learned paths never are. Hidden also applies to
+	// this node's own prefixes.
 	Transit, Hidden []netip.Prefix
 	// Served are the ranges of Services: a learned address in them is passed on with its next hop or not at all, as this
-	// node does not forward to the node that announces it. No rule of a peer undoes that.
+	// node does not forward to the node that announces it. No rule of a peer overrides that.
 	Served []netip.Prefix
 	// Refuse are prefixes that no peer may announce, or use as next hops: this node's own addresses.
 	Refuse []netip.Prefix
-	// Own are prefixes that no peer may announce, though parts of them: this node's blocks.
+	// Own are prefixes that no peer may announce as a whole: this node's blocks. Peers may announce parts of them.
 	Own []netip.Prefix
-	// Tags are communities for what is announced.
+	// Tags are communities to add to announcements.
 	Tags []policy.Tag
 	// Links are the interfaces that rules can name.
 	Links []policy.Link
-	// Normal4 and Normal6 are the priorities of routes that nothing sets; 0 is Calico's.
+	// Normal4 and Normal6 are the default priorities of routes; 0 means Calico's.
 	Normal4, Normal6 uint32
-	// Import and Export are the rules that hold for one peer before all these, but for what is always refused. A peer that
-	// is not in here has none.
+	// Import and Export are the rules by peer. They come before all these, except for the rules that always refuse a path.
+	// A peer without an entry has none.
 	Import, Export map[netip.Addr]*policy.Rules
-	// Aggregates are what a peer is told in place of blocks. A peer that is not in here has none.
+	// Aggregates are the prefixes that a peer receives in place of blocks. A peer without an entry has none.
 	Aggregates map[netip.Addr]policy.Aggregates
 }
 
@@ -47,14 +47,14 @@ func (p Policy) base() *policy.Base {
 		Transit: p.Transit, Hidden: p.Hidden, Served: p.Served, Refuse: p.Refuse, Own: p.Own, Tags: p.Tags,
 		Normal4: p.Normal4, Normal6: p.Normal6,
 	}
-	// Links come and go: where no rule asks for them they must not have everything announced again.
+	// Links come and go: if no rule names an interface, they must not cause new announcements of everything.
 	if named(p.Import) || named(p.Export) {
 		b.Links = p.Links
 	}
 	return b
 }
 
-// named reports whether some rule asks for an interface by its name.
+// named reports whether some rule names an interface.
 func named(all map[netip.Addr]*policy.Rules) bool {
 	for _, rules := range all {
 		if rules.NeedsInterface() {
@@ -64,8 +64,8 @@ func named(all map[netip.Addr]*policy.Rules) bool {
 	return false
 }
 
-// passable are the prefixes inside of which learned paths may be passed on to a peer: a rule of a peer may accept what
-// is in no pool.
+// passable returns the prefixes inside of which learned paths may be passed on to a peer. A rule of a peer may accept
+// paths outside of all pools.
 func (p Policy) passable() []netip.Prefix {
 	all := slices.Clone(p.Transit)
 	for peer, rules := range p.Export {
@@ -88,7 +88,7 @@ func (p Policy) validate() error {
 	return nil
 }
 
-// Equal reports whether both let pass the same.
+// Equal reports whether both policies are the same.
 func (p Policy) Equal(o Policy) bool {
 	same := func(a, b map[netip.Addr]*policy.Rules) bool { return maps.EqualFunc(a, b, (*policy.Rules).Equal) }
 	return slices.Equal(p.Transit, o.Transit) && slices.Equal(p.Hidden, o.Hidden) &&
@@ -118,7 +118,7 @@ func (s *Server) SetPolicy(ctx context.Context, p Policy) error {
 	})
 }
 
-// rulesOf are the rules for a peer.
+// rulesOf returns the rules for a peer.
 func (s *Server) rulesOf(p Peer) *relay.Rules {
 	return &relay.Rules{
 		Base:    s.base,
@@ -137,7 +137,7 @@ func (s *Server) setAllRules(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// setRules has the rules for a peer in force. Announcements under rules of its own have to be made again.
+// setRules applies the current rules to a peer. If the peer's export rules changed, its announcements are repeated.
 func (s *Server) setRules(ctx context.Context, addr netip.Addr) error {
 	known, now := s.sessions[addr], s.rulesOf(s.peers[addr])
 	before := known.rules
@@ -156,8 +156,8 @@ func (s *Server) setRules(ctx context.Context, addr netip.Addr) error {
 	return nil
 }
 
-// announceAgain has those paths announced once more of which, by the rules that hold for every peer, something else
-// becomes: the relay judges what passes.
+// announceAgain repeats the announcement of the paths that the common rules now treat differently; the relay judges
+// each.
 func (s *Server) announceAgain(ctx context.Context, before *policy.Base) error {
 	if s.base.EqualExport(before) {
 		return nil
@@ -181,7 +181,7 @@ func (s *Server) announceAgain(ctx context.Context, before *policy.Base) error {
 	return errors.Join(errs...)
 }
 
-// touchedBy tells prefixes of which something else may become by other rules for every peer.
+// touchedBy returns a function that reports whether the changed common rules may treat a prefix differently.
 func touchedBy(before, now *policy.Base) func(netip.Prefix) bool {
 	if !slices.Equal(before.Links, now.Links) || before.Normal4 != now.Normal4 || before.Normal6 != now.Normal6 {
 		return func(netip.Prefix) bool { return true }
@@ -193,7 +193,7 @@ func touchedBy(before, now *policy.Base) func(netip.Prefix) bool {
 	return func(p netip.Prefix) bool { return within(p, around) }
 }
 
-// different returns what is in one of two lists only.
+// different returns the prefixes that are in one of two lists only.
 func different(a, b []netip.Prefix) []netip.Prefix {
 	not := func(list []netip.Prefix) func(netip.Prefix) bool {
 		return func(p netip.Prefix) bool { return slices.Contains(list, p) }
@@ -209,14 +209,14 @@ func tagged(tags []policy.Tag) []netip.Prefix {
 	return prefixes
 }
 
-// retagged returns the prefixes that had other communities before.
+// retagged returns the prefixes that have other communities now.
 func retagged(before, now []policy.Tag) []netip.Prefix {
 	return tagged(slices.DeleteFunc(slices.Clone(now), func(tag policy.Tag) bool {
 		return slices.ContainsFunc(before, tag.Equal)
 	}))
 }
 
-// passesOn reports whether any of the peers is told what others have announced.
+// passesOn reports whether learned paths are passed on to any peer.
 func (s *Server) passesOn() bool {
 	if s.local.ClusterID.IsValid() {
 		return true
@@ -229,9 +229,9 @@ func (s *Server) passesOn() bool {
 	return false
 }
 
-// passOn has GoBGP pass on what this node originates, and learned paths inside of prefixes; inside of which else it has
-// passed on before it does so for ever, since it would not withdraw them. The relay decides; this is so that what it
-// would always refuse is not even made, once for each of a thousand peers.
+// passOn has GoBGP pass on this node's own prefixes, and learned paths inside of prefixes. GoBGP does not withdraw
+// paths when a prefix leaves the set, so that earlier prefixes stay in it for ever. The relay decides; this policy only
+// keeps GoBGP from making paths that the relay always refuses, once for each of a thousand peers.
 func (s *Server) passOn(ctx context.Context, prefixes []netip.Prefix) error {
 	wanted := slices.Clone(s.passable)
 	for _, p := range prefixes {
@@ -263,14 +263,14 @@ func (s *Server) passOn(ctx context.Context, prefixes []netip.Prefix) error {
 	return s.drop(ctx, before)
 }
 
-// passing is a policy of GoBGP's and the sets of prefixes that it names. Neither can be changed once it is there.
+// passing is a GoBGP policy and the prefix sets that it names. GoBGP can change neither.
 type passing struct {
 	policy *api.Policy
 	sets   []*api.DefinedSet
 }
 
-// ownStatement lets pass what this node originates. Inside, our own paths have a preference that no peer can exceed;
-// see originatedPath.
+// ownStatement accepts this node's own prefixes. In GoBGP they have a preference that no peer can exceed, which it
+// resets; see originatedPath.
 func ownStatement(name string) *api.Statement {
 	return &api.Statement{
 		Name:       name,
@@ -279,7 +279,7 @@ func ownStatement(name string) *api.Statement {
 	}
 }
 
-// insideStatement lets pass what is inside of the prefixes of a set.
+// insideStatement accepts what is inside of the prefixes of a set.
 func insideStatement(set string) *api.Statement {
 	return &api.Statement{
 		Name:       set,
@@ -288,7 +288,7 @@ func insideStatement(set string) *api.Statement {
 	}
 }
 
-// prefixSet has the prefixes of a family, each with all that is inside of it.
+// prefixSet returns the prefixes of a family, each with all prefixes inside of it.
 func prefixSet(name string, family *api.Family, prefixes []netip.Prefix) *api.DefinedSet {
 	set := &api.DefinedSet{DefinedType: api.DefinedType_PREFIX, Name: name}
 	for _, p := range prefixes {
@@ -300,7 +300,7 @@ func prefixSet(name string, family *api.Family, prefixes []netip.Prefix) *api.De
 	return set
 }
 
-// assign makes a new policy the one of what is announced.
+// assign creates a policy and makes it GoBGP's export policy.
 func (s *Server) assign(ctx context.Context, p passing) error {
 	for _, set := range p.sets {
 		if err := s.bgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set}); err != nil {
@@ -318,7 +318,7 @@ func (s *Server) assign(ctx context.Context, p passing) error {
 	}})
 }
 
-// drop removes a policy that is assigned no longer.
+// drop removes a policy that is no longer assigned.
 func (s *Server) drop(ctx context.Context, p passing) error {
 	err := s.bgp.DeletePolicy(ctx, &api.DeletePolicyRequest{Policy: p.policy, All: true})
 	errs := []error{err}

@@ -30,12 +30,12 @@ type Server struct {
 	neighbours *neighbours
 	window     window
 	bfd        *bfd.Engine
-	// version grows with all that may change GoBGP's table.
+	// version grows with every event that may change GoBGP's table.
 	version atomic.Uint64
-	unseen  int         // UPDATEs since Dirty was last signalled for one; GoBGP's loop's
+	unseen  int         // UPDATEs since Dirty was last signalled for one; used by GoBGP's loop only
 	lull    *time.Timer // signals Dirty
 	relay   *relay.Relay
-	// turn is held by the one operation that talks to GoBGP, probe by the one health check.
+	// turn is held by the one operation that calls GoBGP, probe by the one health check.
 	turn, probe chan struct{}
 
 	// All below belongs to the holder of turn.
@@ -44,20 +44,20 @@ type Server struct {
 	startedAt  time.Time
 	hindrance  string               // why the last attempt to start failed
 	inside     inside               // while GoBGP is started
-	noMD5      error                // why passwords can't be had here
-	noAO       error                // why TCP-AO can't
-	refused    map[netip.Addr]error // by peer: why the kernel does not take its password or keys
+	noMD5      error                // why the kernel has no TCP MD5
+	noAO       error                // why the kernel has no TCP-AO
+	refused    map[netip.Addr]error // by peer: why the kernel refuses its password or keys
 	peers      map[netip.Addr]Peer
 	sessions   map[netip.Addr]session // one for each of peers
-	near       []netip.Addr           // link-local addresses of this node that are listened on
+	near       []netip.Addr           // link-local listen addresses of this node
 	originated map[netip.Prefix]ownPath
 	known      map[netip.Addr]bool // peers that this process has ever configured
 	policy     Policy
-	base       *policy.Base   // policy, in the relay's words
-	epoch      uint8          // of what was last announced once more
-	passable   []netip.Prefix // learned paths inside of which GoBGP passes on
-	passing    passing        // by which it does
-	passes     int            // how often that was set
+	base       *policy.Base   // made of policy, for the relay
+	epoch      uint8          // of the last repeated announcements
+	passable   []netip.Prefix // prefixes inside of which GoBGP passes on learned paths
+	passing    passing        // GoBGP's policy for that
+	passes     int            // how often passing was set
 	table      table
 	parsed     parsed
 }
@@ -75,11 +75,10 @@ const (
 // exists guards the one GoBGP server that a process can have.
 var exists atomic.Bool
 
-// New creates the process's speaker; a second call is an error. It opens no socket: that is Start's.
-// The program must be built with //go:debug multipathtcp=0 (in its main package, or godebug in go.mod): since Go 1.24
-// listeners are Multipath TCP by default, GoBGP does not say otherwise, and the kernel then refuses TCP MD5 keys and a
-// TTL on them.
-// now is the clock of PeerStatus, time.Now if nil.
+// New creates the process's speaker; a second call is an error. It opens no socket: Start does. The program must be
+// built with //go:debug multipathtcp=0 (in its main package, or godebug in go.mod): since Go 1.24 listeners are
+// Multipath TCP by default, GoBGP does not change that, and the kernel then refuses TCP MD5 keys and a TTL on them. now
+// is the clock of PeerStatus, time.Now if nil.
 func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 	if !exists.CompareAndSwap(false, true) {
 		return nil, errors.New("this process already has a BGP speaker: GoBGP keeps state in package variables")
@@ -116,7 +115,7 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		server.TimingHookOption(loopHook(s.worked)),
 	)
 	go s.bgp.Serve() // for the life of the process
-	// This watcher is never stopped: GoBGP races the end of one.
+	// This watcher is never stopped: stopping one races in GoBGP.
 	err := s.bgp.WatchEvent(context.Background(), &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}, s.heard)
 	if err != nil {
 		return nil, fmt.Errorf("watch GoBGP's sessions: %w", err)
@@ -124,13 +123,13 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 	return s, nil
 }
 
-// loopHook is called by GoBGP's loop after each thing that it did. It is the cheapest wake-up there is: WatchEvent on
-// best paths makes a protobuf message of every path and queues them without a bound.
+// loopHook is called by GoBGP's loop after each operation. It is the cheapest wake-up: WatchEvent on best paths makes a
+// protobuf message of every path and queues them without a bound.
 type loopHook func()
 
 // Observe implements server.FSMTimingHook.
 func (worked loopHook) Observe(op server.FSMOperation, _, _ time.Duration) {
-	if op == server.FSMMessage { // an UPDATE was worked in, or a session changed its state
+	if op == server.FSMMessage { // an UPDATE was processed, or a session changed its state
 		worked()
 	}
 }
@@ -143,14 +142,15 @@ func (s *Server) heard(event *api.WatchEventResponse) {
 	}
 }
 
-// mostUnseen is how many UPDATEs GoBGP works in at most before somebody is to look at its table.
+// mostUnseen is how many UPDATEs GoBGP processes at most before Dirty is signalled.
 const mostUnseen = 256
 
-// lull is when somebody is to look although UPDATEs are left: GoBGP may have dropped them with their session.
+// lull is the time without a processed UPDATE after which Dirty is signalled although some are left: GoBGP may have
+// dropped them with their session.
 const lull = 10 * time.Millisecond
 
-// worked is called by GoBGP's loop when it has worked in an UPDATE, or a change of a session's state. While it has more
-// of them it is left to its work: who looks reads the whole of a table that changes again in a moment.
+// worked is called by GoBGP's loop when it has processed an UPDATE or a change of a session's state. While more UPDATEs
+// are queued it delays Dirty: a reader would read the whole of a table that changes again in a moment.
 func (s *Server) worked() {
 	s.version.Add(1)
 	s.unseen++
@@ -167,8 +167,8 @@ func (s *Server) wake() { wait.Signal(s.dirty) }
 // Dirty implements Speaker.
 func (s *Server) Dirty() <-chan struct{} { return s.dirty }
 
-// do runs op alone and returns its result, or leaves it behind at the end of ctx: GoBGP's calls cannot be interrupted.
-// What op has left behind keeps the turn until it ends, so that a stuck GoBGP makes later calls fail at their
+// do runs op alone and returns its result, or returns an error at the end of ctx while op goes on: GoBGP's calls cannot
+// be interrupted. Such an op keeps the turn until it ends, so that a stuck GoBGP makes later calls fail at their
 // deadlines.
 func (s *Server) do(ctx context.Context, op func(context.Context) error) error {
 	select {
@@ -191,7 +191,8 @@ func (s *Server) do(ctx context.Context, op func(context.Context) error) error {
 	}
 }
 
-// earlier ends a little before the caller's deadline: what an operation waits for then reaches the caller as its error.
+// earlier returns a context that ends a little before the caller's deadline, so that the caller gets the operation's
+// error.
 func earlier(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -200,7 +201,7 @@ func earlier(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, end.Add(-time.Until(end)/10))
 }
 
-// started is the check of every operation that needs sessions.
+// started returns nil while the speaker runs, else ErrNotStarted or ErrStopped.
 func (s *Server) started() error {
 	switch s.phase {
 	case created:
@@ -245,7 +246,7 @@ func (s *Server) Stop(ctx context.Context, mode Mode) error {
 	})
 }
 
-// cease ends all sessions, and returns when the peers know or can't be told.
+// cease ends all sessions with a Cease, and returns when it was sent to the peers or cannot be.
 func (s *Server) cease(ctx context.Context) error {
 	s.relay.Close()
 	s.bfd.Set(nil)

@@ -214,7 +214,7 @@ func drain(s *bgptest.Speaker) {
 	}
 }
 
-// In eBGP every speaker passes on what it knows, if no policy keeps it from it.
+// In eBGP every speaker passes on its paths unless a policy prevents it.
 func TestLearnedPathsAreNotPassedOn(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
@@ -236,7 +236,7 @@ func TestLearnedPathsAreNotPassedOn(t *testing.T) {
 	middle.WaitLearned("10.1.1.0/26 10.1.3.0/26")
 	left.WaitLearned("10.1.2.0/26")
 	want := []bgp.Path{{Prefix: netip.MustParsePrefix("10.1.2.0/26"), NextHop: middle.V4, From: middle.V4, ASPath: "64514", LocalPref: 100}}
-	// What middle sends after 10.1.5.0/26 comes after all that it could have passed on before.
+	// What middle sends after 10.1.5.0/26 comes after everything that it could have passed on before.
 	left.Originate("10.1.1.0/26", "10.1.4.0/26")
 	middle.WaitLearned("10.1.1.0/26 10.1.3.0/26 10.1.4.0/26")
 	middle.Originate("10.1.2.0/26", "10.1.5.0/26")
@@ -336,7 +336,8 @@ func TestStartNamesWhatHinders(t *testing.T) {
 	if r := <-done; r.Err != "" {
 		t.Errorf("Start when the port has become free: %s", r.Err)
 	}
-	// One that was started after its caller had left at the deadline is as good, and it can start anew as another.
+	// A speaker that started after its caller had returned at the deadline counts as started, and can restart with another
+	// identity.
 	if r := second.Try(patient); r.Err != "" {
 		t.Errorf("second Start: %s", r.Err)
 	}
@@ -346,7 +347,7 @@ func TestStartNamesWhatHinders(t *testing.T) {
 	}
 }
 
-// A Start whose caller has left at the deadline is no hindrance to the next: a busy node once stayed without BGP for
+// A Start whose caller has returned at the deadline does not block the next: a busy node once stayed without BGP for
 // ever.
 func TestStartThatIsLate(t *testing.T) {
 	t.Parallel()
@@ -389,7 +390,7 @@ func TestStuckLoop(t *testing.T) {
 	}
 }
 
-// The words in PeerStatus are proved on sessions that really fail.
+// The texts in PeerStatus are checked on sessions that really fail.
 func TestDiagnoseRealSessions(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)

@@ -24,16 +24,17 @@ const (
 	DefaultRestartTime         = 120 * time.Second
 )
 
-// Bounds on what a peer may cost. A node of the largest cluster of one mesh announces some hundreds of prefixes, a
-// route reflector for such a cluster some thousands.
+// Bounds on the resources that one peer may use. A node of the largest cluster of one mesh announces some hundreds of
+// prefixes, a route reflector for such a cluster some thousands.
 const (
 	DefaultMaxPrefixes = 20000
-	// DefaultHoldDown is how long a peer that went beyond its MaxPrefixes is left alone; it doubles with each time.
+	// DefaultHoldDown is how long a peer that exceeded its MaxPrefixes is held down; it doubles each time, up to
+	// MaxHoldDown.
 	DefaultHoldDown = 60 * time.Second
 	MaxHoldDown     = 10 * time.Minute
 )
 
-// maxPassword is how many bytes the kernel takes as a key of TCP MD5 signatures.
+// maxPassword is the kernel's maximum length of a TCP MD5 key in bytes.
 const maxPassword = 80
 
 // Errors that a caller can act on.
@@ -47,71 +48,72 @@ var (
 // Speaker is a BGP speaker. Methods that set take the whole desired set, methods that read return the whole actual one.
 // All methods may be called from any goroutine; each ends at its context's deadline even when the speaker is stuck.
 type Speaker interface {
-	// Start binds local's addresses and starts the speaker. An address that can't be bound now is tried again with backoff
-	// until ctx ends, whose error then names address, port, cause and remedy (*ListenError); what will not change by
-	// waiting (invalid Local, missing capability) returns at once. After an error Start may be called again, also if it
-	// has ended at its deadline and the speaker was started nevertheless, later: then it is SetLocal.
+	// Start binds local's addresses and starts the speaker. It retries an address that it cannot bind with backoff until
+	// ctx ends; the error then names address, port, cause and remedy (*ListenError). An error that does not go away by
+	// waiting (invalid Local, missing capability) is returned at once. After an error Start may be called again. If it has
+	// ended at its deadline and the speaker started later, the next call is a SetLocal.
 	//
-	// With another AS number or router ID it starts a started speaker anew: it breaks all connections without a
-	// NOTIFICATION, so that peers with graceful restart keep our paths, and forgets peers, policy, and all paths. These are
-	// then to be set as after the first Start; Local.Restarting counts again. After a *ListenError sessions are as before;
-	// after another error there may be none, and only Start brings them back.
+	// With another AS number or router ID Start restarts a started speaker: it breaks all connections without a
+	// NOTIFICATION, so that peers with graceful restart keep our paths, and forgets peers, policy, and all paths. The
+	// caller must set these as after the first Start; Local.Restarting counts again. After a *ListenError sessions are as
+	// before; after another error there may be none, and only Start brings them back.
 	Start(ctx context.Context, local Local) error
 
-	// SetLocal changes the addresses and the port that a started speaker listens on, and its cluster ID. Sessions stay;
-	// only what reflects under another cluster ID is connected anew, over which both sides keep the other's paths. An
-	// address that can't be bound is a *ListenError and leaves all as it was. Local.Restarting is not looked at.
+	// SetLocal changes the addresses and the port that a started speaker listens on, and its cluster ID. Sessions stay,
+	// except that those with another cluster ID are connected anew, over which both sides keep the other's paths. An
+	// address that cannot be bound is a *ListenError and changes nothing. Local.Restarting is ignored.
 	SetLocal(ctx context.Context, local Local) error
 
-	// SetPeers makes peers the whole set of sessions; nil closes all. A peer is known by its address. Sessions of peers
-	// that did not change are not touched. Peers that left, and those that changed in AS number, own address, hold or
-	// restart time, get a Cease. Another change breaks the connection and makes a new one, over which both sides keep the
-	// other's paths as graceful restart has it: a password is changed without losing a route. BFD changes beside the
-	// session. An invalid peer is an error and nothing changes. The next call tries failed operations again.
+	// SetPeers makes peers the whole set of sessions; nil closes all. The key of a peer is its address. Removed peers, and
+	// those with another AS number at either end, own address, hold, keepalive or restart time, get a Cease. A change of
+	// BFD, Client, NextHop, AllowOwnASN, or of AO to keys that it can roll over to keeps the connection. Any other change
+	// breaks it and makes a new one, over which both sides keep the other's paths as in a graceful restart: a password
+	// changes without losing a route. An invalid peer is an error and nothing changes. The next call tries failed
+	// operations again.
 	SetPeers(ctx context.Context, peers []Peer) error
 
 	// SetPolicy sets the import and export rules of the sessions. No session is closed, and most changes concern only the
-	// sessions they are for: the Adj-RIB-In is judged again from memory, the Adj-RIB-Out is corrected. It is to be called
+	// sessions they are for: the Adj-RIB-In is judged again from memory, the Adj-RIB-Out is corrected. It must be called
 	// before the first SetPeers, and may be called before SetOriginated.
 	SetPolicy(ctx context.Context, p Policy) error
 
 	// SetOriginated sets the paths that this node originates: Prefix, Aggregate, and NextHop unless it is this end of each
-	// session. Learned paths are announced as Policy says. After a restart it must be called before SetPeers: a peer drops
-	// what is not announced again by the time it has seen the end of our table.
+	// session. Learned paths are announced as Policy states. After a restart it must be called before SetPeers: a peer
+	// drops the paths that are not announced again before the end of our table.
 	SetOriginated(ctx context.Context, paths []Path) error
 
-	// Snapshot returns what is learned now, ordered by prefix: of each prefix the most preferred path that judge has no
-	// objection to (nil has none), and behind it those of the same rank that lead to other next hops, 16 at most: traffic
-	// may be shared between them. A prefix that this node originates is never among them, nor a path whose next hop is no
-	// unicast address or is our own. Paths of a peer that restarts gracefully stay, marked Stale, until it has sent them
-	// again or its restart time is over. It returns the objections to paths that would be among them, too.
+	// Snapshot returns the paths learned so far, ordered by prefix: for each prefix the most preferred path to which judge
+	// has no objection (nil has none), followed by the equal-cost paths with other next hops, 16 in all at most: traffic
+	// may be shared between them. It omits prefixes that this node originates, and paths with a next hop that is not
+	// unicast or is our own. Paths of a peer that restarts gracefully stay, marked Stale, until the peer has sent them
+	// again or its restart time is over. It also returns the objections to paths that would otherwise be included.
 	//
-	// The rule is applied here, on the way out, and is not an import policy inside of the speaker: a refused path would
+	// The judge applies here, to the result, and not as an import policy inside of the speaker: there a refused path would
 	// still hide an acceptable one of lower preference.
 	Snapshot(ctx context.Context, judge Judge) ([]Path, []Objection, error)
 
 	// Peers returns the state of each configured session, ordered by address.
 	Peers(ctx context.Context) ([]PeerStatus, error)
 
-	// Traffic returns what has passed on the connections of each configured peer, Totals of all together, and Told the
-	// prefixes that any peer has been announced, in ascending order, learned ones among them. They do not wait for a
-	// speaker that is busy.
+	// Traffic returns what has passed on the connections of each configured peer, Totals the sums over all peers, and Told
+	// the prefixes announced to any peer, in ascending order, learned ones among them. They do not wait for a speaker that
+	// is busy.
 	Traffic() map[netip.Addr]Traffic
 	Totals() Totals
 	Told() []netip.Prefix
 
-	// Ends is what is remembered of how sessions have ended.
+	// Ends returns the record of how sessions have ended.
 	Ends() *Ends
 
 	// Dirty wakes its one reader after a possible change of paths or sessions. Wake-ups are coalesced, may be spurious,
 	// and carry nothing: read Snapshot and Peers.
 	Dirty() <-chan struct{}
 
-	// Healthy checks that the loop of the speaker runs and that connections are accepted, whatever the state of its
-	// sessions and even before Start.
+	// Healthy checks that the loop of the speaker runs and that connections are accepted. It does not depend on the state
+	// of sessions and works before Start.
 	Healthy(ctx context.Context) error
 
-	// Stop ends the speaker as mode says; all later calls but Healthy return ErrStopped.
+	// Stop ends the speaker in the given mode; all later calls but Healthy return ErrStopped.
 	Stop(ctx context.Context, mode Mode) error
 }
 
@@ -121,7 +123,7 @@ type Mode int
 const (
 	// Exit sends nothing and leaves the sessions to the end of the process: peers with graceful restart keep our paths.
 	Exit Mode = iota
-	// Cease tells every peer that this speaker goes away for good: peers drop our paths.
+	// Cease ends every session with a Cease NOTIFICATION: peers drop our paths.
 	Cease
 )
 
@@ -135,13 +137,13 @@ type Local struct {
 	Listen []netip.Addr
 	// Port to listen on, DefaultPort if 0.
 	Port uint16
-	// ClusterID is under which this node reflects routes of its clients (RFC 4456): an IPv4 address by its form, which no
-	// other reflector uses that does not serve exactly the same clients. The zero Addr: this node is no reflector,
-	// whatever Peer.Client says.
+	// ClusterID identifies this node as a route reflector (RFC 4456). It has the form of an IPv4 address; other reflectors
+	// may use it only if they serve exactly the same clients. The zero Addr: this node is no reflector, and Peer.Client
+	// has no effect.
 	ClusterID netip.Addr
-	// Restarting: an earlier process of this node announced its prefixes within the last restart time and that the kernel
-	// still forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits). If it is set wrongly,
-	// they keep dead paths.
+	// Restarting: an earlier process of this node announced its prefixes within the last restart time and the kernel still
+	// forwards for them (RFC 4724's forwarding state). OPENs then have the R and F bits set. If it is set wrongly, peers
+	// keep dead paths.
 	Restarting bool
 }
 
@@ -149,40 +151,41 @@ type Local struct {
 type Peer struct {
 	Addr netip.Addr // key
 	ASN  uint32
-	// LocalASN is the AS number that we are in for this peer, Local.ASN if 0.
+	// LocalASN is our AS number towards this peer, Local.ASN if 0.
 	LocalASN uint32
 	Port     uint16 // of the peer, DefaultPort if 0
-	// From is our end's address, of Addr's family. The zero Addr leaves it to the kernel, and a peer may connect to any
-	// address of ours.
+	// From is our end's address, of Addr's family. With the zero Addr the kernel chooses it, and the peer may connect to
+	// any of our addresses.
 	From netip.Addr
-	// Passive leaves it to the peer to connect, unless that does not for one and a half ConnectRetry.
+	// Passive: this end waits for the peer to connect, and connects itself if the peer has not for one and a half
+	// ConnectRetry.
 	Passive      bool
 	HoldTime     time.Duration
 	Keepalive    time.Duration // between keepalives that we send, a third of the hold time if 0
 	ConnectRetry time.Duration
-	RestartTime  time.Duration // for how long the peer is asked to keep our paths after the session is lost
+	RestartTime  time.Duration // announced time for which the peer keeps our paths after the session is lost
 	// Password signs the session's TCP segments (RFC 2385); empty: they are not signed. It is never logged or shown.
 	Password string
-	// AO signs them by TCP-AO instead (RFC 5925); empty: it does not. It is never logged or shown.
+	// AO signs the segments by TCP-AO instead (RFC 5925); empty: no TCP-AO. It is never logged or shown.
 	AO tcpao.Keys
-	// MaxPrefixes is how many prefixes the peer may announce, DefaultMaxPrefixes if 0. A session on which more come is
-	// ended by Cease, maximum number of prefixes reached, and the peer is held down: see PeerStatus.HeldUntil.
+	// MaxPrefixes is how many prefixes the peer may announce, DefaultMaxPrefixes if 0. A session with more is ended by
+	// Cease, maximum number of prefixes reached, and the peer is held down: see PeerStatus.HeldUntil.
 	MaxPrefixes int
-	// Client: the peer, in our own AS, is a client of ours: what it announces goes to all others, and what others announce
+	// Client: the peer, in our own AS, is our route reflection client: its paths are announced to all others, and theirs
 	// to it.
 	Client bool
 	// AllowOwnASN is how often our own AS number may be in the AS paths of the peer, at most MaxOwnASN.
 	AllowOwnASN int
 	// NextHop is the next hop of learned paths that are passed on to the peer.
 	NextHop NextHopMode
-	// TTLSecurity is how many hops away the peer may be (RFC 5082): packets that have come further are not taken. 0: from
-	// anywhere.
+	// TTLSecurity is how many hops away the peer may be (RFC 5082): packets from further away are dropped. 0: no limit.
 	TTLSecurity int
-	// BFD has the session end when the peer falls silent; without an interval there is none. Its own address is From.
+	// BFD configures the BFD session that ends the BGP session when the peer falls silent; no interval: no BFD. Its own
+	// address is From.
 	BFD bfd.Config
 }
 
-// MaxOwnASN is Peer.AllowOwnASN's bound, that of other speakers.
+// MaxOwnASN bounds Peer.AllowOwnASN, as other speakers do.
 const MaxOwnASN = 10
 
 // NextHopMode is how the next hop of a learned path is set when it is announced. Originated paths always lead to this
@@ -196,23 +199,23 @@ const (
 	NextHopKeep = relay.Keep
 )
 
-// String is for errors and logs: it leaves the password out.
+// String is for errors and logs: it omits the password.
 func (p Peer) String() string { return fmt.Sprintf("peer %s in AS %d", p.Addr, p.ASN) }
 
 // GoString is String for %#v.
 func (p Peer) GoString() string { return p.String() }
 
-// Waits reports whether self is the passive one of two nodes. Of each pair exactly one is, by the rule of Calico's BIRD
-// templates, which is a comparison of the addresses as text ("10.0.0.9" is greater than "10.0.0.10"): the node whose
-// peer has the greater text waits, see Peer.Passive. Any other rule would leave pairs with a Calico node in which
-// neither end connects.
+// Waits reports whether self is the passive one of two nodes; see Peer.Passive. Exactly one of each pair is, by the
+// rule of Calico's BIRD templates, which compares the addresses as text ("10.0.0.9" is greater than "10.0.0.10"): the
+// node with the lesser text waits. With any other rule, in some pairs with a Calico node neither end would
+// connect.
 func Waits(self, peer netip.Addr) bool { return peer.String() > self.String() }
 
-// Path is a prefix and where it leads. Paths are compared by ==.
+// Path is a prefix and its next hop. Paths are compared by ==.
 type Path struct {
 	Prefix  netip.Prefix
 	NextHop netip.Addr
-	// Aggregate: this node originates it for those peers that have it among Policy's Aggregates.
+	// Aggregate: this node originates it for the peers that have it among Policy's Aggregates.
 	Aggregate bool
 	// Learned paths only:
 	From   netip.Addr // the peer that sent it
@@ -220,8 +223,8 @@ type Path struct {
 	Stale  bool       // From is restarting and has not confirmed it yet
 	// LocalPref is 100 where none was sent, MED 0.
 	LocalPref, MED uint32
-	// Communities are the standard ones ("64512:100") and after them the large ones ("1:2:3"), each kind in its order,
-	// with spaces between; empty: none.
+	// Communities are the standard ones ("64512:100"), then the large ones ("1:2:3"), each in order, separated by spaces;
+	// empty: none.
 	Communities string
 	Origin      Origin
 }
@@ -247,29 +250,29 @@ func (o Origin) String() string {
 	return "incomplete"
 }
 
-// Judge says which learned paths may be used. A path is judged once, and again by a judge that is not deeply equal: what
-// Objection returns follows from the path and from what the judge holds, which nothing changes.
+// Judge decides which learned paths may be used. A path is judged once, and again by a judge that is not deeply equal:
+// Objection must depend on the path and on the judge's fields only, which must not change.
 type Judge interface {
-	// Objection returns why a path must not be used; Why is empty if it may.
+	// Objection returns why a path must not be used; its Why is empty if the path may.
 	Objection(p Path) Objection
 }
 
-// Objection is to a path that must not become a route, and why.
+// Objection is a path that must not become a route, with the reason.
 type Objection struct {
 	Path Path
 	Why  string
-	// Pending: it is being found out whether the path may be used.
+	// Pending: the check of whether the path may be used is under way.
 	Pending bool
 	// Usual: no action is needed.
 	Usual bool
 }
 
-// within reports that a prefix is one of some or inside of one.
+// within reports whether p is one of some or inside of one.
 func within(p netip.Prefix, some []netip.Prefix) bool {
 	return slices.ContainsFunc(some, func(outer netip.Prefix) bool { return outer.Bits() <= p.Bits() && outer.Contains(p.Addr()) })
 }
 
-// State is a session's state in the words of RFC 4271.
+// State is a session's state as RFC 4271 names it.
 type State string
 
 // States. GoBGP has no Connect: it dials in Active.
@@ -291,12 +294,12 @@ type PeerStatus struct {
 	State    State
 	// Since is when the session was established or, if it is not, when it was lost or first configured.
 	Since time.Time
-	// Received counts the prefixes that the peer announces, those that are refused among them, Sent those announced to it.
+	// Received counts the prefixes that the peer announces, refused ones among them, Sent those announced to it.
 	Received, Sent int
-	// Refused are the announced prefixes that are not taken, by reason, ordered by it.
+	// Refused counts the refused prefixes by reason, ordered by reason.
 	Refused []Refusal
-	// SaysEnd: the peer says when it has sent the whole of its table, RFC 4724. TableEnded is when it did in the present
-	// session, zero if it has not yet.
+	// SaysEnd: the peer marks the end of its table (RFC 4724). TableEnded is when the mark came in the present session;
+	// zero: not yet.
 	SaysEnd    bool
 	TableEnded time.Time
 	// Supports lists the capabilities of the peer in the present or last session, for people; empty if there was none.
@@ -305,36 +308,34 @@ type PeerStatus struct {
 	Restarting bool
 	// LastError is why the session is not, or last was not, established; empty if it never failed.
 	LastError string
-	// Failure is LastError without details and without what the peer has said: one of few texts, for what is kept by its
-	// text.
+	// Failure is LastError without details and without the peer's text: one of few texts, for use as a key.
 	Failure string
-	// ErrorSince is when that was first so, without a different error or a session in between; LastErrorAt when it was
-	// last.
+	// ErrorSince is when LastError first occurred without a different error or a session in between, LastErrorAt when it
+	// last occurred.
 	ErrorSince, LastErrorAt time.Time
-	// HeldUntil is until when the peer is held down for what it did, as LastError says; zero if it is not. Nothing is
-	// sent to it and nothing accepted from it until then.
+	// HeldUntil is the end of the peer's hold-down, for the reason in LastError; zero: it is not held down. Until then
+	// nothing is sent to it and nothing accepted from it.
 	HeldUntil time.Time
 	// Self is this end's address of the session that is established.
 	Self netip.Addr
-	// OldKeys are the IDs of TCP-AO keys that were removed and that the peer goes on using, as SEND/RECEIVE with spaces
-	// between.
+	// OldKeys are the IDs of removed TCP-AO keys that the peer still uses, as SEND/RECEIVE separated by spaces.
 	OldKeys string
-	// WrongKeys are the IDs of keys that segments from the peer's address have, and that other keys have signed; empty
-	// while the session is up.
+	// WrongKeys are the key IDs in segments from the peer's address that were signed with other keys; empty while the
+	// session is up.
 	WrongKeys string
-	// BFD is the state of its BFD session; nil: there is to be none.
+	// BFD is the state of the peer's BFD session; nil: none is configured.
 	BFD *bfd.Status
 }
 
-// EndOfTable reports that the peer has sent the whole of its table in the present session, and said so.
+// EndOfTable reports whether the peer has marked the end of its table in the present session.
 func (p PeerStatus) EndOfTable() bool { return !p.TableEnded.IsZero() }
 
 type (
-	// Traffic is the relay's: it has the connections.
+	// Traffic is the relay's count: it has the connections.
 	Traffic = relay.Traffic
-	// Totals are the relay's, too.
+	// Totals are the relay's counts.
 	Totals = relay.Totals
-	// Refusal is a reason for which prefixes that a peer announces are not taken.
+	// Refusal is a reason for which prefixes of a peer are refused, with their number.
 	Refusal = relay.Refusal
 )
 
@@ -429,7 +430,7 @@ func (p Peer) validateOptions() error {
 	return nil
 }
 
-// checkAddr refuses what can't be one end of a session. Loopback is GoBGP's own.
+// checkAddr returns an error for an address that cannot be an end of a session. Loopback is GoBGP's own.
 func checkAddr(addr netip.Addr) error {
 	global := addr.IsGlobalUnicast() && addr.Zone() == ""
 	linkLocal := wire.LinkLocal(addr) && addr.Zone() != ""
@@ -439,7 +440,7 @@ func checkAddr(addr netip.Addr) error {
 	return nil
 }
 
-// checkOriginated refuses what no node may announce.
+// checkOriginated returns an error for a path that no node may announce.
 func checkOriginated(p Path) error {
 	if !p.Prefix.IsValid() || p.Prefix != p.Prefix.Masked() || p.Prefix.Addr().Is4In6() {
 		return fmt.Errorf("originated prefix %q: must be a prefix without host bits", p.Prefix)

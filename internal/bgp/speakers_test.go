@@ -34,19 +34,19 @@ type reflectedCrowd struct {
 	speakers []*bgptest.Speaker
 }
 
-// cost is what a reflectedCrowd has come to.
+// cost is the measured cost of a reflectedCrowd.
 type cost struct {
 	Speakers               int
 	Sessions, Clients      int     // of a reflector; of a client
 	ReflectorMiB           float64 // RSS, mean
 	ClientMiB              float64
-	ReflectorCPU           float64 // seconds until all know all, mean
+	ReflectorCPU           float64 // seconds until all have all paths, mean
 	ClientCPU              float64
-	Converged              float64 // seconds until all know all, from the first session on
+	Converged              float64 // seconds until all have all paths, from the first session on
 	Spread                 float64 // seconds until all know a new prefix
-	Missed                 float64 // seconds until all know a new prefix after a reflector's death
+	Missed                 float64 // seconds until all have a new prefix after a reflector's death
 	Replaced               float64 // seconds until all have another reflector's whole table
-	Withdrawn              float64 // seconds until nobody knows what was announced no more
+	Withdrawn              float64 // seconds until no speaker has a withdrawn prefix
 	ReflectorPaths, Client int     // paths that a reflector, and a client, has learned
 }
 
@@ -87,7 +87,7 @@ func measure(t *testing.T, n int) cost {
 		c.speakers = append(c.speakers, s)
 	}
 	result := cost{Speakers: n}
-	if n == 1 { // what a speaker is before it has a peer
+	if n == 1 { // a speaker without peers
 		s := c.speakers[0]
 		result.ReflectorMiB, result.ClientMiB = mebibytes(s), mebibytes(s)
 		result.ReflectorCPU, result.ClientCPU = s.Usage().CPU.Seconds(), s.Usage().CPU.Seconds()
@@ -109,7 +109,7 @@ func measure(t *testing.T, n int) cost {
 	c.await(t, reflecting, blocksEach*(n-1)+1)
 	result.Spread = time.Since(begun).Seconds()
 	begun = time.Now()
-	c.speakers[n-1].Originate(own(n - 1)...) // no reflector keeps what another has told it of
+	c.speakers[n-1].Originate(own(n - 1)...) // no reflector keeps a path of another one
 	c.await(t, reflecting, blocksEach*(n-1))
 	result.Withdrawn = time.Since(begun).Seconds()
 
@@ -133,7 +133,7 @@ func measure(t *testing.T, n int) cost {
 	return result
 }
 
-// own are the blocksEach of a node.
+// own returns the blocksEach prefixes of a node.
 func own(i int) (prefixes []string) {
 	for b := range blocksEach {
 		prefixes = append(prefixes, fmt.Sprintf("10.%d.%d.%d/26", 128+i/64, i%64*4, 64*b))
@@ -141,12 +141,12 @@ func own(i int) (prefixes []string) {
 	return prefixes
 }
 
-// session is one towards another of the reflectedCrowd.
+// session returns the session of one speaker with another.
 func (c *reflectedCrowd) session(i, other int) bgp.Peer {
 	return bgp.Peer{Addr: c.hosts[other].V4, ASN: asn, From: c.hosts[i].V4, Passive: i < other}
 }
 
-// reflect makes one a reflector for all but the first ones, who reflect too.
+// reflect makes a speaker a reflector for all but the first ones, which also reflect.
 func (c *reflectedCrowd) reflect(i, count int) {
 	s := c.speakers[i]
 	s.SetPolicy(bgp.Policy{Transit: []netip.Prefix{podsOfAll}}, nil)
@@ -178,7 +178,7 @@ func (c *reflectedCrowd) await(t *testing.T, count, paths int) {
 	c.awaitFrom(t, 0, count, paths)
 }
 
-// awaitFrom waits until each client has that many paths from each reflector, but for its own.
+// awaitFrom waits until each client has that many paths from each reflector, excluding its own.
 func (c *reflectedCrowd) awaitFrom(t *testing.T, first, count, paths int) {
 	t.Helper()
 	for i := count; i < len(c.speakers); i++ {
@@ -188,7 +188,7 @@ func (c *reflectedCrowd) awaitFrom(t *testing.T, first, count, paths int) {
 
 func (c *reflectedCrowd) complete(i, first, count, paths int) error {
 	if i == len(c.speakers)-1 {
-		paths = blocksEach * (len(c.speakers) - 1) // what is new is its own
+		paths = blocksEach * (len(c.speakers) - 1) // the new paths are its own
 	}
 	for _, p := range c.speakers[i].Peers() {
 		for r := first; r < count; r++ {
@@ -203,7 +203,7 @@ func (c *reflectedCrowd) complete(i, first, count, paths int) error {
 
 func mebibytes(s *bgptest.Speaker) float64 { return float64(s.Usage().RSS) / (1 << 10) }
 
-// account adds up what the speakers have cost so far.
+// account adds up the speakers' cost so far.
 func (c *reflectedCrowd) account(into *cost) {
 	clients := float64(len(c.speakers) - reflecting)
 	for i, s := range c.speakers {

@@ -17,15 +17,15 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// learned is a path with what decides whether others are its equals and is not for the agent.
+// learned is a path with the attributes that decide which paths are its equals and that the agent does not need.
 type learned struct {
 	Path
-	length   int // of the AS path, in which a set counts as one
+	length   int // of the AS path, where a set counts as one
 	external bool
 	judged   bool       // by the table's judge
-	refused  *Objection // its; nil: it has none
-	// lastResort: it is kept for want of another one, as RFC 9494 says, or as BFD has lost the peer since it had a session:
-	// it may be that only the peer's control plane restarts.
+	refused  *Objection // the judge's objection; nil: none
+	// lastResort: the path is used only without another one, by RFC 9494 or because BFD has lost the peer: it may be that
+	// only the peer's control plane restarts.
 	lastResort bool
 }
 
@@ -36,30 +36,30 @@ func (l *learned) equals(other *learned) bool {
 		l.external == other.external && l.lastResort == other.lastResort
 }
 
-// parsed are the attributes that were read already, by the text of wire.AppendPath: there are few different ones.
+// parsed caches parsed attributes by the text of wire.AppendPath: there are few different ones.
 type parsed map[string]learned
 
 // mostParsed bounds the cache of parsed attributes that are no longer in use.
 const mostParsed = 1 << 14
 
-// table is what is learned, as it was last read.
+// table holds the learned paths as last read.
 type table struct {
-	// version is the Server's, from before it was read.
+	// version is the Server's before the table was read.
 	version uint64
 	valid   bool
-	read    time.Time // when all of it was
-	// paths are those of all peers, without those to prefixes that this node originates, in the order of the prefix and,
-	// of each, of preference.
+	read    time.Time // when the whole table was last read
+	// paths are the paths of all peers, except those to prefixes that this node originates, ordered by prefix and then by
+	// preference.
 	paths []learned
-	// stale is how many of them are kept of a peer whose session is over, or that has not sent them again.
+	// stale counts, by peer, the paths kept of a peer whose session is over or that has not sent them again.
 	stale map[netip.Addr]int
 	judge Judge
 }
 
-// maxEqual is how many paths share the traffic of one prefix: what the kernel is asked to spread it over.
+// maxEqual is how many paths at most share the traffic of one prefix in the kernel.
 const maxEqual = 16
 
-// by has paths judged by a judge from now on.
+// by sets the judge of the paths.
 func (t *table) by(judge Judge) {
 	if reflect.DeepEqual(judge, t.judge) {
 		return
@@ -81,7 +81,7 @@ func (t *table) usable(p *learned) bool {
 	return t.judge == nil || p.refused == nil
 }
 
-// recall takes over into paths, which are in order, what was judged of those that are in the table, too.
+// recall copies the judgements of paths that are also in the table to paths, which are in order.
 func (t *table) recall(paths []learned) {
 	before := t.paths
 	for i := range paths {
@@ -97,12 +97,12 @@ func (t *table) recall(paths []learned) {
 	}
 }
 
-// choose returns of each prefix the first usable path and, behind it, those that are its equals and lead elsewhere, none
-// of them to this node's own addresses. It returns the objections that it has met with, too.
+// choose returns for each prefix the first usable path, followed by its equals with other next hops, maxEqual in all at
+// most; none leads to this node's own addresses. It also returns the objections that it met.
 func (t *table) choose(own map[netip.Addr]bool) (chosen []Path, refused []Objection) {
 	chosen = make([]Path, 0, len(t.paths))
 	first, best := 0, (*learned)(nil)
-	var hop netip.Addr // of the path before: many have the same
+	var hop netip.Addr // of the path before: many paths have the same
 	mine := false
 	for i := range t.paths {
 		p := &t.paths[i]
@@ -130,15 +130,15 @@ func leadsTo(paths []Path, hop netip.Addr) bool {
 	return slices.ContainsFunc(paths, func(p Path) bool { return p.NextHop == hop })
 }
 
-// wholePause is when the whole of a table is read again that has been read in parts since: it would show a mistake.
+// wholePause is the age after which the whole table is read again although the changes are known: it would reveal a
+// mistake.
 const wholePause = time.Minute
 
-// settling is how long a reader waits for UPDATEs that GoBGP has to work in: while there are some the whole of a table
-// is read that changes again in a moment.
+// settling is how long a reader waits for UPDATEs that GoBGP has to process: otherwise it would read the whole of a
+// table that changes again in a moment.
 const settling = 100 * time.Millisecond
 
-// readTable makes s.table what GoBGP has learned: of the prefixes that have changed, if these are known and not many,
-// else of all.
+// readTable updates s.table from GoBGP: only the prefixes that have changed if these are known and not many, else all.
 func (s *Server) readTable(ctx context.Context) error {
 	s.window.rest(ctx, settling, lull)
 	version, before := s.version.Load(), s.table
@@ -150,7 +150,7 @@ func (s *Server) readTable(ctx context.Context) error {
 		s.parsed = make(parsed)
 	}
 	names, known := s.window.changed()
-	s.table.valid = false // until it was read
+	s.table.valid = false // until it is read
 	r := reading{Server: s, neighbours: make(map[string]source, len(s.sessions))}
 	var now table
 	if known && before.valid && !again && len(names) <= len(before.paths)/4+1 {
@@ -176,7 +176,7 @@ func (s *Server) readTable(ctx context.Context) error {
 	return nil
 }
 
-// prefixes reads what GoBGP has of some.
+// prefixes reads GoBGP's paths to the prefixes in names.
 func (r *reading) prefixes(ctx context.Context, names map[netip.Prefix]bool) error {
 	var lookups [2][]*api.TableLookupPrefix
 	for p := range names {
@@ -191,18 +191,18 @@ func (r *reading) prefixes(ctx context.Context, names map[netip.Prefix]bool) err
 	return errors.Join(errs...)
 }
 
-// list reads what GoBGP has of some prefixes, or of all.
+// list reads GoBGP's paths to some prefixes, or all of a family if some is nil.
 func (r *reading) list(ctx context.Context, family *api.Family, some []*api.TableLookupPrefix) error {
 	err := r.bgp.ListPath(ctx, &api.ListPathRequest{
 		TableType: api.TableType_GLOBAL, Family: family, Prefixes: some, EnableOnlyBinary: true,
 	}, r.destination)
-	if err = cmp.Or(err, ctx.Err()); err != nil { // at the end of ctx it returns nil, and less than it has
+	if err = cmp.Or(err, ctx.Err()); err != nil { // at the end of ctx ListPath returns nil and a part of the table
 		return fmt.Errorf("read GoBGP's table: %w", err)
 	}
 	return nil
 }
 
-// merge returns paths, which are in order, with others in the place of those to some prefixes.
+// merge returns paths, which are in order, with others in the place of the paths to the given prefixes.
 func merge(paths []learned, to map[netip.Prefix]bool, others []learned) []learned {
 	merged := make([]learned, 0, len(paths)+len(others))
 	for i := range paths {
@@ -228,21 +228,21 @@ func staleIn(paths []learned) map[netip.Addr]int {
 	return stale
 }
 
-// reading is GoBGP's table while it is read.
+// reading is one pass over GoBGP's table.
 type reading struct {
 	*Server
 	neighbours map[string]source // by GoBGP's text of their addresses
 	paths      []learned
-	text       []byte // of the path that is read
+	text       []byte // scratch space for wire.AppendPath
 }
 
-// source is who has announced a path.
+// source is the peer that has announced a path.
 type source struct {
-	peer             netip.Addr // invalid: nobody who counts, as this node itself
+	peer             netip.Addr // invalid: no configured peer, for example this node itself
 	external, silent bool       // in another AS; BFD has lost it since it had a session
 }
 
-// destination adds the paths of a prefix, in GoBGP's order but for those of the last resort.
+// destination adds the paths of a prefix, in GoBGP's order but with those of last resort at the end.
 func (r *reading) destination(d *api.Destination) {
 	prefix, err := netip.ParsePrefix(d.Prefix)
 	if err != nil {
@@ -269,7 +269,7 @@ func (r *reading) destination(d *api.Destination) {
 	slices.SortStableFunc(r.paths[from:], func(a, b learned) int { return boolean(a.lastResort, b.lastResort) })
 }
 
-// source returns who the neighbour with a text for an address is.
+// source returns the peer that GoBGP knows by the address in text.
 func (r *reading) source(text string) source {
 	by, ok := r.neighbours[text]
 	if !ok {
@@ -283,7 +283,7 @@ func (r *reading) source(text string) source {
 	return by
 }
 
-// attributes reads those of a path; not ok: no peer has announced it.
+// attributes parses the attributes of a path; not ok: no peer has announced it.
 func (r *reading) attributes(all [][]byte) (learned, bool) {
 	r.text = wire.AppendPath(r.text[:0], all)
 	l, ok := r.parsed[string(r.text)]
@@ -310,7 +310,7 @@ func newLearned(a wire.Attributes) learned {
 	return l
 }
 
-// Confined reports that the communities of a learned path keep it from peers in another AS, or from all (RFC 1997).
+// Confined reports whether the communities of a learned path keep it from peers in another AS, or from all (RFC 1997).
 func (p Path) Confined(external bool) bool {
 	for _, word := range strings.Fields(p.Communities) {
 		switch c, _ := wire.ParseCommunity(word); c {
@@ -330,11 +330,11 @@ type spot struct {
 	high, low uint64 // of the prefix's address
 	family    int16  // bits of an address
 	length    int16  // of the prefix
-	at        int32  // where it was
+	at        int32  // its index before
 }
 
-// inOrder returns paths in the order of the prefix and, of each, as they were. It moves no path until its place is
-// known: paths are large, and GoBGP's table is in no order.
+// inOrder returns paths ordered by prefix, stable within each. It sorts small keys and moves each path once: paths are
+// large, and GoBGP's table is in no order.
 func inOrder(paths []learned) []learned {
 	order := make([]spot, len(paths))
 	for i := range paths {

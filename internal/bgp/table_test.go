@@ -16,18 +16,18 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// babbler is a peer that says random things in an orderly way.
+// babbler is a peer that sends valid random UPDATEs.
 type babbler struct {
 	*bgptest.Host
 	id   byte
 	asn  uint32
 	conn *rawPeer
-	// bird hears the same on another session, if it is not nil.
+	// bird, if not nil, receives the same on another session.
 	bird  bgptest.Daemon
 	other *rawPeer
 }
 
-// begin opens a session, and says the end of its table.
+// begin opens a session, and sends the end of its table.
 func (b *babbler) begin(s *bgptest.Speaker) {
 	b.T.Helper()
 	open := bgptest.OpenMessage(b.asn, b.V4, true, 90, 120)
@@ -39,7 +39,7 @@ func (b *babbler) begin(s *bgptest.Speaker) {
 	s.WaitEstablished(b.V4)
 }
 
-// send sends a message to all who hear.
+// send sends a message to the speaker and to bird.
 func (b *babbler) send(message []byte) {
 	b.T.Helper()
 	b.conn.send(message)
@@ -64,7 +64,7 @@ func (b *babbler) leave(s *bgptest.Speaker) {
 }
 
 // goodbye ends the session with a NOTIFICATION, and returns when the speaker has closed as well: a connection that is
-// closed with something unread is reset, and what was not sent yet is lost.
+// closed with unread data is reset, and unsent data is lost.
 func (b *babbler) goodbye(s *bgptest.Speaker) {
 	b.T.Helper()
 	b.send(bgptest.Message(3, 6, 2))
@@ -99,7 +99,7 @@ func (b *babbler) say(random *rand.Rand) {
 	b.send(bgptest.Message(2, bgptest.UpdateBody(withdrawn, attrs, announced)...))
 }
 
-// babble returns a speaker, and peers in these ASes that are still to be set and to begin.
+// babble returns a speaker, and peers in these ASes that must still be set and begun.
 func babble(t *testing.T, asns ...uint32) (s *bgptest.Speaker, lan *bgptest.LAN, peers []bgp.Peer, babblers []*babbler) {
 	t.Helper()
 	lan = bgptest.NewLAN(t)
@@ -115,8 +115,8 @@ func babble(t *testing.T, asns ...uint32) (s *bgptest.Speaker, lan *bgptest.LAN,
 	return s, lan, peers, babblers
 }
 
-// What is chosen is what BIRD chooses, of random paths of peers inside of our AS and outside, of which both hear, while
-// sessions break and come back.
+// The speaker chooses the same paths as BIRD among random paths of peers inside of our AS and outside, which both
+// receive, while sessions break and come back.
 func TestChoiceIsBIRDs(t *testing.T) {
 	t.Parallel()
 	s, lan, peers, babblers := babble(t, 64512, 64512, 64512, 64901)
@@ -139,7 +139,7 @@ func TestChoiceIsBIRDs(t *testing.T) {
 			}
 		}
 		switch b := babblers[round/10]; round % 10 {
-		case 5: // the connection breaks, or it says goodbye
+		case 5: // the connection breaks, or a NOTIFICATION ends the session
 			if round > 20 {
 				b.goodbye(s)
 			} else {
@@ -172,7 +172,7 @@ func TestChoiceIsBIRDs(t *testing.T) {
 // ownPrefix is originated by the speaker of babble, and not learned.
 const ownPrefix = "10.7.3.0/24"
 
-// nextHops has those of each prefix, in ascending order.
+// nextHops returns the next hops of each prefix, in ascending order.
 func nextHops(paths []bgp.Path) map[string][]string {
 	hops := map[string][]string{}
 	for _, p := range paths {
@@ -184,7 +184,7 @@ func nextHops(paths []bgp.Path) map[string][]string {
 	return hops
 }
 
-// inKernel has the next hops of what BIRD has programmed, but for ownPrefix.
+// inKernel returns the next hops in BIRD's kernel, without ownPrefix.
 func inKernel(h *bgptest.Host) map[string][]string {
 	h.T.Helper()
 	var routes []struct {
@@ -211,8 +211,8 @@ func inKernel(h *bgptest.Host) map[string][]string {
 	return hops
 }
 
-// What a peer has announced is kept while it restarts, also if it is reflected to from then on, and dropped when it is
-// back without it.
+// A peer's paths are kept while it restarts, also if it is reflected to from then on, and dropped when it comes back
+// without them.
 func TestKeptPaths(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*bgptest.Speaker, []bgp.Peer){
@@ -250,7 +250,7 @@ func TestKeptPaths(t *testing.T) {
 	}
 }
 
-// some is an error unless there are paths, or none if that is wanted.
+// some returns an error unless there are paths, or none if want is false.
 func some(paths []bgp.Path, want bool) error {
 	if len(paths) > 0 != want {
 		return fmt.Errorf("%d paths, want some: %t", len(paths), want)

@@ -9,28 +9,30 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// window bounds how many UPDATEs GoBGP has taken and not worked in. It reads and queues them without a bound, so that a
-// peer that sends faster than they are worked in could fill the memory.
+// window bounds how many UPDATEs GoBGP has read and not processed. GoBGP queues them without a bound, so that a fast
+// peer could fill the memory.
 //
-// It has the names of the prefixes in them, too: when none is open, nothing else has changed in GoBGP's table. GoBGP
-// does not say what it has worked in. A change of a session's state is taken for an UPDATE, and when all are thought to
-// be worked in one of them may not be: it is said to be afterwards, when none is open, and then the names are lost.
+// It also collects the prefixes in these UPDATEs: when no UPDATE is open, no other prefix has changed in GoBGP's table.
+// GoBGP does not report which message it has processed, and a change of a session's state counts as an UPDATE. So the
+// count can reach 0 too early. The report of the remaining UPDATE then comes while none is open, and marks the names as
+// lost.
 type window struct {
 	mu    sync.Mutex // guards the rest
 	open  int
-	room  chan struct{} // closed when there is room again; nil: no waiter
+	room  chan struct{} // closed when there is room again; nil: nothing waits
 	names map[netip.Prefix]bool
-	lost  bool // something has changed that has no name
+	lost  bool // prefixes have changed that are not in names
 }
 
 const (
 	windowSize = 64
-	// windowStall is when those that are waited for are given up: they were dropped with their session.
+	// windowStall is the time without progress after which open UPDATEs are given up: GoBGP dropped them with their
+	// session.
 	windowStall = time.Second
 	mostNames   = 1 << 14
 )
 
-// take waits for room and takes it.
+// take waits until fewer than windowSize UPDATEs are open, and counts one more.
 func (w *window) take(ctx context.Context) {
 	for {
 		room := w.try()
@@ -51,15 +53,15 @@ func (w *window) take(ctx context.Context) {
 	}
 }
 
-// drain waits until all UPDATEs were worked in. Those of other sessions that were dropped are given up after
-// windowStall.
+// drain waits until all UPDATEs are processed. After windowStall it gives up the rest, which belongs to other sessions
+// and was dropped.
 func (w *window) drain(ctx context.Context) {
 	if w.rest(ctx, windowStall, windowStall); ctx.Err() == nil && w.busy() != nil {
 		w.clear()
 	}
 }
 
-// rest waits until all UPDATEs were worked in, no longer than most, nor than stall while none is.
+// rest waits until all UPDATEs are processed, no longer than most, and no longer than stall without progress.
 func (w *window) rest(ctx context.Context, most, stall time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -74,7 +76,7 @@ func (w *window) rest(ctx context.Context, most, stall time.Duration) {
 	}
 }
 
-// busy returns what to wait for while UPDATEs are to be worked in, nil if there are none.
+// busy returns a channel that closes on progress, nil if no UPDATE is open.
 func (w *window) busy() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,7 +86,7 @@ func (w *window) busy() <-chan struct{} {
 	return w.wait()
 }
 
-// try takes room, or returns what to wait for.
+// try counts one more UPDATE and returns nil, or returns a channel that closes when there is room.
 func (w *window) try() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +97,7 @@ func (w *window) try() <-chan struct{} {
 	return w.wait()
 }
 
-// wait returns what is closed when there is more room. The caller holds mu.
+// wait returns the channel that closes at the next progress. The caller holds mu.
 func (w *window) wait() <-chan struct{} {
 	if w.room == nil {
 		w.room = make(chan struct{})
@@ -103,7 +105,7 @@ func (w *window) wait() <-chan struct{} {
 	return w.room
 }
 
-// name notes which prefixes an UPDATE changes that was taken.
+// name adds the prefixes of an UPDATE that take has counted.
 func (w *window) name(update []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,26 +114,26 @@ func (w *window) name(update []byte) {
 		return true
 	}
 	wire.Prune(update, wire.FamilyIn(update), note, func(p netip.Prefix) { note(p) })
-	if len(w.names) > mostNames { // nobody has looked for long
+	if len(w.names) > mostNames { // the table was not read for long
 		w.names, w.lost = make(map[netip.Prefix]bool), true
 	}
 }
 
-// add notes a prefix that changes by a call of GoBGP, which has returned.
+// add adds a prefix that a finished call of GoBGP has changed.
 func (w *window) add(p netip.Prefix) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.names[p] = true
 }
 
-// forget says that something has changed that has no name.
+// forget marks names as incomplete.
 func (w *window) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.lost = true
 }
 
-// changed returns the prefixes that have changed since it was called last; not ok: they are not known, or still change.
+// changed returns the prefixes that have changed since the last call; not ok: they are unknown or still change.
 func (w *window) changed() (names map[netip.Prefix]bool, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,8 +144,8 @@ func (w *window) changed() (names map[netip.Prefix]bool, ok bool) {
 	return names, ok
 }
 
-// done says that a message was worked in, and returns how many UPDATEs are left. Not every message is one: with others
-// the window is a little wider.
+// done counts a processed message, and returns how many UPDATEs are open. Messages other than UPDATEs count, too: with
+// them the window is a little wider.
 func (w *window) done() (left int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -151,7 +153,7 @@ func (w *window) done() (left int) {
 	return w.free(1)
 }
 
-// clear gives up those that are open.
+// clear gives up the open UPDATEs.
 func (w *window) clear() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,7 +161,7 @@ func (w *window) clear() {
 	w.free(windowSize)
 }
 
-// free returns how many are left. The caller holds mu.
+// free closes n UPDATEs and returns how many are open. The caller holds mu.
 func (w *window) free(n int) (left int) {
 	w.open = max(0, w.open-n)
 	if w.room != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
-// dice makes clusters.
+// dice makes random clusters.
 type dice struct{ *rand.Rand }
 
 func (d dice) is(percent int) bool { return d.IntN(100) < percent }
 
 func pick[T any](d dice, of ...T) T { return of[d.IntN(len(of))] }
 
-// nodes have addresses of one family or both, racks, and now and then numbers of their own.
+// nodes returns nodes with addresses of one family or both, racks, and sometimes AS numbers of their own.
 func (d dice) nodes(n int) []Node {
 	nodes := make([]Node, n)
 	for i := range nodes {
@@ -49,8 +49,8 @@ func (d dice) nodes(n int) []Node {
 
 var selectors = []string{"all()", "has(rr)", "!has(rr)", "rack == 'a'", "rack in {'b','c'}", "rack == 'z'"}
 
-// peer is about nodes or strangers. A fair one leaves out what cannot agree: an AS number that is not the node's, a
-// port that is not, and what keeps the other end from knowing.
+// peer returns a random BGPPeer. A fair one contains nothing on which the two ends cannot agree: another AS number or
+// port than the node's, or settings that only one end knows.
 func (d dice) peer(i int, nodes []Node, fair bool) api.BGPPeer {
 	var s api.BGPPeerSpec
 	switch d.IntN(3) {
@@ -86,7 +86,7 @@ func (d dice) peer(i int, nodes []Node, fair bool) api.BGPPeer {
 	return bgpPeer(fmt.Sprintf("p%d", i), s)
 }
 
-// views are what each node decides of the same cluster.
+// views returns each node's decision on the same cluster.
 func views(nodes []Node, peers []api.BGPPeer, mesh bool) []Decision {
 	all := make([]Decision, len(nodes))
 	for i := range nodes {
@@ -110,8 +110,8 @@ func (d Decision) peer(a netip.Addr) (bgp.Peer, bool) {
 	return bgp.Peer{}, false
 }
 
-// Whatever the cluster says, both ends of a session between nodes decide alike: both have it or none, one of them at
-// least connects, each is in the AS that the other expects, and knows the other's port.
+// In every cluster both ends of a session between nodes decide alike: both have it or none, one of them at least
+// connects, each is in the AS that the other expects, and knows the other's port.
 func TestBothEndsAgree(t *testing.T) {
 	for seed := range uint64(3000) {
 		d := dice{rand.New(rand.NewPCG(seed, 1))}
@@ -156,7 +156,7 @@ func agree(all []Decision, nodes []Node, i, j int, a, b netip.Addr) error {
 	return nil
 }
 
-// Even where they cannot agree, not both wait.
+// Even where they cannot agree, at least one end connects.
 func TestNeverBothWait(t *testing.T) {
 	for seed := range uint64(2000) {
 		d := dice{rand.New(rand.NewPCG(seed, 2))}
@@ -178,7 +178,7 @@ func TestNeverBothWait(t *testing.T) {
 	}
 }
 
-// Nothing that objects can say ends in a session that the speaker would refuse, or in a panic.
+// No object causes a session that the speaker refuses, or a panic.
 func FuzzDecide(f *testing.F) {
 	f.Add(uint64(1), "172.16.0.1:179", "has(rr)", "1m", "10.0.0.254", "Keep", "64512:1", -1)
 	f.Add(uint64(2), "[fd00::2]:1", "rack == 'a'", "0s", "fe80::1", "Me", "x", 300)
@@ -236,7 +236,7 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// usable is what the speaker asks of a peer.
+// usable returns an error for a peer that the speaker refuses.
 func usable(p bgp.Peer, self Node) error {
 	within := func(d, least, most time.Duration) bool { return d == 0 || d >= least && d <= most }
 	hold := cmp.Or(p.HoldTime, bgp.DefaultHoldTime)

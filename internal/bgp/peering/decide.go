@@ -11,16 +11,16 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
-// State is what a decision hands on to the next one: the forms in which BGPPeers could last be used, and the
-// communities that could. The zero State has none.
+// State carries over to the next decision the forms in which BGPPeers were last usable, and the last usable
+// communities. The zero State has none.
 type State struct {
 	forms map[string]*form
-	past  map[string]Past // of those that have no form yet
+	past  map[string]Past // BGPPeers without a form yet
 	tags  []policy.Tag
-	later bool // it is of a decision
+	later bool // not the zero State, nor from Recall
 }
 
-// Decide decides on this node's sessions, after an earlier decision's state.
+// Decide decides on this node's sessions; last is the State of the decision before.
 func Decide(in Input, last State) (Decision, State) {
 	d := decider{in: &in, taken: map[netip.Addr]found{}}
 	out := Decision{
@@ -33,7 +33,7 @@ func Decide(in Input, last State) (Decision, State) {
 	return out, d.next(last, out.Tags)
 }
 
-// next is the state after a decision.
+// next returns the state after a decision.
 func (d *decider) next(last State, tags []policy.Tag) State {
 	s := State{forms: make(map[string]*form, len(d.forms)), past: map[string]Past{}, tags: tags, later: true}
 	for _, f := range d.forms {
@@ -47,7 +47,7 @@ func (d *decider) next(last State, tags []policy.Tag) State {
 	return s
 }
 
-// resolve finds the forms in which BGPPeers are in force.
+// resolve sets the forms in which BGPPeers are in force, and those that give this node sessions.
 func (out *Decision) resolve(d *decider, last State) {
 	known, problems := filters(d.in.Filters)
 	out.Problems = append(out.Problems, problems...)
@@ -68,7 +68,7 @@ func (out *Decision) resolve(d *decider, last State) {
 	}
 }
 
-// current returns the form in which a BGPPeer is in force, nil if it never could be used, and what is wrong with it.
+// current returns the form in which a BGPPeer is in force, nil if it was never usable, and its problems.
 func current(p *api.BGPPeer, in *Input, known map[string]filter, last State) (*form, []error) {
 	r := resolve(p, in, known)
 	f := &r.form
@@ -88,7 +88,7 @@ func current(p *api.BGPPeer, in *Input, known map[string]filter, last State) (*f
 	return f, problems
 }
 
-// tag decides which communities are added. If something is wrong with them, those of before stay.
+// tag sets the communities to add. If one is faulty, the earlier ones stay.
 func (out *Decision) tag(in *Input, last State) {
 	found, problems := tags(in)
 	out.Tags = found
@@ -135,7 +135,7 @@ func (out *Decision) take(d *decider) {
 	out.Problems = append(out.Problems, d.says.problems()...)
 }
 
-// add takes the first of the sessions that there might be with one peer, if there is none yet, and says which others it
+// add takes the first of the possible sessions with one peer if there is none yet, and adds remarks on those that it
 // excludes.
 func (out *Decision) add(d *decider, sessions []found) {
 	for _, s := range sessions {
@@ -154,7 +154,7 @@ func (out *Decision) add(d *decider, sessions []found) {
 	}
 }
 
-// filter notes the rules of a session's filters.
+// filter sets the import and export rules of a session's peer.
 func (out *Decision) filter(s found) {
 	if s.form == nil {
 		return
@@ -168,8 +168,8 @@ func (out *Decision) filter(s found) {
 	}
 }
 
-// aggregate notes what a session's peer is announced in place of blocks. Nodes need the blocks: a packet for one leads
-// from node to node.
+// aggregate sets the prefixes that a session's peer receives in place of blocks. Nodes need the blocks: a packet for
+// one goes from node to node.
 func (out *Decision) aggregate(d *decider, s found) {
 	switch {
 	case s.form == nil || s.form.aggregation == "" || s.source.Reverse:
@@ -181,7 +181,7 @@ func (out *Decision) aggregate(d *decider, s found) {
 	}
 }
 
-// same reports that two sessions with one peer differ in nothing.
+// same reports whether two sessions with one peer have the same settings.
 func (s found) same(other found) bool {
 	imports, exports := s.form.rules.in(s.peer.Addr)
 	otherImports, otherExports := other.form.rules.in(other.peer.Addr)
@@ -189,7 +189,7 @@ func (s found) same(other found) bool {
 		imports.Equal(otherImports) && exports.Equal(otherExports)
 }
 
-// excluded says that a session is not to be had because of another with the same peer, unless it is the same.
+// excluded adds a remark that another session with the same peer takes precedence, unless both are the same.
 func (d *decider) excluded(s, chosen found) {
 	switch {
 	case s.same(chosen):
@@ -203,7 +203,7 @@ func (d *decider) excluded(s, chosen found) {
 	}
 }
 
-// remarks are notes on BGPPeers that are in force. A note on many peers is made once.
+// remarks are notes on BGPPeers that are in force. Equal notes on several peers are merged.
 type remarks struct {
 	all   []*remark
 	known map[[2]string]*remark
@@ -215,7 +215,7 @@ type remark struct {
 	more       int
 }
 
-// about says something about a form and one of its peers.
+// about adds a remark on a form and one of its peers.
 func (r *remarks) about(form, text string, peer netip.Addr) {
 	k := [2]string{form, text}
 	if known := r.known[k]; known != nil {

@@ -24,7 +24,7 @@ func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
 
 func ptr[T any](v T) *T { return &v }
 
-// nodeN is node number n of both families.
+// nodeN returns node number n of both families.
 func nodeN(n int, labels ...string) Node {
 	node := Node{Name: fmt.Sprintf("node%d", n), Addr: addr(fmt.Sprintf("10.0.0.%d", n)), Addr6: addr(fmt.Sprintf("fd00::%d", n)),
 		Labels: map[string]string{}}
@@ -35,7 +35,7 @@ func nodeN(n int, labels ...string) Node {
 	return node
 }
 
-// three is node1 among three nodes, of which node3 is a reflector by its label.
+// three returns the input of node1 among three nodes, of which node3 is a reflector by its label.
 func three(peers ...api.BGPPeer) Input {
 	return Input{
 		Self: nodeN(1, "rack=a"), Others: []Node{nodeN(2, "rack=a"), nodeN(3, "rack=b", "rr=true")},
@@ -47,7 +47,7 @@ func bgpPeer(name string, spec api.BGPPeerSpec) api.BGPPeer {
 	return api.BGPPeer{Meta: api.Meta{Name: name}, Spec: spec}
 }
 
-// text is a session in short: address, AS number, and what is not the default of a session of node1.
+// text describes a session: address, AS number, and the settings that are not the default of a session of node1.
 func text(d Decision, p bgp.Peer) string {
 	s := fmt.Sprintf("%s as%d", p.Addr, p.ASN)
 	for _, part := range []struct {
@@ -86,7 +86,7 @@ func texts(d Decision) []string {
 	return all
 }
 
-// only4 leaves the sessions of IPv4.
+// only4 returns the sessions of IPv4.
 func only4(d Decision) []string {
 	return slices.DeleteFunc(texts(d), func(s string) bool { return strings.Contains(strings.Fields(s)[0], ":") })
 }
@@ -194,8 +194,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// BFD is asked for by an annotation, which calicoctl writes into another one; what is wrong with it leaves what was
-// before.
+// An annotation, which calicoctl may write into another one, turns on BFD; a faulty one leaves the earlier settings in
+// force.
 func TestBFD(t *testing.T) {
 	peer := bgpPeer("tor", api.BGPPeerSpec{
 		PeerIP: "172.16.0.1", ASNumber: 65000, Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}},
@@ -222,7 +222,7 @@ func TestBFD(t *testing.T) {
 	}
 }
 
-// Keys of TCP-AO are in a Secret that an annotation names; what is wrong with them, or with it, leaves what was before.
+// The TCP-AO keys are in a Secret that an annotation names; a fault of either leaves the earlier keys in force.
 func TestTCPAO(t *testing.T) {
 	tor := api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000}
 	both := tor
@@ -265,7 +265,7 @@ func TestTCPAO(t *testing.T) {
 	}
 }
 
-// Aggregates are asked for by an annotation, and never for nodes; what is wrong with it leaves what was before.
+// An annotation turns on aggregates, never for nodes; a faulty one leaves the earlier setting in force.
 func TestAggregations(t *testing.T) {
 	router, node := netip.MustParseAddr("172.16.0.1"), netip.MustParseAddr("10.0.0.3")
 	state := State{}
@@ -474,7 +474,7 @@ func TestOneSessionWithAnAddress(t *testing.T) {
 	}
 }
 
-// What cannot be resolved any more stays what it was, and follows the nodes.
+// A BGPPeer with a lost reference keeps its settings, and follows the nodes.
 func TestLastGoodFormStays(t *testing.T) {
 	place := api.Place{Name: "tor", Key: "rr"}
 	good := bgpPeer("tor", api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000,
@@ -540,7 +540,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// Another process goes on with what this one has known, once it has the passwords that are in no file.
+// Another process continues with the last usable forms, once it has the passwords, which are in no file.
 func TestRecalledFormsStay(t *testing.T) {
 	place := api.Place{Name: "tor", Key: "rr"}
 	good := bgpPeer("tor", api.BGPPeerSpec{

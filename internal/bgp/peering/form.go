@@ -14,10 +14,10 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
 
-// form is a BGPPeer that can be used: all that it refers to is in it.
+// form is a usable BGPPeer with all its references resolved.
 type form struct {
 	name string
-	// The nodes that have the session: all if global, else the one by name, else those selected.
+	// The nodes that have the session: all if global, else the node by name, else the selected ones.
 	global bool
 	node   string
 	nodes  selector.Selector
@@ -26,19 +26,19 @@ type form struct {
 	port   uint16
 	asn    uint32
 	peers  selector.Selector
-	manual bool // the peers, if they are nodes, have no session because of this one
+	manual bool // peers that are nodes get no session in return
 	via    netip.Addr
 	options
-	past Past // what it was made of
+	past Past // the objects that it was made of
 }
 
 // options are the options that both ends of a session share, if both are nodes.
 type options struct {
-	local       uint32 // AS number instead of the node's; 0: that one. This end's alone.
+	local       uint32 // AS number instead of the node's, for this end only; 0: the node's
 	password    string
 	ao          tcpao.Keys
 	nextHop     bgp.NextHopMode
-	keepOutside bool // the next hop, towards another AS
+	keepOutside bool // keep the next hop, towards another AS
 	unbound     bool // the kernel chooses the session's own address
 	restart     time.Duration
 	keepalive   time.Duration
@@ -49,22 +49,22 @@ type options struct {
 	rules       rules
 }
 
-// Bounds of what BGP and TCP can say.
+// Bounds of the values that BGP and TCP can encode.
 const (
 	maxRestart   = 4095 * time.Second
 	maxKeepalive = 65535 * time.Second / 3
 	maxHops      = 255
 )
 
-// resolver makes a form of a BGPPeer.
+// resolver makes a form from a BGPPeer.
 type resolver struct {
 	spec    *api.BGPPeerSpec
 	secrets map[api.Place]Secret
 	known   map[string]filter
 	form    form
 	fatal   []error // why it cannot be used
-	pending bool    // it will soon be known whether it can
-	notes   []error // what of it has no effect
+	pending bool    // a Secret is not read yet
+	notes   []error // fields without effect
 }
 
 func (r *resolver) fail(format string, args ...any) {
@@ -75,7 +75,7 @@ func (r *resolver) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Errorf(format, args...))
 }
 
-// resolve reads a BGPPeer. Its form is good for use if nothing is fatal or pending.
+// resolve reads a BGPPeer. Its form is usable if nothing is fatal or pending.
 func resolve(p *api.BGPPeer, in *Input, known map[string]filter) *resolver {
 	r := &resolver{spec: &p.Spec, secrets: in.Secrets, known: known, form: form{name: p.Name}}
 	r.form.past.Peer = api.BGPPeer{Meta: api.Meta{Name: p.Name}, Spec: p.Spec}
@@ -98,7 +98,7 @@ func resolve(p *api.BGPPeer, in *Input, known map[string]filter) *resolver {
 	return r
 }
 
-// annotation returns an annotation, empty if there is none, and keeps it with what the form is made of.
+// annotation returns an annotation, empty if there is none, and keeps it in the form's past.
 func (r *resolver) annotation(p *api.BGPPeer, key string) string {
 	text := names.Annotation(&p.Meta, key)
 	if kept := &r.form.past.Peer; text != "" {
@@ -110,7 +110,7 @@ func (r *resolver) annotation(p *api.BGPPeer, key string) string {
 	return text
 }
 
-// aggregate reads what stands for blocks.
+// aggregate reads which prefixes replace blocks.
 func (r *resolver) aggregate(text string) {
 	switch a := Aggregation(text); a {
 	case "", ByPool, ByAdvertisement:
@@ -144,7 +144,7 @@ func (r *resolver) selector(field, text string) selector.Selector {
 	return parsed
 }
 
-// peer reads who the peers are.
+// peer reads the peers.
 func (r *resolver) peer() {
 	s := r.spec
 	switch {
@@ -166,7 +166,7 @@ func (r *resolver) peer() {
 	}
 }
 
-// parsePeer reads an address with or without a port, which then is 0.
+// parsePeer reads an address and its port, 0 if there is none.
 func parsePeer(text string) (netip.Addr, uint16, error) {
 	addr, err := netip.ParseAddr(text)
 	port := uint16(0)
@@ -182,7 +182,7 @@ func parsePeer(text string) (netip.Addr, uint16, error) {
 	return addr, port, checkPeer(addr)
 }
 
-// checkUnicast refuses what can't be an end of a session.
+// checkUnicast returns an error for an address that cannot be an end of a session.
 func checkUnicast(a netip.Addr) error {
 	if !a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "" {
 		return errors.New("use an address that packets are routed to: neither a link-local nor a loopback nor a group's one")
@@ -190,7 +190,7 @@ func checkUnicast(a netip.Addr) error {
 	return nil
 }
 
-// reach reads the gateway by which the peer is reached.
+// reach reads the gateway to the peer.
 func (r *resolver) reach() {
 	text := r.spec.ReachableBy
 	if text == "" {
@@ -247,7 +247,7 @@ func (r *resolver) duration(field, text string, most time.Duration) time.Duratio
 	return d.Truncate(time.Second)
 }
 
-// modes reads the fields that have a choice of words.
+// modes reads the enumerations.
 func (r *resolver) modes() {
 	s, o := r.spec, &r.form.options
 	switch s.NextHopMode {
@@ -280,7 +280,7 @@ func (r *resolver) modes() {
 	}
 }
 
-// bfd reads how the peer is watched. The key is the session's password.
+// bfd reads the BFD settings. The key is the session's password.
 func (r *resolver) bfd(text string) {
 	if text == "" {
 		return
@@ -301,7 +301,7 @@ func (r *resolver) password() {
 	}
 }
 
-// secret returns what is at a place; empty if it is not known.
+// secret returns the secret at a place; empty if it is not known.
 func (r *resolver) secret(field string, place api.Place) string {
 	secret, ok := r.secrets[place]
 	switch {
@@ -313,7 +313,7 @@ func (r *resolver) secret(field string, place api.Place) string {
 	return secret.Text
 }
 
-// tcpAO reads the keys of TCP-AO, which TCP takes in the place of a password.
+// tcpAO reads the TCP-AO keys, which exclude a password.
 func (r *resolver) tcpAO(text string) {
 	if text == "" {
 		return

@@ -11,24 +11,24 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
-// Input is all that decides on a node's sessions.
+// Input is all that a decision on a node's sessions depends on.
 type Input struct {
 	Self Node
-	// Others are the other nodes that have announced an address, ordered by name: of several with one address the first
-	// counts.
+	// Others are the other nodes that have announced an address, ordered by name. If several have the same address the
+	// first counts.
 	Others []Node
-	// ASN and Port are those of nodes that have none of their own; not 0.
+	// ASN and Port are the defaults for nodes without their own; not 0.
 	ASN  uint32
 	Port uint16
 	Mesh Mesh
-	// Peers are the BGPPeers, in any order. Absent are the names in their spec.node that no Node has.
+	// Peers are the BGPPeers, in any order. Absent has the values of their spec.node that name no Node.
 	Peers   []api.BGPPeer
 	Absent  map[string]bool
 	Secrets map[api.Place]Secret
 	Filters []api.BGPFilter
-	// Config is the cluster's BGPConfiguration, OwnConfig this node's: they say which communities are added.
+	// Config is the cluster's BGPConfiguration, OwnConfig this node's: they define the communities to add.
 	Config, OwnConfig api.BGPConfigurationSpec
-	// MaxPrefixes is how many prefixes each peer may announce; 0 is the speaker's default.
+	// MaxPrefixes is how many prefixes each peer may announce; 0 means the speaker's default.
 	MaxPrefixes int
 }
 
@@ -39,8 +39,8 @@ type Node struct {
 	Addr, Addr6 netip.Addr
 	ASN         uint32 // 0 means the cluster's
 	Port        uint16 // 0 means the cluster's
-	// Reflector: its annotation makes it a route reflector, which is no part of the mesh. ClusterID is whose; it is invalid
-	// if the annotation has none.
+	// Reflector: its annotation makes it a route reflector, which is not part of the mesh. ClusterID is the annotation's
+	// value; invalid if there is none.
 	Reflector bool
 	ClusterID netip.Addr
 	Labels    map[string]string
@@ -69,62 +69,62 @@ func (n *Node) addrs() []netip.Addr {
 type Mesh struct {
 	On       bool
 	Password string
-	// Restart is for how long peers are asked to keep paths; 0 is the speaker's default.
+	// Restart is the announced time for which peers keep paths; 0 means the speaker's default.
 	Restart time.Duration
 	BFD     bfd.Config
-	// Unknown: there is to be a password, and it is not known yet. Then there can be no mesh.
+	// Unknown: the mesh has a password that is not known yet, and so no sessions.
 	Unknown bool
 }
 
-// Secret is a password, or why it is not known. It is never to be logged or shown.
+// Secret is a password, or why it is not known. It must never be logged or shown.
 type Secret struct {
 	Text string
 	Err  error
-	// Pending: the API server has been asked, and has not answered yet.
+	// Pending: the API server has not answered yet.
 	Pending bool
 }
 
-// Decision is the result of an Input.
+// Decision is the result of Decide.
 type Decision struct {
-	// Peers are ordered by address. On puts the address of a router in the place of one that has to be learned.
+	// Peers are ordered by address. On replaces an address that stands for a router with the router's own.
 	Peers []bgp.Peer
-	// Sources says of each of them why it is there.
+	// Sources is where each session comes from, by the peer's address.
 	Sources map[netip.Addr]Source
-	// Static are the routes by which peers are reached, ordered by peer.
+	// Static are the routes to peers behind a gateway, ordered by peer.
 	Static []Static
-	// Import and Export are the rules of the BGPFilters for each peer that has some, by its address.
+	// Import and Export are the rules of the BGPFilters by peer; a peer without rules has no entry.
 	Import, Export map[netip.Addr]*policy.Rules
-	// Aggregations has each peer, by its address, that is to be announced larger prefixes in place of blocks. No node of
-	// the cluster is among them.
+	// Aggregations is, by the peer's address, which prefixes replace blocks in announcements to it. Nodes of the cluster
+	// have no entry.
 	Aggregations map[netip.Addr]Aggregation
-	// Tags are added to what is announced.
+	// Tags are the communities to add to announcements.
 	Tags []policy.Tag
 	// ClusterID is this node's own as a route reflector; invalid if it is none.
 	ClusterID netip.Addr
-	// Unresolved are sessions that cannot be had for now; see On.
+	// Unresolved are sessions that are not possible yet; see On.
 	Unresolved []Unresolved
 	// Problems are faults of objects, each a *Problem.
 	Problems []error
 }
 
-// Aggregation says which prefixes a peer is announced in place of the blocks in them; empty: none.
+// Aggregation names the kind of prefixes that a peer receives in place of the blocks in them; empty: none.
 type Aggregation string
 
 // Aggregations.
 const (
-	ByPool          Aggregation = "pools"                // those of IPPools
-	ByAdvertisement Aggregation = "prefixAdvertisements" // those of BGPConfiguration's prefixAdvertisements
+	ByPool          Aggregation = "pools"                // CIDRs of IPPools
+	ByAdvertisement Aggregation = "prefixAdvertisements" // CIDRs of BGPConfiguration's prefixAdvertisements
 )
 
-// Source says where a session comes from.
+// Source is where a session comes from.
 type Source struct {
-	// Peer is the name of the BGPPeer; empty: it is the mesh's.
+	// Peer is the name of the BGPPeer; empty: the session is the mesh's.
 	Peer string
 	// Global: the BGPPeer is for all nodes.
 	Global bool
-	// Node is the name of the node at the other end; empty: it is none.
+	// Node is the name of the node at the other end; empty: the peer is not a node.
 	Node string
-	// Reverse: the BGPPeer is about the other node, and this session is its other end.
+	// Reverse: the BGPPeer gives the session to the other node; this is its other end.
 	Reverse bool
 }
 
@@ -139,12 +139,12 @@ func (s Source) String() string {
 	return "BGPPeer " + s.Peer
 }
 
-// Static is a route to one address.
+// Static is a route to a peer by a gateway.
 type Static struct {
 	Peer, Via netip.Addr
 }
 
-// Problem is a fault of an object. Parts that it does not affect are in force.
+// Problem is a fault of an object. Its unaffected parts are in force.
 type Problem struct {
 	Kind api.Type
 	Name string

@@ -12,11 +12,11 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// Learns reports that a peer's address stands for the router on its link, whose own address is learned.
+// Learns reports whether a peer's address stands for the router on its link, whose own address is learned.
 func Learns(peer netip.Addr) bool { return peer.Zone() != "" && peer.WithZone("") == wire.AnyRouter }
 
-// checkPeer refuses what cannot be a peer's address: a link-local one means something on an interface only, another one
-// means the same on all.
+// checkPeer returns an error for an address that cannot be a peer's. A link-local address needs a zone, another address
+// must not have one.
 func checkPeer(a netip.Addr) error {
 	zone := a.Zone()
 	switch near := wire.LinkLocal(a); {
@@ -33,8 +33,8 @@ func checkPeer(a netip.Addr) error {
 	return nil
 }
 
-// onLink reads the fields that mean something else for a peer on a link: it is one hop away, and the session is between
-// link-local addresses.
+// onLink handles the fields that have another meaning for a peer on a link: the peer is one hop away, and the session
+// is between link-local addresses.
 func (r *resolver) onLink() {
 	if r.form.addr.Zone() == "" {
 		return
@@ -51,8 +51,8 @@ func (r *resolver) onLink() {
 
 // Link is an interface of this node.
 type Link struct {
-	// Router is the address, with its zone, of the router on it. It need not be valid where no peer is to be learned; else
-	// Why tells why it is not, or what is wrong although it is.
+	// Router is the address, with its zone, of the router on the interface; it may be invalid where no peer is learned.
+	// Why is the reason why it is invalid, or a problem of a valid one.
 	Router netip.Addr
 	Why    string
 }
@@ -63,7 +63,7 @@ type Unresolved struct {
 	Why  string
 }
 
-// Interfaces are those that the peers' addresses name, with whether their routers are to be learned; nil: none.
+// Interfaces returns the interfaces in the peers' addresses, true if the router on it must be learned; nil: none.
 func (d *Decision) Interfaces() map[string]bool {
 	var all map[string]bool
 	for _, p := range d.Peers {
@@ -79,9 +79,9 @@ func (d *Decision) Interfaces() map[string]bool {
 	return all
 }
 
-// On returns the decision for a node that has, of Interfaces, those of links. A peer that stands for a router gets its
-// address. Peers without are unresolved, and so are those on other interfaces, unless their BGPPeer is for all nodes,
-// which need not have the same interfaces.
+// On returns the decision for a node with links, which are those of Interfaces that exist. A peer that stands for a
+// router gets the router's address. Without one the peer is unresolved. So is a peer on a missing interface, unless its
+// BGPPeer is for all nodes, which need not have the same interfaces.
 func (d Decision) On(links map[string]Link) Decision {
 	if d.Interfaces() == nil {
 		return d
@@ -117,7 +117,7 @@ func (d Decision) On(links map[string]Link) Decision {
 	return out
 }
 
-// learned adds a peer whose address is known now, unless another BGPPeer gives the same by its address.
+// learned adds a peer whose address was learned, unless another BGPPeer has a session with that address.
 func (d *Decision) learned(p bgp.Peer, router netip.Addr) {
 	if other, taken := d.Sources[router]; taken {
 		err := fmt.Errorf("peer %s: it is %s, which BGPPeer %s gives, and counts: remove one of them", p.Addr, router, other.Peer)
@@ -134,7 +134,7 @@ func (d *Decision) learned(p bgp.Peer, router netip.Addr) {
 	d.Peers = append(d.Peers, p)
 }
 
-// drop forgets what applies to a session that cannot be had.
+// drop removes the settings of a session that is not possible.
 func (d *Decision) drop(peer netip.Addr) {
 	delete(d.Import, peer)
 	delete(d.Export, peer)

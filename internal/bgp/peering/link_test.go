@@ -99,7 +99,7 @@ func TestOn(t *testing.T) {
 	}
 }
 
-// FuzzParsePeer reads peers' addresses: those that are taken have their zones where they mean something.
+// FuzzParsePeer reads peers' addresses: the accepted ones have zones where these have a meaning.
 func FuzzParsePeer(f *testing.F) {
 	for _, text := range []string{"10.0.0.1", "[fd00::1]:179", "fe80::%eth0", "[fe80::1%eth0]:1790", "fe80::1%../..",
 		"::ffff:10.0.0.1%x", "fe80::1%\x00"} {

@@ -7,13 +7,13 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Past is a BGPPeer as it could last be used, with the BGPFilters that it names. No password is in it.
+// Past is a BGPPeer as it was last usable, with the BGPFilters that it names. It contains no password.
 type Past struct {
 	Peer    api.BGPPeer     `json:"peer"`
 	Filters []api.BGPFilter `json:"filters,omitempty"`
 }
 
-// Past returns what another process needs to go on with what could last be used, ordered by name.
+// Past returns the last usable BGPPeers, ordered by name, for Recall in another process.
 func (s State) Past() []Past {
 	all := make([]Past, 0, len(s.forms)+len(s.past))
 	for _, f := range s.forms {
@@ -26,7 +26,7 @@ func (s State) Past() []Past {
 	return all
 }
 
-// Recall returns the State of a process that begins with what another one has known.
+// Recall returns the State of a process that continues from another one's Past.
 func Recall(past []Past) State {
 	s := State{past: make(map[string]Past, len(past))}
 	for _, p := range past {
@@ -35,7 +35,7 @@ func Recall(past []Past) State {
 	return s
 }
 
-// recalled returns the form that another process has used, nil if there is none, or if it cannot be used now.
+// recalled returns the form of a BGPPeer of an earlier process, nil if there is none or it is not usable now.
 func (s State) recalled(name string, in *Input) *form {
 	p, ok := s.past[name]
 	if !ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
-// A reflector of the AS announces what all nodes do: the bound on one peer's prefixes is not its.
+// A reflector of the AS announces the prefixes of all nodes: the bound on one node's prefixes does not apply.
 func TestReflectorsPrefixes(t *testing.T) {
 	in := Input{
 		Self: Node{Name: "a", Addr: netip.MustParseAddr("10.0.0.1")}, ASN: 64512, Port: 179,

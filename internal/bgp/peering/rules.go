@@ -16,7 +16,7 @@ type rules struct {
 	import4, import6, export4, export6 *policy.Rules
 }
 
-// in returns those for a session with that peer.
+// in returns the rules for a session with peer.
 func (r rules) in(peer netip.Addr) (imports, exports *policy.Rules) {
 	switch {
 	case peer.Zone() != "": // its session has both families
@@ -27,7 +27,7 @@ func (r rules) in(peer netip.Addr) (imports, exports *policy.Rules) {
 	return r.import6, r.export6
 }
 
-// joined returns the rules of several filters in order.
+// joined joins the rules of several filters in order.
 func joined(all []rules) rules {
 	pick := func(of func(rules) *policy.Rules) *policy.Rules {
 		list := make([]*policy.Rules, len(all))
@@ -44,14 +44,14 @@ func joined(all []rules) rules {
 	}
 }
 
-// filter is a BGPFilter that was read.
+// filter is a compiled BGPFilter.
 type filter struct {
 	rules
 	spec   api.BGPFilterSpec
 	broken bool
 }
 
-// filters reads all BGPFilters, in use or not: errors are reported when a filter is written.
+// filters compiles all BGPFilters, in use or not: errors are reported when a filter is written.
 func filters(all []api.BGPFilter) (map[string]filter, []error) {
 	read := make(map[string]filter, len(all))
 	var problems []error
@@ -80,7 +80,7 @@ func filters(all []api.BGPFilter) (map[string]filter, []error) {
 	return read, problems
 }
 
-// filters finds the rules of the filters that the BGPPeer names.
+// filters joins the rules of the filters that the BGPPeer names.
 func (r *resolver) filters() {
 	var all []rules
 	for _, name := range r.spec.Filters {
@@ -97,9 +97,9 @@ func (r *resolver) filters() {
 	r.form.rules = joined(all)
 }
 
-// tags reads which communities are added to what is announced: what the node's own object says, else what the cluster's
-// does. A name that the node's own object does not know may be one of the cluster's. The problems are about the object
-// that says it.
+// tags returns the communities to add to announcements: the node's own object defines them, or else the cluster's. A
+// name that the node's own object does not define may be one of the cluster's. A problem names the object with the
+// fault.
 func tags(in *Input) ([]policy.Tag, []*Problem) {
 	from, name := in.Config.PrefixAdvertisements, api.DefaultName
 	known := in.Config.Communities

@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
-// holds reports that the form gives a node sessions.
+// holds reports whether the form gives n sessions.
 func (f *form) holds(n *Node) bool {
 	switch {
 	case f.global:
@@ -20,7 +20,7 @@ func (f *form) holds(n *Node) bool {
 	return f.nodes.Matches(n.Labels)
 }
 
-// means reports that a node, by that address of it, is a peer of the form.
+// means reports whether node n, by its address addr, is a peer of the form.
 func (f *form) means(n *Node, addr netip.Addr) bool {
 	if f.addr.IsValid() {
 		return f.addr == addr
@@ -28,14 +28,14 @@ func (f *form) means(n *Node, addr netip.Addr) bool {
 	return f.peers.Matches(n.Labels)
 }
 
-// end is one end of a session between two nodes, or of one that a node has with a stranger.
+// end is one end of a session between two nodes.
 type end struct {
 	node *Node
 	addr netip.Addr
 }
 
-// between are the forms by which one end has a session with the other, the first of which counts. forms has those of
-// all nodes first, then those of some, as Calico has it.
+// between returns the forms that give from a session with to, the first of which counts. forms has the global forms
+// first, as Calico does.
 func between(forms []*form, from, to end) []*form {
 	var found []*form
 	for _, f := range forms {
@@ -50,9 +50,9 @@ func between(forms []*form, from, to end) []*form {
 type decider struct {
 	in    *Input
 	forms []*form
-	// own has those forms that give this node sessions, and is for nothing else than to be quick.
+	// own has the forms that give this node sessions; it only saves time.
 	own []*form
-	// taken are the sessions found so far, says what there is to say about them.
+	// taken has the sessions decided so far, by the peer's address; says are the remarks on them.
 	taken map[netip.Addr]found
 	says  remarks
 }
@@ -61,7 +61,7 @@ func (d *decider) asn(n *Node) uint32 { return cmp.Or(n.ASN, d.in.ASN) }
 
 func (d *decider) port(n *Node) uint16 { return cmp.Or(n.Port, d.in.Port) }
 
-// shows returns the AS number that an end shows another, to which it has come by these forms.
+// shows returns the AS number of node n in a session that n has by these forms.
 func (d *decider) shows(n *Node, by []*form) uint32 {
 	if len(by) > 0 && by[0].local != 0 {
 		return by[0].local
@@ -69,8 +69,8 @@ func (d *decider) shows(n *Node, by []*form) uint32 {
 	return d.asn(n)
 }
 
-// back returns the form by which a node has a session because another has one with it; nil if there is none. A peer
-// that is given by its address is a node's only if AS number and port are that node's, too.
+// back returns the form by which node n gets a session in return for another node's; nil if there is none. A peer given
+// by address is node n only if AS number and port are also n's.
 func (d *decider) back(n *Node, theirs []*form) *form {
 	for _, f := range theirs {
 		if f.manual {
@@ -91,7 +91,7 @@ type found struct {
 }
 
 // meets finds the sessions of this node with another in one family, the one that counts first. There are several only
-// where several BGPPeers give one. None: there is to be none.
+// if several BGPPeers give one. Nil: there is no session.
 func (d *decider) meets(self, other end) []found {
 	ours, theirs := between(d.own, self, other), between(d.forms, other, self)
 	source := Source{Node: other.node.Name}
@@ -123,12 +123,12 @@ func (d *decider) meets(self, other end) []found {
 	return []found{{peer, source, nil}}
 }
 
-// reflectedPrefixes is how many times as much as others a reflector in the node's AS may announce: it passes on what
-// all nodes announce.
+// reflectedPrefixes multiplies the prefix limit for a reflector in the node's AS: it passes on the announcements of all
+// nodes.
 const reflectedPrefixes = 20
 
-// asnOf returns the AS number of a node that a form gives by its address: what the node shows this one, unless the form
-// says another than the node's. Then the form counts, and the session will not come up.
+// asnOf returns the AS number of a node that a form gives by its address: the number that the node shows this one,
+// unless the form has a wrong one. Then the form counts, and the session will not come up.
 func (d *decider) asnOf(f *form, other *Node, shown uint32) uint32 {
 	if f.asn == d.asn(other) || f.asn == shown {
 		return shown
@@ -138,7 +138,7 @@ func (d *decider) asnOf(f *form, other *Node, shown uint32) uint32 {
 	return f.asn
 }
 
-// with returns a session with a form's options. other is nil if the peer is no node.
+// with returns a session with a form's options. other is nil if the peer is not a node.
 func (d *decider) with(p bgp.Peer, f *form, other *Node) bgp.Peer {
 	inside := p.ASN == cmp.Or(p.LocalASN, d.asn(&d.in.Self))
 	p.Password, p.AO, p.RestartTime, p.Keepalive, p.BFD = f.password, f.ao, f.restart, f.keepalive, f.bfd
@@ -159,20 +159,20 @@ func (d *decider) with(p bgp.Peer, f *form, other *Node) bgp.Peer {
 	return p
 }
 
-// client reports that a peer inside of this node's AS is a client of this node's: this node is a reflector, and the peer
-// none of the same cluster.
+// client reports whether a peer in this node's AS is a client of this node: this node is a reflector, and the peer is
+// not one of the same cluster.
 func (d *decider) client(other *Node) bool {
 	self := &d.in.Self
 	return self.Reflector && self.ClusterID.IsValid() && (other == nil || other.ClusterID != self.ClusterID)
 }
 
-// inMesh reports that this node has the mesh's session with another.
+// inMesh reports whether this node has the mesh's session with another.
 func (d *decider) inMesh(other *Node) bool {
 	return d.in.Mesh.On && !d.in.Mesh.Unknown && !d.in.Self.Reflector && !other.Reflector
 }
 
-// externalPeers finds the sessions of this node with peers that are no nodes, the one that counts first where there are
-// several. isNode tells which addresses are nodes', this one's among them.
+// externalPeers finds the sessions of this node with peers that are not nodes; if several are with one peer, the one
+// that counts comes first. isNode reports whether an address is a node's, this node's included.
 func (d *decider) externalPeers(isNode func(netip.Addr) bool) []found {
 	var sessions []found
 	for _, f := range d.own {
@@ -181,7 +181,7 @@ func (d *decider) externalPeers(isNode func(netip.Addr) bool) []found {
 		}
 		from := d.in.Self.in(f.addr)
 		if !from.IsValid() && f.addr.Zone() == "" {
-			if !f.global { // of all nodes some may have one family and some the other
+			if !f.global { // nodes may have different families
 				d.says.about(f.name, "this node has no address of its family: leave the node out, or give it one", f.addr)
 			}
 			continue
@@ -193,7 +193,7 @@ func (d *decider) externalPeers(isNode func(netip.Addr) bool) []found {
 	return sessions
 }
 
-// sortForms puts forms into the order in which they count.
+// sortForms sorts forms by precedence.
 func sortForms(forms []*form) {
 	slices.SortFunc(forms, func(a, b *form) int {
 		if a.global != b.global {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// An aggregate hides the blocks in it whether it is live or not; single addresses are blocks only where the pool's are
-// so small.
+// An aggregate hides the blocks in it whether it is live or not; single addresses are blocks only where the pool's
+// blocks have that size.
 func TestAggregates(t *testing.T) {
 	all := Aggregates{
 		{Prefix: netip.MustParsePrefix("10.0.0.0/16"), Live: true}, {Prefix: netip.MustParsePrefix("10.1.0.0/24")},

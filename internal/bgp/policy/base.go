@@ -8,29 +8,29 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Base are the rules that hold for every peer, around those that the operator has made for it. It does not change.
+// Base are the rules for every peer, around the operator's rules for it. It is immutable.
 type Base struct {
-	// Transit are the prefixes inside of which learned paths are passed on, but for those inside of Hidden. This node's
-	// own paths inside of Hidden are not announced either.
+	// Transit are the prefixes inside of which learned paths are passed on, except inside of Hidden. This node's own paths
+	// inside of Hidden are not announced either.
 	Transit, Hidden []netip.Prefix
-	// Served are the ranges of Services: a node serves their addresses itself, and forwards nothing to the node that
+	// Served are the ranges of Services: this node serves their addresses itself, and forwards nothing to a node that
 	// announces one.
 	Served []netip.Prefix
 	// Refuse are prefixes that no peer may announce, in whole or in part: this node's own addresses. Nor may they be next
 	// hops.
 	Refuse []netip.Prefix
-	// Own are prefixes that this node alone may announce: its blocks. Parts of one may come in: an address that another
-	// node has borrowed.
+	// Own are prefixes that only this node may announce: its blocks. Parts of a block are accepted: addresses that other
+	// nodes have borrowed.
 	Own []netip.Prefix
-	// Tags are added to what is announced, all that match, unless a rule of the peer has accepted it.
+	// Tags are added to announcements, all that match, unless a rule of the peer has accepted the path.
 	Tags []Tag
-	// Links say through which interface a next hop is reached; of those that it is inside of, the longest prefix counts.
+	// Links map next hops to interfaces; the longest matching prefix counts.
 	Links []Link
-	// Normal4 and Normal6 are the priorities of learned routes that nothing sets; 0 is NormalPriority.
+	// Normal4 and Normal6 are the default priorities of learned routes; 0 means NormalPriority.
 	Normal4, Normal6 uint32
 }
 
-// Tag adds communities to what is announced inside of a prefix.
+// Tag adds communities to announcements inside of a prefix.
 type Tag struct {
 	Prefix      netip.Prefix
 	Communities []Community
@@ -45,7 +45,7 @@ type Link struct {
 // Session has the AS numbers of both ends.
 type Session struct {
 	LocalASN, PeerASN uint32
-	// AllowOwnASN is how often LocalASN may be in the path of what the peer announces.
+	// AllowOwnASN is how often LocalASN may be in an AS path from the peer.
 	AllowOwnASN int
 }
 
@@ -57,7 +57,7 @@ const (
 	reasonMartian    = "martian"
 	reasonOwnAddress = "own address"
 	reasonOwn        = "own block"
-	// ReasonOwnHop and ReasonNoHop are for the relay, too.
+	// ReasonOwnHop and ReasonNoHop are also used by the relay.
 	ReasonOwnHop    = "next hop is this node"
 	ReasonNoHop     = "next hop is an address for documents"
 	reasonForeign   = "AS path does not begin with the peer's AS"
@@ -68,8 +68,8 @@ const (
 	reasonTransit   = "not in transit pools"
 )
 
-// Martian reports whether a prefix is inside of one that no host outside of this one has an address in: a route to it
-// can only do harm. The default route, and other prefixes around those, are none.
+// Martian reports whether a prefix is inside of a range without addresses of other hosts: a route to it can only do
+// harm. The default route, and other prefixes around such ranges, are no martians.
 func Martian(p netip.Prefix) bool { return containsAny(martians, p) }
 
 var martians = []netip.Prefix{
@@ -77,14 +77,14 @@ var martians = []netip.Prefix{
 	netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("224.0.0.0/3"), // multicast, class E, broadcast
-	netip.MustParsePrefix("::/96"),       // unspecified, loopback, and IPv4 addresses in a form that is over
+	netip.MustParsePrefix("::/96"),       // unspecified, loopback, and deprecated IPv4-compatible addresses
 	netip.MustParsePrefix("::ffff:0:0/96"),
 	netip.MustParsePrefix("fe80::/10"),
 	netip.MustParsePrefix("ff00::/8"),
 }
 
-// Import decides about a path that the peer announces. The outcome's Change is what an Editor is to do. No rule of the
-// peer can have in what the built-in ones refuse.
+// Import decides on a path that the peer announces. An Editor applies the outcome's Change. No rule of the peer can
+// accept a path that the built-in rules refuse.
 func (b *Base) Import(s Session, rules *Rules, prefix netip.Prefix, a *wire.Attributes) Outcome {
 	if reason := b.refuse(s, prefix, a); reason != "" {
 		return reject(reason)
@@ -103,9 +103,10 @@ func (b *Base) Import(s Session, rules *Rules, prefix netip.Prefix, a *wire.Attr
 	return out
 }
 
-// level is the LOCAL_PREF that a priority has among the paths that this node knows. The default is 100. What is better
-// than normal has what Calico's nodes say, which is far more. What is worse has less than 100, where there is not room
-// for every number: the order stays, but two that differ by less than a third may come to be equal.
+// level returns the LOCAL_PREF of a priority among the paths that this node knows. The default is 100. A priority
+// better than normal becomes Calico's LOCAL_PREF, which is far above 100. A worse one becomes less than 100, where
+// there are fewer numbers than priorities: the order stays, but two priorities that differ by less than a third may get
+// the same.
 func level(priority, normal uint32) uint32 {
 	switch {
 	case priority < normal:
@@ -119,7 +120,7 @@ func level(priority, normal uint32) uint32 {
 	return defaultLocalPref - 1 - uint32(3*octave) - uint32(third)
 }
 
-// refuse returns why a path may not come in; empty: it may.
+// refuse returns why the built-in rules refuse a path; empty: they do not.
 func (b *Base) refuse(s Session, prefix netip.Prefix, a *wire.Attributes) string {
 	switch {
 	case Martian(prefix):
@@ -143,13 +144,12 @@ type Offer struct {
 	Prefix netip.Prefix
 	*wire.Attributes
 	Own bool // this node originates it
-	// Attracts: the peer would send the packets to this node, as the path goes out with another next hop than it was
-	// learned with.
+	// Attracts: the peer would send the packets to this node, because the announcement's next hop is not the learned one.
 	Attracts bool
 }
 
-// Export decides about an offer. No rule of the peer can have out what withhold keeps in. A priority that a rule sets
-// is not told to another AS, which has no place for it.
+// Export decides on an offer. No rule of the peer can accept an offer that withhold refuses. LOCAL_PREF, and so a
+// rule's priority, is not sent to another AS.
 func (b *Base) Export(s Session, rules *Rules, o Offer) Outcome {
 	if reason := b.withhold(s, &o); reason != "" {
 		return reject(reason)
@@ -169,7 +169,8 @@ func (b *Base) Export(s Session, rules *Rules, o Offer) Outcome {
 	return out
 }
 
-// withhold returns why a path may not go out, whatever rules accept; empty: they decide. What this node originates may.
+// withhold returns why a path must not be announced, whatever the rules accept; empty: the rules decide, as for this
+// node's own paths.
 func (b *Base) withhold(s Session, o *Offer) string {
 	switch {
 	case o.Own:
@@ -182,7 +183,7 @@ func (b *Base) withhold(s Session, o *Offer) string {
 	return ""
 }
 
-// export is for what no rule of the peer has decided about.
+// export decides on paths that no rule of the peer matches.
 func (b *Base) export(own bool, prefix netip.Prefix) Outcome {
 	switch {
 	case containsAny(b.Hidden, prefix):
@@ -217,7 +218,7 @@ func forbidden(s Session, c wire.Communities) bool {
 	return c.Has(wire.NoAdvertise) || (s.External() && (c.Has(wire.NoExport) || c.Has(wire.NoExportSubconfed)))
 }
 
-// route is a learned path as rules see it.
+// route returns a learned path as rules match it.
 func (b *Base) route(s Session, prefix netip.Prefix, a *wire.Attributes) Route {
 	r := Route{Prefix: prefix, Attributes: a, External: s.External(), Interface: b.link(a.Via), Priority: b.normal(prefix)}
 	if a.HasLocalPref && a.LocalPref != defaultLocalPref {
@@ -248,19 +249,19 @@ func (b *Base) normal(prefix netip.Prefix) uint32 {
 	return n
 }
 
-// EqualImport reports whether both take the same: no peer has to announce its paths again.
+// EqualImport reports whether both accept the same paths: no Adj-RIB-In has to be judged again.
 func (b *Base) EqualImport(o *Base) bool {
 	return slices.Equal(b.Refuse, o.Refuse) && slices.Equal(b.Own, o.Own) && slices.Equal(b.Links, o.Links) &&
 		b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
 }
 
-// EqualExport reports whether both pass on the same: nothing has to be announced again.
+// EqualExport reports whether both announce the same: no announcement has to be repeated.
 func (b *Base) EqualExport(o *Base) bool {
 	return slices.Equal(b.Transit, o.Transit) && slices.Equal(b.Hidden, o.Hidden) && slices.Equal(b.Served, o.Served) &&
 		slices.Equal(b.Links, o.Links) && slices.EqualFunc(b.Tags, o.Tags, Tag.Equal) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
 }
 
-// Equal reports whether both add the same to the same.
+// Equal reports whether both have the same prefix and communities.
 func (t Tag) Equal(o Tag) bool {
 	return t.Prefix == o.Prefix && slices.Equal(t.Communities, o.Communities)
 }

@@ -26,7 +26,7 @@ var (
 	}
 )
 
-// said are the attributes of a path with these AS numbers and communities.
+// said returns the attributes of a path with these AS numbers and communities.
 func said(hop string, communities string, path ...uint32) *wire.Attributes {
 	out := &wire.Attributes{NextHop: a(hop), Via: a(hop), Path: wire.NewASPath(path...)}
 	var list []Community
@@ -227,7 +227,7 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// What changes for one direction alone does not touch the other.
+// A change for one direction does not affect the other.
 func TestBaseEqual(t *testing.T) {
 	for name, c := range map[string]struct {
 		change           func(*Base)
@@ -268,7 +268,7 @@ func TestPriority(t *testing.T) {
 	}
 }
 
-// A lower priority is never less preferred, whatever is normal, and what nobody has set lies between.
+// A lower priority is never less preferred, whatever is normal, and the default lies between.
 func TestLevel(t *testing.T) {
 	for _, normal := range []uint32{1, 500, 1024, maxPriority - 1} {
 		list := []uint32{1, 2, 3, 499, 500, 501, 1023, 1024, 1025, 1026, 1027, 1028, 1030, 1040, 1100, 2000, 3000, 65535, 1 << 20, 1 << 30,
@@ -289,7 +289,7 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// An agent decides so about every path of every peer.
+// An agent decides this for every path of every peer.
 func BenchmarkImport(b *testing.B) {
 	a := said("192.0.2.2", "64512:100")
 	rules := rulesOf(b, wire.IPv4, `{"cidr":"172.16.0.0/12","matchOperator":"In","action":"Reject"}`,

@@ -25,8 +25,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// BIRD 1.6 is what Calico's nodes run their BGPFilters in. Random filters decide there as here: about the same routes,
-// with the same attributes afterwards.
+// Calico's nodes run their BGPFilters in BIRD 1.6. Random filters decide there as here: on the same routes, with the
+// same attributes afterwards.
 func TestRulesAreBIRDs(t *testing.T) {
 	for _, family := range []wire.Family{wire.IPv4, wire.IPv6} {
 		t.Run(family.String(), func(t *testing.T) {
@@ -99,7 +99,7 @@ func someCommunity(r *rand.Rand) Community {
 	return []Community{{A: 1, B: 2}, {A: 65535, B: 65281}, {Large: true, A: 1, B: 2, C: 3}, {Large: true, A: 4200000000, C: 1}}[r.IntN(4)]
 }
 
-// someRules makes rules that are sensible by themselves: Compile takes them, and BIRD does.
+// someRules returns rules that both Compile and BIRD accept.
 func someRules(r *rand.Rand, family wire.Family) []api.BGPFilterRule {
 	var rules []api.BGPFilterRule
 	for range 1 + r.IntN(4) {
@@ -172,7 +172,7 @@ func someOperation(r *rand.Rand) api.BGPFilterOperation {
 	return api.BGPFilterOperation{SetPriority: &api.BGPFilterSetPriority{Value: 1 + r.IntN(2000)}}
 }
 
-// writeBIRD writes a table whose routes have gone through a filter: their attributes are set first.
+// writeBIRD writes a table with routes that have passed a filter: their attributes are set first.
 func writeBIRD(to *strings.Builder, i int, routes []made, rules []api.BGPFilterRule, external bool) {
 	fmt.Fprintf(to, "table t%d;\nfilter f%d {\n", i, i)
 	for _, m := range routes {
@@ -204,7 +204,7 @@ func birdSet(c Community) string {
 
 func birdCommunity(c Community) string { return "(" + strings.ReplaceAll(c.String(), ":", ",") + ")" }
 
-// birdRule says in BIRD's words what the rule of a BGPFilter means.
+// birdRule returns the rule of a BGPFilter in BIRD's language.
 func birdRule(rule api.BGPFilterRule, external bool) string {
 	all := []string{"true"}
 	and := func(format string, args ...any) { all = append(all, fmt.Sprintf("("+format+")", args...)) }
@@ -262,7 +262,7 @@ func birdOperations(operations []api.BGPFilterOperation) string {
 	return text + " bgp_med = krt_metric;" // which is shown
 }
 
-// runBIRD returns what the tables hold.
+// runBIRD returns the content of the tables.
 func runBIRD(t *testing.T, family wire.Family, config string, tables int) []string {
 	t.Helper()
 	needtest.More(t, "the BIRD 1.6 of make deps")
@@ -300,8 +300,8 @@ func runBIRD(t *testing.T, family wire.Family, config string, tables int) []stri
 	return all
 }
 
-// askBIRD asks one thing by a connection of its own: commands that follow each other closely fill BIRD 1.6's buffer of
-// 1 KiB, which it only empties in a pause, and it takes a full one for the end of the connection.
+// askBIRD sends one command on a connection of its own: commands in quick succession fill BIRD 1.6's buffer of 1 KiB,
+// which it only empties in a pause, and it mistakes a full one for the end of the connection.
 func askBIRD(t *testing.T, path, command string) string {
 	t.Helper()
 	conn, err := net.Dial("unix", path)
@@ -309,15 +309,15 @@ func askBIRD(t *testing.T, path, command string) string {
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	lines := bufio.NewScanner(conn)
-	answer(t, lines) // it says hello
+	answer(t, lines) // the greeting
 	if _, err := fmt.Fprintln(conn, command); err != nil {
 		t.Fatal(err)
 	}
 	return answer(t, lines)
 }
 
-// answer reads what BIRD says to one command: lines with a number before them, or a space if it is the one before. The
-// last one has a space behind its number, the others a hyphen.
+// answer reads BIRD's answer to one command: lines with a number before them, or a space if it is the number before.
+// The last one has a space behind its number, the others a hyphen.
 func answer(t *testing.T, lines *bufio.Scanner) string {
 	t.Helper()
 	var text strings.Builder
@@ -342,7 +342,7 @@ func answer(t *testing.T, lines *bufio.Scanner) string {
 	return ""
 }
 
-// readBIRD reads a table: routes begin at the beginning of a line, their attributes follow.
+// readBIRD reads a table: a route begins in the first column, its attributes follow.
 func readBIRD(text string) map[string]seen {
 	routes := map[string]seen{}
 	var route string
@@ -372,7 +372,7 @@ func readBIRD(text string) map[string]seen {
 	return routes
 }
 
-// wordsOf are communities as ours are written, sorted.
+// wordsOf returns communities in our notation, sorted.
 func wordsOf(value string) string {
 	var list []Community
 	for _, word := range strings.Split(strings.Trim(strings.ReplaceAll(value, " ", ""), "()"), ")(") {
@@ -385,7 +385,7 @@ func wordsOf(value string) string {
 	return wire.NewCommunities(list...).String()
 }
 
-// decide has our rules decide, and returns how many routes some rule matched.
+// decide applies our rules, and returns how many routes some rule matched.
 func decide(t *testing.T, family wire.Family, from []api.BGPFilterRule, routes []made, external bool) (map[string]seen, int) {
 	t.Helper()
 	spec := &api.BGPFilterSpec{ExportV4: from, ExportV6: from}

@@ -11,9 +11,9 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Compile checks one of a BGPFilter's four lists. Each error names a rule that can't be used, its field, the value and
-// a remedy; the rules are nil then. Nor are the other lists of the filter to be used: half of it may let pass what the
-// other half was to stop.
+// Compile compiles one of a BGPFilter's four lists. Each error names a rule that cannot be used, its field, the value
+// and a remedy; the rules are nil then. The filter's other lists must then not be used either: half of a filter may
+// accept paths that the other half should stop.
 func Compile(name string, spec *api.BGPFilterSpec, d Direction, family wire.Family) (*Rules, []error) {
 	list, from := listOf(spec, d, family)
 	var rules []Rule
@@ -95,7 +95,7 @@ func (r *Rule) setPrefix(from *api.BGPFilterRule, family wire.Family) error {
 	return r.bound(from.PrefixLength, bitsOf(family))
 }
 
-// orphans refuses what has no meaning without a cidr.
+// orphans returns an error for a field that has no meaning without a cidr.
 func orphans(from *api.BGPFilterRule) error {
 	if from.MatchOperator != "" {
 		return fmt.Errorf("matchOperator %q: there is no cidr: set one, or leave the operator out", from.MatchOperator)
@@ -113,7 +113,7 @@ func example(family wire.Family) string {
 	return "fd00::/8"
 }
 
-// bound narrows the lengths of prefixes. A minimum shorter than the cidr means the cidr's, as in Calico.
+// bound narrows the range of prefix lengths. A minimum shorter than the cidr means the cidr's, as in Calico.
 func (r *Rule) bound(length *api.BGPFilterPrefixLength, longest int) error {
 	if length == nil {
 		return nil
@@ -136,7 +136,7 @@ func (r *Rule) bound(length *api.BGPFilterPrefixLength, longest int) error {
 	if low > high {
 		return fmt.Errorf("prefixLength.max %d: no prefix in %s is so short, or min is greater: write %d or more", high, r.prefix, low)
 	}
-	// Equal has one length: outside of the range nothing is equal.
+	// Equal matches one length only: with a range that excludes it the rule matches nothing.
 	r.least, r.most = max(low, r.least), min(high, r.most)
 	return nil
 }
@@ -157,7 +157,7 @@ func (r *Rule) setPeerType(from *api.BGPFilterRule) error {
 	return nil
 }
 
-// interfaceName is Calico's.
+// interfaceName is Calico's pattern of the field.
 var interfaceName = regexp.MustCompile(`^[a-zA-Z0-9_.*-]{1,15}$`)
 
 func (r *Rule) setInterface(from *api.BGPFilterRule) error {
@@ -208,7 +208,7 @@ func checkPriority(field string, value int) (uint32, error) {
 	return uint32(value), nil
 }
 
-// maxItems is how many operations a rule and how many AS numbers an operation can have. It bounds what a path grows by.
+// maxItems bounds the operations of a rule and the AS numbers of an operation, and so the growth of a path.
 const maxItems = 10
 
 func (r *Rule) setAction(from *api.BGPFilterRule) error {
@@ -259,7 +259,7 @@ func operate(c *wire.Change, op *api.BGPFilterOperation) error {
 		if err := checkNumbers(".prependASPath.prefix", numbers); err != nil {
 			return err
 		}
-		c.Prepend = slices.Concat(numbers, c.Prepend) // the last operation's come first
+		c.Prepend = slices.Concat(numbers, c.Prepend) // the last operation's numbers come first
 	default:
 		priority, err := checkPriority(".setPriority.value", op.SetPriority.Value)
 		if err != nil {

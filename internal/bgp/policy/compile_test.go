@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// ruleOf reads a rule as it is written in an object.
+// ruleOf reads a rule in the notation of an object.
 func ruleOf(t testing.TB, text string) api.BGPFilterRule {
 	t.Helper()
 	var rule api.BGPFilterRule
@@ -43,7 +43,7 @@ func p(text string) netip.Prefix { return netip.MustParsePrefix(text) }
 
 func a(text string) netip.Addr { return netip.MustParseAddr(text) }
 
-// Each field of a rule matches what it says and nothing else.
+// Each field of a rule matches the routes that it describes and no others.
 func TestRule(t *testing.T) {
 	community := func(text string) *wire.Attributes {
 		c, err := ParseCommunity(text)
@@ -135,7 +135,7 @@ func TestRuleOfIPv6(t *testing.T) {
 	}
 }
 
-// The first rule that matches decides, filters come in their order, and who is rejected is told by which rule.
+// The first rule that matches decides, filters come in their order, and the reason of a rejection names the rule.
 func TestOrder(t *testing.T) {
 	first := rulesOf(t, wire.IPv4, `{"cidr":"10.1.0.0/16","matchOperator":"In","action":"Accept"}`,
 		`{"cidr":"10.0.0.0/8","matchOperator":"In","action":"Reject"}`)
@@ -181,7 +181,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// What can't be used is named with its field, its value and a remedy, and nothing of the list is used.
+// A fault is named with its field, its value and a remedy, and no rule of the list is used.
 func TestCompileErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"action":"Accept","cidr":"10.0.0.0/33","matchOperator":"In"}`: `cidr "10.0.0.0/33" 10.0.0.0/8`,
@@ -265,7 +265,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// Equal tells any difference.
+// Equal detects any difference.
 func TestEqual(t *testing.T) {
 	texts := []string{
 		`{"action":"Accept"}`, `{"action":"Reject"}`,
@@ -341,8 +341,7 @@ func TestMatchName(t *testing.T) {
 	}
 }
 
-// FuzzCompile: whatever stands in an object, there are rules or errors, and rules decide about anything without a
-// panic, each time alike.
+// FuzzCompile: any object gives rules or errors, and rules decide on any route without a panic, each time alike.
 func FuzzCompile(f *testing.F) {
 	f.Add(`[{"action":"Accept","cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{"min":9,"max":20},`+
 		`"operations":[{"prependASPath":{"prefix":[1]}}]}]`, "10.1.0.0/16", "eth0")

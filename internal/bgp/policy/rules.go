@@ -7,13 +7,13 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Community is one of RFC 1997 or, with three numbers, of RFC 8092.
+// Community is a community of RFC 1997 or, with three numbers, of RFC 8092.
 type Community = wire.Community
 
 // ParseCommunity reads "aa:nn", or "aa:nn:mm" for a large community.
 func ParseCommunity(text string) (Community, error) { return wire.ParseCommunity(text) }
 
-// Direction says whether paths come in or go out.
+// Direction is whether paths are received or announced.
 type Direction int
 
 // Directions.
@@ -24,25 +24,26 @@ const (
 
 // Priorities, which are metrics of kernel routes.
 const (
-	// NormalPriority is that of a route which nothing sets.
+	// NormalPriority is the default priority of a route.
 	NormalPriority = 1024
 	// maxPriority less the priority is the LOCAL_PREF.
 	maxPriority = 1<<31 - 1
-	// defaultLocalPref is the value of speakers that set no priority.
+	// defaultLocalPref is the LOCAL_PREF of speakers that set no priority.
 	defaultLocalPref = 100
 )
 
-// Priority returns the priority of a path with a LOCAL_PREF; 0, which no rule names, if it has none.
+// Priority returns the priority of a path with a LOCAL_PREF; 0, which rules cannot have, for one of maxPriority or
+// more.
 func Priority(localPref uint32) uint32 { return maxPriority - min(localPref, maxPriority) }
 
 // LocalPref returns the LOCAL_PREF of a path with a priority.
 func LocalPref(priority uint32) uint32 { return maxPriority - min(priority, maxPriority) }
 
-// Route is a path about which rules decide.
+// Route is a path that rules decide on.
 type Route struct {
 	Prefix netip.Prefix
 	*wire.Attributes
-	// Own: this node originates it. On the way in nothing is.
+	// Own: this node originates it. Never set on import.
 	Own bool
 	// External: the peer is in another AS.
 	External bool
@@ -64,9 +65,9 @@ const (
 // Outcome is the decision on a route, with its changes.
 type Outcome struct {
 	Verdict Verdict
-	// Reason says in a few words why it is rejected. There are not many reasons.
+	// Reason is a short reason for a rejection. There are few different ones.
 	Reason string
-	// Change is the edit that wire applies to it.
+	// Change is the edit that wire applies to the path.
 	Change wire.Change
 }
 
@@ -74,7 +75,7 @@ func reject(reason string) Outcome {
 	return Outcome{Verdict: Reject, Reason: reason, Change: wire.Change{Withdraw: true}}
 }
 
-// Rules is an ordered list of rules: the first that matches decides. A nil *Rules has none. It does not change.
+// Rules is an ordered list of rules: the first that matches decides. A nil *Rules is empty. It is immutable.
 type Rules struct{ rules []Rule }
 
 // Join returns the rules of several filters in order; nil if there are none.
@@ -91,7 +92,7 @@ func Join(all ...*Rules) *Rules {
 	return &Rules{rules: joined}
 }
 
-// Within returns rules that accept what lies in some prefixes as it is, and reject everything else.
+// Within returns rules that accept everything inside of some prefixes unchanged, and reject everything else.
 func Within(prefixes []netip.Prefix, reason string) *Rules {
 	r := &Rules{rules: make([]Rule, 0, len(prefixes)+1)}
 	for _, p := range prefixes {
@@ -101,7 +102,7 @@ func Within(prefixes []netip.Prefix, reason string) *Rules {
 	return r
 }
 
-// Apply decides about a route by the first rule that matches.
+// Apply returns the outcome of the first rule that matches; NoMatch if none does.
 func (r *Rules) Apply(route Route) Outcome {
 	if r == nil {
 		return Outcome{}
@@ -114,7 +115,7 @@ func (r *Rules) Apply(route Route) Outcome {
 	return Outcome{}
 }
 
-// Equal reports whether both decide alike about every route, and give the same reasons.
+// Equal reports whether both have the same rules with the same reasons.
 func (r *Rules) Equal(other *Rules) bool {
 	if r == nil || other == nil {
 		return r.Len() == other.Len()
@@ -122,7 +123,7 @@ func (r *Rules) Equal(other *Rules) bool {
 	return slices.EqualFunc(r.rules, other.rules, Rule.equal)
 }
 
-// Len is how many rules there are.
+// Len returns the number of rules.
 func (r *Rules) Len() int {
 	if r == nil {
 		return 0
@@ -134,20 +135,20 @@ func (r *Rules) Len() int {
 type Rule struct {
 	family      wire.Family // 0: both
 	prefix      netip.Prefix
-	least, most int // lengths of prefixes inside of it
+	least, most int // bounds of the length of a prefix inside of prefix
 	not         bool
 	learned     bool
 	iface       string
-	internal    bool // for peers of this AS only
+	internal    bool // matches peers in this AS only
 	external    bool
-	has         bool // community
+	has         bool // whether community is set
 	community   Community
 	path        []uint32
 	priority    uint32
 	outcome     Outcome
 }
 
-// matches reports whether a route is all that the rule asks for.
+// matches reports whether a route meets all of the rule's conditions.
 func (r *Rule) matches(route *Route) bool {
 	switch {
 	case r.family != 0 && r.family != wire.FamilyOf(route.Prefix.Addr()),
@@ -178,10 +179,10 @@ func containsAny(all []netip.Prefix, inner netip.Prefix) bool {
 	return slices.ContainsFunc(all, func(outer netip.Prefix) bool { return contains(outer, inner) })
 }
 
-// matchName reports whether name is like pattern, in which * stands for any text, no text included. No interface is no
-// text.
+// matchName reports whether name matches pattern, in which * stands for any text, also none. An unknown interface has
+// an empty name.
 func matchName(pattern, name string) bool {
-	// Where the last * was, and how much of name it stands for: if what follows does not fit it stands for one more.
+	// star is the index of the last *, taken the end of its text in name: on a mismatch its text grows by one byte.
 	star, taken := -1, 0
 	p, n := 0, 0
 	for n < len(name) {
@@ -214,12 +215,12 @@ func (o Outcome) equal(other Outcome) bool {
 	return o.Verdict == other.Verdict && o.Reason == other.Reason && o.Change.Equal(other.Change)
 }
 
-// NeedsInterface reports whether some rule asks for a route's interface.
+// NeedsInterface reports whether some rule has a condition on the interface.
 func (r *Rules) NeedsInterface() bool {
 	return r != nil && slices.ContainsFunc(r.rules, func(rule Rule) bool { return rule.iface != "" })
 }
 
-// Accepts returns prefixes that all which some rule accepts is inside of.
+// Accepts returns prefixes that contain every path which some rule accepts.
 func (r *Rules) Accepts(family wire.Family) []netip.Prefix {
 	var all []netip.Prefix
 	for i := range r.Len() {

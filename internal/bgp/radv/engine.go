@@ -12,15 +12,14 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// Link is an interface as it is now.
+// Link is the current state of an interface.
 type Link struct {
 	Index int
-	// Addrs are its link-local addresses that can be used, without zone: none while it is down. Advertisements come from
-	// the first.
+	// Addrs are its usable link-local addresses, without zone: none while it is down. Advertisements come from the first.
 	Addrs []netip.Addr
 }
 
-// Engine looks for the routers of links. Its methods may be called from any goroutine.
+// Engine finds the routers of links. Its methods may be called from any goroutine.
 type Engine struct {
 	log   *slog.Logger
 	ns    *netlinkx.Namespace
@@ -31,7 +30,7 @@ type Engine struct {
 	failed map[string]error // why there is no socket for an interface
 }
 
-// New returns an engine of a network namespace. Without links it has neither sockets nor goroutines.
+// New returns an engine for a network namespace. Without links it has neither sockets nor goroutines.
 func New(log *slog.Logger, ns *netlinkx.Namespace) *Engine {
 	return &Engine{log: log, ns: ns, dirty: make(chan struct{}, 1), links: map[string]*link{}}
 }
@@ -39,8 +38,8 @@ func New(log *slog.Logger, ns *netlinkx.Namespace) *Engine {
 // Changed wakes its one reader after Router may have another result. Wake-ups are coalesced.
 func (e *Engine) Changed() <-chan struct{} { return e.dirty }
 
-// Set makes want, by name, the whole set of interfaces. What is known of a router stays until its interface is removed,
-// or replaced by one of another index. An interface whose socket cannot be opened is tried again by the next Set.
+// Set makes want, by name, the whole set of interfaces. The router of an interface stays known until the interface is
+// removed, or replaced by one with another index. The next Set retries an interface whose socket cannot be opened.
 func (e *Engine) Set(want map[string]Link) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -85,7 +84,7 @@ func (e *Engine) wake() {
 }
 
 // Router returns the address, with its zone, of the router that advertises itself on an interface, or why there is
-// none. Where there is another one, too, the error says so.
+// none. If a second router advertises itself it returns both the first one's address and an error.
 func (e *Engine) Router(name string) (netip.Addr, error) {
 	e.mu.Lock()
 	l, err := e.links[name], e.failed[name]
@@ -99,5 +98,5 @@ func (e *Engine) Router(name string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("there is no interface %s", name)
 }
 
-// Close ends all work.
+// Close closes all sockets and ends their goroutines.
 func (e *Engine) Close() { e.Set(nil) }

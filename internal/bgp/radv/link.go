@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// packetRate is how many messages of a link are read in a second, after as many at once: the kernel drops what a flood
-	// has more.
+	// packetRate is how many messages per second are read from a link, and the burst: the kernel drops the rest of a
+	// flood.
 	packetRate = 50
 	// readPause is the pause after an error of the socket.
 	readPause = time.Second
@@ -30,7 +30,7 @@ const (
 
 var allNodes, allRouters = net.ParseIP("ff02::1"), net.ParseIP("ff02::2")
 
-// link is an interface on which a router is looked for.
+// link is an interface whose router is sought.
 type link struct {
 	name    string
 	log     *slog.Logger
@@ -46,7 +46,7 @@ type link struct {
 	unsent   progress.Changes
 }
 
-// open opens a socket that receives what comes in by one interface.
+// open opens a socket that receives from one interface.
 func open(index int) (*ipv6.PacketConn, error) {
 	bind := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
 		failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index) })
@@ -83,7 +83,7 @@ func (l *link) set(at Link) {
 	_ = l.conn.SetReadDeadline(time.Now()) // wakes run
 }
 
-// run works until the socket is closed.
+// run sends and receives until the socket is closed.
 func (l *link) run() {
 	for b := make([]byte, 1<<16); ; {
 		l.tick(time.Now())
@@ -102,7 +102,7 @@ func (l *link) run() {
 	}
 }
 
-// tick sends what is due, looks whether routers have fallen silent, and sets when to look again.
+// tick sends due messages, updates the router, and sets the read deadline to the next due time.
 func (l *link) tick(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +117,7 @@ func (l *link) tick(now time.Time) {
 	_ = l.conn.SetReadDeadline(next)
 }
 
-// advertise sends an advertisement. The first ones come with solicitations, as long as no router is known.
+// advertise sends an advertisement. The first ones come with solicitations while no router is known.
 func (l *link) advertise(now time.Time) {
 	err := l.send(advertisement, allNodes)
 	if l.schedule.left > 0 && len(l.routers) == 0 {
@@ -134,7 +134,7 @@ func (l *link) send(message []byte, to net.IP) error {
 	return err
 }
 
-// take takes a message that has come.
+// take processes a received message.
 func (l *link) take(b []byte, hops int, from net.Addr, now time.Time) {
 	at, ok := from.(*net.IPAddr)
 	if !ok {
@@ -145,7 +145,7 @@ func (l *link) take(b []byte, hops int, from net.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case err != nil || slices.Contains(l.at.Addrs, source): // of another program of this host
+	case err != nil || slices.Contains(l.at.Addrs, source): // or sent by another program of this host
 	case k == solicitationKind:
 		l.schedule.solicited(now, rand.Float64())
 	default:
@@ -153,7 +153,7 @@ func (l *link) take(b []byte, hops int, from net.Addr, now time.Time) {
 	}
 }
 
-// find tells the engine's user when something else is known of the router.
+// find notifies the engine's user if the known router has changed.
 func (l *link) find(now time.Time) {
 	if f := l.routers.find(now); f != l.found {
 		l.found = f
@@ -161,8 +161,8 @@ func (l *link) find(now time.Time) {
 	}
 }
 
-// router returns the router of the link with its zone, or why there is none. Of two it is the one that was heard first,
-// so that a host which begins to send advertisements ends no session; the error names both.
+// router returns the router of the link with its zone, or why there is none. Of two routers it returns the one that
+// advertised first, so that a host which begins to send advertisements ends no session; the error names both.
 func (l *link) router() (netip.Addr, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,17 +22,17 @@ const (
 	advertisementSize = 16
 )
 
-// maxHops is the hop limit that no router has lowered.
+// maxHops is the hop limit of a packet that no router has forwarded.
 const maxHops = 255
 
-// advertisement has a router lifetime of 0, so that no host takes this node for its default router, and leaves hop
-// limit and timers of hosts as they are. The kernel fills in the checksum.
+// advertisement has a router lifetime of 0, so that no host takes this node for its default router, and does not set
+// hosts' hop limit and timers. The kernel fills in the checksum.
 var advertisement = append([]byte{byte(advertisementKind)}, make([]byte, advertisementSize-1)...)
 
-// solicitation has routers advertise themselves now.
+// solicitation asks routers to advertise themselves at once.
 var solicitation = append([]byte{byte(solicitationKind)}, make([]byte, solicitationSize-1)...)
 
-// Errors of messages that are to be ignored.
+// Errors of messages that must be ignored.
 var (
 	errKind    = errors.New("neither a router advertisement nor a router solicitation")
 	errHops    = errors.New("hop limit below 255: a router has passed it on")
@@ -42,7 +42,7 @@ var (
 	errSource  = errors.New("source of a router advertisement is no link-local address of one router")
 )
 
-// parse checks a message as RFC 4861 sections 6.1.1 and 6.1.2 ask for, but for the checksum, which the kernel has
+// parse checks a message as RFC 4861 sections 6.1.1 and 6.1.2 require, except for the checksum, which the kernel has
 // checked.
 func parse(b []byte, hops int, source netip.Addr) (kind, error) {
 	if len(b) < solicitationSize {

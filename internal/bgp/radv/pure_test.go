@@ -55,7 +55,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What is sent is RFC 4861's, and asks nothing of hosts.
+// The messages sent are valid by RFC 4861, and set nothing on hosts.
 func TestMessages(t *testing.T) {
 	if want := []byte{134, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}; !bytes.Equal(advertisement, want) {
 		t.Errorf("advertisement % x, want % x", advertisement, want)
@@ -65,7 +65,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// FuzzParse reads messages of any kind: what is taken keeps to RFC 4861.
+// FuzzParse reads messages of any kind: the accepted ones comply with RFC 4861.
 func FuzzParse(f *testing.F) {
 	f.Add(advertisement, 255, a.AsSlice())
 	f.Add(slices.Concat(solicitation, []byte{1, 1, 2, 0, 0, 0, 0, 1}), 255, []byte{})
@@ -94,7 +94,7 @@ type heard struct {
 	from netip.Addr
 }
 
-// every is a series of advertisements.
+// every returns a series of advertisements.
 func every(gap time.Duration, from netip.Addr, begin, end time.Duration) (all []heard) {
 	for at := begin; at <= end; at += gap {
 		all = append(all, heard{at, from})
@@ -138,7 +138,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// A sender with many addresses takes no memory, and does not have the result change at its pace.
+// A sender with many addresses uses no memory, and does not change the result with each message.
 func TestManySenders(t *testing.T) {
 	now := time.Now()
 	routers := table{{addr: a, heard: now}}
@@ -162,7 +162,7 @@ func TestSchedule(t *testing.T) {
 	var at []time.Duration
 	for i := range 6 {
 		at = append(at, s.due.Sub(begin))
-		s.advertised(s.due, float64(i%2)) // once at the least, once nearly at the most
+		s.advertised(s.due, float64(i%2)) // alternating between the least and nearly the longest interval
 	}
 	want := []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 3*time.Second + maxInterval,
 		3*time.Second + maxInterval + minInterval}

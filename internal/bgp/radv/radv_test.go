@@ -20,7 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// patience bounds waits for what takes milliseconds or, where advertisements are due, some seconds.
+// patience bounds waits for events that take milliseconds or, with advertisements, some seconds.
 const patience = 30 * time.Second
 
 const eth0 = "eth0"
@@ -44,7 +44,7 @@ func (e *end) look() {
 	e.Set(map[string]radv.Link{eth0: {Index: e.Link(e.t, eth0).Index, Addrs: e.LinkLocals(e.t, eth0)}})
 }
 
-// waitRouter waits until the engine has another one's address.
+// waitRouter waits until the engine has the router's address.
 func (e *end) waitRouter(want netip.Addr) {
 	e.t.Helper()
 	waittest.For(e.t, patience, func() error {
@@ -55,7 +55,7 @@ func (e *end) waitRouter(want netip.Addr) {
 	})
 }
 
-// waitError waits until the error has words.
+// waitError waits until the error contains words.
 func (e *end) waitError(words ...string) {
 	e.t.Helper()
 	waittest.For(e.t, patience, func() error {
@@ -77,7 +77,7 @@ func connected(t *testing.T) (one, other *end) {
 	return one, other
 }
 
-// Two nodes find each other, and are nobody's default routers.
+// Two nodes find each other, and neither becomes a default router.
 func TestBothEnds(t *testing.T) {
 	t.Parallel()
 	one, other := connected(t)
@@ -103,15 +103,15 @@ func TestBothEnds(t *testing.T) {
 	one.waitError("no interface")
 }
 
-// A link that is made anew, an address that comes later and an address that changes are found without another start.
-// While the link is down the router stays known.
+// An engine finds a recreated link, an address that comes later and an address that changes. While the link is down the
+// router stays known.
 func TestLinkChanges(t *testing.T) {
 	t.Parallel()
 	one, other := connected(t)
 	one.Run(t, "ip", "-6", "address", "flush", "dev", eth0)
 	one.look()
 	other.look()
-	one.waitRouter(other.LinkLocal(t, eth0)) // hearing takes no address
+	one.waitRouter(other.LinkLocal(t, eth0)) // receiving needs no address
 	other.waitError("no router advertisement")
 	one.Addr(t, eth0, "fe80::1/64")
 	one.look()
@@ -137,7 +137,8 @@ func advertisement(from netip.Addr, hops byte) []byte {
 	return netnstest.Frame(mac, net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, k, b)
 }
 
-// What RFC 4861 has nodes ignore is ignored, and this node's own; a second router is named, and the first one counts.
+// The engine ignores messages that RFC 4861 requires to ignore, and this node's own; a second router is named, and the
+// first one counts.
 func TestOthersOnTheLink(t *testing.T) {
 	t.Parallel()
 	one, other := connected(t)
@@ -156,14 +157,14 @@ func TestOthersOnTheLink(t *testing.T) {
 	}
 }
 
-// A pod's advertisements come in by its own link, and make it no router on another.
+// A pod's advertisements arrive on its own link, and make it no router on another.
 func TestOtherLink(t *testing.T) {
 	t.Parallel()
 	one, router := connected(t)
 	pod := newEnd(t, netnstest.New(t))
 	const link = "cali1"
 	netnstest.Cable(t, one.NS, link, pod.NS, eth0)
-	atPod := newEnd(t, one.NS) // hears what comes from the pod
+	atPod := newEnd(t, one.NS) // receives from the pod
 	atPod.Set(map[string]radv.Link{link: {Index: one.Link(t, link).Index, Addrs: one.LinkLocals(t, link)}})
 	one.look()
 	forged := netip.MustParseAddr("fe80::bad")
@@ -179,7 +180,7 @@ func TestOtherLink(t *testing.T) {
 	one.waitRouter(router.LinkLocal(t, eth0))
 }
 
-// A flood of advertisements of many routers costs neither the router that is known, nor much.
+// A flood of advertisements of many routers neither replaces the known router, nor costs much.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	one, other := connected(t)

@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// usualGap is the interval at which FRR advertises on interfaces of BGP sessions, and this package.
+	// usualGap is this package's advertisement interval, and that of FRR on interfaces of BGP sessions.
 	usualGap = 10 * time.Second
 	// maxGap is the longest interval that RFC 4861 allows.
 	maxGap = 30 * time.Minute
-	// silentGaps is how many intervals a router may be silent before another one takes its place: at random intervals from
-	// a third of the longest one, four of any length last longer than the longest.
+	// silentGaps is after how many intervals of silence another router may replace a router. Random intervals vary from a
+	// third of the longest to the longest, so that four of any length exceed the longest.
 	silentGaps = 4
-	// maxRouters is how many routers of a link are known: two are too many for a session.
+	// maxRouters bounds the known routers of a link: two are already too many for a session.
 	maxRouters = 2
 )
 
@@ -22,19 +22,19 @@ const (
 type router struct {
 	addr  netip.Addr
 	heard time.Time // last
-	// gap is its interval: the last one, or half of what was taken for it before if that is longer. So it grows at once,
-	// and an interruption is soon forgotten.
+	// gap is its interval: the last one, or half of the previous gap if that is longer. So it grows at once, and an
+	// interruption is soon forgotten.
 	gap time.Duration
 }
 
-// live reports that the router has advertised itself lately. The advertised lifetime does not count: it is about
-// default routes, and 0 where there is BGP.
+// live reports whether the router has advertised itself recently. The advertised lifetime does not count: it is about
+// default routes, and 0 on routers with BGP.
 func (r *router) live(now time.Time) bool { return now.Sub(r.heard) <= silentGaps*max(r.gap, usualGap) }
 
 // table has the routers of a link, maxRouters at most.
 type table []router
 
-// hear notes an advertisement. While the table is full of live routers, others are not noted: a sender with many
+// hear records an advertisement. While the table is full of live routers it ignores others: a sender with many
 // addresses changes nothing.
 func (t *table) hear(addr netip.Addr, now time.Time) {
 	if i := slices.IndexFunc(*t, func(r router) bool { return r.addr == addr }); i >= 0 {
@@ -58,13 +58,13 @@ func (t *table) hear(addr netip.Addr, now time.Time) {
 	*t = append(*t, router{addr: addr, heard: now})
 }
 
-// finding is what is known of the router of a link.
+// finding is the known router of a link.
 type finding struct {
 	router, other netip.Addr // both are valid if there are two
 }
 
-// find returns the live routers or, if there is none, the one that was heard last: that advertisements stop does not
-// end a session, for which BGP has its hold time, and BFD.
+// find returns the live routers or, if there is none, the last one to advertise: the end of advertisements ends no
+// session; BGP's hold time and BFD do.
 func (t table) find(now time.Time) (f finding) {
 	var last router
 	for _, r := range t {

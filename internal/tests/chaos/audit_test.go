@@ -62,8 +62,8 @@ func holders(blocks []api.IPAMBlock) (map[netip.Addr]string, error) {
 	return held, nil
 }
 
-// audit returns the violations in a datastore in which exactly the given handles should hold addresses. Its rules are
-// those of `calicoctl ipam check`, and more.
+// audit returns the violations in a datastore in which exactly the given handles should hold addresses. It applies the
+// rules of `calicoctl ipam check`, and more.
 func (all *contents) audit(live map[string][]netip.Addr) []string {
 	held, err := holders(all.blocks.Items)
 	if err != nil {

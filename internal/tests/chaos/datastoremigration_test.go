@@ -29,9 +29,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// What follows does what the controller of Calico 3.33 for DatastoreMigration objects does, phase by phase, by its
-// sources (kube-controllers/pkg/controllers/migration). It has no APIService to remove, and instead of its 10 s between
-// lock and copy it waits until the API server refuses what plugins write.
+// This file does the work of Calico 3.33's controller for DatastoreMigration objects, phase by phase, after its sources
+// (kube-controllers/pkg/controllers/migration). It has no APIService to remove, and instead of 10 s between lock and
+// copy it waits until the API server refuses the plugins' writes.
 
 // The phases of a DatastoreMigration.
 const (
@@ -48,7 +48,7 @@ const (
 	copiers = 10
 )
 
-// copied are the plurals of what is copied, in that order.
+// copied are the plurals of the copied kinds, in order.
 var copied = []string{
 	"tiers", "felixconfigurations", "bgpconfigurations", "kubecontrollersconfigurations",
 	"ippools", "ipreservations", "bgppeers", "bgpfilters",
@@ -57,20 +57,20 @@ var copied = []string{
 	"ipamconfigs", "blockaffinities", "ipamblocks", "ipamhandles", "caliconodestatuses",
 }
 
-// migration is a DatastoreMigration: what outlives a controller that is killed.
+// migration is a DatastoreMigration: the state that outlives a killed controller.
 type migration struct{ uid, phase string }
 
 // migrator is a controller of a migration. Its client ends with it.
 type migrator struct {
 	*migration
 	client dynamic.Interface
-	locked func(context.Context) error // waits until the API server refuses what plugins write
+	locked func(context.Context) error // waits until the API server refuses the plugins' writes
 }
 
-// byCalico moves the objects to projectcalico.org/v3 as Calico does, by a controller for each phase, of which the first is
-// killed. Sometimes the DatastoreMigration is deleted before it has converged, and another one is created.
+// byCalico moves the objects to projectcalico.org/v3 as Calico does, by a controller for each phase, of which the first
+// is killed. Sometimes the DatastoreMigration is deleted before it has converged, and another one is created.
 func (m *moving) byCalico(ctx context.Context, random *rand.Rand) error {
-	requests := map[string]int{pending: 2, migrating: 50, converged: 2} // of a controller that is killed, at most
+	requests := map[string]int{pending: 2, migrating: 50, converged: 2} // bounds for a killed controller
 	died := map[string]bool{}
 	dm := m.newMigration()
 	for dm.phase != complete {
@@ -107,8 +107,8 @@ func (m *moving) newMigration() *migration {
 // errKilled is the error of a controller that was killed.
 var errKilled = errors.New("killed")
 
-// control runs a controller, which is killed at a request: before the API server has it, or before the answer is there.
-// None, 0, is for never.
+// control runs a controller that is killed at its request number at: after the API server has it if done, else before.
+// 0: it is not killed.
 func (m *moving) control(ctx context.Context, dm *migration, at int, done bool, do func(*migrator, context.Context) error) error {
 	ctx, kill := context.WithCancelCause(ctx)
 	defer kill(nil)
@@ -143,7 +143,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// step does what the phase demands, from its beginning: that of a controller before may be done in part.
+// step does the phase's work from its beginning: an earlier controller may have done a part.
 func (c *migrator) step(ctx context.Context) error {
 	switch c.phase {
 	case pending:
@@ -193,7 +193,7 @@ func (c *migrator) migrate(ctx context.Context) error {
 	return nil
 }
 
-// lockV3 creates the ClusterInformation of projectcalico.org/v3 as a copy that is locked, or locks the one that is there.
+// lockV3 creates the ClusterInformation of projectcalico.org/v3 as a locked copy, or locks the existing one.
 func (c *migrator) lockV3(ctx context.Context) error {
 	info, err := c.of(groups.V1, "clusterinformations").Get(ctx, api.DefaultName, metav1.GetOptions{})
 	if err != nil {
@@ -212,7 +212,7 @@ func (c *migrator) lockV3(ctx context.Context) error {
 	})
 }
 
-// copy creates an object in projectcalico.org/v3. One that is there must be equal.
+// copy creates an object in projectcalico.org/v3. An existing one must be equal.
 func (c *migrator) copy(ctx context.Context, plural string, o *unstructured.Unstructured) error {
 	c.convert(plural, o)
 	in := c.namespaced(groups.V3, plural, o.GetNamespace())
@@ -227,8 +227,8 @@ func (c *migrator) copy(ctx context.Context, plural string, o *unstructured.Unst
 	return err
 }
 
-// convert makes of an object of crd.projectcalico.org/v1 what Calico writes to the other group. Like Calico's it loses when an
-// address was released, and names a handle by its ID.
+// convert turns an object of crd.projectcalico.org/v1 into the form that Calico writes to the other group. Like
+// Calico's it drops an address's release time, and names a handle by its ID.
 func (c *migrator) convert(plural string, o *unstructured.Unstructured) {
 	labtest.InGroupOf(groups.V3, o)
 	meta := o.Object["metadata"].(map[string]any)
@@ -251,7 +251,7 @@ func (c *migrator) convert(plural string, o *unstructured.Unstructured) {
 	}
 }
 
-// abort is the deletion of a DatastoreMigration that has not converged.
+// abort undoes a migration as the deletion of a DatastoreMigration that has not converged does.
 func (c *migrator) abort(ctx context.Context) error {
 	for _, plural := range slices.Backward(append([]string{"clusterinformations"}, copied...)) {
 		list, err := c.of(groups.V3, plural).List(ctx, metav1.ListOptions{})
@@ -324,7 +324,8 @@ func newPlugin(t testing.TB, k *kube, node string) dynamic.Interface {
 	return client
 }
 
-// refusesPlugins waits until the API server refuses what plugins write in crd.projectcalico.org/v1 because it is locked.
+// refusesPlugins waits until the API server refuses the plugins' writes in crd.projectcalico.org/v1 because it is
+// locked.
 func (m *moving) refusesPlugins(ctx context.Context) error {
 	handle := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": string(groups.V1), "kind": "IPAMHandle", "metadata": map[string]any{"name": "chaos-net.probe"},
@@ -340,7 +341,7 @@ func (m *moving) refusesPlugins(ctx context.Context) error {
 	})
 }
 
-// removeV1 deletes all definitions of crd.projectcalico.org, as Calico does with a DatastoreMigration that is complete.
+// removeV1 deletes all definitions of crd.projectcalico.org, as Calico does when a DatastoreMigration is complete.
 func (m *moving) removeV1(ctx context.Context) error {
 	client, err := dynamic.NewForConfig(m.kube.admin)
 	if err != nil {

@@ -72,7 +72,7 @@ func (s step) String() string {
 	return text
 }
 
-// over is the state after the end, in which operations of unknown effect may be placed that never took effect.
+// over is the state after the end, where operations of unknown effect are placed that never took effect.
 const over = "the end"
 
 // model is one address: free, or held by one handle. An assignment to its holder changes nothing (a repeated ADD), nor

@@ -171,7 +171,7 @@ func (m *machine) endPod(ctx context.Context, p *pod) error {
 	return m.removePod(ctx, p)
 }
 
-// removePod removes a pod that has no sandbox any more.
+// removePod removes a pod without a sandbox.
 func (m *machine) removePod(ctx context.Context, p *pod) error {
 	m.drop(p)
 	err := m.soak.deletePod(ctx, p)

@@ -13,8 +13,8 @@ import (
 // seed decides which processes are killed, and when. Their scheduling is up to the kernel.
 var seed = flag.Uint64("seed", 1, "seed of the random choices of the tests")
 
-// programs are those of a release, but that a move of the tool does not wait 160 s for plugins: the API server refuses what
-// these write late.
+// programs are a release's programs, except that the tool's move does not wait 160 s for plugins: the API server
+// refuses their late writes.
 var programs = newPrograms().Replacing(
 	"internal/controllers/migrate/move.go", "drainTime = 160 * time.Second", "drainTime = time.Duration(0)")
 

@@ -35,22 +35,22 @@ var moves = flag.Int("moves", 2, "how often TestMoveUnderLoad moves the objects 
 const (
 	// movePods is how many pods of a node come and go, by workers of their own.
 	movePods = 4 * workers
-	// movePace is the pause between two ADDs or DELs of the cluster, on a machine that can do as many: 50 pods per second. Plugins
-	// and API server take 51 ms of a processor for a pod (docs/benchmarks.csv, add), so that two processors, which have the agents
-	// too, reach 5 to 15. The workers allow 120: each waits 48 ms for a pod where processors are idle.
+	// movePace is the pause between two ADDs or DELs of the cluster, on a machine that is fast enough: 50 pods per second.
+	// Plugins and API server take 51 ms of a processor for a pod (docs/benchmarks.csv, add), so that two processors, which
+	// also run the agents, reach 5 to 15. The workers allow 120: each waits 48 ms for a pod where processors are idle.
 	movePace = 10 * time.Millisecond
-	// moveTime bounds what follows of a change of the lock: an agent looks each 10 s.
+	// moveTime bounds the reactions to a change of the lock, which agents poll every 10 s.
 	moveTime = 4 * time.Minute
 	// agentPause is the longest pause between two kills of agents.
 	agentPause = 3 * time.Second
-	// agentAway is how long a killed agent may be away: its plugins go by what it has told them, for 30 s. It is less than the
+	// agentAway is how long a killed agent may be away: its plugins use its last facts for 30 s. It is less than the
 	// restart time of BGP.
 	agentAway = 6 * time.Second
-	// tryAgain is CNI's code for what a runtime repeats.
+	// tryAgain is CNI's error code after which a runtime retries.
 	tryAgain = 11
 )
 
-// agentLabels are those of the agents' pods.
+// agentLabels are the labels of the agents' pods.
 var agentLabels = map[string]string{"app.kubernetes.io/name": "tortie", "app.kubernetes.io/component": "node"}
 
 // moving is a cluster of three nodes with agents, plugins and controllers, on which pods come and go while its objects
@@ -71,9 +71,9 @@ type moving struct {
 }
 
 // TestMoveUnderLoad moves a cluster's objects between the API groups, there and back, while pods come and go on three
-// nodes, and while those who move them, agents and plugins are killed. No packet between pods that stay is lost. No
-// address is in two hands, or lost. An ADD that fails does so with the code that runtimes repeat. In the end both groups
-// have the same addresses, and `ipam check` finds nothing.
+// nodes, and while movers, agents and plugins are killed. No packet between permanent pods is lost. No address is lost
+// or has two holders. An ADD fails only with the code after which runtimes retry. In the end both groups have the same
+// addresses, and `ipam check` finds nothing.
 func TestMoveUnderLoad(t *testing.T) {
 	m := newMoving(t)
 	defer m.report(t)
@@ -155,7 +155,7 @@ func (m *moving) addNode(t *testing.T, lan *netnstest.NS, i int) {
 	errtest.Must(t, agent.start())
 }
 
-// talk has the pods that stay send to each other.
+// talk starts streams between the permanent pods.
 func (m *moving) talk(t *testing.T) (all meshtest.Traffic) {
 	t.Helper()
 	var pods []*meshtest.Pod
@@ -172,7 +172,7 @@ func (m *moving) talk(t *testing.T) (all meshtest.Traffic) {
 	return all
 }
 
-// underLoad calls do while pods come and go, agents are killed, and the blocks are looked at.
+// underLoad calls do while pods come and go, agents are killed, and the blocks are checked.
 func (m *moving) underLoad(ctx context.Context, do func(context.Context, *rand.Rand) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	during, stop := context.WithCancel(ctx)
@@ -221,7 +221,7 @@ func (m *moving) work(ctx, during context.Context, k *kubelet, pods []*pod, pace
 	}
 }
 
-// watchSettled looks at the blocks repeatedly, but not while they move.
+// watchSettled checks the blocks repeatedly, but not while they move.
 func (m *moving) watchSettled(ctx context.Context) error {
 	for ; ctx.Err() == nil; sleep(ctx, watchInterval) {
 		m.settled.RLock()
@@ -271,7 +271,7 @@ func (m *moving) killAgents(ctx context.Context, random *rand.Rand) error {
 
 func (m *moving) inc(what string) { m.tally(what, true) }
 
-// until polls until so is true. Its error has what was awaited.
+// until polls until so returns true. Its error contains what.
 func (m *moving) until(ctx context.Context, what string, so func() (bool, error)) error {
 	for end := time.Now().Add(moveTime); ; sleep(ctx, 50*time.Millisecond) {
 		ok, err := so()
@@ -336,8 +336,8 @@ func greater(now, before []int) bool {
 	return true
 }
 
-// move moves the objects to the other group. It returns once pods start there on all nodes, and the group before is
-// empty, ready for the way back.
+// move moves the objects to the other group. It returns once pods start there on all nodes, and the previous group is
+// empty, ready for the return.
 func (m *moving) move(ctx context.Context, t *testing.T, number int, random *rand.Rand) error {
 	m.settled.Lock()
 	defer m.settled.Unlock()
@@ -364,7 +364,7 @@ func (m *moving) move(ctx context.Context, t *testing.T, number int, random *ran
 	return nil
 }
 
-// arrive has what follows use the other group.
+// arrive makes the test use the other group from now on.
 func (m *moving) arrive() {
 	m.now = m.now.Other()
 	m.store = m.stores[m.now]

@@ -101,7 +101,7 @@ func (m *moving) migrate(ctx context.Context, random *rand.Rand, args ...string)
 	return output, code, errors.Join(err, context.Cause(ctx))
 }
 
-// freeLease does away with the Lease of a killed run, for which the next one would wait 15 s.
+// freeLease deletes the Lease of a killed run, for which the next one would wait 15 s.
 func (m *moving) freeLease(ctx context.Context) error {
 	err := m.kube.core.CoordinationV1().Leases("kube-system").Delete(ctx, migrate.LeaseName, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {

@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// theft is two honest nodes with traffic between their pods, and a third Node whose token was stolen. That Node is
-// older and has the lesser name, and no agent reverts what is written to it.
+// theft is two honest nodes with traffic between their pods, and a third Node with a stolen token. That Node is older
+// and has the lesser name, and no agent reverts changes of it.
 type theft struct {
 	*meshtest.Cluster
 	thief, victim, watcher *meshtest.Node
@@ -48,8 +48,8 @@ func newTheft(t *testing.T) *theft {
 				return err
 			}
 		}
-		// Of each node the pods' block and that of the tunnel address, and the victim's VTEP: the watcher may hear of its own
-		// block after others.
+		// For each honest node there are the pods' block and the tunnel address's block, and the victim's VTEP: the watcher
+		// may learn its own block after others.
 		if th.before = th.routes(t); len(th.before) != 5 {
 			return fmt.Errorf("%s has %q, want two routes of each node and a neighbour", th.watcher.Name, th.before)
 		}
@@ -59,7 +59,7 @@ func newTheft(t *testing.T) *theft {
 	return th
 }
 
-// later returns when what is created next has a later timestamp than what was before: they are in seconds.
+// later waits until new objects have a later timestamp than existing ones: timestamps are in seconds.
 func (th *theft) later(t *testing.T) {
 	t.Helper()
 	now := func() string {
@@ -128,7 +128,7 @@ func TestStolenAnnotations(t *testing.T) {
 		}
 		meshtest.Eventually(t, func() error { return th.watcher.Has(t, thiefBlock+" via 10.90.66.1") })
 	}
-	// A new agent knows of earlier state only what the agent before has persisted.
+	// A new agent has only the earlier agent's persisted state.
 	th.annotate(t, api.AnnotationIPv4Address, th.victim.Prefix.String())
 	th.annotate(t, api.AnnotationASNumber, "65009")
 	reports(t, th.watcher, "Node aaa-thief: its address")
@@ -140,7 +140,7 @@ func TestStolenAnnotations(t *testing.T) {
 	th.inVain(t, "a restart")
 	th.packets.Intact(t)
 
-	// A node joins whose address is already claimed.
+	// A node joins, and its address is already claimed.
 	late := th.NewNode(t, "late", 0, 13)
 	th.annotate(t, api.AnnotationIPv4Address, late.Prefix.String())
 	meshtest.Eventually(t, func() error { return th.thief.Annotated(t, api.AnnotationIPv4Address, late.Prefix.String()) })

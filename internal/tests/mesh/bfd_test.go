@@ -16,14 +16,14 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// bfdSetting is the annotation of the tests, bfdDetection how long it lets a peer be silent: more than agents that
-// start on a busy machine are.
+// bfdSetting is the annotation of the tests. bfdDetection is how long it allows a peer to be silent: longer than agents
+// that start on a busy machine are.
 const (
 	bfdSetting   = "5x300ms"
 	bfdDetection = 1500 * time.Millisecond
 )
 
-// eachPeer waits until check has no objection to any session of a node, of which there are some.
+// eachPeer waits until a node has sessions and check returns nil for each.
 func eachPeer(t testing.TB, n *meshtest.Node, check func(nodestatus.Peer) error) {
 	t.Helper()
 	meshtest.Eventually(t, func() error {
@@ -40,7 +40,7 @@ func eachPeer(t testing.TB, n *meshtest.Node, check func(nodestatus.Peer) error)
 	})
 }
 
-// watched waits until both nodes have a number of sessions, BFD watches them, and nothing of an earlier agent is kept.
+// watched waits until both nodes have a number of sessions, BFD watches them, and no state of an earlier agent is left.
 func (p *pair) watched(t testing.TB, sessions int) {
 	t.Helper()
 	for _, n := range p.nodes() {
@@ -54,8 +54,8 @@ func (p *pair) watched(t testing.TB, sessions int) {
 	}
 }
 
-// lostByBFD reports that there is no session as BFD has ended the last one: on a busy machine perhaps before it was to.
-// What keeps the next one from coming about may be its last error soon.
+// lostByBFD returns nil if BFD has ended the last session and there is no new one. On a busy machine BFD may end it
+// early. LastError may soon be why the next one does not come up, so that it checks Ends.
 func lostByBFD(p nodestatus.Peer) error {
 	last := slices.IndexFunc(p.Ends, func(e nodestatus.End) bool { return !e.Since.IsZero() })
 	if p.State != "Established" && last >= 0 && strings.Contains(p.Ends[last].Reason, "BFD is down: Control Detection Time Expired") {
@@ -64,8 +64,8 @@ func lostByBFD(p nodestatus.Peer) error {
 	return fmt.Errorf("want it ended by BFD: %+v", p.Ends)
 }
 
-// killed kills the first node's agent and starts it again, once the other's BFD has found out if late. No session is
-// ended by BFD.
+// killed kills the first node's agent and restarts it; if late only when the other's BFD has detected it. BFD ends no
+// session.
 func (p *pair) killed(t testing.TB, sessions int, late bool) {
 	t.Helper()
 	p.a.Signal(t, syscall.SIGKILL)
@@ -87,8 +87,8 @@ func (p *pair) killed(t testing.TB, sessions int, late bool) {
 	})
 }
 
-// BFD watches the mesh. It ends with the agent while the kernel goes on forwarding, so that its end costs no packet and
-// changes no route. A node that is silent as a whole is found; there is no other way to its pods, so that routes stay.
+// BFD watches the mesh. It ends with the agent while the kernel goes on forwarding, so that its end loses no packet and
+// changes no route. A node that is silent as a whole is detected; there is no other path to its pods, so routes stay.
 func TestBFD(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -134,8 +134,8 @@ func (p *pair) silent(t testing.TB) {
 	p.watched(t, 2)
 }
 
-// BFD of the mesh watches nodes in the same subnet. One behind a router keeps its session without, and is named, also
-// as the peer of a BGPPeer; without the annotation all is well.
+// BFD of the mesh watches nodes in the same subnet. The session with a node behind a router stays up without BFD, and a
+// problem names the node, also as the peer of a BGPPeer; without the annotation there is none.
 func TestBFDAcrossSubnets(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -162,8 +162,8 @@ func TestBFDAcrossSubnets(t *testing.T) {
 	named("")
 }
 
-// namesFar fails unless a node's BFD with near is up, and with far is not, for which an object is named; empty: far is
-// to have no BFD.
+// namesFar returns an error unless a node's BFD with near is up, and with far is not, and a problem names object;
+// empty: far has no BFD.
 func namesFar(n, far *meshtest.Node, object string) error {
 	r, err := n.Status()
 	if err != nil {

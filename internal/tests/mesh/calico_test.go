@@ -90,8 +90,8 @@ func TestAmongCalicoNodes(t *testing.T) {
 	packets.Onward(t, 3*time.Second)
 	packets.Intact(t)
 
-	// A password of the mesh is applied by both kinds of nodes; the test does it for Calico's confd. In the new sessions
-	// BIRD drops the old paths: no packets are counted.
+	// Both kinds of nodes apply a password of the mesh; the test does it for Calico's confd. In the new sessions BIRD
+	// drops the old paths: no packets are counted.
 	changed := time.Now()
 	c.SetPassword(t, "first")
 	for _, n := range calico {
@@ -103,7 +103,7 @@ func TestAmongCalicoNodes(t *testing.T) {
 	known(t, agent, calico)
 }
 
-// known waits until the agent's kernel and those of Calico nodes have routes to each other's blocks.
+// known waits until the kernels of the agent and of Calico nodes have routes to each other's blocks.
 func known(t testing.TB, agent *meshtest.Node, calico []*calicoNode) {
 	t.Helper()
 	for _, n := range calico {

@@ -14,8 +14,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// TestFloatingAddresses: a pod is reached by its floating address from every node, also if the address's block is
-// another node's, and from itself. A node that announces one which the IPAMBlock does not say it has is not believed.
+// TestFloatingAddresses: every node, and the pod itself, reach a pod by its floating address, also if the address's
+// block belongs to another node. A node that announces a floating address is ignored unless the IPAMBlock assigns it to
+// that node.
 func TestFloatingAddresses(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

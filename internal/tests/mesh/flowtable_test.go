@@ -11,10 +11,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// answers is the port of a pod that answers.
+// answers is the port of an echo server in a pod.
 const answers = 7400
 
-// beside has a stage of the test beside a connection in the flowtable, which must lose nothing.
+// beside runs a stage of the test during a connection in the flowtable, which must lose nothing.
 func (n *tunnelled) beside(t *testing.T, stage func(*testing.T)) {
 	t.Helper()
 	c := n.converse(t)
@@ -22,14 +22,14 @@ func (n *tunnelled) beside(t *testing.T, stage func(*testing.T)) {
 	c.intact(t)
 }
 
-// conversation is UDP with answers to all packets, as the flowtable takes it.
+// conversation is a UDP flow with a reply to each packet, as the flowtable requires.
 type conversation struct {
 	sent, answered atomic.Int64
 	stop           chan struct{}
 }
 
-// converse begins one between pods of the first two nodes, and returns when both have it in their flowtables. It ends
-// with the test at the latest.
+// converse begins a conversation between pods of the first two nodes, and returns when both have it in their
+// flowtables. It ends with the test at the latest.
 func (n *tunnelled) converse(t *testing.T) *conversation {
 	t.Helper()
 	from, server := n.always[0], netip.AddrPortFrom(n.always[1].V4, answers)
@@ -45,7 +45,7 @@ func (n *tunnelled) converse(t *testing.T) *conversation {
 			case <-t.Context().Done():
 				return
 			case <-tick.C:
-				// What is not sent is not answered.
+				// A failed send gets no reply.
 				_, _ = conn.WriteToUDPAddrPort([]byte("are you there"), server)
 				c.sent.Add(1)
 			}
@@ -65,7 +65,7 @@ func (n *tunnelled) converse(t *testing.T) *conversation {
 	return c
 }
 
-// intact ends it, and fails the test if a packet has no answer.
+// intact ends the conversation, and fails the test if a packet has no reply.
 func (c *conversation) intact(t *testing.T) {
 	t.Helper()
 	close(c.stop)

@@ -31,8 +31,8 @@ type learner struct {
 
 const ownProtocol = 84 // of the agent's routes
 
-// A BIRD 2 announces blocks to another BIRD 2, takes them back, and then does the same with the agent: each block
-// becomes a route in the receiver's kernel, and goes. hack/bench measures how soon.
+// A BIRD 2 announces blocks to another BIRD 2 and withdraws them, and then does the same with the agent: each block
+// becomes a route in the receiver's kernel, and is removed. hack/bench measures how soon.
 func TestLearned(t *testing.T) {
 	tier.All(t)
 	count := meshtest.Repeat(500, 10_000)
@@ -106,8 +106,8 @@ func bird(t *testing.T, n *meshtest.Node, config string) (pid int) {
 	return n.NS.Start(t, "bird", "-f", "-c", file, "-s", filepath.Join(n.Dir, "ctl"), "-P", filepath.Join(n.Dir, "pid"))
 }
 
-// ask sends a command to the peer's control socket and returns the answer, whose last line begins with a code and a
-// space. To start birdc would take a part of the measured time.
+// ask sends a command to the peer's control socket and returns the answer; its last line begins with a code and a
+// space. Starting birdc would take a part of the measured time.
 func (l *learner) ask(command string) (string, error) {
 	conn, err := net.Dial("unix", l.control)
 	if err != nil {

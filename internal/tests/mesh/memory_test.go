@@ -38,9 +38,9 @@ const (
 // object is an object of the Kubernetes API.
 type object = map[string]any
 
-// An agent in a cluster whose nodes have realistic objects hears the blocks of all that answer. hack/bench measures its
-// memory, in clusters that grow, a minute and a half later: then the garbage collector has returned the memory of its
-// start.
+// An agent in a cluster of nodes with realistic objects learns the blocks of all nodes that answer. hack/bench measures
+// its memory, in clusters that grow, a minute and a half later: then the garbage collector has returned the memory of
+// its start.
 func TestMemory(t *testing.T) {
 	tier.All(t)
 	sizes, settle := []int{5}, time.Duration(0)
@@ -103,7 +103,7 @@ func heard(n *meshtest.Node, want int) error {
 }
 
 // answer keeps up a session with the agent from each node's address, on which the node announces its blocks. The agent
-// refuses it until it knows the node. end ends them.
+// refuses it until it knows the node. end ends all sessions.
 func answer(others *meshtest.Node, count int) (end func()) {
 	done := make(chan struct{})
 	var all errgroup.Group
@@ -141,7 +141,7 @@ func speak(others *meshtest.Node, i int, done <-chan struct{}) {
 	defer conn.Close()
 	ended := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, conn) // until the session ends, however it does
+		_, _ = io.Copy(io.Discard, conn) // until the session ends in any way
 		close(ended)
 	}()
 	var blocks []netip.Prefix
@@ -169,8 +169,8 @@ func speak(others *meshtest.Node, i int, done <-chan struct{}) {
 	}
 }
 
-// fill creates nodes up to count, and three blocks for each. The agent knows their neighbours for good: others count
-// for the kernel's limit of 1,024, which all namespaces share.
+// fill creates nodes up to count, and three blocks for each. The agent has permanent entries of their neighbours: other
+// entries count towards the kernel's limit of 1,024, which all namespaces share.
 func fill(t *testing.T, c *meshtest.Cluster, agent *meshtest.Node, from, count int) {
 	t.Helper()
 	post := func(path string, obj []byte, err error) error {

@@ -146,7 +146,7 @@ func (e *monitor) all() (map[string]int, error) {
 	return maps.Clone(e.events), e.missed
 }
 
-// unchanged fails the test if something was changed on nodes whose agents or sessions have ended and come back.
+// unchanged fails the test if anything was changed on nodes whose agents or sessions have ended and come back.
 func unchanged(t testing.TB, monitors ...*monitor) {
 	t.Helper()
 	for _, e := range monitors {

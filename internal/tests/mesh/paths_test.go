@@ -15,16 +15,17 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// stack is which families a cluster has, of IPv4 and of IPv6.
+// stack is whether a cluster has IPv4 and IPv6.
 type stack [2]bool
 
 var ipv4, ipv6, dual = stack{true, false}, stack{false, true}, stack{true, true}
 
-// newPaths returns three nodes in one subnet, whose agents have had an answer of each other's.
+// newPaths returns three nodes in one subnet, whose agents have received each other's answers.
 func newPaths(t *testing.T, vxlan api.Encapsulation, s stack) []*meshtest.Node {
 	t.Helper()
 	c := meshtest.NewCluster(t)
-	c.Launcher = []string{"setpriv", "--no-new-privs", "--bounding-set", "-all,+net_admin,+net_raw,+net_bind_service"} // what the chart grants
+	// The chart's capabilities.
+	c.Launcher = []string{"setpriv", "--no-new-privs", "--bounding-set", "-all,+net_admin,+net_raw,+net_bind_service"}
 	c.Dual = s[1]
 	if !s[0] {
 		c.Env = append(c.Env, "IP=none", "CALICO_ROUTER_ID=hash")
@@ -54,7 +55,7 @@ func newPaths(t *testing.T, vxlan api.Encapsulation, s stack) []*meshtest.Node {
 	return nodes
 }
 
-// paths returns nil if so many nodes are reached by the node's pods, and so many are not, by each of the families.
+// paths returns nil if up nodes are reached by the node's pods, and down are not, in each family.
 func paths(n *meshtest.Node, s stack, up, down int) error {
 	r, err := n.Status()
 	if err != nil {
@@ -68,8 +69,8 @@ func paths(n *meshtest.Node, s stack, up, down int) error {
 	return nil
 }
 
-// TestPaths injects faults that pods suffer from and the nodes do not: the agents of the others name the node, by
-// Event, status and metric, and say when it is over.
+// TestPaths injects faults that affect pods and not nodes: the other nodes' agents report the node, by Event, status
+// and metric, and its recovery.
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	for _, of := range []struct {
@@ -124,7 +125,7 @@ func TestPaths(t *testing.T) {
 				}
 			}
 			errtest.Must(t, paths(bad, of.stack, 2, 0)) // the others forward
-			// The next agent knows what the node did before, after a minute.
+			// After a minute, the next agent has the last known state of the node's paths.
 			if again := nodes[0]; whole() && of.name == "vxlan" {
 				again.Signal(t, syscall.SIGKILL)
 				again.Start(t, meshtest.Build)
@@ -147,7 +148,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestPathsOfOne has a node that receives no VXLAN: it misses all others, and blames itself.
+// TestPathsOfOne has a node that receives no VXLAN: all others are unreachable for it, and it reports itself as the
+// cause.
 func TestPathsOfOne(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

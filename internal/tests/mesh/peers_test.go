@@ -110,8 +110,8 @@ func TestPeers(t *testing.T) {
 	})
 }
 
-// TestMeshPeerDown drops BGP at one node, as a firewall does: the others say so on its Node, by one text, and it says
-// so itself.
+// TestMeshPeerDown drops BGP at one node, as a firewall does: the others report it on its Node, with one text, and so
+// does the node.
 func TestMeshPeerDown(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

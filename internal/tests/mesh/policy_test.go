@@ -27,7 +27,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// loadAgents is what a machine can bear on which other tests run, too.
+// loadAgents is suitable for a machine on which other tests run, too.
 var loadAgents = flag.Int("load-agents", 6, "agents of TestPolicyUnderLoad")
 
 // The load of TestPolicyUnderLoad: how long it goes on at rest and with agents that are killed.
@@ -36,18 +36,17 @@ const (
 	killEvery = 1500 * time.Millisecond
 )
 
-// Pods of a node without an agent come and go by their objects alone. To all agents they are peers as any other node's,
-// and cost this machine no links: with them 50 pods come and go in a second.
+// Pods of a node without an agent are created and deleted as objects only. To agents they are peers like any others,
+// and need no links on this machine: with them 50 pods per second come and go.
 const (
 	distantWriters = 4
 	distantLife    = 80 * time.Millisecond // 45 per second, where the API server is not slower
 )
 
-// Pods come and go at 50 per second, if the machine can, and policies change every second, at first with all agents
-// there, then while one after the other is killed and comes back. What must be allowed loses no packet, of what must be
-// denied none gets through. It does not run in parallel: it measures how soon a pod is allowed and a policy in force. A
-// benchmark measures that alone, with five agents, 20 pods per second, and one policy, and once more with 500
-// GlobalNetworkPolicies.
+// Pods come and go at 50 per second, if the machine can, and policies change every second, first with all agents
+// running, then while one after the other is killed and restarted. Allowed traffic loses no packet, and no denied
+// packet arrives. It does not run in parallel: it measures how soon a pod is allowed and a policy in force. A benchmark
+// measures only that, with five agents, 20 pods per second, and one policy, and again with 500 GlobalNetworkPolicies.
 func TestPolicyUnderLoad(t *testing.T) {
 	tier.All(t)
 	l := newLoad(t, newGuarded(t, meshtest.Repeat(*loadAgents, 5)))
@@ -67,22 +66,22 @@ func TestPolicyUnderLoad(t *testing.T) {
 	l.nothingDenied(t)
 }
 
-// load is what runs while the test counts.
+// load is the state of TestPolicyUnderLoad.
 type load struct {
 	*guarded
 	servers []*meshtest.Pod
 	plain   []*meshtest.Pod
 	allowed meshtest.Traffic
-	gates   []*sender // to pods, one on each node, that a policy closes and opens
-	places  int       // of pods that come and go, on each node
+	gates   []*sender // one to a pod on each node that a policy closes and opens
+	places  int       // for pods that come and go, on each node
 	life    time.Duration
-	every   time.Duration // from one pod of a place to the next, at least
+	every   time.Duration // minimum time from one pod of a place to the next
 	lock    sync.Mutex
 	denied  []*sender
-	appear  []time.Duration // a pod's object is there, until every other node lets the pod through
-	closing []time.Duration // a policy is there, until it denies on all nodes
-	opening []time.Duration // a policy is gone, until it does not deny on any node
-	pods    int             // that have come and gone
+	appear  []time.Duration // from a pod's object until all other nodes admit the pod
+	closing []time.Duration // from a policy's creation until it denies on all nodes
+	opening []time.Duration // from a policy's deletion until it denies on no node
+	pods    int             // finished ones
 }
 
 func newLoad(t *testing.T, g *guarded) *load {
@@ -116,14 +115,14 @@ func newLoad(t *testing.T, g *guarded) *load {
 	return l
 }
 
-// deny counts what comes from a sender as wrong.
+// deny counts every packet of a sender as an error.
 func (l *load) deny(s *sender) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	l.denied = append(l.denied, s)
 }
 
-// phase lets pods and policies come and go for a while, and more of the caller's.
+// phase runs pods and policies for a while, and the caller's more.
 func (l *load) phase(t *testing.T, name string, span time.Duration, more func(context.Context, *testing.T)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), span)
@@ -153,11 +152,10 @@ func (l *load) phase(t *testing.T, name string, span time.Duration, more func(co
 	meshtest.Record("pods that come and go", "per second", rate)
 }
 
-// roles are the labels of the pods that come and go, one after the other: those of the first alone are allowed to send
-// to servers.
+// roles are the labels of successive pods: only pods with the first may send to servers.
 var roles = []map[string]string{{"role": "friend"}, {"role": "foe"}, {"role": "friend", "outlaw": "yes"}}
 
-// comeAndGo has one pod after the other in a place of a node. An address comes again after some seconds.
+// comeAndGo runs one pod after the other in a place of a node. An address is reused after some seconds.
 func (l *load) comeAndGo(ctx context.Context, t *testing.T, node, place int, ns *netnstest.NS) {
 	const each = 10 // addresses of a place
 	n := l.nodes[node]
@@ -181,12 +179,12 @@ func (l *load) comeAndGo(ctx context.Context, t *testing.T, node, place int, ns 
 	}
 }
 
-// others are the servers of the other nodes, from the next node on.
+// others returns the servers of the other nodes, from the next node on.
 func (l *load) others(node int) []*meshtest.Pod {
 	return slices.Concat(l.servers[node+1:], l.servers[:node])
 }
 
-// comeAndGoElsewhere has one pod after the other at a node without an agent. An address comes again at once, with other
+// comeAndGoElsewhere runs one pod after the other at a node without an agent. An address is reused at once, with other
 // labels.
 func (l *load) comeAndGoElsewhere(ctx context.Context, t *testing.T, writer int) {
 	elsewhere := &meshtest.Node{Name: "elsewhere"}
@@ -213,7 +211,7 @@ func (l *load) gone() {
 	l.pods++
 }
 
-// passing is a pod that stays for a moment.
+// passing is a pod that exists for a moment.
 type passing struct {
 	*load
 	node    *meshtest.Node
@@ -226,7 +224,7 @@ type passing struct {
 	poker   *meshtest.Pod // no policy allows it to send to the pod
 }
 
-// live wires the pod before the agent may know it, lets it send, and removes it.
+// live connects the pod before the agent may know it, has it send, and removes it.
 func (p *passing) live(t *testing.T) error {
 	wires := wiring(p.ns, p.name, p.addr)
 	if err := p.node.Do(func() error { _, err := podnet.Setup(t.Context(), wires); return err }); err != nil {
@@ -250,7 +248,7 @@ func (p *passing) live(t *testing.T) error {
 	return errors.Join(late, poked.end(), endAll(sends), p.leave(t, wires))
 }
 
-// sendToServers sends to the servers of all other nodes, or to one if that is to be denied.
+// sendToServers sends to the servers of all other nodes, or to only one if sending is denied.
 func (p *passing) sendToServers(t *testing.T) (all []*sender) {
 	to := p.servers
 	if !p.allowed {
@@ -265,7 +263,7 @@ func (p *passing) sendToServers(t *testing.T) (all []*sender) {
 	return all
 }
 
-// appeared notes how long it took until all nodes let the pod through, if they do.
+// appeared records how long it took until all nodes admitted the pod, if they did.
 func (p *passing) appeared(sends []*sender, came time.Time, all bool) error {
 	if !all {
 		return fmt.Errorf("is not let through by all nodes within %v", time.Since(came))
@@ -285,8 +283,8 @@ func (p *passing) leave(t *testing.T, wires podnet.Config) error {
 	}))
 }
 
-// kill ends one agent after the other and starts it again. None ends before it was ready: a busy machine would not let
-// it do anything between two ends, so that no pod was ever let through by all nodes.
+// kill kills one agent after the other and restarts it. Each was ready before: otherwise an agent on a busy machine
+// would achieve nothing between two kills, and no pod would ever be admitted by all nodes.
 func (l *load) kill(ctx context.Context, t *testing.T) {
 	for i := 0; ; i++ {
 		select {
@@ -304,7 +302,7 @@ func (l *load) kill(ctx context.Context, t *testing.T) {
 	}
 }
 
-// openAndClose closes and opens a pod of each node by a policy, and measures how soon that counts.
+// openAndClose closes and opens a pod of each node by a policy, and measures how soon that is in force.
 func (l *load) openAndClose(ctx context.Context, t *testing.T) {
 	policies := l.client.NetworkingV1().NetworkPolicies(guardedNamespace)
 	for ctx.Err() == nil {
@@ -334,8 +332,8 @@ func (l *load) openAndClose(ctx context.Context, t *testing.T) {
 	}
 }
 
-// silent says whether fifty packets were sent to each gate since the last one that has arrived: time alone says little
-// where a busy machine stops the sender.
+// silent returns a function that reports whether fifty packets were sent to each gate since the last arrival: a time
+// alone is unreliable where a busy machine stops the sender.
 func (l *load) silent() func() bool {
 	counts, sent := make([]int, len(l.gates)), make([]int64, len(l.gates))
 	return func() bool {
@@ -350,7 +348,7 @@ func (l *load) silent() func() bool {
 	}
 }
 
-// soon waits until something is true.
+// soon waits until is returns true.
 func soon(t *testing.T, is func() bool) bool {
 	end, tick := time.Now().Add(meshtest.Patience*meshtest.TimeScale), time.Tick(5*time.Millisecond)
 	for ; t.Context().Err() == nil && time.Now().Before(end); <-tick {
@@ -361,7 +359,7 @@ func soon(t *testing.T, is func() bool) bool {
 	return false
 }
 
-// report shows the measured times so far; where ends their names.
+// report logs the measured times so far; their names end in where.
 func (l *load) report(t *testing.T, where string) {
 	for _, one := range []struct {
 		name string
@@ -371,7 +369,7 @@ func (l *load) report(t *testing.T, where string) {
 		{"a policy applied, until it denies on all nodes", l.closing},
 		{"a policy removed, until no node denies any more", l.opening},
 	} {
-		if len(one.all) < meshtest.Repeat(1, 5) { // a figure needs several, the proof one; a busy machine has few
+		if len(one.all) < meshtest.Repeat(1, 5) { // a measurement needs several, the test one; a busy machine has few
 			t.Errorf("%s: %d measured", one.name, len(one.all))
 			continue
 		}
@@ -416,8 +414,8 @@ func admit(name, role string, first, last int32) *networkingv1.NetworkPolicy {
 	return p
 }
 
-// tiers creates GlobalNetworkPolicies in three tiers for all pods with a role. Each denies what no pod sends, and all
-// leave the rest to NetworkPolicies.
+// tiers creates GlobalNetworkPolicies in three tiers for all pods with a role. Each denies traffic that no pod sends,
+// and all leave the rest to NetworkPolicies.
 func (l *load) tiers(t *testing.T, policies int) {
 	t.Helper()
 	create := func(kind, resource, name string, spec map[string]any) {
@@ -443,7 +441,7 @@ func (l *load) tiers(t *testing.T, policies int) {
 var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
 	Resource: "clusternetworkpolicies"}
 
-// policies creates those that hold all the time.
+// policies creates the permanent policies.
 func (l *load) policies(t *testing.T) {
 	t.Helper()
 	caged := isolate("caged", "role", "caged")
@@ -458,8 +456,8 @@ func (l *load) policies(t *testing.T) {
 	}
 }
 
-// outlaws returns a policy of the cluster that denies what a NetworkPolicy allows. It has more rules, which match
-// nobody, on request.
+// outlaws returns a policy of the cluster that denies traffic which a NetworkPolicy allows. more is how many additional
+// rules it has, which match no pod.
 func outlaws(more int) *unstructured.Unstructured {
 	rule := func(name, label, value string) any {
 		pods := map[string]any{"namespaceSelector": map[string]any{}, "podSelector": map[string]any{"matchLabels": map[string]any{label: value}}}
@@ -479,8 +477,8 @@ func outlaws(more int) *unstructured.Unstructured {
 	}}
 }
 
-// changePolicies changes one policy a second, all of which select pods whose packets are counted; none changes what is
-// allowed.
+// changePolicies changes one policy a second; each selects pods whose packets are counted, and none changes the allowed
+// traffic.
 func (l *load) changePolicies(ctx context.Context, t *testing.T) {
 	policies := l.client.NetworkingV1().NetworkPolicies(guardedNamespace)
 	for i := 0; ; i++ {

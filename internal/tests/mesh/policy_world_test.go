@@ -28,11 +28,11 @@ import (
 const (
 	guardedNamespace = "guarded"
 	guardedPort      = 9000
-	// noted is the annotation by which the plugin says a pod's addresses.
+	// noted is the plugin's annotation with a pod's addresses.
 	noted = "cni.projectcalico.org/podIPs"
 )
 
-// guarded is a mesh whose pods the API server knows, with agents that enforce policies.
+// guarded is a mesh with pods as objects in the API server, and with agents that enforce policies.
 type guarded struct {
 	*meshtest.Cluster
 	client  *kubernetes.Clientset
@@ -87,7 +87,7 @@ func (g *guarded) register(t testing.TB, n *meshtest.Node, name string, addr net
 	return err
 }
 
-// wiring returns how the plugin wires a pod of this name.
+// wiring returns the plugin's network configuration of a pod.
 func wiring(ns *netnstest.NS, name string, addr netip.Addr) podnet.Config {
 	return podnet.Config{
 		Netns: ns.Path(), IfName: "eth0", HostVeth: podnet.HostVethName(podnet.DefaultVethPrefix, guardedNamespace, name),
@@ -95,7 +95,7 @@ func wiring(ns *netnstest.NS, name string, addr netip.Addr) podnet.Config {
 	}
 }
 
-// permanent makes a pod that stays until the test ends, with a server of guardedPort.
+// permanent creates a pod that stays until the test ends, with a server of guardedPort.
 func (g *guarded) permanent(t testing.TB, n *meshtest.Node, name string, ordinal int, labels map[string]string) *meshtest.Pod {
 	t.Helper()
 	p := &meshtest.Pod{NS: netnstest.New(t), V4: address(n, ordinal)}
@@ -114,13 +114,13 @@ type arrivals struct {
 	of   map[uint64]*arrival
 }
 
-// arrival is what has come from a sender.
+// arrival records the packets of a sender.
 type arrival struct {
 	count       int
 	first, last time.Time
 }
 
-// listen counts what arrives in a namespace, at any address, until the test ends.
+// listen counts the packets that arrive in a namespace, at any address, until the test ends.
 func (a *arrivals) listen(t testing.TB, ns *netnstest.NS) {
 	t.Helper()
 	conn := ns.ListenUDP(t, fmt.Sprintf("0.0.0.0:%d", guardedPort))
@@ -152,7 +152,7 @@ func (a *arrivals) note(number uint64) {
 	a.of[number].last = now
 }
 
-// from returns what has come from a sender so far.
+// from returns the packets of a sender so far.
 func (a *arrivals) from(s *sender) arrival {
 	a.lock.Lock()
 	defer a.lock.Unlock()
@@ -162,12 +162,12 @@ func (a *arrivals) from(s *sender) arrival {
 	return arrival{}
 }
 
-// all reports that something has come from each sender.
+// all reports whether a packet of each sender has arrived.
 func (a *arrivals) all(senders []*sender) bool {
 	return !slices.ContainsFunc(senders, func(s *sender) bool { return a.from(s).count == 0 })
 }
 
-// begun is when something had come from each sender.
+// begun returns when a packet of each sender had arrived.
 func (a *arrivals) begun(senders []*sender) (last time.Time) {
 	for _, s := range senders {
 		if first := a.from(s).first; first.After(last) {
@@ -177,7 +177,7 @@ func (a *arrivals) begun(senders []*sender) (last time.Time) {
 	return last
 }
 
-// ended is when something came last from any of the senders.
+// ended returns when the last packet of any of the senders arrived.
 func (a *arrivals) ended(senders []*sender) (last time.Time) {
 	for _, s := range senders {
 		if came := a.from(s).last; came.After(last) {
@@ -187,7 +187,7 @@ func (a *arrivals) ended(senders []*sender) (last time.Time) {
 	return last
 }
 
-// forget begins anew to count what comes from senders.
+// forget resets the counts of senders.
 func (a *arrivals) forget(senders []*sender) {
 	a.lock.Lock()
 	defer a.lock.Unlock()

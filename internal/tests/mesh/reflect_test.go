@@ -218,7 +218,7 @@ func nodeWrites(requests map[string]int) (n int) {
 }
 
 // A mesh grows until it gets reflectors. One of these is restarted, the leader is replaced, a reflector's Node is
-// deleted with its agent. No packet is lost, and nothing is written but what changes reflectors.
+// deleted with its agent. No packet is lost, and only changes of reflectors are written.
 func TestReflectors(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -243,7 +243,7 @@ func TestReflectors(t *testing.T) {
 	restarted.Start(t, Build)
 	r.follow(t)
 	Within(t, 2*Patience, func() error { return r.stand(t) })
-	packets.Onward(t, 6*time.Second) // it has removed stale routes by now
+	packets.Onward(t, 6*time.Second) // time to remove stale routes
 	packets.Intact(t)
 	if now := nodeWrites(r.Requests(t)); now != writes {
 		t.Errorf("a restart of a reflector and of the leader: %d writes, %d before", now, writes)

@@ -12,8 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// TestRepairsAreTold undoes what an agent has made, as other programs do: it is made again, and an Event and the log
-// name it.
+// TestRepairsAreTold removes objects of an agent, as other programs do: the agent restores them, and an Event and the
+// log name them.
 func TestRepairsAreTold(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestRepairsAreTold(t *testing.T) {
 	}
 	told := func(texts ...string) {
 		t.Helper()
-		meshtest.Within(t, 2*meshtest.Patience, func() error { // there is one Event a minute
+		meshtest.Within(t, 2*meshtest.Patience, func() error { // one Event a minute
 			for _, text := range texts {
 				if err := n.HasEvent(t, "Node", n.Name, "Repaired", n, text); err != nil {
 					return err

@@ -97,7 +97,7 @@ func TestRestarts(t *testing.T) {
 	meshtest.Settle(t, all...)
 	var monitors []*monitor
 	for _, n := range all {
-		if n != pairs[len(pairs)-1].a { // in another AS it learns each path from several nodes, and its routes change with these
+		if n != pairs[len(pairs)-1].a { // in another AS its routes change with the several nodes of a path
 			monitors = append(monitors, listen(t, n))
 		}
 	}

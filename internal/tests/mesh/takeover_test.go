@@ -28,9 +28,9 @@ const felixTable = `table ip calico {
 }
 `
 
-// A node migrates from Calico to the agent and back without packet loss, among a node that keeps Calico and one that
+// A node migrates from Calico to the agent and back without packet loss, beside a node that keeps Calico and one that
 // always has the agent. One pool has no encapsulation, with BIRD's routes, and one has VXLAN, with Felix's. The agent
-// starts while BIRD still runs, and leaves its routes alone; then it takes over. After the way back both have their
+// starts while BIRD still runs, and does not change its routes; then it takes over. After the return both have their
 // routes again. Only the BIRD of the node that keeps Calico may lose packets.
 func TestNodeChangesOverAndBack(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// TestMeshOverIPIP has the restart test over the kernel's IPIP, TestVXLAN from a pool with IPIP, and WireGuard over
-// both, in each of these a connection in the flowtable, too. A suite of its own knows it by its name.
+// TestMeshOverIPIP runs the restart test over the kernel's IPIP, TestVXLAN from a pool with IPIP, and WireGuard over
+// both, each also with a connection in the flowtable. A suite of its own selects it by name.
 func TestMeshOverIPIP(t *testing.T) {
 	inMachine(t, errors.Join(netnstest.IPIP(), netnstest.WireGuard()), nil, func(t *testing.T) {
 		n := newTunnelled(t) // one for all: an emulated API server takes a minute to start
@@ -42,8 +42,8 @@ func TestMeshOverIPIP(t *testing.T) {
 func whole() bool { return tier.Size(false, true) }
 
 // inMachine runs a test in a virtual machine with these options of lab vm, with the same test binary and agents. The
-// machine counts instructions, so that no other program's load makes its API server slow. lacks is what this kernel has
-// not; there it must have all.
+// machine counts instructions, so that no other program's load makes its API server slow. lacks is what this kernel
+// lacks; the machine must have everything.
 func inMachine(t *testing.T, lacks error, options []string, test func(*testing.T)) {
 	if meshtest.TimeScale > 1 {
 		errtest.Must(t, lacks)
@@ -63,7 +63,7 @@ func inMachine(t *testing.T, lacks error, options []string, test func(*testing.T
 }
 
 // tunnelled is two nodes in one subnet and one in another, with pods of a pool that always encapsulates and of one that
-// encapsulates between subnets only.
+// encapsulates only between subnets.
 type tunnelled struct {
 	*meshtest.Cluster
 	nodes         []*meshtest.Node

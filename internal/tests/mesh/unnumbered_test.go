@@ -12,9 +12,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// Two nodes on a link that are each other's router: each learns the other's address from its router advertisements.
-// Packets of both families go by link-local next hops, and an agent that is killed and comes back, which has to learn
-// the address again, costs none.
+// Two nodes on a link are each other's router: each learns the other's address from its router advertisements. Packets
+// of both families use link-local next hops. Killing an agent, which has to learn the address again when it restarts,
+// loses none.
 func TestUnnumbered(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

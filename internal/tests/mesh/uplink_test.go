@@ -39,10 +39,10 @@ func shown(t testing.TB, n *meshtest.Node, prefix string) string {
 	return strings.Join(strings.Fields(n.Run(t, "ip", "route", "show", "exact", prefix)), " ")
 }
 
-// A node with a router at each of two links: a prefix outside of the pools that both announce has one multipath route,
+// A node has a router at each of two links: a prefix outside of the pools that both announce has one multipath route,
 // with a higher metric than the host's own routes. When one link fails the kernel uses the other long before BGP
 // detects it; both are used again when the link is back. A third router is reached by a gateway from its BGPPeer, and
-// so are its prefixes. When the objects are deleted, their routes are.
+// so are its prefixes. Deleting the objects deletes their routes.
 func TestUplinks(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

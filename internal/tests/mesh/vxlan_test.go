@@ -112,7 +112,7 @@ func (s *inSubnets) way(t testing.TB, to int, v6 bool, device string) error {
 }
 
 // A pool is changed under traffic, from no encapsulation to each VXLAN mode and back; an agent is restarted meanwhile.
-// No packet is lost, in either family. In the second tier nothing is left of VXLAN at the end.
+// No packet is lost, in either family. In the second tier no VXLAN state is left at the end.
 func TestVXLAN(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -162,7 +162,7 @@ func TestVXLAN(t *testing.T) {
 
 	packets = s.streams(t)
 	both(api.EncapNever)
-	s.ways(t, "eth0", tier.Size("vxlan", "")) // where there is no other way, VXLAN is used for half a minute more
+	s.ways(t, "eth0", tier.Size("vxlan", "")) // without another route, VXLAN is used for half a minute more
 	if whole() {                              // and received for two minutes
 		for _, n := range s.nodes {
 			meshtest.Within(t, 5*time.Minute, func() error { return cleared(t, n) })

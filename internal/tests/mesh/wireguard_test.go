@@ -20,7 +20,7 @@ import (
 
 // encrypt turns WireGuard on and off under traffic of a pool with IPIP and of one that routes within a subnet.
 func (n *tunnelled) encrypt(t *testing.T) {
-	felix := &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}} // which the agents have made
+	felix := &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}} // created by the agents
 	errtest.Must(t, n.Store.Get(t.Context(), felix))
 	on := true
 	felix.Spec.WireguardEnabled, felix.Spec.WireguardThreadingEnabled = &on, &on
@@ -66,10 +66,10 @@ func (n *tunnelled) encrypt(t *testing.T) {
 	n.done(t, "WireGuard turned off")
 }
 
-// rotate has a node change its key under traffic, while its agent and another one start anew.
+// rotate makes a node change its key under traffic, while its agent and another one restart.
 func (n *tunnelled) rotate(t *testing.T) {
 	node := n.nodes[0]
-	key := func() (key, next string, changing bool) { // none while the API server is too slow
+	key := func() (key, next string, changing bool) { // empty while the API server is too slow
 		obj := &api.Node{Meta: api.Meta{Name: node.Name}}
 		if err := n.Store.Get(t.Context(), obj); err != nil {
 			t.Log(err)
@@ -119,8 +119,8 @@ func (n *tunnelled) rotate(t *testing.T) {
 // ownSysfs are the arguments of unshare for a program that sees the links of its network namespace in /sys.
 var ownSysfs = []string{"--mount", "sh", "-c", `mount -t sysfs sysfs /sys && exec "$@"`, "sh"}
 
-// encrypted returns an error unless all nodes send encrypted packets to as many others, the pods' blocks among it.
-// Reports say so before routes do.
+// encrypted returns an error unless all nodes send encrypted packets to others nodes, and have routes to the pods'
+// blocks by WireGuard. Status may report it before the routes exist.
 func (n *tunnelled) encrypted(others int) error {
 	for _, node := range n.nodes {
 		table, err := node.Try("ip", "route", "show", "table", "1")
@@ -154,7 +154,8 @@ func restart(t *testing.T, node *meshtest.Node) {
 	meshtest.Settle(t, node)
 }
 
-// watchWire counts the IPv4 packets on a link from now on: those of WireGuard, and those that show an address of a pod.
+// watchWire returns a function that returns how many IPv4 packets have passed a link since: WireGuard's, and those with
+// an address of a pod.
 func watchWire(t *testing.T, node *meshtest.Node, link string) func() (encrypted, clear int) {
 	t.Helper()
 	var encrypted, clear int
@@ -173,7 +174,7 @@ func watchWire(t *testing.T, node *meshtest.Node, link string) func() (encrypted
 	}
 }
 
-// ofPods reports whether one of two addresses is of the pools.
+// ofPods reports whether one of two addresses is in the pools.
 func ofPods(b []byte) bool {
 	pools := netip.MustParsePrefix("10.90.0.0/15")
 	src, _ := netip.AddrFromSlice(b[:4])

@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// aggregated is a mesh of two nodes and a router that they are to tell of pools, not of blocks. It is the nodes'
-// default gateway, and has a client.
+// aggregated is a mesh of two nodes and a router to which they announce pools, not blocks. It is the nodes' default
+// gateway, and has a client.
 type aggregated struct {
 	*world
 	nodes  []*meshtest.Node
@@ -43,7 +43,7 @@ func newAggregated(t *testing.T, kind bgptest.Kind) *aggregated {
 	return a
 }
 
-// tells waits until the router knows exactly these prefixes from each node.
+// tells waits until the router has exactly these prefixes from each node.
 func (a *aggregated) tells(t *testing.T, communities string, v4 ...string) {
 	t.Helper()
 	for _, n := range a.nodes {
@@ -59,9 +59,9 @@ func (a *aggregated) tells(t *testing.T, communities string, v4 ...string) {
 	}
 }
 
-// The router gets the pools, and the nodes get blocks of each other. Packets for the other node's pods, for a borrowed
-// address and for no pod come to the right end by any node; the aggregate goes with the last block, and sessions stay
-// up.
+// The router gets the pools, and the nodes get each other's blocks. Packets for the other node's pods, for a borrowed
+// address and for no pod arrive correctly by either node; the aggregate is withdrawn with the last block, and sessions
+// stay up.
 func TestAggregate(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -123,7 +123,7 @@ spec:
 	before.untouched(t, "aggregates came and went")
 }
 
-// packets sends some by the wrong node.
+// packets sends packets by the wrong node.
 func (a *aggregated) packets(t *testing.T) {
 	one, two := a.nodes[0], a.nodes[1]
 	talk(t, a.client, a.pods[one], a.pods[two], a.pods[nil])
@@ -136,7 +136,7 @@ func (a *aggregated) packets(t *testing.T) {
 		}
 		a.host.Run(t, "ip", strings.Fields("route replace 10.90.200.0/24"+way)...)
 		text := a.client.Run(t, "busybox", "traceroute", "-n", "-q", "1", "-m", "9", "-w", "2", "10.90.200.1")
-		// The router's hop, and that of the node, which says that the host is unreachable.
+		// The hops of the router and of the node, which answers that the host is unreachable.
 		lines := strings.Split(strings.TrimSpace(text), "\n")
 		difftest.Contains(t, lines[len(lines)-1], n.Prefix.Addr().String(), "!H")
 		if len(lines) != 3 {
@@ -145,7 +145,7 @@ func (a *aggregated) packets(t *testing.T) {
 	}
 }
 
-// blocks takes the nodes' blocks away and gives them back.
+// blocks removes the nodes' blocks and restores them.
 func (a *aggregated) blocks(t *testing.T) {
 	one, two := a.nodes[0], a.nodes[1]
 	a.Remove(t, meshtest.NewAffinity(one.Name, blockOf(one)))
@@ -176,7 +176,7 @@ func (a *aggregated) blocks(t *testing.T) {
 			learned(t, a.tor, n.V6, want...)
 		}
 	}
-	// A pod of a block that is gone is told for itself, by both nodes.
+	// Both nodes announce the address of a pod whose block is gone.
 	alone := func(n *meshtest.Node) string { return netip.PrefixFrom(a.pods[n].V6, 128).String() }
 	a.Remove(t, meshtest.NewAffinity(one.Name, block6Of(one)))
 	tells(pool6, alone(one)) // the aggregate for the other's block
@@ -188,7 +188,7 @@ func (a *aggregated) blocks(t *testing.T) {
 	tells(pool6, alone(one))
 }
 
-// says reports whether a node tells of a problem.
+// says returns an error unless a node reports a problem.
 func says(n *meshtest.Node, text string) error {
 	r, err := n.Status()
 	if err != nil {

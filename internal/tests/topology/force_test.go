@@ -358,7 +358,7 @@ func (f *force) meshGoes(t *testing.T, configuration *api.BGPConfiguration) {
 }
 
 // roleChanges makes a node a route reflector, with one cluster ID and another, and reverts that. Its sessions with the
-// other nodes are reset, as the kind of session changes; those between the others stay, and those with routers of
+// other nodes are reset, as the kind of session changes; sessions between the others stay, and those with routers of
 // another AS.
 func (f *force) roleChanges(t *testing.T) {
 	last := f.nodes[len(f.nodes)-1]
@@ -479,7 +479,8 @@ func (f *force) agentStartsWithoutFilter(t *testing.T, peer *api.BGPPeer) {
 		text, err := os.ReadFile(filepath.Join(first.Dir, "run/tortie/world.json"))
 		_, past, _ := strings.Cut(string(text), `{"peer":{"metadata":{"name":"tor"`)
 		past, _, _ = strings.Cut(past, `{"peer":`)
-		if err == nil && !strings.Contains(past, `"password":`) { // which it has since some seconds, and an earlier one would not connect
+		// Written seconds after the change; an earlier form would not connect.
+		if err == nil && !strings.Contains(past, `"password":`) {
 			err = errors.New("no persisted state of the peer with its password")
 		}
 		return err

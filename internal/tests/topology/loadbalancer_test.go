@@ -155,8 +155,8 @@ func (b *balanced) given(t testing.TB, names ...string) (addrs map[string][]neti
 	return addrs
 }
 
-// addresses returns what the Services of type LoadBalancer show and what they hold in IPAM, in ascending order, by
-// their names. What is held by a handle of no such Service is under the handle's ID.
+// addresses returns the addresses of Services of type LoadBalancer in their status and in IPAM, in ascending order, by
+// the Service's name. Addresses of a handle without such a Service are under the handle's ID.
 func (b *balanced) addresses(t testing.TB) (shown, held map[string][]netip.Addr, err error) {
 	t.Helper()
 	var list api.List[api.Service, *api.Service]
@@ -197,7 +197,7 @@ func (b *balanced) addresses(t testing.TB) (shown, held map[string][]netip.Addr,
 	return shown, held, nil
 }
 
-// tells waits until the router has learned of a node the pods' blocks, the Services' ranges, and exactly these
+// tells waits until the router has learned from a node the pods' blocks, the Services' ranges, and exactly these
 // addresses of Services.
 func (b *balanced) tells(t testing.TB, n *meshtest.Node, services ...netip.Addr) {
 	t.Helper()
@@ -220,7 +220,7 @@ func (b *balanced) tells(t testing.TB, n *meshtest.Node, services ...netip.Addr)
 }
 
 // A Service gets its addresses from kube-controllers, and the nodes with a ready endpoint announce those of the
-// endpoint's family, until the Service is deleted. Packets come to the endpoint.
+// endpoint's family, until the Service is deleted. Packets reach the endpoint.
 func TestLoadBalancer(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -239,7 +239,7 @@ func TestLoadBalancer(t *testing.T) {
 			b.tells(t, n, slices.Concat(of[n], everywhere)...)
 		}
 	}
-	// The nodes learn of web's addresses before those of everywhere, and web has no endpoint.
+	// The nodes receive web's addresses before everywhere's, and web has no endpoint.
 	tells(nil)
 	before := uptimes(t, b.nodes...)
 	b.endpoints(t, "web", api.AddressIPv4, two)
@@ -280,8 +280,8 @@ func (b *balanced) answers(t testing.TB, n *meshtest.Node, addrs []netip.Addr) {
 	}
 }
 
-// requestedOnly has Services lose their addresses to assignIPs: RequestedServicesOnly, but for one that asks for some,
-// as long as it does.
+// requestedOnly sets assignIPs to RequestedServicesOnly: Services lose their addresses, except one that requests some,
+// while it does.
 func (b *balanced) requestedOnly(t *testing.T) {
 	tells := func(addrs ...netip.Addr) {
 		t.Helper()

@@ -64,7 +64,7 @@ type way struct {
 // kernel is the next hop as hops has it.
 func (w way) kernel() string { return w.hop + " " + w.dev }
 
-// ways are those of a node by its rack's routers, for a prefix of one family.
+// ways returns a node's next hops by its rack's routers, for a prefix of one family.
 func (r *racks) ways(t testing.TB, n *meshtest.Node, v6 bool) (both [2]way) {
 	t.Helper()
 	for i := range both {
@@ -124,7 +124,7 @@ func TestRacks(t *testing.T) {
 	r.printsRoutes(t, r.one[0])
 }
 
-// printsRoutes compares what the page shows of a node's routes, where routers have the addresses fe80::a and fe80::b.
+// printsRoutes compares a node's routes with the page's, where routers have the addresses fe80::a and fe80::b.
 func (r *racks) printsRoutes(t *testing.T, n *meshtest.Node) {
 	t.Helper()
 	var text strings.Builder
@@ -140,7 +140,8 @@ func (r *racks) printsRoutes(t *testing.T, n *meshtest.Node) {
 		return err
 	})
 	ways := r.ways(t, n, false)
-	slices.SortFunc(ways[:], func(a, b way) int { return netip.MustParseAddr(a.hop).Compare(netip.MustParseAddr(b.hop)) }) // as they are shown
+	// In the order of the page.
+	slices.SortFunc(ways[:], func(a, b way) int { return netip.MustParseAddr(a.hop).Compare(netip.MustParseAddr(b.hop)) })
 	names := strings.NewReplacer(ways[0].peer, "fe80::a%up0", ways[1].peer, "fe80::b%up1", "up1, up0", "up0, up1")
 	now := map[string]bool{}
 	for line := range strings.Lines(names.Replace(text.String())) {

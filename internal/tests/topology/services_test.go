@@ -76,7 +76,7 @@ func TestServices(t *testing.T) {
 			t.Helper()
 			w.shell(t, `kubectl patch bgpfilters.crd.projectcalico.org tor --type=merge -p '{"spec":{"exportV4":[`+rule+`]}}'`, "")
 		}
-		for _, mark := range []string{"65000:777", "65000:778"} { // all that the first one passes has come before the second is seen
+		for _, mark := range []string{"65000:777", "65000:778"} { // the first one's paths have come before the second is seen
 			filter(`{"action":"Accept","operations":[{"addCommunity":{"value":"` + mark + `"}}]}`)
 			accepted := func(n *meshtest.Node, services ...bgptest.Route) {
 				t.Helper()

@@ -13,9 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// A router that is stopped and forwards nothing any more, while its kernel keeps its connections, costs packets until
-// BFD's detection time is over, and none afterwards: for FRR's and BIRD's racks, and both intervals of the page's
-// table.
+// A router that is stopped and forwards nothing, while its kernel keeps its connections, loses packets until BFD's
+// detection time is over, and none afterwards: for FRR's and BIRD's racks, and both intervals of the page's table.
 func TestSilentRouter(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -28,7 +27,7 @@ func TestSilentRouter(t *testing.T) {
 	}
 }
 
-// silence silences the one of a rack's two routers by which packets go, until BFD has found it.
+// silence stops the router of a rack that carries the packets, until BFD has detected it.
 func (r *racks) silence(t *testing.T, from, to *meshtest.Node, interval time.Duration) {
 	t.Helper()
 	ways := r.ways(t, from, false)
@@ -56,7 +55,7 @@ func (r *racks) silence(t *testing.T, from, to *meshtest.Node, interval time.Dur
 	}
 	router := r.tors[busy.name]
 	router.On().Run(t, "nft", "add table inet silent; add chain inet silent forward { type filter hook forward priority -300; policy drop; }")
-	router.Signal(syscall.SIGSTOP) // afterwards: what is lost before counts, too
+	router.Signal(syscall.SIGSTOP) // after the rule: packets lost before it stops count, too
 	meshtest.Eventually(t, func() error {
 		if p := sessions(t, from)[busy.peer]; !strings.HasPrefix(p.LastError, "BFD is down: Control Detection Time Expired") {
 			return fmt.Errorf("%s: the session with %s is %s: %s", from.Name, busy.peer, p.State, p.LastError)
@@ -77,7 +76,7 @@ func (r *racks) silence(t *testing.T, from, to *meshtest.Node, interval time.Dur
 	bothWays()
 }
 
-// received is how many packets have come to a router from its rack.
+// received returns how many packets a router has received from its rack.
 func (r *racks) received(t *testing.T, by way) int {
 	t.Helper()
 	var links []struct {
