@@ -1,6 +1,6 @@
 package api
 
-// CalicoTier is Calico's Tier: a list of policies that decide before those of tiers with a higher order.
+// CalicoTier is Calico's Tier: a list of policies that decide before the policies of tiers with a higher order.
 //
 // +kubebuilder:printcolumn:name="Order",type=number,JSONPath=`.spec.order`
 // +kubebuilder:printcolumn:name="Default",type=string,JSONPath=`.spec.defaultAction`
@@ -21,11 +21,11 @@ package api
 type CalicoTier struct {
 	Meta `json:"metadata"`
 	Spec CalicoTierSpec `json:"spec"`
-	// Status is there in projectcalico.org/v3 only.
+	// Status exists in projectcalico.org/v3 only.
 	Status *CalicoTierStatus `json:"status,omitempty"`
 }
 
-// CalicoTierStatus is what the tier controller says of a CalicoTier: Ready, or Terminating as long as policies name it.
+// CalicoTierStatus is a tier's state: Ready, or Terminating while policies name it. The tier controller writes it.
 type CalicoTierStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
@@ -115,7 +115,7 @@ type CalicoHostEndpointSpec struct {
 
 // CalicoEndpointPort gives a name to a port.
 type CalicoEndpointPort struct {
-	// Name is what rules use.
+	// Name is the name that rules use.
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9_.-]{1,128}$`
 	Name string `json:"name"`
 	// Protocol is TCP, UDP, SCTP or a number.
