@@ -101,8 +101,8 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 // mostUID is the most characters of a UID: Kubernetes' own have 32 or 36.
 const mostUID = 64
 
-// isUID reports whether a text can be the UID of a static pod. It becomes a comment in the kernel's table, which has no
-// room for longer ones, and where the comments of other rules have spaces.
+// isUID reports whether a text can be the UID of a static pod. It becomes a comment in the kernel's table. The table
+// has no room for longer ones, and its other comments contain spaces.
 func isUID(text string) bool {
 	other := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-')

@@ -312,7 +312,7 @@ func TestPolicyFeedBelievesKubelets(t *testing.T) {
 	}
 }
 
-// What is not wanted any more is forgotten after a while, and what is known already stays.
+// Unwanted pods are forgotten after a while, and known ones stay until then.
 func TestPolicyFeedForgets(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	aNamespace(t, cfg, "forget-a")

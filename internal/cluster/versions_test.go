@@ -219,8 +219,8 @@ func TestVersionsOfClusterNetworkPolicy(t *testing.T) {
 	}
 }
 
-// A definition that serves only versions which are not known hides no policies: those that were known stay, and the
-// error says what to do. Two requests say so, after one for each known version.
+// A definition that serves only unknown versions hides no policies: known ones stay, and the error has the remedy. It
+// takes two requests, after one for each known version.
 func TestUnknownVersionOfClusterNetworkPolicy(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	define(t, cfg, "v1beta1")
@@ -251,8 +251,8 @@ func TestUnknownVersionOfClusterNetworkPolicy(t *testing.T) {
 	}
 }
 
-// Other kinds of the group, and an API server that does not say what it serves, do not make a missing definition an
-// error; that it fails to say so does.
+// Other kinds of the group, and an API server that does not list its versions, do not make a missing definition an
+// error; a failure to list them does.
 func TestVersionsThatAreNotTold(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	const other = "adminnetworkpolicies.policy.networking.k8s.io"
