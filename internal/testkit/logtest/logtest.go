@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// tailSize is how much Tail returns: enough for the last errors, and short enough for the output of a test.
+// tailSize is the length of Tail: enough for the last errors, and short enough for the output of a test.
 const tailSize = 6000
 
 // Buffer is an in-memory writer for the output of a process. It is safe for concurrent use; its zero value is empty.
