@@ -204,8 +204,8 @@ func TestDefinitionsRefuseDeletedOfTheOtherGroup(t *testing.T) {
 	}
 }
 
-// defaultsOfV3 are what the definitions of projectcalico.org/v3 add to the objects of the next test, by kind and field of
-// the spec. Those of crd.projectcalico.org/v1 add nothing.
+// defaultsOfV3 are the defaults that the definitions of projectcalico.org/v3 add to the objects of the next test, by
+// kind and field of the spec. The definitions of crd.projectcalico.org/v1 add none.
 var defaultsOfV3 = map[string]map[string]any{
 	"BGPConfiguration":             {"logSeverityScreen": "Info", "serviceLoadBalancerAggregation": "Enabled"},
 	"KubeControllersConfiguration": {"healthChecks": "Enabled", "prometheusMetricsPort": int64(9094)},

@@ -104,7 +104,7 @@ func (n *NS) Watch(t testing.TB, link string, see func(packet []byte)) (stop fun
 	const all = 0x0300 // ETH_P_ALL in network order; a listener for one protocol does not see what is sent
 	var fd int
 	n.Within(t, func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // protocol 0: no packets of other links before the bind
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // protocol 0: no packets before the bind
 		return err
 	})
 	errtest.Must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: n.Link(t, link).Index}))

@@ -136,7 +136,7 @@ var (
 const quickMark = 51820
 
 func encrypted(name string, v6 bool, program Program) Encap {
-	config := guard.Config{WireGuardPorts: []uint16{wireguardPort(v6), wireguardPort(v6) + 2}} // +2: of a second device
+	config := guard.Config{WireGuardPorts: []uint16{wireguardPort(v6), wireguardPort(v6) + 2}} // and a second device's
 	return Encap{Name: name, Overhead: nodeMTU - wireguard.MTU(nodeMTU, v6), IPv6: v6, Guard: config, Program: program}
 }
 
