@@ -17,7 +17,7 @@ import (
 	_ "k8s.io/kubernetes/test/e2e/network/netpol"
 )
 
-// runner takes the place of testing.T, which only a test binary has.
+// runner replaces testing.T, which only a test binary has.
 type runner struct{ failed bool }
 
 func (r *runner) Fail() { r.failed = true }

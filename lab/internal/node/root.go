@@ -24,7 +24,7 @@ var settings = []string{
 	"os-release", "passwd", "protocols", "rpc", "services", "ssl",
 }
 
-// devices are the devices of containerd, runc and the kubelet; a machine's disks are not among them.
+// devices are the devices of containerd, runc and the kubelet, without the machine's disks.
 var devices = []struct {
 	name         string
 	major, minor uint32

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// lifetime exceeds that of any lab.
+// lifetime exceeds any lab's.
 const lifetime = 365 * 24 * time.Hour
 
 // Authority is a certificate authority with its files in one directory: NAME.crt and NAME.key for each pair.
