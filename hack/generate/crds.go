@@ -63,7 +63,7 @@ var tiered = map[string]bool{
 }
 
 // wholeObjects are kinds without a status subresource in crd.projectcalico.org/v1: their clients write spec and status
-// in one request, of which the API server would drop the status.
+// in one request, and the API server would drop its status.
 var wholeObjects = map[string]bool{"CalicoNodeStatus": true, "KubeControllersConfiguration": true}
 
 // crds returns the CustomResourceDefinitions of Calico's resources in both API groups. Their source is internal/api:

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Fate is what this project does with an input that a user of Calico can write.
+// Fate is this project's treatment of an input of a Calico user.
 type Fate string
 
 // The fates. An input that is Named is reported, where it is found, as without effect; one that is Written comes from

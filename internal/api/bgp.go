@@ -78,7 +78,7 @@ type BGPConfigurationSpec struct {
 //
 // +tortie:v3:schema=`{"x-kubernetes-map-type":"atomic"}`
 type Community struct {
-	// Name is what prefixAdvertisements use.
+	// Name is the name for prefixAdvertisements.
 	Name string `json:"name,omitempty"`
 	// Value is the community: two numbers up to 65535, or three up to 4294967295 (a large one), with colons between them.
 	// +tortie:v3:schema=`{"pattern":"^[0-9]+:[0-9]+(:[0-9]+)?$"}`

@@ -57,7 +57,7 @@ type BGPFilterRule struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483646
 	Priority *int `json:"priority,omitempty"`
-	// Action is what becomes of the route: Accept or Reject.
+	// Action accepts or rejects the route: Accept or Reject.
 	// +kubebuilder:validation:Enum=Accept;Reject
 	Action string `json:"action"`
 	// Operations change a route that is accepted, in their order.

@@ -51,10 +51,10 @@ type CalicoPolicySpec struct {
 	// +kubebuilder:validation:items:Enum=Ingress;Egress
 	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set","minItems":1}`
 	Types []string `json:"types,omitempty"`
-	// Ingress are the rules for connections to what the policy selects, in their order.
+	// Ingress are the rules for connections to the selected endpoints, in order.
 	// +kubebuilder:validation:MaxItems=30000
 	Ingress []CalicoRule `json:"ingress,omitempty"`
-	// Egress are the rules for connections from what the policy selects, in their order.
+	// Egress are the rules for connections from the selected endpoints, in order.
 	// +kubebuilder:validation:MaxItems=30000
 	Egress []CalicoRule `json:"egress,omitempty"`
 	// PerformanceHints are for Calico nodes that share the cluster.
@@ -111,8 +111,7 @@ type CalicoGlobalNetworkPolicySpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.http) || self.action == 'Allow' && (!has(self.protocol) || self.protocol in ['TCP', 'tcp', 'Tcp'] || self.protocol == 6)",message="http is for action Allow and protocol TCP only: set these, or leave it out",fieldPath=".http"
 // +kubebuilder:validation:XValidation:rule="!(has(self.destination) && has(self.destination.services)) || !(has(self.destination) && has(self.destination.ports) && size(self.destination.ports) > 0) && !(has(self.destination) && has(self.destination.notPorts) && size(self.destination.notPorts) > 0)",message="the ports are those of the Service: leave ports and notPorts out, or services",fieldPath=".destination.services"
 type CalicoRule struct {
-	// Action is what becomes of the packets: Allow, Deny, Pass (to the next tier), or Log, after which the next rule
-	// decides.
+	// Action decides on the packets: Allow, Deny, Pass (to the next tier), or Log, after which the next rule decides.
 	// +kubebuilder:validation:Enum=Allow;Deny;Log;Pass
 	Action string `json:"action"`
 	// IPVersion restricts the rule to IPv4 (4) or IPv6 (6).
@@ -132,7 +131,7 @@ type CalicoRule struct {
 	Destination CalicoEntityRule `json:"destination,omitempty"`
 	// HTTP restricts the rule to HTTP requests. Tortie does not read them: see docs/calico-policy.md.
 	HTTP *CalicoHTTP `json:"http,omitempty"`
-	// Metadata is for those who read the policy.
+	// Metadata is for readers of the policy.
 	Metadata *CalicoRuleMetadata `json:"metadata,omitempty"`
 }
 
@@ -177,17 +176,17 @@ type CalicoICMP struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.services) || has(self.services.name) && size(self.services.name) > 0",message="services needs the name of a Service: set name",fieldPath=".services"
 // +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.serviceAccounts) && (!has(self.selector) || size(self.selector) == 0) && (!has(self.notSelector) || size(self.notSelector) == 0) && (!has(self.namespaceSelector) || size(self.namespaceSelector) == 0) && (!has(self.nets) || size(self.nets) == 0) && (!has(self.notNets) || size(self.notNets) == 0)",message="services excludes selector, notSelector, namespaceSelector, nets, notNets and serviceAccounts: give services or these",fieldPath=".services"
 type CalicoEntityRule struct {
-	// Nets are CIDRs, of which one must contain the address.
+	// Nets are CIDRs. One must contain the address.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
 	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	Nets []string `json:"nets,omitempty"`
-	// NotNets are CIDRs, of which none may contain the address.
+	// NotNets are CIDRs. None may contain the address.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
 	NotNets []string `json:"notNets,omitempty"`
 	// Selector selects pods, network sets and host endpoints by their labels. A NetworkPolicy selects in its own namespace
 	// only, unless there is a namespaceSelector.
 	Selector string `json:"selector,omitempty"`
-	// NotSelector excludes what it selects.
+	// NotSelector excludes the selected endpoints.
 	NotSelector string `json:"notSelector,omitempty"`
 	// NamespaceSelector selects the contents of namespaces by the namespaces' labels. global() selects objects in no
 	// namespace.
@@ -197,15 +196,15 @@ type CalicoEntityRule struct {
 	// Services selects the endpoints of a Kubernetes Service: as destination of egress rules with their ports, as source
 	// of ingress rules.
 	Services *CalicoServiceMatch `json:"services,omitempty"`
-	// Ports are ports, ranges and names of ports, of which one must match.
+	// Ports are ports, ranges and names of ports. One must match.
 	Ports []CalicoPort `json:"ports,omitempty"`
-	// NotPorts are ports, ranges and names of ports, of which none may match.
+	// NotPorts are ports, ranges and names of ports. None may match.
 	NotPorts []CalicoPort `json:"notPorts,omitempty"`
 }
 
 // CalicoServiceAccounts selects service accounts. Both of its conditions must hold.
 type CalicoServiceAccounts struct {
-	// Names are names of service accounts, of which one must match.
+	// Names are names of service accounts. One must match.
 	Names []string `json:"names,omitempty"`
 	// Selector selects service accounts by their labels.
 	Selector string `json:"selector,omitempty"`
@@ -221,9 +220,9 @@ type CalicoServiceMatch struct {
 
 // CalicoHTTP is a condition on HTTP requests.
 type CalicoHTTP struct {
-	// Methods are methods such as GET, of which one must match.
+	// Methods are methods such as GET. One must match.
 	Methods []string `json:"methods,omitempty"`
-	// Paths are paths, of which one must match.
+	// Paths are paths. One must match.
 	Paths []CalicoHTTPPath `json:"paths,omitempty"`
 }
 
@@ -235,7 +234,7 @@ type CalicoHTTPPath struct {
 	Prefix string `json:"prefix,omitempty"`
 }
 
-// CalicoRuleMetadata is for those who read the policy.
+// CalicoRuleMetadata is for readers of the policy.
 type CalicoRuleMetadata struct {
 	// Annotations are free text by key.
 	Annotations map[string]string `json:"annotations,omitempty"`

@@ -34,8 +34,8 @@ type CalicoTierStatus struct {
 type CalicoTierSpec struct {
 	// Order is the tier's place: lower ones come first. Absent means last.
 	Order *float64 `json:"order,omitempty"`
-	// DefaultAction is what becomes of packets that a policy of the tier could have decided on and no rule matches: Deny,
-	// or Pass, to the next tier. Absent means Deny.
+	// DefaultAction is the action for packets of endpoints that a policy of the tier selects, if no rule matches: Deny, or
+	// Pass, to the next tier. Absent means Deny.
 	// +kubebuilder:validation:Enum=Deny;Pass
 	// +tortie:v3:schema=`{"default":"Deny"}`
 	DefaultAction string `json:"defaultAction,omitempty"`

@@ -33,7 +33,7 @@ type KubeControllersConfigurationSpec struct {
 
 // ControllersConfig has the settings of each controller; one that is absent does not run.
 type ControllersConfig struct {
-	// Node collects what nodes and pods leave behind.
+	// Node collects the remains of nodes and pods.
 	Node *NodeControllerConfig `json:"node,omitempty"`
 	// LoadBalancer gives addresses to Services; absent reads as its defaults.
 	LoadBalancer *LoadBalancerControllerConfig `json:"loadBalancer,omitempty"`

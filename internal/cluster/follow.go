@@ -259,8 +259,8 @@ func (f *follower) withoutDefinition(ctx context.Context, missing time.Duration)
 	return f.absence.Next()
 }
 
-// pace waits before a request that follows requests without a result. Reflectors repeat some failures at once and for
-// ever, such as a revision that is too old.
+// pace waits before a request that follows requests without a result. Reflectors repeat some failed requests at once
+// and for ever, for example after a revision that is too old.
 func (f *follower) pace(ctx context.Context) {
 	f.mu.Lock()
 	if time.Since(f.asked) > quiet {

@@ -297,7 +297,7 @@ func (f *PolicyFeed) merge(m *api.Meta) {
 	}
 }
 
-// Take returns the current state, and what changed since the last Take. Its cost depends on the number of changes, not
+// Take returns the current state, and its changes since the last Take. Its cost depends on the number of changes, not
 // of pods.
 func (f *PolicyFeed) Take() PolicyView {
 	f.mu.Lock()

@@ -98,8 +98,8 @@ func (t *podTable) order(a netip.Addr) (changed bool) {
 	return is.best != was.best || is.second != was.second || is.first != was.first && (is.best > is.second || is.best == athome)
 }
 
-// left returns the rank of the pod's address beside the others' claims. Of several pods whose kubelets report it, the
-// newest one at home has it; away from home it is certain for none. An address that no kubelet reports is possible for
+// left returns the rank of the pod's address beside the others' claims. If the kubelets of several pods report it, the
+// newest pod at home has it; away from home it is certain for none. An address that no kubelet reports is possible for
 // all: else an author of pods could remove an address from the denials to another pod.
 func (on *claims) left(c *podClaim, own rank) rank {
 	rivals := on.best

@@ -231,7 +231,7 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 	r := feedAt(t, cfg)
 	r.want(t, policy.Interest{})
 	asked.expect(t, "at the start",
-		"list "+cnpGroup, "watch clusternetworkpolicies", "watch clusternetworkpolicies", // in two versions: no definition is installed
+		"list "+cnpGroup, "watch clusternetworkpolicies", "watch clusternetworkpolicies", // in two versions: no definition
 		"watch globalnetworkpolicies", "watch globalnetworksets", "watch hostendpoints",
 		"watch namespaces metadata", "watch networkpolicies", "watch networkpolicies", "watch networksets",
 		"watch pods in protobuf if spec.nodeName=self", "watch tiers")

@@ -119,7 +119,7 @@ func (s *objectStore[T]) compare(before, after *object[T]) {
 	s.changed(&after.value)
 }
 
-// sameRevision is for kinds of which every change matters.
+// sameRevision is for kinds with no irrelevant changes.
 func sameRevision[T any](before, after *T) bool {
 	a, b := any(before).(api.Resource).GetMeta(), any(after).(api.Resource).GetMeta()
 	return a.ResourceVersion == b.ResourceVersion && a.UID == b.UID

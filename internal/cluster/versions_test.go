@@ -118,8 +118,8 @@ func (a *requestsOf) take() []string {
 	return seen
 }
 
-// follows waits until the pattern was asked, and sees that nothing else was: there may be repetitions, of which the last
-// may have begun only. Of policies there must be streams and watches, no lists.
+// follows waits until the requests of the pattern have been made, and no others. There may be repetitions, the last of
+// which may be incomplete. For policies there must be streams and watches, no lists.
 func (a *requestsOf) follows(t *testing.T, what string, pattern ...string) {
 	t.Helper()
 	var seen []string

@@ -24,7 +24,8 @@ type defaultPools struct {
 }
 
 func (d *defaultPools) sync(ctx context.Context, v *inventory.View) error {
-	if info := v.Information; d.made || info != nil && info.Spec.DatastoreReady != nil && !*info.Spec.DatastoreReady { // a migration
+	// A datastore that is locked for a migration is left alone.
+	if info := v.Information; d.made || info != nil && info.Spec.DatastoreReady != nil && !*info.Spec.DatastoreReady {
 		return nil
 	}
 	_, noIPv6 := os.Stat("/proc/sys/net/ipv6")

@@ -69,7 +69,7 @@ func (h *housekeeping) builtInTiers(ctx context.Context, in groups.Group) error 
 		}
 		tier := &api.CalicoTier{Meta: api.Meta{Name: t.Name}, Spec: api.CalicoTierSpec{Order: &t.Order, DefaultAction: action}}
 		err := h.store.Create(ctx, tier)
-		if err != nil && !datastore.Contended(err) && !errors.Is(err, datastore.ErrNotFound) { // the definition may be missing
+		if err != nil && !datastore.Contended(err) && !errors.Is(err, datastore.ErrNotFound) { // the definition may be absent
 			return fmt.Errorf("create Tier %s: %w", tier.Name, err)
 		}
 	}

@@ -116,7 +116,7 @@ func TestTheSameIsWrittenEveryTenMinutes(t *testing.T) {
 	}
 }
 
-// TestGroupOfEvents: an Event names the group in which the object is now, and of a problem that lasts it stays the same.
+// TestGroupOfEvents: an Event names the present group of the object, and keeps it while the problem lasts.
 func TestGroupOfEvents(t *testing.T) {
 	d := newDesk()
 	d.group.Set(groups.V3)

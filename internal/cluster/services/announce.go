@@ -22,7 +22,7 @@ type Endpoints struct {
 	Namespace, Service string
 	// IPv6 is the family of the slice's addresses; false: IPv4.
 	IPv6 bool
-	// Here: one of the endpoints is ready on this node. Anywhere: one is on whatever node.
+	// Here: an endpoint is ready on this node. Anywhere: an endpoint is ready on some node.
 	Here, Anywhere bool
 }
 

@@ -25,7 +25,7 @@ const (
 	FRR   Kind = "FRR"
 )
 
-// Kinds returns the kinds that this machine has. It excludes GoBGP, of which the agent's own speaker is made.
+// Kinds returns the kinds that this machine has, without GoBGP, on which the agent's own speaker is based.
 func Kinds() []Kind {
 	if BIRD() == BIRD3 {
 		return []Kind{BIRD3}

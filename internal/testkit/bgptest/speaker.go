@@ -443,5 +443,5 @@ func (s *Speaker) Peers() []bgp.PeerStatus {
 	return s.Call(Call{Method: "Peers"}).Peers
 }
 
-// Log returns what the process has logged.
+// Log returns the process's log.
 func (s *Speaker) Log() string { return s.log.String() }

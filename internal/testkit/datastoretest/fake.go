@@ -180,7 +180,7 @@ func (f *Fake) wrote() {
 	f.past = f.past[max(0, len(f.past)-keepStates):]
 }
 
-// into decodes a record and replaces what obj points to by it.
+// into decodes a record into obj, replacing its value.
 func (r record) into(obj api.Resource) error {
 	fresh := api.NewLike(obj)
 	if err := json.Unmarshal(r.data, fresh); err != nil {

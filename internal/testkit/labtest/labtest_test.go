@@ -335,8 +335,8 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// What tests write for crd.projectcalico.org/v1 has the other group's form on a server of it, and stays as it is on one of
-// the first.
+// Objects that tests write for crd.projectcalico.org/v1 get the other group's form on a server of that group, and stay
+// on one of the first.
 func TestFormOfAnObject(t *testing.T) {
 	const commands = "get ippools.crd.projectcalico.org; get /apis/crd.projectcalico.org/v1/tiers -l projectcalico.org/tier; " +
 		"apply -f /x/charts/tortie/definitions/v1/crd.projectcalico.org_tiers.yaml"

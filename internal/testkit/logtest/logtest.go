@@ -29,7 +29,7 @@ func (b *Buffer) String() string {
 	return b.text.String()
 }
 
-// Tail returns the end of what was written, at most 6,000 bytes.
+// Tail returns the end of the output, at most 6,000 bytes.
 func (b *Buffer) Tail() string {
 	text := b.String()
 	return text[max(0, len(text)-tailSize):]

@@ -37,7 +37,7 @@ var honest = []string{witness, victim}
 // of the other nodes exchange traffic.
 type siege struct {
 	*world
-	by     map[string]rest.Interface // clients of the API server: admin, and agent, plugins and kubelet with the thief's tokens
+	by     map[string]rest.Interface // clients: admin, and agent, plugins and kubelet with the thief's tokens
 	hosts  map[string]*netnstest.NS
 	pod    map[string]*meshtest.Pod // the pods with traffic, by node
 	talker map[string]string        // their names

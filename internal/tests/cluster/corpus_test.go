@@ -54,7 +54,8 @@ func TestCorpus(t *testing.T) {
 	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
 	t.Run("pods at once", func(t *testing.T) { w.compare(t, netip.MustParsePrefix(pods4)) })
 	w.Kubectl(t, "apply", "--server-side", "-f", labtest.ClusterNetworkPolicyDefinition(t))
-	w.Kubectl(t, "rollout", "restart", "daemonset/tortie-node", "-n", "kube-system") // agents watch the kinds that are there when they start
+	// Agents watch the kinds that exist when they start.
+	w.Kubectl(t, "rollout", "restart", "daemonset/tortie-node", "-n", "kube-system")
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
 	p := w.parties(t, cases[0].Cluster)
 	tried := 0

@@ -415,7 +415,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 	denied := w.denied(strange)
 	files, golden := []string{w.files(nodes[0].name), w.files(nodes[1].name)}, w.golden()
 	packets := meshtest.StartTraffic(t, first.Pod, second.Pod)
-	for _, s := range packets { // each way once: the first node changes while the second has BIRD, and changes back after it
+	for _, s := range packets { // each way once: the first node changes while the second has BIRD, and back after it
 		s.PastBIRD(1)
 	}
 	connection := connect(t, first.Pod, second.Pod)

@@ -166,7 +166,7 @@ func serverProgram(ctx context.Context, release string) (string, error) {
 	return c.Path(ctx, "kube-apiserver-"+release)
 }
 
-// apiDir creates the directory and returns its cleanup function, which keeps what existed before.
+// apiDir creates the directory and returns its cleanup function, which keeps existing files.
 func apiDir(dir string) (string, func() error, error) {
 	if dir == "" {
 		made, err := os.MkdirTemp("", "tortie-api-")

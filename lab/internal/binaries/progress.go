@@ -18,7 +18,7 @@ import (
 // beat is the interval of progress lines.
 const beat = 10 * time.Second
 
-// progress reports what go commands do: downloaded modules and compiled packages.
+// progress reports the work of go commands: downloaded modules and compiled packages.
 type progress struct {
 	out  io.Writer
 	name string

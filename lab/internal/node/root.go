@@ -191,7 +191,7 @@ func (r root) mountAll(mounts ...mount) error {
 	return nil
 }
 
-// kernel mounts the kernel's file systems, each of which shows the namespaces of this process, which are the node's.
+// kernel mounts the kernel's file systems. Each shows the namespaces of this process, which are the node's.
 func (r root) kernel() error {
 	err := r.mountAll(
 		mount{kind: "proc", name: "proc"},

@@ -185,7 +185,7 @@ func (k Kubeconfig) Write(path string) error {
 	return os.WriteFile(path, append(b, '\n'), 0o600)
 }
 
-// ReadKubeconfig reads what Write wrote.
+// ReadKubeconfig reads a kubeconfig from Write.
 func ReadKubeconfig(path string) (Kubeconfig, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

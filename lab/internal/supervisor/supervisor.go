@@ -40,7 +40,7 @@ type event struct {
 	Text string `json:",omitempty"`
 	// Ready reports that the start has finished.
 	Ready bool `json:",omitempty"`
-	// Error is the reason of a failed start, or what the removal left behind.
+	// Error is the reason of a failed start, or the remains after the removal.
 	Error string `json:",omitempty"`
 }
 
