@@ -51,7 +51,7 @@ type Status struct {
 	Period string `json:"reconcilerPeriod"`
 }
 
-// stuckAfter is how long after the loop's last sign the process counts as dead: longer than a sweep may take.
+// stuckAfter is how long after the last change of the board the process counts as dead: longer than a sweep may take.
 const stuckAfter = sweepTime + 10*time.Minute
 
 // board keeps the Status.
@@ -60,7 +60,7 @@ type board struct {
 
 	mu     sync.Mutex // guards the rest
 	status Status
-	turned time.Time // last sign of the loop
+	turned time.Time // last change
 }
 
 func (b *board) change(f func(*Status)) {
@@ -81,7 +81,7 @@ func (s *Status) did(r *gc.Report) {
 	s.Removed += r.Handles + r.Blocks + r.Affinities
 }
 
-// alive reports whether the loop runs. An unavailable API server is not a failure.
+// alive returns an error if the board has not changed for stuckAfter. An unavailable API server is not a failure.
 func (b *board) alive(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
