@@ -1,9 +1,9 @@
 // Package lab runs real Kubernetes clusters of several nodes on one Linux machine, for tests and for the demo.
 //
-// The control plane (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) runs in a network namespace of its
-// own, each node in namespaces of its own with containerd, kubelet and kube-proxy. Nodes have no pod network: that is
-// what a chart under test installs. The machine's own network, cgroups and files are left alone, and a lab leaves
-// nothing behind, also when the process that started it is killed.
+// The control plane (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) runs in its own network namespace,
+// each node in its own namespaces with containerd, kubelet and kube-proxy. Nodes have no pod network: the chart under
+// test installs it. The machine's own network, cgroups and files are not changed, and a lab leaves nothing behind, even
+// when the process that started it is killed.
 package lab
 
 import (
@@ -37,7 +37,7 @@ const DebugImage = images.DebugImage
 // DefaultPodCIDR is the default range of pods' IPv4 addresses.
 var DefaultPodCIDR = cluster.DefaultPodCIDRs[0]
 
-// DefaultPodCIDR6 is that of IPv6.
+// DefaultPodCIDR6 is the default range of pods' IPv6 addresses.
 var DefaultPodCIDR6 = cluster.DefaultPodCIDRs[1]
 
 // ErrNotRunning is returned for a lab that does not exist.
@@ -62,7 +62,7 @@ type Config struct {
 	PodCIDR6 netip.Prefix
 	// DNS installs CoreDNS, which starts once a pod network is installed.
 	DNS bool
-	// Agnhost gives the nodes the image that pods of conformance suites have.
+	// Agnhost puts the image for pods of conformance suites on the nodes.
 	Agnhost bool
 	// Dir is the parent of the lab's directory, by default below /var/lib.
 	Dir string
@@ -96,7 +96,7 @@ type Lab struct {
 var initialised bool
 
 // Init must be the first call of main, or of TestMain, in every program that calls Start: a lab's processes are this
-// very program, started under another name. It does not return in these.
+// same program, started under another name. It does not return in these.
 func Init() {
 	initialised = true
 	var err error
@@ -181,8 +181,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Measured needs of a lab in MB, without those of a chart: memory of the control plane and each node, disk of etcd and
-// each node. A node stores an image's archive and its content.
+// Measured needs of a lab in MB, without a chart's: memory of the control plane and each node, disk of etcd and each
+// node. A node stores an image's archive and its content.
 const (
 	planeMemory, nodeMemory = 500, 150
 	planeDisk, nodeDisk     = 200, 100
@@ -207,8 +207,7 @@ func (c Config) needs() preflight.Needs {
 	}
 }
 
-// DefaultPrograms are the names of all programs of a lab with the machine's containerd: those of its nodes, and its
-// tools.
+// DefaultPrograms are the names of all programs of a lab with the machine's containerd: the nodes' programs, and tools.
 var DefaultPrograms = []string{"hyperkube", "kubectl", "helm", "pause"}
 
 // Programs returns the names of all programs that the lab uses.
@@ -308,7 +307,7 @@ func Open(name string) (*Lab, error) {
 	return &Lab{state: state, cache: cache}, nil
 }
 
-// Stop stops the lab and removes everything of it. It is idempotent.
+// Stop stops the lab and removes all of its parts. It is idempotent.
 func (l *Lab) Stop(ctx context.Context) error {
 	if l.launch != nil {
 		err := l.launch.Stop()
@@ -354,7 +353,7 @@ func (l *Lab) Command(ctx context.Context, name string, args ...string) (*exec.C
 	return cmd, nil
 }
 
-// Shell prepares a program whose kubectl and helm, and any other client, use this lab: KUBECONFIG and PATH are set. It
+// Shell prepares a program with KUBECONFIG and PATH for this lab, so that kubectl, helm and other clients use it. It
 // must be started inside the namespace NetNS.
 func (l *Lab) Shell(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	tools, err := l.cache.Paths(ctx, "kubectl", "helm")

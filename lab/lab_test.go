@@ -95,7 +95,7 @@ func traces(t *testing.T, name string) []string {
 }
 
 // processes returns the processes that are named after the lab or run in one of its cgroups. A process that exits
-// meanwhile has no files any more, and a zombie has no arguments.
+// meanwhile has no files, and a zombie has no arguments.
 func processes(t *testing.T, name string) []string {
 	t.Helper()
 	var found []string
@@ -428,7 +428,7 @@ func TestSupervisorKilled(t *testing.T) {
 	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = p.Wait() // it may not be a child of this process any more
+	_, _ = p.Wait() // it may no longer be a child of this process
 	if text, err := Describe(ctx, name); err != nil || !strings.Contains(text, "was killed") {
 		t.Errorf("status of a lab without supervisor: %q, %v", text, err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
-// List returns the names of running labs, and of those whose supervisor was killed.
+// List returns the names of running labs, and of labs with a killed supervisor.
 func List() ([]string, error) { return cluster.List() }
 
 // Stop stops a lab by name, also one of another process, and removes the remains of a killed one.

@@ -99,8 +99,8 @@ const (
 	quietTries = 20
 )
 
-// idle returns the API server's CPU usage without requests. It waits for that to become small: after new definitions
-// the server works on in the background.
+// idle returns the API server's CPU usage without requests, once it is small: after new definitions the server still
+// works in the background.
 func (c *cluster) idle() (share float64, err error) {
 	const pause = time.Second
 	for range quietTries {
@@ -120,8 +120,8 @@ func (c *cluster) idle() (share float64, err error) {
 	return share, nil
 }
 
-// weigh executes each verb once more below the program weigh. A process that this one starts itself counts with this
-// one's memory, as exec carries the largest resident set over (fs/exec.c, exec_mmap).
+// weigh executes each verb once more below the program weigh. The memory of a process that this one starts itself would
+// include this one's, as exec carries over the largest resident set (fs/exec.c, exec_mmap).
 func (b *bench) weigh(s subject) error {
 	n := b.cluster.nodes[0]
 	box := newSandbox(s, n, n.slots[0])

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The reference plugins, built for the comparison: those that other networks delegate to.
+// The reference plugins, built for the comparison: other networks delegate to them.
 var referencePlugins = []string{
 	"github.com/containernetworking/plugins/plugins/main/ptp",
 	"github.com/containernetworking/plugins/plugins/ipam/host-local",
 }
 
-// floors are programs of this directory: those that are measured, and the one that weighs.
+// floors are programs of this directory: the measured ones, and weigh.
 var floors = []string{"empty", "get", "veth", "weigh"}
 
 // assemble creates a directory of all programs of a node: the reference plugins and floors, built as the Makefile
@@ -69,8 +69,8 @@ func evict(dir string) error {
 	return nil
 }
 
-// place copies a program, unless the directory has one with that name, so that the reference plugins are those of this
-// repository. A link would not work: the next `make build` may overwrite the file, or a node's mounts hide it.
+// place copies a program, unless the directory has one with that name, so that this repository's reference plugins are
+// used. A link would not work: the next `make build` may overwrite the file, or a node's mounts hide it.
 func place(from, to string) error {
 	info, err := os.Stat(from)
 	if err != nil || !info.Mode().IsRegular() {

@@ -182,10 +182,10 @@ func (c *cluster) populate(ctx context.Context) error {
 	return asPlugin.await(ctx, "/api/v1/namespaces/"+namespace)
 }
 
-// groupPath is where the objects of one of Calico's API groups are.
+// groupPath returns the path of the objects of one of Calico's API groups.
 func groupPath(in groups.Group) string { return "/apis/" + string(in) + "/" }
 
-// setUp creates the objects of a group without which no address is assigned.
+// setUp creates the objects of a group that an assignment of addresses requires.
 func (c *cluster) setUp(in groups.Group, cidr string) error {
 	custom := func(plural, kind, name string, spec object) error {
 		obj := object{"apiVersion": string(in), "kind": kind, "metadata": object{"name": name}, "spec": spec}

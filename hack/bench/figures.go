@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// key names a figure: the part of the run, what is measured, and with how many pods, routes, policies or nodes, 0 if it
-// is of no number.
+// key names a figure: the part of the run, the subject, and the number of pods, routes, policies or nodes; 0 if there
+// is none.
 type key struct {
 	part, subject string
 	size          int
@@ -31,7 +31,7 @@ type figure struct {
 	rounds [][]float64
 }
 
-// figures are those of a run, in the order in which they were measured.
+// figures are the figures of a run, in the order of their measurement.
 type figures struct{ all []*figure }
 
 // record adds a round of values to a figure.
@@ -78,7 +78,7 @@ func quantile(values []float64, q float64) float64 {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// columns are those of docs/benchmarks.csv. Low and High are of the medians of rounds.
+// columns are the columns of docs/benchmarks.csv. Low and High are medians of rounds.
 var columns = []string{"Part", "Subject", "Size", "Figure", "Unit", "Median", "Low", "High", "P95", "P99", "Values"}
 
 // rows returns the figures as lines of that file.
@@ -135,7 +135,7 @@ func (f *figures) about() error {
 	return nil
 }
 
-// publish writes the figures and what is required of them into a directory.
+// publish writes the figures and their requirements into a directory.
 func (f *figures) publish(dir string) error {
 	if err := write(filepath.Join(dir, "benchmarks.csv"), f.rows()); err != nil {
 		return err

@@ -16,14 +16,14 @@ import (
 
 const (
 	partGroups = "groups"
-	// secondCIDR is of the pool of the second group, as the nodes of both are the same.
+	// secondCIDR is the range of the second group's pool, as both have the same nodes.
 	secondCIDR = "10.243.0.0/16"
-	// pairRounds is how many rounds of pairs there are for each of the part add: the difference is small.
+	// pairRounds is the number of rounds of pairs per round of the part add: the difference is small.
 	pairRounds = 4
 )
 
-// groups runs ADDs and DELs in pairs, one in each of Calico's API groups of the same API server, as a slow moment of the
-// machine then affects both. Every second pair begins with the other group.
+// groups runs ADDs and DELs in pairs, one in each of Calico's API groups of the same API server: a slow moment of the
+// machine affects both. Every second pair begins with the other group.
 func (b *bench) groups(ctx context.Context) error {
 	if err := b.cluster.define(ctx, groups.V3, b.root); err != nil {
 		return fmt.Errorf("define %s: %w", groups.V3, err)
@@ -31,7 +31,7 @@ func (b *bench) groups(ctx context.Context) error {
 	if err := b.cluster.setUp(groups.V3, secondCIDR); err != nil {
 		return err
 	}
-	if _, err := b.cluster.idle(); err != nil { // which waits
+	if _, err := b.cluster.idle(); err != nil { // it waits
 		return err
 	}
 	for round := range pairRounds * b.size.rounds {

@@ -35,15 +35,15 @@ const (
 	maxThousand    = 2    // times one policy, the first packet
 	maxAllowed     = 100  // ms until a change of policies is in force, median
 	maxAllowedLate = 500  // ms, 99th percentile
-	// ptpOfCalico is how many times as many pods as Calico ptp + host-local connects in a second, 30 at once: 175 and 6.0
-	// in the run of docs/benchmarks-calico.csv. By it Calico's rate on another machine is estimated.
+	// ptpOfCalico is the ratio of pods per second, 30 at once, with ptp + host-local to those with Calico: 175 and 6.0 in
+	// the run of docs/benchmarks-calico.csv. It estimates Calico's rate on another machine.
 	ptpOfCalico = 175 / 6.0
 )
 
 // untilLast is the name of a figure of the part routes.
 const untilLast = "until the last route"
 
-// judge compares the figures with the limits. What was not measured is left out.
+// judge compares the figures with the limits. It leaves out figures that were not measured.
 func (f *figures) judge() (all []verdict) {
 	ratio := func(what string, limit float64, of string, a *figure, b ...*figure) {
 		sum := 0.0

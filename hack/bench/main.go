@@ -1,5 +1,5 @@
-// Command bench measures what a pod pays for its network: time, processor time and memory, by the real plugins and
-// agents on a real etcd and kube-apiserver, beside floors and a plugin that asks no API server, all in the same run.
+// Command bench measures the cost of a pod's network: time, processor time and memory, with the real plugins and agents
+// on a real etcd and kube-apiserver, beside floors and a plugin without an API server, all in the same run.
 //
 //	bench -root .. [-only add,burst] [-quick] [-o DIR]
 //	bench -root .. -bin DIR -conf FILE      any other plugin instead of ours
@@ -139,7 +139,7 @@ func parse(args []string) (options, error) {
 	return o, err
 }
 
-// measure runs the parts. One that fails leaves the others their half hour.
+// measure runs the parts. A failed part does not stop the others, which take half an hour.
 func measure(ctx context.Context, o options) (_ *bench, err error) {
 	b := &bench{options: o}
 	if b.subjects, err = o.subjects(); err != nil {

@@ -46,8 +46,8 @@ func measuringTests(pkg string, tests ...string) func(*bench, context.Context) e
 	}
 }
 
-// named returns the key of a test's figure, whose name may be PART | SUBJECT | SIZE | WHAT; others are of the part
-// mesh.
+// named returns the key of a test's figure. Its name may be PART | SUBJECT | SIZE | WHAT; other figures belong to the
+// part mesh.
 func named(name, unit string) (key, error) {
 	words := strings.Split(name, " | ")
 	if len(words) == 1 {
@@ -63,7 +63,7 @@ func named(name, unit string) (key, error) {
 	return key{words[0], words[1], size, words[3], unit}, nil
 }
 
-// speakers measures BGP alone, in a process for each of some nodes, three of which reflect.
+// speakers measures BGP alone, in a process for each of some nodes, three of which are reflectors.
 func (b *bench) speakers(ctx context.Context) error {
 	var found []struct {
 		Speakers                                         int
@@ -81,7 +81,7 @@ func (b *bench) speakers(ctx context.Context) error {
 	return nil
 }
 
-// measuringTest runs a test of the root module, and reads what it writes to the file that this flag names.
+// measuringTest runs a test of the root module, and reads the file that it writes, by this flag.
 func (b *bench) measuringTest(ctx context.Context, pkg, test, flag string, into any) error {
 	file := filepath.Join(b.dir, test+".json")
 	if _, err := b.goTest(ctx, "-timeout=20m", "-run=^"+test+"$", "./"+pkg, "-"+flag+"="+file); err != nil {
@@ -121,7 +121,7 @@ var (
 	packetValue = regexp.MustCompile(`([0-9.e+]+) ns-with-(\d+)(\S*)`)
 )
 
-// firstPackets reads the benchmark's output. A word after the number of policies names a cluster that is not compared
+// firstPackets reads the benchmark's output. A suffix after the number of policies names a cluster that is not compared
 // here.
 func (f *figures) firstPackets(out string) error {
 	found := 0

@@ -32,7 +32,7 @@ type subject struct {
 	group   groups.Group // where it has its objects
 }
 
-// Names of subjects, by which limits refer to their figures.
+// Names of subjects, by which limits find their figures.
 const (
 	nameEmpty   = "floor: an empty Go program"
 	nameGet     = "floor: one authenticated GET"
@@ -42,7 +42,7 @@ const (
 	nameNoFacts = "calico without facts"
 )
 
-// references returns the subjects that every plugin is compared with.
+// references returns the subjects with which every plugin is compared.
 func references() []subject {
 	return []subject{
 		{name: nameEmpty, program: "empty", conf: none},
@@ -184,8 +184,8 @@ func (s subject) prepare(c *cluster, n *node) error {
 	return n.Do(func() error { return facts.Write(facts.DefaultFile, f) })
 }
 
-// factsOf returns the facts that the node's agent would write now if the cluster kept its objects in a group, and if it
-// enforces policies, for which it watches pods.
+// factsOf returns the facts that the node's agent would write now, for a cluster with its objects in a group and with
+// policies enforced, for which the agent watches pods.
 func (c *cluster) factsOf(n *node, in groups.Group) (facts.Facts, error) {
 	f := facts.Facts{
 		Group:   in,

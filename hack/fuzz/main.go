@@ -1,5 +1,5 @@
-// Program fuzz runs every fuzz target of the repository for some time, in sequence, and prints what each target checks.
-// Failing inputs are written below the package's testdata/fuzz, where ordinary test runs repeat them.
+// Program fuzz runs every fuzz target of the repository for some time, in sequence, and prints the check of each
+// target. Failing inputs are written below the package's testdata/fuzz, where ordinary test runs repeat them.
 package main
 
 import (

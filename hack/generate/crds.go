@@ -21,8 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/install/definitions"
 )
 
-// definitionDirs are where the definitions of each group are. Those of projectcalico.org/v3 need Kubernetes 1.32, as
-// Calico's do: older API servers take the comparison of two CIDRs for too expensive a rule.
+// definitionDirs are the directories of each group's definitions. Definitions of projectcalico.org/v3 need Kubernetes
+// 1.32, like Calico's: for older API servers a rule that compares two CIDRs is too expensive.
 var definitionDirs = map[groups.Group]string{groups.V1: "charts/tortie/definitions/v1", groups.V3: "charts/tortie/definitions/v3"}
 
 // The kinds with a definition. Node, Pod and Namespace are Kubernetes' own.
@@ -35,7 +35,7 @@ var kinds = []api.Resource{
 	&api.CalicoStagedKubernetesNetworkPolicy{},
 }
 
-// shortNames are those that Calico's API server has, by plural; gns, which it lacks, goes with gnp.
+// shortNames are the short names of Calico's API server, by plural; it lacks gns, which accompanies gnp.
 var shortNames = map[string][]string{
 	"networkpolicies":       {"cnp", "caliconetworkpolicy", "caliconetworkpolicies"},
 	"globalnetworkpolicies": {"gnp", "cgnp", "calicoglobalnetworkpolicies"},
@@ -45,7 +45,7 @@ var shortNames = map[string][]string{
 	"kubecontrollersconfigurations": {"kcconfig"}, "clusterinformations": {"clusterinfo"},
 }
 
-// shortNamesV3 are those of Calico's definitions of projectcalico.org/v3, which its users type.
+// shortNamesV3 are the short names in Calico's definitions of projectcalico.org/v3, which its users type.
 var shortNamesV3 = map[string][]string{
 	"networkpolicies": {"cnp", "caliconetworkpolicy"}, "globalnetworkpolicies": {"gnp", "cgnp"}, "globalnetworksets": {"gns"},
 	"stagednetworkpolicies": {"scnp", "snp"}, "stagedglobalnetworkpolicies": {"sgnp"}, "stagedkubernetesnetworkpolicies": {"sknp"},
@@ -57,17 +57,17 @@ var shortNamesV3 = map[string][]string{
 // statusInV3 are kinds that have a status in projectcalico.org/v3 only.
 var statusInV3 = map[string]bool{"Tier": true}
 
-// tiered are kinds whose tier clients select by a field, in projectcalico.org/v3 only.
+// tiered are kinds with a tier that clients select by a field, in projectcalico.org/v3 only.
 var tiered = map[string]bool{
 	"NetworkPolicy": true, "GlobalNetworkPolicy": true, "StagedNetworkPolicy": true, "StagedGlobalNetworkPolicy": true,
 }
 
 // wholeObjects are kinds without a status subresource in crd.projectcalico.org/v1: their clients write spec and status
-// in one request, of which the API server would drop the status.
+// in one request, and the API server would drop its status.
 var wholeObjects = map[string]bool{"CalicoNodeStatus": true, "KubeControllersConfiguration": true}
 
-// crds returns the CustomResourceDefinitions of Calico's resources in both API groups. Their source is internal/api,
-// whose comments are the descriptions and whose markers are the rules.
+// crds returns the CustomResourceDefinitions of Calico's resources in both API groups. Their source is internal/api:
+// its comments become the descriptions and its markers the rules.
 func crds(root string) (files, error) {
 	pkgs, err := loader.LoadRootsWithConfig(&packages.Config{Dir: root}, "./internal/api")
 	if err != nil {
@@ -125,7 +125,7 @@ func newGenerator(group groups.Group, pkg *loader.Package) (*generator, error) {
 	return &generator{group: group, parser: parser, pkg: pkg}, nil
 }
 
-// schema returns the schema of one Go type with all that it refers to inlined.
+// schema returns the schema of one Go type with everything that it refers to inlined.
 func (g *generator) schema(name string) (apiext.JSONSchemaProps, error) {
 	ident := crd.TypeIdent{Package: g.pkg, Name: name}
 	g.parser.NeedFlattenedSchemaFor(ident)
@@ -136,7 +136,7 @@ func (g *generator) schema(name string) (apiext.JSONSchemaProps, error) {
 	return g.parser.FlattenedSchemata[ident], nil
 }
 
-// definition returns that of a kind, whose Go type may have another name.
+// definition returns the definition of a kind. name is the Go type's, which may differ.
 func (g *generator) definition(t api.Type, name string) (*apiext.CustomResourceDefinition, error) {
 	info, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: name}]
 	if !ok {
@@ -226,7 +226,7 @@ func (g *generator) version(t api.Type, name string, info *markers.TypeInfo) (*a
 	return version, nil
 }
 
-// keep adds the fields of Calico's that the spec of a kind keeps, for any value.
+// keep adds the fields of Calico's that the spec of a kind keeps, with any value.
 func keep(spec *apiext.JSONSchemaProps, kind string) error {
 	*spec = *spec.DeepCopy()
 	for _, path := range api.Unacted[kind] {
@@ -248,8 +248,8 @@ func keep(spec *apiext.JSONSchemaProps, kind string) error {
 	return nil
 }
 
-// unruled removes the rules of a schema. Each costs the API server 5 ms when it takes a definition and again when it
-// first serves the kind, and what staged policies say harms nobody: Events name their problems.
+// unruled removes the rules of a schema. Each costs the API server 5 ms when it accepts a definition and again when it
+// first serves the kind, and errors in staged policies are harmless: Events report them.
 func unruled(schema *apiext.JSONSchemaProps) {
 	schema.XValidations = nil
 	for name, property := range schema.Properties {
@@ -277,7 +277,7 @@ func applyRules(root *apiext.JSONSchemaProps, info *markers.TypeInfo) error {
 	return nil
 }
 
-// applyColumns adds what the type's markers ask `kubectl get` to show.
+// applyColumns adds the columns of `kubectl get` from the type's markers.
 func (g *generator) applyColumns(def *apiext.CustomResourceDefinition, info *markers.TypeInfo) error {
 	all := info.Markers["kubebuilder:printcolumn"]
 	if g.group == groups.V3 {

@@ -38,7 +38,7 @@ func commaSeparated(rows [][]string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// table is commaSeparated of what may have failed.
+// table is commaSeparated for a function's rows and error.
 func table(rows [][]string, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 // eventHelpPath has the cause and the remedy of Events for node diagnose, from the catalogue of messages.
 const eventHelpPath = "internal/agent/diagnose/eventhelp.go"
 
-// markdownLink is one of Markdown; a terminal shows its text and the page.
+// markdownLink matches a link of Markdown; a terminal shows its text and the page.
 var markdownLink = regexp.MustCompile(`\[([^\]]*)\]\(([^)]*)\)`)
 
 func eventHelp(root string) ([]byte, error) {

@@ -2,7 +2,7 @@ package main
 
 import "github.com/tortie-net/tortie/internal/ipam/audit"
 
-// findingsPath is the list of what kube-controllers ipam check can find.
+// findingsPath is the list of the findings of kube-controllers ipam check.
 const findingsPath = "docs/findings.csv"
 
 func findings() ([]byte, error) {

@@ -7,8 +7,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/cniconf"
 )
 
-// inputsPath is the list of what users of Calico write on objects of Kubernetes and in the conflist, and what becomes
-// of each.
+// inputsPath is the list of inputs that users of Calico write on objects of Kubernetes and in the conflist, with their
+// fates.
 const inputsPath = "docs/calico-inputs.csv"
 
 func inputs() [][]string {

@@ -25,7 +25,7 @@ import (
 	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
-// countedPath has what is asked of the instructions that make perf counts.
+// countedPath has the requirements on the instructions that make perf counts.
 const countedPath = "docs/benchmarks-instructions.csv"
 
 // files is generated content by path below the repository's root.
@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-// run works in two steps, because the manifest is rendered from a chart that has generated files itself.
+// run works in two steps, because the manifest is rendered from a chart that itself has generated files.
 func run(o options) error {
 	first, err := crds(o.root)
 	if err != nil {

@@ -41,13 +41,13 @@ func manifest(o options) ([]byte, error) {
 	return slices.Concat([]byte(manifestHead), definitions, text), err
 }
 
-// uninstall renders the hook of that name as ordinary objects.
+// uninstall renders the chart's uninstall hook as ordinary objects.
 func uninstall(o options) ([]byte, error) {
 	text, err := render(o, "--show-only", "templates/hook-uninstall.yaml")
 	return append([]byte(removal), text...), err
 }
 
-// manifestFor is the oldest Kubernetes that has all kinds of the manifest: it is for each later one, too.
+// manifestFor is the oldest Kubernetes that has all kinds of the manifest.
 const manifestFor = "1.31.0"
 
 // render returns the chart's objects without hooks and the metadata of a Helm release.
@@ -74,7 +74,7 @@ func render(o options, args ...string) ([]byte, error) {
 	return withoutTest(text.Bytes()), nil
 }
 
-// withoutTest drops what only `helm test` uses.
+// withoutTest drops the objects that only `helm test` uses.
 func withoutTest(text []byte) []byte {
 	const between = "\n---\n"
 	documents := slices.DeleteFunc(bytes.Split(text, []byte(between)), func(document []byte) bool {

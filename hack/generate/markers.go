@@ -17,26 +17,26 @@ import (
 type itemsNullable struct{}
 
 // numbersTo is the marker `+tortie:numbersTo=N`: a value that may be a number or a string is, as a number, 0 to N.
-// Markers of controller-tools are for numbers alone.
+// Controller-tools' markers are for numbers only.
 type numbersTo int
 
-// schemaV3 is the marker `+tortie:v3:schema=JSON` of a type or a field: JSON is part of a schema that precedes what the
-// other markers say, in projectcalico.org/v3 alone. `null` removes. Its `items` is such a part for those of an array.
+// schemaV3 is the marker `+tortie:v3:schema=JSON` of a type or a field: JSON is a part of a schema that overrides the
+// other markers, in projectcalico.org/v3 only. `null` removes. Its `items` is such a part for the items of an array.
 type schemaV3 string
 
-// ruleV3 is the marker `+tortie:v3:rule:rule=,message=,fieldPath=` of a type or a field: a rule in
-// projectcalico.org/v3 alone, after those of both groups.
+// ruleV3 is the marker `+tortie:v3:rule:rule=,message=,fieldPath=` of a type or a field: a rule in projectcalico.org/v3
+// only, after the rules of both groups.
 type ruleV3 struct {
 	Rule      string
 	Message   string
 	FieldPath string `marker:"fieldPath,optional"`
 }
 
-// columnV3 is the marker `+tortie:v3:column:name=,type=,JSONPath=` of a kind. The columns of a kind in
-// projectcalico.org/v3 are these alone: they are Calico's.
+// columnV3 is the marker `+tortie:v3:column:name=,type=,JSONPath=` of a kind. A kind in projectcalico.org/v3 has only
+// these columns: they are Calico's.
 type columnV3 crdmarkers.PrintColumn
 
-// The same markers where the other group is generated: they are known, and have no effect.
+// The same markers while the other group is generated: they are known, and have no effect.
 type (
 	ignoredText   string
 	ignoredRule   ruleV3
@@ -49,7 +49,7 @@ const (
 	columnV3Name = "tortie:v3:column"
 )
 
-// registerOwn makes a registry know this project's markers, as they are for a group.
+// registerOwn registers this project's markers for a group.
 func registerOwn(into *markers.Registry, group groups.Group) error {
 	schema, rule, column := any(ignoredText("")), any(ignoredRule{}), any(ignoredColumn{})
 	if group == groups.V3 {
@@ -92,7 +92,7 @@ func (n numbersTo) ApplyToSchema(_ *crdmarkers.SchemaContext, schema *apiext.JSO
 	return nil
 }
 
-// ApplyPriority has the marker come after those of both groups.
+// ApplyPriority puts the marker after the markers of both groups.
 func (schemaV3) ApplyPriority() crdmarkers.ApplyPriority { return crdmarkers.ApplyPriorityDefault + 1 }
 
 // ApplyToSchema implements controller-tools' SchemaMarker.
@@ -103,7 +103,7 @@ func (part schemaV3) ApplyToSchema(_ *crdmarkers.SchemaContext, schema *apiext.J
 	return nil
 }
 
-// mergeSchema writes the members of a JSON object over those of a schema.
+// mergeSchema overrides members of a schema by the members of a JSON object.
 func mergeSchema(part []byte, schema *apiext.JSONSchemaProps) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(part, &members); err != nil {
@@ -127,7 +127,7 @@ func mergeSchema(part []byte, schema *apiext.JSONSchemaProps) error {
 	return decoder.Decode(schema)
 }
 
-// ApplyPriority has the rule come last.
+// ApplyPriority puts the rule last.
 func (ruleV3) ApplyPriority() crdmarkers.ApplyPriority { return crdmarkers.ApplyPriorityDefault + 2 }
 
 // ApplyToSchema implements controller-tools' SchemaMarker.
@@ -136,8 +136,8 @@ func (r ruleV3) ApplyToSchema(_ *crdmarkers.SchemaContext, schema *apiext.JSONSc
 	return nil
 }
 
-// untyped removes the type of whatever may be a number or a string: with one the API server would refuse the other. A
-// value cannot be both such and anything else.
+// untyped removes the type of each value that may be a number or a string: with one the API server would refuse the
+// other. Such a value can be nothing else.
 func untyped(schema *apiext.JSONSchemaProps) error {
 	if schema.XIntOrString {
 		if len(schema.Properties) > 0 || schema.Items != nil {

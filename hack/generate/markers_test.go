@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestSchemaOfV3 has a part of a schema over what other markers said: it adds, replaces and removes, and a mistake in it
-// is an error that names it.
+// TestSchemaOfV3 applies a part of a schema over the results of other markers: it adds, replaces and removes, and an
+// error names a mistake in it.
 func TestSchemaOfV3(t *testing.T) {
 	most := 5.0
 	schema := func() *apiext.JSONSchemaProps {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// metricsPath is the list of what the programs count.
+// metricsPath is the list of the programs' metrics.
 const metricsPath = "docs/metrics.csv"
 
 func metrics(root string) ([]byte, error) {
@@ -115,7 +115,7 @@ func labelList(e ast.Expr) string {
 	return strings.Join(labels, " ")
 }
 
-// literal is the text of a literal, or of literals that are joined by +; empty if it is none.
+// literal returns the text of a literal, or of literals that are joined by +; else "".
 func literal(e ast.Expr) string {
 	if sum, ok := e.(*ast.BinaryExpr); ok {
 		x, y := literal(sum.X), literal(sum.Y)

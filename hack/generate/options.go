@@ -6,8 +6,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin"
 )
 
-// pluginInputs are what the plugins read from users, in the form of settingsPath: keys of the configuration, deprecated
-// ones last, arguments and annotations.
+// pluginInputs returns the plugins' inputs from users, in the form of settingsPath: keys of the configuration,
+// deprecated ones last, arguments and annotations.
 func pluginInputs() (all [][]string) {
 	var old [][]string
 	for _, o := range plugin.Options() {

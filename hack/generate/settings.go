@@ -7,9 +7,8 @@ import (
 	"github.com/tortie-net/tortie/internal/install"
 )
 
-// settingsPath is the list of all that an operator may set beside objects and the chart's values: environment variables
-// of each program, placeholders of the installer's template, and configuration keys, arguments and annotations of the
-// plugins.
+// settingsPath is the list of all settings beside objects and the chart's values: environment variables of each
+// program, placeholders of the installer's template, and configuration keys, arguments and annotations of the plugins.
 const settingsPath = "docs/settings.csv"
 
 func settings() [][]string {

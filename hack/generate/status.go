@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 )
 
-// fieldsPath is the list of what node status and node diagnose answer.
+// fieldsPath is the list of the output fields of node status and node diagnose.
 const fieldsPath = "docs/fields.csv"
 
 func fields() ([]byte, error) {
@@ -29,8 +29,8 @@ func fields() ([]byte, error) {
 	return commaSeparated(rows)
 }
 
-// fieldRows lists the fields of a struct as JSON has them, those of the structs in it after them: name, type, meaning.
-// The tag help is a field's meaning; one without it is an error. A struct that is there twice is listed once.
+// fieldRows lists the fields of a struct as in JSON, followed by the fields of its structs: name, type, meaning. The
+// tag help is a field's meaning; a field without it is an error. A struct that occurs twice is listed once.
 func fieldRows(of reflect.Type, prefix string, listed map[reflect.Type]string) (rows [][]string, err error) {
 	for f := range of.Fields() {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -61,7 +61,7 @@ func fieldRows(of reflect.Type, prefix string, listed map[reflect.Type]string) (
 	return rows, nil
 }
 
-// jsonKind returns the JSON type of a type; inner is the struct whose fields are listed, if any.
+// jsonKind returns the JSON type of a type; inner is the struct with fields to list, if any.
 func jsonKind(t reflect.Type) (kind string, inner reflect.Type) {
 	switch {
 	case t == reflect.TypeFor[time.Time]():

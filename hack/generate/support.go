@@ -10,19 +10,19 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// support says what Tortie does with a field: it is supported, ignored or refused; and what more there is to know.
+// support is Tortie's treatment of a field: supported, ignored or refused; and a remark.
 type support struct{ does, why string }
 
 func does(why string) support    { return support{"supported", why} }
 func ignores(why string) support { return support{"ignored", why} }
 func refuses(why string) support { return support{"refused", why} }
 
-// policyFieldsPath is the list of the fields of Calico's policy kinds, and of those of FelixConfiguration that matter
+// policyFieldsPath is the list of the fields of Calico's policy kinds, and of the FelixConfiguration fields that matter
 // to policies.
 const policyFieldsPath = "docs/calico-policy.csv"
 
-// policyTypes are the types of Calico's policy kinds in the order of the list; each that has fields of its own must be
-// in supported.
+// policyTypes are the types of Calico's policy kinds in the order of the list; each type with its own fields must be in
+// supported.
 var policyTypes = []reflect.Type{
 	reflect.TypeFor[api.CalicoNetworkPolicySpec](), reflect.TypeFor[api.CalicoGlobalNetworkPolicySpec](),
 	reflect.TypeFor[api.CalicoTierSpec](),
@@ -123,8 +123,8 @@ var supported = map[string]struct {
 	"CalicoStagedKubernetesNetworkPolicySpec": {"StagedKubernetesNetworkPolicy", map[string]support{"stagedAction": does(staged)}},
 }
 
-// felixFields are those of FelixConfiguration that matter to policies, in the order of the list. Those that are ignored
-// are no fields of api.FelixConfigurationSpec.
+// felixFields are the FelixConfiguration fields that matter to policies, in the order of the list. The ignored ones are
+// not fields of api.FelixConfigurationSpec.
 var felixFields = []struct {
 	field string
 	support
@@ -167,7 +167,7 @@ var felixFields = []struct {
 	{"prometheusMetricsPort", ignores("see docs/metrics.md")},
 }
 
-// felixRows are of the same list. What is supported must be a field, and what is ignored none.
+// felixRows returns the list's rows of felixFields. A supported field must be in the Go type, an ignored one must not.
 func felixRows() (rows [][]string, err error) {
 	exists := map[string]bool{}
 	for f := range reflect.TypeFor[api.FelixConfigurationSpec]().Fields() {
@@ -184,8 +184,8 @@ func felixRows() (rows [][]string, err error) {
 	return rows, nil
 }
 
-// policyFields lists all fields of Calico's policy kinds. A field that is not in supported is an error, and so is one
-// of supported that does not exist any more.
+// policyFields lists all fields of Calico's policy kinds. A field that is missing in supported is an error, and so is a
+// field of supported that no longer exists.
 func policyFields() ([][]string, error) {
 	w := &fieldWalk{seen: map[string]bool{}, left: map[string]bool{}, rows: [][]string{{"Of", "Field", "Tortie", "Remark"}}}
 	for name, s := range supported {
@@ -207,10 +207,10 @@ func policyFields() ([][]string, error) {
 	return append(w.rows, felix...), err
 }
 
-// fieldWalk goes through types, each once: first its fields, then those of the types in it.
+// fieldWalk goes through types, each once: first its fields, then the fields of its types.
 type fieldWalk struct {
 	seen    map[string]bool
-	left    map[string]bool // of supported, what has not been found
+	left    map[string]bool // fields of supported that have not been found
 	missing []string
 	rows    [][]string
 }

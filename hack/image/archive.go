@@ -107,8 +107,8 @@ func layer(files map[string]file) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// write packs an OCI layout into a tar, atomically, and returns the digest in a registry: that of the manifest, or of
-// the index for several architectures.
+// write packs an OCI layout into a tar, atomically, and returns the digest in a registry: the manifest's, or the
+// index's for several architectures.
 func write(images []platformImage, o options) (digest v1.Hash, err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(o.out), ".image-")
 	if err != nil {

@@ -123,7 +123,7 @@ func certificates() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// paths lists the files and their directories, which end with a slash, each directory before what is in it.
+// paths lists the files and their directories, which end with a slash, each directory before its contents.
 func paths(files map[string]file) []string {
 	all := slices.Collect(maps.Keys(files))
 	for name := range files {

@@ -1,5 +1,6 @@
 // Command image writes Tortie's container image as an OCI archive, without Docker and without a base image, and beside
-// it what each architecture's image is made of (SPDX). Of two architectures it makes one image with two manifests.
+// it a list of the contents of each architecture's image (SPDX). For two architectures it makes one image with two
+// manifests.
 //
 //	image -bin bin -ref docker.io/tortie-net/tortie:dev -version v0.1.0 -o dist/tortie.tar
 //	image -bin amd64=dist/amd64 -bin arm64=dist/arm64 -o dist/tortie-all.tar

@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/hack/modules"
 )
 
-// The parts of SPDX 2.3 that say what a program is made of. https://spdx.github.io/spdx-spec/v2.3/
+// The parts of SPDX 2.3 that list a program's components. https://spdx.github.io/spdx-spec/v2.3/
 type (
 	sbom struct {
 		SPDXVersion       string         `json:"spdxVersion"`

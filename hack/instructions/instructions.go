@@ -1,4 +1,4 @@
-// Package instructions reads and writes the instructions that make perf has counted, and says what is asked of them.
+// Package instructions reads and writes the instructions that make perf has counted, and has the requirements on them.
 package instructions
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// The files, below the root of the repository: what is compared with, and what it was at the last release.
+// The files, below the root of the repository: the present figures for comparisons, and the last release's.
 const (
 	File     = "internal/tests/perf/testdata/ratios.csv"
 	released = "internal/tests/perf/testdata/released.csv"
@@ -21,15 +21,15 @@ const (
 // Kernels are the names of the kernels, in the order of the columns.
 var Kernels = []string{"stable", "newest"}
 
-// columns are those of both files; in File one for the instructions on each kernel follows, which has the kernel's
-// release as its name.
+// columns are the columns of both files. In File a column follows with the instructions on each kernel; its name is the
+// kernel's release.
 var columns = append([]string{"what", "unit", "tolerance"}, Kernels...)
 
-// figure is what a unit takes on a kernel, and how many times what it is compared with; of several runs the sum, until
-// it is divided by their number.
+// figure is the instructions of a unit on a kernel, and their ratio to the unit's reference; for several runs the sum,
+// until it is divided by their number.
 type figure struct{ instructions, ratio, runs float64 }
 
-// key is a path or other work, and what is counted.
+// key is a path or other work, and the counted unit.
 type key struct{ what, unit string }
 
 // row is a line of a file.
@@ -76,7 +76,7 @@ func load(root, name string) (t Table, err error) {
 	return t, nil
 }
 
-// write writes the file anew.
+// write writes the file.
 func (t Table) write(root string) error {
 	lines := [][]string{append(slices.Clone(columns), t.releases[:]...)}
 	for _, r := range t.rows {

@@ -18,9 +18,9 @@ const (
 	release = "kernel"
 )
 
-// Record writes the file anew, by the output of runs: of each kernel one at least, of several the mean. Tolerances
-// stay; a new row has that of the first one of its unit. Unless worse is true it refuses figures that are worse than
-// the file's, or than those of the last release, by more than their tolerance.
+// Record writes the file from the output of runs: at least one on each kernel, and the mean of several. Tolerances
+// stay; a new row has the tolerance of the first row of its unit. Unless worse is true it refuses figures that are
+// worse by more than their tolerance than the file's, or the last release's.
 func Record(root string, runs map[string][]string, worse bool) error {
 	old, err := load(root, File)
 	if err != nil {
@@ -63,8 +63,8 @@ func Record(root string, runs map[string][]string, worse bool) error {
 	return t.write(root)
 }
 
-// worse lists what is worse than in another table: ratios, and, of the same kernel, instructions, which show what a
-// path and its base both lose.
+// worse lists the figures that are worse than in another table: ratios, and, on the same kernel, instructions, which
+// show a loss of both a path and its reference.
 func (t *Table) worse(than *Table, when string) (lost []string) {
 	for _, r := range t.rows {
 		tolerance, _ := strconv.ParseFloat(r.tolerance, 64)

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// units are what is counted of a path.
+// units are the counted units of a path.
 var units = []string{"KiB of a stream", "round trip", "connection", "datagram"}
 
-// Paths of internal/tests/perf: ways between pods, and what is added to their names.
+// Paths of internal/tests/perf: ways between pods, and suffixes of their names.
 var ways = []string{"routes", "routes, IPv6", "IPIP", "VXLAN", "VXLAN, IPv6"}
 
 const (
@@ -23,22 +23,22 @@ const (
 	peersPerCost = 1000 / 1e9 // seconds for a thousand peers, by the instructions of one
 )
 
-// requirement is a bound of a figure that is made of what is counted.
+// requirement is a bound of a figure that is derived from counts.
 type requirement struct {
 	what string
 	// The bound: most, or, if that is 0, least.
 	most, least float64
-	// newest: it is of kernels with IPIP in the flowtable.
+	// newest: it applies to kernels with IPIP in the flowtable.
 	newest bool
 	of     func(c costs) float64 // 0: not counted
-	// why is why it is not met, if it is not.
+	// why is the reason why it is not met, if it is not.
 	why string
 }
 
-// costs are those of a table on a kernel.
+// costs returns the instructions of a path's unit in a table on a kernel; 0: not counted.
 type costs func(path, unit string) float64
 
-// by is the greatest, or, where more is better, the least, of what paths cost by what others do.
+// by returns the greatest quotient of the pairs' costs, or the least if more is better; 0: not counted.
 func (c costs) by(unit string, pairs [][2]string, greatest bool) (found float64) {
 	for _, p := range pairs {
 		a, b := c(p[0], unit), c(p[1], unit)
@@ -52,7 +52,7 @@ func (c costs) by(unit string, pairs [][2]string, greatest bool) (found float64)
 	return found
 }
 
-// worst is the greatest quotient of a way with one addition and with another one.
+// worst returns the greatest quotient over all ways with one suffix and with another.
 func worst(unit, with, without string) func(costs) float64 {
 	var pairs [][2]string
 	for _, way := range ways {
@@ -61,7 +61,7 @@ func worst(unit, with, without string) func(costs) float64 {
 	return func(c costs) float64 { return c.by(unit, pairs, true) }
 }
 
-// throughput is the least, of IPv4 and IPv6, of a stream by WireGuard, in that of another one.
+// throughput returns the lesser, for IPv4 and IPv6, of the quotients of a WireGuard stream by another.
 func throughput(hand, handWith, agentWith string) func(costs) float64 {
 	var pairs [][2]string
 	for _, family := range []string{"", ", IPv6"} {
@@ -70,8 +70,8 @@ func throughput(hand, handWith, agentWith string) func(costs) float64 {
 	return func(c costs) float64 { return c.by(units[0], pairs, false) }
 }
 
-// devices compares IPIP by devices for single nodes with another way, without policies and with 1,000: the greatest
-// cost, or else the least throughput.
+// devices compares IPIP by devices for single nodes with another way, without policies and with 1,000: it returns the
+// greatest cost, or else the least throughput.
 func devices(unit, than string, cost bool) func(costs) float64 {
 	var pairs [][2]string
 	for _, rules := range []string{"", policies} {
@@ -84,17 +84,17 @@ func devices(unit, than string, cost bool) func(costs) float64 {
 	return func(c costs) float64 { return c.by(unit, pairs, cost) }
 }
 
-// throughOwn is the least throughput of a stream by the agent's tunnels, in that of ones by hand.
+// throughOwn returns the least throughput of a stream by the agent's tunnels, relative to tunnels by hand.
 func throughOwn(c costs) float64 {
 	return c.by(units[0], [][2]string{{"IPIP by hand", "IPIP" + noRules}, {"VXLAN by hand", "VXLAN" + noRules}}, false)
 }
 
-// quotient is what a path costs by another.
+// quotient returns the cost of a path relative to another.
 func quotient(unit, of, by string) func(costs) float64 {
 	return func(c costs) float64 { return c.by(unit, [][2]string{{of, by}}, true) }
 }
 
-// Reasons of what is not met.
+// Reasons of requirements that are not met.
 const (
 	whyTracking = "Of what the agent's rules add most is connection tracking, which masquerading, policies and kube-proxy need: a " +
 		"cluster has it without them. Tried: one chain for each hook, rules in the order of their price, no hook that no setting needs, and a " +
@@ -169,8 +169,7 @@ func (r requirement) bound() string {
 	return fmt.Sprintf("≥ %.2f", r.least)
 }
 
-// Required returns what is asked of the counted instructions, by the kernels, with the reason of each requirement that
-// is not met.
+// Required returns the requirements on the counted instructions, by kernel, with a reason for each that is not met.
 func Required(root string) ([][]string, error) {
 	t, err := load(root, File)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 
 const ownsGroups = "internal/api/groups"
 
-// namesGroups has the packages that may name one of Calico's two API groups, with the reason. None of them knows what an
-// object looks like in either: that is in ownsGroups alone.
+// namesGroups has the packages that may name one of Calico's two API groups, with the reason. None of them knows the
+// form of an object in either: only ownsGroups does.
 var namesGroups = map[string]string{
 	"internal/agent/policyview":     "a file of policies says itself of which group its objects are",
 	"internal/api":                  "the type of a kind says the group that the model is called by",

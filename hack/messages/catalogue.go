@@ -1,6 +1,6 @@
-// Package messages reads the catalogue of what programs, the chart and the API server's policies report, from which
-// lists of docs/troubleshooting.md and docs/install.md are made. Its test holds the names of Events,
-// alerts and policies against the code; sentences may differ.
+// Package messages reads the catalogue of the reports of programs, the chart and the API server's policies. Lists of
+// docs/troubleshooting.md and docs/install.md are made from it. Its test compares the names of Events, alerts and
+// policies with the code; sentences may differ.
 package messages
 
 import (
@@ -14,15 +14,15 @@ import (
 // File is the catalogue, below the root of the repository.
 const File = "internal/messages.yaml"
 
-// Entry is a message, or several that have one cause, with what an operator needs to know about it. In the texts "..."
-// stands for what is filled in; Help, the cause and the remedy, is Markdown.
+// Entry is a message, or several with one cause, and its explanation for operators. In the texts "..." stands for
+// inserted values; Help, the cause and the remedy, is Markdown.
 type Entry struct {
 	Message string   `json:"message"`
 	Also    []string `json:"also"`
 	Help    string   `json:"help"`
 }
 
-// Texts are all messages of the entry.
+// Texts returns all messages of the entry.
 func (e *Entry) Texts() []string { return append([]string{e.Message}, e.Also...) }
 
 // Load reads the catalogue: the entries by the name of their list.

@@ -86,8 +86,8 @@ var known = map[string]string{
 	"MPL-2.0":    "mozilla public license version 2.0",
 }
 
-// identify returns the licences of a module's top directory as an SPDX expression; those of subdirectories are only in
-// the texts.
+// identify returns the licences of a module's top directory as an SPDX expression; licences of subdirectories are only
+// in the texts.
 func identify(texts map[string][]byte) string {
 	var found []string
 	for name, content := range texts {

@@ -1,6 +1,6 @@
-// Program mutate shows that tests see each decision on what is not known yet. mutations.txt has small changes of the
-// code, each of which a test has to see. All are built into the tests at once, by an overlay, so that no file of the
-// repository changes; a variable of the environment chooses the one that counts in a run.
+// Program mutate shows that tests detect each decision on facts that are not known yet. mutations.txt has small changes
+// of the code, each of which a test must detect. All are built into the tests at once, by an overlay, so that no file
+// of the repository changes; an environment variable selects the change of a run.
 package main
 
 import (
@@ -33,9 +33,9 @@ type suite struct {
 }
 
 const (
-	// worlds is the proof; what it does not see a unit test has to.
+	// worlds is the proof; a unit test must detect changes that it does not.
 	worlds = "TestNothingPassesByWhatIsWithheld"
-	// long take long, and are about sizes and times, or about what a process leaves behind.
+	// long match tests that take long, and concern sizes, times, or the remains of a process.
 	long = "TestPassesHavePauses|TestRunEnds|TestSelectorsOfNetworkSets|TestLookupsAreBounded|TestSelectionsAreToldApart|" +
 		"TestOthersNetworksCloseNothing|TestPortsDoNotMultiplyOthersNetworks|TestAdministratorsSelectorsCloseNothing|TestHuge.*"
 )
@@ -121,7 +121,7 @@ func run(ctx context.Context, root, only string, parallel int, all []suite) erro
 	return nil
 }
 
-// verdict judges a mutation by the suite and test that saw it; empty: none did.
+// verdict judges a mutation by the suite and test that detected it; empty: none did.
 func (m mutation) verdict(by string) (kind, said string, asListed bool) {
 	switch {
 	case by == "" && m.equivalent != "":
@@ -135,12 +135,12 @@ func (m mutation) verdict(by string) (kind, said string, asListed bool) {
 	return kind, by, true
 }
 
-// binary is the file of a suite's tests.
+// binary returns the path of a suite's test binary.
 func (s suite) binary(dir string) string {
 	return filepath.Join(dir, strings.ReplaceAll(s.dir, "/", "-")+".test")
 }
 
-// build writes the mutated files, and makes tests of them.
+// build writes the mutated files, and builds the tests with them.
 func build(ctx context.Context, root, dir string, mutations []mutation, all []suite) error {
 	files, err := mutate(root, mutations)
 	if err != nil {
@@ -177,7 +177,7 @@ func build(ctx context.Context, root, dir string, mutations []mutation, all []su
 
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)|^(panic: .*)|^(fatal error: .*)`)
 
-// try runs the tests with one mutation, and returns the first suite that sees it, with the test; empty: none does.
+// try runs the tests with one mutation, and returns the first suite that detects it, with the test; empty: none does.
 func try(ctx context.Context, root, dir string, mutation int, all []suite) (by string, err error) {
 	for _, s := range all {
 		cmd := exec.CommandContext(ctx, s.binary(dir), append(s.args, "-test.failfast", "-test.timeout=10m")...)

@@ -17,16 +17,16 @@ type mutation struct {
 	line               int
 	file, function, is string
 	from, to           string
-	equivalent         string // why no test can see it; empty: one has to
+	equivalent         string // why no test can detect it; empty: one must
 }
 
 func (m mutation) String() string {
 	return fmt.Sprintf("mutations.txt:%d: %s: %s: %s", m.line, m.file, m.function, m.is)
 }
 
-// parse reads the list. A line that begins with no space names a file, " function: what it stands for" begins a
-// mutation, " - " has the text that the function has once, " + " what it becomes, and " = " says why nobody can see a
-// difference.
+// parse reads the list. A line that begins with no space names a file, " function: its meaning" begins a mutation, " -
+// " has a text that occurs once in the function, " + " its replacement, and " = " the reason why no difference is
+// visible.
 func parse(text string) (all []mutation, err error) {
 	file := ""
 	for i, line := range strings.Split(text, "\n") {
@@ -52,7 +52,7 @@ func parse(text string) (all []mutation, err error) {
 	return all, nil
 }
 
-// variable chooses a mutation by its number, from 1 on.
+// variable is the environment variable with the number of a run's mutation, from 1 on.
 const variable = "TORTIE_MUTANT"
 
 // mutate returns the files of the mutations with all of these in them, and in each package one more file, which reads
@@ -86,7 +86,7 @@ var mutantOfTheRun, _ = strconv.Atoi(os.Getenv(%q))
 	return texts, nil
 }
 
-// source is a file with statements that become others.
+// source is a file with statements that are replaced.
 type source struct {
 	text, name string
 	functions  map[string]*ast.FuncDecl
@@ -94,7 +94,7 @@ type source struct {
 	sites      []*site // by position, the outer ones first
 }
 
-// site is a statement with what it becomes, by the number of a mutation.
+// site is a statement with its replacements, by the number of a mutation.
 type site struct {
 	statement  ast.Stmt
 	start, end int
@@ -120,7 +120,7 @@ func read(file string) (*source, error) {
 	return s, nil
 }
 
-// nameOf is the name of a function, with that of its receiver's type before it.
+// nameOf returns the name of a function, preceded by the name of its receiver's type.
 func nameOf(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return d.Name.Name
@@ -135,7 +135,7 @@ func nameOf(d *ast.FuncDecl) string {
 	return fmt.Sprint(of) + "." + d.Name.Name
 }
 
-// add finds the innermost statement that has the text.
+// add finds the innermost statement with the text.
 func (s *source) add(number int, m mutation) error {
 	d := s.functions[m.function]
 	if d == nil {
@@ -182,7 +182,7 @@ func (s *source) add(number int, m mutation) error {
 	return nil
 }
 
-// render is the text of a part, in which each site, but for the one that it is of, chooses.
+// render returns the text of a part, in which each site except of chooses.
 func (s *source) render(start, end int, of *site) string {
 	var b strings.Builder
 	for _, inner := range s.sites {
@@ -196,8 +196,8 @@ func (s *source) render(start, end int, of *site) string {
 	return b.String() + s.text[start:end]
 }
 
-// choice is a statement that does what the mutation of the run says. What declares variables has to be done, and is
-// done again.
+// choice returns a statement that executes the mutation of the run. A statement that declares variables is always
+// executed, and repeated by the mutation.
 func (s *source) choice(of *site) string {
 	plain, numbers := s.render(of.start, of.end, of), make([]int, 0, len(of.others))
 	for n := range of.others {

@@ -17,8 +17,8 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// Pages show the pictures on white and on black, and a picture is not told which: nothing is drawn behind, and all
-// colours are readable on both.
+// Pages show the pictures on white and on black, and a picture cannot know which: it has no background, and all colours
+// are readable on both.
 var (
 	ink     = color.RGBA{0x7d, 0x7d, 0x7d, 0xff}
 	colours = []color.Color{
@@ -32,7 +32,7 @@ const (
 	width = 22 * vg.Centimeter
 	wide  = vg.Length(10) // points, of a bar
 	gap   = vg.Length(10)
-	// spare is left at the sides and beside words: in other fonts than that of the plot they are longer.
+	// spare is the space at the sides and beside texts: they are longer in other fonts than the plot's.
 	spare = vg.Length(18)
 )
 
@@ -62,7 +62,7 @@ func (p *picture) begin() {
 	p.Legend.ThumbnailWidth, p.Legend.Padding = vg.Points(14), vg.Points(3)
 }
 
-// bars draws a group of horizontal bars for each row, from above; a bar has its figure behind it.
+// bars draws a group of horizontal bars for each row, from the top; each bar has its figure beside it.
 func (p *picture) bars(all figures, part string, kinds, rows []group) error {
 	p.begin()
 	p.Legend.Top, p.Legend.Left, p.Legend.XOffs = true, true, width/2
@@ -137,7 +137,7 @@ func (p *picture) lines(all figures, part string, groups []group) error {
 	return nil
 }
 
-// place is where a size is on the x axis, which is logarithmic; 0 is a step before 1.
+// place returns the position of a size on the x axis, which is logarithmic; 0 is a step before 1.
 func place(size float64) float64 {
 	if size == 0 {
 		return -1
@@ -150,6 +150,6 @@ func (p *picture) svg() ([]byte, error) {
 	p.Draw(draw.Crop(draw.New(c), spare/2, -2*spare, 2, -2))
 	var out bytes.Buffer
 	_, err := c.WriteTo(&out)
-	// Few readers have the font: those of its width come next.
+	// Few readers have the font: fonts of its width come next.
 	return bytes.ReplaceAll(out.Bytes(), []byte("family:Liberation Sans"), []byte("family:Liberation Sans,Arial,Helvetica,sans-serif")), err
 }

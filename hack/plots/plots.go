@@ -1,4 +1,4 @@
-// Package plots makes the pictures of docs/benchmarks.md, from the files of figures that are beside it.
+// Package plots makes the pictures of docs/benchmarks.md from files of figures.
 package plots
 
 import (
@@ -39,7 +39,7 @@ func Files(root string) (map[string][]byte, error) {
 	return out, nil
 }
 
-// figure is a line of a file: what was measured, of a subject, with so many pods, policies or nodes.
+// figure is a line of a file: a measurement of a subject, with so many pods, policies or nodes.
 type figure struct {
 	part, subject, what string
 	size, median        float64
@@ -74,7 +74,7 @@ func read(root string) (figures, error) {
 	return all, nil
 }
 
-// rows are the lines of a file by the names of its columns.
+// rows returns the lines of a file, by the names of its columns.
 func rows(root, name string) (all []map[string]string, err error) {
 	text, err := os.ReadFile(filepath.Join(root, name))
 	if err != nil {
@@ -94,8 +94,8 @@ func rows(root, name string) (all []map[string]string, err error) {
 	return all, nil
 }
 
-// of returns a subject's figures in the order of their sizes. There must be one: a picture without its line would show
-// nothing missing.
+// of returns a subject's figures in the order of their sizes. There must be one: otherwise a missing line would not be
+// noticed.
 func (f figures) of(part, subject, what string) (figures, error) {
 	var found figures
 	for _, one := range f {
@@ -110,8 +110,8 @@ func (f figures) of(part, subject, what string) (figures, error) {
 	return found, nil
 }
 
-// group is what bars or a line show: its name in the picture, and where its figures are; part is empty if it is that of
-// the picture.
+// group is the content of bars or a line: the name in the picture, and the place of the figures. An empty part is the
+// picture's.
 type group struct{ label, subject, what, part string }
 
 func adds(all figures) (picture, error) {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// setVersion gives the chart in the sources the release's version.
+// setVersion sets the chart's version in the sources to the release's.
 func (m maker) setVersion() error {
 	path := filepath.Join(m.sources, "charts/tortie/Chart.yaml")
 	text, err := os.ReadFile(path)
@@ -48,7 +48,7 @@ func (m maker) chart() error {
 	return os.WriteFile(path, text, 0o644)
 }
 
-// atTime returns a tar.gz with one time for all that is in it: Helm writes the time of the day.
+// atTime returns a tar.gz with one time for all entries: Helm writes the present time.
 func atTime(archive []byte, at time.Time) ([]byte, error) {
 	from, err := gzip.NewReader(bytes.NewReader(archive))
 	if err != nil {

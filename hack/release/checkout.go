@@ -9,7 +9,7 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// checkout is what git says of the directory that a release is made in.
+// checkout is git's state of the directory in which a release is made.
 type checkout struct {
 	head    string    // commit
 	created time.Time // of that commit
@@ -18,7 +18,7 @@ type checkout struct {
 	changed string    // files that are changed, or not in git
 }
 
-// look asks git.
+// look reads the state from git.
 func look(root, version string) (c checkout, err error) {
 	git := func(args ...string) string {
 		if err != nil {

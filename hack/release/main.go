@@ -81,7 +81,7 @@ type maker struct {
 	out     string
 }
 
-// repository is where the chart's default values have the image from.
+// repository is the image repository in the chart's default values.
 const repository = "ghcr.io/tortie-net/tortie"
 
 func (m maker) make(root, revision string) error {
@@ -104,8 +104,8 @@ func (m maker) make(root, revision string) error {
 		"CREATED="+m.created.Format(time.RFC3339), "IMAGE="+repository+":"+m.version); err != nil {
 		return err
 	}
-	// The manifests name the image by the chart's version. What makes them is built as the programs are, so that what both
-	// need is compiled once.
+	// The manifests name the image by the chart's version. The generator is built like the programs, so that common
+	// packages are compiled once.
 	if err := m.show("env", "CGO_ENABLED=0", "go", "-C", filepath.Join(m.sources, "hack"), "run", "-trimpath", "./generate", "-root", "..",
 		"-helm", m.helm); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (m maker) make(root, revision string) error {
 	return writeSums(m.out)
 }
 
-// show runs a program, whose output goes where this program's goes.
+// show runs a program with the output of this program.
 func (m maker) show(command ...string) error {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -138,7 +138,7 @@ func (m maker) show(command ...string) error {
 	return nil
 }
 
-// output runs a program in a directory, and returns what it prints. An error has what it says.
+// output runs a program in a directory, and returns its standard output. An error contains its standard error.
 func output(dir string, command ...string) (string, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = dir

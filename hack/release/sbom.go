@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/hack/modules"
 )
 
-// program is a program of the image with what cyclonedx-gomod says of it.
+// program is a program of the image with cyclonedx-gomod's list of its modules.
 type program struct {
 	arch, name string
 	sum        string // SHA-256
@@ -46,7 +46,7 @@ func (m maker) components() error {
 func (m maker) read(arch, name string) (program, error) {
 	path := filepath.Join(m.sources, "dist", arch, name)
 	command := []string{m.cyclonedx, "bin", "-json", "-std", "-noserial", "-notimestamp", "-short-purls"}
-	if strings.HasPrefix(modules.Programs[name], "./") { // of these sources, whose version a program does not know as a module
+	if strings.HasPrefix(modules.Programs[name], "./") { // of these sources: no module version
 		command = append(command, "-version", m.version)
 	}
 	text, err := output(m.sources, append(command, path)...)

@@ -2,12 +2,12 @@
 //
 //	testsum [-root ..] [-only lint,unit] SUITE...
 //
-// It runs `make suite-NAME` for one suite after another. "+NAME" runs beside those that follow, by what these leave of
-// the processors. "NAME!" ends the run if it fails. Of suite NAME, dist/test/NAME.log has what it printed, and
+// It runs `make suite-NAME` for one suite after another. "+NAME" runs beside the following ones, with the processor
+// time that these leave. "NAME!" ends the run if it fails. dist/test/NAME.log has the output of suite NAME, and
 // dist/test/NAME.json the events of go test.
 //
-// gotestsum runs go test in the suites, and runs a failed test again. Its summary is of one run of go test: there are
-// twenty here, some at a time, so that the order, the processors, signals and the summary are this program's.
+// gotestsum runs go test in the suites, and runs a failed test again. Its summary covers one run of go test. Here there
+// are twenty, some at a time, so this program handles the order, the processors, signals and the summary.
 package main
 
 import (
@@ -84,12 +84,12 @@ func choose(list []string, only string) ([]suite, error) {
 	return chosen, nil
 }
 
-// besides is how many suites run beside the others at once. With one per processor, what each gets of what the others
-// leave is the most.
+// besides is how many suites run beside the others at once. One per processor gets the most of the processor time that
+// the others leave.
 const besides = 2
 
-// runAll runs suites one after another, but for those that run beside the ones that follow, and returns the results of
-// all that were begun.
+// runAll runs suites one after another, except for those that run beside the following ones, and returns the results of
+// all started suites.
 func runAll(ctx context.Context, suites []suite, root, logs string) []result {
 	results := make([]result, len(suites))
 	begun := 0

@@ -22,7 +22,7 @@ import (
 // tree writes files below a new directory, and the Makefile of the repository's suites, with these lines more.
 func tree(t *testing.T, makefile string, files map[string]string) string {
 	t.Helper()
-	for _, name := range []string{"MAKEFLAGS", "MFLAGS", "STRICT", "PACKAGES", "RUN", "TORTIE_TIER"} { // of the make that runs this test
+	for _, name := range []string{"MAKEFLAGS", "MFLAGS", "STRICT", "PACKAGES", "RUN", "TORTIE_TIER"} { // of an outer make
 		t.Setenv(name, "")
 	}
 	suites, err := filepath.Abs("../suites.mk")
@@ -254,7 +254,7 @@ func TestOrphans(t *testing.T) {
 	}
 	text, err := os.ReadFile(filepath.Join(root, "pid"))
 	errtest.Must(t, err)
-	status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(text)) + "/stat") // one that init has not yet waited for is a zombie
+	status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(text)) + "/stat") // a zombie has not been reaped yet
 	if err == nil && !strings.Contains(string(status), ") Z ") {
 		t.Errorf("it runs: %s", status)
 	}

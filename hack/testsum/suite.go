@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// heartbeat is the interval of progress lines; besideHeartbeat that of suites that run beside others.
+// heartbeat is the interval of progress lines; besideHeartbeat the interval for suites that run beside others.
 const (
 	heartbeat       = 15 * time.Second
 	besideHeartbeat = 2 * time.Minute
@@ -26,7 +26,7 @@ const (
 // patience is how long a suite may clean up after SIGTERM before it gets SIGKILL.
 const patience = time.Minute
 
-// run runs one suite, and returns when all that it began has ended.
+// run runs one suite, and returns when all of its processes have ended.
 func (s suite) run(ctx context.Context, root, logs string) result {
 	r := result{name: s.name, log: filepath.Join(logs, s.name+".log")}
 	events := filepath.Join(logs, s.name+".json")
@@ -40,7 +40,7 @@ func (s suite) run(ctx context.Context, root, logs string) result {
 	return r
 }
 
-// make runs `make suite-NAME`, and leaves the end of what it prints in r.
+// make runs `make suite-NAME`, and stores the end of its output in r.
 func (s suite) make(ctx context.Context, root, events string, r *result) error {
 	log, err := os.Create(r.log)
 	if err != nil {
@@ -66,13 +66,13 @@ func (s suite) make(ctx context.Context, root, events string, r *result) error {
 	stopEnd := context.AfterFunc(ctx, func() { end(cmd.Process.Pid) })
 	err = cmd.Wait()
 	stopEnd()
-	end(cmd.Process.Pid) // what outlived make
+	end(cmd.Process.Pid) // processes that outlived make
 	stopBeat()
 	return errors.Join(err, log.Close())
 }
 
-// leaveProcessors gives a session what others leave of the processors: as a process, and, where the kernel divides
-// processors between sessions first (sched(7), autogroup), as a session. Where that fails, it runs all the same.
+// leaveProcessors gives a session only the processor time that others leave: as a process, and, if the kernel first
+// divides processors between sessions (sched(7), autogroup), as a session. On an error the session runs normally.
 func leaveProcessors(session int) {
 	const least = 19
 	_ = syscall.Setpriority(syscall.PRIO_PROCESS, session, least)
@@ -88,7 +88,7 @@ func end(group int) {
 	_ = syscall.Kill(-group, syscall.SIGKILL) // no process is left if err is ESRCH
 }
 
-// output writes what a suite prints to its log, keeps the end, and prints what shows progress.
+// output writes a suite's output to its log, keeps the end, and prints the lines that show progress.
 type output struct {
 	name string
 	log  io.Writer

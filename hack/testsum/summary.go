@@ -16,7 +16,7 @@ import (
 	"gotest.tools/gotestsum/testjson"
 )
 
-// result is the result of one suite. One that has no tests counts as one.
+// result is the result of one suite. A suite without tests counts as one.
 type result struct {
 	name, log       string
 	passed, skipped int
@@ -30,7 +30,7 @@ type result struct {
 // failure is a test that failed, or a suite that failed as a whole.
 type failure struct{ name, said, alone string }
 
-// notChecked is the prefix of the last line of a suite that could not run on this machine, which is no failure.
+// notChecked is the prefix of the last line of a suite that could not run on this machine, which is not a failure.
 const notChecked = "NOT CHECKED"
 
 // left matches the reason of a test that this run leaves out; see internal/testkit/needtest and tier.
@@ -64,11 +64,11 @@ func (r *result) read(events string, ended error) {
 }
 
 // packages has the packages that failed without a failed test: by compilation, by TestMain, by their exit. gotestsum
-// runs none of their tests again, and takes that for a success.
+// runs none of their tests again, and counts that as success.
 type packages map[string]bool
 
-// Event implements testjson.EventHandler. A value that is false is a package of which a test has failed. A test that
-// was running when its package ended comes after that, without a time.
+// Event implements testjson.EventHandler. The value false means a package with a failed test. The event of a test that
+// was running when its package ended follows the package's, without a time.
 func (p packages) Event(e testjson.TestEvent, _ *testjson.Execution) error {
 	_, known := p[e.Package]
 	switch {
@@ -84,7 +84,7 @@ func (p packages) Event(e testjson.TestEvent, _ *testjson.Execution) error {
 // Err implements testjson.EventHandler.
 func (packages) Err(string) error { return nil }
 
-// count counts the tests of a run. What a test's last run says counts: gotestsum has run the test again if it failed.
+// count counts the tests of a run. The last run of a test counts: gotestsum repeats failed tests.
 func (r *result) count(run *testjson.Execution, broken packages) {
 	for _, name := range run.Packages() {
 		pkg := run.Package(name)
@@ -140,7 +140,7 @@ func latest(cases []testjson.TestCase) map[string]testjson.TestCase {
 	return last
 }
 
-// said returns what a test said in short; of one that panicked or timed out, that first.
+// said returns a test's output in short; after a panic or timeout, with that first.
 func (r *result) said(run *testjson.Execution, tc testjson.TestCase) string {
 	own := strings.Join(run.OutputLines(tc), "")
 	for _, line := range run.OutputLines(testjson.TestCase{Package: tc.Package}) {
@@ -167,8 +167,8 @@ func (r *result) alone(pkg, test string) string {
 // record matches the first line of a record of a test: file.go:12: and a text.
 var record = regexp.MustCompile(`(?m)^ +[a-z0-9_]+\.go:\d+: .*`)
 
-// inShort returns the first and the last of what a test recorded, or of the lines where there are no records: the log
-// may be gone when somebody reads the summary.
+// inShort returns the first and the last records of a test's output, or lines if there are no records: the log may be
+// gone when the summary is read.
 func inShort(output string) string {
 	const half, width = 4, 300
 	said := record.FindAllString(output, -1)
@@ -192,8 +192,8 @@ func report(w io.Writer, r result) {
 	}
 }
 
-// summarize prints the table of suites, and then what was skipped, what failed, and last what is flaky. It reports
-// whether all suites ran and none failed.
+// summarize prints the table of suites, and then the skipped, the failed and last the flaky tests. It reports whether
+// all suites ran and none failed.
 func summarize(w io.Writer, results []result, planned int) bool {
 	var passed, failed int
 	fmt.Fprintf(w, "\n%-16s %7s %7s %7s %7s %8s\n", "suite", "passed", "failed", "flaky", "skipped", "seconds")
@@ -221,7 +221,7 @@ func summarize(w io.Writer, results []result, planned int) bool {
 	return failed == 0
 }
 
-// flakyText names each test that failed and then passed alone, and what it said.
+// flakyText lists each test that failed and then passed alone, with its output.
 func flakyText(results []result) string {
 	var b strings.Builder
 	for _, r := range results {

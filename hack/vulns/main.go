@@ -1,11 +1,11 @@
-// Command vulns fails if Tortie's programs call a function with a known vulnerability, by govulncheck. What is accepted
-// stands in exceptions.yaml, with a reason and a last day.
+// Command vulns fails if Tortie's programs call a function with a known vulnerability, by govulncheck. Accepted
+// vulnerabilities are in exceptions.yaml, with a reason and a last day.
 //
 //	vulns -root .. -govulncheck ../bin/govulncheck
 //	vulns -db /media/vulndb
 //
-// The database is https://vuln.go.dev, or a copy: a directory or a URL that -db or TORTIE_VULNDB names. A machine that
-// reaches none is told so, in a line that begins with "NOT CHECKED"; with -require that is an error.
+// The database is https://vuln.go.dev, or a copy: a directory or a URL that -db or TORTIE_VULNDB names. A machine
+// without access to it gets a line that begins with "NOT CHECKED"; with -require that is an error.
 package main
 
 import (

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Fate is what becomes of something that a user of Calico can write.
+// Fate is this project's treatment of an input of a Calico user.
 type Fate string
 
-// The fates. What is Named is said, where it is met, to have no effect; what is Written is what programs write, and
-// users do not.
+// The fates. An input that is Named is reported, where it is found, as without effect; one that is Written comes from
+// programs, not users.
 const (
 	Acted   Fate = "acted on"
 	Refused Fate = "refused"
@@ -20,7 +20,7 @@ const (
 	Written Fate = "written by programs"
 )
 
-// Input is an annotation of Calico's, or a key of its network configuration, and what becomes of it.
+// Input is an annotation of Calico's, or a key of its network configuration, and its fate.
 type Input struct {
 	// On is the kind of objects that have the annotation.
 	On, Key string
@@ -33,8 +33,8 @@ const (
 	noQoS       = "there are no limits but kubernetes.io/ingress-bandwidth and egress-bandwidth"
 )
 
-// CalicoAnnotations are all annotations that Calico reads on objects of Kubernetes, or writes there. One of Calico's
-// domains that is not among them, or on another kind, is named as those that are Named.
+// CalicoAnnotations are all annotations that Calico reads on objects of Kubernetes, or writes there. An annotation of
+// Calico's domains that is not listed here for its kind is reported like those with the fate Named.
 var CalicoAnnotations = slices.Concat(
 	inputs("Pod", Acted, "by calico, at ADD", ConnectionAnnotations...),
 	inputs("Pod", Acted, ofBandwidth, "kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"),
@@ -61,27 +61,27 @@ func inputs(on string, fate Fate, why string, keys ...string) (all []Input) {
 	return all
 }
 
-// calicos reports that an annotation is of Calico's domains.
+// calicos reports whether an annotation is in one of Calico's domains.
 func calicos(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
 	return domain == "projectcalico.org" || strings.HasSuffix(domain, ".projectcalico.org")
 }
 
-// Unread reports that an annotation of Calico's domains has no effect on an object of a kind.
+// Unread reports whether an annotation in Calico's domains has no effect on an object of a kind.
 func Unread(kind, key string) bool {
 	return calicos(key) &&
 		!slices.ContainsFunc(CalicoAnnotations, func(i Input) bool { return i.On == kind && i.Key == key && i.Fate != Named })
 }
 
-// Whoever may write an object can give it thousands of annotations.
+// Any author of an object can add thousands of annotations.
 const (
 	mostUnread   = 8   // keys of one object
 	mostExamples = 10  // texts about objects of one kind
 	mostKey      = 128 // bytes of a key in a text
 )
 
-// UnreadOf returns the annotations of an object of a kind that have no effect, in ascending order. Of many it has the
-// first, and then how many more.
+// UnreadOf returns the annotations of an object of a kind that have no effect, in ascending order. Beyond mostUnread it
+// ends with a count of the others.
 func UnreadOf(kind string, annotations map[string]string) (keys []string) {
 	count := 0
 	for key := range annotations {
@@ -101,7 +101,7 @@ func UnreadOf(kind string, annotations map[string]string) (keys []string) {
 	return keys
 }
 
-// ErrUnread says that an annotation has no effect, and why.
+// ErrUnread returns an error that an annotation has no effect, with the reason.
 func ErrUnread(kind, key, of string) error {
 	why := "no annotation of Calico's on a " + kind + " is spelt so, or Tortie does not act on it: docs/calico-inputs.csv lists all"
 	i := slices.IndexFunc(CalicoAnnotations, func(i Input) bool { return i.On == kind && i.Key == key })
@@ -119,7 +119,7 @@ func ErrUnread(kind, key, of string) error {
 	return fmt.Errorf("annotation %s of %s has no effect: %s: remove it", key, of, why)
 }
 
-// shownKey is a key as texts have it.
+// shownKey returns a key quoted and shortened for an error.
 func shownKey(key string) string {
 	quoted := strconv.QuoteToASCII(key[:min(len(key), mostKey)])
 	shown := quoted[1 : len(quoted)-1]
@@ -129,8 +129,8 @@ func shownKey(key string) string {
 	return shown
 }
 
-// Examples returns, for each annotation of those that objects of a kind have, an error that names the first of these
-// objects. After some it says how many more there are.
+// Examples returns, for each annotation in by, an error that names the first object with it. Beyond mostExamples the
+// last error counts the others.
 func Examples(kind string, by map[string][]string, text func(object string) string) (all []error) {
 	seen := map[string]bool{}
 	for _, object := range slices.Sorted(maps.Keys(by)) {

@@ -11,8 +11,7 @@ import (
 )
 
 // TestEveryAnnotationOfCalico: each annotation that Calico reads on objects of Kubernetes, or writes there, is acted on
-// or named; those that are named, and those that are not Calico's although they are of its domains, are without effect,
-// and an error says why.
+// or named. Named annotations, and unknown ones in Calico's domains, are without effect, and an error gives the reason.
 func TestEveryAnnotationOfCalico(t *testing.T) {
 	text, err := os.ReadFile("testdata/calico-annotations.txt")
 	errtest.Must(t, err)

@@ -58,8 +58,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// The two-phase marker of an affinity is a string, those of blocks and handles are booleans: Calico's schema refuses
-// others.
+// The two-phase marker is a string on an affinity, and a boolean on blocks and handles: Calico's schema refuses others.
 func TestDeletionMarkers(t *testing.T) {
 	for text, obj := range map[string]Deletable{
 		`{"metadata":{},"spec":{"state":"","node":"","cidr":"","deleted":"true"}}`: &BlockAffinity{},
@@ -79,7 +78,7 @@ func TestDeletionMarkers(t *testing.T) {
 	}
 }
 
-// Only a confirmed claim counts as ownership; old data has no state, some clients write other words for "not deleted",
+// Only a confirmed claim counts as ownership. Old data has no state, some clients write other values for "not deleted",
 // and projectcalico.org/v3 has a boolean.
 func TestAffinityConfirmed(t *testing.T) {
 	for text, want := range map[string]bool{

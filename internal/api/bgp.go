@@ -2,7 +2,7 @@ package api
 
 import "strings"
 
-// BGPConfiguration holds BGP settings: the one named "default" those of the cluster, "node.NAME" those of one node.
+// BGPConfiguration holds BGP settings: object "default" for the cluster, "node.NAME" for one node.
 type BGPConfiguration struct {
 	Meta `json:"metadata"`
 	Spec BGPConfigurationSpec `json:"spec"`
@@ -17,7 +17,7 @@ type BGPConfiguration struct {
 // +tortie:v3:rule:rule="!has(self.nodeMeshMaxRestartTime) || !has(self.nodeToNodeMeshEnabled) || self.nodeToNodeMeshEnabled",message="without the mesh there is no session for nodeMeshMaxRestartTime: leave it out, or set nodeToNodeMeshEnabled to true",fieldPath=".nodeMeshMaxRestartTime"
 // +tortie:v3:rule:rule="!has(self.communities) || size(self.communities) == 0 || has(self.prefixAdvertisements) && size(self.prefixAdvertisements) > 0",message="no prefixAdvertisements use the communities: add these, or leave communities out",fieldPath=".communities"
 type BGPConfigurationSpec struct {
-	// Keys are those without effect.
+	// Keys are the fields without effect.
 	Keys Keys `json:"-"`
 	// LogSeverityScreen is kept for Calico nodes that share the cluster.
 	// +tortie:v3:schema=`{"default":"Info","pattern":"^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$"}`
@@ -33,11 +33,11 @@ type BGPConfigurationSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	ListenPort uint16 `json:"listenPort,omitempty"`
-	// BindMode None makes BGP listen on all addresses, NodeIP, which Tortie takes for the default, on the node's alone.
+	// BindMode None makes BGP listen on all addresses; NodeIP, Tortie's default, on the node's address only.
 	// +kubebuilder:validation:Enum=None;NodeIP
 	BindMode string `json:"bindMode,omitempty"`
-	// IgnoredInterfaces are interfaces whose networks Calico nodes do not announce, with * for any text; Tortie announces
-	// none.
+	// IgnoredInterfaces are interfaces, with * for any text, for which Calico nodes announce no networks. Tortie announces
+	// no interface's networks.
 	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	IgnoredInterfaces []string `json:"ignoredInterfaces,omitempty"`
 	// NodeMeshPassword is the TCP MD5 password of the sessions between nodes; absent means none.
@@ -47,7 +47,7 @@ type BGPConfigurationSpec struct {
 	// Communities give names to communities.
 	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	Communities []Community `json:"communities,omitempty"`
-	// PrefixAdvertisements add communities to what is announced.
+	// PrefixAdvertisements add communities to announced prefixes.
 	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	PrefixAdvertisements []PrefixAdvertisement `json:"prefixAdvertisements,omitempty"`
 	// ServiceClusterIPs are the ranges of Services' cluster IPs that are announced.
@@ -68,7 +68,7 @@ type BGPConfigurationSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483646
 	IPv4NormalRoutePriority *int `json:"ipv4NormalRoutePriority,omitempty"`
-	// IPv6NormalRoutePriority is the same for IPv6.
+	// IPv6NormalRoutePriority is the metric of IPv6 routes that BGP has learned; absent means 1024.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483646
 	IPv6NormalRoutePriority *int `json:"ipv6NormalRoutePriority,omitempty"`
@@ -78,7 +78,7 @@ type BGPConfigurationSpec struct {
 //
 // +tortie:v3:schema=`{"x-kubernetes-map-type":"atomic"}`
 type Community struct {
-	// Name is what prefixAdvertisements use.
+	// Name is the name for prefixAdvertisements.
 	Name string `json:"name,omitempty"`
 	// Value is the community: two numbers up to 65535, or three up to 4294967295 (a large one), with colons between them.
 	// +tortie:v3:schema=`{"pattern":"^[0-9]+:[0-9]+(:[0-9]+)?$"}`
@@ -104,7 +104,7 @@ type ServiceRange struct {
 	CIDR string `json:"cidr,omitempty"`
 }
 
-// BGPPassword says where a password is.
+// BGPPassword refers to a password.
 type BGPPassword struct {
 	// SecretKeyRef names a Secret in the agent's namespace, and the key in it.
 	SecretKeyRef *SecretKeyRef `json:"secretKeyRef,omitempty"`
@@ -121,14 +121,14 @@ type SecretKeyRef struct {
 	Optional *bool `json:"optional,omitempty"`
 }
 
-// Place is a SecretKeyRef that can be compared: where a password is, or keys of TCP-AO, and whether it may be absent.
+// Place is a comparable SecretKeyRef: the place of a password or of TCP-AO keys, and whether it may be absent.
 type Place struct {
 	Name, Key string
 	Optional  bool
 	TCPAO     bool
 }
 
-// Place returns where the password is; ok is false if there is to be none.
+// Place returns the place of the password; ok is false if none is configured.
 func (p *BGPPassword) Place() (place Place, ok bool) {
 	if p == nil || p.SecretKeyRef == nil {
 		return Place{}, false
@@ -140,7 +140,7 @@ func (p *BGPPassword) Place() (place Place, ok bool) {
 // ResourceType implements Resource.
 func (*BGPConfiguration) ResourceType() Type { return custom("BGPConfiguration", "bgpconfigurations") }
 
-// BGPPeer is a peer that nodes have a BGP session with, or several: other nodes.
+// BGPPeer is a BGP peer of nodes, or several peers: other nodes.
 //
 // +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.peerIP`
 // +kubebuilder:printcolumn:name="AS",type=integer,JSONPath=`.spec.asNumber`
@@ -158,31 +158,31 @@ type BGPPeer struct {
 	Spec BGPPeerSpec `json:"spec"`
 }
 
-// AnnotationBFD asks for BFD on a BGPPeer, and on BGPConfiguration default for the mesh: package bfd has its form.
-// Calico has no such field, and the API server drops fields of a spec that it does not know.
+// AnnotationBFD configures BFD on a BGPPeer, or on BGPConfiguration default for the mesh, in the form of package bfd.
+// Calico has no such field, and the API server drops unknown fields of a spec.
 const AnnotationBFD = "tortie.io/bfd"
 
-// AnnotationTCPAO on a BGPPeer names a Secret in the agent's namespace and a key in it, as SECRET/KEY, with keys of
-// TCP-AO in the form of package tcpao. It is no form of spec.password: Calico's nodes take that for a password of TCP
-// MD5, and BIRD refuses a configuration with one this long.
+// AnnotationTCPAO on a BGPPeer names, as SECRET/KEY, a Secret in the agent's namespace and a key in it. The value holds
+// TCP-AO keys in the form of package tcpao. It is not in spec.password: Calico's nodes would take it for a TCP MD5
+// password, and BIRD refuses a configuration with one this long.
 const AnnotationTCPAO = "tortie.io/tcp-ao"
 
-// TCPAOPlace returns where keys of TCP-AO are; ok is false if the annotation does not say it.
+// TCPAOPlace returns the place of TCP-AO keys; ok is false unless the annotation has the form SECRET/KEY.
 func TCPAOPlace(annotation string) (place Place, ok bool) {
 	name, key, _ := strings.Cut(annotation, "/")
 	return Place{Name: name, Key: key, TCPAO: true}, name != "" && key != ""
 }
 
-// AnnotationAggregate on a BGPPeer asks for larger prefixes in place of blocks, for the same reasons:
-// peering.Aggregation has its values.
+// AnnotationAggregate on a BGPPeer requests larger prefixes in place of blocks. It is an annotation for the reasons of
+// AnnotationBFD; peering.Aggregation has its values.
 const AnnotationAggregate = "tortie.io/aggregate"
 
 // ReflectorsPeer is the BGPPeer by which all nodes have sessions with the route reflectors of kube-controllers.
 const ReflectorsPeer = "tortie-reflectors"
 
-// AnnotationReflectors is on objects of kube-controllers' route reflectors: on BGPPeer ReflectorsPeer, which is
-// another writer's without, it is the time of the last change of them; on BGPConfiguration default it says that the mesh
-// is off because of them.
+// AnnotationReflectors marks objects of kube-controllers' route reflectors. On BGPPeer ReflectorsPeer it is the time of
+// their last change; without it the object belongs to another writer. On BGPConfiguration default it records that the
+// mesh is off because of the reflectors.
 const AnnotationReflectors = "tortie.io/reflectors"
 
 // BGPPeerSpec is the content of a BGPPeer.
@@ -197,17 +197,17 @@ const AnnotationReflectors = "tortie.io/reflectors"
 // +tortie:v3:rule:rule="!(has(self.keepOriginalNextHop) && self.keepOriginalNextHop) || !has(self.nextHopMode)",message="nextHopMode precedes keepOriginalNextHop: leave keepOriginalNextHop out",fieldPath=".keepOriginalNextHop"
 // +tortie:v3:rule:rule="(!has(self.peerIP) || size(self.peerIP) == 0) || (self.peerIP.matches('^[0-9.]+:[0-9]{1,5}$') ? isIP(self.peerIP.split(':')[0]) && int(self.peerIP.split(':')[1]) >= 1 && int(self.peerIP.split(':')[1]) <= 65535 : self.peerIP.matches('^[[][0-9a-fA-F:.]+(%[^]]*)?[]]:[0-9]{1,5}$') ? isIP(self.peerIP.split(']:')[0].substring(1).split('%')[0]) && int(self.peerIP.split(']:')[1]) >= 1 && int(self.peerIP.split(']:')[1]) <= 65535 : isIP(self.peerIP.split('%')[0]))",message="peerIP is an address, with a port from 1 to 65535 if any: 10.0.0.1, 10.0.0.1:179, fd00::1 or [fd00::1]:179",fieldPath=".peerIP"
 type BGPPeerSpec struct {
-	// Keys are those without effect.
+	// Keys are the fields without effect.
 	Keys Keys `json:"-"`
 	// Node is the node that has the session; neither node nor nodeSelector means all.
 	Node string `json:"node,omitempty"`
 	// NodeSelector selects the nodes that have the session, in Calico's selector language.
 	NodeSelector string `json:"nodeSelector,omitempty"`
 	// PeerIP is the peer's address, with its port if that is not the cluster's: 10.0.0.1, 10.0.0.1:1179 or [fd00::1]:1179.
-	// A link-local address has its interface with it: fe80::1%eth0; fe80::%eth0 is the router on it, which its
-	// advertisements tell.
+	// A link-local address includes its interface: fe80::1%eth0. fe80::%eth0 is the router on the interface, found by its
+	// router advertisements.
 	PeerIP string `json:"peerIP,omitempty"`
-	// PeerSelector selects nodes to be the peers, instead of peerIP.
+	// PeerSelector selects nodes as the peers, instead of peerIP.
 	PeerSelector string `json:"peerSelector,omitempty"`
 	// LocalWorkloadSelector is kept for Calico nodes that share the cluster: Tortie has no sessions with pods.
 	LocalWorkloadSelector string `json:"localWorkloadSelector,omitempty"`
@@ -221,10 +221,10 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:Maximum=4294967295
 	// +kubebuilder:validation:Format=int64
 	LocalASNumber *uint32 `json:"localASNumber,omitempty"`
-	// Filters are the names of BGPFilters, in the order in which they are asked.
+	// Filters are the names of BGPFilters, in the order of their evaluation.
 	Filters []string `json:"filters,omitempty"`
-	// NextHopMode says which next hop the peer is told: Auto, the default, is this node on sessions with another AS and
-	// what was learned otherwise; Self is always this node, Keep always what was learned.
+	// NextHopMode selects the next hop that this node announces to the peer. Auto, the default, is this node on sessions
+	// with another AS, else the learned next hop. Self is always this node; Keep is always the learned next hop.
 	// +kubebuilder:validation:Enum=Auto;Self;Keep
 	NextHopMode string `json:"nextHopMode,omitempty"`
 	// KeepOriginalNextHop is the older form of nextHopMode Keep, and has an effect on sessions with another AS only.
@@ -236,16 +236,16 @@ type BGPPeerSpec struct {
 	SourceAddress string `json:"sourceAddress,omitempty"`
 	// MaxRestartTime is how long the peer is asked to keep this node's routes over a restart, such as 120s.
 	MaxRestartTime string `json:"maxRestartTime,omitempty"`
-	// KeepaliveTime is how often keepalives are sent; absent means a third of the hold time.
+	// KeepaliveTime is the interval of keepalives; absent means a third of the hold time.
 	KeepaliveTime string `json:"keepaliveTime,omitempty"`
-	// NumAllowedLocalASNumbers is how often this node's own AS number may be in the AS path of what the peer announces.
+	// NumAllowedLocalASNumbers is how often this node's own AS number may occur in the AS path of the peer's routes.
 	// +tortie:v3:schema=`{"format":"int32"}`
 	NumAllowedLocalASNumbers *int `json:"numAllowedLocalASNumbers,omitempty"`
-	// TTLSecurity is how many hops the peer may be away at most (RFC 5082); absent and 0 mean that this is not checked.
+	// TTLSecurity is the largest allowed distance of the peer in hops (RFC 5082); absent and 0 disable the check.
 	TTLSecurity *int `json:"ttlSecurity,omitempty"`
-	// ReachableBy is the gateway by which the peer is reached, for which a route is made.
+	// ReachableBy is the gateway to the peer; the node makes a route by it.
 	ReachableBy string `json:"reachableBy,omitempty"`
-	// ReversePeering Manual leaves the sessions of the peers, if they are nodes, to objects of their own; the default is
+	// ReversePeering Manual requires separate objects for the sessions of the peers, if they are nodes; the default is
 	// Auto.
 	// +kubebuilder:validation:Enum=Auto;Manual
 	ReversePeering string `json:"reversePeering,omitempty"`

@@ -1,7 +1,6 @@
 package api
 
-// BGPFilter says which routes a node takes from BGP peers and announces to them. A BGPPeer names the filters that hold
-// for it.
+// BGPFilter selects the routes that a node accepts from BGP peers and announces to them. A BGPPeer names its filters.
 type BGPFilter struct {
 	Meta `json:"metadata"`
 	Spec BGPFilterSpec `json:"spec"`
@@ -23,20 +22,20 @@ type BGPFilterSpec struct {
 	ImportV6 []BGPFilterRule `json:"importV6,omitempty"`
 }
 
-// BGPFilterRule decides on the routes that match all of what it says; one that says nothing matches every route.
+// BGPFilterRule decides on the routes that match all of its conditions; a rule without conditions matches every route.
 //
 // +mapType=atomic
 // +kubebuilder:validation:XValidation:rule="(has(self.cidr) && size(self.cidr) > 0) == (has(self.matchOperator) && size(self.matchOperator) > 0)",message="cidr and matchOperator belong together: set both or none"
 // +kubebuilder:validation:XValidation:rule="!has(self.prefixLength) || (has(self.cidr) && size(self.cidr) > 0)",message="prefixLength needs a cidr"
 // +kubebuilder:validation:XValidation:rule="!has(self.operations) || size(self.operations) == 0 || self.action == 'Accept'",message="operations are for action Accept only"
 type BGPFilterRule struct {
-	// CIDR is what the route's prefix is compared with, as matchOperator says.
+	// CIDR is compared with the route's prefix by matchOperator.
 	// +kubebuilder:validation:MaxLength=43
 	// +tortie:v3:schema=`{"format":"cidr","maxLength":49}`
 	CIDR string `json:"cidr,omitempty"`
 	// PrefixLength bounds the length of prefixes that are In the cidr.
 	PrefixLength *BGPFilterPrefixLength `json:"prefixLength,omitempty"`
-	// MatchOperator says how: Equal, or In, which is the cidr or a part of it; NotEqual and NotIn are their opposites.
+	// MatchOperator is Equal, or In, for the cidr or a part of it; NotEqual and NotIn are their opposites.
 	MatchOperator BGPFilterOperator `json:"matchOperator,omitempty"`
 	// Source RemotePeers restricts the rule to routes that were learned by BGP.
 	// +kubebuilder:validation:Enum=RemotePeers
@@ -49,7 +48,7 @@ type BGPFilterRule struct {
 	PeerType string `json:"peerType,omitempty"`
 	// Communities restricts the rule to routes that have a community.
 	Communities *BGPFilterCommunities `json:"communities,omitempty"`
-	// ASPathPrefix restricts the rule to routes whose AS path begins with these numbers.
+	// ASPathPrefix restricts the rule to routes with an AS path that begins with these numbers.
 	// +kubebuilder:validation:items:Minimum=1
 	// +kubebuilder:validation:items:Maximum=4294967295
 	// +kubebuilder:validation:items:Format=int64
@@ -58,7 +57,7 @@ type BGPFilterRule struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483646
 	Priority *int `json:"priority,omitempty"`
-	// Action is what becomes of the route: Accept or Reject.
+	// Action accepts or rejects the route: Accept or Reject.
 	// +kubebuilder:validation:Enum=Accept;Reject
 	Action string `json:"action"`
 	// Operations change a route that is accepted, in their order.
@@ -67,7 +66,7 @@ type BGPFilterRule struct {
 	Operations []BGPFilterOperation `json:"operations,omitempty"`
 }
 
-// BGPFilterOperator says how a prefix is compared with a CIDR.
+// BGPFilterOperator compares a prefix with a CIDR.
 //
 // +kubebuilder:validation:Enum=Equal;NotEqual;In;NotIn
 type BGPFilterOperator string
@@ -80,7 +79,7 @@ const (
 	FilterNotIn    BGPFilterOperator = "NotIn"
 )
 
-// Words of a rule.
+// Values of a rule.
 const (
 	FilterAccept      = "Accept"
 	FilterReject      = "Reject"
@@ -93,7 +92,7 @@ const (
 //
 // +mapType=atomic
 type BGPFilterPrefixLength struct {
-	// Min is the shortest; absent means that of the cidr.
+	// Min is the shortest; absent means the length of the cidr.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=128
 	Min *int32 `json:"min,omitempty"`

@@ -24,10 +24,10 @@ type CalicoNetworkPolicySpec struct {
 	CalicoPolicySpec `json:",inline"`
 }
 
-// Lists of rules have a limit for the API server's estimate of what validation costs: no object has room for as many.
+// Limits of rule lists keep down the API server's estimate of validation cost: no object has room for as many.
 
-// CalicoPolicySpec is what policies of all of Calico's kinds share. In its tier the policy with the lowest order comes
-// first; the first of its rules that matches and does not only log decides.
+// CalicoPolicySpec is the common part of all kinds of Calico policies. In a tier the policy with the lowest order comes
+// first; its first matching rule that does not only log decides.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.ingress) || self.ingress.all(r, !has(r.destination) || !has(r.destination.services))",message="destination.services is for egress rules: select pods instead",fieldPath=".ingress"
 // +kubebuilder:validation:XValidation:rule="!has(self.egress) || self.egress.all(r, !has(r.source) || !has(r.source.services))",message="source.services is for ingress rules: select pods instead",fieldPath=".egress"
@@ -41,26 +41,26 @@ type CalicoPolicySpec struct {
 	// Order is the policy's place in its tier: lower ones come first. Absent means last. A Kubernetes NetworkPolicy has
 	// 1000 in tier default.
 	Order *float64 `json:"order,omitempty"`
-	// Selector selects what the policy is for by its labels, in Calico's selector language. Empty means all().
+	// Selector selects the policy's endpoints by their labels, in Calico's selector language. Empty means all().
 	Selector string `json:"selector,omitempty"`
-	// ServiceAccountSelector limits the policy to pods whose service accounts have the labels.
+	// ServiceAccountSelector limits the policy to pods by the labels of their service accounts.
 	ServiceAccountSelector string `json:"serviceAccountSelector,omitempty"`
-	// Types are the directions that the policy is for: Ingress, Egress. What they leave out is as if there were no policy.
-	// Calico's clients derive them from the rules; in an object without them the policy is for both.
+	// Types are the policy's directions: Ingress, Egress. The policy has no effect on other directions. Calico's clients
+	// derive types from the rules; an object without types has both.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:Enum=Ingress;Egress
 	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set","minItems":1}`
 	Types []string `json:"types,omitempty"`
-	// Ingress are the rules for connections to what the policy selects, in their order.
+	// Ingress are the rules for connections to the selected endpoints, in order.
 	// +kubebuilder:validation:MaxItems=30000
 	Ingress []CalicoRule `json:"ingress,omitempty"`
-	// Egress are the rules for connections from what the policy selects, in their order.
+	// Egress are the rules for connections from the selected endpoints, in order.
 	// +kubebuilder:validation:MaxItems=30000
 	Egress []CalicoRule `json:"egress,omitempty"`
 	// PerformanceHints are for Calico nodes that share the cluster.
 	// +tortie:v3:schema=`{"items":{"enum":["AssumeNeededOnEveryNode"]}}`
 	PerformanceHints []string `json:"performanceHints,omitempty"`
-	// Unreadable, if not empty, says why rules are missing: see Salvage.
+	// Unreadable, if not empty, is why rules are missing: see Salvage.
 	Unreadable string `json:"-"`
 }
 
@@ -92,19 +92,18 @@ type CalicoGlobalNetworkPolicy struct {
 // +kubebuilder:validation:XValidation:rule="has(self.applyOnForward) && self.applyOnForward || !(has(self.doNotTrack) && self.doNotTrack) && !(has(self.preDNAT) && self.preDNAT)",message="doNotTrack and preDNAT need applyOnForward: set it to true",fieldPath=".applyOnForward"
 type CalicoGlobalNetworkPolicySpec struct {
 	CalicoPolicySpec `json:",inline"`
-	// NamespaceSelector limits the policy to pods in namespaces with the labels. Host endpoints have those of their
-	// profiles' namespaces.
+	// NamespaceSelector limits the policy to pods by the labels of their namespaces. For host endpoints the labels are
+	// those that their profiles' namespaces have.
 	NamespaceSelector string `json:"namespaceSelector,omitempty"`
-	// DoNotTrack makes the policy one for host endpoints, before connection tracking. Needs applyOnForward.
+	// DoNotTrack applies the policy to host endpoints, before connection tracking. Needs applyOnForward.
 	DoNotTrack bool `json:"doNotTrack,omitempty"`
-	// PreDNAT makes the policy one for host endpoints, before the addresses of Services are translated. Needs
-	// applyOnForward.
+	// PreDNAT applies the policy to host endpoints, before the translation of Service addresses. Needs applyOnForward.
 	PreDNAT bool `json:"preDNAT,omitempty"`
-	// ApplyOnForward extends the policy to what host endpoints forward.
+	// ApplyOnForward extends the policy to traffic that host endpoints forward.
 	ApplyOnForward bool `json:"applyOnForward,omitempty"`
 }
 
-// CalicoRule decides on the packets that match all of what it says; one that says nothing matches every packet.
+// CalicoRule decides on the packets that match all of its conditions; a rule without conditions matches every packet.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.protocol) ? self.protocol in ['TCP', 'UDP', 'SCTP', 'tcp', 'udp', 'sctp', 'Tcp', 'Udp', 'Sctp'] || self.protocol == 6 || self.protocol == 17 || self.protocol == 132 || !(has(self.source) && has(self.source.ports) && size(self.source.ports) > 0 || has(self.source) && has(self.source.notPorts) && size(self.source.notPorts) > 0 || has(self.destination) && has(self.destination.ports) && size(self.destination.ports) > 0 || has(self.destination) && has(self.destination.notPorts) && size(self.destination.notPorts) > 0) : !(has(self.source) && has(self.source.ports) && size(self.source.ports) > 0 && type(self.source.ports[0]) == int || has(self.source) && has(self.source.notPorts) && size(self.source.notPorts) > 0 && type(self.source.notPorts[0]) == int || has(self.destination) && has(self.destination.ports) && size(self.destination.ports) > 0 && type(self.destination.ports[0]) == int || has(self.destination) && has(self.destination.notPorts) && size(self.destination.notPorts) > 0 && type(self.destination.notPorts[0]) == int)",message="ports and notPorts need protocol TCP, UDP or SCTP: set it, or leave them out",fieldPath=".protocol"
 // +kubebuilder:validation:XValidation:rule="!has(self.icmp) || has(self.protocol) && (self.protocol in ['ICMP', 'ICMPv6', 'icmp', 'icmpv6', 'Icmp', 'Icmpv6', 'ICMPV6'] || self.protocol == 1 || self.protocol == 58)",message="icmp needs protocol ICMP or ICMPv6: set it",fieldPath=".icmp"
@@ -112,8 +111,7 @@ type CalicoGlobalNetworkPolicySpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.http) || self.action == 'Allow' && (!has(self.protocol) || self.protocol in ['TCP', 'tcp', 'Tcp'] || self.protocol == 6)",message="http is for action Allow and protocol TCP only: set these, or leave it out",fieldPath=".http"
 // +kubebuilder:validation:XValidation:rule="!(has(self.destination) && has(self.destination.services)) || !(has(self.destination) && has(self.destination.ports) && size(self.destination.ports) > 0) && !(has(self.destination) && has(self.destination.notPorts) && size(self.destination.notPorts) > 0)",message="the ports are those of the Service: leave ports and notPorts out, or services",fieldPath=".destination.services"
 type CalicoRule struct {
-	// Action is what becomes of the packets: Allow, Deny, Pass (to the next tier), or Log, after which the next rule
-	// decides.
+	// Action decides on the packets: Allow, Deny, Pass (to the next tier), or Log, after which the next rule decides.
 	// +kubebuilder:validation:Enum=Allow;Deny;Log;Pass
 	Action string `json:"action"`
 	// IPVersion restricts the rule to IPv4 (4) or IPv6 (6).
@@ -133,7 +131,7 @@ type CalicoRule struct {
 	Destination CalicoEntityRule `json:"destination,omitempty"`
 	// HTTP restricts the rule to HTTP requests. Tortie does not read them: see docs/calico-policy.md.
 	HTTP *CalicoHTTP `json:"http,omitempty"`
-	// Metadata is for those who read the policy.
+	// Metadata is for readers of the policy.
 	Metadata *CalicoRuleMetadata `json:"metadata,omitempty"`
 }
 
@@ -145,7 +143,7 @@ type CalicoRule struct {
 // +tortie:v3:schema=`{"pattern":"^(TCP|UDP|ICMP|ICMPv6|SCTP|UDPLite)$","minimum":1,"maxLength":7}`
 type CalicoProtocol string
 
-// UnmarshalJSON takes a number for its text.
+// UnmarshalJSON accepts a number, too, as its text.
 func (p *CalicoProtocol) UnmarshalJSON(data []byte) error { return numberOrText(data, (*string)(p)) }
 
 // CalicoPort is a port, a range such as 8080:8090, or the name of a port that pods declare. In JSON one port may be a
@@ -156,7 +154,7 @@ func (p *CalicoProtocol) UnmarshalJSON(data []byte) error { return numberOrText(
 // +tortie:numbersTo=65535
 type CalicoPort string
 
-// UnmarshalJSON takes a number for its text.
+// UnmarshalJSON accepts a number, too, as its text.
 func (p *CalicoPort) UnmarshalJSON(data []byte) error { return numberOrText(data, (*string)(p)) }
 
 // CalicoICMP is a type of ICMP messages, or one code of it.
@@ -173,39 +171,40 @@ type CalicoICMP struct {
 	Code *int `json:"code,omitempty"`
 }
 
-// CalicoEntityRule is one end of a connection. All of what it says must hold.
+// CalicoEntityRule is one end of a connection. All of its conditions must hold.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.services) || has(self.services.name) && size(self.services.name) > 0",message="services needs the name of a Service: set name",fieldPath=".services"
 // +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.serviceAccounts) && (!has(self.selector) || size(self.selector) == 0) && (!has(self.notSelector) || size(self.notSelector) == 0) && (!has(self.namespaceSelector) || size(self.namespaceSelector) == 0) && (!has(self.nets) || size(self.nets) == 0) && (!has(self.notNets) || size(self.notNets) == 0)",message="services excludes selector, notSelector, namespaceSelector, nets, notNets and serviceAccounts: give services or these",fieldPath=".services"
 type CalicoEntityRule struct {
-	// Nets are CIDRs, of which one must contain the address.
+	// Nets are CIDRs. One must contain the address.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
 	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set"}`
 	Nets []string `json:"nets,omitempty"`
-	// NotNets are CIDRs, of which none may contain the address.
+	// NotNets are CIDRs. None may contain the address.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
 	NotNets []string `json:"notNets,omitempty"`
-	// Selector selects pods, network sets and host endpoints by their labels. In a NetworkPolicy those of its namespace,
-	// unless there is a namespaceSelector.
+	// Selector selects pods, network sets and host endpoints by their labels. A NetworkPolicy selects in its own namespace
+	// only, unless there is a namespaceSelector.
 	Selector string `json:"selector,omitempty"`
-	// NotSelector excludes what it selects.
+	// NotSelector excludes the selected endpoints.
 	NotSelector string `json:"notSelector,omitempty"`
-	// NamespaceSelector selects namespaces by their labels: what is in them. global() selects what is in none.
+	// NamespaceSelector selects the contents of namespaces by the namespaces' labels. global() selects objects in no
+	// namespace.
 	NamespaceSelector string `json:"namespaceSelector,omitempty"`
 	// ServiceAccounts selects pods by their service accounts.
 	ServiceAccounts *CalicoServiceAccounts `json:"serviceAccounts,omitempty"`
 	// Services selects the endpoints of a Kubernetes Service: as destination of egress rules with their ports, as source
 	// of ingress rules.
 	Services *CalicoServiceMatch `json:"services,omitempty"`
-	// Ports are ports, ranges and names of ports, of which one must match.
+	// Ports are ports, ranges and names of ports. One must match.
 	Ports []CalicoPort `json:"ports,omitempty"`
-	// NotPorts are ports, ranges and names of ports, of which none may match.
+	// NotPorts are ports, ranges and names of ports. None may match.
 	NotPorts []CalicoPort `json:"notPorts,omitempty"`
 }
 
-// CalicoServiceAccounts selects service accounts. Both of what it says must hold.
+// CalicoServiceAccounts selects service accounts. Both of its conditions must hold.
 type CalicoServiceAccounts struct {
-	// Names are names of service accounts, of which one must match.
+	// Names are names of service accounts. One must match.
 	Names []string `json:"names,omitempty"`
 	// Selector selects service accounts by their labels.
 	Selector string `json:"selector,omitempty"`
@@ -213,35 +212,35 @@ type CalicoServiceAccounts struct {
 
 // CalicoServiceMatch names a Service.
 type CalicoServiceMatch struct {
-	// Name is the Service's.
+	// Name is the name of the Service.
 	Name string `json:"name,omitempty"`
-	// Namespace is the Service's. Absent means the policy's own.
+	// Namespace is the Service's namespace. Absent means the policy's.
 	Namespace string `json:"namespace,omitempty"`
 }
 
 // CalicoHTTP is a condition on HTTP requests.
 type CalicoHTTP struct {
-	// Methods are methods such as GET, of which one must match.
+	// Methods are methods such as GET. One must match.
 	Methods []string `json:"methods,omitempty"`
-	// Paths are paths, of which one must match.
+	// Paths are paths. One must match.
 	Paths []CalicoHTTPPath `json:"paths,omitempty"`
 }
 
-// CalicoHTTPPath is a path or what it starts with.
+// CalicoHTTPPath is a path or its beginning.
 type CalicoHTTPPath struct {
 	// Exact is the whole path.
 	Exact string `json:"exact,omitempty"`
-	// Prefix is how the path starts.
+	// Prefix is the beginning of the path.
 	Prefix string `json:"prefix,omitempty"`
 }
 
-// CalicoRuleMetadata is for those who read the policy.
+// CalicoRuleMetadata is for readers of the policy.
 type CalicoRuleMetadata struct {
 	// Annotations are free text by key.
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// The words of a rule. They may be written in any case.
+// The actions of a rule, in any case.
 const (
 	CalicoAllow = "Allow"
 	CalicoDeny  = "Deny"
@@ -249,15 +248,15 @@ const (
 	CalicoPass  = "Pass"
 )
 
-// Salvage reads of an object that json.Unmarshal refuses because of cause which pods and directions the policy is
-// about, and at which place. A selector that is no text becomes its JSON, which is no selector either; an order that is
-// no number comes first. It leaves metadata alone.
+// Salvage reads the policy's pods, directions, tier and order from an object that json.Unmarshal refuses with cause. A
+// selector that is not a string becomes its JSON, which is not a selector either; an order that is not a number comes
+// first. Metadata stays unchanged.
 func (p *CalicoNetworkPolicy) Salvage(data []byte, cause error) {
 	p.Spec = CalicoNetworkPolicySpec{CalicoPolicySpec: salvagePolicy(data, cause)}
 }
 
-// Salvage is that of CalicoNetworkPolicy. What the policy is before is left out: if one of these fields cannot be read
-// it is for pods, too.
+// Salvage is like Salvage of CalicoNetworkPolicy. DoNotTrack, PreDNAT or ApplyOnForward is left out if it cannot be
+// read: the policy then applies to pods, too.
 func (p *CalicoGlobalNetworkPolicy) Salvage(data []byte, cause error) {
 	p.Spec = CalicoGlobalNetworkPolicySpec{
 		CalicoPolicySpec:  salvagePolicy(data, cause),
@@ -289,7 +288,7 @@ func salvagePolicy(data []byte, cause error) CalicoPolicySpec {
 	return spec
 }
 
-// jsonText is the text that JSON says, or else the JSON.
+// jsonText returns the JSON string, or else the JSON itself.
 func jsonText(data json.RawMessage) (text string) {
 	if len(data) > 0 && json.Unmarshal(data, &text) != nil {
 		return string(data)

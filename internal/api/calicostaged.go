@@ -1,6 +1,6 @@
 package api
 
-// CalicoStagedNetworkPolicy is Calico's StagedNetworkPolicy: a NetworkPolicy that decides on nothing yet.
+// CalicoStagedNetworkPolicy is Calico's StagedNetworkPolicy: a NetworkPolicy that is not enforced yet.
 //
 // +kubebuilder:printcolumn:name="Tier",type=string,JSONPath=`.spec.tier`
 // +kubebuilder:printcolumn:name="Order",type=number,JSONPath=`.spec.order`
@@ -17,15 +17,15 @@ type CalicoStagedNetworkPolicy struct {
 
 // CalicoStagedNetworkPolicySpec is the content of a CalicoStagedNetworkPolicy.
 type CalicoStagedNetworkPolicySpec struct {
-	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this
-	// name; Learn and Ignore nothing.
+	// StagedAction is the change that is tried out: Set, the default, adds or replaces the policy; Delete removes the
+	// policy with this name; Learn and Ignore change nothing.
 	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
 	// +tortie:v3:schema=`{"default":"Set"}`
 	StagedAction     string `json:"stagedAction,omitempty"`
 	CalicoPolicySpec `json:",inline"`
 }
 
-// CalicoStagedGlobalNetworkPolicy is Calico's StagedGlobalNetworkPolicy: a GlobalNetworkPolicy that decides on nothing
+// CalicoStagedGlobalNetworkPolicy is Calico's StagedGlobalNetworkPolicy: a GlobalNetworkPolicy that is not enforced
 // yet.
 //
 // +kubebuilder:printcolumn:name="Tier",type=string,JSONPath=`.spec.tier`
@@ -43,16 +43,16 @@ type CalicoStagedGlobalNetworkPolicy struct {
 
 // CalicoStagedGlobalNetworkPolicySpec is the content of a CalicoStagedGlobalNetworkPolicy.
 type CalicoStagedGlobalNetworkPolicySpec struct {
-	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this
-	// name; Learn and Ignore nothing.
+	// StagedAction is the change that is tried out: Set, the default, adds or replaces the policy; Delete removes the
+	// policy with this name; Learn and Ignore change nothing.
 	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
 	// +tortie:v3:schema=`{"default":"Set"}`
 	StagedAction                  string `json:"stagedAction,omitempty"`
 	CalicoGlobalNetworkPolicySpec `json:",inline"`
 }
 
-// CalicoStagedKubernetesNetworkPolicy is Calico's StagedKubernetesNetworkPolicy: a Kubernetes NetworkPolicy that
-// decides on nothing yet.
+// CalicoStagedKubernetesNetworkPolicy is Calico's StagedKubernetesNetworkPolicy: a Kubernetes NetworkPolicy that is not
+// enforced yet.
 //
 // +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.stagedAction`
 // +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.policyTypes`
@@ -64,8 +64,8 @@ type CalicoStagedKubernetesNetworkPolicy struct {
 
 // CalicoStagedKubernetesNetworkPolicySpec is the content of a CalicoStagedKubernetesNetworkPolicy.
 type CalicoStagedKubernetesNetworkPolicySpec struct {
-	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this
-	// name; Learn and Ignore nothing.
+	// StagedAction is the change that is tried out: Set, the default, adds or replaces the policy; Delete removes the
+	// policy with this name; Learn and Ignore change nothing.
 	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
 	// +tortie:v3:schema=`{"default":"Set"}`
 	StagedAction      string `json:"stagedAction,omitempty"`

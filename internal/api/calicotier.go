@@ -1,6 +1,6 @@
 package api
 
-// CalicoTier is Calico's Tier: a list of policies that decide before those of tiers with a higher order.
+// CalicoTier is Calico's Tier: a list of policies that decide before the policies of tiers with a higher order.
 //
 // +kubebuilder:printcolumn:name="Order",type=number,JSONPath=`.spec.order`
 // +kubebuilder:printcolumn:name="Default",type=string,JSONPath=`.spec.defaultAction`
@@ -21,11 +21,11 @@ package api
 type CalicoTier struct {
 	Meta `json:"metadata"`
 	Spec CalicoTierSpec `json:"spec"`
-	// Status is there in projectcalico.org/v3 only.
+	// Status exists in projectcalico.org/v3 only.
 	Status *CalicoTierStatus `json:"status,omitempty"`
 }
 
-// CalicoTierStatus is what the tier controller says of a CalicoTier: Ready, or Terminating as long as policies name it.
+// CalicoTierStatus is a tier's state: Ready, or Terminating while policies name it. The tier controller writes it.
 type CalicoTierStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
@@ -34,8 +34,8 @@ type CalicoTierStatus struct {
 type CalicoTierSpec struct {
 	// Order is the tier's place: lower ones come first. Absent means last.
 	Order *float64 `json:"order,omitempty"`
-	// DefaultAction is what becomes of packets that a policy of the tier could have decided on and no rule matches: Deny,
-	// or Pass, to the next tier. Absent means Deny.
+	// DefaultAction is the action for packets of endpoints that a policy of the tier selects, if no rule matches: Deny, or
+	// Pass, to the next tier. Absent means Deny.
 	// +kubebuilder:validation:Enum=Deny;Pass
 	// +tortie:v3:schema=`{"default":"Deny"}`
 	DefaultAction string `json:"defaultAction,omitempty"`
@@ -115,7 +115,7 @@ type CalicoHostEndpointSpec struct {
 
 // CalicoEndpointPort gives a name to a port.
 type CalicoEndpointPort struct {
-	// Name is what rules use.
+	// Name is the name that rules use.
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9_.-]{1,128}$`
 	Name string `json:"name"`
 	// Protocol is TCP, UDP, SCTP or a number.

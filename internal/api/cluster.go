@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// ClusterInformation is the object "default" that says whether the datastore may be used.
+// ClusterInformation is the object "default"; its datastoreReady locks the datastore.
 //
 // +tortie:v3:column:name="Version",type=string,JSONPath=`.spec.calicoVersion`
 // +tortie:v3:column:name="Ready",type=boolean,JSONPath=`.spec.datastoreReady`
@@ -26,7 +26,7 @@ type ClusterInformationSpec struct {
 	CalicoVersion string `json:"calicoVersion,omitempty"`
 	// ClusterGUID identifies the cluster: 32 hexadecimal digits.
 	ClusterGUID string `json:"clusterGUID,omitempty"`
-	// ClusterType is a comma-separated list of what the cluster is made of.
+	// ClusterType is a comma-separated list of the cluster's components.
 	ClusterType string `json:"clusterType,omitempty"`
 	// DatastoreReady false stops all CNI ADD and DEL, for a migration of the datastore.
 	DatastoreReady *bool `json:"datastoreReady,omitempty"`
@@ -46,7 +46,7 @@ type Node struct {
 	Status NodeStatus `json:"status"`
 }
 
-// InternalIPs are the addresses that the status calls so.
+// InternalIPs returns the valid addresses of type InternalIP in the status.
 func (n *Node) InternalIPs() (addrs []netip.Addr) {
 	for _, a := range n.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == "InternalIP" {
@@ -59,7 +59,7 @@ func (n *Node) InternalIPs() (addrs []netip.Addr) {
 // NodeSpec is the part of a Node's spec that this project reads.
 type NodeSpec struct {
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
-	// Unschedulable: it is cordoned.
+	// Unschedulable is true on a cordoned node.
 	Unschedulable bool    `json:"unschedulable,omitempty"`
 	Taints        []Taint `json:"taints,omitempty"`
 }
@@ -86,8 +86,8 @@ type NodeCondition struct {
 	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
 }
 
-// NetworkUnavailable is the type of the Node condition that keeps pods off a node until its network is set up,
-// NodeReady that of the kubelet's heartbeat.
+// The types of Node conditions: NetworkUnavailable keeps pods off a node until its network is set up, NodeReady is the
+// kubelet's heartbeat.
 const (
 	NetworkUnavailable = "NetworkUnavailable"
 	NodeReady          = "Ready"
@@ -120,7 +120,7 @@ const (
 	AnnotationWireGuardKeyV6 = "projectcalico.org/WireguardPublicKeyV6"
 	AnnotationIPv4WireGuard  = "projectcalico.org/IPv4WireguardInterfaceAddr"
 	AnnotationIPv6WireGuard  = "projectcalico.org/IPv6WireguardInterfaceAddr"
-	// AnnotationReflector marks a route reflector by its cluster ID: it takes no part in the mesh.
+	// AnnotationReflector marks a route reflector, by its cluster ID. It takes no part in the mesh.
 	AnnotationReflector = "projectcalico.org/RouteReflectorClusterID"
 	// AnnotationLabels has labels that only Calico's selectors see, as a JSON object.
 	AnnotationLabels = "projectcalico.org/labels"
@@ -130,18 +130,18 @@ const (
 var TunnelAddresses = []string{AnnotationIPv4TunnelAddr, AnnotationIPv4VXLANAddr, AnnotationIPv6VXLANAddr,
 	AnnotationIPv4WireGuard, AnnotationIPv6WireGuard}
 
-// Annotations that agents of this project write on their Nodes, and that others write for them.
+// Annotations and labels of this project on Nodes: agents write them, or others for them.
 const (
-	// AnnotationReflection is by which agents up to 0.1 agreed on route reflectors. Agents remove their own.
+	// AnnotationReflection served agents up to 0.1 to agree on route reflectors. Agents remove it from their own Nodes.
 	AnnotationReflection = "tortie.io/reflection"
-	// AnnotationWireGuardNextKey is the public key that the node will have, or has: while it differs from the one of
+	// AnnotationWireGuardNextKey is the node's next public key, or its present one. While it differs from the annotation
 	// WireguardPublicKey the node changes its key. A node without it takes no part in that.
 	AnnotationWireGuardNextKey   = "tortie.io/wireguard-next-key"
 	AnnotationWireGuardNextKeyV6 = "tortie.io/wireguard-next-key-v6"
-	// NoReflector, as an annotation or a label, keeps a node from becoming one.
+	// NoReflector, as an annotation or a label, excludes a node from route reflection.
 	NoReflector = "tortie.io/no-reflector"
-	// LabelReflector is on the Nodes that kube-controllers has made route reflectors. The API server's NodeRestriction lets
-	// no kubelet write labels of this domain.
+	// LabelReflector marks Nodes that kube-controllers has made route reflectors. The API server's NodeRestriction denies
+	// kubelets to write labels of this domain.
 	LabelReflector = RestrictedDomain + "/route-reflector"
 	// RestrictedDomain is a domain of labels that kubelets may not write.
 	RestrictedDomain = "tortie.node-restriction.kubernetes.io"
@@ -203,8 +203,8 @@ const (
 	AnnotationContainerID = "cni.projectcalico.org/containerID"
 )
 
-// AnnotationMirrorPod is on the Pods that the kubelet creates to show its static pods. Their UIDs are not those of the
-// static pods, which the runtime is given.
+// AnnotationMirrorPod marks Pods that the kubelet creates to show its static pods. Their UIDs differ from the static
+// pods' UIDs, which the runtime receives.
 const AnnotationMirrorPod = "kubernetes.io/config.mirror"
 
 // The annotations by which a Pod or its Namespace steers address assignment.
@@ -223,8 +223,8 @@ const (
 	AnnotationAllowedSources = "cni.projectcalico.org/allowedSourcePrefixes"
 )
 
-// ConnectionAnnotations are those by which a Pod steers addresses and connection, in the order in which plugins read
-// them.
+// ConnectionAnnotations are the annotations by which a Pod steers addresses and connection, in the order in which
+// plugins read them.
 var ConnectionAnnotations = []string{
 	AnnotationIPv4Pools, AnnotationIPv6Pools, AnnotationIPFamilies,
 	AnnotationIPAddrs, AnnotationIPAddrsNoIPAM, AnnotationFloatingIPs, AnnotationHwAddr, AnnotationAllowedSources,

@@ -3,18 +3,17 @@ package api
 import "encoding/json"
 
 // ClusterNetworkPolicy is the part of a ClusterNetworkPolicy of Kubernetes' network policy group that this project
-// reads. Fields of later versions are lost on reading, so that what must have a field and has none, such as a peer, is
-// one of a kind that is not known.
+// reads. Fields of later versions are lost on reading: an object that lacks its required field, such as a peer without
+// a selector, is of an unknown later kind.
 type ClusterNetworkPolicy struct {
-	// APIVersion is the group and version in which the object was read, or "" of an object that was made here.
+	// APIVersion is the group and version in which the object was read; "" for an object that was made here.
 	APIVersion string `json:"apiVersion,omitempty"`
 
 	Meta `json:"metadata"`
 	Spec ClusterNetworkPolicySpec `json:"spec"`
 }
 
-// ClusterNetworkPolicySpec says which pods the policy selects, and what becomes of their connections: the first rule
-// that matches decides.
+// ClusterNetworkPolicySpec selects pods and decides on their connections: the first matching rule counts.
 type ClusterNetworkPolicySpec struct {
 	Tier string `json:"tier"`
 	// Priority within the tier: lower ones come first.
@@ -22,12 +21,12 @@ type ClusterNetworkPolicySpec struct {
 	Subject  ClusterNetworkPolicySubject       `json:"subject"`
 	Ingress  []ClusterNetworkPolicyIngressRule `json:"ingress,omitempty"`
 	Egress   []ClusterNetworkPolicyEgressRule  `json:"egress,omitempty"`
-	// Unreadable, if not empty, says why rules are missing: see Salvage.
+	// Unreadable, if not empty, is why rules are missing: see Salvage.
 	Unreadable string `json:"-"`
 }
 
-// Salvage reads of an object that json.Unmarshal refuses because of cause which pods the policy is about, and at which
-// place. What of these cannot be read either is left empty. It leaves metadata alone.
+// Salvage reads the policy's subject, tier and priority from an object that json.Unmarshal refuses with cause. A field
+// of these that cannot be read is left empty. Metadata stays unchanged.
 func (p *ClusterNetworkPolicy) Salvage(data []byte, cause error) {
 	var only struct {
 		APIVersion string `json:"apiVersion"`
@@ -48,7 +47,7 @@ const (
 	ClusterTierBaseline = "Baseline"
 )
 
-// ClusterNetworkPolicySubject selects pods: by exactly one of the two.
+// ClusterNetworkPolicySubject selects pods, by exactly one of its fields.
 type ClusterNetworkPolicySubject struct {
 	Namespaces *LabelSelector `json:"namespaces,omitempty"`
 	Pods       *NamespacedPod `json:"pods,omitempty"`
@@ -60,7 +59,7 @@ type NamespacedPod struct {
 	PodSelector       LabelSelector `json:"podSelector"`
 }
 
-// ClusterNetworkPolicyIngressRule decides on what comes from one of the peers.
+// ClusterNetworkPolicyIngressRule decides on connections from one of the peers.
 type ClusterNetworkPolicyIngressRule struct {
 	Name      string                         `json:"name,omitempty"`
 	Action    string                         `json:"action"`
@@ -68,7 +67,7 @@ type ClusterNetworkPolicyIngressRule struct {
 	Protocols []ClusterNetworkPolicyProtocol `json:"protocols,omitempty"` // empty: any
 }
 
-// ClusterNetworkPolicyEgressRule decides on what goes to one of the peers.
+// ClusterNetworkPolicyEgressRule decides on connections to one of the peers.
 type ClusterNetworkPolicyEgressRule struct {
 	Name      string                         `json:"name,omitempty"`
 	Action    string                         `json:"action"`
@@ -125,8 +124,8 @@ func (*ClusterNetworkPolicy) Types() []Type {
 	return []Type{beta, alpha}
 }
 
-// ResourceType implements Resource. The version is the one in which the object was read; it is the preferred one of
-// an object that was made here, and of a nil pointer.
+// ResourceType implements Resource. It has the version in which the object was read; for an object that was made here,
+// and for nil, it has the preferred version.
 func (p *ClusterNetworkPolicy) ResourceType() Type {
 	types := p.Types()
 	if p != nil {

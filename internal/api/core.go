@@ -3,7 +3,7 @@ package api
 // Secret is a Kubernetes Secret.
 type Secret struct {
 	Meta `json:"metadata"`
-	// Data has the values, which JSON has in base64.
+	// Data holds the values; JSON encodes them in base64.
 	Data map[string][]byte `json:"data,omitempty"`
 }
 

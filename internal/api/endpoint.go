@@ -76,7 +76,7 @@ type Rule struct {
 	Destination EntityRule `json:"destination"`
 }
 
-// EntityRule says which endpoints one end of a Rule means; empty means all.
+// EntityRule selects the endpoints of one end of a Rule; empty means all.
 type EntityRule struct {
 	Selector string `json:"selector,omitempty"`
 }

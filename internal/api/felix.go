@@ -8,28 +8,28 @@ import (
 	"strings"
 )
 
-// FelixConfiguration holds settings of the nodes' dataplane. The one named "default" is for all nodes, "node.NAME" for
-// one.
+// FelixConfiguration holds settings of the nodes' dataplane: object "default" for all nodes, "node.NAME" for one.
 type FelixConfiguration struct {
 	Meta `json:"metadata"`
 	Spec FelixConfigurationSpec `json:"spec"`
 }
 
-// FelixConfigurationSpec is the part of a FelixConfiguration that this project reads or writes. What is absent is left
-// to the next source: node.NAME, then default, then the program's own value.
+// FelixConfigurationSpec is the part of a FelixConfiguration that this project reads or writes. An absent field takes
+// its value from the next source: node.NAME, then default, then the program's own value.
 //
 // Calico's other fields are kept, without effect.
 type FelixConfigurationSpec struct {
-	// Keys are those without effect.
+	// Keys are the fields without effect.
 	Keys Keys `json:"-"`
 	// IPIPMTU is the MTU of tunl0; 0 derives it from the link with the node's address.
 	IPIPMTU *int `json:"ipipMTU,omitempty"`
-	// NATOutgoingAddress is the address that packets to outside of all pools are sent from, instead of the interface's.
+	// NATOutgoingAddress is the source address of packets that leave all pools, instead of the interface's address.
 	// +tortie:v3:rule:rule="self == '' || isIP(self) && ip(self).family() == 4",message="natOutgoingAddress is an IPv4 address: give one such as 192.0.2.1"
 	NATOutgoingAddress string `json:"natOutgoingAddress,omitempty"`
-	// NATPortRange limits the ports that they are sent from: one port, or two with a colon between them.
+	// NATPortRange limits the source ports of these packets: one port, or two with a colon between them.
 	NATPortRange *PortRange `json:"natPortRange,omitempty"`
-	// NATOutgoingExclusions says what counts as inside: IPPoolsOnly, the default, or IPPoolsAndHostIPs.
+	// NATOutgoingExclusions selects the destinations that keep the pod's address: IPPoolsOnly, the default, or
+	// IPPoolsAndHostIPs.
 	// +tortie:v3:schema=`{"enum":["IPPoolsOnly","IPPoolsAndHostIPs"]}`
 	NATOutgoingExclusions string `json:"natOutgoingExclusions,omitempty"`
 	// IPForwarding Disabled leaves the host's forwarding sysctls alone; the default is Enabled.
@@ -37,7 +37,7 @@ type FelixConfigurationSpec struct {
 	IPForwarding string `json:"ipForwarding,omitempty"`
 	// VXLANPort is the UDP port of VXLAN; the default is 4789.
 	VXLANPort *int `json:"vxlanPort,omitempty"`
-	// VXLANVNI is the ID of its network; the default is 4096.
+	// VXLANVNI is the VXLAN network identifier; the default is 4096.
 	VXLANVNI *int `json:"vxlanVNI,omitempty"`
 	// VXLANMTU is the MTU of vxlan.calico; 0 derives it from the link with the node's address.
 	VXLANMTU *int `json:"vxlanMTU,omitempty"`
@@ -51,7 +51,7 @@ type FelixConfigurationSpec struct {
 	// WireguardListeningPort is the UDP port of all nodes for IPv4; the default is 51820.
 	// +tortie:v3:schema=`{"minimum":1,"maximum":65535}`
 	WireguardListeningPort *int `json:"wireguardListeningPort,omitempty"`
-	// WireguardListeningPortV6 is that for IPv6; the default is 51821.
+	// WireguardListeningPortV6 is the UDP port of all nodes for IPv6; the default is 51821.
 	// +tortie:v3:schema=`{"minimum":1,"maximum":65535}`
 	WireguardListeningPortV6 *int `json:"wireguardListeningPortV6,omitempty"`
 	// WireguardMTU is the MTU of wireguard.cali; 0 derives it from the link with the node's address.
@@ -66,18 +66,17 @@ type FelixConfigurationSpec struct {
 	WireguardKeepAlive string `json:"wireguardKeepAlive,omitempty"`
 	// WireguardHostEncryptionEnabled true is refused: packets to the addresses of nodes are not encrypted.
 	WireguardHostEncryptionEnabled *bool `json:"wireguardHostEncryptionEnabled,omitempty"`
-	// WireguardThreadingEnabled has the kernel take in each peer's packets in a thread of its own (true) or not (false);
+	// WireguardThreadingEnabled makes the kernel receive each peer's packets in a separate thread (true) or not (false);
 	// the default is the kernel's: true since Linux 6.16.
 	WireguardThreadingEnabled *bool `json:"wireguardThreadingEnabled,omitempty"`
-	// FeatureDetectOverride says what the kernel can do, in words such as ChecksumOffloadBroken=true, which is the only
-	// one that is read here.
+	// FeatureDetectOverride overrides detected kernel features. Only ChecksumOffloadBroken=true or false is read here.
 	// +tortie:v3:schema=`{"pattern":"^([a-zA-Z0-9_-]+=(true|false)(,|$)|,)*$"}`
 	FeatureDetectOverride string `json:"featureDetectOverride,omitempty"`
 	// AllowIPIPPacketsFromWorkloads lets pods send IPIP to nodes; the default is false.
 	AllowIPIPPacketsFromWorkloads *bool `json:"allowIPIPPacketsFromWorkloads,omitempty"`
 	// AllowVXLANPacketsFromWorkloads lets pods send VXLAN to nodes; the default is false.
 	AllowVXLANPacketsFromWorkloads *bool `json:"allowVXLANPacketsFromWorkloads,omitempty"`
-	// FloatingIPs Enabled has nodes translate the addresses of their pods' annotation cni.projectcalico.org/floatingIPs;
+	// FloatingIPs Enabled makes nodes translate the addresses in their pods' annotation cni.projectcalico.org/floatingIPs;
 	// the default is Disabled.
 	// +tortie:v3:schema=`{"enum":["Enabled","Disabled"]}`
 	FloatingIPs string `json:"floatingIPs,omitempty"`
@@ -85,31 +84,31 @@ type FelixConfigurationSpec struct {
 	// prefixes; the default is Disabled.
 	// +tortie:v3:schema=`{"pattern":"^(?i)(Disabled|Any)?$"}`
 	WorkloadSourceSpoofing string `json:"workloadSourceSpoofing,omitempty"`
-	// FailsafeInboundHostPorts are what the node's own programs always receive, whatever policies of host endpoints say;
-	// [] is nothing. The default is UDP 68, TCP 22, 179, 2379, 2380, 5473, 6443, 6666, 6667.
+	// FailsafeInboundHostPorts are ports that the node's own programs always receive on, whatever the policies of host
+	// endpoints deny; [] is none. The default is UDP 68, TCP 22, 179, 2379, 2380, 5473, 6443, 6666, 6667.
 	FailsafeInboundHostPorts *FailsafePorts `json:"failsafeInboundHostPorts,omitempty"`
-	// FailsafeOutboundHostPorts are what they always send. The default is UDP 53, 67, TCP 179, 2379, 2380, 5473, 6443,
-	// 6666, 6667.
+	// FailsafeOutboundHostPorts are ports that these programs always send to. The default is UDP 53, 67, TCP 179, 2379,
+	// 2380, 5473, 6443, 6666, 6667.
 	FailsafeOutboundHostPorts *FailsafePorts `json:"failsafeOutboundHostPorts,omitempty"`
-	// DefaultEndpointToHostAction is what becomes of connections from pods to their node that the pods' policies allow:
-	// Accept, the default, Return, which is the same here, or Drop.
+	// DefaultEndpointToHostAction decides on connections from pods to their node that the pods' policies allow: Accept,
+	// the default, Return, which is the same here, or Drop.
 	// +tortie:v3:schema=`{"pattern":"^(?i)(Drop|Accept|Return)?$"}`
 	DefaultEndpointToHostAction string `json:"defaultEndpointToHostAction,omitempty"`
-	// NftablesFilterDenyAction is what becomes of packets that policies deny: Drop, the default, or Reject, with an ICMP
+	// NftablesFilterDenyAction is the action for packets that policies deny: Drop, the default, or Reject, with an ICMP
 	// error.
 	// +tortie:v3:schema=`{"pattern":"^(?i)(Drop|Reject)?$"}`
 	NftablesFilterDenyAction string `json:"nftablesFilterDenyAction,omitempty"`
-	// IptablesFilterDenyAction counts if nftablesFilterDenyAction is absent.
+	// IptablesFilterDenyAction applies if nftablesFilterDenyAction is absent.
 	// +tortie:v3:schema=`{"pattern":"^(?i)(Drop|Reject)?$"}`
 	IptablesFilterDenyAction string `json:"iptablesFilterDenyAction,omitempty"`
-	// DisableConntrackInvalidCheck lets policies judge packets that connection tracking takes for no part of a connection,
-	// and for none that opens one; the default is false: they are dropped.
+	// DisableConntrackInvalidCheck true leaves packets to the policies that connection tracking finds invalid: they belong
+	// to no connection and open none. The default, false, drops them.
 	DisableConntrackInvalidCheck *bool `json:"disableConntrackInvalidCheck,omitempty"`
-	// LogPrefix is in the agent's log of what Log rules match, with %t, %k, %n, %p for the policy's tier, kind, name, and
-	// name with its namespace; the default is calico-packet.
+	// LogPrefix precedes the agent's log lines for packets that match Log rules. %t, %k, %n, %p stand for the policy's
+	// tier, kind, name, and name with its namespace. The default is calico-packet.
 	// +tortie:v3:schema=`{"pattern":"^[a-zA-Z0-9%: /_-]*$"}`
 	LogPrefix string `json:"logPrefix,omitempty"`
-	// LogActionRateLimit is how much each Log rule logs, such as 10/second or 100/hour. Without it lines are a sample.
+	// LogActionRateLimit limits the lines of each Log rule, such as 10/second or 100/hour. Without it lines are a sample.
 	// +tortie:v3:schema=`{"pattern":"^[1-9][0-9]{0,3}/(second|minute|hour|day)$"}`
 	LogActionRateLimit string `json:"logActionRateLimit,omitempty"`
 	// LogActionRateLimitBurst is how many of these packets are logged at once; the default is 5.
@@ -128,7 +127,7 @@ func (*FelixConfiguration) ResourceType() Type {
 	return custom("FelixConfiguration", "felixconfigurations")
 }
 
-// Over returns s with what it leaves open taken from base.
+// Over returns s, with the absent fields taken from base.
 func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigurationSpec {
 	return FelixConfigurationSpec{
 		IPIPMTU:                        cmp.Or(s.IPIPMTU, base.IPIPMTU),
@@ -169,8 +168,8 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 	}
 }
 
-// FailsafePorts are ports of hosts. In JSON they may also be text, as Calico's environment has them; what is neither is
-// one of an unreadable protocol.
+// FailsafePorts are ports of hosts. In JSON they may also be text, as in Calico's environment. Any other value becomes
+// a port with an unreadable protocol.
 type FailsafePorts []FailsafePort
 
 // FailsafePort is a port of a host, for peers in a network or for all.
@@ -196,8 +195,8 @@ func (p *FailsafePorts) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ReadFailsafePorts reads PROTOCOL:PORT and PROTOCOL:NET:PORT with commas between them, or none. As to Felix TCP needs
-// no PROTOCOL, and what is empty is nothing. What cannot be read is of an unreadable protocol.
+// ReadFailsafePorts reads PROTOCOL:PORT and PROTOCOL:NET:PORT, separated by commas, or none. As in Felix, PROTOCOL
+// defaults to TCP and empty items are skipped. An item that cannot be read gets an unreadable protocol.
 func ReadFailsafePorts(text string) FailsafePorts {
 	ports := FailsafePorts{}
 	if strings.EqualFold(strings.TrimSpace(text), "none") {
@@ -227,7 +226,7 @@ func ReadFailsafePorts(text string) FailsafePorts {
 // +kubebuilder:validation:XIntOrString
 type PortRange string
 
-// UnmarshalJSON takes a number for its text.
+// UnmarshalJSON accepts a number, too, as its text.
 func (r *PortRange) UnmarshalJSON(data []byte) error { return numberOrText(data, (*string)(r)) }
 
 func numberOrText(data []byte, into *string) error {

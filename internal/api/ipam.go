@@ -43,7 +43,7 @@ type IPAMBlockSpec struct {
 	// SequenceNumberForAllocation has, for each allocated ordinal, the block's sequence number when it was assigned.
 	// +optional
 	SequenceNumberForAllocation map[string]uint64 `json:"sequenceNumberForAllocation"`
-	// Deleted marks the block for deletion: readers finish it and take the block for absent.
+	// Deleted marks the block for deletion: readers finish the deletion and treat the block as absent.
 	// +optional
 	Deleted bool `json:"deleted"`
 	// StrictAffinity is deprecated: always written false, and required by Calico's schema.
@@ -72,12 +72,12 @@ func (b *IPAMBlock) MarkedDeleted() bool { return b.Spec.Deleted }
 // IPAMBlockList is a list of IPAMBlocks.
 type IPAMBlockList = List[IPAMBlock, *IPAMBlock]
 
-// AffinityState is where a claim of a block stands.
+// AffinityState is the state of a claim of a block.
 //
 // +tortie:v3:schema=`{"enum":["","confirmed","pending","pendingDeletion"]}`
 type AffinityState string
 
-// The states of a BlockAffinity. Only a confirmed (or empty, in old data) one counts as ownership.
+// The states of a BlockAffinity. Only a confirmed one, or an empty one in old data, counts as ownership.
 const (
 	AffinityPending         AffinityState = "pending"
 	AffinityConfirmed       AffinityState = "confirmed"
@@ -109,11 +109,11 @@ type BlockAffinity struct {
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type BlockAffinitySpec struct {
-	// State is where the claim stands: pending, confirmed or pendingDeletion. Empty reads as confirmed.
+	// State is pending, confirmed or pendingDeletion. Empty means confirmed.
 	State AffinityState `json:"state"`
 	// Node is the node that claims the block.
 	Node string `json:"node"`
-	// Type is host or virtual; absent reads as host.
+	// Type is host or virtual; absent means host.
 	Type string `json:"type,omitempty"`
 	// CIDR is the block's range.
 	// +tortie:v3:schema=`{"format":"cidr"}`
@@ -137,7 +137,7 @@ func (a *BlockAffinity) Confirmed() bool {
 // BlockAffinityList is a list of BlockAffinities.
 type BlockAffinityList = List[BlockAffinity, *BlockAffinity]
 
-// IPAMHandle says in which blocks a handle holds addresses, so that they can be released without searching.
+// IPAMHandle lists the blocks with addresses of a handle, so that these can be released without a search.
 //
 // +tortie:v3:column:name="ID",type=string,JSONPath=`.spec.handleID`
 type IPAMHandle struct {

@@ -1,6 +1,6 @@
 package api
 
-// Encapsulation says when packets between nodes are wrapped.
+// Encapsulation selects the packets between nodes that are encapsulated.
 //
 // +kubebuilder:validation:Enum=Never;Always;CrossSubnet
 type Encapsulation string
@@ -12,7 +12,7 @@ const (
 	EncapCrossSubnet Encapsulation = "CrossSubnet"
 )
 
-// AllowedUse says what a pool's addresses may be given to.
+// AllowedUse is a use of a pool's addresses.
 //
 // +kubebuilder:validation:Enum=Workload;Tunnel;LoadBalancer
 type AllowedUse string
@@ -24,7 +24,7 @@ const (
 	UseLoadBalancer AllowedUse = "LoadBalancer"
 )
 
-// AssignmentMode says whether a pool is used without being asked for by name.
+// AssignmentMode is whether a pool is used without a request by name.
 //
 // +kubebuilder:validation:Enum=Automatic;Manual
 type AssignmentMode string
@@ -82,9 +82,9 @@ type IPPoolSpec struct {
 	// 122).
 	// +tortie:v3:schema=`{"minimum":0,"maximum":128}`
 	BlockSize int `json:"blockSize,omitempty"`
-	// IPIPMode says when packets between nodes travel in IPIP. IPv4 only; not together with vxlanMode.
+	// IPIPMode selects the packets between nodes that are encapsulated in IPIP. IPv4 only; not together with vxlanMode.
 	IPIPMode Encapsulation `json:"ipipMode,omitempty"`
-	// VXLANMode says when packets between nodes travel in VXLAN.
+	// VXLANMode selects the packets between nodes that are encapsulated in VXLAN.
 	VXLANMode Encapsulation `json:"vxlanMode,omitempty"`
 	// NATOutgoing masquerades packets that leave the pools.
 	NATOutgoing bool `json:"natOutgoing,omitempty"`
@@ -95,12 +95,12 @@ type IPPoolSpec struct {
 	// NodeSelector selects the nodes that use the pool, in Calico's selector language. Empty selects all.
 	// +tortie:v3:schema=`{"default":"all()"}`
 	NodeSelector string `json:"nodeSelector,omitempty"`
-	// NamespaceSelector selects the namespaces whose pods use the pool. Empty selects all.
+	// NamespaceSelector selects namespaces; pods in them use the pool. Empty selects all.
 	NamespaceSelector string `json:"namespaceSelector,omitempty"`
-	// AllowedUses says what the addresses may be given to. Empty means Workload and Tunnel.
+	// AllowedUses are the uses of the addresses. Empty means Workload and Tunnel.
 	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set","maxItems":3}`
 	AllowedUses []AllowedUse `json:"allowedUses,omitempty"`
-	// AssignmentMode Manual keeps the pool for those who ask for it by name.
+	// AssignmentMode Manual keeps the pool for requests by its name.
 	// +kubebuilder:default=Automatic
 	AssignmentMode AssignmentMode `json:"assignmentMode,omitempty"`
 }

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Unacted lists, by kind, the fields of Calico's definitions that this project keeps and that have no effect here:
-// clusters of Calico have them, and Calico's programs may share the cluster. The definitions have each, for any value.
-// What is neither here nor in the Go type is refused.
+// Unacted lists, by kind, the fields of Calico's definitions that this project keeps without effect: clusters of Calico
+// have them, and Calico's programs may share the cluster. The definitions accept any value in them. A field that is
+// neither listed here nor in the Go type is refused.
 var Unacted = map[string][]string{
 	"BGPConfiguration": {"localWorkloadPeeringIPV4", "localWorkloadPeeringIPV6", "programClusterRoutes"},
 	"KubeControllersConfiguration": {
@@ -53,23 +53,23 @@ var Unacted = map[string][]string{
 	},
 }
 
-// Kept lists, by kind, the fields of the Go types that have no effect either, with their defaults as JSON, by which
-// nobody asks for anything.
+// Kept lists, by kind, the fields of the Go types that have no effect either, with their defaults as JSON. A default is
+// not reported.
 var Kept = map[string]map[string]string{
 	"BGPConfiguration":             {"ignoredInterfaces": "[]", "logSeverityScreen": `"Info"`},
 	"KubeControllersConfiguration": {"healthChecks": `"Enabled"`, "logSeverityScreen": `"Info"`, "prometheusMetricsPort": "9094"},
 	"FelixConfiguration":           {"logSeverityScreen": `"Info"`, "reportingInterval": `"0s"`},
 }
 
-// Keys are keys of a stored spec that mean nothing here.
+// Keys are keys of a stored spec that have no effect here.
 type Keys struct {
-	// Unknown are no fields of Calico's: they are misspelt, perhaps in case alone.
+	// Unknown are not Calico's fields: they are misspelt, perhaps in case alone.
 	Unknown []string
-	// Unacted are of the list of that name, or Kept and not the default.
+	// Unacted are keys of the list Unacted, or keys of Kept with other values than the default.
 	Unacted []string
 }
 
-// WithoutEffect are Unacted as an object has them.
+// WithoutEffect returns Unacted as paths in an object.
 func (k Keys) WithoutEffect() (fields []string) {
 	for _, key := range k.Unacted {
 		fields = append(fields, "spec."+key)
@@ -77,7 +77,7 @@ func (k Keys) WithoutEffect() (fields []string) {
 	return fields
 }
 
-// Misspelt is an error that names the unknown keys in an object's spec; nil if there are none.
+// Misspelt returns an error that names the unknown keys in an object's spec; nil if there are none.
 func (k Keys) Misspelt(of Type) error {
 	if len(k.Unknown) == 0 {
 		return nil
@@ -86,7 +86,7 @@ func (k Keys) Misspelt(of Type) error {
 		strings.Join(k.Unknown, ", spec."), of.Kind, of.Plural)
 }
 
-// decodeExactly decodes a spec of a kind. Unlike encoding/json it takes keys exactly as they are spelt.
+// decodeExactly decodes a spec of a kind. Unlike encoding/json it distinguishes the case of keys.
 func decodeExactly(kind string, data []byte, into any) (Keys, error) {
 	var keys Keys
 	var strange []string
@@ -99,7 +99,7 @@ func decodeExactly(kind string, data []byte, into any) (Keys, error) {
 		}
 	}
 	var members map[string]json.RawMessage
-	_ = json.Unmarshal(clean, &members) // what is no object has no keys; decoding says so
+	_ = json.Unmarshal(clean, &members) // a value that is not an object has no keys; decoding reports it
 	for key, value := range members {
 		if otherwise, kept := Kept[kind][key]; kept && string(value) != otherwise && string(value) != "null" {
 			keys.Unacted = append(keys.Unacted, key)
@@ -110,8 +110,8 @@ func decodeExactly(kind string, data []byte, into any) (Keys, error) {
 	return keys, json.Unmarshal(clean, into)
 }
 
-// exactly returns JSON without the keys that a type lacks, and adds these to strange. JSON that is not of the type's
-// form stays: decoding says so.
+// exactly returns JSON without the keys that a type lacks, and appends these to strange. JSON of another form stays:
+// decoding reports it.
 func exactly(data []byte, t reflect.Type, path string, strange *[]string) []byte {
 	var items []json.RawMessage
 	var members map[string]json.RawMessage
@@ -150,28 +150,28 @@ func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	return types
 }
 
-// UnmarshalJSON takes keys exactly as they are spelt.
+// UnmarshalJSON distinguishes the case of keys.
 func (s *BGPConfigurationSpec) UnmarshalJSON(data []byte) (err error) {
 	type plain BGPConfigurationSpec
 	s.Keys, err = decodeExactly("BGPConfiguration", data, (*plain)(s))
 	return err
 }
 
-// UnmarshalJSON takes keys exactly as they are spelt.
+// UnmarshalJSON distinguishes the case of keys.
 func (s *BGPPeerSpec) UnmarshalJSON(data []byte) (err error) {
 	type plain BGPPeerSpec
 	s.Keys, err = decodeExactly("BGPPeer", data, (*plain)(s))
 	return err
 }
 
-// UnmarshalJSON takes keys exactly as they are spelt.
+// UnmarshalJSON distinguishes the case of keys.
 func (s *FelixConfigurationSpec) UnmarshalJSON(data []byte) (err error) {
 	type plain FelixConfigurationSpec
 	s.Keys, err = decodeExactly("FelixConfiguration", data, (*plain)(s))
 	return err
 }
 
-// UnmarshalJSON takes keys exactly as they are spelt.
+// UnmarshalJSON distinguishes the case of keys.
 func (s *KubeControllersConfigurationSpec) UnmarshalJSON(data []byte) (err error) {
 	type plain KubeControllersConfigurationSpec
 	s.Keys, err = decodeExactly("KubeControllersConfiguration", data, (*plain)(s))
@@ -190,7 +190,7 @@ func (f *FelixConfiguration) StrangeKeys() Keys { return f.Spec.Keys }
 // StrangeKeys implements Keyed.
 func (c *KubeControllersConfiguration) StrangeKeys() Keys { return c.Spec.Keys }
 
-// Keyed is a kind that people write, whose keys are taken exactly as they are spelt.
+// Keyed is a kind that people write; its keys are distinguished by case.
 type Keyed interface {
 	Resource
 	// StrangeKeys returns the keys of the spec that have no effect.

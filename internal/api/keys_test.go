@@ -12,9 +12,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestEveryFieldOfCalico: each field of Calico's definitions of the kinds that people write is acted on or refused, for
-// which the Go type has it, or said to have no effect, for which it is in Unacted; none is in both. Those of the Go
-// types that no program reads are Kept.
+// TestEveryFieldOfCalico: each field of Calico's definitions of the kinds that people write is either in the Go type,
+// if it is acted on or refused, or in Unacted, if it has no effect. Fields of the Go types that no program reads are
+// Kept.
 func TestEveryFieldOfCalico(t *testing.T) {
 	text, err := os.ReadFile("testdata/calico-fields.txt")
 	errtest.Must(t, err)
@@ -57,7 +57,7 @@ func TestEveryFieldOfCalico(t *testing.T) {
 	}
 }
 
-// TestKeysWithoutEffect: each field that is said to have no effect is among the keys of a spec that has it.
+// TestKeysWithoutEffect: each field without effect is among the keys of a spec that has it.
 // internal/program/controllers and internal/agent hold that Events and the status name these.
 func TestKeysWithoutEffect(t *testing.T) {
 	kinds := map[string]Keyed{
@@ -91,7 +91,7 @@ func addPaths(into map[string]reflect.Type, path string, t reflect.Type) {
 	}
 }
 
-// Keys are taken as they are spelt, unlike by encoding/json, and the others are told.
+// Keys are distinguished by case, unlike by encoding/json, and the others are reported.
 func TestDecodeExactly(t *testing.T) {
 	var f FelixConfigurationSpec
 	errtest.Must(t, json.Unmarshal([]byte(`{"FailsafeInboundHostPorts":[{"port":1}],"failsafeOutboundHostPorts":[{"Port":2,"port":3}],

@@ -84,7 +84,7 @@ func NewLike(obj Resource) Resource {
 	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(Resource)
 }
 
-// Assign replaces what to points to by what from points to.
+// Assign replaces *to by *from.
 func Assign(to, from Resource) {
 	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
 }

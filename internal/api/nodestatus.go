@@ -1,7 +1,7 @@
 package api
 
-// CalicoNodeStatus asks one node to say how it is; the node answers in the object's status. Clients of Calico write
-// spec and status as one object, so that the status is no subresource.
+// CalicoNodeStatus requests the state of one node; the node writes it into the object's status. Clients of Calico write
+// spec and status as one object, so the status is not a subresource.
 //
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Updated",type=date,JSONPath=`.status.lastUpdated`
@@ -13,15 +13,15 @@ type CalicoNodeStatus struct {
 	Status CalicoNodeStatusStatus `json:"status"`
 }
 
-// CalicoNodeStatusSpec is the question.
+// CalicoNodeStatusSpec is the request.
 type CalicoNodeStatusSpec struct {
-	// Node is the name of the node that is asked.
+	// Node is the name of the node.
 	Node string `json:"node,omitempty"`
-	// Classes are what it is asked for: Agent, BGP and Routes.
+	// Classes are the requested parts: Agent, BGP and Routes.
 	// +tortie:v3:schema=`{"items":{"enum":["Agent","BGP","Routes"]}}`
 	Classes []string `json:"classes,omitempty"`
-	// UpdatePeriodSeconds is how often the node looks whether its answer has changed; 0 stops it. Absent means 10. The
-	// nodes of a cluster together write some 10 answers a second at most.
+	// UpdatePeriodSeconds is the interval at which the node updates a changed status; 0 stops it. Absent means 10. The
+	// nodes of a cluster together write at most some 10 statuses a second.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	UpdatePeriodSeconds *uint32 `json:"updatePeriodSeconds,omitempty"`
@@ -34,9 +34,9 @@ const (
 	ClassRoutes = "Routes"
 )
 
-// CalicoNodeStatusStatus is the answer. Only the node writes it.
+// CalicoNodeStatusStatus is the node's state. Only the node writes it.
 type CalicoNodeStatusStatus struct {
-	// LastUpdated is when the answer last changed.
+	// LastUpdated is when the status last changed.
 	// +kubebuilder:validation:Format=date-time
 	// +nullable
 	LastUpdated *string          `json:"lastUpdated,omitempty"`
@@ -45,7 +45,7 @@ type CalicoNodeStatusStatus struct {
 	Routes      *NodeRouteStatus `json:"routes,omitempty"`
 }
 
-// NodeAgentStatus is how the BGP speakers are, of which there is one for each family.
+// NodeAgentStatus is the state of the BGP speakers: one for each family.
 type NodeAgentStatus struct {
 	BIRDV4 *NodeSpeaker `json:"birdV4,omitempty"`
 	BIRDV6 *NodeSpeaker `json:"birdV6,omitempty"`
@@ -77,21 +77,21 @@ type NodePeer struct {
 	PeerIP string `json:"peerIP,omitempty"`
 	// Type is NodeMesh, NodePeer or GlobalPeer.
 	Type string `json:"type,omitempty"`
-	// State is that of RFC 4271.
+	// State is a state of RFC 4271.
 	State string `json:"state,omitempty"`
 	// Since is when the session was established, or lost.
 	Since string `json:"since,omitempty"`
 }
 
-// NodeRouteStatus are the routes that a node has made, and paths that it has not used.
+// NodeRouteStatus are the routes that a node has made, and the paths that it does not use.
 type NodeRouteStatus struct {
 	RoutesV4 []NodeRoute `json:"routesV4,omitempty"`
 	RoutesV6 []NodeRoute `json:"routesV6,omitempty"`
 }
 
-// NodeRoute is one of them.
+// NodeRoute is one route or path.
 type NodeRoute struct {
-	// Type is FIB if packets go by it, else RIB.
+	// Type is FIB for a route in use, else RIB.
 	Type        string        `json:"type,omitempty"`
 	Destination string        `json:"destination,omitempty"`
 	Gateway     string        `json:"gateway,omitempty"`
@@ -99,7 +99,7 @@ type NodeRoute struct {
 	LearnedFrom NodeRouteFrom `json:"learnedFrom,omitempty"`
 }
 
-// NodeRouteFrom says where a route comes from.
+// NodeRouteFrom is the source of a route.
 type NodeRouteFrom struct {
 	// SourceType is Kernel, Static, Direct, NodeMesh or BGPPeer.
 	SourceType string `json:"sourceType,omitempty"`

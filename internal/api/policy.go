@@ -2,27 +2,27 @@ package api
 
 import "encoding/json"
 
-// NetworkPolicy is the part of a Kubernetes NetworkPolicy that this project reads. What the API server writes for
-// absent fields may be missing, as in objects that never met one.
+// NetworkPolicy is the part of a Kubernetes NetworkPolicy that this project reads. Defaults of the API server may be
+// missing, as in objects that never passed one.
 type NetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec NetworkPolicySpec `json:"spec"`
 }
 
-// NetworkPolicySpec says which pods the policy selects and what it allows to them.
+// NetworkPolicySpec selects pods and lists the connections that the policy allows.
 type NetworkPolicySpec struct {
 	PodSelector LabelSelector              `json:"podSelector,omitempty"`
 	Ingress     []NetworkPolicyIngressRule `json:"ingress,omitempty"`
 	Egress      []NetworkPolicyEgressRule  `json:"egress,omitempty"`
-	// PolicyTypes are the directions that the policy counts for; empty: Ingress, and Egress if there is a rule for it.
+	// PolicyTypes are the policy's directions; empty means Ingress, and Egress if there are egress rules.
 	// +tortie:v3:schema=`{"x-kubernetes-list-type":"set","minItems":1,"maxItems":2}`
 	PolicyTypes []string `json:"policyTypes,omitempty"`
-	// Unreadable, if not empty, says why rules are missing: see Salvage.
+	// Unreadable, if not empty, is why rules are missing: see Salvage.
 	Unreadable string `json:"-"`
 }
 
-// Salvage reads of an object that json.Unmarshal refuses because of cause which pods and directions the policy is
-// about: the whole namespace and both if that cannot be read either. It leaves metadata alone.
+// Salvage reads the policy's pods and directions from an object that json.Unmarshal refuses with cause. If these cannot
+// be read either they become the whole namespace and both directions. Metadata stays unchanged.
 func (p *NetworkPolicy) Salvage(data []byte, cause error) {
 	p.Spec = NetworkPolicySpec{
 		PodSelector: specOf[struct{ PodSelector LabelSelector }](data).PodSelector,
@@ -34,7 +34,7 @@ func (p *NetworkPolicy) Salvage(data []byte, cause error) {
 	}
 }
 
-// specOf reads parts of an object's spec; without any of them if one cannot be read.
+// specOf reads some fields of an object's spec; it returns the zero value if one of them cannot be read.
 func specOf[T any](data []byte) (parts T) {
 	var object struct {
 		Spec T `json:"spec"`
@@ -45,13 +45,13 @@ func specOf[T any](data []byte) (parts T) {
 	return object.Spec
 }
 
-// NetworkPolicyIngressRule allows what comes from one of the peers to one of the ports; no peers or no ports means any.
+// NetworkPolicyIngressRule allows traffic from one of the peers to one of the ports; no peers or no ports means any.
 type NetworkPolicyIngressRule struct {
 	Ports []NetworkPolicyPort `json:"ports,omitempty"`
 	From  []NetworkPolicyPeer `json:"from,omitempty"`
 }
 
-// NetworkPolicyEgressRule allows what goes to one of the peers at one of the ports; no peers or no ports means any.
+// NetworkPolicyEgressRule allows traffic to one of the peers at one of the ports; no peers or no ports means any.
 type NetworkPolicyEgressRule struct {
 	Ports []NetworkPolicyPort `json:"ports,omitempty"`
 	To    []NetworkPolicyPeer `json:"to,omitempty"`
@@ -64,14 +64,14 @@ type NetworkPolicyPort struct {
 	EndPort  *int32       `json:"endPort,omitempty"`
 }
 
-// NetworkPolicyPeer is an IPBlock, or pods by the other two.
+// NetworkPolicyPeer is an IPBlock, or pods by the two selectors.
 type NetworkPolicyPeer struct {
 	PodSelector       *LabelSelector `json:"podSelector,omitempty"`
 	NamespaceSelector *LabelSelector `json:"namespaceSelector,omitempty"`
 	IPBlock           *IPBlock       `json:"ipBlock,omitempty"`
 }
 
-// IPBlock is a CIDR without parts of it. The API server has let leading zeros and host bits pass.
+// IPBlock is a CIDR without parts of it. Leading zeros and host bits are possible: the API server has accepted them.
 type IPBlock struct {
 	CIDR   string   `json:"cidr"`
 	Except []string `json:"except,omitempty"`

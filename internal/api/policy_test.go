@@ -42,8 +42,8 @@ func TestIntOrString(t *testing.T) {
 	}
 }
 
-// Of what cannot be read as a whole the pods are read, if they can be: else those of a NetworkPolicy are its
-// namespace's.
+// From an object that cannot be read as a whole the pods are read, if possible; else a NetworkPolicy selects its
+// namespace.
 func TestSalvage(t *testing.T) {
 	web := LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	both := []string{"Ingress", "Egress"}

@@ -11,11 +11,11 @@ type Service struct {
 type ServiceSpec struct {
 	// Type is ClusterIP, NodePort, LoadBalancer or ExternalName.
 	Type string `json:"type,omitempty"`
-	// ClusterIP is the first of ClusterIPs: None if the service has none, as has one that is headless.
+	// ClusterIP is the first of ClusterIPs; None for a headless service.
 	ClusterIP   string   `json:"clusterIP,omitempty"`
 	ClusterIPs  []string `json:"clusterIPs,omitempty"`
 	ExternalIPs []string `json:"externalIPs,omitempty"`
-	// LoadBalancerIP is the address that a LoadBalancer was asked for; deprecated by Kubernetes, and still in use.
+	// LoadBalancerIP is the requested address of a LoadBalancer; deprecated by Kubernetes, and still in use.
 	LoadBalancerIP string `json:"loadBalancerIP,omitempty"`
 	// LoadBalancerClass names the controller of a LoadBalancer; nil leaves it to the cluster's default.
 	LoadBalancerClass *string `json:"loadBalancerClass,omitempty"`
@@ -23,7 +23,7 @@ type ServiceSpec struct {
 	IPFamilies []string `json:"ipFamilies,omitempty"`
 	// IPFamilyPolicy is SingleStack, PreferDualStack or RequireDualStack.
 	IPFamilyPolicy string `json:"ipFamilyPolicy,omitempty"`
-	// ExternalTrafficPolicy is Cluster or Local; empty of a service without addresses for the outside.
+	// ExternalTrafficPolicy is Cluster or Local; empty for a service without external addresses.
 	ExternalTrafficPolicy string `json:"externalTrafficPolicy,omitempty"`
 }
 
@@ -32,12 +32,12 @@ type ServiceStatus struct {
 	LoadBalancer LoadBalancerStatus `json:"loadBalancer"`
 }
 
-// LoadBalancerStatus has the addresses that a Service was given.
+// LoadBalancerStatus holds the addresses of a LoadBalancer Service.
 type LoadBalancerStatus struct {
 	Ingress []LoadBalancerIngress `json:"ingress,omitempty"`
 }
 
-// LoadBalancerIngress is one of them. Some load balancers have a name instead of an address.
+// LoadBalancerIngress is one address. Some load balancers have a name instead.
 type LoadBalancerIngress struct {
 	IP string `json:"ip,omitempty"`
 }
@@ -66,13 +66,13 @@ const (
 	AnnotationServiceAddresses = "projectcalico.org/loadBalancerIPs"
 )
 
-// AddressAnnotations say which addresses a Service asks for.
+// AddressAnnotations are the annotations by which a Service requests addresses.
 var AddressAnnotations = []string{AnnotationServicePoolsV4, AnnotationServicePoolsV6, AnnotationServiceAddresses}
 
-// LabelServiceName is on an EndpointSlice the name of the Service that it belongs to.
+// LabelServiceName is the label of an EndpointSlice with the name of its Service.
 const LabelServiceName = "kubernetes.io/service-name"
 
-// LabelExcludeNode on a Node keeps it out of load balancing: Calico does not announce addresses of services from it.
+// LabelExcludeNode on a Node excludes it from load balancing: Calico does not announce service addresses from it.
 const LabelExcludeNode = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 // EndpointSlice is the part of a Kubernetes EndpointSlice that this project reads.

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// Mark is the deletion mark of a BlockAffinity: the text true or false, as crd.projectcalico.org/v1 has it. It is read
-// from a boolean, too, as projectcalico.org/v3 has it.
+// Mark is the deletion mark of a BlockAffinity: the text true or false in crd.projectcalico.org/v1, a boolean in
+// projectcalico.org/v3. Both forms are read.
 //
 // +kubebuilder:validation:Type=string
 // +tortie:v3:schema=`{"type":"boolean"}`
@@ -22,8 +22,8 @@ func (m *Mark) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Foreign is metadata that other programs set, and that this project writes back as it was: the API server takes away
-// what an update leaves out. It is nil if an object has none of it. It is never changed.
+// Foreign is metadata of other programs, which this project writes back unchanged: the API server removes metadata that
+// an update leaves out. It is nil if an object has none. It is never modified.
 type Foreign struct {
 	Finalizers      []string        `json:"finalizers,omitempty"`
 	OwnerReferences json.RawMessage `json:"ownerReferences,omitempty"`

@@ -103,7 +103,7 @@ func TestOthersChangesWakeNoAssignment(t *testing.T) {
 		create(t, store, &api.Node{Meta: api.Meta{Name: fmt.Sprint("other-", i), Labels: map[string]string{"zone": "b"}}})
 		create(t, store, claim(fmt.Sprint("other-", i), fmt.Sprintf("10.81.2.%d/26", 64*i)))
 	}
-	// Events of one kind come in their order: with these, those of the others have been seen.
+	// Events of one kind arrive in order: with these events, the events of the others have arrived.
 	create(t, store, &api.Node{Meta: api.Meta{Name: "watched"}})
 	create(t, store, claim("watched", "10.81.3.0/26"))
 	waittest.Until(t, 10*time.Second, "a change of this node does not wake", func() bool {

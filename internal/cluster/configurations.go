@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// Configurations follow the configurations of nodes, for those who tell of their fields without effect. Their feed is
-// no other's: nothing waits for it, and its lack of a right stops nothing.
+// Configurations follow the configurations of nodes, for reports on their fields without effect. They have their own
+// feed: nothing waits for it, and a missing right stops nothing.
 type Configurations struct {
 	feed
 	bgp     *objectStore[api.BGPConfiguration]
@@ -42,7 +42,7 @@ func (c *Configurations) Run(ctx context.Context) error {
 // Changed wakes its one reader after a configuration changed.
 func (c *Configurations) Changed() <-chan struct{} { return c.changed }
 
-// All returns the configurations that are known, in no particular order. They are not to be changed.
+// All returns the known configurations, in no particular order. The caller must not change them.
 func (c *Configurations) All() (all []api.Keyed) {
 	for _, o := range c.bgp.each() {
 		all = append(all, o)

@@ -17,15 +17,15 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
-// Server is an API server: how it is reached, and which of Calico's API groups it keeps their objects in.
+// Server is an API server: its address and credentials, and the API group of its Calico objects.
 type Server struct {
 	*rest.Config
-	// Group is asked with each request; nil means groups.V1.
+	// Group is evaluated on each request; nil means groups.V1.
 	Group *groups.Current
 }
 
-// Connect returns how to reach the API server: by a kubeconfig file, or as the pod's own service account if path is
-// empty. It makes no request.
+// Connect returns the configuration of a client of the API server: from a kubeconfig file, or for the pod's own service
+// account if path is empty. It makes no request.
 func Connect(path, userAgent string) (*rest.Config, error) {
 	var cfg *rest.Config
 	var err error
@@ -41,10 +41,10 @@ func Connect(path, userAgent string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// lookupTime bounds the question which addresses the API server's name has.
+// lookupTime bounds the DNS lookup of the API server's name.
 const lookupTime = time.Second
 
-// Addresses are those at which the API server is reached, none if its name is not known now.
+// Addresses returns the addresses of the API server; none if its name cannot be resolved now.
 func Addresses(cfg *rest.Config) []netip.Addr {
 	server, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
@@ -65,7 +65,7 @@ func Addresses(cfg *rest.Config) []netip.Addr {
 	return found
 }
 
-// Endpoints are Addresses with the API server's port.
+// Endpoints returns Addresses with the API server's port.
 func Endpoints(cfg *rest.Config) (all []netip.AddrPort) {
 	_, port := hostPort(cfg)
 	for _, a := range Addresses(cfg) {
@@ -74,7 +74,7 @@ func Endpoints(cfg *rest.Config) (all []netip.AddrPort) {
 	return all
 }
 
-// hostPort is where the API server is; port 0: the configuration does not say.
+// hostPort returns the host and port of the API server; port 0 if the configuration is invalid.
 func hostPort(cfg *rest.Config) (host string, port uint16) {
 	server, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
@@ -87,8 +87,8 @@ func hostPort(cfg *rest.Config) (host string, port uint16) {
 	return server.Hostname(), uint16(number)
 }
 
-// Answers returns what opens a connection to the API server by a dialer, and closes it when the API server has proved
-// its name.
+// Answers returns a function that opens a connection to the API server by a dialer, and closes it after the API server
+// has authenticated itself.
 func Answers(cfg *rest.Config) func(context.Context, *net.Dialer) error {
 	return func(ctx context.Context, dialer *net.Dialer) error {
 		encryption, err := rest.TLSConfigFor(cfg)

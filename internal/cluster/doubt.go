@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// fewObjects: up to so many known objects, any list is believed that is not empty.
+	// fewObjects: with so many known objects or fewer, any list that is not empty is believed.
 	fewObjects = 10
 	// firstDoubt and mostDoubt bound the pause before the second list, which doubles while lists disagree.
 	firstDoubt, mostDoubt = time.Second, 30 * time.Second
 )
 
-// doubtfulStore keeps its objects when a list lacks all or most of them, unless a second request returns such a list
-// too: an API server that has just started, or whose etcd member is behind or empty, lists too few. Deletions that a
-// watch reports are believed.
+// doubtfulStore keeps its objects when a list lacks all or most of them, until a second request confirms it: an API
+// server that has just started, or whose etcd member is behind or empty, lists too few. Deletions that a watch reports
+// are believed.
 type doubtfulStore[T any] struct {
 	*objectStore[T]
 	by    *follower
@@ -84,8 +84,8 @@ func missingOf[T any](known map[string]bool, list []*object[T]) int {
 	return len(known) - len(found)
 }
 
-// listAgain lists the names of a source's objects at the most recent revision. No list is an empty one: the definition of
-// an optional kind is gone.
+// listAgain lists the names of a source's objects at the most recent revision. It returns nil for an optional kind
+// without definition, which counts as an empty list.
 func listAgain(request requester, optional bool, asked *versions) func(context.Context) (runtime.Object, error) {
 	return func(ctx context.Context) (runtime.Object, error) {
 		asked.begin()

@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// The real API server takes the events, counts them on, and says what it does not take.
+// The real API server accepts the events, counts them on, and its refusals are reported.
 func TestEventsOnARealServer(t *testing.T) {
 	admin := labtest.RESTConfig(t)
 	store, err := cluster.OpenStore(cluster.Server{Config: admin, Group: labtest.Current(t)})

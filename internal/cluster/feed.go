@@ -16,14 +16,14 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// feed fills stores from one API server, and knows until when what is on them is known to be complete.
+// feed fills stores from one API server, and knows until when they are known to be complete.
 type feed struct {
 	server    Server
 	http      *http.Client // shared: one connection for all watches
 	log       *slog.Logger
 	streams   *streams
 	prober    *clients
-	move      *mover // nil: the group is followed, and another feed moves it
+	move      *mover // nil: another feed moves the group
 	followers []*follower
 }
 
@@ -46,7 +46,8 @@ func add[T any](w *feed, src source[T], into *objectStore[T]) error {
 	return err
 }
 
-// movesBy has the feed move to the other API group by what ClusterInformation says, and tells readers through told.
+// movesBy makes the feed move to the other API group by ClusterInformation; told is called when writes are held or
+// allowed.
 func (w *feed) movesBy(information *objectStore[api.ClusterInformation], told func()) error {
 	store, err := OpenStore(w.server)
 	w.move = &mover{group: w.server.Group, store: store, information: information, confirmed: w.Confirmed, log: w.log,
@@ -54,15 +55,15 @@ func (w *feed) movesBy(information *objectStore[api.ClusterInformation], told fu
 	return err
 }
 
-// mayWrite reports that the datastore is set up, and that Calico's objects may be written.
+// mayWrite reports whether the datastore is set up, and Calico's objects may be written.
 func (w *feed) mayWrite() bool {
 	return state.Ready(w.move.information.get(api.DefaultName)) && !w.server.Group.Held()
 }
 
-// endTime bounds the wait for watches to end: client-go does not interrupt its waits for an API server that is away.
+// endTime bounds the wait for watches to end: client-go does not interrupt its waits for an absent API server.
 const endTime = time.Second
 
-// run watches, and does what else there is to do beside, until ctx ends.
+// run watches, and runs the functions beside, until ctx ends.
 func (w *feed) run(ctx context.Context, beside ...func(context.Context)) {
 	var running sync.WaitGroup
 	for _, do := range beside {
@@ -83,7 +84,8 @@ func (w *feed) run(ctx context.Context, beside ...func(context.Context)) {
 	}
 }
 
-// Confirmed returns when everything was last known to miss nothing but what was under way; zero: not yet.
+// Confirmed returns the last time at which the stores were known to be complete, except for changes under way; zero:
+// never.
 func (w *feed) Confirmed() time.Time { return w.streams.Confirmed() }
 
 // WaitForSync blocks until everything is complete for the first time, and it is known whether Calico's objects may be
@@ -117,7 +119,7 @@ func (w *feed) WaitForSync(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// probe asks for ClusterInformation default and compares it with what its watch has brought.
+// probe reads ClusterInformation default and compares it with the watched one.
 func (w *feed) probe(ctx context.Context, information *objectStore[api.ClusterInformation]) error {
 	if !w.streams.allOpen() {
 		return fmt.Errorf("not all watches of the API server are open")

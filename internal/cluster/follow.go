@@ -25,40 +25,40 @@ import (
 )
 
 const (
-	// minPause and maxPause bound the wait before a request that follows others without a result: it doubles with each,
+	// minPause and maxPause bound the wait before a request that follows requests without a result: it doubles with each,
 	// and is jittered by half. A thousand agents with ten watches each that lost their API server make 1,000 requests per
 	// second.
 	minPause, maxPause = 100 * time.Millisecond, 10 * time.Second
-	// atOnce is how many requests are made without a wait: to stream a list, to list where that is not known, and to
-	// watch.
+	// atOnce is how many requests are made without a wait: a streamed list, a plain list where streams are not known, and
+	// a watch.
 	atOnce = 3
-	// quiet is how long after a request the next one is no repetition: watches of what never changes end without a result.
+	// quiet is how long after a request the next one is no repetition: watches of unchanged kinds end without a result.
 	quiet = time.Minute
-	// absentFirst and absentPause bound the pause between looks for a definition that is not installed, or that serves no
-	// version of the kind that this program knows; it doubles. A definition that was installed is looked for every
-	// absentRetry first, and counts as removed after absentDoubt.
+	// absentFirst and absentPause bound the pause between checks for a definition that is not installed, or serves no
+	// version that this program knows; it doubles. A definition that was installed is checked every absentRetry first, and
+	// counts as removed after absentDoubt.
 	absentFirst, absentPause = 15 * time.Second, 2 * time.Minute
 	absentDoubt              = time.Minute
 	absentRetry              = 2 * time.Second
 )
 
-// source is where the objects of one kind come from, and what of them is kept.
+// source describes the objects of one kind: their origin and the parts that are kept.
 type source[T any] struct {
 	name string   // in logs, and among the streams
 	of   api.Type // its version does not matter if the kind is Versioned
-	// partial: metadata only.
+	// partial requests metadata only.
 	partial bool
 	// namespace and object, if not empty, narrow the source to one object.
 	namespace, object string
 	// labels and fields, if not empty, are selectors that narrow it.
 	labels, fields string
-	// pages, if not 0, is how many objects one answer to a list may have.
+	// pages, if not 0, is the most objects in one response to a list.
 	pages int64
-	// optional: the kind's definition may not be installed. Then there are no objects.
+	// optional: the kind's definition may be missing. Then there are no objects.
 	optional bool
-	// proof: without this stream nothing is known to be up to date.
+	// proof: without this stream nothing is confirmed.
 	proof bool
-	// doubtful: a list that lacks most known objects is believed only if a second list does too.
+	// doubtful: a list that lacks most known objects is believed only if a second list lacks them too.
 	doubtful bool
 	trim     func(*T) // may be nil
 }
@@ -69,17 +69,17 @@ type follower struct {
 	log          *slog.Logger
 	group        *groups.Current // nil: the kind is not Calico's
 	full         func() bool
-	ctx          context.Context // of run: stores are not given it
+	ctx          context.Context // of run, for stores
 	await        <-chan struct{}
 	listAndWatch func(context.Context) error
 	absent       func() error // nil: the kind's definition must be installed
 	without      bool         // the definition counts as not installed
-	absence      wait.Backoff // between looks for it
-	failed       func()       // told when err comes or goes; may be nil
+	absence      wait.Backoff // between checks for it
+	failed       func()       // called when err comes or goes; may be nil
 
 	mu    sync.Mutex
-	err   error     // why the API server does not answer; nil while it does
-	since time.Time // since when
+	err   error     // why the API server does not respond; nil while it does
+	since time.Time // start of err
 	tries int       // requests since the last that had a result
 	asked time.Time // the last request
 }
@@ -95,7 +95,7 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 	}
 	f := &follower{name: src.name, log: w.log, full: into.isFull, await: into.full,
 		absence: wait.Backoff{First: absentFirst, Most: absentPause}}
-	// The reflector waits in some cases and not in others: see pace, which does in all.
+	// The reflector waits only in some cases: see pace, which waits in all.
 	backoff := &kwait.Backoff{Duration: minPause, Cap: minPause, Factor: 1, Jitter: 0.5, Steps: 1}
 	var store cache.ReflectorStore = into
 	if src.doubtful {
@@ -118,10 +118,10 @@ func follow[T any](w *feed, src source[T], into *objectStore[T]) (*follower, err
 	return f, nil
 }
 
-// requester makes a source's request to list or watch, which asks for metadata only by accept.
+// requester makes a source's request to list or watch; accept is used if it requests metadata only.
 type requester func(client *clients, opts metav1.ListOptions, accept string) *rest.Request
 
-// listWatch are a source's requests, of which a follower takes note; the objects are prepared on their way.
+// listWatch returns a source's requests. The follower notes their results; prepare is applied to the objects.
 func listWatch(w *feed, name string, request requester, asked *versions, f *follower, prepare func(runtime.Object)) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -162,7 +162,7 @@ func (src *source[T]) request(client *clients, opts metav1.ListOptions, accept s
 	return r
 }
 
-// arrive takes objects and lists of them as they come, and tells their follower.
+// arrive returns a function that prepares received objects and lists, and notes them at the follower.
 func (src *source[T]) arrive(f *follower) func(runtime.Object) {
 	return func(obj runtime.Object) {
 		switch o := obj.(type) {
@@ -178,7 +178,7 @@ func (src *source[T]) arrive(f *follower) func(runtime.Object) {
 	}
 }
 
-// prepare drops the fields that are not used, before the object is kept.
+// prepare drops unused fields, before the object is kept.
 func (src *source[T]) prepare(o *object[T]) {
 	if src.trim != nil && o.broken == nil && !o.ended {
 		src.trim(&o.value)
@@ -187,10 +187,10 @@ func (src *source[T]) prepare(o *object[T]) {
 
 // run follows until ctx ends.
 func (f *follower) run(ctx context.Context) {
-	ctx = klog.NewContext(ctx, klog.Logger{}) // client-go's own log: note says what there is to say
+	ctx = klog.NewContext(ctx, klog.Logger{}) // silences client-go's own log: note logs instead
 	f.ctx = ctx
 	f.findGroup(ctx)
-	var since time.Time // since when the kind's definition is missing; zero: it is not
+	var since time.Time // since when the kind's definition is missing; zero: it is installed
 	for ctx.Err() == nil {
 		pause := wait.Jitter(minPause)
 		switch err := f.whileInGroup(ctx); {
@@ -210,7 +210,7 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// whileInGroup lists and watches until that ends, or the group of Calico's objects is another one.
+// whileInGroup lists and watches until that ends, or the group of Calico's objects changes.
 func (f *follower) whileInGroup(ctx context.Context) error {
 	if f.group == nil {
 		return f.listAndWatch(ctx)
@@ -220,7 +220,7 @@ func (f *follower) whileInGroup(ctx context.Context) error {
 	return f.listAndWatch(ctx)
 }
 
-// in returns the group in which the kind is asked for; empty if it is not Calico's.
+// in returns the group of the requests; empty if the kind is not Calico's.
 func (f *follower) in() groups.Group {
 	if f.group == nil {
 		return ""
@@ -228,8 +228,8 @@ func (f *follower) in() groups.Group {
 	return f.group.Known()
 }
 
-// findGroup returns when it is known where Calico's objects are, or when ctx has ended. If there are no definitions of
-// theirs, there are no objects of a kind that may be missing.
+// findGroup returns when the group of Calico's objects is known, or ctx has ended. If neither group has definitions,
+// kinds that may be missing have no objects.
 func (f *follower) findGroup(ctx context.Context) {
 	pauses := wait.Backoff{First: minPause, Most: maxPause}
 	for {
@@ -246,8 +246,8 @@ func (f *follower) findGroup(ctx context.Context) {
 	}
 }
 
-// withoutDefinition decides what it means that the kind's definition has been missing for a time, and returns when to
-// look again. An API server that has just started may not know it yet: what was there of the kind stays for a while.
+// withoutDefinition handles the absence of the kind's definition for a time, and returns the pause before the next
+// check. An API server that has just started may not know the definition yet, so known objects stay for absentDoubt.
 func (f *follower) withoutDefinition(ctx context.Context, missing time.Duration) (pause time.Duration) {
 	if f.full() && !f.without && missing < absentDoubt {
 		return wait.Jitter(absentRetry)
@@ -259,8 +259,8 @@ func (f *follower) withoutDefinition(ctx context.Context, missing time.Duration)
 	return f.absence.Next()
 }
 
-// pace waits before a request that follows others without a result. Reflectors repeat some failures at once and for
-// ever, such as a revision that is too old.
+// pace waits before a request that follows requests without a result. Reflectors repeat some failed requests at once
+// and for ever, for example after a revision that is too old.
 func (f *follower) pace(ctx context.Context) {
 	f.mu.Lock()
 	if time.Since(f.asked) > quiet {
@@ -284,7 +284,7 @@ func (f *follower) delivered() {
 	f.mu.Unlock()
 }
 
-// note logs when the API server no longer answers, and when it does again.
+// note logs when the API server stops responding, and when it resumes.
 func (f *follower) note(ctx context.Context, err error) {
 	if ctx.Err() != nil || f.absent != nil && missing(err) {
 		return
@@ -304,7 +304,7 @@ func (f *follower) note(ctx context.Context, err error) {
 	f.err = err
 }
 
-// failure returns why the API server does not answer, nil while it does.
+// failure returns why the API server does not respond, nil while it does.
 func (f *follower) failure() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// Finding returns a server whose group is found with the first request for one of Calico's objects. A group that is
-// wanted is taken, once the API server has such a group: see kubernetes.Store.FindGroup.
+// Finding returns a server that detects its group on the first request for a Calico object. A wanted group is used once
+// the API server serves it: see kubernetes.Store.FindGroup.
 func Finding(cfg *rest.Config, wanted groups.Group) Server {
 	var in *groups.Current
 	in = groups.Found(wanted, func(ctx context.Context, wanted groups.Group) (groups.Group, error) {

@@ -16,8 +16,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// TestGroupIsFound has controllers of a cluster whose addresses are in etcd, which may have no definition: they go on
-// without, and find the objects of projectcalico.org/v3 when its definitions come.
+// TestGroupIsFound: controllers of a cluster with addresses in etcd, which may have no definitions, work without, and
+// find the objects of projectcalico.org/v3 when its definitions come.
 func TestGroupIsFound(t *testing.T) {
 	server := labtest.NewBareServer(t)
 	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())

@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Inventory keeps a View of the whole cluster's addresses up to date, as the controllers need it: 30,000 pods in a few
-// ten megabytes. Of handles it follows the names alone.
+// Inventory keeps a View of the whole cluster's addresses up to date, for the controllers: 30,000 pods take a few tens
+// of megabytes. It follows handles by name only.
 type Inventory struct {
 	feed
 	nodes        *objectStore[inventory.Node]
@@ -34,7 +34,7 @@ type Inventory struct {
 }
 
 // NewInventory prepares the watches; Run starts them. Without inKubernetes the addresses are in another datastore, and
-// only Nodes and Pods are followed for them.
+// only Nodes and Pods are followed.
 func NewInventory(at Server, inKubernetes bool, log *slog.Logger) (*Inventory, error) {
 	feed, err := newFeed(at, log)
 	if err != nil {
@@ -46,7 +46,7 @@ func NewInventory(at Server, inKubernetes bool, log *slog.Logger) (*Inventory, e
 		add(&w.feed, source[inventory.Node]{proof: true, pages: podPage}, w.nodes),
 		add(&w.feed, source[inventory.Pod]{proof: true, pages: podPage}, w.pods),
 	)
-	if !inKubernetes { // Probe asks for it
+	if !inKubernetes { // Probe reads it
 		return w, errors.Join(err, add(&w.feed, source[api.ClusterInformation]{optional: true}, w.information),
 			w.movesBy(w.information, w.noteChange))
 	}
@@ -63,8 +63,8 @@ func NewInventory(at Server, inKubernetes bool, log *slog.Logger) (*Inventory, e
 	)
 }
 
-// podPage bounds one answer to a list of what there is most of, where the API server does not stream lists: 30,000 pods
-// at once are 150 MB.
+// podPage bounds one response to a list of a numerous kind, if the API server does not stream lists: 30,000 pods at
+// once are 150 MB.
 const podPage = 500
 
 func (w *Inventory) makeStores() {
@@ -94,7 +94,7 @@ func (w *Inventory) makeStores() {
 	})
 }
 
-// sameInventoryNode compares what is kept of Nodes: kubelets write theirs all the time.
+// sameInventoryNode compares the kept parts of Nodes: kubelets update their Nodes all the time.
 func sameInventoryNode(before, after *inventory.Node) bool {
 	if before.UID != after.UID || before.Routing != after.Routing || len(before.Tunnels) != len(after.Tunnels) ||
 		!sameMeta(&before.Meta, &after.Meta) ||
@@ -109,7 +109,7 @@ func sameInventoryNode(before, after *inventory.Node) bool {
 	return true
 }
 
-// samePod compares what is kept of Pods: most of what kubelets write of them does not matter.
+// samePod compares the kept parts of Pods: most updates by kubelets do not matter.
 func samePod(before, after *inventory.Pod) bool {
 	return before.UID == after.UID && before.Node == after.Node && before.Finished == after.Finished && before.Reported == after.Reported &&
 		slices.Equal(before.Addresses, after.Addresses)
@@ -126,8 +126,8 @@ func (w *Inventory) Changed() <-chan struct{} { return w.changed }
 // BalancingChanged wakes its one reader after Balancing changed, or the settings.
 func (w *Inventory) BalancingChanged() <-chan struct{} { return w.balancing }
 
-// Balancing returns what the addresses of Services depend on: all pools, the blocks with addresses of Services, and
-// whether there is a handle of a name. ready is false of a datastore that is locked or in part unreadable.
+// Balancing returns the inputs of Services' addresses: all pools, the blocks with addresses of Services, and a function
+// that reports whether a handle exists. ready is false if the datastore is locked or partly unreadable.
 func (w *Inventory) Balancing() (pools []api.IPPool, blocks []inventory.Block, hasHandle func(name string) bool, ready bool) {
 	ready = w.mayWrite() && !w.unreadable()
 	return w.pools.all(nil), w.blocks.all((*inventory.Block).OfServices), func(name string) bool { return w.handles.get(name) != nil }, ready
@@ -142,9 +142,9 @@ func (w *Inventory) Run(ctx context.Context) error {
 	return nil
 }
 
-// View returns what is known now; before WaitForSync has returned it is incomplete. Its Taken is until when it is known
-// to miss nothing: an API server that is away, or a watch that is stuck, leaves that behind. What the View's slices
-// lead to is not to be changed.
+// View returns the present state; before WaitForSync has returned it is incomplete. It is known to be complete up to
+// its Taken, which stays behind while an API server is absent, or a watch is stuck. The caller must not change the
+// elements of the View's slices.
 func (w *Inventory) View() inventory.View {
 	taken := w.streams.Confirmed() // first: the rest may be newer, never older
 	v := inventory.View{
@@ -160,16 +160,16 @@ func (w *Inventory) View() inventory.View {
 	return v
 }
 
-// standing leaves out what is marked deleted.
+// standing leaves out affinities that are marked deleted.
 func standing(a *api.BlockAffinity) bool { return !a.MarkedDeleted() }
 
-// unreadable reports that an object cannot be decoded at all: what it says is not known, so nothing may be concluded
-// from the rest.
+// unreadable reports whether an object cannot be decoded: its content is unknown, so the other objects allow no
+// conclusions.
 func (w *Inventory) unreadable() bool {
 	return len(w.blocks.problems())+len(w.pods.problems())+len(w.nodes.problems())+len(w.reservations.problems()) > 0
 }
 
-// Nodes returns all Nodes. What the slice's elements lead to is not to be changed.
+// Nodes returns all Nodes. The caller must not change the elements of the slice.
 func (w *Inventory) Nodes() []inventory.Node { return w.nodes.all(nil) }
 
 // Settings returns the KubeControllersConfiguration default, nil if there is none.
@@ -177,8 +177,8 @@ func (w *Inventory) Settings() *api.KubeControllersConfiguration {
 	return copied(w.settings.get(api.DefaultName))
 }
 
-// Probe is as that of Watch.
+// Probe is like Watch.Probe.
 func (w *Inventory) Probe(ctx context.Context) error { return w.probe(ctx, w.information) }
 
-// Behind is how long ago everything was last known to be complete.
+// Behind returns the time since Confirmed.
 func (w *Inventory) Behind(now time.Time) time.Duration { return now.Sub(w.streams.Confirmed()) }

@@ -11,8 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// LoadBalancers follow the Services of type LoadBalancer, from when they are wanted. Their feed is no other's: its lack
-// of a right stops nothing else.
+// LoadBalancers follow the Services of type LoadBalancer, from the call of Want on. They have their own feed: a missing
+// right stops nothing else.
 type LoadBalancers struct {
 	feed
 	services *objectStore[api.Service]
@@ -21,7 +21,7 @@ type LoadBalancers struct {
 	wanted   chan struct{}
 }
 
-// NewLoadBalancers prepares the watch; Run starts it when it is wanted.
+// NewLoadBalancers prepares the watch; Run starts it after Want.
 func NewLoadBalancers(at Server, log *slog.Logger) (*LoadBalancers, error) {
 	feed, err := newFeed(at, log)
 	if err != nil {
@@ -34,7 +34,7 @@ func NewLoadBalancers(at Server, log *slog.Logger) (*LoadBalancers, error) {
 		source[api.Service]{pages: podPage, fields: "spec.type=" + api.ServiceLoadBalancer, trim: trimLoadBalancer}, l.services)
 }
 
-// trimLoadBalancer keeps of a Service's metadata what its addresses depend on.
+// trimLoadBalancer keeps the metadata of a Service that its addresses depend on.
 func trimLoadBalancer(s *api.Service) {
 	maps.DeleteFunc(s.Annotations, func(key, _ string) bool {
 		return !slices.Contains(api.AddressAnnotations, key) && !api.Unread("Service", key)
@@ -45,7 +45,7 @@ func trimLoadBalancer(s *api.Service) {
 	}
 }
 
-// Run watches from when Want is called until ctx ends.
+// Run watches from the call of Want until ctx ends.
 func (l *LoadBalancers) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -55,14 +55,14 @@ func (l *LoadBalancers) Run(ctx context.Context) error {
 	return nil
 }
 
-// Want begins the watch.
+// Want starts the watch.
 func (l *LoadBalancers) Want() { l.want.Do(func() { close(l.wanted) }) }
 
 // Changed wakes its one reader after a Service changed.
 func (l *LoadBalancers) Changed() <-chan struct{} { return l.changed }
 
-// All returns the Services; known is false, with the reason if there is one, before the first complete list. Not to be
-// changed.
+// All returns the Services, which the caller must not change. Before the first complete list known is false, and err is
+// why the API server does not respond, if so.
 func (l *LoadBalancers) All() (all []*api.Service, known bool, err error) {
 	return l.services.each(), l.services.isFull(), l.followers[0].failure()
 }

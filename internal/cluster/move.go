@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// moveFirst and moveMost bound the pause between looks at the other group's ClusterInformation, while the one in use
-	// does not say that objects may be written; it doubles.
+	// moveFirst and moveMost bound the pause between reads of both groups' ClusterInformation, while the one in use does
+	// not allow writes; it doubles.
 	moveFirst, moveMost = time.Second, 10 * time.Second
-	// silent is how old the confirmation of the watches may be before it is asked whether the group is still there.
+	// silent is the age of the last confirmation by the watches at which the group is checked.
 	silent = 30 * time.Second
-	// moveTime bounds a look, and what is to be done before anything is written in another group.
+	// moveTime bounds a step: reading, and the preparation for writes in another group.
 	moveTime = 30 * time.Second
 )
 
-// mover takes a program along when Calico's objects move to the other API group, and has none of them written while they
-// are locked, or before Arrive has succeeded in the group in use.
+// mover follows Calico's objects when they move to the other API group. It holds all writes while the objects are
+// locked, or before arrive has succeeded in the group in use.
 //
 // A migration of Calico's locks crd.projectcalico.org/v1, copies the objects, and unlocks projectcalico.org/v3. So the
-// group in use counts as long as it is ready. While it is not, each look is a request for the ClusterInformation of
-// either. What is watched stays as it is until the lists of the other group are complete.
+// group in use counts as long as it is ready. While it is not, each step reads the ClusterInformation of both. Watched
+// objects stay until the lists of the other group are complete.
 type mover struct {
 	group       *groups.Current
 	store       *kubernetes.Store
@@ -35,19 +35,20 @@ type mover struct {
 	confirmed   func() time.Time
 	log         *slog.Logger
 	changed     chan struct{} // of size 1: the ClusterInformation changed
-	told        func()        // is told when it begins or ends that nothing is written
+	told        func()        // called when writes are held or allowed
 
-	// Arrive does what must be done before anything is written in a group, and may be called again; nil: nothing. arrived
-	// is the group in which it has succeeded.
+	// arrive prepares the writes in a group, and may be called again; nil: no preparation. arrived is the group in which
+	// it has succeeded.
 	arrive  func(context.Context, groups.Group) error
 	arrived groups.Group
 
-	since time.Time     // since when the group is in use; zero: since the program began
-	began chan struct{} // closed once it is known whether objects may be written: a program starts, and waits with them
+	since time.Time     // start of the group's use; zero: start of the program
+	began chan struct{} // closed once it is known whether objects may be written: WaitForSync waits for it
 }
 
-// OnArrival has arrive called, until it succeeds, before any of Calico's objects is written in another group than
-// before; ctx bounds it. Before is the group that an earlier process has noted after that, or empty. It is called before Run.
+// OnArrival sets arrive, which is called, until it succeeds, before Calico's objects are written in another group than
+// before; ctx bounds it. before is the group that an earlier process recorded after its arrive, or empty. OnArrival
+// must be called before Run.
 func (w *Watch) OnArrival(before groups.Group, arrive func(ctx context.Context, in groups.Group) error) {
 	w.move.arrived, w.move.arrive = before, arrive
 	w.move.group.Expect(before)
@@ -81,7 +82,7 @@ func (m *mover) run(ctx context.Context) {
 	}
 }
 
-// step decides once. It is settled if the group in use is ready. The error is that of arrive.
+// step decides once. settled means that the group in use is ready. The error is arrive's.
 func (m *mover) step(ctx context.Context) (settled bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, moveTime)
 	defer cancel()
@@ -104,7 +105,7 @@ func (m *mover) step(ctx context.Context) (settled bool, err error) {
 	}
 	next, ready, err := m.store.Find(ctx, in)
 	if err != nil || ready != groups.Ready || next == in {
-		return settled, nil // the watches say if there is no answer
+		return settled, nil // the watches report an absent API server
 	}
 	m.log.Info("Calico's objects are in another API group now, which is followed from here on", "group", next, "before", in)
 	m.hold(true)
@@ -113,7 +114,7 @@ func (m *mover) step(ctx context.Context) (settled bool, err error) {
 	return false, nil
 }
 
-// enter lets objects be written in a group, after arrive.
+// enter allows writes in a group, after arrive.
 func (m *mover) enter(ctx context.Context, in groups.Group) error {
 	if m.arrived != in {
 		m.hold(true)

@@ -65,7 +65,7 @@ func newMove(t *testing.T) *move {
 	return m
 }
 
-// say makes the ClusterInformation of a group, or changes it.
+// say creates or updates the ClusterInformation of a group.
 func (m *move) say(t *testing.T, in groups.Group, ready bool) {
 	t.Helper()
 	store, info := m.store.In(in), &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}

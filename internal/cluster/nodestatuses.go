@@ -5,15 +5,16 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// nodeStatuses are the cluster's CalicoNodeStatus objects, as metadata alone: each is written by the node that it asks,
-// every few seconds and with all its routes, and sent to all that watch.
+// nodeStatuses are the cluster's CalicoNodeStatus objects, as metadata only: each node writes its own every few
+// seconds, with all its routes, and each write is sent to all watchers.
 type nodeStatuses struct {
 	of   *objectStore[api.CalicoNodeStatus]
 	by   *follower
 	wake chan struct{}
 }
 
-// followNodeStatuses is not waited for at the start, and proves nothing: an agent that may not read them works as well.
+// followNodeStatuses starts a watch that WaitForSync does not wait for and that proves nothing: an agent without the
+// right to it works as well.
 func (w *Watch) followNodeStatuses() (*nodeStatuses, error) {
 	q := &nodeStatuses{wake: make(chan struct{}, 1)}
 	q.of = newObjectStore(sameRevision, func(*api.CalicoNodeStatus) { wait.Signal(q.wake) })
@@ -27,7 +28,7 @@ func (w *Watch) followNodeStatuses() (*nodeStatuses, error) {
 	return q, err
 }
 
-// NodeStatuses returns the CalicoNodeStatus objects that there are, by name, identity and revision alone.
+// NodeStatuses returns the CalicoNodeStatus objects, by name, UID and revision only.
 func (w *Watch) NodeStatuses() []api.CalicoNodeStatus { return w.nodeStatuses.of.all(nil) }
 
 // NodeStatusesChanged wakes its one reader after NodeStatuses changed.

@@ -18,7 +18,7 @@ func (*NetworkPolicy) ResourceType() api.Type {
 	return api.Type{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy", Plural: "networkpolicies", Namespaced: true}
 }
 
-// Policies follow which NetworkPolicies there are. Their feed is no other's: nothing waits for it, and its lack of a
+// Policies follow the NetworkPolicies of the cluster. They have their own feed: nothing waits for it, and a missing
 // right stops nothing.
 type Policies struct {
 	feed
@@ -50,5 +50,5 @@ func (p *Policies) Run(ctx context.Context) error {
 // Changed wakes its one reader after a NetworkPolicy came or went.
 func (p *Policies) Changed() <-chan struct{} { return p.changed }
 
-// All returns the NetworkPolicies that are known, in no particular order.
+// All returns the known NetworkPolicies, in no particular order.
 func (p *Policies) All() []NetworkPolicy { return p.policies.all(nil) }

@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// PolicyFeed watches what the policies of a node depend on: policies, namespaces, the node's own pods, and the other
-// nodes' pods that Want names. Pods are most of the events of a large cluster.
+// PolicyFeed watches the objects that a node's policies depend on: policies, namespaces, the node's own pods, and the
+// pods of other nodes that Want selects. Pods are most of the events of a large cluster.
 type PolicyFeed struct {
 	feed
 	self    string
@@ -33,7 +33,7 @@ type PolicyFeed struct {
 
 	failures atomic.Bool // Err has changed
 	mu       sync.Mutex  // guards all below
-	// stale are the parts of view that have changed since Take, listed the kinds that have been listed once.
+	// stale are the parts of view that have changed since Take, listed the parts that have been listed once.
 	stale, listed part
 	table         *podTable
 	watches       map[PodScope]*tempWatch[policyPod]
@@ -56,34 +56,35 @@ type PolicyView struct {
 	// NetworkPolicies and ClusterNetworkPolicies are in no particular order, without labels and annotations.
 	NetworkPolicies        []*api.NetworkPolicy
 	ClusterNetworkPolicies []*api.ClusterNetworkPolicy
-	// Pods have a network of their own and have not finished. Pods of other nodes are included if Want names them and if
+	// Pods have a network of their own and have not finished. Pods of other nodes are included if Want selects them and
 	// they have an address. An address that several pods claim counts for one of them at most, see podTable.
 	Pods map[policy.PodKey]*policy.Pod
-	// Local are the keys of this node's pods in Pods, ascending: with ports, and also those that have no address yet.
+	// Local are the keys of this node's pods in Pods, ascending: with ports, and including pods without an address yet.
 	Local      []policy.PodKey
 	Namespaces map[string]map[string]string // their labels
-	// Nodes have labels, and addresses including those of tunnel devices. Empty while no ClusterNetworkPolicy has a peer
-	// that selects nodes.
+	// Nodes have labels, and addresses including the addresses of tunnel devices. Empty while no ClusterNetworkPolicy has
+	// a peer that selects nodes.
 	Nodes map[string]policy.Node
-	// Strays are Nodes with addresses that do not count, in no particular order; of one Node there may be several.
+	// Strays are Nodes with addresses that do not count, in no particular order; one Node may occur several times.
 	Strays []state.Problem
-	// Calico has what only Calico's policies read.
+	// Calico has the objects that only Calico's policies read.
 	Calico CalicoView
 	// Staged are empty unless WatchStaged was called.
 	Staged StagedView
 
 	// Listed: policies, namespaces and this node's pods have been listed at least once, as State.Interest requires.
 	Listed bool
-	// Complete: Want was called after a view that was Listed, and everything that it named has been listed. Complete stays
-	// true: Knows tells whether pods that Want named later have been listed.
+	// Complete: Want was called after a view that was Listed, and all its selections have been listed. Complete stays
+	// true: Knows reports whether the pods of a later Want have been listed.
 	Complete bool
 	// NodesKnown is false from the first policy that selects nodes until Nodes have been listed.
 	NodesKnown bool
-	// MissingServices are names of Services that policies name, and whose endpoints have not been listed yet, in whichever
-	// namespace. AccountsMissing: policies name labels of service accounts, which have not been listed yet.
+	// MissingServices are names of Services, in any namespace, which policies name and whose endpoints have not been
+	// listed yet. AccountsMissing: policies select service accounts by labels, and service accounts have not been listed
+	// yet.
 	MissingServices map[string]bool
 	AccountsMissing bool
-	// Known are the scopes whose pods have been listed, in no particular order, see Knows.
+	// Known are the scopes with listed pods, in no particular order, see Knows.
 	Known []PodScope
 
 	// Changed are the pods that were added, removed or changed since the last Take, ascending. OwnChanged: some are of
@@ -119,7 +120,7 @@ const (
 	partMore // the fields that refresh always sets
 
 	partsOfCalico = partCalicoPolicies | partCalicoGlobalPolicies | partTiers | partNetworkSets | partGlobalNetworkSets | partHostEndpoints
-	// partsOfCalicoPolicies may name services and service accounts.
+	// partsOfCalicoPolicies can refer to services and service accounts.
 	partsOfCalicoPolicies = partCalicoPolicies | partCalicoGlobalPolicies
 	partsOfInterest       = partPolicies | partClusterPolicies | partNamespaces | partOwn | partsOfCalico
 )
@@ -240,8 +241,8 @@ func (f *PolicyFeed) PlainPods() []string {
 	return slices.Collect(maps.Values(f.plain))
 }
 
-// SetGround says whose the addresses of pools are, by which is decided for which pods and nodes addresses count. Before
-// it is called annotations count, and of nodes the addresses in their status.
+// SetGround sets the owners of pool addresses, which decide for which pods and nodes addresses count. Before it is
+// called annotations count, and the addresses in the status of nodes.
 func (f *PolicyFeed) SetGround(g Ground) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -257,7 +258,7 @@ func (f *PolicyFeed) SetGround(g Ground) {
 	}
 }
 
-// noteUnread is notePlain for annotations.
+// noteUnread updates unread after the watch of this node's pods reported one.
 func (f *PolicyFeed) noteUnread(name string) {
 	var keys []string
 	if p := f.own.get(name); p != nil {
@@ -266,12 +267,11 @@ func (f *PolicyFeed) noteUnread(name string) {
 	f.unread.set(name, keys)
 }
 
-// UnreadAnnotations returns the annotations without effect of this node's pods, by NAMESPACE/NAME. Those with
-// api.AnnotationFloatingIPs are pods that have it, and addresses of their own: the kernel tells whether these are in
-// force.
+// UnreadAnnotations returns the annotations without effect of this node's pods, by NAMESPACE/NAME. Pods with
+// api.AnnotationFloatingIPs are included if they have addresses: the kernel shows whether the annotation is in force.
 func (f *PolicyFeed) UnreadAnnotations() map[string][]string { return f.unread.all() }
 
-// PlainPodsChanged wakes its one reader after PlainPods changed, but for an interrupted watch.
+// PlainPodsChanged wakes its one reader after PlainPods changed, except for an interrupted watch.
 func (f *PolicyFeed) PlainPodsChanged() <-chan struct{} { return f.replain }
 
 // merge chooses between the watches that report a pod: for one UID the watch of this node's pods wins, then full
@@ -297,7 +297,7 @@ func (f *PolicyFeed) merge(m *api.Meta) {
 	}
 }
 
-// Take returns the current state, and what changed since the last Take. Its cost depends on the number of changes, not
+// Take returns the current state, and its changes since the last Take. Its cost depends on the number of changes, not
 // of pods.
 func (f *PolicyFeed) Take() PolicyView {
 	f.mu.Lock()

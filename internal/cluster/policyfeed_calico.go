@@ -19,8 +19,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// CalicoView has the objects that only Calico's policies read, in no particular order. Objects have no labels and
-// annotations but those that policies read.
+// CalicoView has the objects that only Calico's policies read, in no particular order. Objects have only the labels and
+// annotations that policies read.
 type CalicoView struct {
 	NetworkPolicies       []*api.CalicoNetworkPolicy
 	GlobalNetworkPolicies []*api.CalicoGlobalNetworkPolicy
@@ -28,8 +28,8 @@ type CalicoView struct {
 	NetworkSets           []*api.CalicoNetworkSet
 	GlobalNetworkSets     []*api.CalicoGlobalNetworkSet
 	HostEndpoints         []*api.CalicoHostEndpoint
-	// Services has the endpoints, ready or not, of the Services that policies name, and maybe of others. Accounts are
-	// labels of all service accounts, or nil. Both are empty while no policy names any.
+	// Services has the endpoints, ready or not, of the Services that policies name, and possibly of others. Accounts are
+	// the labels of all service accounts, or nil. Both are empty while no policy refers to any.
 	Services map[policy.Service][]policy.ServiceEndpoint
 	Accounts map[policy.Account]map[string]string
 }
@@ -63,7 +63,8 @@ func addCalico[T any](f *PolicyFeed, store **objectStore[T], name string, what p
 	return add(&f.feed, source[T]{name: name, doubtful: true, optional: true, pages: podPage, trim: trimCalico[T]}, *store)
 }
 
-// trimCalico keeps what of an object's metadata policies and the keeper of tiers read. Calico's clients write labels into an annotation.
+// trimCalico keeps the metadata that policies and the keeper of tiers read. Calico's clients write labels into an
+// annotation.
 func trimCalico[T any](o *T) {
 	m := metaOf(o)
 	kept := bareMeta(m)
@@ -76,7 +77,7 @@ func trimCalico[T any](o *T) {
 
 func metaOf[T any](o *T) *api.Meta { return any(o).(api.Resource).GetMeta() }
 
-// sameCalico compares all that trimCalico leaves but the revision.
+// sameCalico compares everything that trimCalico keeps, except the revision.
 func sameCalico[T any](a, b *T) bool {
 	x, y := *a, *b
 	metaOf(&x).ResourceVersion, metaOf(&y).ResourceVersion = "", ""
@@ -102,8 +103,8 @@ func (f *PolicyFeed) refreshCalico(v *CalicoView) {
 	}
 }
 
-// HostEndpoints returns all, in no particular order; false before they have been listed. They are not to be changed.
-// Take is not told of the call.
+// HostEndpoints returns all HostEndpoints, in no particular order; false before they have been listed. The caller must
+// not change them. The call does not affect Take.
 func (f *PolicyFeed) HostEndpoints() ([]*api.CalicoHostEndpoint, bool) {
 	return f.calico.endpoints.each(), f.calico.endpoints.isFull()
 }
@@ -114,15 +115,15 @@ func renew[T any](f *PolicyFeed, what part, from *objectStore[T], to *[]*T) {
 	}
 }
 
-// calicoWatches are open while policies name what they bring.
+// calicoWatches are open while policies refer to their objects.
 type calicoWatches struct {
-	found        bool                   // needs are those of the policies
+	found        bool                   // needs belong to the present policies
 	needs        map[string]policyNeeds // by UID of the policy
 	accounts     *tempWatch[policyAccount]
 	wantAccounts bool
-	slices       []sliceWatch // the last one is for the selector that was wanted last
+	slices       []sliceWatch // the last one has the selector that was wanted last
 	wantSlices   string       // a selector; empty: none
-	wantServices []string     // the names that it is for
+	wantServices []string     // the names in wantSlices
 }
 
 // sliceWatch is a watch of the EndpointSlices that a selector names.
@@ -131,17 +132,17 @@ type sliceWatch struct {
 	selector string
 }
 
-// policyNeeds are those of an object, or of its last version of which these could be read: PolicyReader keeps that one.
+// policyNeeds are the needs of an object, or of its last readable version: PolicyReader keeps that version.
 type policyNeeds struct {
 	of any
 	policy.Needs
 }
 
-// mostServices are selected by their names, so that the selector has room in a request; for more there is one watch of
-// all.
+// mostServices is how many Services are selected by name, so that the selector fits into a request; for more there is
+// one watch of all.
 const mostServices = 50
 
-// findNamed finds what policies name, if these have changed. The caller holds the lock.
+// findNamed finds the objects that policies refer to, if these have changed. The caller holds the lock.
 func (f *PolicyFeed) findNamed() {
 	w := &f.calicoWatches
 	if w.found {
@@ -164,7 +165,7 @@ func (f *PolicyFeed) findNamed() {
 	w.wantSlices = slicesOf(w.wantServices)
 }
 
-// slicesOf is the selector of Services' EndpointSlices.
+// slicesOf returns the selector of the EndpointSlices of Services.
 func slicesOf(services []string) string {
 	switch {
 	case len(services) > mostServices:
@@ -175,13 +176,13 @@ func slicesOf(services []string) string {
 	return ""
 }
 
-// selects reports whether a selector by slicesOf is for a Service, too.
+// selects reports whether a selector by slicesOf includes a Service.
 func selects(selector, service string) bool {
 	_, names, some := strings.Cut(selector, " in (")
 	return !some || slices.Contains(strings.Split(strings.TrimSuffix(names, ")"), ","), service)
 }
 
-// findNeeds reads each object once. Which tiers there are does not matter.
+// findNeeds reads each object once. The tiers do not matter.
 func findNeeds[T any](w *calicoWatches, before map[string]policyNeeds, all []*T,
 	read func(*T, map[string]policy.Tier) (policy.Policy, error)) {
 	for _, o := range all {
@@ -207,8 +208,8 @@ func (f *PolicyFeed) keepCalico(ctx context.Context, now time.Time) {
 	f.keepSlices(ctx, now)
 }
 
-// keepSlices opens and closes watches of EndpointSlices. Those by former selectors do not linger: who writes policies
-// could have any number of them open. There are two at most: the wanted one, and the last that has been listed. The
+// keepSlices opens and closes watches of EndpointSlices. Watches of earlier selectors close at once; else a policy
+// author could keep any number open. There are two at most: the wanted one, and the last that has been listed. The
 // caller holds the lock.
 func (f *PolicyFeed) keepSlices(ctx context.Context, now time.Time) {
 	w := &f.calicoWatches
@@ -236,8 +237,9 @@ func (f *PolicyFeed) openSlices(ctx context.Context, selector string) sliceWatch
 	return sliceWatch{openTemp(ctx, f, src, of, partCalicoMore), selector}
 }
 
-// missing reports what policies name and has not been listed. A Service that a former selector was for is not missing:
-// who names another one would delay all policies that name any.
+// missing returns the Services, and whether there are service accounts, that policies refer to and that have not been
+// listed. A Service in an earlier, listed selector is not missing: else a policy that names another Service would delay
+// all policies with Services.
 func (w *calicoWatches) missing() (services map[string]bool, accounts bool) {
 	for _, name := range w.wantServices {
 		if !w.knows(name) {
@@ -264,7 +266,7 @@ func (w *calicoWatches) failures() (errs []error) {
 	return errs
 }
 
-// labels are those of the service accounts; nil before all have been listed.
+// labels returns the labels of the service accounts; nil before all have been listed.
 func (w *calicoWatches) labels() map[policy.Account]map[string]string {
 	if w.accounts == nil || !w.accounts.listed {
 		return nil
@@ -276,7 +278,7 @@ func (w *calicoWatches) labels() map[policy.Account]map[string]string {
 	return labels
 }
 
-// services are the endpoints by their Service. Some may be there twice.
+// services returns the endpoints by their Service. Some may occur twice.
 func (w *calicoWatches) services() map[policy.Service][]policy.ServiceEndpoint {
 	found := map[policy.Service][]policy.ServiceEndpoint{}
 	for _, open := range w.slices {
@@ -324,7 +326,7 @@ type policySliceObject struct {
 	} `json:"ports"`
 }
 
-// UnmarshalJSON reads an EndpointSlice. As Calico does it takes endpoints that are not ready, too.
+// UnmarshalJSON reads an EndpointSlice. Like Calico it includes endpoints that are not ready.
 func (s *policySlice) UnmarshalJSON(data []byte) error {
 	var obj policySliceObject
 	if err := json.Unmarshal(data, &obj); err != nil {

@@ -195,7 +195,7 @@ func TestMissingServicesHaveNames(t *testing.T) {
 	}
 }
 
-// What one list says is known, and no more.
+// The contents of one list are known, and no more.
 func TestKnowsWhatIsListed(t *testing.T) {
 	a, b := policy.Interest{Namespaces: []string{"a"}}, policy.Interest{Namespaces: []string{"a", "b"}}
 	for _, c := range []struct {

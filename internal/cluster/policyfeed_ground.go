@@ -5,29 +5,29 @@ import (
 	"slices"
 )
 
-// Ground tells whose the addresses of pools are. It does not change.
+// Ground knows the owners of pool addresses. It does not change.
 type Ground interface {
-	// Place reports whether an address lies in a pool of pods, and returns the node that has its block; empty: no node is
-	// known to have it.
+	// Place reports whether an address lies in a pool of pods, and returns the node that owns its block; empty: no known
+	// node.
 	Place(a netip.Addr) (pooled bool, node string)
 }
 
-// word is who says that an address is a pod's.
+// word is the source of a pod's address, and whether the other source contradicts.
 type word uint8
 
 const (
-	// byKubelet: the status says it, and the annotation does not say another address of the family.
+	// byKubelet: the status has the address, and the annotation has no other address of the family.
 	byKubelet word = iota
-	// byKubeletAgainst: the status says it, and the annotation says another one, or that there is none any more: the pod
-	// may have another network now, and the address another pod.
+	// byKubeletAgainst: the status has the address, and the annotation has another one, or was emptied: the pod may have
+	// another network now, and another pod the address.
 	byKubeletAgainst
-	// byNote: the annotation says it, and the status no address of the family.
+	// byNote: the annotation has the address, and the status has no address of the family.
 	byNote
-	// byNoteAgainst: the annotation says it, and the status another address.
+	// byNoteAgainst: the annotation has the address, and the status has another one of the family.
 	byNoteAgainst
 )
 
-// wordOn returns who says that an address is the pod's. It is reported in the status or noted in the annotation.
+// wordOn returns the source of an address, which is in the status (reported) or the annotation (noted).
 func wordOn(a netip.Addr, reported, noted []netip.Addr, emptied bool) word {
 	ofFamily := func(other netip.Addr) bool { return other.BitLen() == a.BitLen() }
 	switch {
@@ -41,27 +41,27 @@ func wordOn(a netip.Addr, reported, noted []netip.Addr, emptied bool) word {
 	return byNote
 }
 
-// rank is how far an address counts as a pod's. Of several pods see claims.left.
+// rank is how far an address counts as a pod's. For several pods with the address see claims.left.
 type rank uint8
 
 const (
-	// nobodys: it does not.
+	// nobodys: the address does not count.
 	nobodys rank = iota
-	// possible: it may be the pod's, and counts where that denies.
+	// possible: the address may be the pod's, and counts for denials.
 	possible
-	// announced: the plugin, or a user, says it of an address of the pod's node, and nobody contradicts.
+	// announced: the plugin, or a user, has annotated an address of the pod's node, without contradiction.
 	announced
-	// reported: the kubelet says it, of an address that its node has borrowed, or that another program manages.
+	// reported: the kubelet reports an address that its node has borrowed, or that another program manages.
 	reported
-	// athome: the kubelet says it, of an address of the pod's node.
+	// athome: the kubelet reports an address of the pod's node.
 	athome
 )
 
-// rankOf judges what is said of a pod's address. A user who writes an annotation must not give his pod's rights, or
-// what is denied to it, to an address of the API server, of a node or of the Internet, which are in no pool; of one in
-// a pool he gets no rights unless it is one of his pod's node. A Pod without a node may stay so for ever, so that its
-// annotation counts for nothing. ground is nil while it is not known: what an agent that starts programs then, as the
-// API server is slow, must not deny what the one before it allowed.
+// rankOf ranks a pod's address. A user may write annotations. This must not extend the rights of his pod, or the
+// denials to it, to addresses outside of pools: the API server's, a node's or the Internet's. An address in a pool gets
+// no rights unless the pod's node owns it. A Pod may stay without a node for ever, so its annotation does not count.
+// ground is nil while it is not known: an agent that starts beside a slow API server must not deny what the agent
+// before it allowed.
 func rankOf(ground Ground, node string, a netip.Addr, by word) rank {
 	pooled, owner := place(ground, a)
 	switch {

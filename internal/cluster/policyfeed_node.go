@@ -15,9 +15,9 @@ import (
 type policyNode struct {
 	meta   api.Meta // see named
 	labels map[string]string
-	// reported are the addresses in the status, which the kubelet or the cloud's controller writes, tunnels those that the
-	// Node's annotations say its tunnel devices have: sources of packets from processes on the node to pods of other
-	// nodes. Both ascend.
+	// reported are the addresses in the status, which the kubelet or the cloud's controller writes. tunnels are the
+	// addresses of tunnel devices in the Node's annotations: source addresses of packets from the node's processes to pods
+	// of other nodes. Both ascend.
 	reported, tunnels []netip.Addr
 }
 
@@ -54,10 +54,10 @@ func (n *policyNode) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// on returns the node with the addresses that count for it, and why others do not. Whoever has a node's token may write
+// on returns the node with the addresses that count for it, and why others do not. A holder of a node's token may write
 // any address into its annotations: a policy that denies pods all nodes would deny them that address, and one that
-// allows nodes would allow it. So that of a tunnel lies in a block of the node, and a reported one in none of another
-// node. ground is nil while it is not known.
+// allows nodes would allow it. So a tunnel address must lie in a block of the node, and a reported one outside of other
+// nodes' blocks. ground is nil while it is not known.
 func (n *policyNode) on(ground Ground) (node policy.Node, problems []error) {
 	node = policy.Node{Labels: n.labels}
 	for _, a := range n.reported {

@@ -105,7 +105,7 @@ func TestPlainPods(t *testing.T) {
 	}
 }
 
-// What a watch of old has said is withdrawn, and said again when it is open.
+// The pods of an interrupted watch are withdrawn, and return when it is open.
 func TestPlainPodsOfAnInterruptedWatch(t *testing.T) {
 	r := newPlainRig(t, "interrupted")
 	r.pod(t, "early", "self", "")

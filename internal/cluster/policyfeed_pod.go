@@ -17,15 +17,15 @@ import (
 // policyPod is the part of a Pod that policies depend on. A feed may hold 10,000.
 type policyPod struct {
 	meta api.Meta // see named
-	// pod is nil for a Pod that uses the host's network or has finished. Its addresses are all that words are about,
-	// whether they count or not.
+	// pod is nil for a Pod that uses the host's network or has finished. Its addresses include addresses that do not
+	// count.
 	pod     *policy.Pod
-	words   []word // by address of the pod
-	node    string // that the Pod is bound to; empty: none
+	words   []word // by address of pod
+	node    string // to which the Pod is bound; empty: none
 	created int64  // seconds
 	// plain: see PolicyFeed.PlainPods.
 	plain bool
-	// unread: see PolicyFeed.UnreadAnnotations. Few pods have any, and those of other nodes none.
+	// unread: see PolicyFeed.UnreadAnnotations. Few pods have any; it is nil for pods of other nodes.
 	unread []string
 }
 
@@ -45,7 +45,7 @@ func (p *policyPod) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ofPod are the fields that newPolicyPod reads, by the numbers in k8s.io/api/core/v1/generated.proto.
+// ofPod are the fields that newPolicyPod reads, by their numbers in k8s.io/api/core/v1/generated.proto.
 var ofPod = only{
 	// metadata: names, UID, revision, times, labels, annotations
 	1: {1: nil, 2: nil, 3: nil, 5: nil, 6: nil, 8: nil, 9: nil, 11: nil, 12: nil},
@@ -98,11 +98,11 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 	return p
 }
 
-// mostUID is how long a UID may be: those that Kubernetes makes have 32 or 36 characters.
+// mostUID is the most characters of a UID: Kubernetes' own have 32 or 36.
 const mostUID = 64
 
-// isUID reports whether a static pod may have the UID. It becomes a comment in the kernel's table, which has no room
-// for more, and where others have words.
+// isUID reports whether a text can be the UID of a static pod. It becomes a comment in the kernel's table. The table
+// has no room for longer ones, and its other comments contain spaces.
 func isUID(text string) bool {
 	other := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-')
@@ -120,7 +120,7 @@ func named(m *api.Meta) api.Meta {
 	return kept
 }
 
-// namePrefix is generateName in the memory of the name, which begins with it unless a user has written something else.
+// namePrefix returns generateName as a part of name, to share its memory, or "" if a user has written another one.
 func namePrefix(name, generateName string) string {
 	if !strings.HasPrefix(name, generateName) {
 		return ""
@@ -139,17 +139,17 @@ func sharedLabels(labels map[string]string) map[string]string {
 	return kept
 }
 
-// finished reports that the containers of a Pod have ended, so that another pod may have its address.
+// finished reports whether the containers of a Pod have ended, so that another pod may have its address.
 func finished(obj *corev1.Pod) bool {
 	return obj.Status.Phase == corev1.PodSucceeded || obj.Status.Phase == corev1.PodFailed
 }
 
-// mostAddresses of an annotation count: a pod has one of each family, and whoever may write pods could name 20,000,
-// each of which all agents would keep.
+// mostAddresses of an annotation count. A pod has one of each family, but an author of pods could write 20,000, and all
+// agents would keep each.
 const mostAddresses = 8
 
-// podAddresses returns what the status and the plugin's annotations say, in ascending order. Kubelets alone may write
-// the status; users may write annotations, too, which come seconds earlier.
+// podAddresses returns the addresses in the status and the plugin's annotations, ascending. Only kubelets may write the
+// status; users may write annotations, too, which come seconds earlier.
 func podAddresses(obj *corev1.Pod) (found []netip.Addr, words []word) {
 	texts := make([]string, 0, len(obj.Status.PodIPs)+1)
 	for _, ip := range obj.Status.PodIPs {
@@ -169,8 +169,8 @@ func podAddresses(obj *corev1.Pod) (found []netip.Addr, words []word) {
 	return found, words
 }
 
-// notedAddresses are those in the annotations. emptied: there are annotations without one, as the plugin leaves them
-// when it has released the addresses.
+// notedAddresses returns the addresses in the annotations. emptied: there are annotations without an address, which the
+// plugin leaves after it has released the addresses.
 func notedAddresses(obj *corev1.Pod) (noted []netip.Addr, emptied bool) {
 	texts := strings.SplitN(obj.Annotations[api.AnnotationPodIPs], ",", mostAddresses+1)
 	if noted = addresses(texts[:min(mostAddresses, len(texts))]); len(noted) > 0 {
@@ -196,10 +196,10 @@ func addresses(texts []string) []netip.Addr {
 	return slices.Clip(slices.Compact(found))
 }
 
-// protocols are the numbers of the protocols that containers' ports have.
+// protocols maps the protocols of containers' ports to their numbers.
 var protocols = map[corev1.Protocol]uint8{"": 6, corev1.ProtocolTCP: 6, corev1.ProtocolUDP: 17, corev1.ProtocolSCTP: 132}
 
-// namedPorts returns the named ports of containers and, as to Calico, of all init containers, whether they stay or not.
+// namedPorts returns the named ports of containers and, like Calico, of all init containers, sidecars or not.
 func namedPorts(obj *corev1.Pod) []policy.NamedPort {
 	var named []policy.NamedPort
 	add := func(c *corev1.Container) {

@@ -144,7 +144,7 @@ func TestStatedUIDs(t *testing.T) {
 	}
 }
 
-// knownPod is a pod as a watch brings it: its name is that of the key, and the UID too unless one is given.
+// knownPod returns a pod as a watch delivers it: the key's name is its name, and its UID too unless one is given.
 func knownPod(name string, created int64, addrs ...string) *policyPod {
 	name, uid, _ := strings.Cut(name, "#")
 	p := &policy.Pod{PodKey: policy.PodKey{Namespace: "ns", Name: name}, UID: name + uid}
@@ -154,7 +154,7 @@ func knownPod(name string, created int64, addrs ...string) *policyPod {
 	return &policyPod{meta: api.Meta{UID: p.UID}, pod: p, created: created, node: "n", words: make([]word, len(addrs))}
 }
 
-// saying has all addresses of a pod by a word.
+// saying sets the source of all addresses of a pod.
 func saying(by word, p *policyPod) *policyPod {
 	for i := range p.words {
 		p.words[i] = by
@@ -162,7 +162,7 @@ func saying(by word, p *policyPod) *policyPod {
 	return p
 }
 
-// ground has the nodes of blocks, "" for those of no node, in a pool as large as all of them together.
+// ground maps blocks to their nodes, "" for none, in a pool as large as all of them together.
 type ground map[string]string
 
 func (g ground) Place(a netip.Addr) (pooled bool, node string) {
@@ -174,7 +174,7 @@ func (g ground) Place(a netip.Addr) (pooled bool, node string) {
 	return false, ""
 }
 
-// tableStep is one change of a podTable, and what is to be seen after it.
+// tableStep is one change of a podTable, and its visible result.
 type tableStep struct {
 	name  string
 	pod   *policyPod // nil: gone

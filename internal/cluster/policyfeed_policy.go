@@ -18,7 +18,7 @@ func bareMeta(m *api.Meta) api.Meta {
 	return api.Meta{Namespace: shared(m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
 }
 
-// sameNetworkPolicy ignores labels and annotations, which do not change what is enforced.
+// sameNetworkPolicy ignores labels and annotations, which do not change the enforcement.
 func sameNetworkPolicy(a, b *api.NetworkPolicy) bool {
 	return a.UID == b.UID && reflect.DeepEqual(a.Spec, b.Spec)
 }

@@ -329,7 +329,7 @@ func emptying(f *faulty, about func(*http.Request) bool, lasting bool, second *a
 	}
 }
 
-// A feed that may not read says why it has nothing, and is not complete.
+// A feed without the right to read reports it, and is not complete.
 func TestPolicyFeedWithoutRights(t *testing.T) {
 	r := feedAt(t, refusing(t, "/pods"))
 	r.await(t, "its complaint", func(v *PolicyView) bool { return apierrors.IsForbidden(v.Err) })

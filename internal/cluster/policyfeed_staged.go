@@ -14,7 +14,7 @@ type StagedView struct {
 	NetworkPolicies           []*api.CalicoStagedNetworkPolicy
 	GlobalNetworkPolicies     []*api.CalicoStagedGlobalNetworkPolicy
 	KubernetesNetworkPolicies []*api.CalicoStagedKubernetesNetworkPolicy
-	// Listed: all of them have been.
+	// Listed: all three kinds have been listed.
 	Listed bool
 }
 
@@ -25,7 +25,7 @@ type stagedStores struct {
 	kubernetes     *objectStore[api.CalicoStagedKubernetesNetworkPolicy]
 }
 
-// WatchStaged makes the feed watch staged policies, too. Nothing waits for them. It is to be called before Run.
+// WatchStaged makes the feed watch staged policies, too. Nothing waits for them. It must be called before Run.
 func (f *PolicyFeed) WatchStaged() error {
 	s := &f.staged
 	err := errors.Join(
@@ -43,7 +43,7 @@ func (f *PolicyFeed) WatchStaged() error {
 
 func (s *stagedStores) watched() bool { return s.kubernetes != nil }
 
-// full reports that all have been listed.
+// full reports whether all three kinds have been listed.
 func (s *stagedStores) full() bool {
 	return s.watched() && s.policies.isFull() && s.globalPolicies.isFull() && s.kubernetes.isFull()
 }
@@ -55,7 +55,7 @@ func (s *stagedStores) problems() []state.Problem {
 	return slices.Concat(s.policies.problemsBy(key), s.globalPolicies.problemsBy(key), s.kubernetes.problemsBy(key))
 }
 
-// findNeeds adds what Calico's kinds need.
+// findNeeds adds the needs of Calico's staged kinds.
 func (s *stagedStores) findNeeds(w *calicoWatches, before map[string]policyNeeds) {
 	if !s.watched() {
 		return
@@ -71,14 +71,14 @@ func (s *stagedStores) findNeeds(w *calicoWatches, before map[string]policyNeeds
 		})
 }
 
-// refreshStaged rebuilds that part of the view. The caller holds the lock.
+// refreshStaged rebuilds the staged part of the view. The caller holds the lock.
 func (f *PolicyFeed) refreshStaged(v *StagedView) {
 	if s := &f.staged; s.watched() && f.stale&partStaged != 0 {
 		*v = StagedView{s.policies.each(), s.globalPolicies.each(), s.kubernetes.each(), s.full()}
 	}
 }
 
-// readStaged reads staged policies. Unreadable ones are left out, and named.
+// readStaged reads staged policies. Unreadable ones are left out, with an error in NotTried.
 func readStaged(v *StagedView, s *PolicyState) {
 	v.Each(s.Tiers, func(_ api.Resource, read ReadsStaged) {
 		staged, tried, err := read()
@@ -94,10 +94,10 @@ func readStaged(v *StagedView, s *PolicyState) {
 	})
 }
 
-// ReadsStaged converts a staged policy; tried is false if there is nothing to try out.
+// ReadsStaged converts a staged policy; tried is false if there is nothing to try.
 type ReadsStaged func() (s policy.Staged, tried bool, err error)
 
-// Each calls take with each object, and what reads it.
+// Each calls take with each object and its reader.
 func (v *StagedView) Each(tiers map[string]policy.Tier, take func(o api.Resource, read ReadsStaged)) {
 	for _, o := range v.NetworkPolicies {
 		take(o, func() (policy.Staged, bool, error) { return policy.FromStagedNetworkPolicy(o, tiers) })
@@ -110,8 +110,8 @@ func (v *StagedView) Each(tiers map[string]policy.Tier, take func(o api.Resource
 	}
 }
 
-// Policies are the objects as if they were enforced. An object that stages nothing, or a deletion, is read as a policy
-// without effect.
+// Policies returns the objects as if they were enforced. An object that stages nothing, or a deletion, is read as a
+// policy without effect.
 func (v *StagedView) Policies(tiers map[string]policy.Tier) (all []PolicyObject) {
 	v.Each(tiers, func(o api.Resource, read ReadsStaged) {
 		m := o.GetMeta()

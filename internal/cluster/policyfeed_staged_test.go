@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// Who asks for staged policies hears when all of their kinds have been listed.
+// A feed with staged policies wakes its reader when all of their kinds have been listed.
 func TestStagedPoliciesAreListed(t *testing.T) {
 	cfg, _, _ := recorded(t)
 	put(t, cfg, calicoPath+"stagedglobalnetworkpolicies", "tried",

@@ -8,40 +8,40 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// PolicyState is the State that a PolicyView says, with what cannot be read of it.
+// PolicyState is the State of a PolicyView, with the problems of its objects.
 type PolicyState struct {
 	policy.State
 	Tiers map[string]policy.Tier // Calico's
-	// Staged are policies that are tried out, NotTried the problems of those that are not, or in part.
+	// Staged are policies that are tried out; NotTried has the problems of staged policies that are not, or only partly.
 	Staged   []policy.Staged
 	NotTried map[policy.ID][]string
-	// Invalid are the problems of what counts as far as it can be read, LeftOut is why policies do not count at all, or as
-	// they were. Other objects are named as policies are.
+	// Invalid has the problems of objects that count as far as they can be read. LeftOut is why policies do not count, or
+	// count in an earlier version. Other objects have IDs like policies.
 	Invalid, LeftOut map[policy.ID][]string
 }
 
-// PolicyReader makes States of the views of one feed. It reads each object once, as objects are never changed. Of a
-// policy that has become unreadable the last version stays that was not. It is for one goroutine.
+// PolicyReader makes States of the views of one feed. It reads each object once, as objects are never changed. If a
+// policy becomes unreadable its last readable version counts. It is for one goroutine.
 type PolicyReader struct {
 	read  map[any]any // by object
 	good  map[version]*policy.Policy
-	tiers []*api.CalicoTier // that read was made with
+	tiers []*api.CalicoTier // for which read was made
 }
 
-// version names an object, and none that follows it under its name.
+// version identifies an object, unlike a later object with its name.
 type version struct {
 	policy.ID
 	uid string
 }
 
-// reading is the treatment of an object.
+// reading is the result of reading an object.
 type reading[T any] struct {
 	of       T
 	problems []string
 	err      error
 }
 
-// State returns the state of a view, without Local. Its maps are those of the view.
+// State returns the state of a view, without Local. It shares the maps of the view.
 func (r *PolicyReader) State(v *PolicyView) PolicyState {
 	s := PolicyState{
 		State: policy.State{
@@ -123,7 +123,7 @@ func (r *PolicyReader) networkSets(before *PolicyReader, v *PolicyView, s *Polic
 	}
 }
 
-// invalid adds problems of an object, if there are any.
+// invalid adds problems of an object.
 func (s *PolicyState) invalid(o api.Resource, problems ...string) {
 	if m := o.GetMeta(); len(problems) > 0 {
 		id := policyID(o.ResourceType(), m.Namespace, m.Name)
@@ -141,15 +141,15 @@ func readOnce[O api.Resource, T any](r, before *PolicyReader, s *PolicyState, o 
 	return got.of
 }
 
-// PolicyObject is an object that a policy is made of.
+// PolicyObject is an object and its conversion to a policy.
 type PolicyObject struct {
 	api.Resource
 	ID policy.ID
-	// Read converts the object. An error says why the policy counts for nothing.
+	// Read converts the object. Its error is why the policy does not count.
 	Read func() (policy.Policy, error)
 }
 
-// Policies are the objects that policies are made of, of all kinds, in no particular order. tiers are Calico's.
+// Policies returns the policy objects of all kinds, in no particular order. tiers are Calico's.
 func (v *PolicyView) Policies(tiers map[string]policy.Tier) []PolicyObject {
 	all := make([]PolicyObject, 0,
 		len(v.NetworkPolicies)+len(v.ClusterNetworkPolicies)+len(v.Calico.NetworkPolicies)+len(v.Calico.GlobalNetworkPolicies))
@@ -171,7 +171,7 @@ func (v *PolicyView) Policies(tiers map[string]policy.Tier) []PolicyObject {
 	return all
 }
 
-// policyID names what an object makes: Calico's NetworkPolicy is told apart from Kubernetes'.
+// policyID returns the ID of an object. It distinguishes Calico's NetworkPolicy from Kubernetes'.
 func policyID(of api.Type, namespace, name string) policy.ID {
 	kind := of.Kind
 	switch of {

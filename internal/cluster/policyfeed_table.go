@@ -8,21 +8,21 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// podTable assigns each address to the pod for which it ranks highest, and of several to the newest, or, while it is
-// certain for none, to all that may have it. It collects the pods that changed since the last take.
+// podTable assigns each address to the pod with the highest rank for it, and among equal ranks to the newest pod, or to
+// all if it is certain for none. It collects the pods that changed since the last take.
 type podTable struct {
 	ground Ground // nil: not known yet
 	pods   map[policy.PodKey]*podClaim
 	claims map[netip.Addr]claims
-	// changed are pods whose shown state differs from that of the last take; true: of this node, now or before.
+	// changed are pods with a shown state that differs from the last take; true: of this node, now or before.
 	changed map[policy.PodKey]bool
 }
 
-// claims are those on an address.
+// claims are the claims of an address.
 type claims struct {
 	all          []*podClaim
-	first        *podClaim // the newest of the highest rank
-	best, second rank      // of the first, and the highest of the others
+	first        *podClaim // the newest claim of the highest rank
+	best, second rank      // of first, and the highest of the others
 }
 
 // podClaim is a pod with the addresses that it claims.
@@ -30,7 +30,7 @@ type podClaim struct {
 	*policyPod
 	ranks []rank // by address of the pod
 	local bool
-	// shown is the pod with the addresses that it owns; nil: it is not in the view.
+	// shown is the pod with the addresses that count; nil: it is not in the view.
 	shown *policy.Pod
 }
 
@@ -78,7 +78,7 @@ func (t *podTable) enter(key policy.PodKey, now *policyPod, local bool) *podClai
 	return c
 }
 
-// order finds who has the first claim on an address, and reports whether that may change what is left of one.
+// order finds the first claim of an address, and reports whether the result of left may change for any.
 func (t *podTable) order(a netip.Addr) (changed bool) {
 	was, ok := t.claims[a]
 	if !ok {
@@ -98,9 +98,9 @@ func (t *podTable) order(a netip.Addr) (changed bool) {
 	return is.best != was.best || is.second != was.second || is.first != was.first && (is.best > is.second || is.best == athome)
 }
 
-// left is the rank that is left of an address of the pod beside the others' claims. What the kubelets of several report
-// is the newest's at home, and else certain for none. What none reports may be that of each: whoever may write one pod
-// could else take an address out of what is denied to another.
+// left returns the rank of the pod's address beside the others' claims. If the kubelets of several pods report it, the
+// newest pod at home has it; away from home it is certain for none. An address that no kubelet reports is possible for
+// all: else an author of pods could remove an address from the denials to another pod.
 func (on *claims) left(c *podClaim, own rank) rank {
 	rivals := on.best
 	if c == on.first {
@@ -124,7 +124,7 @@ func (t *podTable) showAll(addresses []netip.Addr) {
 	}
 }
 
-// judge judges the pod's addresses anew, and reports whether one ranks otherwise.
+// judge ranks the pod's addresses again, and reports whether a rank has changed.
 func (c *podClaim) judge(ground Ground) (changed bool) {
 	ranks := make([]rank, len(c.pod.Addresses))
 	for i, a := range c.pod.Addresses {
@@ -135,7 +135,7 @@ func (c *podClaim) judge(ground Ground) (changed bool) {
 	return changed
 }
 
-// settle judges all addresses by another ground. It reports whether take would return a change.
+// settle ranks all addresses by another ground. It reports whether take would return a change.
 func (t *podTable) settle(ground Ground) bool {
 	t.ground = ground
 	var touched []netip.Addr
@@ -185,8 +185,8 @@ func (t *podTable) show(c *podClaim) {
 	}
 }
 
-// allowed returns the pod with the addresses that count for it; nil for a pod of another node without one, which no
-// rule can match.
+// allowed returns the pod with the addresses that count; nil for a pod of another node without one, which no rule can
+// match.
 func (t *podTable) allowed(c *podClaim) *policy.Pod {
 	pod := c.pod
 	verdicts := make([]rank, len(pod.Addresses))

@@ -231,7 +231,7 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 	r := feedAt(t, cfg)
 	r.want(t, policy.Interest{})
 	asked.expect(t, "at the start",
-		"list "+cnpGroup, "watch clusternetworkpolicies", "watch clusternetworkpolicies", // in two versions: no definition is installed
+		"list "+cnpGroup, "watch clusternetworkpolicies", "watch clusternetworkpolicies", // in two versions: no definition
 		"watch globalnetworkpolicies", "watch globalnetworksets", "watch hostendpoints",
 		"watch namespaces metadata", "watch networkpolicies", "watch networkpolicies", "watch networksets",
 		"watch pods in protobuf if spec.nodeName=self", "watch tiers")
@@ -312,7 +312,7 @@ func TestPolicyFeedBelievesKubelets(t *testing.T) {
 	}
 }
 
-// What is not wanted any more is forgotten after a while, and what is known already stays.
+// Unwanted pods are forgotten after a while, and known ones stay until then.
 func TestPolicyFeedForgets(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	aNamespace(t, cfg, "forget-a")

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// mostNamespaces have a watch each; for more there is one watch of all pods.
+	// mostNamespaces is how many namespaces have their own watch; for more there is one watch of all pods.
 	mostNamespaces = 20
-	// linger is how long an unwanted watch stays open: the next pod of a Job may need it again, and each opening costs the
+	// linger is how long an unwanted watch stays open: the next pod of a Job may need it again, and opening it costs the
 	// API server a list.
 	linger = 2 * time.Minute
 	// running excludes finished pods: they leave the watch when they finish.
 	running = "status.phase!=Succeeded,status.phase!=Failed"
 )
 
-// PodScope is the namespace whose pods a watch selects; empty: all. Full objects: users may write all that metadata
-// says of addresses.
+// PodScope is the namespace of the pods that a watch selects; empty: all. Pods are watched as full objects: all
+// addresses in metadata may be written by users.
 type PodScope string
 
 // tempWatch is a watch that is open while it is wanted, and for linger after that.
@@ -32,7 +32,7 @@ type tempWatch[T any] struct {
 	err    error // why there is no follower
 	stop   context.CancelFunc
 	listed bool
-	idle   time.Time // start of the time in which it is not wanted; zero: it is wanted
+	idle   time.Time // since when it is not wanted; zero: it is wanted
 }
 
 func (w *tempWatch[T]) failure() error {
@@ -42,8 +42,8 @@ func (w *tempWatch[T]) failure() error {
 	return w.by.failure()
 }
 
-// Want sets whose pods the view includes besides this node's. Pods that are no longer wanted stay in the view for about
-// linger. Calling it again with an equal interest does nothing.
+// Want sets which pods the view includes besides this node's. Unwanted pods stay in the view for about linger. A call
+// with an equal interest does nothing.
 func (f *PolicyFeed) Want(i policy.Interest) {
 	wanted := scopesOf(i)
 	f.mu.Lock()
@@ -70,8 +70,8 @@ func scopesOf(i policy.Interest) []PodScope {
 	return scopes
 }
 
-// Knows reports whether all pods that an interest names have been listed. A caller that must not program a policy
-// before its peers are known asks with the Interest of a State that has this policy alone.
+// Knows reports whether all pods of an interest have been listed. A caller that must not program a policy before its
+// peers are known passes the Interest of a State with this policy only.
 func (v *PolicyView) Knows(i policy.Interest) bool {
 	for _, s := range scopesOf(i) {
 		if !slices.ContainsFunc(v.Known, s.within) {
@@ -81,7 +81,7 @@ func (v *PolicyView) Knows(i policy.Interest) bool {
 	return true
 }
 
-// KnowsAll reports whether besides these all that policies name has been listed.
+// KnowsAll reports whether these pods and all other objects that policies refer to have been listed.
 func (v *PolicyView) KnowsAll(i policy.Interest) bool {
 	return v.NodesKnown && len(v.MissingServices) == 0 && !v.AccountsMissing && v.Knows(i)
 }
@@ -130,7 +130,7 @@ func (f *PolicyFeed) keepPods(ctx context.Context, now time.Time) {
 	}
 }
 
-// unused records whether the watch is idle, and reports whether it has been for linger.
+// unused records whether the watch is idle, and reports whether it has been idle for linger.
 func (w *tempWatch[T]) unused(idle bool, now time.Time) bool {
 	switch {
 	case !idle:
@@ -145,7 +145,7 @@ func (f *PolicyFeed) openPods(ctx context.Context, s PodScope) *tempWatch[policy
 	return openTemp(ctx, f, podSource(s), newObjectStore(samePolicyPod, f.notePod), partMore)
 }
 
-// podSource are pods of all nodes. What only matters of this node's pods is in own.
+// podSource is the source of pods of all nodes. It drops the fields that only this node's pods need, which own has.
 func podSource(s PodScope) source[policyPod] {
 	src := source[policyPod]{name: "Pod in " + string(s), namespace: string(s), fields: running, pages: podPage, doubtful: true}
 	if s == "" {
@@ -203,7 +203,7 @@ func (f *PolicyFeed) keepNodes(ctx context.Context, now time.Time) {
 	})
 }
 
-// keepOpen opens a watch that is wanted, and closes it when it has not been for linger. The caller holds the lock.
+// keepOpen opens a wanted watch, and closes one that has been unwanted for linger. The caller holds the lock.
 func keepOpen[T any](f *PolicyFeed, w *tempWatch[T], wanted bool, now time.Time, what part, open func() *tempWatch[T]) *tempWatch[T] {
 	switch {
 	case w != nil && w.unused(!wanted, now):
@@ -217,8 +217,8 @@ func keepOpen[T any](f *PolicyFeed, w *tempWatch[T], wanted bool, now time.Time,
 	return w
 }
 
-// knownNodes returns the watched nodes with the addresses that count, and names those that do not. The caller holds the
-// lock.
+// knownNodes returns the watched nodes with the addresses that count, and the problems of other addresses. The caller
+// holds the lock.
 func (f *PolicyFeed) knownNodes() (known map[string]policy.Node, stray []state.Problem) {
 	if f.nodes == nil {
 		return nil, nil

@@ -37,7 +37,7 @@ func BenchmarkPodEvents(b *testing.B) {
 	}
 }
 
-// podWatcher is what each agent watches; it is told the agent's number.
+// podWatcher is an agent's watch, by the agent's number.
 type podWatcher struct {
 	name   string
 	accept string
@@ -276,7 +276,7 @@ func descends(pid, from int) bool {
 	return pid == from
 }
 
-// processFields are those of /proc/PID/stat that follow the name: state, parent and so on.
+// processFields returns the fields of /proc/PID/stat that follow the name: state, parent and so on.
 func processFields(pid int) []string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))

@@ -6,8 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// protobuf is a kind that is asked for in protobuf: that takes an agent a fifth of the CPU of JSON, and the API server
-// half.
+// protobuf is a kind that is requested in protobuf: an agent needs a fifth of the CPU of JSON, and the API server half.
 type protobuf interface {
 	UnmarshalProtobuf(data []byte) error
 }
@@ -63,12 +62,11 @@ func (l *objectList[T]) unmarshalField(field protowire.Number, data []byte) erro
 	return nil
 }
 
-// only are the numbers of the fields of a message that are read, each with those of its own message that are; nil: all
-// of it.
+// only are the numbers of the fields of a message that are read, each with its subfields to read; nil: all.
 type only map[protowire.Number]only
 
-// append appends what is read of a message: to decode all of 10,000 objects leaves garbage that the agent's memory
-// keeps the shape of.
+// append appends the fields of a message that are read: decoding 10,000 whole objects leaves garbage that fragments the
+// agent's memory.
 func (o only) append(b, message []byte) ([]byte, error) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeField(message)

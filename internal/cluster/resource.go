@@ -17,22 +17,21 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// object carries one of the project's own resource types through client-go. It is what is kept of the object, too:
-// client-go's metadata would be most of its size.
+// object carries one of the project's own resource types through client-go. It is also the stored form: client-go's
+// metadata would be most of its size.
 type object[T any] struct {
 	value T
-	// ended marks a bookmark: the list that a watch begins with has come to its end.
+	// ended marks the bookmark at the end of the list that a watch begins with.
 	ended bool
-	// broken says why the object cannot be read. Its value is what it was before, or its name alone if it could never be
-	// read.
+	// broken is why the object cannot be read. Its value is then the last readable one, or its name only if it was never
+	// readable.
 	broken error
 	never  bool
 }
 
 func (o *object[T]) meta() *api.Meta { return any(&o.value).(api.Resource).GetMeta() }
 
-// UnmarshalJSON never fails for what is in an object's spec or status: one broken object must not hide all others of
-// its kind.
+// UnmarshalJSON never fails for the contents of spec or status: one broken object must not hide all others of its kind.
 func (o *object[T]) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &o.value); err != nil {
 		return o.readName(data, err)
@@ -65,12 +64,12 @@ func (o *object[T]) readName(data []byte, cause error) error {
 	return nil
 }
 
-// salvager is a kind of which a part counts if the rest cannot be read, rather than what an object was before.
+// salvager is a kind that is used in part if the rest cannot be read, instead of its last readable version.
 type salvager interface {
 	Salvage(data []byte, cause error)
 }
 
-// GetObjectMeta implements metav1.ObjectMetaAccessor, by which reflectors go.
+// GetObjectMeta implements metav1.ObjectMetaAccessor, which reflectors use.
 func (o *object[T]) GetObjectMeta() metav1.Object {
 	m := o.meta()
 	meta := &metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion}
@@ -80,7 +79,7 @@ func (o *object[T]) GetObjectMeta() metav1.Object {
 	return meta
 }
 
-// GetObjectKind implements runtime.Object. The Go type says it.
+// GetObjectKind implements runtime.Object. The kind follows from the Go type.
 func (o *object[T]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject implements runtime.Object. Objects are never changed once they are in a store, so that sharing them is
@@ -103,24 +102,24 @@ func (l *objectList[T]) DeepCopyObject() runtime.Object {
 // partial is the API server's kind for an object that was requested as metadata only.
 var partial = api.Type{Group: "meta.k8s.io", Version: "v1", Kind: "PartialObjectMetadata"}
 
-// asPartial asks for it.
+// asPartial requests it.
 const asPartial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// asPartialList asks for a list of it.
+// asPartialList requests a list of it.
 const asPartialList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// clients are those of one kind, by Calico's API groups.
+// clients are the clients of one kind, by Calico's API groups.
 type clients struct {
 	group *groups.Current // nil: the kind is not Calico's
 	of    api.Type
 	by    map[groups.Group]rest.Interface
 }
 
-// form has what client-go decodes a kind into. The clients are made of it, not of the type, so that their code exists
-// once: for each kind again it would be 120 KB.
+// form has the values into which client-go decodes a kind. Clients are made from it, not from the type parameter, so
+// that their code exists once: it would be 120 KB per kind.
 type form struct {
 	one, list runtime.Object
-	protobuf  bool // it can be asked for in protobuf
+	protobuf  bool // it can be requested in protobuf
 }
 
 func formOf[T any]() form {
@@ -131,7 +130,7 @@ func formOf[T any]() form {
 // newClients makes no request.
 func newClients(at Server, shared *http.Client, of api.Type, f form) (*clients, error) {
 	c := &clients{of: of, by: map[groups.Group]rest.Interface{}}
-	if of.Group == api.Group { // the other kinds are the same in both, and are followed before the group is found
+	if of.Group == api.Group { // other kinds are the same in both, and are followed before the group is known
 		c.group = at.Group
 	}
 	for _, in := range groups.All {
@@ -144,7 +143,7 @@ func newClients(at Server, shared *http.Client, of api.Type, f form) (*clients, 
 	return c, nil
 }
 
-// get begins a request for objects of the kind, in the group that is in use now. An empty namespace is all of them.
+// get begins a request for objects of the kind, in the group in use. An empty namespace means all.
 func (c *clients) get(namespace string) *rest.Request {
 	in := cmp.Or(c.group.Known(), groups.V1) // without definitions there are no objects, in either
 	return c.by[in].Get().NamespaceIfScoped(namespace, c.of.Namespaced).Resource(in.Type(c.of).Plural)

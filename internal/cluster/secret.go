@@ -13,22 +13,22 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// maxPassword is the longest key of TCP MD5.
+// maxPassword is the most bytes of a TCP MD5 key.
 const maxPassword = 80
 
-// secretWatch follows one Secret that passwords are in, for as long as an object names it.
+// secretWatch follows a Secret with passwords, for as long as an object refers to it.
 type secretWatch struct {
 	of   *objectStore[api.Secret]
 	by   *follower
 	stop context.CancelFunc
 }
 
-// meshPlace returns where the password of the mesh is; ok is false if there is to be none.
+// meshPlace returns the place of the mesh's password; ok is false if none is configured.
 func (w *Watch) meshPlace() (place api.Place, ok bool) {
 	return w.bgpSpec(api.DefaultName).NodeMeshPassword.Place()
 }
 
-// peerPlaces returns where the passwords and keys of BGPPeers are.
+// peerPlaces returns the places of BGPPeers' passwords and keys.
 func (w *Watch) peerPlaces() []api.Place {
 	var places []api.Place
 	for _, p := range w.peers.all(nil) {
@@ -101,7 +101,7 @@ func (w *Watch) followSecret(ctx context.Context, name string) *secretWatch {
 	return s
 }
 
-// meshPassword returns the mesh's password as far as it is known.
+// meshPassword returns the mesh's password, as far as it is known.
 func (w *Watch) meshPassword() state.Password {
 	place, ok := w.meshPlace()
 	if !ok {
@@ -110,7 +110,7 @@ func (w *Watch) meshPassword() state.Password {
 	return w.passwordAt(place)
 }
 
-// passwords returns those of BGPPeers as far as they are known.
+// passwords returns the passwords of BGPPeers, as far as they are known.
 func (w *Watch) passwords() map[api.Place]state.Password {
 	places := w.peerPlaces()
 	if len(places) == 0 {
@@ -125,7 +125,7 @@ func (w *Watch) passwords() map[api.Place]state.Password {
 
 var errNotRead = errors.New("not read yet")
 
-// passwordAt returns the password that is there, as far as it is known.
+// passwordAt returns the password at place, as far as it is known.
 func (w *Watch) passwordAt(place api.Place) state.Password {
 	w.mu.Lock()
 	s := w.secrets[place.Name]
@@ -158,7 +158,7 @@ func (w *Watch) about(place api.Place, err error) error {
 	return fmt.Errorf("key %q of Secret %s/%s: %w", place.Key, w.namespace, place.Name, err)
 }
 
-// password reads one key of a Secret, nil if that does not exist. No text and no error means that there is to be none.
+// password reads one key of a Secret; nil is a Secret that does not exist. "" without an error means no password.
 func password(place api.Place, secret *api.Secret) (string, error) {
 	if secret == nil {
 		if place.Optional {

@@ -14,10 +14,10 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// serviceWatches are open while addresses of services are announced. In a large cluster endpoints are what changes
-// most: a cluster that announces no addresses of services pays nothing for them.
+// serviceWatches are open while addresses of services are announced. In a large cluster endpoints change most: a
+// cluster that announces no addresses of services pays nothing for them.
 type serviceWatches struct {
-	wanted   chan struct{} // wanted or not, that has changed
+	wanted   chan struct{} // signals changes of on
 	revision atomic.Uint64
 
 	mu   sync.Mutex // guards the rest
@@ -25,7 +25,7 @@ type serviceWatches struct {
 	open *serviceWatch // nil: none
 }
 
-// serviceWatch is the pair of watches, from when services were asked for until they are not any more.
+// serviceWatch is the pair of watches, from FollowServices(true) to FollowServices(false).
 type serviceWatch struct {
 	services  *objectStore[api.Service]
 	endpoints *objectStore[endpointSlice]
@@ -34,21 +34,21 @@ type serviceWatch struct {
 	stop      context.CancelFunc
 }
 
-// endpointSlice is an EndpointSlice of which only what matters to this node is kept.
+// endpointSlice is an EndpointSlice, reduced to the part that matters to this node.
 type endpointSlice struct {
 	api.EndpointSlice
 	kept services.Endpoints
 	use  bool
 }
 
-// Selectors that leave out what has no address of its own, as kube-proxy does.
+// Selectors that exclude headless services, as kube-proxy does.
 const (
 	notHeadless      = "spec.clusterIP!=None"
 	notHeadlessSlice = "!service.kubernetes.io/headless"
 )
 
-// FollowServices begins to follow Services and their endpoints, or ends that and forgets them. To say again what is so
-// already costs nothing.
+// FollowServices begins to follow Services and their endpoints, or stops and forgets them. Repeating a call costs
+// nothing.
 func (w *Watch) FollowServices(on bool) {
 	s := &w.services
 	s.mu.Lock()
@@ -59,7 +59,7 @@ func (w *Watch) FollowServices(on bool) {
 	}
 }
 
-// ServicesRevision grows with every change of what Services returns. Changed wakes its reader for it too.
+// ServicesRevision grows with every change of Services' result. Changed wakes its reader for it too.
 func (w *Watch) ServicesRevision() uint64 { return w.services.revision.Load() }
 
 func (w *Watch) servicesChanged() {
@@ -67,7 +67,7 @@ func (w *Watch) servicesChanged() {
 	wait.Signal(w.changed)
 }
 
-// Services returns what is known now.
+// Services returns the present state.
 func (w *Watch) Services() state.Services {
 	w.services.mu.Lock()
 	open := w.services.open
@@ -83,8 +83,8 @@ func (w *Watch) Services() state.Services {
 	return out
 }
 
-// AwaitServices blocks until services are known, if they are wanted, but not for ever: ctx may end, or the API server
-// may not let this agent read them.
+// AwaitServices blocks until services are known, if they are wanted. It also returns when ctx ends, or their watches
+// fail, as without the right to read them.
 func (w *Watch) AwaitServices(ctx context.Context) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -113,7 +113,7 @@ func (s *serviceWatch) failure() error {
 	return errors.Join(errs...)
 }
 
-// watchServices opens and closes the watches as they are wanted, until ctx ends.
+// watchServices opens and closes the watches as FollowServices sets, until ctx ends.
 func (w *Watch) watchServices(ctx context.Context) {
 	s := &w.services
 	for ctx.Err() == nil {
@@ -170,21 +170,21 @@ func (w *Watch) openServices(ctx context.Context) *serviceWatch {
 	return s
 }
 
-// trimService keeps what addresses are announced by.
+// trimService keeps the fields that decide the announcements.
 func trimService(s *api.Service) {
 	s.Meta = api.Meta{Namespace: shared(s.Namespace), Name: s.Name, ResourceVersion: s.ResourceVersion}
 	s.Spec.LoadBalancerClass, s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil, ""
 	s.Spec.Type, s.Spec.ExternalTrafficPolicy = shared(s.Spec.Type), shared(s.Spec.ExternalTrafficPolicy)
 }
 
-// sameService: ports, labels and selectors are none of our business.
+// sameService ignores ports, labels and selectors.
 func sameService(a, b *api.Service) bool {
 	return a.Spec.Type == b.Spec.Type && a.Spec.ClusterIP == b.Spec.ClusterIP && a.Spec.LoadBalancerIP == b.Spec.LoadBalancerIP &&
 		a.Spec.ExternalTrafficPolicy == b.Spec.ExternalTrafficPolicy && slices.Equal(a.Spec.ClusterIPs, b.Spec.ClusterIPs) &&
 		slices.Equal(a.Spec.ExternalIPs, b.Spec.ExternalIPs) && slices.Equal(a.Status.LoadBalancer.Ingress, b.Status.LoadBalancer.Ingress)
 }
 
-// trimEndpoints keeps of a slice whether it has endpoints that are ready, and whether one is here.
+// trimEndpoints keeps whether a slice has ready endpoints, and whether one is on this node.
 func (w *Watch) trimEndpoints(s *endpointSlice) {
 	s.kept, s.use = services.Reduce(&s.EndpointSlice, w.self)
 	meta := api.Meta{Namespace: shared(s.Namespace), Name: s.Name, ResourceVersion: s.ResourceVersion}

@@ -130,7 +130,8 @@ func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	awaitServices(t, w, func(s state.Services) bool { _, e := of(s, "followed"); return e.Here })
 }
 
-// An agent that may not read services says so, waits for nothing, and all else goes on. The chart's role may.
+// An agent without the right to read services reports it, waits for nothing, and everything else works. The chart's
+// role has the right.
 func TestRightsToServices(t *testing.T) {
 	w := watchAt(t, labtest.As(t, "tortie-node"))
 	w.FollowServices(true)

@@ -245,7 +245,7 @@ func TestPeersAndTheirPasswords(t *testing.T) {
 	followsSecrets(t, w, 0)
 }
 
-// An agent that may not read the Secret says so; all else goes on, also the proof that nothing is missing.
+// An agent without the right to read the Secret reports it; everything else works, including the proof of completeness.
 func TestMeshPasswordThatMayNotBeRead(t *testing.T) {
 	w := watchAt(t, labtest.As(t, "tortie-node"))
 	cfg := labtest.RESTConfig(t)
@@ -410,8 +410,8 @@ func TestStormsOfErrors(t *testing.T) {
 	}
 }
 
-// An API server that was away and has forgotten what it had told: what was known stays meanwhile, watches begin anew,
-// and see what is there.
+// An API server that was absent and lost its state: known objects stay meanwhile, watches begin again, and see its new
+// state.
 func TestServerThatWasAway(t *testing.T) {
 	t.Parallel()
 	server := labtest.NewServer(t)

@@ -9,11 +9,11 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// objectStore keeps what is known of the objects of one kind. A reflector fills it.
+// objectStore holds the known objects of one kind. A reflector fills it.
 type objectStore[T any] struct {
 	// same reports that readers see no difference between two states of an object.
 	same func(before, after *T) bool
-	// changed is told of each object that came, went, or is not the same any more.
+	// changed is called for each object that came, went, or changed by same.
 	changed func(*T)
 	// listed is called after each complete list, and after changed for its differences; may be nil.
 	listed func()
@@ -104,7 +104,7 @@ func (s *objectStore[T]) Replace(list []any, _ string) error {
 // Resync implements cache.ReflectorStore.
 func (s *objectStore[T]) Resync() error { return nil }
 
-// orOlder returns an object that can be used: what it was before, if it cannot be read any more.
+// orOlder returns o, or before with o's error if o cannot be read.
 func (o *object[T]) orOlder(before *object[T]) *object[T] {
 	if o.broken == nil || !before.usable() {
 		return o
@@ -119,13 +119,13 @@ func (s *objectStore[T]) compare(before, after *object[T]) {
 	s.changed(&after.value)
 }
 
-// sameRevision is for kinds whose every change matters.
+// sameRevision is for kinds with no irrelevant changes.
 func sameRevision[T any](before, after *T) bool {
 	a, b := any(before).(api.Resource).GetMeta(), any(after).(api.Resource).GetMeta()
 	return a.ResourceVersion == b.ResourceVersion && a.UID == b.UID
 }
 
-// get returns the object with that name, nil if there is none that could ever be read. It is not to be changed.
+// get returns the object with a name, nil if none was ever readable. The caller must not change it.
 func (s *objectStore[T]) get(name string) *T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -135,7 +135,7 @@ func (s *objectStore[T]) get(name string) *T {
 	return nil
 }
 
-// keys returns the keys of all objects, also of those that could never be decoded.
+// keys returns the keys of all objects, including objects that could never be decoded.
 func (s *objectStore[T]) keys() map[string]bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -159,10 +159,10 @@ func (s *objectStore[T]) each() []*T {
 	return out
 }
 
-// usable is false of no object, and of one that could never be read.
+// usable is false for nil, and for an object that was never readable.
 func (o *object[T]) usable() bool { return o != nil && !o.never }
 
-// all returns the objects that could be read at some time and that keep wants; keep may be nil.
+// all returns the objects that were readable at some time and for which keep is true; keep may be nil.
 func (s *objectStore[T]) all(keep func(*T) bool) []T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -178,7 +178,7 @@ func (s *objectStore[T]) all(keep func(*T) bool) []T {
 	return out
 }
 
-// problems returns what is wrong with objects of the store, named without their namespaces.
+// problems returns the problems of the store's objects, named without their namespaces.
 func (s *objectStore[T]) problems() []state.Problem {
 	return s.problemsBy(func(m *api.Meta) string { return m.Name })
 }
@@ -202,7 +202,7 @@ func (s *objectStore[T]) problemsBy(name func(*api.Meta) string) []state.Problem
 	return out
 }
 
-// isFull reports that there has been a complete list.
+// isFull reports whether there has been a complete list.
 func (s *objectStore[T]) isFull() bool {
 	select {
 	case <-s.full:
@@ -212,7 +212,7 @@ func (s *objectStore[T]) isFull() bool {
 	}
 }
 
-// misspelt returns what is wrong with the keys of an object.
+// misspelt returns the problems of an object's keys.
 func misspelt(obj any) []state.Problem {
 	keyed, ok := obj.(api.Keyed)
 	if !ok {

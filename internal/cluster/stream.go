@@ -13,15 +13,15 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// streams knows until when all watches are known to have delivered. client-go itself keeps quiet about that: an
-// informer whose API server is gone shows what it has seen last as if it were now.
+// streams knows until when all watches are known to have delivered. client-go does not report that: an informer without
+// API server shows its last state as if it were current.
 type streams struct {
 	now   func() time.Time
 	group *groups.Current
 
 	mu        sync.Mutex
-	wanted    []string           // the kinds that must be watched for anything to be proved
-	open      map[string]*stream // by kind: the watch that delivers, once what it begins with has arrived
+	wanted    []string           // the kinds that must be watched for a confirmation
+	open      map[string]*stream // by kind: the delivering watch, once its initial list has arrived
 	confirmed time.Time
 }
 
@@ -36,44 +36,44 @@ func (s *streams) want(kind string) {
 	s.wanted = append(s.wanted, kind)
 }
 
-// complete reports that all kinds that must be are watched, Calico's in the group in use. The caller holds the lock.
+// complete reports whether all wanted kinds are watched, Calico's in the group in use. The caller holds the lock.
 func (s *streams) complete() bool {
 	in := s.group.Known()
 	return !slices.ContainsFunc(s.wanted, func(kind string) bool { return s.open[kind] == nil || !s.open[kind].counts(in) })
 }
 
-// heard notes that the API server sent something at that time. One stream's message counts for all that are open: they
-// share a connection. The caller holds the lock.
+// heard records the time of a message of the API server. One stream's message counts for all open streams: they share a
+// connection. The caller holds the lock.
 func (s *streams) heard(at time.Time) {
 	if s.complete() && at.After(s.confirmed) {
 		s.confirmed = at
 	}
 }
 
-// Confirmed returns when it was last known that nothing is missing; zero before the first time.
+// Confirmed returns the last time at which nothing was missing; zero: never.
 func (s *streams) Confirmed() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.confirmed
 }
 
-// confirm notes what a request that was sent at that time proved.
+// confirm records the confirmation by a request that was sent at a time.
 func (s *streams) confirm(sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.heard(sent)
 }
 
-// allOpen reports that every watch delivers.
+// allOpen reports whether every wanted watch delivers.
 func (s *streams) allOpen() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.complete()
 }
 
-// follow passes a watch's events on and listens in; prepare may drop fields that are not used. A watch that begins with
-// the list of what there is (WatchList) counts once the bookmark at the list's end has come. In is the group of Calico's
-// objects that was asked for; empty of other kinds.
+// follow passes a watch's events on and notes them; prepare may drop unused fields. A watch that begins with a list
+// (WatchList) counts once the bookmark at the list's end has come. in is the requested group of Calico's objects; empty
+// for other kinds.
 func (s *streams) follow(kind string, in groups.Group, w watch.Interface, beginsWithList bool,
 	prepare func(runtime.Object),
 ) watch.Interface {
@@ -97,7 +97,7 @@ type stream struct {
 	stopped chan struct{}
 }
 
-// counts reports that the watch is of the group in use, or of no group.
+// counts reports whether the watch is of the group in use, or of no group.
 func (f *stream) counts(in groups.Group) bool { return f.in == "" || f.in == in }
 
 // ResultChan implements watch.Interface.
@@ -124,7 +124,7 @@ func (f *stream) pass() {
 	}
 }
 
-// deliver notes an event after the reader has taken it: only then is what it says known.
+// deliver notes an event after the reader has taken it: only then is its content known.
 func (f *stream) deliver(e watch.Event) bool {
 	f.prepare(e.Object)
 	select {
@@ -155,7 +155,7 @@ func (f *stream) delivers() {
 	f.of.heard(f.of.now())
 }
 
-// ended forgets the watch, unless the next one of its kind is there already.
+// ended removes the watch, unless the next one of its kind has replaced it.
 func (f *stream) ended() {
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()

@@ -9,16 +9,16 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// trimNode keeps what state.Cluster shows of a Node.
+// trimNode keeps the parts of a Node in state.Cluster.
 func trimNode(n *api.Node) {
-	created := n.CreationTimestamp // of two Nodes that announce the same the older may count
+	created := n.CreationTimestamp // of two Nodes with the same announcement the older may count
 	trimMeta(&n.Meta, isNodeAnnotation)
 	n.CreationTimestamp = created
 	n.Spec, n.Status = api.NodeSpec{}, api.NodeStatus{}
 }
 
-// trimOwnNode keeps what state.Cluster shows of this Node, and the annotations of Calico's that have no effect, so that
-// they are named.
+// trimOwnNode keeps the parts of this Node in state.Cluster, and the annotations of Calico's that have no effect, for
+// reports.
 func trimOwnNode(n *api.Node) {
 	trimMeta(&n.Meta, func(key string) bool { return isNodeAnnotation(key) || api.Unread("Node", key) })
 	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c api.NodeCondition) bool { return c.Type != api.NetworkUnavailable })
@@ -37,15 +37,15 @@ func isNodeAnnotation(key string) bool {
 	return false
 }
 
-// annotationPrefix is that of the annotations by which namespaces steer the plugins.
+// annotationPrefix is the prefix of the annotations by which namespaces steer the plugins.
 const annotationPrefix = "cni.projectcalico.org/"
 
-// trimNamespace keeps what Assignment shows of a Namespace, and its annotations of Calico's that have no effect.
+// trimNamespace keeps the parts of a Namespace in Assignment, and its annotations of Calico's that have no effect.
 func trimNamespace(n *api.Namespace) {
 	trimMeta(&n.Meta, func(key string) bool { return strings.HasPrefix(key, annotationPrefix) || api.Unread("Namespace", key) })
 }
 
-// trimMeta keeps names, labels and some annotations. Thousands of objects have the same labels: they share the text.
+// trimMeta keeps names, labels and some annotations. Thousands of objects have the same labels: they share the strings.
 func trimMeta(m *api.Meta, keep func(annotation string) bool) {
 	annotations := map[string]string{}
 	for key, value := range m.Annotations {
@@ -60,8 +60,8 @@ func trimMeta(m *api.Meta, keep func(annotation string) bool) {
 	*m = api.Meta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: labels, Annotations: annotations}
 }
 
-// trimAffinity keeps of other nodes' affinities what routes depend on. This node's are written again, so they stay
-// whole.
+// trimAffinity keeps the fields of other nodes' affinities that routes depend on. This node's affinities are updated,
+// so they stay whole.
 func (w *Watch) trimAffinity(a *api.BlockAffinity) {
 	s := &a.Spec
 	s.Node, s.Type, s.State = shared(s.Node), shared(s.Type), api.AffinityState(shared(string(s.State)))
@@ -70,10 +70,10 @@ func (w *Watch) trimAffinity(a *api.BlockAffinity) {
 	}
 }
 
-// shared returns the one copy of a text that many objects have.
+// shared returns the shared copy of a string that many objects have.
 func shared(text string) string { return unique.Make(text).Value() }
 
-// sameNode compares what is kept of Nodes: kubelets write theirs all the time. The times in a condition are no
+// sameNode compares the kept parts of Nodes: kubelets update their Nodes all the time. The times in a condition are no
 // difference.
 func sameNode(before, after *api.Node) bool {
 	return sameMeta(&before.Meta, &after.Meta) && slices.Equal(before.Status.Addresses, after.Status.Addresses) &&

@@ -15,7 +15,7 @@ type unread struct {
 	by map[string][]string
 }
 
-// set replaces those of an object, and reports whether they are others than before.
+// set replaces the annotations of an object, and reports whether they changed.
 func (u *unread) set(object string, keys []string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -32,14 +32,14 @@ func (u *unread) set(object string, keys []string) bool {
 	return true
 }
 
-// all returns those of all objects.
+// all returns the annotations of all objects.
 func (u *unread) all() map[string][]string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return maps.Clone(u.by)
 }
 
-// unacted returns those of named objects that have fields without effect.
+// unacted returns the named objects that have fields without effect.
 func unacted[T any](of *objectStore[T], names ...string) (all []state.Unacted) {
 	for _, name := range names {
 		o := of.get(name)

@@ -17,20 +17,20 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// versions decides in which version of a kind its objects are requested: in the first that the API server serves.
+// versions selects the version for requests of a kind: the first that the API server serves.
 //
-// The request itself finds that out, since the API server answers 404 in a version that it does not serve: the answer
-// is up to date when the server's list of versions is not yet, and needs no right of its own. So a list or watch in the
-// preferred version costs no other request, in the second version one. A watch that is renewed goes on in the preferred
-// version as soon as that is served, from the revision that it has reached: the revisions are those of the same objects.
+// The request itself finds it, as the API server answers 404 in a version that it does not serve. That answer is
+// current before the server's list of versions is, and needs no right of its own. So a list or watch in the preferred
+// version costs no other request, in the second version one. A renewed watch continues in the preferred version as soon
+// as that is served, from the revision that it has reached: revisions are the same in all versions.
 type versions struct {
 	log     *slog.Logger
 	types   []api.Type // the preferred first
 	clients []*clients // one for each of types
 
 	mu   sync.Mutex
-	none error // no version that is known is served, as a request since begin has found; nil: not found
-	used int   // the index of the version in which the last request was answered; -1: none yet
+	none error // no known version is served, as a request since begin has found; nil: not found
+	used int   // index of the version of the last successful request; -1: none yet
 }
 
 // typesOf returns the versions of a source's kind.
@@ -54,8 +54,8 @@ func newVersions(w *feed, name string, types []api.Type, f form) (*versions, err
 	return v, nil
 }
 
-// begin lets the next request find out anew whether any version is served. Without it, a reflector that was told of a
-// watch that there is none would ask the same by a list.
+// begin makes the next request try all versions again. Without it, a reflector whose watch found no version would
+// repeat that as a list.
 func (v *versions) begin() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -64,8 +64,8 @@ func (v *versions) begin() {
 
 // inServed makes a request in the first version that the API server serves, and returns its answer and error.
 //
-// If none is served, the error is missing, or unknownVersions if the API server serves versions that are not known here:
-// of a kind with several versions it then asks which are served, and answers requests by the same error until begin.
+// If none is served, the error is missing, or unknownVersions if the API server serves only unknown versions. For a
+// kind with several versions it then reads the served versions, and returns the same error to all requests until begin.
 func inServed[R any](ctx context.Context, v *versions, request func(*clients) (R, error)) (answer R, err error) {
 	if err := v.found(); err != nil {
 		return answer, err
@@ -88,7 +88,7 @@ func (v *versions) found() error {
 	return v.none
 }
 
-// use notes in which version a request was answered, and logs that it is another than before.
+// use records the version of a successful request, and logs a change.
 func (v *versions) use(i int, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -102,8 +102,8 @@ func (v *versions) use(i int, err error) {
 	v.used = i
 }
 
-// explain returns why no known version is served, given the API server's answer to the request in the last of them:
-// that answer, or a VersionError. It costs one request, and one more for each other version of the group.
+// explain returns why no known version is served: notFound, the API server's answer to the last version, or a
+// VersionError. It costs one request, and one more for each other version of the group.
 func (v *versions) explain(ctx context.Context, notFound error) error {
 	others, err := v.others(ctx)
 	switch {
@@ -120,8 +120,8 @@ func (v *versions) explain(ctx context.Context, notFound error) error {
 	return err
 }
 
-// others returns the versions that are not known here and in which the API server serves the kind, in the server's
-// order. Who may not ask is told of none.
+// others returns the unknown versions in which the API server serves the kind, in the server's order; none without the
+// right to read them.
 func (v *versions) others(ctx context.Context) (served []string, err error) {
 	of := v.types[0]
 	var group metav1.APIGroup
@@ -143,8 +143,7 @@ func (v *versions) others(ctx context.Context) (served []string, err error) {
 	return served, nil
 }
 
-// discover reads what the API server has below /apis. It leaves what it reads into empty if there is nothing, or no
-// right to read it.
+// discover reads a path below /apis. It leaves into empty if the path does not exist, or without the right to read it.
 func (v *versions) discover(ctx context.Context, into any, below ...string) error {
 	data, err := v.clients[0].by[groups.V1].Get().AbsPath(append([]string{"/apis"}, below...)...).DoRaw(ctx)
 	if missing(err) || apierrors.IsForbidden(err) {
@@ -156,8 +155,8 @@ func (v *versions) discover(ctx context.Context, into any, below ...string) erro
 	return json.Unmarshal(data, into)
 }
 
-// VersionError is that the API server serves a kind only in versions that this program does not know, so that it cannot
-// tell which objects there are. No request with another right helps, only another definition or another release.
+// VersionError means that the API server serves a kind only in versions that this program does not know, so that its
+// objects cannot be listed. No other right helps, only another definition or another release.
 type VersionError struct {
 	Of     []api.Type // the known versions, the preferred first, at least one
 	Served []string   // the others, in the API server's order, at least one
@@ -174,7 +173,7 @@ func (e *VersionError) Error() string {
 		e.Of[0].Plural, e.Of[0].Group, strings.Join(e.Served, ", "), strings.Join(known, " and "))
 }
 
-// unknownVersions reports that an error has a VersionError.
+// unknownVersions reports whether an error contains a VersionError.
 func unknownVersions(err error) bool {
 	var of *VersionError
 	return errors.As(err, &of)

@@ -118,8 +118,8 @@ func (a *requestsOf) take() []string {
 	return seen
 }
 
-// follows waits until the pattern was asked, and sees that nothing else was: there may be repetitions, of which the last
-// may have begun only. Of policies there must be streams and watches, no lists.
+// follows waits until the requests of the pattern have been made, and no others. There may be repetitions, the last of
+// which may be incomplete. For policies there must be streams and watches, no lists.
 func (a *requestsOf) follows(t *testing.T, what string, pattern ...string) {
 	t.Helper()
 	var seen []string
@@ -219,8 +219,8 @@ func TestVersionsOfClusterNetworkPolicy(t *testing.T) {
 	}
 }
 
-// A definition that serves only versions which are not known hides no policies: those that were known stay, and the
-// error says what to do. Two requests say so, after one for each known version.
+// A definition that serves only unknown versions hides no policies: known ones stay, and the error has the remedy. It
+// takes two requests, after one for each known version.
 func TestUnknownVersionOfClusterNetworkPolicy(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	define(t, cfg, "v1beta1")
@@ -251,8 +251,8 @@ func TestUnknownVersionOfClusterNetworkPolicy(t *testing.T) {
 	}
 }
 
-// Other kinds of the group, and an API server that does not say what it serves, do not make a missing definition an
-// error; that it fails to say so does.
+// Other kinds of the group, and an API server that does not list its versions, do not make a missing definition an
+// error; a failure to list them does.
 func TestVersionsThatAreNotTold(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	const other = "adminnetworkpolicies.policy.networking.k8s.io"

@@ -9,12 +9,12 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// Revision is that of Cluster, for readers that compare revisions instead of content.
+// Revision returns the revision of Cluster, for readers that compare revisions instead of content.
 func (w *Watch) Revision() uint64 { return w.revision.Load() }
 
-// Cluster returns what is known now. Before WaitForSync has returned it is incomplete.
+// Cluster returns the present state. Before WaitForSync has returned it is incomplete.
 func (w *Watch) Cluster() state.Cluster {
-	c := state.Cluster{Group: w.server.Group.Known(), Revision: w.revision.Load()} // first: the rest may be newer, never older
+	c := state.Cluster{Group: w.server.Group.Known(), Revision: w.revision.Load()} // first: the rest may only be newer
 	c.Nodes = w.nodes.all(nil)
 	c.Self = copied(w.own.get(w.self))
 	c.Pools = w.pools.all(nil)
@@ -33,7 +33,7 @@ func (w *Watch) Cluster() state.Cluster {
 	return c
 }
 
-// ownName is the name of the configurations that are for this node.
+// ownName returns the name of this node's configurations.
 func (w *Watch) ownName() string { return "node." + w.self }
 
 func (w *Watch) bgpSpec(name string) api.BGPConfigurationSpec {
@@ -43,7 +43,7 @@ func (w *Watch) bgpSpec(name string) api.BGPConfigurationSpec {
 	return api.BGPConfigurationSpec{}
 }
 
-// ports returns what the objects node.NAME say.
+// ports returns the BGP ports in the objects node.NAME.
 func (w *Watch) ports() map[string]uint16 {
 	ports := map[string]uint16{}
 	for _, c := range w.bgp.all(nil) {
@@ -61,7 +61,7 @@ func (w *Watch) felixSpec(name string) api.FelixConfigurationSpec {
 	return api.FelixConfigurationSpec{}
 }
 
-// Assignment returns what is known now. Before WaitForSync has returned it is incomplete.
+// Assignment returns the present state. Before WaitForSync has returned it is incomplete.
 func (w *Watch) Assignment() state.Assignment {
 	return state.Assignment{
 		Group:        w.server.Group.Known(),
@@ -81,7 +81,7 @@ func (w *Watch) OwnAffinities() []api.BlockAffinity {
 	return w.affinities.all(func(a *api.BlockAffinity) bool { return a.Spec.Node == w.self })
 }
 
-// Defaults returns which of the objects that every cluster has exist.
+// Defaults returns the objects that every cluster has, if they exist.
 func (w *Watch) Defaults() state.Defaults {
 	return state.Defaults{
 		Information: copied(w.information.get(api.DefaultName)),
@@ -90,14 +90,14 @@ func (w *Watch) Defaults() state.Defaults {
 	}
 }
 
-// HasPools reports that there is an IPPool, usable or not.
+// HasPools reports whether there is an IPPool, usable or not.
 func (w *Watch) HasPools() bool { return len(w.pools.all(nil)) > 0 }
 
-// DatastoreReady reports that the datastore is set up, and not locked for a migration or before the arrival in another
-// group.
+// DatastoreReady reports whether the datastore is set up, and neither locked for a migration nor held before the
+// arrival in another group.
 func (w *Watch) DatastoreReady() bool { return w.mayWrite() }
 
-// copied lets a reader have an object of his own, as far as its fields go.
+// copied returns a shallow copy of an object.
 func copied[T any](of *T) *T {
 	if of == nil {
 		return nil

@@ -32,7 +32,7 @@ type Watch struct {
 
 	revision            atomic.Uint64
 	changed, assignment chan struct{}
-	configured          chan struct{} // what may name a Secret changed
+	configured          chan struct{} // signals a change that may refer to a Secret
 
 	mu      sync.Mutex // guards secrets
 	secrets map[string]*secretWatch
@@ -42,7 +42,7 @@ type Watch struct {
 	nodeStatuses *nodeStatuses
 }
 
-// NewWatch prepares the watches of the node self, whose agent runs in a namespace; Run starts them.
+// NewWatch prepares the watches of the node self with its agent in a namespace; Run starts them.
 func NewWatch(at Server, self, namespace string, log *slog.Logger) (*Watch, error) {
 	feed, err := newFeed(at, log)
 	if err != nil {
@@ -65,7 +65,7 @@ func NewWatch(at Server, self, namespace string, log *slog.Logger) (*Watch, erro
 	return w, errors.Join(w.followAll(), w.movesBy(w.information, w.assignmentChanged))
 }
 
-// makeStores decides which changes signal which channels.
+// makeStores connects changes with the channels that they signal.
 func (w *Watch) makeStores(log *slog.Logger) {
 	both := func() { w.clusterChanged(); w.assignmentChanged() }
 	told := func(obj api.Keyed) { tellUnacted(log, obj) }
@@ -83,7 +83,7 @@ func (w *Watch) makeStores(log *slog.Logger) {
 	w.information = newObjectStore(sameRevision, func(*api.ClusterInformation) { w.assignmentChanged(); wait.Signal(w.move.changed) })
 }
 
-// noteUnread notes which annotations of a namespace have no effect.
+// noteUnread records the annotations of a namespace that have no effect.
 func (w *Watch) noteUnread(namespace string) {
 	var keys []string
 	if n := w.namespaces.get(namespace); n != nil {
@@ -97,7 +97,7 @@ func (w *Watch) noteUnread(namespace string) {
 // UnreadAnnotations returns the annotations without effect of namespaces, by their names.
 func (w *Watch) UnreadAnnotations() map[string][]string { return w.unread.all() }
 
-// followAll fills the stores. What Assignment shows, and the older half of Cluster, is proof: see streams.
+// followAll fills the stores. The objects of Assignment, and the older half of Cluster, are proof: see streams.
 func (w *Watch) followAll() error {
 	return errors.Join(
 		add(&w.feed, source[api.Node]{partial: true, proof: true, trim: trimNode}, w.nodes),
@@ -115,8 +115,7 @@ func (w *Watch) followAll() error {
 	)
 }
 
-// either wakes the reader of Cluster for what belongs to another node, and the second function's for what belongs to
-// this one.
+// either wakes the reader of Cluster for an object of another node, and calls own for an object of this one.
 func (w *Watch) either(node string, own func()) {
 	if node == w.self {
 		own()
@@ -144,12 +143,12 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// Confirmed returns when Cluster and Assignment were last known to miss nothing but what was under way: all watches
-// were open, and the API server said something on one of them, or answered a Probe. Zero: not yet. What only the
-// agent's own settings depend on is not part of it: FelixConfiguration, BGPPeers, BGPFilters, Secrets, and this node's
+// Confirmed returns the last time at which Cluster and Assignment were complete, except for changes under way: all
+// watches were open, and the API server sent a message on one, or answered a Probe. Zero: not yet. Objects that only
+// the agent's own settings depend on are excluded: FelixConfiguration, BGPPeers, BGPFilters, Secrets, and this node's
 // status.
 func (w *Watch) Confirmed() time.Time { return w.feed.Confirmed() }
 
-// Probe asks the API server for one object, past all caches, and compares it with what the watches say. If it is the
-// same and all watches are open, this confirms the time at which it asked.
+// Probe reads one object from the API server, past all caches, and compares it with the watched one. If they are equal
+// and all watches are open, this confirms the time of the request.
 func (w *Watch) Probe(ctx context.Context) error { return w.probe(ctx, w.information) }

@@ -93,7 +93,7 @@ func TestWorldFollowsTheCluster(t *testing.T) {
 	})
 }
 
-// Kubelets write their Node every few seconds: nobody is to be woken by it.
+// Kubelets write their Node every few seconds: this must wake no reader.
 func TestHeartbeatsWakeNobody(t *testing.T) {
 	w, store := watchReal(t)
 	node := &api.Node{Meta: api.Meta{Name: "beating"}}

@@ -28,11 +28,11 @@ import (
 )
 
 const (
-	// balanceEvery bounds how often Services are looked at, balanceTime one look.
+	// balanceEvery is the least pause between passes over Services, balanceTime bounds one pass.
 	balanceEvery, balanceTime = 250 * time.Millisecond, 5 * time.Minute
-	// balanceResync is when they are looked at although nothing has changed.
+	// balanceResync is the interval of passes without a change.
 	balanceResync = 5 * time.Minute
-	// refusedRetry is when an unchanged Service that got no address is tried again, if pools have not changed.
+	// refusedRetry is the pause before an unchanged Service without an address is tried again, while pools are unchanged.
 	refusedRetry = time.Minute
 	// mostAtOnce bounds the Services of one assignment, balanceParallel the requests under way.
 	mostAtOnce, balanceParallel = 256, 8
@@ -47,9 +47,9 @@ type serviceStore interface {
 	PatchTested(ctx context.Context, obj api.Resource, ops []kubernetes.Operation) error
 }
 
-// balancer gives Services of type LoadBalancer their addresses. In IPAM an address is held before a status shows it,
-// and as long as one does: a process that dies between two writes leaves an address that the Service's handle holds,
-// which the next one finds.
+// balancer assigns addresses to Services of type LoadBalancer. IPAM holds an address before a status shows it, and
+// until no status does. After a process that dies between two writes, its successor finds the address by the Service's
+// handle.
 type balancer struct {
 	services serviceStore
 	ipam     *ipam.Client
@@ -60,20 +60,20 @@ type balancer struct {
 
 	mu      sync.Mutex          // guards the rest
 	refused map[string]refusal  // by the Service's UID
-	full    []netip.Prefix      // blocks without a free address, as far as this look knows
-	holds   map[netip.Addr]bool // what Services hold, likewise
+	full    []netip.Prefix      // blocks without a free address, as far as this pass knows
+	holds   map[netip.Addr]bool // addresses that Services hold, likewise
 }
 
-// refusal is when a Service got less than it asks for, in the revision in which it did.
+// refusal records when a Service got less than it requests, and its revision.
 type refusal struct {
 	revision string
 	at       time.Time
-	// wanted are addresses that it asks for and another Service holds: when that gives one up, the oldest that asks for it
-	// is to have it.
+	// wanted are requested addresses that another Service holds. When that Service releases one, the oldest Service that
+	// requests it must get it.
 	wanted []netip.Addr
 }
 
-// balanceView is what Services ask for and hold. It may be old: every write is guarded.
+// balanceView is what Services request and hold. It may be out of date: every write is guarded.
 type balanceView struct {
 	services  []*api.Service // of type LoadBalancer
 	pools     []api.IPPool
@@ -81,21 +81,21 @@ type balanceView struct {
 	hasHandle func(name string) bool
 }
 
-// request is a Service that does not hold or does not show what it asks for.
+// request is a Service that does not hold, or does not show, the addresses that it requests.
 type request struct {
 	*api.Service
 	wish       loadbalancer.Wish
 	keep, drop []netip.Addr
 }
 
-// serviceHolder is a handle of a Service that holds addresses.
+// serviceHolder is a handle of a Service, with its addresses.
 type serviceHolder struct {
 	namespace, name, handle string
 	addresses               []netip.Addr
 }
 
-// holders returns what Services hold, by handle. Nodes may write blocks of their own, and in others' addresses with
-// their own name: what a node says of Services is not believed.
+// holders returns the addresses that Services hold, by handle. A node may write its own blocks, and with its own name
+// addresses in other blocks: allocations for Services by nodes are ignored.
 func holders(blocks []inventory.Block) map[string]*serviceHolder {
 	held := map[string]*serviceHolder{}
 	for i := range blocks {
@@ -115,7 +115,7 @@ func holders(blocks []inventory.Block) map[string]*serviceHolder {
 	return held
 }
 
-// fullBlocks returns the blocks in which no address is or soon becomes free.
+// fullBlocks returns the blocks without an address that is free or soon will be.
 func fullBlocks(blocks []inventory.Block) (full []netip.Prefix) {
 	for i := range blocks {
 		b := &blocks[i]
@@ -126,8 +126,8 @@ func fullBlocks(blocks []inventory.Block) (full []netip.Prefix) {
 	return full
 }
 
-// look brings IPAM and statuses to what Services ask for. The error is of the last request that failed; others were
-// made.
+// look makes IPAM and statuses match the requests of Services. A failed request does not stop the others; the error is
+// the last one.
 func (b *balancer) look(ctx context.Context, v *balanceView, requestedOnly bool) error {
 	pools, held := loadbalancer.ReadPools(v.pools), holders(v.blocks)
 	b.forget(v)
@@ -176,8 +176,8 @@ func (b *balancer) look(ctx context.Context, v *balanceView, requestedOnly bool)
 	return err
 }
 
-// inParallel runs do for all items and joins the errors; a conflict is none, as its writer's change brings the next
-// look.
+// inParallel runs do for all items and joins the errors. A conflict is not an error: the other writer's change triggers
+// the next pass.
 func inParallel[T any](all []T, do func(T) error) error {
 	failed := make([]error, len(all))
 	var g errgroup.Group
@@ -194,7 +194,7 @@ func inParallel[T any](all []T, do func(T) error) error {
 	return errors.Join(failed...)
 }
 
-// forget drops refusals of Services that are gone, and all when pools have changed.
+// forget drops refusals of deleted Services, and all refusals when pools have changed.
 func (b *balancer) forget(v *balanceView) {
 	var pools strings.Builder
 	for _, p := range slices.SortedFunc(slices.Values(v.pools), func(p, q api.IPPool) int { return strings.Compare(p.Name, q.Name) }) {
@@ -210,8 +210,8 @@ func (b *balancer) forget(v *balanceView) {
 	maps.DeleteFunc(b.refused, func(uid string, _ refusal) bool { return !there[uid] })
 }
 
-// judge compares what a Service asks for with what it holds and shows; due is false if nothing is to be done now. A
-// Service whose wish cannot be read keeps what it has.
+// judge compares the addresses that a Service requests with those that it holds and shows; due is false if nothing must
+// be done now. A Service with an unreadable request keeps its addresses.
 func (b *balancer) judge(s *api.Service, h *serviceHolder, pools *loadbalancer.Pools) (r request, due bool) {
 	if h == nil && !pools.Any() {
 		return r, false
@@ -241,7 +241,7 @@ func (b *balancer) judge(s *api.Service, h *serviceHolder, pools *loadbalancer.P
 	return r, len(r.drop) > 0 || len(r.keep) < len(wish.Families) || !loadbalancer.Shows(s, r.keep)
 }
 
-// refuse says what a Service lacks.
+// refuse records and reports why a Service lacks an address.
 func (b *balancer) refuse(r *request, why error) {
 	b.mu.Lock()
 	wanted := slices.DeleteFunc(slices.Clone(r.wish.Addresses), func(a netip.Addr) bool { return !b.holds[a] })
@@ -250,20 +250,20 @@ func (b *balancer) refuse(r *request, why error) {
 	b.warn(reference(r.Service, &r.Meta), reasonNoAddress, why.Error())
 }
 
-// clean hides and then releases addresses that a Service is not to have. What it lacks is assigned in the next look,
-// which the write of its status brings.
+// clean hides and then releases the addresses that a Service must not keep. Missing ones are assigned in the next pass,
+// which the write of its status triggers.
 func (b *balancer) clean(ctx context.Context, r *request, pools *loadbalancer.Pools) error {
 	now := &api.Service{Meta: api.Meta{Namespace: r.Namespace, Name: r.Name}}
 	switch err := b.services.Get(ctx, now); {
 	case errors.Is(err, datastore.ErrNotFound), err == nil && now.ResourceVersion != r.ResourceVersion:
-		return nil // the watch will say
+		return nil // the watch will report it
 	case err != nil:
 		return fmt.Errorf("read Service %s/%s again: %w", r.Namespace, r.Name, err)
 	}
 	return b.give(ctx, now, loadbalancer.Lost(now, r.keep, r.drop, pools), loadbalancer.Handle(now), r.drop)
 }
 
-// release releases what a handle holds whose Service is gone, or not to have addresses of pools any more.
+// release releases the addresses of a handle if its Service is deleted, or must not have addresses of pools.
 func (b *balancer) release(ctx context.Context, h *serviceHolder, requestedOnly bool) error {
 	now := &api.Service{Meta: api.Meta{Namespace: h.namespace, Name: h.name}}
 	switch err := b.services.Get(ctx, now); {
@@ -277,7 +277,7 @@ func (b *balancer) release(ctx context.Context, h *serviceHolder, requestedOnly 
 	return b.give(ctx, now, loadbalancer.Positions(now, h.addresses), h.handle, h.addresses)
 }
 
-// give removes entries from the status of a Service as it was read, and then releases addresses of a handle.
+// give removes entries from the status of s, and then releases addresses of a handle.
 func (b *balancer) give(ctx context.Context, s *api.Service, hidden []int, handle string, addrs []netip.Addr) error {
 	var ops []kubernetes.Operation
 	for _, at := range slices.Backward(hidden) {
@@ -293,7 +293,7 @@ func (b *balancer) give(ctx context.Context, s *api.Service, hidden []int, handl
 	return err
 }
 
-// patch changes a Service's status, if the Service is as it was read.
+// patch changes a Service's status, if the Service is still in the revision of s.
 func (b *balancer) patch(ctx context.Context, s *api.Service, ops []kubernetes.Operation) error {
 	if len(ops) == 0 {
 		return nil
@@ -309,8 +309,8 @@ func (b *balancer) patch(ctx context.Context, s *api.Service, ops []kubernetes.O
 	return nil
 }
 
-// assign gives addresses to Services with one wish, and writes them into their statuses. Of several none holds anything
-// yet.
+// assign assigns addresses to Services with equal requests, and writes them into their statuses. If there are several,
+// none holds an address yet.
 func (b *balancer) assign(ctx context.Context, all []request) error {
 	for len(all) > 0 {
 		got, lacking, err := b.hold(ctx, all[:min(len(all), mostAtOnce)])
@@ -334,16 +334,15 @@ func (b *balancer) assign(ctx context.Context, all []request) error {
 		if err := inParallel(done, func(r request) error { return b.show(ctx, &r) }); err != nil {
 			return err
 		}
-		if len(got) == 1 { // there may have been a conflict: the others may have handles by now, which the next look knows
+		if len(got) == 1 { // after a conflict the others may have handles, which the next pass sees
 			return nil
 		}
 	}
 	return nil
 }
 
-// hold assigns addresses in IPAM to the first ones of the Services, and returns what each of them holds then. lacking
-// says why they do not hold an address of each family: PreferDualStack takes one then, and a Service that holds one
-// keeps it.
+// hold assigns addresses in IPAM to the first Services, and returns the addresses of each. lacking is why they do not
+// hold an address of each family: with PreferDualStack one is enough, and a Service that holds one keeps it.
 func (b *balancer) hold(ctx context.Context, all []request) (got [][]ipam.Assignment, lacking, err error) {
 	wish := &all[0].wish
 	ask := func(families []bool) error {
@@ -388,7 +387,7 @@ func (b *balancer) hold(ctx context.Context, all []request) (got [][]ipam.Assign
 	return nil, lacking, nil
 }
 
-// ownerOf is a Service as the owner of addresses, with the attributes that Calico writes.
+// ownerOf returns a Service as the owner of addresses, with the attributes that Calico writes.
 func ownerOf(s *api.Service) ipam.Owner {
 	return ipam.Owner{Handle: loadbalancer.Handle(s), Attrs: map[string]string{
 		"service": s.Name, "namespace": s.Namespace, "type": s.Spec.Type, "timestamp": time.Now().Round(0).UTC().String(),
@@ -407,7 +406,7 @@ func ordered(wish *loadbalancer.Wish, got []ipam.Assignment) (addrs []netip.Addr
 	return addrs
 }
 
-// show writes the addresses that a Service holds into its status, in place of all that is there, as Calico does.
+// show writes the addresses of a Service into its status, replacing all entries, as Calico does.
 func (b *balancer) show(ctx context.Context, r *request) error {
 	if loadbalancer.Shows(r.Service, r.keep) {
 		return nil
@@ -423,8 +422,8 @@ func (b *balancer) show(ctx context.Context, r *request) error {
 	return err
 }
 
-// balance looks after Services until ctx, which is that of this process's leadership, ends. Services are watched from
-// when there is a pool for them, or an address that one holds.
+// balance assigns addresses to Services until ctx, the context of this process's leadership, ends. It watches Services
+// once there is a pool for them, or an address that a Service holds.
 func (c *Controllers) balance(ctx context.Context) {
 	b := &balancer{services: c.deps.Store, ipam: ipam.NewClient(c.deps.Store, time.Now), warn: c.deps.Events.Warn, log: c.deps.Log}
 	defer c.board.metrics.services.Set(0)
@@ -457,7 +456,7 @@ func (c *Controllers) balance(ctx context.Context) {
 	}
 }
 
-// balanceOnce is one look.
+// balanceOnce is one pass.
 func (c *Controllers) balanceOnce(ctx context.Context, b *balancer) error {
 	var v balanceView
 	ready := false

@@ -51,7 +51,7 @@ func (p patched) PatchTested(ctx context.Context, obj api.Resource, ops []kubern
 	return p.Update(ctx, s)
 }
 
-// services are those of a history, whose leaders die.
+// services are the Services of a history in which leaders die.
 type services struct {
 	t     *testing.T
 	seed  uint64
@@ -226,8 +226,8 @@ func (h *services) complete() {
 	}
 }
 
-// Services come, change and go while leaders die at any request: no address is ever shown by two, and in the end each
-// Service has one address of each family, or an Event says why not.
+// Services come, change and go while leaders die at any request: no two ever show one address, and in the end each
+// Service has one address of each family, or an Event with the reason.
 func TestServicesThroughDeathsOfTheLeader(t *testing.T) {
 	seeds := uint64(100)
 	if testing.Short() {
@@ -253,8 +253,8 @@ func TestServicesThroughDeathsOfTheLeader(t *testing.T) {
 	}
 }
 
-// Of Services that ask for one address the oldest has it, of one age that of the first name, and the others' Events
-// name it. When it gives the address up the next one has it, not one that has come since.
+// The oldest of the Services that request an address has it (by name among those of one age), and the others' Events
+// name it. When it releases the address the next oldest gets it, not a later Service.
 func TestOlderServiceWins(t *testing.T) {
 	for seed := range uint64(20) {
 		h := newServices(t, seed)
@@ -387,7 +387,7 @@ func TestServicesOfOthers(t *testing.T) {
 	}
 }
 
-// An address whose pool goes is hidden before it is released.
+// The address of a deleted pool is hidden before it is released.
 func TestPoolOfServicesGoes(t *testing.T) {
 	h := newServices(t, 0)
 	s := &api.Service{Meta: api.Meta{Namespace: "d", Name: "s"},

@@ -12,22 +12,22 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// In projectcalico.org/v3 Calico's kube-controllers keep pools and tiers, too. Two controllers would write conditions
-// whose texts differ in turn, so ours stand aside. Calico's take no Lease: their Deployment tells whether they run.
+// In projectcalico.org/v3 Calico's kube-controllers keep pools and tiers, too. Two controllers would overwrite each
+// other's condition messages, so this one stands aside. Calico's do not use a Lease: their Deployment shows whether
+// they run.
 
 const (
-	// CalicoControllers is the name of the Deployment of Calico's kube-controllers: in namespace calico-system with Calico's
-	// operator, in kube-system without.
+	// CalicoControllers is the name of the Deployment of Calico's kube-controllers: in namespace calico-system with
+	// Calico's operator, else in kube-system.
 	CalicoControllers = "calico-kube-controllers"
-	// calicoPatience is how long Calico's kube-controllers are waited for that have no ready pod: those that start, or are
-	// replaced.
+	// calicoPatience is how long Deployments without a ready pod count as working: they are starting, or being replaced.
 	calicoPatience = 5 * time.Minute
 )
 
 // Deployments is the kind of Calico's cluster-wide programs.
 var Deployments = api.Type{Group: "apps", Version: "v1", Kind: "Deployment", Plural: "deployments", Namespaced: true}
 
-// deployment is the part of a Deployment that tells whether its pods work.
+// deployment is the part of a Deployment that shows whether its pods work.
 type deployment struct {
 	api.Meta `json:"metadata"`
 	Spec     struct {
@@ -43,12 +43,12 @@ func (*deployment) ResourceType() api.Type { return Deployments }
 
 // calicoState is whether Calico's kube-controllers keep pools and tiers.
 type calicoState struct {
-	by     string    // the Deployments that do, as "NAMESPACE/NAME"; empty: none
+	by     string    // their Deployments, as "NAMESPACE/NAME"; empty: they do not
 	silent time.Time // since when there have been some without a ready pod, and none with one
 }
 
-// next returns the state that follows from the Deployments of Calico's kube-controllers at a time. One with a ready pod
-// works; one that is to have pods and has no ready one counts as working for calicoPatience.
+// next returns the state by the Deployments of Calico's kube-controllers at a time. A Deployment with a ready pod
+// works; one that has replicas and none ready counts as working for calicoPatience.
 func (s calicoState) next(all []deployment, now time.Time) calicoState {
 	var works, waits []string
 	for i := range all {
@@ -74,9 +74,8 @@ func (s calicoState) next(all []deployment, now time.Time) calicoState {
 	return n
 }
 
-// lookAround looks for what Calico runs, or has left behind, in a cluster of projectcalico.org/v3: two requests, and one
-// for each Service of Calico's webhooks. In one of crd.projectcalico.org/v1 it makes none,
-// and what was said of the other one is taken back.
+// lookAround looks for programs and webhooks of Calico's in a cluster of projectcalico.org/v3, with two requests, and
+// one for each Service of Calico's webhooks. In crd.projectcalico.org/v1 it makes none, and withdraws earlier reports.
 func (c *Controllers) lookAround(ctx context.Context) error {
 	if c.deps.Group.Known() != groups.V3 {
 		c.alone.Store(false)
@@ -87,8 +86,8 @@ func (c *Controllers) lookAround(ctx context.Context) error {
 	return errors.Join(c.lookForCalico(ctx, time.Now()), c.lookForWebhooks(ctx))
 }
 
-// lookForCalico asks, with one request, whether Calico's kube-controllers run, and says in the log when that changes. As
-// long as it is not known pools and tiers are left alone. It belongs to the loop of passes.
+// lookForCalico checks with one request whether Calico's kube-controllers run, and logs changes. Until that is known
+// pools and tiers are left alone. It belongs to the loop of passes.
 func (c *Controllers) lookForCalico(ctx context.Context, now time.Time) error {
 	var list api.List[deployment, *deployment]
 	if err := c.deps.Store.Select(ctx, "", "", "metadata.name="+CalicoControllers, &list); err != nil {
@@ -100,7 +99,7 @@ func (c *Controllers) lookForCalico(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// leaveToCalico takes a state for the one that holds, and says so in the log, the metrics and the status.
+// leaveToCalico sets the state, and reports a change in the log, the metrics and the status.
 func (c *Controllers) leaveToCalico(now calicoState) {
 	before := c.calico
 	c.calico = now

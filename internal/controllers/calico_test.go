@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Each step is a time in seconds and the Deployments then, as "NAMESPACE:REPLICAS:READY", and which of them have pools and
-// tiers left to them.
+// Each step is a time in seconds and the Deployments at it, as "NAMESPACE:REPLICAS:READY". The result is the
+// Deployments to which pools and tiers are left.
 func TestWhoKeepsPoolsAndTiers(t *testing.T) {
 	type step struct {
 		at          int

@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// defaultPools creates the pools of a cluster that has none: once per process, when it begins to lead. If there are
-// none later, an administrator has deleted them, and is about to create others.
+// defaultPools creates the pools of a cluster that has none, once per process, at the start of its leadership. If pools
+// are missing later, an administrator has deleted them, and is about to create others.
 type defaultPools struct {
 	store *kubernetes.Store
 	want  config.Pools
@@ -24,7 +24,8 @@ type defaultPools struct {
 }
 
 func (d *defaultPools) sync(ctx context.Context, v *inventory.View) error {
-	if info := v.Information; d.made || info != nil && info.Spec.DatastoreReady != nil && !*info.Spec.DatastoreReady { // a migration
+	// A datastore that is locked for a migration is left alone.
+	if info := v.Information; d.made || info != nil && info.Spec.DatastoreReady != nil && !*info.Spec.DatastoreReady {
 		return nil
 	}
 	_, noIPv6 := os.Stat("/proc/sys/net/ipv6")
@@ -35,11 +36,12 @@ func (d *defaultPools) sync(ctx context.Context, v *inventory.View) error {
 	return err
 }
 
-// mostAsked bounds the Nodes that are read for their addresses: when pools are created there are few, and many share a
-// subnet.
+// mostAsked bounds the Nodes that are read for their addresses: when pools are created there are few Nodes, and many
+// share a subnet.
 const mostAsked = 50
 
-// networks returns the networks of the nodes' IPv4 addresses: those of this host with their subnet, others alone.
+// networks returns the networks of the nodes' IPv4 addresses: this host's with their subnet, others as single
+// addresses.
 func (d *defaultPools) networks(ctx context.Context, nodes []inventory.Node) ([]netip.Prefix, error) {
 	subnets, err := hostSubnets()
 	if err != nil {
@@ -62,7 +64,7 @@ func (d *defaultPools) networks(ctx context.Context, nodes []inventory.Node) ([]
 	return all, nil
 }
 
-// hostSubnets are the subnets of this host's addresses.
+// hostSubnets returns the subnets of this host's addresses.
 func hostSubnets() (map[netip.Addr]netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

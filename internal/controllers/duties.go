@@ -17,8 +17,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// housekeeping keeps the cluster's own objects in order. It compares what watches show, and makes no request while that
-// is right.
+// housekeeping keeps the cluster's own objects in order. It compares the watched objects, and makes no request while
+// they are correct.
 type housekeeping struct {
 	store    *kubernetes.Store
 	defaults defaultPools
@@ -37,7 +37,7 @@ func newHousekeeping(deps *Deps, client *ipam.Client) *housekeeping {
 	}
 }
 
-// sync writes what differs. In projectcalico.org/v3 conditions and finalizers of pools are Calico's unless alone.
+// sync writes the differences. In projectcalico.org/v3 Calico keeps conditions and finalizers of pools, unless alone.
 func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.KubeControllersConfiguration,
 	s Settings, alone bool, now time.Time) error {
 	in := h.group.Known()
@@ -50,10 +50,10 @@ func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.Kub
 	)
 }
 
-// builtInTiers creates the Tiers that Calico has in each cluster of a group, once: in crd.projectcalico.org/v1 default,
-// without which calicoctl creates no policy in that tier; in projectcalico.org/v3, whose API server knows no other way to
-// have them, those of ClusterNetworkPolicies too. No policy needs them: it has its tier without an object. One that is
-// there stays as it is.
+// builtInTiers creates the Tiers that Calico has in each cluster of a group, once. In crd.projectcalico.org/v1 this is
+// default: without it calicoctl creates no policy in that tier. In projectcalico.org/v3, where the API server has only
+// tiers with an object, it is also the tiers of ClusterNetworkPolicies. No policy needs them here: it has its tier
+// without an object. Existing Tiers stay unchanged.
 func (h *housekeeping) builtInTiers(ctx context.Context, in groups.Group) error {
 	if h.tiers == in {
 		return nil
@@ -69,7 +69,7 @@ func (h *housekeeping) builtInTiers(ctx context.Context, in groups.Group) error 
 		}
 		tier := &api.CalicoTier{Meta: api.Meta{Name: t.Name}, Spec: api.CalicoTierSpec{Order: &t.Order, DefaultAction: action}}
 		err := h.store.Create(ctx, tier)
-		if err != nil && !datastore.Contended(err) && !errors.Is(err, datastore.ErrNotFound) { // the definition may be missing
+		if err != nil && !datastore.Contended(err) && !errors.Is(err, datastore.ErrNotFound) { // the definition may be absent
 			return fmt.Errorf("create Tier %s: %w", tier.Name, err)
 		}
 	}
@@ -77,8 +77,7 @@ func (h *housekeeping) builtInTiers(ctx context.Context, in groups.Group) error 
 	return nil
 }
 
-// configuration creates the object if there is none, and writes the settings in force into its status, once and when
-// they change.
+// configuration creates the object if it is missing, and writes the settings in force into its status when they change.
 func (h *housekeeping) configuration(ctx context.Context, obj *api.KubeControllersConfiguration, s Settings) error {
 	if obj == nil {
 		obj = defaultConfiguration()

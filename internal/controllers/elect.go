@@ -22,12 +22,12 @@ const LeaseName = "tortie-kube-controllers"
 type terms struct{ lease, renew, retry, request time.Duration }
 
 // defaultTerms replace a leader that dies within 20 seconds. renew has room for three attempts even if each of them,
-// and the last one that succeeded, takes the whole request limit. The rest of the lease after renew is for requests in
-// flight to end.
+// and the last successful one, takes the whole request limit. The rest of the lease after renew lets requests in flight
+// end.
 var defaultTerms = terms{lease: 15 * time.Second, renew: 12 * time.Second, retry: 2 * time.Second, request: 3 * time.Second}
 
-// Elector elects one of several processes by a Lease, as client-go's leader election writes it. Why it is not that is
-// in doc.go.
+// Elector elects one of several processes by a Lease, in the format of client-go's leader election, which doc.go
+// compares.
 //
 // Clocks need not agree: another holder's lease is counted from when it was last seen to change.
 type Elector struct {
@@ -39,12 +39,12 @@ type Elector struct {
 	log       *slog.Logger
 	leading   atomic.Bool
 
-	seen  api.Lease // as it was last read or written
-	since time.Time // when it was seen to change; for a write of this process, when the request began
+	seen  api.Lease // as last read or written
+	since time.Time // when its change was seen; for a write of this process, when the request began
 	tried time.Time // when the last attempt began
 }
 
-// NewElector returns an Elector by the Lease of a name. The identity must be unique, also against earlier processes in
+// NewElector returns an Elector by the Lease of a name. The identity must be unique, even among earlier processes in
 // the same pod.
 func NewElector(store datastore.Store, namespace, name, identity string, log *slog.Logger) *Elector {
 	return &Elector{store: store, namespace: namespace, name: name, identity: identity, terms: defaultTerms, log: log}
@@ -53,8 +53,8 @@ func NewElector(store datastore.Store, namespace, name, identity string, log *sl
 // Leading reports whether this process leads.
 func (e *Elector) Leading() bool { return e.leading.Load() }
 
-// Run calls lead while this process leads, and waits until it has returned, repeatedly until ctx ends. The context of
-// lead ends when leadership is lost, before another process may lead.
+// Run calls lead whenever this process leads, and waits for its return, until ctx ends. The context of lead ends when
+// leadership is lost, before another process may lead.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context)) {
 	for ctx.Err() == nil {
 		if !e.acquire(ctx) {
@@ -107,7 +107,7 @@ func (e *Elector) renew(ctx context.Context) {
 }
 
 // renewOnce tries until the lease is renewed; false if another process holds it, ctx ends, or the renewal deadline
-// passes. That is counted from the start of the last request that succeeded: other processes may have seen the lease
+// passes. The deadline counts from the start of the last successful request: other processes may have seen the lease
 // change as early.
 func (e *Elector) renewOnce(ctx context.Context) bool {
 	limited, cancel := context.WithDeadline(ctx, e.since.Add(e.terms.renew))
@@ -153,7 +153,7 @@ func (e *Elector) try(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// heldByAnother records the lease as it was read, and reports whether another process may lead by it.
+// heldByAnother records the lease, and reports whether another process may lead by it.
 func (e *Elector) heldByAnother(lease *api.Lease) bool {
 	if lease.UID != e.seen.UID || lease.ResourceVersion != e.seen.ResourceVersion {
 		e.seen, e.since = *lease, time.Now()
@@ -180,7 +180,7 @@ func (e *Elector) send(ctx context.Context, request func(context.Context, api.Re
 	return request(ctx, lease)
 }
 
-// mine is the spec that this process writes.
+// mine returns the spec for a write of this process.
 func (e *Elector) mine(before api.LeaseSpec, now time.Time) api.LeaseSpec {
 	stamp := now.UTC().Format(api.MicroTime)
 	next := before
@@ -204,8 +204,8 @@ func (e *Elector) release(ctx context.Context) {
 	}
 }
 
-// pause waits until the next attempt, jittered by a fifth; false if ctx ends before. A slow attempt is followed by the
-// next at once.
+// pause waits until the next attempt, jittered by a fifth; false if ctx ends first. After a slow attempt it does not
+// wait.
 func (e *Elector) pause(ctx context.Context) bool {
 	return wait.Sleep(ctx, time.Until(e.tried)+e.terms.retry+rand.N(e.terms.retry/5+1))
 }

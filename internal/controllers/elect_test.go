@@ -198,8 +198,9 @@ func (n *network) Delete(ctx context.Context, obj api.Resource) error {
 	return n.do(ctx, func(ctx context.Context) error { return n.store.Delete(ctx, obj) })
 }
 
-// Three processes whose requests fail at random for minutes, are answered late and land later still, and which die and
-// are replaced: never do two lead, and one leads soon after all is well, and goes on.
+// The requests of three processes fail at random for minutes, are answered late and take effect even later, and the
+// processes die and are replaced: two never lead at the same time, and one leads soon after the failures end, and
+// continues.
 func TestOneLeads(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -307,7 +308,7 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-// A leader that is told to end gives the lease back when its work has ended, and not before.
+// A leader that is asked to end releases the lease when its work has ended, and not before.
 func TestALeaderThatEndsGivesTheLeaseBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const work = 8 * time.Second
@@ -334,7 +335,7 @@ func TestALeaderThatEndsGivesTheLeaseBack(t *testing.T) {
 	})
 }
 
-// A lease that somebody deletes is made anew by the one that leads.
+// A deleted lease is created again by the leader.
 func TestADeletedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newElection(t, 0)

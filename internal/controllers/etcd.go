@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// etcdDuties are the controllers' requests on etcd besides IPAM.
+// etcdDuties are the controllers' requests to etcd besides IPAM.
 type etcdDuties interface {
 	CalicoNodes(ctx context.Context) ([]etcd.CalicoNode, error)
 	Relabel(ctx context.Context, n etcd.CalicoNode, labels, annotations map[string]string) error
@@ -25,7 +25,7 @@ type etcdDuties interface {
 	Compact(ctx context.Context, revision int64) error
 }
 
-// etcdKeeper is for IPAM on etcd. It lists the objects for each pass: a watch would need a streaming gRPC client, to
+// etcdKeeper serves IPAM on etcd. It lists the objects for each pass: a watch would need a streaming gRPC client, to
 // save a few lists an hour.
 type etcdKeeper struct {
 	store   Etcd
@@ -35,11 +35,11 @@ type etcdKeeper struct {
 	nodes     []etcd.CalicoNode // as of the last view
 	settings  atomic.Pointer[api.KubeControllersConfiguration]
 	compacted time.Time
-	revision  int64 // of that time
+	revision  int64 // at that time
 }
 
-// view adds what is on etcd to the Nodes and Pods. A host without a Kubernetes Node exists as long as Calico's Node of
-// it does. Addresses of a node whose names differ in both are left alone: which of the names they refer to is unknown.
+// view adds the objects on etcd to the Nodes and Pods. A host without a Kubernetes Node exists as long as its Calico
+// Node. Addresses of a node with different names in both are left alone: the name that they refer to is ambiguous.
 func (k *etcdKeeper) view(ctx context.Context, of inventory.View) (inventory.View, error) {
 	v, err := inventory.ReadIPAM(ctx, k.store, time.Now)
 	if err != nil {
@@ -110,7 +110,7 @@ func (k *etcdKeeper) sync(ctx context.Context, v *inventory.View, s Settings) er
 	return errors.Join(errs...)
 }
 
-// deleteNode deletes Calico's Node without a Kubernetes Node, which is read once more.
+// deleteNode deletes Calico's Node if the Kubernetes Node is still missing.
 func (k *etcdKeeper) deleteNode(ctx context.Context, n etcd.CalicoNode) error {
 	err := k.cluster.Get(ctx, &inventory.Node{Meta: api.Meta{Name: n.Kubernetes}})
 	if !errors.Is(err, datastore.ErrNotFound) {
@@ -123,10 +123,10 @@ func (k *etcdKeeper) deleteNode(ctx context.Context, n etcd.CalicoNode) error {
 	return nil
 }
 
-// kubeLabels is the annotation in which Calico's controllers note which of a node's labels are Kubernetes'.
+// kubeLabels is the annotation in which Calico's controllers record the labels that come from Kubernetes.
 const kubeLabels = "projectcalico.org/kube-labels"
 
-// relabel sets the labels of Kubernetes' Node on Calico's, and removes those that came from there before.
+// relabel sets the labels of Kubernetes' Node on Calico's, and removes those that it set before.
 func (k *etcdKeeper) relabel(ctx context.Context, n etcd.CalicoNode, want map[string]string) error {
 	labels, annotations, differ := joinLabels(n.Labels, n.Annotations, want)
 	if !differ {
@@ -138,8 +138,8 @@ func (k *etcdKeeper) relabel(ctx context.Context, n etcd.CalicoNode, want map[st
 	return nil
 }
 
-// joinLabels returns the labels and annotations that Calico's Node should have. Labels that an administrator set stay,
-// unless Kubernetes' Node has one of that name.
+// joinLabels returns the labels and annotations for Calico's Node. Labels of an administrator stay, unless Kubernetes'
+// Node has a label of that name.
 func joinLabels(have, annotations, want map[string]string) (labels, notes map[string]string, differ bool) {
 	var before map[string]string
 	_ = json.Unmarshal([]byte(annotations[kubeLabels]), &before) // invalid JSON names none
@@ -162,7 +162,7 @@ func joinLabels(have, annotations, want map[string]string) (labels, notes map[st
 	return labels, notes, !maps.Equal(labels, have) || !maps.Equal(before, want)
 }
 
-// compact compacts etcd to the revision of the last compaction's time, so that watchers have a period to catch up.
+// compact compacts etcd to the revision at the last compaction, so that watchers have a period to catch up.
 func (k *etcdKeeper) compact(ctx context.Context, period time.Duration) error {
 	if period <= 0 || time.Since(k.compacted) < period {
 		return nil

@@ -9,8 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/events"
 )
 
-// An Event on each configuration names its fields of Calico's that have no effect, once, and again when they are
-// others.
+// An Event on each configuration names its Calico fields without effect, once, and again when they change.
 
 const (
 	reasonNoEffect = "FieldWithoutEffect"
@@ -39,7 +38,7 @@ func (c *Controllers) reviewFields(ctx context.Context) {
 	}
 }
 
-// configurations are those of nodes, and the controllers' own.
+// configurations returns the configurations of nodes, and the controllers' own.
 func (c *Controllers) configurations() (all []api.Keyed) {
 	if c.deps.Configurations != nil {
 		all = c.deps.Configurations.All()
@@ -50,8 +49,8 @@ func (c *Controllers) configurations() (all []api.Keyed) {
 	return all
 }
 
-// fieldEditions returns the objects with fields without effect, an edition for each set of fields, and the remarks on
-// them.
+// fieldEditions returns the objects that have fields without effect, an edition for each set of fields, and their
+// remarks.
 func fieldEditions(objects []api.Keyed) (all []edition, remarks map[string][]remark) {
 	remarks = map[string][]remark{}
 	for _, o := range objects {
@@ -63,7 +62,7 @@ func fieldEditions(objects []api.Keyed) (all []edition, remarks map[string][]rem
 	return all, remarks
 }
 
-// fieldRemarks names fields, in as many Events as their names need.
+// fieldRemarks lists fields, in as many Events as they need.
 func fieldRemarks(fields []string) (all []remark) {
 	text := ""
 	for _, f := range fields {

@@ -6,15 +6,16 @@ import (
 )
 
 const (
-	// window is how much of a pool's history counts, youngest the least: a burst of pods is no trend.
+	// window is the part of a pool's history that counts, youngest the shortest history for a trend: a burst of pods is
+	// none.
 	window, youngest = time.Hour, 10 * time.Minute
-	// horizon is how long before its exhaustion a pool is warned of, if its fill is at least half.
+	// horizon is the time before a pool's exhaustion at which a warning begins, if its fill is at least half.
 	horizon = 6 * time.Hour
-	// nearly is the fill at which a pool is warned of, however slowly it fills.
+	// nearly is the fill at which a warning begins, however slowly the pool fills.
 	nearly, half = 0.9, 0.5
 )
 
-// sample is how many addresses of a pool were in use at a time.
+// sample is the number of used addresses of a pool at a time.
 type sample struct {
 	at    time.Time
 	inUse int
@@ -23,7 +24,7 @@ type sample struct {
 // Forecast predicts when pools will be exhausted.
 type Forecast struct{ samples map[string][]sample }
 
-// Warning is that a pool is exhausted, or about to be.
+// Warning reports a pool that is exhausted, or about to be.
 type Warning struct {
 	Pool      PoolUsage
 	Exhausted bool
@@ -51,7 +52,7 @@ func (f *Forecast) Look(u *Usage, now time.Time) []Warning {
 	return warnings
 }
 
-// judgePool returns a warning if the pool deserves one.
+// judgePool returns a warning about the pool, if one is due.
 func judgePool(p PoolUsage, past []sample, now time.Time) (Warning, bool) {
 	usable := p.Size - p.Reserved
 	if usable <= 0 {
@@ -75,8 +76,8 @@ func judgePool(p PoolUsage, past []sample, now time.Time) (Warning, bool) {
 	return w, true
 }
 
-// timeLeft is when the pool is exhausted if its recent growth continues; false if it does not grow, or has too little
-// history.
+// timeLeft returns the time until the pool is exhausted if its recent growth continues; false if it does not grow, or
+// has too little history.
 func timeLeft(p PoolUsage, past []sample, now time.Time) (time.Duration, bool) {
 	first := past[0]
 	span, grown := now.Sub(first.at), p.InUse-first.inUse
@@ -87,7 +88,7 @@ func timeLeft(p PoolUsage, past []sample, now time.Time) (time.Duration, bool) {
 	return time.Duration(min(left, float64(1000*time.Hour))), true
 }
 
-// roughly rounds a time, so that the text does not change with each measurement.
+// roughly rounds a time, so that the text is stable between measurements.
 func roughly(d time.Duration) string {
 	switch {
 	case d < 30*time.Minute:

@@ -13,7 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// hostKeeper makes, keeps and removes automatic host endpoints. It makes no request while what watches show is right.
+// hostKeeper creates, updates and removes automatic host endpoints. It makes no request while the watched ones are
+// correct.
 type hostKeeper struct {
 	store datastore.Store
 	feed  hostFeed // nil: no agent enforces policies
@@ -21,15 +22,15 @@ type hostKeeper struct {
 	said  progress.Changes
 }
 
-// hostFeed shows the host endpoints; cluster.PolicyFeed is one.
+// hostFeed lists the host endpoints; cluster.PolicyFeed is one.
 type hostFeed interface {
 	HostEndpoints() (all []*api.CalicoHostEndpoint, listed bool)
 }
 
-// mostProblems bounds what is said of problems, which nodes can cause.
+// mostProblems bounds the reported problems, which nodes can cause.
 const mostProblems = 10
 
-// sync writes what differs, and returns what is not as it was asked for. A datastore that is locked is left alone.
+// sync writes the differences, and returns the requests that cannot be met. It leaves a locked datastore alone.
 func (k *hostKeeper) sync(ctx context.Context, v *inventory.View, s HostSettings) (problems []string, err error) {
 	switch {
 	case !v.Ready:
@@ -57,7 +58,7 @@ func (k *hostKeeper) sync(ctx context.Context, v *inventory.View, s HostSettings
 	return problems, err
 }
 
-// problem is an error of a text, nil of an empty one.
+// problem returns an error for a text, nil for an empty one.
 func problem(text string) error {
 	if text == "" {
 		return nil
@@ -65,7 +66,7 @@ func problem(text string) error {
 	return errors.New(text)
 }
 
-// write carries out a plan. Where another writer comes in between, its write is seen by the next pass.
+// write carries out a plan. After a conflict the next pass sees the other write.
 func (k *hostKeeper) write(ctx context.Context, v *inventory.View, plan *hostPlan) error {
 	there := map[string]bool{}
 	for i := range v.Nodes {
@@ -101,14 +102,14 @@ func (k *hostKeeper) write(ctx context.Context, v *inventory.View, plan *hostPla
 	return failed
 }
 
-// endsAll reports that other writes would end as this one: there may be thousands. ErrNotFound is of the kind's
+// endsAll reports whether the other writes, which may be thousands, would fail alike. ErrNotFound concerns the kind's
 // definition.
 func endsAll(err error) bool {
 	return errors.Is(err, datastore.ErrUnauthorized) || errors.Is(err, datastore.ErrUnavailable) || errors.Is(err, datastore.ErrNotFound)
 }
 
-// gone reads a Node that is not in the view once more: without its host endpoint a node is open. It is ErrConflict if
-// there is one.
+// gone reads a Node that is missing in the view once more: without its host endpoint a node is open. It returns
+// ErrConflict if the Node exists.
 func (k *hostKeeper) gone(ctx context.Context, node string) error {
 	err := k.store.Get(ctx, &inventory.Node{Meta: api.Meta{Name: node}})
 	switch {

@@ -20,8 +20,8 @@ type shownHosts []*api.CalicoHostEndpoint
 
 func (s shownHosts) HostEndpoints() ([]*api.CalicoHostEndpoint, bool) { return s, s != nil }
 
-// Watches may show what was: a Node that is there by now, and a host endpoint that another client has changed or made
-// since, keep theirs.
+// Watches may be behind: an existing Node, and a host endpoint that another client has changed or created since, keep
+// theirs.
 func TestHostKeeperBehind(t *testing.T) {
 	on := HostSettings{Auto: enabled, Default: true}
 	store := datastoretest.NewFake()
@@ -89,8 +89,8 @@ func (r *refusing) Create(context.Context, api.Resource) error {
 	return r.err
 }
 
-// Where all writes would end alike there is one, of however many nodes. That a right is missing is said, and no
-// failure: it may be meant.
+// If all writes would fail alike only one is made, for any number of nodes. A missing right is reported, and is not a
+// failure: it may be intended.
 func TestHostKeeperIsRefused(t *testing.T) {
 	view := &inventory.View{Ready: true, Nodes: []inventory.Node{hostNode("a"), hostNode("b"), hostNode("c")}}
 	for _, tc := range []struct {

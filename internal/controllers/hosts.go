@@ -19,25 +19,25 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// HostSettings say which host endpoints nodes get.
+// HostSettings configure the host endpoints of nodes.
 type HostSettings struct {
-	// Auto is enabled or disabled; empty: it is not known which, and none is touched.
+	// Auto is enabled or disabled; empty: not known, and no host endpoint is changed.
 	Auto string
-	// Default: each node gets one of all its interfaces.
+	// Default: each node gets a host endpoint of all its interfaces.
 	Default   bool
 	Templates []api.HostEndpointTemplate
 }
 
 const enabled, disabled = "Enabled", "Disabled"
 
-// The label of the host endpoints that Calico's controllers make, and these. No other is touched.
+// The label of host endpoints that Calico's controllers create, and this one. Others are not changed.
 const labelCreatedBy, createdBy = "projectcalico.org/created-by", "calico-kube-controllers"
 
 const (
 	hostSuffix = "-auto-hep"
 	// maxHostName is the longest name that Kubernetes accepts.
 	maxHostName = 253
-	// mostInternal bounds a node's InternalIPs: its kubelet may state any number, and every node has them in its sets.
+	// mostInternal bounds a node's InternalIPs: its kubelet may report any number, and every node has them in its sets.
 	mostInternal = 32
 )
 
@@ -47,7 +47,7 @@ type hostPlan struct {
 	problems               []string
 }
 
-// planHosts compares the host endpoints that nodes should have with those that there are.
+// planHosts compares the required host endpoints of nodes with the existing ones.
 func planHosts(s HostSettings, v *inventory.View, existing []*api.CalicoHostEndpoint) hostPlan {
 	p := hostPlanner{want: map[string]*api.CalicoHostEndpoint{}}
 	if s.Auto == enabled {
@@ -79,7 +79,7 @@ type hostPlanner struct {
 	hostPlan
 	hostOwners
 	want map[string]*api.CalicoHostEndpoint
-	// unsure: a template cannot be read. Host endpoints that it may have made for existing nodes stay.
+	// unsure: a template cannot be read. Host endpoints that may come from it, for existing nodes, stay.
 	unsure bool
 }
 
@@ -89,7 +89,7 @@ func (p *hostPlanner) problem(format string, args ...any) {
 
 func (p *hostPlanner) keeps(h *api.CalicoHostEndpoint) bool { return p.unsure && p.nodes[h.Spec.Node] }
 
-// demand fills want. Of two host endpoints of one name the first counts, so that they do not replace each other.
+// demand fills want. Of two host endpoints with one name the first counts, so that they do not replace each other.
 func (p *hostPlanner) demand(s HostSettings, nodes []inventory.Node) {
 	templates := p.templates(s.Templates)
 	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b inventory.Node) int { return strings.Compare(a.Name, b.Name) })
@@ -118,7 +118,7 @@ func (p *hostPlanner) add(n *inventory.Node, t *hostTemplate, interfaceName stri
 	p.want[h.Name] = h
 }
 
-// compare decides what becomes of a host endpoint, of which old, if not nil, is stored.
+// compare decides on a host endpoint; old is the stored one, or nil.
 func (p *hostPlanner) compare(old, want *api.CalicoHostEndpoint) {
 	switch {
 	case old == nil:
@@ -141,7 +141,7 @@ func sameHost(a, b *api.CalicoHostEndpoint) bool {
 		slices.Equal(a.Spec.Profiles, b.Spec.Profiles) && slices.Equal(a.Spec.Ports, b.Spec.Ports)
 }
 
-// automaticHost is the host endpoint of a node by a template, by none if that has no name.
+// automaticHost returns the host endpoint of a node by a template, or by the default if that has no name.
 func automaticHost(n *inventory.Node, t *api.HostEndpointTemplate, interfaceName string, addresses []netip.Addr) *api.CalicoHostEndpoint {
 	labels := maps.Clone(n.Labels)
 	if labels == nil {
@@ -161,7 +161,7 @@ func automaticHost(n *inventory.Node, t *api.HostEndpointTemplate, interfaceName
 	return h
 }
 
-// hostName returns Calico's name: one that is too long is replaced by a hash of it.
+// hostName returns Calico's name; a name that is too long is replaced by its hash.
 func hostName(node, template string) string {
 	name := node + hostSuffix
 	if template != "" {
@@ -175,7 +175,7 @@ func hostName(node, template string) string {
 	return strings.ToLower(text) + hostSuffix
 }
 
-// hostTemplate is a template that can be read.
+// hostTemplate is a valid template.
 type hostTemplate struct {
 	api.HostEndpointTemplate
 	nodes selector.Selector
@@ -231,17 +231,17 @@ func readHostTemplate(of *api.HostEndpointTemplate) (t hostTemplate, err error) 
 	return t, nil
 }
 
-// hostOwners know which addresses are a node's own: rules that select its labels trust them. What a Node states is
-// written on that node.
+// hostOwners knows the owners of nodes' addresses: rules that select the labels of a node trust these addresses, and a
+// Node's statements are written on that node.
 type hostOwners struct {
 	nodes    map[string]bool
-	owner    map[netip.Addr]string // of addresses that Nodes state
+	owner    map[netip.Addr]string // of addresses in Nodes
 	pools    []api.IPPool
 	assigned map[netip.Addr]*inventory.Allocation
 }
 
-// newHostOwners finds the owner of each address. Of several Nodes that state one it is that whose host endpoint
-// has it already, else one whose kubelet states it, else the oldest.
+// newHostOwners finds the owner of each address. If several Nodes state an address, its owner is the Node whose host
+// endpoint already has it, else one whose kubelet reports it, else the oldest.
 func newHostOwners(v *inventory.View, existing []*api.CalicoHostEndpoint) hostOwners {
 	o := hostOwners{nodes: map[string]bool{}, owner: map[netip.Addr]string{}, pools: v.Pools, assigned: map[netip.Addr]*inventory.Allocation{}}
 	for i := range v.Blocks {
@@ -264,13 +264,13 @@ func newHostOwners(v *inventory.View, existing []*api.CalicoHostEndpoint) hostOw
 	return o
 }
 
-// precedes reports whether of two Nodes that state an address a's counts.
+// precedes reports whether a owns an address that the Nodes a and b both state.
 func precedes(a, b *inventory.Node, at netip.Addr, had []string) bool {
 	rank := func(n *inventory.Node) (rank int) {
 		if slices.Contains(had, n.Name) {
 			rank -= 2
 		}
-		if slices.Contains(n.Internal, at) { // a stolen token of an agent cannot write it
+		if slices.Contains(n.Internal, at) { // a stolen agent token cannot write it
 			rank--
 		}
 		return rank
@@ -278,7 +278,7 @@ func precedes(a, b *inventory.Node, at netip.Addr, had []string) bool {
 	return cmp.Or(rank(a)-rank(b), strings.Compare(a.CreationTimestamp, b.CreationTimestamp), strings.Compare(a.Name, b.Name)) < 0
 }
 
-// hadBefore has the nodes whose automatic host endpoints have an address.
+// hadBefore maps addresses to the nodes with automatic host endpoints that have them.
 func hadBefore(existing []*api.CalicoHostEndpoint) map[netip.Addr][]string {
 	had := map[netip.Addr][]string{}
 	for _, h := range existing {
@@ -294,12 +294,12 @@ func hadBefore(existing []*api.CalicoHostEndpoint) map[netip.Addr][]string {
 	return had
 }
 
-// tunnelTypes are in Calico's order.
+// tunnelTypes are the types of tunnel addresses, in Calico's order.
 var tunnelTypes = []string{inventory.TypeIPIP, inventory.TypeVXLAN, inventory.TypeVXLANv6, inventory.TypeWireGuard,
 	inventory.TypeWireGuardV6}
 
-// own returns a node's own addresses: those that its agent states, those of its tunnels, and then those that its
-// kubelet states alone.
+// own returns a node's own addresses: first those that its agent states, then its tunnels' addresses, then those that
+// only its kubelet reports.
 func (p *hostPlanner) own(n *inventory.Node) (all []netip.Addr) {
 	refused := ""
 	take := func(a netip.Addr, why string) {
@@ -330,7 +330,7 @@ func (p *hostPlanner) own(n *inventory.Node) (all []netip.Addr) {
 	return all
 }
 
-// foreignHost says why an address is not that of a node itself; empty if it is.
+// foreignHost returns why an address does not belong to a node itself; empty if it does.
 func (p *hostPlanner) foreignHost(n *inventory.Node, a netip.Addr) string {
 	if why := nodeaddr.Unusable(a); why != "" {
 		return "is " + why
@@ -349,8 +349,8 @@ func (p *hostPlanner) foreignHost(n *inventory.Node, a netip.Addr) string {
 	return ""
 }
 
-// foreignTunnel says why an address is not that of a node's tunnel; empty if it is. IPAM knows, and the fence keeps
-// nodes from others' addresses.
+// foreignTunnel returns why an address does not belong to a node's tunnel; empty if it does. IPAM decides: the fence
+// denies nodes the addresses of other nodes.
 func (p *hostPlanner) foreignTunnel(n *inventory.Node, a netip.Addr) string {
 	if of := p.assigned[a]; of == nil || of.Class != inventory.Tunnel || of.Node != n.Name || of.Cooling() {
 		return "IPAM has not assigned to its tunnel"

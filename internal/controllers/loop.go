@@ -29,11 +29,11 @@ import (
 )
 
 const (
-	// calm is the least time between two passes that are due to changes: in a busy cluster there are always some.
+	// calm is the least time between two passes after changes: in a busy cluster there are always some.
 	calm = 30 * time.Second
-	// soon is how long a pass waits for other Nodes after one was deleted.
+	// soon is how long a pass waits for more deletions after a Node was deleted.
 	soon = time.Second
-	// sweepTime bounds one sweep. The rest is left to the next.
+	// sweepTime bounds one sweep. The next sweep does the rest.
 	sweepTime = 15 * time.Minute
 	// probeTime bounds the probe of the watches.
 	probeTime = 5 * time.Second
@@ -45,22 +45,22 @@ const (
 type Deps struct {
 	Config config.Controllers
 	Log    *slog.Logger
-	// Group is the API group that Calico's objects are in; nil is groups.V1.
+	// Group is the API group of Calico's objects; nil is groups.V1.
 	Group *groups.Current
-	// Store is the Kubernetes API. Etcd has the addresses if they are there, else it is nil.
+	// Store is the Kubernetes API. Etcd is the datastore of addresses if it is not that one, else nil.
 	Store *kubernetes.Store
 	Etcd  Etcd
 	Watch *cluster.Inventory
 	// Policies are the NetworkPolicies, if they are not enforced; else nil.
 	Policies *cluster.Policies
-	// PolicyFeed is nil if they are not.
+	// PolicyFeed is nil if policies are not enforced.
 	PolicyFeed *cluster.PolicyFeed
-	// LoadBalancers are nil if no addresses are given to Services.
+	// LoadBalancers are nil if Services get no addresses.
 	LoadBalancers *cluster.LoadBalancers
 	// Configurations are nil with Etcd: no program reads them there.
 	Configurations *cluster.Configurations
 	Events         *events.Recorder
-	// Identity is the unique one in the Lease.
+	// Identity is this process's unique identity in the Lease.
 	Identity string
 }
 
@@ -82,17 +82,17 @@ type Controllers struct {
 
 	state    gc.State
 	forecast Forecast
-	again    time.Time // when a candidate may be due
-	failed   int       // passes in a row
+	again    time.Time // when the next candidate may be due
+	failed   int       // consecutive failed passes
 	reported progress.Changes
 
 	calico       calicoState // as of the last pass in projectcalico.org/v3
 	alone        atomic.Bool // Calico's kube-controllers are known not to run there
-	deadWebhooks string      // what the log has of them
+	deadWebhooks string      // the logged state of them
 
-	began chan struct{} // wakes the loop when this process begins to lead
+	began chan struct{} // wakes the loop when this process becomes leader
 
-	mu      sync.Mutex      // guards leading; held by a sweep, so that leadership is not given away under it
+	mu      sync.Mutex      // guards leading; held by a sweep, so that leadership cannot end during it
 	leading context.Context // nil: another process leads
 }
 
@@ -159,8 +159,7 @@ func (c *Controllers) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// lead looks after Services and route reflectors and allows sweeps until ctx ends, and returns when none of these does
-// anything any more.
+// lead serves Services and route reflectors and allows sweeps until ctx ends, and returns when all of these have ended.
 func (c *Controllers) lead(ctx context.Context) {
 	var balancing sync.WaitGroup
 	if c.deps.LoadBalancers != nil {
@@ -181,8 +180,7 @@ func (c *Controllers) lead(ctx context.Context) {
 	c.mu.Unlock()
 }
 
-// loop runs passes until ctx ends. A process that does not lead runs them too, so that it continues where the leader
-// ended.
+// loop runs passes until ctx ends. A process that does not lead runs them too, so that it can continue for the leader.
 func (c *Controllers) loop(ctx context.Context) {
 	for ctx.Err() == nil {
 		settings, err := effective(&c.deps.Config, c.configuration())
@@ -192,7 +190,7 @@ func (c *Controllers) loop(ctx context.Context) {
 	}
 }
 
-// configuration is the object with the controllers' settings, nil if there is none.
+// configuration returns the object with the controllers' settings, nil if there is none.
 func (c *Controllers) configuration() *api.KubeControllersConfiguration {
 	if c.etcd != nil {
 		return c.etcd.settings.Load()
@@ -223,7 +221,7 @@ func (c *Controllers) conclude(settings Settings, err error) {
 	})
 }
 
-// pauseAfter is when the next pass is due at the latest.
+// pauseAfter returns the longest pause before the next pass.
 func (c *Controllers) pauseAfter(s Settings) time.Duration {
 	d := s.Period
 	if s.Grace > 0 {
@@ -239,7 +237,7 @@ func (c *Controllers) pauseAfter(s Settings) time.Duration {
 	return max(d, time.Second)
 }
 
-// wait waits for the next pass. Changes make it earlier, a deleted Node most of all, but not after a failure.
+// wait waits for the next pass. Changes make it earlier, most of all a deleted Node, but not after a failure.
 func (c *Controllers) wait(ctx context.Context, s Settings) {
 	last := time.Now()
 	due := last.Add(c.pauseAfter(s))
@@ -275,7 +273,7 @@ func (c *Controllers) pass(ctx context.Context, s Settings) error {
 		return err
 	}
 	began := time.Now()
-	if v.Taken.IsZero() { // all is listed, but a watch is not open yet: soon, by a probe
+	if v.Taken.IsZero() { // everything is listed, but a watch is not open yet: soon, by a probe
 		c.again = began
 		return nil
 	}
@@ -291,8 +289,7 @@ func (c *Controllers) pass(ctx context.Context, s Settings) error {
 	return c.act(&v, &d, s, warnings)
 }
 
-// view returns the current view. If something may be due, and the watches have not confirmed since that they are
-// complete, they are probed.
+// view returns the current view. If a candidate may be due that the watches have not confirmed, they are probed.
 func (c *Controllers) view(ctx context.Context) (inventory.View, error) {
 	now := time.Now()
 	if !c.again.IsZero() && now.After(c.again) && c.deps.Watch.Behind(c.again) > 0 {
@@ -309,7 +306,7 @@ func (c *Controllers) view(ctx context.Context) (inventory.View, error) {
 	return v, nil
 }
 
-// act writes, if this process leads. It is cancelled when leadership ends.
+// act writes, if this process leads. The end of leadership cancels it.
 func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warnings []Warning) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/gc"
 )
 
-// metrics are the controllers' metrics. Calico's have its names and labels, so that its dashboards go on.
+// metrics are the controllers' metrics. Where Calico has one, its name and labels are used: its dashboards keep
+// working.
 type metrics struct {
 	registry *prometheus.Registry
 
@@ -34,7 +35,7 @@ type metrics struct {
 	candidates map[string]int
 }
 
-// Series per node or pool, which are made at each scrape.
+// Series per node or pool, computed at each scrape.
 var (
 	inUseDesc = prometheus.NewDesc("ipam_allocations_in_use", "Addresses that are assigned, by the node that uses them.",
 		[]string{"ippool", "node"}, nil)

@@ -15,14 +15,14 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// In projectcalico.org/v3 Calico's kube-controllers keep a pool or tier that is deleted until nothing uses it, by the
-// finalizers that are here by their names. crd.projectcalico.org/v1 has none.
+// In projectcalico.org/v3 Calico's kube-controllers keep a deleted pool or tier until nothing uses it, by these
+// finalizers. crd.projectcalico.org/v1 has none.
 const (
 	poolFinalizer = "projectcalico.org/ippool-finalizer"
 	tierFinalizer = "projectcalico.org/tier-controller"
 )
 
-// withFinalizer returns an object's finalizers with or without one of them; false if they are so already.
+// withFinalizer returns an object's finalizers with or without one of them; false if they need no change.
 func withFinalizer(m *api.Meta, name string, wanted bool) ([]string, bool) {
 	all := []string{}
 	if m.Foreign != nil {
@@ -35,10 +35,10 @@ func withFinalizer(m *api.Meta, name string, wanted bool) ([]string, bool) {
 	return slices.DeleteFunc(all, func(f string) bool { return f == name }), has
 }
 
-// keepsPool reports whether a pool is to have its finalizer, and returns the blocks in it that are to be given up. A pool
-// that nothing may be assigned from has none unless it is being deleted: blocks in its range are another pool's. One that
-// is being deleted without it gets none, as the API server lets nobody add one. A damaged block counts as used, and one
-// whose range is not known as used in each pool.
+// keepsPool reports whether a pool must have its finalizer, and returns the blocks in it that must be released. A pool
+// that is out of use has none unless it is being deleted: blocks in its range belong to another pool. A pool that is
+// being deleted without it gets none, as the API server forbids to add one. A damaged block counts as used; if its
+// range is unknown, in every pool.
 func keepsPool(pool *api.IPPool, reason string, blocks []inventory.Block) (keeps bool, idle []api.Meta) {
 	if pool.DeletionTimestamp == "" {
 		return reason == api.PoolOK, nil
@@ -66,10 +66,9 @@ type poolOwner struct {
 	ipam  *ipam.Client
 }
 
-// sync writes the finalizers of a pool that it should have, and gives up idle blocks of one that is being deleted. While
-// all is right it makes no request. Otherwise it is one patch, for each idle block what ipam.Client.ReleaseBlock makes, and
-// one list of the blocks' names before a pool may go. A conflict is no error: the pool or block is looked at again in the
-// next pass.
+// sync corrects the finalizers of a pool, and releases idle blocks of one that is being deleted. While nothing differs
+// it makes no request. Otherwise it makes one patch, the requests of ipam.Client.ReleaseBlock for each idle block, and
+// one list of the blocks' names before a pool may go. A conflict is not an error: the next pass tries again.
 func (o *poolOwner) sync(ctx context.Context, pool *api.IPPool, reason string, v *inventory.View) error {
 	keeps, idle := keepsPool(pool, reason, v.Blocks)
 	var failed []error
@@ -89,7 +88,7 @@ func (o *poolOwner) sync(ctx context.Context, pool *api.IPPool, reason string, v
 	return setFinalizers(ctx, o.store, pool, list)
 }
 
-// hasBlocks asks the API server whether a block is in a pool: a watch may be behind.
+// hasBlocks reports whether the API server has a block in a pool: the watch may be behind.
 func (o *poolOwner) hasBlocks(ctx context.Context, pool *api.IPPool) (bool, error) {
 	var blocks api.IPAMBlockList
 	if err := o.store.List(ctx, &blocks, datastore.ListOptions{NamesOnly: true}); err != nil {
@@ -103,7 +102,7 @@ func (o *poolOwner) hasBlocks(ctx context.Context, pool *api.IPPool) (bool, erro
 	return keeps, nil
 }
 
-// setFinalizers writes an object's finalizers, if the object is unchanged. If it has changed or is gone, nothing happens.
+// setFinalizers writes an object's finalizers. If the object has changed or is gone, nothing happens.
 func setFinalizers(ctx context.Context, store *kubernetes.Store, obj api.Resource, list []string) error {
 	m := obj.GetMeta()
 	patch := map[string]any{"metadata": map[string]any{"uid": m.UID, "resourceVersion": m.ResourceVersion, "finalizers": list}}

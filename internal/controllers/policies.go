@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// With TORTIE_POLICY=off an Event on each NetworkPolicy says, once, that it restricts nothing, and a metric counts
-// them. An Event's name is derived from its object and text, so one that an earlier leader wrote is not written again.
+// With TORTIE_POLICY=off an Event on each NetworkPolicy warns, once, that it restricts nothing, and a metric counts the
+// policies. An Event's name is derived from its object and text, so an Event of an earlier leader is not repeated.
 
 const (
-	// policyEvery is the interval of Events: a thousand policies at the first start are no load for the API server.
+	// policyEvery is the interval of Events: a thousand policies at the first start do not load the API server.
 	policyEvery = 200 * time.Millisecond
-	// policyRetry is when a failed write is tried again, and how soon a new leader begins.
+	// policyRetry is the pause before a failed write is repeated, and before a new leader begins.
 	policyRetry = 10 * time.Second
 
 	policyText = "Tortie does not enforce policies in this cluster: TORTIE_POLICY is off (the chart's value policy.enabled is false). " +
@@ -24,7 +24,7 @@ func (c *Controllers) reportPolicies(ctx context.Context) {
 	for {
 		all := c.deps.Policies.All()
 		c.board.metrics.policies.Set(float64(len(all)))
-		editions := make([]edition, len(all)) // one of each policy: what is said does not depend on what it says
+		editions := make([]edition, len(all)) // one per policy: the text does not depend on its content
 		for i := range all {
 			editions[i] = edition{id: all[i].UID, about: reference(&all[i], &all[i].Meta)}
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// condition is the condition Allocatable that a pool should have.
+// condition returns the correct condition Allocatable of a pool.
 func condition(pool *ipam.Pool) api.Condition {
 	if pool.Reason == api.PoolOK {
 		return api.Condition{Type: api.Allocatable, Status: "True", Reason: api.PoolOK, Message: "Addresses can be assigned"}
@@ -21,15 +21,15 @@ func condition(pool *ipam.Pool) api.Condition {
 	return api.Condition{Type: api.Allocatable, Status: "False", Reason: pool.Reason, Message: pool.Why}
 }
 
-// withCondition returns an object's conditions with one besides those that others have written; false if they are
-// unchanged.
+// withCondition returns the conditions with want, and the conditions of other types unchanged; false if nothing
+// differs. Any message of a True condition is equal.
 func withCondition(had []api.Condition, want api.Condition, now time.Time) (next []api.Condition, differs bool) {
 	want.LastTransitionTime = now.UTC().Format(time.RFC3339)
 	for _, c := range had {
 		switch {
 		case c.Type != want.Type:
 			next = append(next, c)
-		case c.Status == want.Status && c.Reason == want.Reason && (c.Message == want.Message || c.Status == "True"): // whatever its words
+		case c.Status == want.Status && c.Reason == want.Reason && (c.Message == want.Message || c.Status == "True"):
 			return had, false
 		case c.Status == want.Status:
 			want.LastTransitionTime = c.LastTransitionTime
@@ -43,11 +43,11 @@ type poolStatus struct {
 	store *kubernetes.Store
 	owner poolOwner
 	warn  func(about api.ObjectReference, reason, text string)
-	tried map[string]string // by UID: the revision for which the API server did not take the status
-	told  map[string]string // by UID: what the last Event says
+	tried map[string]string // by UID: the revision whose status the API server refused
+	told  map[string]string // by UID: the content of the last Event
 }
 
-// tell writes an Event about a pool that its author thinks is in use, once for each text.
+// tell writes an Event about a pool that cannot be used although its author expects it, once for each text.
 func (s *poolStatus) tell(obj *api.IPPool, pool *ipam.Pool) {
 	reason := pool.Reason
 	switch reason {
@@ -65,8 +65,8 @@ func (s *poolStatus) tell(obj *api.IPPool, pool *ipam.Pool) {
 	s.warn(reference(obj, &obj.Meta), reason, pool.Why+"; nothing is assigned from the pool")
 }
 
-// sync writes Events about pools and, unless another controller keeps them, the conditions that have changed and, where
-// there are any, finalizers. Of a datastore that is not ready blocks are not known.
+// sync writes Events about pools and, unless another controller keeps them, changed conditions and, in a group with
+// them, finalizers. The blocks of a datastore that is not ready are not known.
 func (s *poolStatus) sync(ctx context.Context, v *inventory.View, keeps, finalizers bool, now time.Time) error {
 	var failed []error
 	for i, parsed := range ipam.ParsePools(v.Pools) {
@@ -83,7 +83,7 @@ func (s *poolStatus) sync(ctx context.Context, v *inventory.View, keeps, finaliz
 	return errors.Join(failed...)
 }
 
-// write writes a pool's condition. A conflict leads to a new revision, which is looked at again; a definition of Calico's
+// write writes a pool's condition. A conflict leads to a new revision, which is checked again. A definition of Calico's
 // without a status ignores the write, so each revision is tried once.
 func (s *poolStatus) write(ctx context.Context, pool *api.IPPool, parsed *ipam.Pool, now time.Time) error {
 	var had []api.Condition

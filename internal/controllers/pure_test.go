@@ -126,7 +126,7 @@ func TestPoolConditions(t *testing.T) {
 	}
 }
 
-// An Event says once that a pool is not in use though nothing in it says so.
+// An Event reports once that a pool is not in use although its spec has no error.
 func TestPoolEvents(t *testing.T) {
 	all := []api.IPPool{pool("old", "10.0.0.0/16"), pool("young", "10.0.1.0/24"), pool("bad", "10.78.0.33/24"), pool("off", "10.1.0.0/16")}
 	all[1].CreationTimestamp, all[3].Spec.Disabled = "2026-02-01T00:00:00Z", true

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// reflectEvery is the pause between two looks at the reflectors, at most; reflectTime bounds one.
+	// reflectEvery is the longest pause between two looks at the reflectors; reflectTime bounds one look.
 	reflectEvery = 10 * time.Second
 	reflectTime  = 30 * time.Second
 )
@@ -29,7 +29,7 @@ const (
 )
 
 // reflectorKeeper carries out plans for route reflectors. It reads the BGPPeer and the BGPConfiguration at each look,
-// and the Nodes once more before it writes.
+// and the Nodes again before it writes.
 type reflectorKeeper struct {
 	settings config.Reflectors
 	store    *kubernetes.Store
@@ -40,7 +40,7 @@ type reflectorKeeper struct {
 	few        time.Time
 }
 
-// reflect keeps the route reflectors until ctx, which is that of this process's leadership, ends.
+// reflect keeps the route reflectors until ctx, the context of this process's leadership, ends.
 func (c *Controllers) reflect(ctx context.Context) {
 	k := reflectorKeeper{settings: c.deps.Config.Reflectors, store: c.deps.Store, nodes: c.deps.Watch.Nodes,
 		warn: c.deps.Events.Warn, note: c.deps.Events.Note, log: c.deps.Log}
@@ -60,7 +60,7 @@ func (c *Controllers) reflect(ctx context.Context) {
 	}
 }
 
-// look makes a plan and carries it out. It returns the reflectors, ordered by name, and what stands in the way.
+// look makes a plan and carries it out. It returns the reflectors, ordered by name, and the obstacle if there is one.
 func (k *reflectorKeeper) look(ctx context.Context, now time.Time) (names []string, problem string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, reflectTime)
 	defer cancel()
@@ -94,7 +94,7 @@ func (k *reflectorKeeper) look(ctx context.Context, now time.Time) (names []stri
 		problem = fmt.Sprintf("%s %s: %s", plan.about.Kind, plan.about.Name, plan.problem)
 	}
 	err = k.carryOut(ctx, &r, &plan)
-	if datastore.Contended(err) { // the next look sees what was written
+	if datastore.Contended(err) { // the next look sees the other write
 		err = nil
 	}
 	return names, problem, err
@@ -110,7 +110,7 @@ func stored[T api.Resource](ctx context.Context, store datastore.Store, obj T) (
 	return obj, err
 }
 
-// nodeList are Nodes as they are listed.
+// nodeList is a list of Nodes.
 type nodeList struct{ items []inventory.Node }
 
 // ItemType implements api.ResourceList.
@@ -122,8 +122,8 @@ func (*nodeList) NewItem() api.Resource { return new(inventory.Node) }
 // Add implements api.ResourceList.
 func (l *nodeList) Add(item api.Resource) { l.items = append(l.items, *item.(*inventory.Node)) }
 
-// confirm puts the Nodes as they are now in the place of what the watch has, which may be behind: else a second node
-// would be made a reflector in place of one that is one already.
+// confirm replaces the watched Nodes, which may be behind, by listed ones: else a second node could become reflector in
+// place of an existing reflector.
 func (k *reflectorKeeper) confirm(ctx context.Context, r *reflection) error {
 	var list nodeList
 	if err := k.store.List(ctx, &list, datastore.ListOptions{}); err != nil {
@@ -133,8 +133,8 @@ func (k *reflectorKeeper) confirm(ctx context.Context, r *reflection) error {
 	return nil
 }
 
-// carryOut writes a plan's change. One that is paced is noted on the BGPPeer first, by a write that fails if another
-// leader has changed it: of two leaders one goes on.
+// carryOut writes a plan's change. A paced change is first recorded on the BGPPeer, by a write that fails if another
+// leader has changed it: of two leaders one continues.
 func (k *reflectorKeeper) carryOut(ctx context.Context, r *reflection, plan *reflectorPlan) (err error) {
 	if plan.act.paced() {
 		err = k.patch(ctx, r.peer, map[string]any{api.AnnotationReflectors: r.now.UTC().Format(time.RFC3339Nano)}, nil, nil)
@@ -176,10 +176,10 @@ func (k *reflectorKeeper) write(ctx context.Context, r *reflection, plan *reflec
 	return nil
 }
 
-// mark gives a Node the annotation and the label of a reflector, or takes them.
+// mark sets or removes a Node's annotation and label of a reflector.
 func (k *reflectorKeeper) mark(ctx context.Context, plan *reflectorPlan, what string, id, label any) error {
 	n := plan.node
-	about := reference(n, &n.Meta) // of before the patch, which replaces the Node
+	about := reference(n, &n.Meta) // before the patch, which replaces the Node
 	err := k.patch(ctx, n, map[string]any{api.AnnotationReflector: id}, map[string]any{api.LabelReflector: label}, nil)
 	if err == nil {
 		k.note(about, reasonReflection, fmt.Sprintf("the node is %s now: %s", what, plan.why))
@@ -187,7 +187,8 @@ func (k *reflectorKeeper) mark(ctx context.Context, plan *reflectorPlan, what st
 	return err
 }
 
-// turnOff turns the mesh off, whose settings the BGPPeer has: projectcalico.org/v3 has no password of a mesh that is off.
+// turnOff turns the mesh off. The BGPPeer has its settings: projectcalico.org/v3 refuses a password for a mesh that is
+// off.
 func (k *reflectorKeeper) turnOff(ctx context.Context, r *reflection) error {
 	off := false
 	if r.config == nil {
@@ -200,7 +201,7 @@ func (k *reflectorKeeper) turnOff(ctx context.Context, r *reflection) error {
 		map[string]any{"nodeToNodeMeshEnabled": off, "nodeMeshPassword": nil, "nodeMeshMaxRestartTime": nil})
 }
 
-// turnOn turns the mesh on, with the settings that the BGPPeer has.
+// turnOn turns the mesh on, with the settings of the BGPPeer.
 func (k *reflectorKeeper) turnOn(ctx context.Context, r *reflection) error {
 	annotations, spec := settingsOf(r.peer)
 	annotations[api.AnnotationReflectors] = nil
@@ -224,7 +225,7 @@ func newReflectorsPeer(r *reflection) *api.BGPPeer {
 	return p
 }
 
-// settingsOf returns the annotation and the fields of a BGPPeer that are the mesh's, as a merge patch.
+// settingsOf returns the mesh's settings on a BGPPeer, as annotations and fields of a merge patch.
 func settingsOf(p *api.BGPPeer) (annotations, spec map[string]any) {
 	return map[string]any{api.AnnotationBFD: orNil(p.Annotations[api.AnnotationBFD])},
 		map[string]any{"password": p.Spec.Password, "maxRestartTime": orNil(p.Spec.MaxRestartTime)}
@@ -238,8 +239,8 @@ func orNil(text string) any {
 	return text
 }
 
-// patch changes annotations, labels and fields of an object. It is ErrConflict if the object is not as it was read; a
-// Node, whose kubelet writes it all the time, must only be the same one.
+// patch changes annotations, labels and fields of an object. It returns ErrConflict if the object has changed. A Node,
+// which its kubelet updates all the time, must only have the same UID.
 func (k *reflectorKeeper) patch(ctx context.Context, obj api.Resource, annotations, labels, spec map[string]any) error {
 	m := obj.GetMeta()
 	metadata := map[string]any{"uid": m.UID, "annotations": annotations}

@@ -15,32 +15,32 @@ import (
 )
 
 const (
-	// patience is for how many pauses a reflector may be not Ready before another node replaces it, and there must be too
-	// few nodes before the mesh comes back.
+	// patience is the number of pauses for which a reflector may be not Ready before another node replaces it, and nodes
+	// must be too few before the mesh returns.
 	patience = 4
-	// defaultASN is the nodes' AS number where BGPConfiguration default has none.
+	// defaultASN is the nodes' AS number if BGPConfiguration default has none.
 	defaultASN = 64512
 )
 
-// reflection is all that the plan for route reflectors follows from.
+// reflection is the complete input of the plan for route reflectors.
 type reflection struct {
 	config.Reflectors
-	// nodes are in any order, as of a watch.
+	// nodes come from a watch, in any order.
 	nodes []inventory.Node
 	// peer is BGPPeer api.ReflectorsPeer, config BGPConfiguration default; nil: there is none.
 	peer   *api.BGPPeer
 	config *api.BGPConfiguration
-	// few is since when there are less than three quarters of Above; zero: there are not.
+	// few is since when there are fewer nodes than three quarters of Above; zero: there are enough.
 	few, now time.Time
 
-	agents   int     // how many nodes have an agent that has written its address
-	families [2]bool // IPv4 and IPv6: whether half of these have an address of it
+	agents   int     // nodes with an agent that has written its address
+	families [2]bool // IPv4 and IPv6: whether half of these have such an address
 }
 
 // reflectorAct is one change of the cluster's reflectors.
 type reflectorAct string
 
-// Changes, in the order in which a cluster sees them.
+// Changes, in the order of their occurrence in a cluster.
 const (
 	createPeer reflectorAct = "create the BGPPeer"
 	copyMesh   reflectorAct = "copy the settings of the mesh to the BGPPeer"
@@ -51,24 +51,24 @@ const (
 	deletePeer reflectorAct = "delete the BGPPeer"
 )
 
-// reflectorPlan is the next change, and what stands in the way. The zero act is none.
+// reflectorPlan is the next change, and the obstacle. The zero act is none.
 type reflectorPlan struct {
 	act  reflectorAct
 	node *inventory.Node // of addNode and removeNode
-	why  string          // of addNode and removeNode, for people
-	// problem is empty if none stands in the way. about is the object that an operator has to look at.
+	why  string          // of addNode and removeNode: the reason to print
+	// problem is the obstacle, or empty. about is the object that an operator must check.
 	problem string
 	about   api.ObjectReference
 }
 
-// paced reports that between an act and the one before lies a pause, and that it is noted on the BGPPeer.
+// paced reports whether an act must follow the one before by a pause, and is recorded on the BGPPeer.
 func (a reflectorAct) paced() bool {
 	return slices.Contains([]reflectorAct{addNode, removeNode, meshOff, meshOn}, a)
 }
 
-// plan returns the next change. While Count fit reflectors stand in as many zones as there are, it is none: a cluster
-// that does not change sees no write. Changes of nodes and of the mesh are a pause apart, and what follows on the mesh
-// two: peers hear of one change and of its sessions before the next.
+// plan returns the next change. There is none while Count fit reflectors cover as many zones as possible: a stable
+// cluster sees no write. Changes of nodes and of the mesh are a pause apart. Turning the mesh off, and removals after
+// it is on again, wait for two pauses: peers learn of a change and its sessions before the next.
 func (r *reflection) plan() reflectorPlan {
 	r.nodes = slices.SortedFunc(slices.Values(r.nodes), func(a, b inventory.Node) int { return strings.Compare(a.Name, b.Name) })
 	r.count()
@@ -98,7 +98,7 @@ func (r *reflection) refuse(of api.Resource, m *api.Meta, text string) reflector
 	return reflectorPlan{problem: text, about: reference(of, m)}
 }
 
-// begin is the plan for a cluster without any of the objects.
+// begin returns the plan for a cluster without any of the objects.
 func (r *reflection) begin() reflectorPlan {
 	if r.agents < r.Above {
 		return reflectorPlan{}
@@ -121,7 +121,7 @@ func (r *reflection) begin() reflectorPlan {
 	return reflectorPlan{act: createPeer}
 }
 
-// inForce is the plan while there are enough nodes.
+// inForce returns the plan while there are enough nodes.
 func (r *reflection) inForce(present []*inventory.Node) reflectorPlan {
 	fit, unfit, altered := r.split(present)
 	switch candidate := r.candidate(fit); {
@@ -146,7 +146,7 @@ func (r *reflection) inForce(present []*inventory.Node) reflectorPlan {
 	return reflectorPlan{}
 }
 
-// back is the plan while there are too few nodes: the mesh first, the reflectors one by one, the BGPPeer last.
+// back returns the plan while there are too few nodes: the mesh first, the reflectors one by one, the BGPPeer last.
 func (r *reflection) back(present []*inventory.Node) reflectorPlan {
 	switch {
 	case r.turnedOff():
@@ -163,13 +163,12 @@ func (r *reflection) back(present []*inventory.Node) reflectorPlan {
 	return reflectorPlan{}
 }
 
-// enough reports that the nodes are as many as reflectors are for. Below three quarters of Above they are not, after a
-// while.
+// enough reports whether there are enough nodes for reflectors: not fewer than three quarters of Above for a while.
 func (r *reflection) enough() bool {
 	return r.few.IsZero() || r.now.Sub(r.few) < patience*r.Pause
 }
 
-// count counts the nodes with an agent, and those of each family.
+// count counts the nodes with an agent, and the nodes of each family.
 func (r *reflection) count() {
 	of := [2]int{}
 	r.agents = 0
@@ -196,14 +195,14 @@ func familiesOf(n *inventory.Node) (has [2]bool) {
 	return has
 }
 
-// isFew reports that there are less nodes than three quarters of Above.
+// isFew reports whether there are fewer nodes than three quarters of Above.
 func (r *reflection) isFew() bool { return 4*r.agents < 3*r.Above }
 
 func (r *reflection) meshIsOn() bool {
 	return r.config == nil || r.config.Spec.NodeToNodeMeshEnabled == nil || *r.config.Spec.NodeToNodeMeshEnabled
 }
 
-// turnedOff reports that kube-controllers has turned the mesh off.
+// turnedOff reports whether kube-controllers has turned the mesh off.
 func (r *reflection) turnedOff() bool {
 	return r.config != nil && r.config.Annotations[api.AnnotationReflectors] != ""
 }
@@ -218,8 +217,8 @@ func (r *reflection) present() (all []*inventory.Node) {
 	return all
 }
 
-// split returns the reflectors that may stay and those that are to be replaced. altered is one whose annotation another
-// writer has changed.
+// split returns the reflectors that may stay and those that must be replaced. altered is one with an annotation that
+// another writer has changed.
 func (r *reflection) split(present []*inventory.Node) (fit, unfit []*inventory.Node, altered *inventory.Node) {
 	for _, n := range present {
 		lost := !n.Routing.Ready && r.age(n) >= patience*r.Pause
@@ -235,8 +234,8 @@ func (r *reflection) split(present []*inventory.Node) (fit, unfit []*inventory.N
 	return fit, unfit, altered
 }
 
-// able reports that a node may be a reflector, as far as this does not change by itself: it has an address of each
-// family that half of the nodes have.
+// able reports whether a node may be a reflector, as far as this is stable: it has an address of each family that half
+// of the nodes have.
 func (r *reflection) able(n *inventory.Node) bool {
 	has := familiesOf(n)
 	return !n.Routing.Barred && r.inside(n) && len(n.Stated) > 0 && (has[0] || !r.families[0]) && (has[1] || !r.families[1])
@@ -249,20 +248,20 @@ func (r *reflection) asn() uint32 {
 	return defaultASN
 }
 
-// inside reports that a node is in the cluster's AS.
+// inside reports whether a node is in the cluster's AS.
 func (r *reflection) inside(n *inventory.Node) bool {
 	own, err := config.ParseASN(n.Routing.ASN)
 	return n.Routing.ASN == "" || err == nil && own == r.asn()
 }
 
-// age is how long a node has been Ready, or not.
+// age returns how long a node has been Ready, or not.
 func (r *reflection) age(n *inventory.Node) time.Duration {
 	since, _ := time.Parse(time.RFC3339, n.Routing.Since)
 	return r.now.Sub(since)
 }
 
-// candidate returns the node that is the next reflector beside some; nil: there is none. It is of the zone with the
-// fewest reflectors; there the agents' former reflectors are first, whose sessions stay, then the oldest nodes.
+// candidate returns the next reflector beside some nodes; nil if there is none. It is in the zone with the fewest
+// reflectors. There, the agents' former reflectors come first, as their sessions stay, then the oldest nodes.
 func (r *reflection) candidate(beside []*inventory.Node) *inventory.Node {
 	used := zones(beside)
 	var best *inventory.Node
@@ -280,7 +279,7 @@ func (r *reflection) candidate(beside []*inventory.Node) *inventory.Node {
 	return best
 }
 
-// ours reports that kube-controllers has made a node a reflector.
+// ours reports whether kube-controllers has made a node a reflector.
 func ours(n *inventory.Node) bool { _, ok := n.Labels[api.LabelReflector]; return ok }
 
 func notReady(n *inventory.Node) bool { return !n.Routing.Ready }
@@ -304,13 +303,13 @@ func zones(nodes []*inventory.Node) map[string]int {
 	return count
 }
 
-// spreads reports that a node in place of a reflector would bring them to one zone more.
+// spreads reports whether a node in place of a reflector would add a zone.
 func (r *reflection) spreads(fit []*inventory.Node, candidate *inventory.Node) bool {
 	used := zones(fit)
 	return used[zone(candidate)] == 0 && len(used) < len(fit)
 }
 
-// surplus returns the reflector that can be missed most easily: the youngest of the zone with the most.
+// surplus returns the most dispensable reflector: the youngest in the zone with the most.
 func (r *reflection) surplus(fit []*inventory.Node) *inventory.Node {
 	used := zones(fit)
 	return slices.MaxFunc(fit, func(a, b *inventory.Node) int {
@@ -319,7 +318,7 @@ func (r *reflection) surplus(fit []*inventory.Node) *inventory.Node {
 	})
 }
 
-// waits reports that the last change is too recent for an act. A time in the future is of a wrong clock.
+// waits reports whether the last change is too recent for an act. A time in the future comes from a wrong clock.
 func (r *reflection) waits(act reflectorAct) bool {
 	if r.peer == nil {
 		return false
@@ -333,8 +332,8 @@ func (r *reflection) waits(act reflectorAct) bool {
 	return since < pause && since > -r.Pause
 }
 
-// copies reports that the BGPPeer has other settings than the mesh, whose sessions become the BGPPeer's. While the
-// mesh is off by kube-controllers, the BGPPeer alone has them.
+// copies reports whether the settings of the BGPPeer differ from the mesh's, which its sessions replace. While
+// kube-controllers has the mesh off, only the BGPPeer has them.
 func (r *reflection) copies() bool {
 	if r.peer == nil || r.turnedOff() || !r.meshIsOn() {
 		return false
@@ -343,7 +342,7 @@ func (r *reflection) copies() bool {
 	return want != settingsOfPeer(r.peer)
 }
 
-// sessionSettings are the settings that the mesh and a BGPPeer have in common. It is comparable.
+// sessionSettings are the common settings of the mesh and a BGPPeer. It is comparable.
 type sessionSettings struct {
 	password api.Place
 	secret   bool // there is a password
@@ -365,8 +364,8 @@ func settingsOfPeer(p *api.BGPPeer) sessionSettings {
 	return s
 }
 
-// clusterIDOf returns a reflector's own cluster ID: its IPv4 address, else a hash of its name. With one for all, a
-// reflector would drop what another reflects of a client that has lost its session with the first.
+// clusterIDOf returns a reflector's own cluster ID: its IPv4 address, else a hash of its name. With a common ID, a
+// reflector would drop the reflected routes of a client that has lost its session with this reflector.
 func clusterIDOf(n *inventory.Node) string {
 	for _, a := range n.Stated {
 		if a.Is4() {

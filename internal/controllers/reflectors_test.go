@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// lands is a cluster whose objects plans change, in simulated time.
+// lands is a cluster in simulated time, with objects that plans change.
 type lands struct {
 	t      testing.TB
 	nodes  map[string]*inventory.Node
@@ -217,7 +217,7 @@ func TestReflectorsAreReplaced(t *testing.T) {
 	}
 }
 
-// What keeps reflectors from being made, and that an operator is told.
+// Obstacles to reflectors, and their reports to the operator.
 func TestReflectorsBegin(t *testing.T) {
 	for _, tc := range []struct {
 		what, problem string

@@ -19,7 +19,7 @@ const (
 // remark is a note for the operator on a policy: the reason and text of an Event.
 type remark struct{ reason, text string }
 
-// faults returns the remark on what is invalid in a policy, which takes no pods, or on why it cannot be read.
+// faults returns the remark on the errors in a policy, which needs no pods, or on why it cannot be read.
 func faults(p policy.Policy, err error) []remark {
 	switch {
 	case err != nil:
@@ -55,13 +55,13 @@ func review(p *policy.Policy, s *policy.State) (all []remark) {
 	return all
 }
 
-// countsFor reports whether a policy that selects a host endpoint counts for it: doNotTrack does for those of an
-// interface alone.
+// countsFor reports whether a policy that selects a host endpoint applies to it: doNotTrack does only on single
+// interfaces.
 func countsFor(p *policy.Policy, h *policy.HostEndpoint) bool {
 	return h.Node != "" && !(p.NoTrack && h.Interface == policy.AllInterfaces)
 }
 
-// noHost is the remark on a policy for host endpoints that counts for none. pods: it selects pods.
+// noHost returns the remark on a policy for host endpoints that applies to none. pods: it selects pods.
 func noHost(p *policy.Policy, pods bool) []remark {
 	field, of := "", "host endpoints"
 	switch {
@@ -82,7 +82,7 @@ func noHost(p *policy.Policy, pods bool) []remark {
 		"selectors with the labels of HostEndpoints, or remove %s", field, of, lost, field)}}
 }
 
-// mostNamed bounds the named ports of a policy that are looked up, each among all pods of its rule: an object has room
+// mostNamed bounds the named ports of a policy that are checked, each among all pods of its rule: an object has room
 // for 50,000.
 const mostNamed = 100
 
@@ -108,7 +108,7 @@ func unknownPorts(p *policy.Policy, subjects []*policy.Pod, s *policy.State) (na
 	return names
 }
 
-// couldHave returns the pods whose ports a name in a rule can mean: if the rule's peers are networks, all pods.
+// couldHave returns the pods that may have a named port of a rule: all pods if the rule's peers are networks.
 func couldHave(d policy.Direction, rule *policy.Rule, subjects []*policy.Pod, s *policy.State) (pods []*policy.Pod) {
 	if d == policy.Ingress {
 		return subjects
@@ -139,7 +139,7 @@ func declares(port policy.Port) func(*policy.Pod) bool {
 	}
 }
 
-// selected returns the pods of the state that are selected.
+// selected returns the selected pods of the state.
 func selected(by *policy.Pods, s *policy.State) (pods []*policy.Pod) {
 	for _, pod := range s.Pods {
 		if s.Selects(by, pod) {

@@ -118,7 +118,7 @@ func TestReviewOfHostPolicies(t *testing.T) {
 	}
 }
 
-// What counts for host endpoints alone, and selects none that it counts for, is said to have no effect.
+// A policy for host endpoints only, which selects none that it applies to, is reported as without effect.
 func TestReviewOfPoliciesWithoutHosts(t *testing.T) {
 	for _, c := range []struct {
 		selector string

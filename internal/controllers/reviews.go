@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// reviewAge is how long a policy must have been as it is for remarks on its pods: these are often created after their
-	// policies.
+	// reviewAge is how long a policy must have been unchanged before remarks on its pods: these are often created after
+	// their policies.
 	reviewAge = 45 * time.Second
 	// reviewPause bounds how often the feed is read.
 	reviewPause = time.Second
 )
 
-// reviews write Events about policies, once for each edition of one: at once what is wrong with it, later what takes
-// its pods, which are watched only meanwhile. They belong to one goroutine.
+// reviews write Events about policies, once for each edition: at once for its errors, later for remarks that need its
+// pods, which are watched only in between. They belong to one goroutine.
 type reviews struct {
 	*Controllers
 	since      map[string]time.Time // when an edition was first seen
-	told, done map[string]bool      // what is wrong with it is written; the rest is
+	told, done map[string]bool      // its errors are written; the rest is
 	failed     progress.Changes
 }
 
@@ -32,7 +32,7 @@ func newReviews(c *Controllers) *reviews {
 	return &reviews{Controllers: c, since: map[string]time.Time{}, told: map[string]bool{}, done: map[string]bool{}}
 }
 
-// edition is a policy as it was written last.
+// edition is a version of a policy.
 type edition struct {
 	id     string
 	about  api.ObjectReference
@@ -54,7 +54,7 @@ func (c *Controllers) reviewPolicies(ctx context.Context) {
 	}
 }
 
-// look reviews what is due, or asks for the pods that this takes and leaves what depends on them to the next look.
+// look reviews the due policies, or requests the pods for that and leaves the rest to the next look.
 func (r *reviews) look(ctx context.Context, tiers *tierOwner, now time.Time) {
 	view := r.deps.PolicyFeed.Take()
 	if !view.Listed || !r.elector.Leading() {
@@ -85,8 +85,8 @@ func (r *reviews) look(ctx context.Context, tiers *tierOwner, now time.Time) {
 	}
 }
 
-// editions returns the policies as they are, and once each NetworkSet from which on those of its namespace are too
-// many. Calico's tiers change how a policy is to be read, but not what is said of it.
+// editions returns the present policies, and once each NetworkSet that exceeds the limit of its namespace. Calico's
+// tiers affect how a policy is read, but not the remarks.
 func editions(view *cluster.PolicyView) (all []edition) {
 	tiers, _ := policy.FromCalicoTiers(view.Calico.Tiers)
 	for _, p := range append(view.Policies(tiers), view.Staged.Policies(tiers)...) {
@@ -107,7 +107,7 @@ func reference(of api.Resource, m *api.Meta) api.ObjectReference {
 	return api.ObjectReference{APIVersion: kind.APIVersion(), Kind: kind.Kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID}
 }
 
-// due returns the editions that are of an age and not done yet, and forgets those that are gone.
+// due returns the editions of an age that are not done yet, and forgets deleted ones.
 func (r *reviews) due(all []edition, now time.Time, age time.Duration, done map[string]bool) (due []edition) {
 	there := make(map[string]bool, len(all))
 	for _, v := range all {
@@ -124,7 +124,7 @@ func (r *reviews) due(all []edition, now time.Time, age time.Duration, done map[
 	return due
 }
 
-// report writes what there is to say about an edition, and reports whether all of it is written.
+// report writes Events of remarks on an edition, and reports whether all are written.
 func (r *reviews) report(ctx context.Context, v *edition, remarks []remark) (done bool) {
 	var failed error
 	for _, m := range remarks {

@@ -12,38 +12,38 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/gc"
 )
 
-// Status is the answer of /status.
+// Status is the response of /status.
 type Status struct {
 	Leading  bool      `json:"leading"`
 	Identity string    `json:"identity"`
 	Started  time.Time `json:"started"`
-	// Synced: everything has been listed once. Known is until when nothing is missing.
+	// Synced: everything has been listed once. Known is until when the view is known to be complete.
 	Synced bool      `json:"synced"`
 	Known  time.Time `json:"known"`
-	// LastPass is when everything was looked at last, Next when it will be at the latest. Passes counts.
+	// LastPass is the time of the last pass, Next the latest time of the next one. Passes counts them.
 	LastPass time.Time `json:"lastPass"`
 	Next     time.Time `json:"next"`
 	Passes   int       `json:"passes"`
-	// Locked: ClusterInformation says that the datastore is not ready. Nothing is collected.
+	// Locked: ClusterInformation does not allow writes. Nothing is collected.
 	Locked bool `json:"locked"`
-	// Candidates are addresses in their grace period by node, Waiting all other things in theirs.
+	// Candidates are addresses in their grace period by node, Waiting all other objects in theirs.
 	Candidates map[string]int `json:"candidates,omitempty"`
 	Waiting    int            `json:"waiting"`
-	// Freed and Removed are since the start.
+	// Freed and Removed count since the start.
 	Freed   int    `json:"freed"`
 	Removed int    `json:"removed"`
 	Error   string `json:"error,omitempty"`
 	// HostEndpoints lists requests for host endpoints of nodes that are not met.
 	HostEndpoints []string `json:"hostEndpoints,omitempty"`
-	// FieldsWithoutEffect are those of KubeControllersConfiguration default.
+	// FieldsWithoutEffect are the fields of KubeControllersConfiguration default without effect.
 	FieldsWithoutEffect []string `json:"fieldsWithoutEffect,omitempty"`
 	// LeftToCalico names the Deployments of Calico's kube-controllers that keep the conditions and finalizers of pools and
-	// tiers, of projectcalico.org/v3.
+	// tiers, in projectcalico.org/v3.
 	LeftToCalico string `json:"leftToCalico,omitempty"`
-	// DeadWebhooks says why no policy, or another object, can be written: see the Event WebhookWithoutEndpoint.
+	// DeadWebhooks are why policies, or other objects, cannot be written: see the Event WebhookWithoutEndpoint.
 	DeadWebhooks []string `json:"deadWebhooks,omitempty"`
-	// RouteReflectors are the nodes that the leader has made route reflectors, by name; ReflectorProblem says what stands in
-	// the way of more.
+	// RouteReflectors are the nodes that the leader has made route reflectors, by name; ReflectorProblem is the obstacle
+	// to more.
 	RouteReflectors  []string `json:"routeReflectors,omitempty"`
 	ReflectorProblem string   `json:"routeReflectorProblem,omitempty"`
 
@@ -51,16 +51,16 @@ type Status struct {
 	Period string `json:"reconcilerPeriod"`
 }
 
-// stuckAfter is how long after the begin of a pass the process is not alive any more: longer than a sweep may take.
+// stuckAfter is how long after the last change of the board the process counts as dead: longer than a sweep may take.
 const stuckAfter = sweepTime + 10*time.Minute
 
-// board keeps the Status for those who ask.
+// board keeps the Status.
 type board struct {
 	metrics *metrics
 
 	mu     sync.Mutex // guards the rest
 	status Status
-	turned time.Time // when the loop went round last
+	turned time.Time // last change
 }
 
 func (b *board) change(f func(*Status)) {
@@ -81,7 +81,7 @@ func (s *Status) did(r *gc.Report) {
 	s.Removed += r.Handles + r.Blocks + r.Affinities
 }
 
-// alive reports that the loop runs. An unavailable API server is no failure.
+// alive returns an error if the board has not changed for stuckAfter. An unavailable API server is not a failure.
 func (b *board) alive(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -91,7 +91,7 @@ func (b *board) alive(context.Context) error {
 	return fmt.Errorf("nothing has happened since %s", b.turned.Format(time.RFC3339))
 }
 
-// ready reports that the cluster was listed and judged, whether this process leads or not.
+// ready reports whether the cluster was listed and judged, whether this process leads or not.
 func (b *board) ready(context.Context) error {
 	s := b.read()
 	switch {

@@ -10,12 +10,12 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 )
 
-// Settings are the settings in force: the environment's over the object's over Calico's defaults.
+// Settings are the settings in force: the environment overrides the object, which overrides Calico's defaults.
 type Settings struct {
 	Period, Grace, Compaction time.Duration
 	SyncLabels                bool
 	Hosts                     HostSettings
-	// AssignIPs is that of the controller of Services; empty if it is none.
+	// AssignIPs is the setting of the controller of Services; empty if it is invalid.
 	AssignIPs string
 }
 
@@ -26,7 +26,7 @@ const (
 	defaultCompaction = 10 * time.Minute
 )
 
-// effective merges the settings. A field of the object that can't be parsed is ignored and returned as an error.
+// effective merges the settings. A field of the object that cannot be parsed is ignored and returned as an error.
 func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (Settings, error) {
 	spec, node := api.KubeControllersConfigurationSpec{}, api.NodeControllerConfig{}
 	if obj != nil {
@@ -53,7 +53,7 @@ func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (
 }
 
 // assignIPs returns which Services get addresses. In an object from before Calico had the controller the section is
-// absent: a pool for Services is request enough.
+// absent: then a pool for Services is enough.
 func assignIPs(of *api.LoadBalancerControllerConfig) (string, error) {
 	switch {
 	case of == nil || of.AssignIPs == "":
@@ -65,7 +65,7 @@ func assignIPs(of *api.LoadBalancerControllerConfig) (string, error) {
 		api.AllServices, api.RequestedServicesOnly)
 }
 
-// hostSettings merges those of host endpoints. While there is no object it is not known what an administrator wants.
+// hostSettings merges the settings of host endpoints. Without an object the administrator's intention is not known.
 func hostSettings(env string, known bool, of *api.AutoHostEndpointConfig) (s HostSettings, err error) {
 	if of == nil {
 		of = &api.AutoHostEndpointConfig{}
@@ -94,7 +94,7 @@ func chooseTime(env *time.Duration, text string, otherwise time.Duration, field 
 	return d, nil
 }
 
-// defaultConfiguration is the object as Calico's controllers create it, as far as it is read here.
+// defaultConfiguration returns the object as Calico's controllers create it, as far as it is read here.
 func defaultConfiguration() *api.KubeControllersConfiguration {
 	port := 9094
 	return &api.KubeControllersConfiguration{
@@ -110,7 +110,7 @@ func defaultConfiguration() *api.KubeControllersConfiguration {
 	}
 }
 
-// running is the settings in the form of the object's status.
+// running returns the settings in the form of the object's status.
 func (s Settings) running() api.KubeControllersConfigurationSpec {
 	word := map[bool]string{true: enabled, false: disabled}
 	spec := defaultConfiguration().Spec
@@ -125,5 +125,5 @@ func (s Settings) running() api.KubeControllersConfigurationSpec {
 	return spec
 }
 
-// text is a duration as Kubernetes' tools write it.
+// text returns a duration in the notation of Kubernetes' tools.
 func text(d time.Duration) string { return d.String() }

@@ -15,21 +15,22 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// tierTime bounds the requests about tiers that one look makes.
+// tierTime bounds the requests about tiers of one look.
 const tierTime = 30 * time.Second
 
 // policiesOf counts policies by the tier that they name.
 type policiesOf map[string]int
 
-// tierStep is what is to be written about a tier: finalizers unless nil, else the status.
+// tierStep is one write for a tier: finalizers unless nil, else the status.
 type tierStep struct {
 	tier       *api.CalicoTier
 	finalizers []string
 	status     *api.CalicoTierStatus
 }
 
-// tierSteps returns what tiers need. Each has its finalizer until it is deleted and no policy names it; while one does, the
-// condition Ready is False. Its text is Calico's but for the words, and is written again when the number changes.
+// tierSteps returns the due writes for tiers. A tier has its finalizer until it is deleted and no policy names it;
+// while one does, the condition Ready is False. Its message has Calico's content in other wording, and is updated when
+// the number changes.
 func tierSteps(tiers []*api.CalicoTier, in policiesOf, now time.Time) (steps []tierStep) {
 	for _, t := range tiers {
 		deleted := t.DeletionTimestamp != ""
@@ -53,7 +54,7 @@ func tierSteps(tiers []*api.CalicoTier, in policiesOf, now time.Time) (steps []t
 	return steps
 }
 
-// countPolicies counts those of a view, of the four kinds that have a tier.
+// countPolicies counts the policies of a view, of the four kinds that have a tier.
 func countPolicies(v *cluster.PolicyView) policiesOf {
 	in := policiesOf{}
 	for _, p := range v.Calico.NetworkPolicies {
@@ -71,16 +72,16 @@ func countPolicies(v *cluster.PolicyView) policiesOf {
 	return in
 }
 
-// tierOwner keeps finalizers and conditions of tiers, by what a watch shows. It belongs to one goroutine.
+// tierOwner keeps finalizers and conditions of tiers, by a watch. It belongs to one goroutine.
 type tierOwner struct {
 	*Controllers
 	next   time.Time // not before
 	failed progress.Changes
 }
 
-// sync writes what tiers need. While all is right it makes no request. Otherwise it lists the tiers, and the four kinds of
-// policies if a tier is being deleted, so that no policy loses its tier by a watch that is behind; then it is one request
-// for each tier. What fails is tried again after five to fifteen seconds.
+// sync makes the due writes for tiers, and no request if there are none. Otherwise it first lists the tiers, and the
+// four kinds of policies if a tier is being deleted, so that no policy loses its tier because a watch is behind; then
+// it makes one request for each tier. A failure is retried after five to fifteen seconds.
 func (o *tierOwner) sync(ctx context.Context, v *cluster.PolicyView, now time.Time) {
 	if o.deps.Group.Known() != groups.V3 || !o.mayWrite() || now.Before(o.next) ||
 		len(tierSteps(v.Calico.Tiers, countPolicies(v), now)) == 0 {
@@ -97,7 +98,7 @@ func (o *tierOwner) sync(ctx context.Context, v *cluster.PolicyView, now time.Ti
 	}
 }
 
-// mayWrite reports that this process leads and that the last pass has found the datastore unlocked, and no kube-controllers
+// mayWrite reports whether this process leads and the last pass found the datastore unlocked, and no kube-controllers
 // of Calico's.
 func (o *tierOwner) mayWrite() bool {
 	s := o.board.read()
@@ -128,7 +129,7 @@ func (o *tierOwner) write(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// take writes a step. A conflict is no error: the watch shows the other change, or the tier is gone.
+// take writes a step. A conflict is not an error: the watch shows the other change, or the tier is gone.
 func (o *tierOwner) take(ctx context.Context, step tierStep) error {
 	if step.status == nil {
 		return setFinalizers(ctx, o.deps.Store, step.tier, step.finalizers)
@@ -140,7 +141,7 @@ func (o *tierOwner) take(ctx context.Context, step tierStep) error {
 	return fmt.Errorf("status of Tier %s: %w", step.tier.Name, err)
 }
 
-// count counts the policies of the four kinds. A kind that the API server does not have has none.
+// count counts the policies of the four kinds. A kind without a definition has none.
 func (o *tierOwner) count(ctx context.Context, in policiesOf) error {
 	for _, of := range []api.Resource{(*api.CalicoNetworkPolicy)(nil), (*api.CalicoGlobalNetworkPolicy)(nil),
 		(*api.CalicoStagedNetworkPolicy)(nil), (*api.CalicoStagedGlobalNetworkPolicy)(nil)} {
@@ -153,13 +154,13 @@ func (o *tierOwner) count(ctx context.Context, in policiesOf) error {
 	return nil
 }
 
-// tierList is a list of policies of a kind, of which it counts the tiers.
+// tierList is a list of policies of a kind that counts their tiers.
 type tierList struct {
 	of api.Type
 	in policiesOf
 }
 
-// inTier is a policy of any kind, with nothing but its tier.
+// inTier is a policy of any kind, reduced to its tier.
 type inTier struct {
 	api.Meta `json:"metadata"`
 	Spec     struct {

@@ -17,7 +17,7 @@ type share struct{ pool, node string }
 // noPool is the label of blocks outside of all pools.
 const noPool = "no_ippool"
 
-// Usage is how full the pools are.
+// Usage is the fill of the pools.
 type Usage struct {
 	Pools []PoolUsage // by their ranges
 	// InUse and Borrowed are addresses by the node that uses them, Blocks and Cooling by the node that owns the block.
@@ -26,20 +26,20 @@ type Usage struct {
 	Damaged int
 }
 
-// PoolUsage is how full one pool is.
+// PoolUsage is the fill of one pool.
 type PoolUsage struct {
 	Name, UID string
 	CIDR      netip.Prefix
-	// Size is how many addresses it has, as a number that may be too large for an integer. InUse are those that are taken,
-	// or cool down, Reserved those of the others that are never assigned by themselves.
+	// Size is the number of addresses, which may be too large for an integer. InUse counts assigned and cooling addresses.
+	// Reserved counts other addresses that are never assigned automatically.
 	Size, Reserved float64
 	InUse          int
-	// Room is how many blocks can still be cut from it.
+	// Room is the number of blocks that can still be cut from it.
 	Room    float64
 	Enabled bool
 }
 
-// Free is how many addresses are left.
+// Free returns the number of free addresses.
 func (p *PoolUsage) Free() float64 { return max(p.Size-p.Reserved-float64(p.InUse), 0) }
 
 // Measure measures the pools, by audit.Usages.
@@ -65,7 +65,7 @@ func Measure(v *inventory.View) Usage {
 	return u
 }
 
-// poolUsage adds what the pool's object says.
+// poolUsage adds the fields of the pool's object.
 func poolUsage(v *inventory.View, pools []ipam.Pool, counted *audit.Usage) PoolUsage {
 	u := PoolUsage{Name: counted.Name, CIDR: counted.CIDR, Size: float(counted.Size), Reserved: float(counted.Reserved),
 		InUse: counted.InUse + counted.Cooling}

@@ -13,19 +13,21 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
-// Calico's webhooks in projectcalico.org/v3 are asked for each write of a policy, others for other kinds. Their
-// configuration stays when their pods end, as when Calico has been replaced, and then the API server refuses these writes.
+// The API server calls Calico's webhooks in projectcalico.org/v3 for each write of a policy, or of other kinds. Their
+// configuration stays when their pods end, for example when Calico was replaced, and then the API server refuses these
+// writes.
 
 const (
 	reasonDeadWebhook = "WebhookWithoutEndpoint"
 	deadWebhook       = "the API server refuses to write Calico's policies, or others of its objects: it asks webhook %s first " +
 		"(failurePolicy Fail), and Service %s/%s has no ready endpoint. If these are to go on, start that Service's pods; else, with " +
 		"Calico's operator, delete its APIServer default, and then: kubectl delete %s %s"
-	// failClosed is the failurePolicy of a webhook without which nothing may be written. It is the API's default.
+	// failClosed is the failurePolicy, and its default, by which the API server refuses writes without the webhook's
+	// answer.
 	failClosed = "Fail"
 )
 
-// webhooks is the part of a ValidatingWebhookConfiguration, or of a mutating one, that tells who is asked about which writes.
+// webhooks is the part of a ValidatingWebhookConfiguration, or of a mutating one, that lists the webhooks of writes.
 type webhooks struct {
 	api.Meta `json:"metadata"`
 	Webhooks []struct {
@@ -38,10 +40,10 @@ type webhooks struct {
 	}
 }
 
-// rule is the part of a rule that tells which objects a webhook is asked about.
+// rule is the part of a rule that selects the objects of a webhook.
 type rule struct{ APIGroups, Resources []string }
 
-// guards reports whether the webhook is asked about a kind of projectcalico.org/v3, or about all kinds of all groups.
+// guards reports whether the rule selects a kind of projectcalico.org/v3, or all kinds of all groups.
 func (r rule) guards() bool {
 	return slices.Contains(r.APIGroups, path.Dir(string(groups.V3))) ||
 		slices.Contains(r.APIGroups, "*") && (slices.Contains(r.Resources, "*") || slices.Contains(r.Resources, "*/*"))
@@ -62,15 +64,15 @@ func (*mutating) ResourceType() api.Type {
 		Plural: "mutatingwebhookconfigurations"}
 }
 
-// DeadWebhook is a configuration of webhooks without which Calico's objects could be written.
+// DeadWebhook is a configuration of webhooks that prevents writes of Calico's objects.
 type DeadWebhook struct {
 	About api.ObjectReference
-	Text  string // what is wrong, and the remedy
+	Text  string // the problem and its remedy
 }
 
-// DeadWebhooks returns the configurations that have the API server ask a Service without a ready endpoint before it writes
-// a kind of projectcalico.org/v3, and refuse the write without an answer, whatever their names are. It makes two requests,
-// and one more for each Service that such a configuration names.
+// DeadWebhooks returns the configurations, of any name, that make the API server call a Service without a ready
+// endpoint before it writes a kind of projectcalico.org/v3, and refuse the write without an answer. It makes two
+// requests, and one more for each such Service.
 func DeadWebhooks(ctx context.Context, store *kubernetes.Store) (dead []DeadWebhook, err error) {
 	var all api.List[webhooks, *webhooks]
 	var changing api.List[mutating, *mutating]
@@ -97,8 +99,7 @@ func DeadWebhooks(ctx context.Context, store *kubernetes.Store) (dead []DeadWebh
 	return dead, nil
 }
 
-// lookForWebhooks warns of webhooks that guard Calico's objects and have no endpoint, by an Event and in
-// the status.
+// lookForWebhooks warns of webhooks that guard Calico's objects and have no endpoint, by an Event and in the status.
 func (c *Controllers) lookForWebhooks(ctx context.Context) error {
 	dead, err := DeadWebhooks(ctx, c.deps.Store)
 	if err != nil {
@@ -113,7 +114,7 @@ func (c *Controllers) lookForWebhooks(ctx context.Context) error {
 	return nil
 }
 
-// reportWebhooks says in the log, the metrics and the status which webhooks have no endpoint.
+// reportWebhooks reports the webhooks without an endpoint in the log, the metrics and the status.
 func (c *Controllers) reportWebhooks(dead []string) {
 	if text := strings.Join(dead, "; "); text != c.deadWebhooks {
 		if c.deadWebhooks = text; text != "" {
@@ -124,8 +125,8 @@ func (c *Controllers) reportWebhooks(dead []string) {
 	c.board.change(func(s *Status) { s.DeadWebhooks = dead })
 }
 
-// deadWebhookOf says what is wrong with the first webhook of a configuration, of a kind as kubectl names it, that has no
-// endpoint; empty if none has not.
+// deadWebhookOf returns the problem of a configuration's first webhook without an endpoint; empty if there is none.
+// kind is kubectl's name of the configuration's kind.
 func deadWebhookOf(ctx context.Context, store *kubernetes.Store, of *webhooks, kind string) (string, error) {
 	seen := map[string]bool{} // Services
 	for i := range of.Webhooks {
@@ -147,7 +148,7 @@ func deadWebhookOf(ctx context.Context, store *kubernetes.Store, of *webhooks, k
 	return "", nil
 }
 
-// anyReady reports whether one of the endpoints takes connections.
+// anyReady reports whether one of the endpoints accepts connections.
 func anyReady(all []api.EndpointSlice) bool {
 	return slices.ContainsFunc(all, func(s api.EndpointSlice) bool {
 		return slices.ContainsFunc(s.Endpoints, func(e api.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready })

@@ -67,8 +67,8 @@ func (u user) here(t *testing.T, args ...string) {
 	u.kept(t, args...)
 }
 
-// native returns what make has to be told so that it shows on this machine's own kernel what it has not shown yet:
-// nothing, as a new user, where that has no IPIP.
+// native returns make's arguments to show on this machine's own kernel what has not been shown yet: none, as for a new
+// user, if that kernel has no IPIP.
 func native(t *testing.T) []string {
 	t.Helper()
 	err := probe.IPIP(t.Context())
@@ -81,7 +81,7 @@ func native(t *testing.T) []string {
 	return nil
 }
 
-// kept runs a demo with VXLAN through and leaves the cluster running, looks around there as the demo says at its end,
+// kept completes a demo with VXLAN and leaves the cluster running, looks around there as the end of the demo suggests,
 // and takes it down.
 func (u user) kept(t *testing.T, args ...string) {
 	t.Helper()
@@ -192,7 +192,7 @@ type running struct {
 // firstLine is how long make may be silent, if it does not run beside other suites.
 const firstLine = 5 * time.Second
 
-// demo starts `make demo` and returns when it says something.
+// demo starts `make demo` and returns at its first output.
 func (u user) demo(t *testing.T, args ...string) running {
 	t.Helper()
 	ctx := t.Context()
@@ -216,7 +216,7 @@ func (u user) demo(t *testing.T, args ...string) running {
 		t.Fatal(err)
 	}
 	r := running{cmd, bufio.NewReader(io.TeeReader(out, t.Output()))}
-	// An end without a word is the reader's to see.
+	// The reader detects an end without output.
 	if _, err := r.output.Peek(1); err == nil && time.Since(start) > firstLine && !u.beside {
 		t.Errorf("make demo said nothing for %v", time.Since(start))
 	}

@@ -1,5 +1,4 @@
-// Command record writes what runs of internal/tests/perf have counted into testdata/ratios.csv, each output as
-// KERNEL=FILE:
+// Command record writes the counts of runs of internal/tests/perf into testdata/ratios.csv, each output as KERNEL=FILE:
 //
 //	record -root .. stable=FILE newest=FILE
 package main

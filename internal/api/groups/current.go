@@ -7,33 +7,33 @@ import (
 	"sync/atomic"
 )
 
-// Current is the group that a cluster's objects are in now, and whether they may be written. The group is found when it
-// is first asked for, and changes with Set. nil is V1, for ever. It is safe for concurrent use.
+// Current holds the group of a cluster's objects, and whether they may be written. The group is detected on its first
+// use, and changes with Set. nil is V1, for ever. It is safe for concurrent use.
 type Current struct {
-	wanted  Group // empty: the group is found, and may change
+	wanted  Group // empty: the group is detected, and may change
 	find    func(ctx context.Context, wanted Group) (Group, error)
 	finding chan struct{} // holds a token while find runs
 	held    atomic.Bool
 
 	mu     sync.Mutex
-	before Group         // what Expect has said
+	before Group         // set by Expect
 	group  Group         // empty: not known yet
 	left   chan struct{} // closed when the group changes
 }
 
-// Found returns a Current of which find says the group: the wanted one, if that is not empty. It is called, once at a
-// time, until it has no error.
+// Found returns a Current that detects its group by find. A wanted group that is not empty is passed to find. find is
+// called until it succeeds, once at a time.
 func Found(wanted Group, find func(ctx context.Context, wanted Group) (Group, error)) *Current {
 	return &Current{wanted: wanted, find: find, finding: make(chan struct{}, 1), left: make(chan struct{})}
 }
 
-// In returns a Current with a group, which is wanted.
+// In returns a Current that is configured with a group.
 func In(g Group) *Current { return &Current{wanted: g, group: g, left: make(chan struct{})} }
 
-// Wanted reports that the group is as somebody has set it, wherever the objects are.
+// Wanted reports whether the group is configured, instead of detected.
 func (c *Current) Wanted() bool { return c == nil || c.wanted != "" }
 
-// Expect notes in which group an earlier process of the node was: empty if that is not known.
+// Expect records the group of an earlier process of the node: empty if it is not known.
 func (c *Current) Expect(before Group) {
 	if c != nil {
 		c.mu.Lock()
@@ -42,14 +42,14 @@ func (c *Current) Expect(before Group) {
 	}
 }
 
-// Expected returns what Expect has noted last.
+// Expected returns the last group that Expect recorded.
 func (c *Current) Expected() Group {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.before
 }
 
-// Set changes the group, from the next request on, and ends what runs While in the one before.
+// Set changes the group, from the next request on, and cancels the contexts of While.
 func (c *Current) Set(g Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +60,7 @@ func (c *Current) Set(g Group) {
 	c.group = g
 }
 
-// While returns a context that ends with ctx, with cancel, and as soon as the group is another one than now.
+// While returns a context that ends with ctx, with cancel, and on the next change of the group.
 func (c *Current) While(ctx context.Context) (in context.Context, cancel context.CancelFunc) {
 	in, cancel = context.WithCancel(ctx)
 	if c == nil {
@@ -79,15 +79,15 @@ func (c *Current) While(ctx context.Context) (in context.Context, cancel context
 	return in, cancel
 }
 
-// Hold says whether nothing may be written for now: the datastore is locked, or it has not been seen yet what is in the
-// group.
+// Hold forbids or permits writes. They are forbidden while the datastore is locked, or the contents of the group have
+// not been seen yet.
 func (c *Current) Hold(held bool) {
 	if c != nil {
 		c.held.Store(held)
 	}
 }
 
-// Held reports that nothing may be written.
+// Held reports whether writes are forbidden.
 func (c *Current) Held() bool { return c != nil && c.held.Load() }
 
 // Known returns the group; empty if it has not been found yet.
@@ -100,8 +100,8 @@ func (c *Current) Known() Group {
 	return c.group
 }
 
-// Get returns the group, which it finds if it is not known. The error says why it cannot be found, or that ctx has ended
-// while somebody else was about to.
+// Get returns the group, and detects it if it is not known. The error is why it cannot be detected, or that ctx has
+// ended while another caller was detecting it.
 func (c *Current) Get(ctx context.Context) (Group, error) {
 	if g := c.Known(); g != "" {
 		return g, nil

@@ -6,12 +6,12 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Lock is what the ClusterInformation default of a group says about the datastore in it.
+// Lock is the state of the datastore in a group, by its ClusterInformation default.
 type Lock int
 
-// The answers of a ClusterInformation.
+// The states.
 const (
-	// Absent: there is none, or no such definition.
+	// Absent: there is no ClusterInformation, or no definition of it.
 	Absent Lock = iota
 	// Locked: datastoreReady is not true.
 	Locked
@@ -19,7 +19,7 @@ const (
 	Ready
 )
 
-// LockOf returns what a ClusterInformation says; nil is none.
+// LockOf returns the lock of a ClusterInformation; nil is Absent.
 func LockOf(info *api.ClusterInformation) Lock {
 	switch {
 	case info == nil:
@@ -30,13 +30,13 @@ func LockOf(info *api.ClusterInformation) Lock {
 	return Locked
 }
 
-// Choose returns in which group a cluster keeps Calico's objects, by the ClusterInformation default of each; empty if
-// neither has one, which is a new cluster.
+// Choose returns the group that holds a cluster's Calico objects, by the ClusterInformation default of each; empty if
+// neither has one, as in a new cluster.
 //
-// Which groups the API server has does not tell: projectcalico.org/v3 may be Calico's own API server, which shows the
-// objects of v1, or definitions that were only installed early; and those of v1 stay after a migration to v3. What tells
-// is that a migration locks v1 for ever before v3 is ready. Calico's own API server shows the lock of v1 as that of v3,
-// so that an unlocked v3 beside a locked v1 is one of its own.
+// The groups that the API server serves do not decide it. projectcalico.org/v3 may be Calico's own API server, which
+// shows the objects of v1, or definitions that were only installed early; and definitions of v1 stay after a migration
+// to v3. The locks decide: a migration locks v1 for ever before v3 is ready. Calico's own API server shows the lock of
+// v1 in v3 as well, so an unlocked v3 beside a locked v1 is a group of its own.
 func Choose(v1, v3 Lock) Group {
 	switch {
 	case v1 == Ready:
@@ -44,15 +44,15 @@ func Choose(v1, v3 Lock) Group {
 	case v3 == Ready:
 		return V3
 	case v1 == Locked:
-		return V1 // a migration to v3 has not come to its end, or there is none
+		return V1 // a migration to v3 has not ended, or there is none
 	case v3 == Locked:
 		return V3
 	}
 	return ""
 }
 
-// ChooseNew returns which group a new cluster is set up in, by the plurals that the API server has in each: V1 if it has
-// both; empty if it has neither. Only definitions have blocks: Calico's own API server has none.
+// ChooseNew returns the group for a new cluster, by the plurals that the API server serves in each: V1 if it serves
+// both, empty if neither. It looks for blocks, which only definitions have: Calico's own API server has none.
 func ChooseNew(v1, v3 []string) Group {
 	for _, of := range []struct {
 		Group

@@ -1,10 +1,9 @@
-// Package groups knows the two API groups that a cluster may keep Calico's objects in, and what differs between them on
-// the wire. Nothing else of this project does: the Go types of internal/api are the model of both.
+// Package groups knows the two API groups that may hold a cluster's Calico objects, and their differences on the wire.
+// The rest of the project is independent of the group: the Go types of internal/api are the model of both.
 //
-// crd.projectcalico.org/v1 is the older one. There, Calico keeps the labels and annotations of an object as its own API
-// has them in an annotation, as JSON (names.AnnotationMetadata). projectcalico.org/v3 came with Calico 3.32: labels and
-// annotations are where Kubernetes has them, IPAMConfig is called IPAMConfiguration, and the deletion mark of a
-// BlockAffinity is a boolean.
+// crd.projectcalico.org/v1 is the older one. There, Calico keeps the labels and annotations of its own API version in
+// an annotation, as JSON (names.AnnotationMetadata). projectcalico.org/v3 came with Calico 3.32: labels and annotations
+// are Kubernetes' own, IPAMConfig is called IPAMConfiguration, and the deletion mark of a BlockAffinity is a boolean.
 package groups
 
 import (
@@ -27,7 +26,7 @@ const (
 	V3 Group = "projectcalico.org/v3"
 )
 
-// All has both.
+// All holds both groups.
 var All = []Group{V1, V3}
 
 // Other returns the other group.
@@ -39,7 +38,7 @@ func (g Group) Other() Group {
 }
 
 // Parse returns the group that a setting names, in any case, as Calico's CALICO_API_GROUP and calico_api_group do.
-// Empty is none: it is to be found.
+// Empty text returns "": the group must be detected.
 func Parse(text string) (Group, error) {
 	for _, g := range append([]Group{""}, All...) {
 		if strings.EqualFold(text, string(g)) {
@@ -49,8 +48,8 @@ func Parse(text string) (Group, error) {
 	return "", fmt.Errorf("%q is no API group of Calico's objects: use %s or %s, or leave it empty so that it is found", text, V1, V3)
 }
 
-// Type returns where a kind is in a cluster that keeps Calico's objects in the group. Kinds that are not Calico's are
-// where they are. A type may have a kind alone, or a plural.
+// Type returns the type of a kind in a cluster with Calico's objects in the group. Types of other kinds are returned
+// unchanged. t may have only a Kind, or only a Plural.
 func (g Group) Type(t api.Type) api.Type {
 	if t.Group != api.Group || g != V3 {
 		return t
@@ -62,18 +61,18 @@ func (g Group) Type(t api.Type) api.Type {
 	return t
 }
 
-// The one kind with two names.
+// The plurals of the one kind with two names.
 const configsV1, configsV3 = "ipamconfigs", "ipamconfigurations"
 
-// Resource returns the name by which kubectl finds a kind of Calico's in the group alone: PLURAL.GROUP. The plural is that of
+// Resource returns PLURAL.GROUP, by which kubectl finds a kind of Calico's in this group only. plural is the plural in
 // internal/api.
 func (g Group) Resource(plural string) string {
 	t := g.Type(api.Type{Group: api.Group, Plural: plural})
 	return t.Plural + "." + t.Group
 }
 
-// Reference returns a reference, which has the type of internal/api, as it is in a cluster of the group. References to
-// kinds that are not Calico's stay.
+// Reference returns a reference with the types of internal/api in the form of the group. References to kinds that are
+// not Calico's stay.
 func (g Group) Reference(o api.ObjectReference) api.ObjectReference {
 	if o.APIVersion == string(V1) {
 		t := g.Type(api.Type{Group: api.Group, Version: "v1", Kind: o.Kind})
@@ -85,7 +84,7 @@ func (g Group) Reference(o api.ObjectReference) api.ObjectReference {
 // DefinitionsDir returns the directory of the chart with the definitions of the group.
 func (g Group) DefinitionsDir() string { return "charts/tortie/definitions/" + path.Base(string(g)) }
 
-// Plural returns what internal/api calls a kind of the group, by the plural that such a cluster has.
+// Plural returns the plural in internal/api of a kind that the group serves as served.
 func (g Group) Plural(served string) string {
 	if g == V3 && served == configsV3 {
 		return configsV1
@@ -93,7 +92,7 @@ func (g Group) Plural(served string) string {
 	return served
 }
 
-// Manifest returns an object as JSON, as it is written to such a cluster. The object is not changed. Answers need no
+// Manifest returns an object as JSON, in the form of the group. The object is not changed. Responses need no
 // counterpart: the Go types read both forms.
 func (g Group) Manifest(obj api.Resource) ([]byte, error) {
 	of := obj.ResourceType()
@@ -110,7 +109,7 @@ func (g Group) Manifest(obj api.Resource) ([]byte, error) {
 	return append([]byte(head), body[1:]...), nil
 }
 
-// plain returns what an object is in V3.
+// plain returns an object in the form of V3.
 func plain(obj api.Resource) any {
 	c := api.NewLike(obj)
 	api.Assign(c, obj)
@@ -131,7 +130,7 @@ func plain(obj api.Resource) any {
 	return form
 }
 
-// plainMeta moves the labels and annotations of Calico's own API version to where Kubernetes has them.
+// plainMeta moves the labels and annotations of Calico's own API version to Kubernetes' fields.
 func plainMeta(m api.Meta) api.Meta {
 	if _, ok := m.Annotations[names.AnnotationMetadata]; !ok {
 		return m

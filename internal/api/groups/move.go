@@ -9,18 +9,18 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// ipamKinds are the kinds that programs alone write. Their labels are where Kubernetes has them in both groups.
+// ipamKinds are the kinds that only programs write. Their labels are Kubernetes' own in both groups.
 var ipamKinds = []string{"IPAMBlock", "BlockAffinity", "IPAMHandle"}
 
-// onObject are the marks of keys that Calico keeps on an object of V1 itself, too, and tortie.io/, whose keys this
-// project reads there.
+// onObject are parts of keys: Calico also keeps keys with these on an object of V1 itself. This project reads its keys,
+// tortie.io/, there.
 var onObject = []string{"projectcalico.org/", "operator.tigera.io/", "tortie.io/"}
 
 // MoveMeta returns the labels and annotations of an object of a kind, read from the other group, in the form of g. The
 // maps of m are not changed.
 //
-// In V1 all labels and annotations go into names.AnnotationMetadata, as Calico's clients write and read them, except
-// those of the IPAM kinds. MoveMeta of V3 is the way back.
+// In V1 all labels and annotations go into names.AnnotationMetadata, where Calico's clients write and read them, except
+// for the IPAM kinds. MoveMeta of V3 is the inverse.
 func (g Group) MoveMeta(kind string, m api.Meta) api.Meta {
 	if g == V3 {
 		return plainMeta(m)
@@ -45,13 +45,13 @@ func kept(all map[string]string) map[string]string {
 	return part
 }
 
-// withTypes are the policies that are for both directions in an object of V1 without types. In V3 the API server would
-// store it with those that it has rules for.
+// withTypes are the policies that apply to both directions in an object of V1 without types. In V3 the API server would
+// store the directions of its rules only.
 var withTypes = []string{"NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy"}
 
-// MoveSpec returns the spec of an object of a kind, read from the other group, in the form of g. An object that is
-// marked deleted loses its mark, and a policy without directions gets both in V3. A spec that is no JSON object stays as
-// it is: the API server refuses it.
+// MoveSpec returns the spec of an object of a kind, read from the other group, in the form of g. A deletion mark is
+// removed, and a policy without directions gets both in V3. A spec that is not a JSON object stays: the API server
+// refuses it.
 func (g Group) MoveSpec(kind string, spec json.RawMessage) json.RawMessage {
 	affinity := kind == (*api.BlockAffinity)(nil).ResourceType().Kind
 	if !affinity && (g != V3 || !slices.Contains(withTypes, kind)) {

@@ -11,7 +11,7 @@ import (
 // TierDefault is the tier of policies that name none.
 const TierDefault = "default"
 
-// Tier returns the tier that a policy's field stands for.
+// Tier returns the tier that a policy's field names.
 func Tier(field string) string {
 	if field == "" {
 		return TierDefault
@@ -19,8 +19,8 @@ func Tier(field string) string {
 	return field
 }
 
-// Labels returns an object's labels as Calico sees them: those of its own API version, in an annotation, precede
-// Kubernetes'. An annotation that cannot be read has none.
+// Labels returns an object's labels as Calico sees them: labels of its own API version, in an annotation, override
+// Kubernetes'. An unreadable annotation has none.
 func Labels(m *api.Meta) map[string]string {
 	var own struct{ Labels map[string]string }
 	if text := m.Annotations[AnnotationMetadata]; text == "" || json.Unmarshal([]byte(text), &own) != nil || len(own.Labels) == 0 {
@@ -41,12 +41,12 @@ func Annotations(m *api.Meta) map[string]string {
 	return own.Annotations
 }
 
-// Annotation returns an annotation as its object's author sees it: calicoctl writes those of Calico's own API version.
+// Annotation returns an annotation as its author sees it: calicoctl writes annotations of Calico's own API version.
 func Annotation(m *api.Meta, key string) string {
 	return cmp.Or(Annotations(m)[key], m.Annotations[key])
 }
 
-// Secrets returns where the password and the keys of TCP-AO of a BGPPeer are.
+// Secrets returns the places of the password and the TCP-AO keys of a BGPPeer.
 func Secrets(p *api.BGPPeer) []api.Place {
 	var places []api.Place
 	if place, ok := p.Spec.Password.Place(); ok {
@@ -58,8 +58,8 @@ func Secrets(p *api.BGPPeer) []api.Place {
 	return places
 }
 
-// SetMetadata writes labels and annotations of Calico's own API version into an object, beside what else Calico keeps
-// there. encoding/json sorts the keys, as Calico's encoder does.
+// SetMetadata writes labels and annotations of Calico's own API version into an object; its other metadata of Calico's
+// stays. encoding/json sorts the keys, as Calico's encoder does.
 func SetMetadata(m *api.Meta, labels, annotations map[string]string) {
 	all := map[string]any{}
 	if json.Unmarshal([]byte(m.Annotations[AnnotationMetadata]), &all) != nil || all == nil {

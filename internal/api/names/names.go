@@ -13,14 +13,14 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// The labels by which Calico, since 3.31, finds BlockAffinities: an affinity without them is invisible to it.
+// The labels by which Calico, since 3.31, finds BlockAffinities: without them an affinity is invisible to it.
 const (
 	LabelHostnameHash = "projectcalico.org/hostname-hash"
 	LabelAffinityType = "projectcalico.org/affinity-type"
 	LabelIPVersion    = "projectcalico.org/ip-version"
 )
 
-// AnnotationMetadata is where Calico keeps the metadata of its own API version of an object, as JSON.
+// AnnotationMetadata holds the metadata of Calico's own API version of an object, as JSON.
 const AnnotationMetadata = "projectcalico.org/metadata"
 
 // AnnotationNode is the node of a handle. Calico has no such field; the chart's admission policies keep other nodes
@@ -31,7 +31,8 @@ const AnnotationNode = "tortie.io/node"
 // created the interface. Calico has no such attribute: its containers have one interface per network.
 const AttributeInterface = "tortie.io/interface"
 
-// FloatingInterface is what AttributeInterface is for a floating address of a pod: no interface can have this name.
+// FloatingInterface is the value of AttributeInterface for a floating address of a pod: no interface can have this
+// name.
 const FloatingInterface = "floating/ip"
 
 // Kubernetes rejects names that are longer than maxName-1 characters.
@@ -42,8 +43,8 @@ var dashes = strings.NewReplacer(".", "-", ":", "-", "/", "-")
 // Block returns the name of the IPAMBlock of a CIDR: its canonical text with dots, colons and the slash as dashes.
 func Block(cidr netip.Prefix) string { return dashes.Replace(cidr.Masked().String()) }
 
-// ParseBlock returns the CIDR that a name made by Block stands for; false for a name that Block makes of nothing. Five
-// numbers without an empty one are IPv4: no IPv6 CIDR is as short without "::".
+// ParseBlock returns the CIDR of a name made by Block; false for a name that Block cannot make. Five numbers without an
+// empty one are IPv4: no IPv6 CIDR is as short without "::".
 func ParseBlock(name string) (netip.Prefix, bool) {
 	slash := strings.LastIndexByte(name, '-')
 	if slash < 0 {
@@ -113,13 +114,13 @@ func LegacyPodHandle(namespace, pod string) string { return namespace + "." + po
 // TunnelHandle returns the handle ID of a node's IPIP tunnel address.
 func TunnelHandle(node string) string { return "ipip-tunnel-addr-" + node }
 
-// VXLANHandle returns the handle ID of a node's VXLAN tunnel address, and VXLANv6Handle that of the one of IPv6.
+// VXLANHandle returns the handle ID of a node's IPv4 VXLAN tunnel address, VXLANv6Handle that for IPv6.
 func VXLANHandle(node string) string { return "vxlan-tunnel-addr-" + node }
 
 // VXLANv6Handle is explained at VXLANHandle.
 func VXLANv6Handle(node string) string { return "vxlan-v6-tunnel-addr-" + node }
 
-// WireGuardHandle returns the handle ID of a node's WireGuard address, and WireGuardV6Handle that of the one of IPv6.
+// WireGuardHandle returns the handle ID of a node's IPv4 WireGuard address, WireGuardV6Handle that for IPv6.
 func WireGuardHandle(node string) string { return "wireguard-tunnel-addr-" + node }
 
 // WireGuardV6Handle is explained at WireGuardHandle.
@@ -134,8 +135,8 @@ func TunnelNode(handle string) (node string, ok bool) {
 	return node, ok
 }
 
-// OfTunnel reports that a handle ID is that of a tunnel's address. Such an ID has no capitals, as the names of nodes
-// have none.
+// OfTunnel reports whether a handle ID belongs to a tunnel address. Such an ID has no capitals: names of nodes have
+// none.
 func OfTunnel(id string) bool {
 	_, ok := TunnelNode(id)
 	return ok && id == Handle(id)
@@ -165,8 +166,8 @@ func ServiceHandle(namespace, name, uid string) string {
 	return "lb-" + strings.NewReplacer("-", "", "_", "").Replace(base64.RawURLEncoding.EncodeToString(sum[:]))
 }
 
-// WorkloadEndpoint returns the name of a WorkloadEndpoint on etcd: its parts with dashes between them, and theirs
-// doubled. With an empty interface it is what the names of all endpoints of the workload begin with.
+// WorkloadEndpoint returns the name of a WorkloadEndpoint on etcd: its parts joined by dashes, with dashes inside the
+// parts doubled. With an empty interface it is the common prefix of all endpoints of the workload.
 func WorkloadEndpoint(node, orchestrator, workload, ifName string) string {
 	parts := []string{node, orchestrator, workload, ifName}
 	for i, p := range parts {

@@ -39,7 +39,7 @@ func TestParseBlock(t *testing.T) {
 	}
 }
 
-// FuzzParseBlock: a CIDR comes back from its name, and whatever name is accepted is that of its CIDR.
+// FuzzParseBlock: ParseBlock inverts Block, and every accepted name is the name of its CIDR.
 func FuzzParseBlock(f *testing.F) {
 	f.Add([]byte{10, 244, 1, 64}, 26, "10-244-1-64-26")
 	f.Add([]byte{0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x40}, 122, "fd00--40-122")
@@ -65,7 +65,7 @@ func TestWorkloadEndpoint(t *testing.T) {
 	for _, c := range []struct{ node, orchestrator, workload, ifName, want string }{
 		{"n-1", "k8s", "web-0", "eth0", "n--1-k8s-web--0-eth0"},
 		{"node.example", "cni", "3f2c9a", "net-1", "node.example-cni-3f2c9a-net--1"},
-		{"n1", "cni", "3f2c9a", "", "n1-cni-3f2c9a-"}, // what those of all interfaces begin with
+		{"n1", "cni", "3f2c9a", "", "n1-cni-3f2c9a-"}, // the prefix of the names of all interfaces
 	} {
 		if got := WorkloadEndpoint(c.node, c.orchestrator, c.workload, c.ifName); got != c.want {
 			t.Errorf("name %q, want %q", got, c.want)

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// ConvertUID returns the UID by which Calico's clients know an object of crd.projectcalico.org/v1 that has a UID, and
-// the other way round: the bits of each byte in reverse order, except in bytes 6 and 8, which have the version and the
-// variant. A text that is no UID stays as it is.
+// ConvertUID returns the UID by which Calico's clients know an object of crd.projectcalico.org/v1, and the inverse: the
+// bits of each byte in reverse order, except in bytes 6 and 8, which hold the version and the variant. Text that is not
+// a UID is returned unchanged.
 func ConvertUID(uid string) string {
 	raw, err := hex.DecodeString(strings.ReplaceAll(uid, "-", ""))
 	if err != nil || len(raw) != 16 {

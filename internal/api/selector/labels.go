@@ -10,9 +10,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// FromLabels makes a Selector of a Kubernetes label selector. An empty one matches everything. Equal ones have equal
-// texts, whatever the order in which they were written, and different ones have different texts. The text is for
-// reading and comparing: not each can be parsed again. An error names the condition and what it must be.
+// FromLabels makes a Selector of a Kubernetes label selector. An empty one matches everything. Equal selectors have
+// equal texts, in whatever order they were written, and different ones different texts. The text is for display and
+// comparison: Parse may refuse it. An error names the condition and its requirement.
 func FromLabels(labels api.LabelSelector) (Selector, error) {
 	var all []condition
 	for _, key := range slices.Sorted(maps.Keys(labels.MatchLabels)) {
@@ -29,16 +29,16 @@ func FromLabels(labels api.LabelSelector) (Selector, error) {
 	return join(slices.CompactFunc(all, func(a, b condition) bool { return a.String() == b.String() })), nil
 }
 
-// Need is a label that is needed, with one of the values.
+// Need is a required label, with its possible values.
 type Need struct {
 	Key    string
 	Values []string
 }
 
-// Needs returns labels each of which everything has that the selector matches, as far as they are known.
+// Needs returns labels that all matches of the selector have, as far as they are known.
 func (s Selector) Needs() []Need { return s.needs }
 
-// Size is how many conditions the selector has, all() and global() among others too, which is what Matches costs.
+// Size returns the number of conditions, including all() and global() beside others: the cost of Matches.
 func (s Selector) Size() int { return s.size }
 
 // condition is one term of a label selector; all of them must hold.
@@ -67,8 +67,8 @@ func newCondition(r api.LabelSelectorRequirement) (condition, error) {
 	return c, nil
 }
 
-// String is written as Parse takes it, if the values can be quoted so and the key is a name. Other keys, which the API
-// server accepts in custom resources, are quoted, so that none looks like a condition.
+// String returns the condition in the syntax of Parse, if its values can be quoted so and its key is a name. Other
+// keys, which the API server accepts in custom resources, are quoted, so that none looks like a condition.
 func (c condition) String() string {
 	key := c.key
 	if strings.ContainsFunc(key, func(r rune) bool { return !inName(r) }) {

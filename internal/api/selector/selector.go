@@ -3,8 +3,8 @@
 //	has(rack) && zone in {'a', "b"} && !(kind == 'edge')
 //
 // It is pure. The grammar, loosest first: a || b, a && b, !a, then a comparison, has(k), all(), global() or a bracket.
-// A comparison with != or not in is true when the label is absent. White space is blanks and tabs; operators of two
-// words do without, too.
+// A comparison with != or not in is true when the label is absent. White space is blanks and tabs. Operators of two
+// words may be written as one.
 package selector
 
 import (
@@ -20,7 +20,7 @@ type Selector struct {
 	keys  []string
 	needs []Need
 	size  int
-	// global: it has global() in it.
+	// global is whether the selector contains global().
 	global bool
 }
 
@@ -41,8 +41,8 @@ func (s Selector) Global() bool { return s.global }
 // Parse reads a selector. Empty text matches everything. An error names the text and where it went wrong.
 func Parse(text string) (Selector, error) { return parse(text, "") }
 
-// ParseScoped reads a selector of namespaces that also says what it means of things in none: all() matches what has the
-// label, global() what does not.
+// ParseScoped reads a selector of namespaces. all() matches objects with the label, which are in a namespace; global()
+// matches objects without it.
 func ParseScoped(text, label string) (Selector, error) { return parse(text, label) }
 
 func parse(text, scope string) (Selector, error) {
@@ -99,7 +99,7 @@ func (p *parser) next() token {
 	return t
 }
 
-// accept consumes the next token if it is the given word or symbol.
+// accept consumes the next token if its text is text.
 func (p *parser) accept(text string) bool {
 	if t := p.peek(); t.kind != literal && t.kind != end && t.text == text {
 		p.next()
@@ -197,7 +197,7 @@ func (p *parser) call(name string) (evaluator, error) {
 	}
 }
 
-// scoped is true of everything, or of what is in a namespace or not.
+// scoped matches everything, or with a scope only objects in a namespace, or only objects in none.
 func (p *parser) scoped(namespaced bool) evaluator {
 	if p.scope == "" {
 		return evaluate(func(map[string]string) bool { return true })
@@ -231,7 +231,7 @@ func (p *parser) comparison(key string) (evaluator, error) {
 	}), nil
 }
 
-// among matches if the label is there with one of the values, or if not, as wanted.
+// among compares whether the label is present with one of the values to want.
 func among(key string, values []string, want bool) evaluator {
 	values = slices.Compact(slices.Sorted(slices.Values(values)))
 	e := evaluate(func(l map[string]string) bool {
@@ -252,10 +252,10 @@ var comparisons = map[string]func(have, want string, ok bool) bool{
 	"ends with":   func(have, want string, ok bool) bool { return ok && strings.HasSuffix(have, want) },
 }
 
-// together are operators of two words, written as one.
+// together maps two-word operators that are written as one.
 var together = map[string]string{"notin": "not in", "startswith": "starts with", "endswith": "ends with"}
 
-// operator reads one operator; those of two words are joined by one space.
+// operator reads one operator; two-word operators are joined by one space.
 func (p *parser) operator() (string, error) {
 	const wanted = "==, !=, in, not in, contains, starts with or ends with"
 	t := p.peek()

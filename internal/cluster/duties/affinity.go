@@ -10,9 +10,9 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// LabelAffinities writes the labels that this node's affinities lack: Calico before 3.31 wrote none, and lists by
-// label, which Calico and Tortie ask for since, do not show an affinity without. An affinity that changes meanwhile is
-// left to the next call, which its change leads to.
+// LabelAffinities adds the labels that this node's affinities lack. Calico before 3.31 did not label affinities, so
+// label-selected lists, which Calico and Tortie use since, miss them. An affinity that changes meanwhile is left to the
+// next call, which that change triggers.
 func LabelAffinities(ctx context.Context, store datastore.Store, own []api.BlockAffinity) error {
 	var failed error
 	for i := range own {

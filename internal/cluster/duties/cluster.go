@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// writeTries bounds how often an object that several agents set up at once is read and written again.
+	// writeTries bounds the read-write cycles on an object that several agents set up at once.
 	writeTries = 10
 	// writePause lets another agent finish meanwhile.
 	writePause = 50 * time.Millisecond
@@ -26,27 +26,27 @@ const (
 
 // Items of ClusterInformation's clusterType that follow from the product.
 const (
-	typeKubeadm = "kubeadm" // there is kubeadm's ConfigMap
+	typeKubeadm = "kubeadm" // kubeadm's ConfigMap exists
 	typeKDD     = "kdd"     // the datastore is Kubernetes' own
 )
 
-// Cluster has the objects that an agent creates in the datastore if they are missing.
+// Cluster configures the objects that an agent creates in the datastore if they are missing.
 type Cluster struct {
 	// Type are items of ClusterInformation's clusterType.
 	Type []string
 }
 
-// ErrClusterType says that SetUp has done all, but for clusterType, which no program needs: there may be no room for
-// more, which any agent of the cluster can fill. An agent must not stay away for that.
+// ErrClusterType is SetUp's error when all was done except for clusterType. No program needs that field, and any agent
+// of the cluster can fill its limit. An agent must not stay away for it.
 var ErrClusterType = errors.New("clusterType stays as it is")
 
-// SetUp makes the objects that plugins, agents and Calico's tools expect, if they do not exist. In a cluster that is
-// set up it makes no request. Pools are not among them: they say where all nodes' packets go, and no node may make one
-// (see MakePools).
+// SetUp creates the objects that plugins, agents and Calico's tools expect, if they do not exist. In a cluster that is
+// set up it makes no request. It creates no pools: they decide the routes of all nodes' packets, so no node may create
+// one (see MakePools).
 //
-// Two kinds that Calico makes it does not. BGPConfiguration default: its absence means the same as the empty one, and
-// the chart, which owns the object where its values ask for one, could not take over an agent's. Tiers: they belong to
-// network policy, and without it there is not even their definition.
+// Calico creates two more kinds. An absent BGPConfiguration default means the same as an empty one, and the chart,
+// which owns the object where its values set it, could not take over an agent's. Tiers belong to network policy, and
+// without it not even their definition exists.
 func SetUp(ctx context.Context, store datastore.Store, want Cluster, found state.Defaults) error {
 	var kubeadm *kubeadm
 	if known := found.Information != nil && slices.Contains(strings.Split(found.Information.Spec.ClusterType, ","), typeKDD); !known {
@@ -76,7 +76,7 @@ func SetUp(ctx context.Context, store datastore.Store, want Cluster, found state
 	return incomplete
 }
 
-// defaultFelix is the object that Calico's own agent writes first.
+// defaultFelix returns the object that Calico's own agent writes first.
 func defaultFelix() *api.FelixConfiguration {
 	return &api.FelixConfiguration{
 		Meta: api.Meta{Name: api.DefaultName},
@@ -101,8 +101,8 @@ func clusterType(configured []string, k *kubeadm) []string {
 	return append(items, typeKDD)
 }
 
-// ensureClusterInformation makes the object that says that the datastore may be used. It never writes calicoVersion:
-// calicoctl refuses to work with a version that is not its own. A datastoreReady that is false belongs to an operator.
+// ensureClusterInformation creates or completes ClusterInformation default. It never writes calicoVersion: calicoctl
+// refuses a version that is not its own. It leaves a datastoreReady that is false to the operator.
 func ensureClusterInformation(ctx context.Context, store datastore.Store, info *api.ClusterInformation, clusterType []string) error {
 	for try := 1; ; try++ {
 		missing := info == nil
@@ -135,7 +135,7 @@ func ensureClusterInformation(ctx context.Context, store datastore.Store, info *
 	}
 }
 
-// completeClusterInformation fills in what is not set and reports whether it changed anything.
+// completeClusterInformation sets missing fields, and reports whether it changed anything.
 func completeClusterInformation(s *api.ClusterInformationSpec, clusterType []string) (changed bool) {
 	if s.ClusterGUID == "" {
 		guid := make([]byte, 16)

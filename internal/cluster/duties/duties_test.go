@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// found is what a Watch would tell.
+// found returns the Defaults that a Watch would have.
 func found(t *testing.T, store *kubernetes.Store) state.Defaults {
 	t.Helper()
 	var f state.Defaults
@@ -97,7 +97,7 @@ func TestManyAgentsSetUpOneCluster(t *testing.T) {
 	}
 }
 
-// A cluster that is set up costs a starting agent nothing: all that it has to know its watches have told.
+// A cluster that is set up costs a starting agent no request: its watches have all that it needs.
 func TestASteadyStartAsksNothing(t *testing.T) {
 	proxy := labtest.NewProxy(t)
 	store := labstore.At(t, proxy.Kubeconfig())

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// kubeadm has the fields of kubeadm's ClusterConfiguration that Tortie uses.
+// kubeadm holds the fields of kubeadm's ClusterConfiguration that Tortie uses.
 type kubeadm struct {
 	found bool
 	// pods are the ranges of networking.podSubnet; at most one of each family is used.

@@ -32,10 +32,11 @@ func Announce(ctx context.Context, store *kubernetes.Store, have map[string]stri
 }
 
 const (
-	// downAfter is how long a node must have failed to serve pods before it says so: a restart, a lost API server or a
-	// link that goes down and up are over by then.
+	// downAfter is how long a node must have failed to serve pods before its condition shows it: a restart, a lost API
+	// server or a link that goes down and up are over by then.
 	downAfter = 5 * time.Minute
-	// sayAgain is the least time between two writes of the condition, so that two who disagree do not write all the time.
+	// sayAgain is the least time between two writes of the condition: two programs that disagree must not write all the
+	// time.
 	sayAgain = 10 * time.Second
 )
 
@@ -45,22 +46,23 @@ const (
 	reasonDown = "CalicoIsDown"
 )
 
-// Availability keeps the Node's condition NetworkUnavailable true: new pods are kept off a node as long as it is True.
+// Availability keeps the Node's condition NetworkUnavailable up to date: while it is True, new pods are kept off the
+// node.
 //
-// It becomes False when the node serves pods. It becomes True only when the node has not been able to for downAfter,
-// while its agent runs and sees why. The end of an agent is no reason: routes carry on, and on a cluster of one node
-// pods that the network itself needs could then start nowhere (rancher/rke2#10494). So a restart never touches it, and
-// a condition that was False stays so for the first minutes of an agent that does not succeed at once.
+// It becomes False when the node serves pods. It becomes True only when the node has failed to serve pods for
+// downAfter, while its agent runs and sees the reason. The end of an agent is no reason: routes stay, and on a cluster
+// of one node pods that the network itself needs could then start nowhere (rancher/rke2#10494). So a restart never
+// changes it, and a condition that was False stays so for the first minutes of an agent that does not succeed at once.
 //
-// Others write the condition too: Calico's agent when it ends, clouds' controllers of routes. A wrong value is
+// Other programs write the condition too: Calico's agent when it ends, and clouds' route controllers. A wrong value is
 // corrected.
 type Availability struct {
 	store *kubernetes.Store
 	node  string
 	now   func() time.Time
 
-	failing time.Time // since when; zero: not
-	wrote   time.Time // when it was written last
+	failing time.Time // start of the failure; zero: not failing
+	wrote   time.Time // last write of the condition
 }
 
 // NewAvailability returns the keeper of a node's condition.
@@ -68,8 +70,7 @@ func NewAvailability(store *kubernetes.Store, node string, now func() time.Time)
 	return &Availability{store: store, node: node, now: now}
 }
 
-// Sync writes the condition if it is not as it should be. Seen are the Node's conditions; broken is what keeps pods
-// from being served, nil if nothing does.
+// Sync corrects the condition. seen are the Node's conditions; broken is why pods cannot be served, nil if they can.
 func (a *Availability) Sync(ctx context.Context, seen []api.NodeCondition, broken error) error {
 	now := a.now()
 	switch {
@@ -95,7 +96,7 @@ func (a *Availability) Sync(ctx context.Context, seen []api.NodeCondition, broke
 	return nil
 }
 
-// judge returns the condition as it should be; false if it is not the time to say anything.
+// judge returns the correct condition; false if it must not be written yet.
 func (a *Availability) judge(now time.Time, broken error) (api.NodeCondition, bool) {
 	stamp := now.UTC().Format(time.RFC3339)
 	c := api.NodeCondition{
@@ -114,7 +115,7 @@ func says(conditions []api.NodeCondition, status string) bool {
 	return slices.ContainsFunc(conditions, func(c api.NodeCondition) bool { return c.Type == api.NetworkUnavailable && c.Status == status })
 }
 
-// firstLine is short enough for a condition.
+// firstLine returns the first line of a text, shortened for a condition.
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line[:min(len(line), 300)]

@@ -12,13 +12,13 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// DefaultPools are the pools that are made in a cluster that has none of their family.
+// DefaultPools are the pools for a cluster that has none of their family.
 type DefaultPools struct {
 	config.Pools
-	// Own returns the networks of the nodes' addresses: the range of a pool is chosen to be none of theirs. It is asked if
-	// a range is to be chosen.
+	// Own returns the networks of the nodes' addresses, which a new pool must not overlap. It is called only if a range
+	// must be chosen.
 	Own func(context.Context) ([]netip.Prefix, error)
-	// IPv6 is false where the kernel has none: then there is no use for a default IPv6 pool.
+	// IPv6 is false if the kernel lacks IPv6: then a default IPv6 pool has no use.
 	IPv6 bool
 }
 
@@ -29,7 +29,7 @@ type newPool struct {
 	v6   bool
 }
 
-// missing returns the default pools whose family the cluster has no pool of.
+// missing returns the default pools of the families for which the cluster has no pool.
 func (d DefaultPools) missing(pools []api.IPPool) []newPool {
 	var out []newPool
 	if d.V4 != nil && !hasFamily(pools, false) {
@@ -48,8 +48,8 @@ func hasFamily(pools []api.IPPool, v6 bool) bool {
 	})
 }
 
-// MakePools makes the default pools of families that the cluster has no pool of. Two who do so at the same time may
-// choose different ranges: the first to write has chosen, as both use the same name. In a cluster with pools it makes
+// MakePools creates the default pools of families for which the cluster has none. Of two programs that do so at the
+// same time and choose different ranges the first one wins, as both use the same name. In a cluster with pools it makes
 // no request.
 func MakePools(ctx context.Context, store datastore.Store, want DefaultPools, pools []api.IPPool) error {
 	missing := want.missing(pools)
@@ -78,7 +78,7 @@ func MakePools(ctx context.Context, store datastore.Store, want DefaultPools, po
 	return nil
 }
 
-// choose returns the pool's range: as configured, else kubeadm's, else one that no node's own network is in.
+// choose returns the pool's range: the configured one, else kubeadm's, else one apart from the nodes' own networks.
 func (p newPool) choose(k *kubeadm, own []netip.Prefix) (netip.Prefix, error) {
 	if p.CIDR.IsValid() {
 		return p.CIDR, nil
@@ -111,7 +111,7 @@ func (p newPool) checkSize(cidr netip.Prefix) (netip.Prefix, error) {
 	return cidr, nil
 }
 
-// candidates are the ranges that are tried in this order if none is configured. They are Calico's.
+// candidates returns the ranges to try, in order, if none is configured. They are Calico's.
 func candidates() []netip.Prefix {
 	out := []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}
 	for i := byte(16); i < 32; i++ {

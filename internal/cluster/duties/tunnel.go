@@ -13,13 +13,13 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// TunnelKind has the differences between the tunnels whose addresses come from IPAM.
+// TunnelKind holds the differences between the kinds of tunnels that have addresses from IPAM.
 type TunnelKind struct {
-	// device is for people.
+	// device is the device's name in messages.
 	device string
-	// handle is a node's.
+	// handle returns the handle ID of a node's address.
 	handle func(node string) string
-	// mark is the address's type in IPAM; garbage collection knows it by it.
+	// mark is the address's type in IPAM, by which garbage collection recognizes it.
 	mark string
 	v6   bool
 }
@@ -35,22 +35,21 @@ var (
 )
 
 const (
-	// doubtTime is for how long after its Node was replaced the address is looked at again: who collects garbage may have
-	// begun to when there was no Node, and remove the handle at any moment. It leaves an address without a handle, which
-	// is adopted.
+	// doubtTime is for how long after the Node was replaced the address is looked up again. A garbage collector that saw
+	// no Node may remove the handle at any moment in that time; the address without a handle is then adopted.
 	doubtTime = 5 * time.Minute
-	// doubtPause is how long a look is good for meanwhile.
+	// doubtPause is the pause between these lookups.
 	doubtPause = 20 * time.Second
 	// takeOverTries bounds how often in a row an address is taken over that garbage collection frees meanwhile.
 	takeOverTries = 5
 )
 
-// Ranges say where this node's tunnel address may lie.
+// Ranges hold the possible ranges of this node's tunnel address.
 type Ranges struct {
-	// Assign: a new one comes from here. These are the encapsulating pools that select the node.
+	// Assign are the ranges for a new address: the encapsulating pools that select the node.
 	Assign []netip.Prefix
-	// Keep: the one there is may stay here as long as there is nothing to assign from. These are all encapsulating pools:
-	// while one is disabled its pods are still to be reached, also by this node's own packets, which need the address.
+	// Keep are the ranges in which an existing address may stay while Assign is empty: all encapsulating pools. Pods of a
+	// disabled pool must stay reachable, also from this node, whose own packets need the address.
 	Keep []netip.Prefix
 }
 
@@ -69,41 +68,40 @@ func (r Ranges) allows(a netip.Addr) bool {
 
 // Tunnel keeps the address of one of this node's tunnels.
 //
-// IPAM is the authority, by the handle of its kind and the node, such as ipip-tunnel-addr-NODE, and the Node's
-// annotation a copy. So an agent that dies between any two writes leaves nothing that the next one does not find, and
-// no two nodes can have one address.
+// IPAM is the authority, by a handle of kind and node, such as ipip-tunnel-addr-NODE; the Node's annotation is a copy.
+// So the next agent finds the writes of one that dies between any two of them, and no two nodes can have one address.
 type Tunnel struct {
 	ipam *ipam.Client
 	kind TunnelKind
 	node string
 	now  func() time.Time
 
-	// For which inputs the address was looked up, and when: only a change of them, or doubt, asks the datastore again.
+	// The inputs and the time of the last lookup: only a change of the inputs, or doubt, leads to another.
 	done   bool
 	in     TunnelInput
 	looked time.Time
 	addr   netip.Addr
-	// doubt is until when others may take the handle away unseen.
+	// doubt is the end of the time in which other programs may remove the handle unseen.
 	doubt time.Time
-	// anew: the Node is another than the one for which the address was assigned, as far as is known.
+	// anew: as far as is known, the address was assigned for an earlier Node.
 	anew bool
-	// fresh: it was assigned by this agent, and the Node does not say it yet.
+	// fresh: this agent has assigned the address, and the Node's annotation does not have it yet.
 	fresh bool
 }
 
-// TunnelInput is the input of the choice of the tunnel's address. A change of any of it may mean that the address is
-// another's now.
+// TunnelInput is the input of the choice of the tunnel's address. After a change of any field the address may have
+// another owner.
 type TunnelInput struct {
 	Ranges Ranges
-	// UID is the Node's: what belonged to one that was deleted may have been collected, or be about to.
+	// UID is the Node's. It detects a re-created Node, whose former address may already be released, or about to be.
 	UID string
-	// Known: an agent of this machine has taken over what belongs to the Node of this UID before.
+	// Known: an agent of this machine has already taken over the addresses for this UID.
 	Known bool
 	// Noted is the Node's annotation. Users may have changed or removed it.
 	Noted string
-	// Blocks are this node's: a block that is gone takes its addresses with it.
+	// Blocks are this node's: a deleted block takes its addresses with it.
 	Blocks []netip.Prefix
-	// Unsure: there are pools that cannot be read. A held address stays, as it may be one of theirs.
+	// Unsure: some pools cannot be read. An existing address stays, as it may lie in one of them.
 	Unsure bool
 }
 
@@ -112,7 +110,7 @@ func NewTunnel(client *ipam.Client, kind TunnelKind, node string, now func() tim
 	return &Tunnel{ipam: client, kind: kind, node: node, now: now}
 }
 
-// Address returns the address of the tunnel's device, the invalid one if there is nothing to assign from.
+// Address returns the address for the tunnel's device; the zero Addr if there is no range to assign from.
 func (t *Tunnel) Address(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	if t.done && in.UID != t.in.UID || !t.done && !in.Known {
 		t.doubt, t.anew = t.now().Add(doubtTime), true
@@ -134,8 +132,8 @@ func (t *Tunnel) Address(ctx context.Context, in TunnelInput) (netip.Addr, error
 	return addr, nil
 }
 
-// reclaim removes an IPAMHandle with the name of this node's handle and an ID in another case. The error that it
-// returns tells operators of it; the next look finds that there is no handle.
+// reclaim removes an IPAMHandle with the name of this node's handle and an ID in another case. Its error informs
+// operators; the next lookup finds no handle.
 func (t *Tunnel) reclaim(ctx context.Context, why error) error {
 	if err := t.ipam.RemoveForeign(ctx, t.owner().Handle); err != nil {
 		return fmt.Errorf("%w: %w: delete it", why, err)
@@ -144,14 +142,14 @@ func (t *Tunnel) reclaim(ctx context.Context, why error) error {
 		"looked for again", why)
 }
 
-// holds reports that nothing has happened since the last look that could have changed its result.
+// holds reports that the result of the last lookup still counts.
 func (t *Tunnel) holds(in TunnelInput) bool {
 	doubtful := t.now().Before(t.doubt) && t.now().Sub(t.looked) >= doubtPause
 	return t.done && !doubtful && t.in.UID == in.UID && t.in.Unsure == in.Unsure && t.in.Ranges.equal(in.Ranges) &&
 		slices.Equal(t.in.Blocks, in.Blocks) && (in.Noted == t.in.Noted || in.Noted == text(t.addr))
 }
 
-// Abandon releases an address that this agent has assigned and could not write on its Node, because that is gone:
+// Abandon releases an address that this agent has assigned but could not write on its Node, because the Node is gone:
 // nothing would ever release it.
 func (t *Tunnel) Abandon(ctx context.Context) error {
 	if !t.fresh {
@@ -164,7 +162,7 @@ func (t *Tunnel) Abandon(ctx context.Context) error {
 	return nil
 }
 
-// text is an address as an annotation has it: empty for the invalid one.
+// text returns an address as an annotation has it: empty for the zero Addr.
 func text(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""
@@ -172,10 +170,10 @@ func text(a netip.Addr) string {
 	return a.String()
 }
 
-// takeOver is find for the present Node. A garbage collector may have found that what was assigned for an earlier Node
-// of this name has no owner, and be about to free it; it becomes a new assignment, which the collector leaves. So does
-// one that is new: where the handle was lost, IPAM returns what it finds. What others free each time is left to the
-// next look, which comes after a pause.
+// takeOver is find for the present Node. A garbage collector may have found an address of an earlier Node of this name
+// without owner, and be about to free it. Renewing it makes it a new assignment, which the collector leaves. New
+// addresses are renewed, too: after the loss of a handle IPAM returns an existing one. An address that is freed again
+// and again is left to the next lookup, after a pause.
 func (t *Tunnel) takeOver(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	for range takeOverTries {
 		a, err := t.find(ctx, in)
@@ -184,14 +182,14 @@ func (t *Tunnel) takeOver(ctx context.Context, in TunnelInput) (netip.Addr, erro
 		}
 		if held, err := t.ipam.Renew(ctx, t.owner().Handle, a); err != nil || held {
 			return a, err
-		} // else it was freed since it was found
+		} // else the address has been freed since
 	}
 	return netip.Addr{}, fmt.Errorf("what handle %s holds was freed %d times while it was looked at: it will be tried again",
 		t.owner().Handle, takeOverTries)
 }
 
-// find returns the address that IPAM has for this node, if it may stay, else a new one. If there is nothing to assign
-// from it releases what there is and returns the invalid address.
+// find returns the address that IPAM has for this node, if it may stay, else a new one. If there is no range to assign
+// from it releases all addresses and returns the zero Addr.
 func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	owner := t.owner()
 	held, err := t.ipam.Addresses(ctx, owner.Handle)
@@ -209,7 +207,7 @@ func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 		return adopted, err
 	}
 	if len(in.Ranges.Assign) == 0 {
-		_, err := t.ipam.Release(ctx, owner.Handle) // one that was written, and no address for it
+		_, err := t.ipam.Release(ctx, owner.Handle) // a handle without an address
 		return netip.Addr{}, err
 	}
 	assigned, err := t.ipam.Assign(ctx, t.request(in.Ranges.Assign))
@@ -220,7 +218,7 @@ func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	return assigned[0].Address, nil
 }
 
-// keepable returns the address that may stay of those that are held, the invalid one if none may.
+// keepable returns the held address that may stay; the zero Addr if none may.
 func keepable(held []netip.Addr, noted netip.Addr, in TunnelInput) netip.Addr {
 	if slices.Contains(held, noted) && in.Ranges.allows(noted) {
 		return noted
@@ -234,8 +232,8 @@ func keepable(held []netip.Addr, noted netip.Addr, in TunnelInput) netip.Addr {
 	return netip.Addr{}
 }
 
-// adopt takes the address that the Node says under the node's handle, if it was assigned in a way that leaves no
-// handle, or the handle was lost. What must not stay is released with it: no other part would.
+// adopt puts the address in the Node's annotation under the node's handle, if it was assigned without a handle, or the
+// handle was lost. An address that must not stay is released with it: nothing else would.
 func (t *Tunnel) adopt(ctx context.Context, noted netip.Addr, ranges Ranges) (netip.Addr, error) {
 	if !noted.IsValid() {
 		return netip.Addr{}, nil

@@ -113,7 +113,7 @@ func TestTunnelAddressSurvivesAndFollowsThePools(t *testing.T) {
 	}
 }
 
-// allocation is what a block has for the address that a Node says.
+// allocation is a block's entry for the address in the Node's annotation.
 type allocation struct {
 	handle string
 	attrs  map[string]string
@@ -122,8 +122,8 @@ type allocation struct {
 
 func ptr[T any](v T) *T { return &v }
 
-// Each row is one of what Calico's agent tells apart, see docs/design/agent.md: what IPAM has for the address that the
-// Node's annotation says, and what becomes of it.
+// Each row is a case that Calico's agent distinguishes, see docs/design/agent.md: IPAM's entry for the address in the
+// Node's annotation, and the result.
 func TestTunnelAddressAgainstIPAM(t *testing.T) {
 	const node, noted = "table-node", "10.85.0.5"
 	ours := names.TunnelHandle(node)
@@ -324,8 +324,8 @@ func TestTunnelAddressIsLookedUpAgain(t *testing.T) {
 	step("the doubt is over", false)
 }
 
-// Who found that a Node was gone cannot free the address of its tunnel any more once an agent has made sure of it for
-// the Node that came after; and an agent that has done so writes nothing when it starts again.
+// A garbage collector that found a Node gone cannot free its tunnel address once an agent has renewed it for the next
+// Node. An agent that has done so writes nothing when it restarts.
 func TestTunnelAddressIsTakenOver(t *testing.T) {
 	store := labstore.Store(t)
 	aNode(t, store, "over-node", nil)
@@ -407,7 +407,7 @@ func TestTunnelAddressOfANodeThatIsGone(t *testing.T) {
 	if _, err := agent.Address(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
-	if err := agent.Abandon(t.Context()); err != nil { // said on the Node: the collector's to free
+	if err := agent.Abandon(t.Context()); err != nil { // in the Node's annotation: left to the collector
 		t.Fatal(err)
 	}
 	if held := held(t, store, n.Name); len(held) != 1 {
@@ -418,7 +418,7 @@ func TestTunnelAddressOfANodeThatIsGone(t *testing.T) {
 // errKilled is what an agent gets that is killed between two writes.
 var errKilled = errors.New("killed")
 
-// mortal is a store whose user dies after some writes.
+// mortal is a store that fails after some writes.
 type mortal struct {
 	datastore.Store
 	left atomic.Int32
@@ -443,8 +443,8 @@ func (m *mortal) Delete(ctx context.Context, obj api.Resource) error {
 	return m.write(func() error { return m.Store.Delete(ctx, obj) })
 }
 
-// Twenty agents that are killed at any write, whose pools change and whose Nodes are replaced: no two ever have one
-// address, and in the end each handle holds one, and nobody holds anything else.
+// Twenty agents are killed at any write, while their pools change and their Nodes are replaced. No two ever have one
+// address. In the end each handle holds one, and nothing else is held.
 func TestTunnelAddressesOfManyNodes(t *testing.T) {
 	store := labstore.Store(t)
 	pool(t, store, "many-a", "10.89.0.0/24", 28)
@@ -525,9 +525,9 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 	aNode(t, store, "steady-node", nil)
 	pool(t, store, "steady", "10.91.0.0/24", 29)
 	want := Cluster{Type: []string{"k8s", "bgp"}}
-	start := func(again bool) { // of an agent whose file says that it has met the Node, or of one that never has
+	start := func(again bool) { // of an agent with a file about the Node, or without
 		t.Helper()
-		seen := read(t, store, "steady-node") // what watches tell comes from here
+		seen := read(t, store, "steady-node") // in place of the watches
 		there := found(t, store)
 		var own api.BlockAffinityList
 		errtest.Must(t, store.List(t.Context(), &own, datastore.ListOptions{Host: seen.Name}))
@@ -593,8 +593,8 @@ func TestTunnelKinds(t *testing.T) {
 	}
 }
 
-// Somebody has taken the name of a node's handle, by an ID in capitals: the node says so, removes what it is, and goes
-// on.
+// Another program has taken the name of a node's handle, by an ID in capitals: the node reports it, removes the object,
+// and continues.
 func TestTunnelHandleThatWasTaken(t *testing.T) {
 	store := labstore.Store(t)
 	pool(t, store, "taken", "10.121.7.0/24", 26)

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Event is an Event of the API group "", version v1, as far as it is used here.
+// Event is the part of an Event of API version v1 that is used here.
 type Event struct {
 	api.Meta           `json:"metadata"`
 	InvolvedObject     api.ObjectReference `json:"involvedObject"`
@@ -36,7 +36,7 @@ type Source struct {
 	Host      string `json:"host"`
 }
 
-// change has the fields of an Event that a later write changes.
+// change holds the fields of an Event that a later write changes.
 type change struct {
 	Count         int       `json:"count,omitempty"`
 	LastTimestamp time.Time `json:"lastTimestamp"`
@@ -45,17 +45,17 @@ type change struct {
 const (
 	// clusterNamespace has the events about objects that are in no namespace.
 	clusterNamespace = "default"
-	// MaxMessage is the API server's bound of a message, in bytes.
+	// MaxMessage is the API server's limit of a message, in bytes.
 	MaxMessage = 1024
-	// mostJoined is how many texts Join shows.
+	// mostJoined is how many texts Join includes.
 	mostJoined = 8
 	// maxName leaves room for the hash in an Event's name, which may have 253 characters.
 	maxName = 200
 )
 
-// build returns the Event for something seen. Its name is a function of what it says: an agent that starts again and
-// again goes on with the Event that it began with, and no list of Events grows by it. A common Event has the same name
-// from all agents.
+// build returns the Event for a report. Its name is a function of its content: an agent that restarts repeatedly
+// continues the Event that it began with, and the number of Events stays. A common Event has the same name from all
+// agents.
 func (r *Recorder) build(k key, message string, common bool, first, last time.Time, count int) *Event {
 	s, o := r.source, k.about
 	namespace := o.Namespace
@@ -76,7 +76,7 @@ func (r *Recorder) build(k key, message string, common bool, first, last time.Ti
 	}
 }
 
-// Join is one text of several, for one Event: those at the beginning, and how many more there are.
+// Join returns one text for one Event: the first of the texts, and the number of the others.
 func Join(texts []string) string {
 	shown, length := 0, 0
 	for shown < min(len(texts), mostJoined) {
@@ -92,7 +92,7 @@ func Join(texts []string) string {
 	return strings.Join(texts, "; ")
 }
 
-// cut shortens a text to so many bytes, between two characters.
+// cut shortens a text to limit bytes, between two characters.
 func cut(text string, limit int) string {
 	if len(text) <= limit {
 		return text

@@ -17,41 +17,41 @@ import (
 )
 
 const (
-	// repeat is how often the same text about the same object is written at most.
+	// repeat is the least time between two writes of the same text about the same object.
 	repeat = 10 * time.Minute
-	// mostTexts is how many warnings about one object, for one reason, may follow one another; later there is one for each
-	// newText: texts that alternate must not take the writes of all others.
+	// mostTexts is how many warnings about one object, for one reason, may follow one another. After these there is one
+	// for each newText: alternating texts must not take the writes of all others.
 	mostTexts = 8
 	newText   = 2 * spare
-	// retry is how long after a write that failed the same is tried again, if it is still said, or was to be said once.
+	// retry is the pause after a failed write, if the report is repeated or is a one-time report.
 	retry = 30 * time.Second
-	// newsTime is how long what was to be said once waits for an API server that takes it.
+	// newsTime is how long a one-time report waits for the API server.
 	newsTime = 24 * time.Hour
 	// writeTime bounds one write.
 	writeTime = 5 * time.Second
-	// maxWaiting bounds what waits to be written, maxKnown what is remembered of earlier writes.
+	// maxWaiting bounds the waiting writes, maxKnown the remembered reports.
 	maxWaiting = 64
 	maxKnown   = 512
-	// burst is how many writes may follow one another; later there is one for each spare: texts that change all the time
-	// on all nodes of a large cluster must not become a load on the API server.
+	// burst is how many writes may follow one another. After these there is one for each spare: texts that change all the
+	// time on all nodes of a large cluster must not load the API server.
 	burst = 20
 	spare = time.Minute
 )
 
 // Store has the requests that a Recorder makes to the API server; datastore/kubernetes implements it.
 type Store interface {
-	// Create makes an Event; datastore.ErrExists if there is one with its name.
+	// Create creates an Event; datastore.ErrExists if its name exists.
 	Create(ctx context.Context, obj api.Resource) error
-	// MergePatch changes an Event and reads it; datastore.ErrNotFound if there is none, as Events live an hour.
+	// MergePatch changes an Event and reads it; datastore.ErrNotFound if there is none: Events expire after an hour.
 	MergePatch(ctx context.Context, obj api.Resource, patch any) error
 }
 
-// Recorder writes what it is told as Events, each text at most every 10 minutes, with a count that grows. It is safe
-// for concurrent use, and nil is a Recorder that drops everything.
+// Recorder writes reports as Events, each text at most every 10 minutes, with a growing count. It is safe for
+// concurrent use, and nil is a Recorder that drops everything.
 type Recorder struct {
 	store  Store
 	source Source
-	group  *groups.Current // which an object of Calico's is in
+	group  *groups.Current // of the Calico objects that Events are about
 	log    *slog.Logger
 	now    func() time.Time
 
@@ -74,20 +74,20 @@ type key struct {
 // entry is the state of one key.
 type entry struct {
 	message     string
-	normal      bool // no warning
-	once        bool // nobody says it again
-	common      bool // others say the same
+	normal      bool // not a warning
+	once        bool // a one-time report, which is not repeated
+	common      bool // other recorders report it, too
 	first, last time.Time
-	own         bool // the Event with message was written, and not by another recorder
+	own         bool // this recorder has written the Event with message
 	total       int  // the Event's count
-	unsaid      int  // how often it was said since the last write
+	unsaid      int  // reports since the last write
 	next        time.Time
 	queued      bool
-	turns       *rate.Limiter // of the key, whatever the text
+	turns       *rate.Limiter // of the key, for all texts
 }
 
-// New returns a Recorder that writes nothing until Run. group is where the cluster keeps Calico's objects, as the Events
-// about them say; nil is groups.V1.
+// New returns a Recorder that writes nothing until Run. group is the group in references to Calico's objects; nil is
+// groups.V1.
 func New(store Store, source Source, group *groups.Current, log *slog.Logger) *Recorder {
 	return newRecorder(store, source, group, log, time.Now)
 }
@@ -99,26 +99,26 @@ func newRecorder(store Store, source Source, group *groups.Current, log *slog.Lo
 	}
 }
 
-// Warn says that something about an object needs an operator. It returns at once: what cannot be written now is dropped
-// and counted, and has its turn when it is said again, as it should be for as long as it is so.
+// Warn reports a problem of an object that needs an operator. It returns at once. A report that cannot be written now
+// is dropped and counted; the caller repeats it for as long as the problem lasts.
 func (r *Recorder) Warn(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message})
 }
 
-// WarnCommon is Warn for a problem that every reader of the object finds, be it on a thousand nodes. There is one
-// Event, of the first agent that writes it; when that agent is gone and the Event has expired, another one makes it
-// anew.
+// WarnCommon is Warn for a problem that every reader of the object finds, even on a thousand nodes. There is one Event,
+// from the first agent that writes it. When that agent is gone and the Event has expired, another agent creates it
+// again.
 func (r *Recorder) WarnCommon(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message, common: true})
 }
 
-// WarnOfPast says that something was wrong that is not any more. It is said once: what cannot be written now is written
-// when the API server takes it, unless there is a new text of the same reason before.
+// WarnOfPast reports a past problem, once. If it cannot be written now it waits for the API server, unless a new text
+// of the same reason replaces it.
 func (r *Recorder) WarnOfPast(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message, once: true})
 }
 
-// Unwritten reports that what was said once is still to be written.
+// Unwritten reports whether a one-time report still waits.
 func (r *Recorder) Unwritten(about api.ObjectReference, reason string) bool {
 	if r == nil {
 		return false
@@ -129,13 +129,13 @@ func (r *Recorder) Unwritten(about api.ObjectReference, reason string) bool {
 	return e != nil && e.once && e.unsaid > 0
 }
 
-// Note is WarnOfPast for a change that an operator may want to know of.
+// Note is WarnOfPast for a change that may interest an operator.
 func (r *Recorder) Note(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message, once: true, normal: true})
 }
 
-// WarnOnce writes, before it returns, a warning that exists once for an object in the cluster: one that another agent
-// has written stays. It is not limited. The caller paces himself, and tries again what fails.
+// WarnOnce writes, before it returns, a warning that exists once for an object in the cluster: an existing one of
+// another agent stays. It is not limited: the caller limits its calls, and repeats failed ones.
 func (r *Recorder) WarnOnce(ctx context.Context, about api.ObjectReference, reason, message string) error {
 	if r == nil {
 		return nil
@@ -157,7 +157,7 @@ func (r *Recorder) WarnOnce(ctx context.Context, about api.ObjectReference, reas
 	return nil
 }
 
-// say says what a new entry says, or goes on with the one that says it already.
+// say adds a report, to the entry with the same text if there is one.
 func (r *Recorder) say(about api.ObjectReference, reason string, fresh *entry) {
 	if r == nil {
 		return
@@ -182,7 +182,7 @@ func (r *Recorder) say(about api.ObjectReference, reason string, fresh *entry) {
 	r.queue(k, e)
 }
 
-// queue has an entry written, unless that is not due or a limit keeps it.
+// queue lets an entry wait for its write, unless that is not due or a limit forbids it.
 func (r *Recorder) queue(k key, e *entry) {
 	now := r.now()
 	if e.queued || now.Before(e.next) || !e.normal && !e.turns.AllowN(now, 1) {
@@ -198,7 +198,7 @@ func (r *Recorder) queue(k key, e *entry) {
 	wait.Signal(r.wake)
 }
 
-// remember keeps an entry, if need be in the place of the one that was said longest ago.
+// remember stores an entry; when full, in place of the entry with the oldest report.
 func (r *Recorder) remember(k key, e *entry) {
 	if _, ok := r.known[k]; !ok && len(r.known) >= maxKnown {
 		var oldest key
@@ -213,8 +213,7 @@ func (r *Recorder) remember(k key, e *entry) {
 	r.known[k] = e
 }
 
-// Counts returns how many writes have succeeded, and how many texts were dropped: by a limit, or because the API server
-// did not take them.
+// Counts returns how many writes succeeded, and how many texts were dropped, by a limit or a failed write.
 func (r *Recorder) Counts() (written, dropped uint64) {
 	if r == nil {
 		return 0, 0
@@ -249,7 +248,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// again has what was to be said once wait for its turn if it is not written yet.
+// again queues the one-time reports that are not written yet.
 func (r *Recorder) again() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -264,7 +263,7 @@ func (r *Recorder) again() {
 	}
 }
 
-// next takes the first that waits.
+// next returns the first waiting key, and removes it from the queue.
 func (r *Recorder) next() (key, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -276,7 +275,7 @@ func (r *Recorder) next() (key, bool) {
 	return k, true
 }
 
-// write writes one entry as it is now: what was said since it began to wait counts too.
+// write writes one entry as it is now, with the reports since it was queued.
 func (r *Recorder) write(ctx context.Context, k key) error {
 	r.mu.Lock()
 	e := r.known[k]
@@ -297,7 +296,7 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 	own := true
 	total, err := r.put(ctx, event, had)
 	if had.common && errors.Is(err, datastore.ErrExists) {
-		own, total, err = false, 0, nil // another recorder's
+		own, total, err = false, 0, nil // of another recorder
 	}
 
 	r.mu.Lock()
@@ -312,8 +311,8 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 	return nil
 }
 
-// put creates the Event, or counts on in the one that there is; datastore.ErrExists if that is another's, of what is
-// common.
+// put creates the Event, or continues the count of an existing one; datastore.ErrExists if a common Event exists from
+// another recorder.
 func (r *Recorder) put(ctx context.Context, event *Event, had entry) (total int, err error) {
 	if had.own {
 		total, err = r.count(ctx, *event, event.Count)
@@ -325,7 +324,7 @@ func (r *Recorder) put(ctx context.Context, event *Event, had entry) (total int,
 	if err = r.store.Create(ctx, event); had.common || !errors.Is(err, datastore.ErrExists) {
 		return event.Count, err
 	}
-	// An earlier agent of this node has written the same Event: its count goes on. The first change tells what it is.
+	// An earlier agent of this node has written the same Event: continue its count, which the first patch returns.
 	was, err := r.count(ctx, *event, 0)
 	if err != nil {
 		return 0, err

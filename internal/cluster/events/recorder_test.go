@@ -20,7 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// memory is a Store that can be told to fail. The real API server has its test in internal/cluster.
+// memory is a Store that can fail. internal/cluster tests with the real API server.
 type memory struct {
 	mu      sync.Mutex
 	events  map[string]Event
@@ -74,7 +74,7 @@ func (s *memory) only(t *testing.T) Event {
 	panic("unreachable")
 }
 
-// desk is a Recorder with a clock that the test turns, whose writes happen when the test says so.
+// desk is a Recorder with a clock and writes under the test's control.
 type desk struct {
 	*Recorder
 	server *memory
@@ -116,7 +116,7 @@ func TestTheSameIsWrittenEveryTenMinutes(t *testing.T) {
 	}
 }
 
-// TestGroupOfEvents: an Event names the group in which the object is now, and of a problem that lasts it stays the same.
+// TestGroupOfEvents: an Event names the present group of the object, and keeps it while the problem lasts.
 func TestGroupOfEvents(t *testing.T) {
 	d := newDesk()
 	d.group.Set(groups.V3)
@@ -160,7 +160,7 @@ func TestANewTextIsWritten(t *testing.T) {
 	}
 }
 
-// Two texts that are said in turn leave room for all others, and what is said once is written at once.
+// Two alternating texts leave room for all others, and a one-time text is written at once.
 func TestTextsThatAlternate(t *testing.T) {
 	d := newDesk()
 	for second := range 3600 {
@@ -181,7 +181,7 @@ func TestTextsThatAlternate(t *testing.T) {
 	}
 }
 
-// Texts are joined as far as they fit, and it is told how many do not.
+// Texts are joined as far as they fit, with a count of the others.
 func TestJoin(t *testing.T) {
 	for _, c := range []struct {
 		texts, size int
@@ -222,7 +222,7 @@ func TestARestartGoesOnCounting(t *testing.T) {
 	}
 }
 
-// What is common to all nodes is one Event, of the first who says it, as long as that one goes on.
+// A problem common to all nodes is one Event, of the first reporter, as long as that one continues.
 func TestCommon(t *testing.T) {
 	first, second := newDesk(), newDesk()
 	second.server, second.store, second.source.Host = first.server, first.server, "n2"
@@ -265,7 +265,7 @@ func TestWithoutAnAPIServerNothingIsLostThatIsSaidAgain(t *testing.T) {
 	}
 }
 
-// What is said once is written once the API server takes it; after a day it is no news any more.
+// A one-time report is written once the API server accepts it; after a day it is dropped.
 func TestWhatIsSaidOnceWaitsForTheAPIServer(t *testing.T) {
 	for name, say := range map[string]func(*Recorder, api.ObjectReference, string, string){"past": (*Recorder).WarnOfPast,
 		"change": (*Recorder).Note} {

@@ -7,26 +7,26 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Input is all that the decision depends on.
+// Input is the complete input of the decision.
 type Input struct {
 	Config
 	// Excluded: the node's label keeps it out of load balancing (api.LabelExcludeNode). It announces nothing.
 	Excluded bool
 	Services []api.Service
-	// Endpoints are those of all services, in any order.
+	// Endpoints are the endpoints of all services, in any order.
 	Endpoints []Endpoints
 }
 
 // Endpoints is the part of an EndpointSlice that matters to one node.
 type Endpoints struct {
 	Namespace, Service string
-	// IPv6 is the family of the slice's addresses, which are else IPv4.
+	// IPv6 is the family of the slice's addresses; false: IPv4.
 	IPv6 bool
-	// Here: one of the endpoints is ready on this node. Anywhere: one is on whatever node.
+	// Here: an endpoint is ready on this node. Anywhere: an endpoint is ready on some node.
 	Here, Anywhere bool
 }
 
-// Reduce takes from a slice what matters to a node; ok is false of one that is of no use, such as one of names.
+// Reduce returns the part of a slice that matters to a node; ok is false for a useless slice, such as one of names.
 func Reduce(s *api.EndpointSlice, node string) (e Endpoints, ok bool) {
 	e = Endpoints{Namespace: s.Namespace, Service: s.Labels[api.LabelServiceName], IPv6: s.AddressType == api.AddressIPv6}
 	if e.Service == "" || !e.IPv6 && s.AddressType != api.AddressIPv4 {
@@ -45,10 +45,10 @@ func Reduce(s *api.EndpointSlice, node string) (e Endpoints, ok bool) {
 // Announce returns the prefixes that the node announces for services, in ascending order: the ranges, from every node;
 // and single addresses, which routers prefer to their range.
 //
-// A service's addresses are announced by themselves if its traffic must go to the nodes that have an endpoint (policy
-// Local), or if its range is not announced: as that is a single address, or aggregation is off. Then all its addresses
-// are, the cluster's too if those are announced at all. Where it takes an endpoint, it takes one of the address' own
-// family: a node that has none would drop what it attracts.
+// A service's addresses are announced one by one if its traffic must go to the nodes with an endpoint (policy Local),
+// or if its range is not announced because it is a single address or aggregation is off. Then all its addresses are
+// announced, including cluster IPs if these are announced at all. A required endpoint must have the family of the
+// address: a node without one would drop the attracted packets.
 func Announce(in Input) []netip.Prefix {
 	if in.Excluded || !in.On() {
 		return nil
@@ -59,10 +59,10 @@ func Announce(in Input) []netip.Prefix {
 		out = append(out, in.addresses(&in.Services[i], ready)...)
 	}
 	slices.SortFunc(out, netip.Prefix.Compare)
-	return slices.Compact(out) // two services may share an address: it goes with the last of them
+	return slices.Compact(out) // two services may share an address: it is withdrawn with the last of them
 }
 
-// wholes are the ranges that every node announces. One that is a single address belongs to a service, and goes with it.
+// wholes returns the ranges that every node announces. A single address is announced with its service instead.
 func (c Config) wholes() []netip.Prefix {
 	all := slices.Concat(c.ClusterIPs, c.ExternalIPs)
 	if !c.Apart {
@@ -71,10 +71,10 @@ func (c Config) wholes() []netip.Prefix {
 	return slices.DeleteFunc(all, func(r netip.Prefix) bool { return r.IsSingleIP() && !slices.Contains(c.ClusterIPs, r) })
 }
 
-// name is a service's.
+// name identifies a service.
 type name struct{ namespace, service string }
 
-// readiness is where a service has ready endpoints, by family: IPv4 first.
+// readiness is whether a service has ready endpoints here and anywhere, by family: IPv4 first.
 type readiness struct{ here, anywhere [2]bool }
 
 func family(is6 bool) int {
@@ -110,7 +110,7 @@ const (
 	anEndpointHere
 )
 
-// need decides for a service.
+// need returns the condition of a service.
 func (c Config) need(s *api.Service) need {
 	switch {
 	case s.Spec.Type != api.ServiceClusterIP && s.Spec.Type != api.ServiceNodePort && s.Spec.Type != api.ServiceLoadBalancer:
@@ -129,7 +129,7 @@ func (c Config) need(s *api.Service) need {
 	return never
 }
 
-// hasSingle reports that the configuration names one of the service's addresses by itself.
+// hasSingle reports whether the configuration has one of the service's addresses as a range of its own.
 func (c Config) hasSingle(s *api.Service) bool {
 	single := func(ranges []netip.Prefix, text string) bool {
 		a, err := netip.ParseAddr(text)
@@ -142,7 +142,7 @@ func (c Config) hasSingle(s *api.Service) bool {
 		slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(i api.LoadBalancerIngress) bool { return single(c.LoadBalancerIPs, i.IP) }))
 }
 
-// addresses returns those of a service that are announced by themselves.
+// addresses returns the addresses of a service that are announced one by one.
 func (c Config) addresses(s *api.Service, ready map[name]readiness) []netip.Prefix {
 	need := c.need(s)
 	if need == never {
@@ -181,7 +181,7 @@ func within(a netip.Addr, ranges []netip.Prefix) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
-// clusterIPs are a service's. The list may be missing in objects of an old API server.
+// clusterIPs returns a service's cluster IPs. The list may be missing in objects of an old API server.
 func clusterIPs(s *api.Service) []string {
 	if len(s.Spec.ClusterIPs) == 0 {
 		return []string{s.Spec.ClusterIP}

@@ -8,15 +8,15 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Config says which ranges are announced. The zero value: none.
+// Config holds the announced ranges. The zero value: none.
 type Config struct {
 	ClusterIPs, ExternalIPs, LoadBalancerIPs []netip.Prefix
-	// Apart: of LoadBalancerIPs no range is announced, but each service's address by itself.
+	// Apart: LoadBalancerIPs are announced as single addresses of services, not as ranges.
 	Apart bool
 }
 
-// Parse reads the settings of BGPConfiguration default. A CIDR that cannot be used is left out, and named with its
-// field by an error; the others count.
+// Parse reads the settings of BGPConfiguration default. An unusable CIDR is left out, with an error that names its
+// field; the others count.
 func Parse(spec *api.BGPConfigurationSpec) (Config, []error) {
 	var problems []error
 	note := func(err error) { problems = append(problems, err) }
@@ -35,7 +35,7 @@ func Parse(spec *api.BGPConfigurationSpec) (Config, []error) {
 	return c, problems
 }
 
-// ranges reads CIDRs, in ascending order and each once.
+// ranges reads CIDRs, in ascending order, without duplicates.
 func ranges(field string, all []api.ServiceRange, note func(error)) []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range all {
@@ -53,25 +53,26 @@ func ranges(field string, all []api.ServiceRange, note func(error)) []netip.Pref
 	return slices.Compact(out)
 }
 
-// On reports that something may be announced, so that Services and their endpoints are to be known.
+// On reports whether anything may be announced, which requires to know Services and their endpoints.
 func (c Config) On() bool { return len(c.ClusterIPs)+len(c.ExternalIPs)+len(c.LoadBalancerIPs) > 0 }
 
-// Equal reports that two say the same.
+// Equal reports whether two are equal.
 func (c Config) Equal(o Config) bool {
 	return c.Apart == o.Apart && slices.Equal(c.ClusterIPs, o.ClusterIPs) && slices.Equal(c.ExternalIPs, o.ExternalIPs) &&
 		slices.Equal(c.LoadBalancerIPs, o.LoadBalancerIPs)
 }
 
-// Ranges are all ranges of services, in ascending order. Prefixes learned inside of them must never be programmed into
-// this node's kernel: every node serves these addresses itself, and a node that announces them is no better next hop.
+// Ranges returns all ranges of services, in ascending order. Prefixes learned inside of them must never be programmed
+// into this node's kernel: every node serves these addresses itself, and a node that announces them is no better next
+// hop.
 func (c Config) Ranges() []netip.Prefix {
 	all := slices.Concat(c.ClusterIPs, c.ExternalIPs, c.LoadBalancerIPs)
 	slices.SortFunc(all, netip.Prefix.Compare)
 	return slices.Compact(all)
 }
 
-// Passed are the ranges that a route reflector passes on when it learns them, which is more than its own: a service
-// that only other nodes announce, as its endpoints are there.
+// Passed returns the ranges that a route reflector passes on when it learns them. These are more than its own: only
+// nodes with endpoints announce some services.
 func (c Config) Passed() []netip.Prefix {
 	all := slices.Concat(c.ExternalIPs, c.LoadBalancerIPs)
 	slices.SortFunc(all, netip.Prefix.Compare)

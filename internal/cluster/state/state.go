@@ -1,5 +1,5 @@
-// Package state has what the watches of the API server show as plain values. It imports no client: what decides by
-// these values (internal/agent/desired above all) compiles without client-go.
+// Package state has plain values of what the API server's watches report. It imports no client: packages that decide by
+// these values (above all internal/agent/desired) compile without client-go.
 package state
 
 import (
@@ -10,7 +10,7 @@ import (
 
 // Cluster is the cluster as a node's agent sees it: every node, pool and affinity, in no particular order.
 type Cluster struct {
-	// Group is the API group that the cluster keeps Calico's objects in; empty is groups.V1.
+	// Group is the API group of the cluster's Calico objects; empty means groups.V1.
 	Group groups.Group
 	// Nodes have their metadata only.
 	Nodes []api.Node
@@ -18,7 +18,7 @@ type Cluster struct {
 	Self       *api.Node
 	Pools      []api.IPPool
 	Affinities []api.BlockAffinity
-	// BGP is the cluster's default BGPConfiguration, OwnBGP that of this node (node.NAME); zero if there is none.
+	// BGP is the cluster's default BGPConfiguration, OwnBGP this node's (node.NAME); zero if there is none.
 	BGP, OwnBGP api.BGPConfigurationSpec
 	// MeshBFD is api.AnnotationBFD of the cluster's default BGPConfiguration.
 	MeshBFD string
@@ -28,13 +28,13 @@ type Cluster struct {
 	Felix api.FelixConfigurationSpec
 	// MeshPassword is the password that BGP's nodeMeshPassword refers to.
 	MeshPassword Password
-	// Peers are the BGPPeers, Passwords what they refer to, Filters the BGPFilters.
+	// Peers are the BGPPeers, Passwords the passwords that they refer to, Filters the BGPFilters.
 	Peers     []api.BGPPeer
 	Filters   []api.BGPFilter
 	Passwords map[api.Place]Password
 	// Problems are objects that cannot be read.
 	Problems []Problem
-	// Unacted are of the configurations for all nodes and for this one.
+	// Unacted belong to the configurations for all nodes and for this one.
 	Unacted []Unacted
 	// Revision grows with every change of the rest.
 	Revision uint64
@@ -54,22 +54,22 @@ type Unacted struct {
 	Fields     []string
 }
 
-// Password is one that lies in a Secret. It is never to be logged or shown.
+// Password is a password in a Secret. It must never be logged or shown.
 type Password struct {
-	// Set: the cluster's configuration asks for a password.
+	// Set: the cluster's configuration requires a password.
 	Set bool
-	// Text is the password, empty as long as Err says why it is not known. Err names the Secret and the key, not the
+	// Text is the password; empty while Err is set. Err is why it is not known, and names the Secret and the key, not the
 	// object that refers to them.
 	Text string
 	Err  error
-	// Pending: the API server has not answered yet. Err is set then, too.
+	// Pending: the API server has not responded yet. Err is set then, too.
 	Pending bool
 }
 
-// Services are the cluster's Services and where their endpoints are, in no particular order.
+// Services are the cluster's Services and their endpoints, in no particular order.
 type Services struct {
-	// Known: both have been listed completely since they were asked for. The listed objects stay while the API server is
-	// away.
+	// Known: both have been listed completely since they were wanted. The listed objects stay while the API server is
+	// absent.
 	Known     bool
 	Services  []api.Service
 	Endpoints []services.Endpoints
@@ -81,11 +81,11 @@ type Services struct {
 
 // Assignment has the objects that an assignment on this node depends on, in no particular order, except the blocks.
 type Assignment struct {
-	// Group is the API group that the cluster keeps Calico's objects in.
+	// Group is the API group of the cluster's Calico objects.
 	Group groups.Group
-	// Held: none of them is written now, as they are locked, or have just come to the group.
+	// Held: no Calico object is written now: they are locked, or have just moved to the group.
 	Held bool
-	// Node is this node, nil if it does not exist. It has its metadata only.
+	// Node is this node, metadata only; nil if it does not exist.
 	Node         *api.Node
 	Pools        []api.IPPool
 	Reservations []api.IPReservation
@@ -98,14 +98,14 @@ type Assignment struct {
 	Information *api.ClusterInformation
 }
 
-// Defaults are the objects that every cluster has, as far as they exist.
+// Defaults are the objects that every cluster has, if they exist.
 type Defaults struct {
 	Information *api.ClusterInformation // nil if there is none
 	IPAMConfig  bool
 	Felix       bool // FelixConfiguration default
 }
 
-// Ready reports that a ClusterInformation, nil if there is none, lets the datastore be used.
+// Ready reports whether a ClusterInformation, nil if there is none, opens the datastore.
 func Ready(info *api.ClusterInformation) bool {
 	return info != nil && info.Spec.DatastoreReady != nil && *info.Spec.DatastoreReady
 }

@@ -42,7 +42,6 @@ func (t *tool) check(ctx context.Context, args []string) (int, error) {
 	case *fix && flags.again <= 0:
 		return exitUsage, fmt.Errorf("%w: -fix needs a second look: -again must be more than 0", errUsage)
 	}
-	// looks are the findings, and the two views that have them: the same one twice if one was enough.
 	looks, err := t.look(ctx, flags.again)
 	if err != nil {
 		return exitError, err
@@ -166,7 +165,7 @@ func some(names []string) []string {
 	return append(names[:limit:limit], fmt.Sprintf("and %d more", len(names)-limit))
 }
 
-// summary says in a line what was checked, and how much was found.
+// summary returns a line with the numbers of checked objects and findings.
 func (l *looks) summary() string {
 	held := 0
 	for i := range l.last.Blocks {
@@ -190,7 +189,7 @@ func (l *looks) summary() string {
 		verdict, held, len(v.Blocks), len(v.Pools), len(v.Handles), len(v.Affinities), len(v.Nodes), len(v.Pods))
 }
 
-// code is the exit code for findings.
+// code returns the exit code for findings.
 func code(findings []audit.Finding) int {
 	worst, any := audit.Worst(findings)
 	switch {

@@ -14,19 +14,19 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Command is the name of the tool, Help what it does in a few words.
+// Command is the name of the tool, Help its short description.
 const (
 	Command = "ipam"
 	Help    = "check, show and free the addresses of the cluster (ipam -h)"
 )
 
-// The exit codes: those of a check say how bad it is.
+// The exit codes. A check returns the code of its worst finding.
 const (
 	exitOK     = 0
-	exitError  = 1 // it could not be done
+	exitError  = 1 // the command failed
 	exitUsage  = 2
-	exitLeak   = 3 // something is kept without a use, or was refused
-	exitDanger = 4 // an address may be given twice
+	exitLeak   = 3 // an unused allocation, or a refusal
+	exitDanger = 4 // an address may be assigned twice
 )
 
 // Output is where the tool writes: the result, and messages.
@@ -46,13 +46,13 @@ type tool struct {
 // command is a subcommand.
 type command struct {
 	name, args, help string
-	text             string // what it does and when it is used
+	text             string // its purpose and use
 	run              func(*tool, context.Context, []string) (int, error)
 }
 
 var commands = []*command{&checkCommand, &showCommand, &auditCommand, &releaseCommand}
 
-// errUsage: the arguments are wrong.
+// errUsage means wrong arguments.
 var errUsage = errors.New("usage")
 
 // Main runs the tool with its arguments, without its name, and returns the exit code.
@@ -148,7 +148,7 @@ func format(value string) (asJSON bool, err error) {
 // readTime bounds reading the cluster.
 const readTime = 2 * time.Minute
 
-// read reads the whole cluster. In a large one that takes a while, which it reports.
+// read reads the whole cluster. In a large cluster, where that takes a while, it prints a line.
 func (t *tool) read(ctx context.Context) (*inventory.View, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()

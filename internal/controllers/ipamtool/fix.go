@@ -23,7 +23,7 @@ import (
 // the block, and the pod's status last.
 const settled = 2 * time.Minute
 
-// young reports that the ADD of an address may still be running. Addresses of tunnels, and some of Calico's, have no
+// young reports whether the ADD of an address may still be running. Tunnel addresses, and some of Calico's, have no
 // timestamp; a clock that is ahead makes addresses young.
 func young(h *audit.Holder, taken time.Time) bool {
 	return slices.ContainsFunc(h.Addresses, func(a audit.Held) bool {
@@ -31,7 +31,7 @@ func young(h *audit.Holder, taken time.Time) bool {
 	})
 }
 
-// fix prints what it would do about the findings, and does it with -yes.
+// fix prints the repairs of the findings, and makes them with -yes.
 func (t *tool) fix(ctx context.Context, found *looks, yes bool) (int, error) {
 	if !found.last.Ready {
 		return exitError, errNotReady
@@ -52,7 +52,7 @@ func (t *tool) fix(ctx context.Context, found *looks, yes bool) (int, error) {
 	return t.carryOut(ctx, found, &d, mends)
 }
 
-// errNotReady: the datastore may be migrated.
+// errNotReady: the datastore may be under migration.
 var errNotReady = errors.New("ClusterInformation default does not say that the datastore is ready (spec.datastoreReady): somebody " +
 	"migrates it, or no agent has run yet. Nothing was changed")
 
@@ -82,8 +82,8 @@ func (t *tool) sweeper() *gc.Sweeper {
 
 func (t *tool) client() *ipam.Client { return ipam.NewClient(t.source.IPAM, t.now) }
 
-// decide returns the controllers' decision, with the time between the two looks for a grace period. Unless that is
-// long, it leaves out what a running ADD may be writing.
+// decide returns the controllers' decision, with the time between the two looks as grace period. If that is short, it
+// leaves out objects that a running ADD may be writing.
 func decide(found *looks) gc.Decision {
 	grace := found.last.Taken.Sub(found.first.Taken)
 	rules := gc.Rules{Grace: grace, NodeGrace: grace}
@@ -98,14 +98,14 @@ func decide(found *looks) gc.Decision {
 	return d
 }
 
-// youngHandle reports that an ADD may be about to assign by a handle that holds nothing. On etcd handles have no time
-// of creation.
+// youngHandle reports whether an ADD may be about to assign by an empty handle. On etcd handles have no time of
+// creation.
 func youngHandle(h *inventory.Handle, taken time.Time) bool {
 	created, err := time.Parse(time.RFC3339, h.CreationTimestamp)
 	return err != nil || taken.Sub(created) < settled
 }
 
-// steps are the repairs of a decision and of mends, for people.
+// steps returns the rows that show the repairs of a decision and of mends.
 func steps(d *gc.Decision, mends []audit.Finding) [][]string {
 	rows := [][]string{{"DO", "TO", "BECAUSE"}}
 	for _, c := range d.Due {
@@ -128,7 +128,7 @@ func mendsOf(findings []audit.Finding) []audit.Finding {
 	})
 }
 
-// mend repairs findings, and returns how many. An error does not keep the others.
+// mend makes repairs, and returns their number. An error does not stop the others.
 func (t *tool) mend(ctx context.Context, cfg api.IPAMConfigSpec, mends []audit.Finding) (int, error) {
 	n := 0
 	var failed []error

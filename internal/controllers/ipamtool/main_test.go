@@ -32,7 +32,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// namespace is that of the pods of these tests.
+// namespace is the namespace of these tests' pods.
 const namespace = "default"
 
 // world is a cluster: Nodes and Pods at a real API server, IPAM there too or in a real etcd.
@@ -58,7 +58,7 @@ func on(t *testing.T, test func(*world)) {
 	})
 }
 
-// asControllers returns a store with the rights that the chart gives the controllers, in whose pod the tool runs.
+// asControllers returns a store with the rights of the controllers in the chart: the tool runs in their pod.
 func asControllers(t *testing.T) datastore.Store {
 	t.Helper()
 	cfg := labtest.As(t, "tortie-kube-controllers")
@@ -232,7 +232,7 @@ func (w *world) damage() {
 	w.create(claim("c", "10.0.0.112/28", api.AffinityPending))
 }
 
-// An address that was assigned a moment ago may be of a pod that says so in the next: it is left alone.
+// An address that was assigned a moment ago may belong to a pod whose status shows it soon: it is left alone.
 func TestYoungAddress(t *testing.T) {
 	on(t, func(w *world) {
 		t := w.t
@@ -257,7 +257,7 @@ func claim(node, cidr string, state api.AffinityState) *api.BlockAffinity {
 	}
 }
 
-// revisions are those of all of IPAM's objects.
+// revisions returns the revisions of all IPAM objects.
 func (w *world) revisions() string {
 	w.t.Helper()
 	var all []string
@@ -270,7 +270,7 @@ func (w *world) revisions() string {
 	return strings.Join(all, " ")
 }
 
-// What is wrong is found, said before it is put right, and put right; who lives loses nothing.
+// Errors are found, printed before they are repaired, and repaired; running pods lose nothing.
 func TestCheckAndFix(t *testing.T) {
 	on(t, func(w *world) {
 		t := w.t
@@ -330,7 +330,7 @@ func TestWhileTheClusterRuns(t *testing.T) {
 	})
 }
 
-// churn starts and ends pods, and says whether one has lost its address.
+// churn starts and ends pods, and returns an error if one has lost its address.
 func (w *world) churn(ctx context.Context) error {
 	pods := w.core.CoreV1().Pods(namespace)
 	for i := 0; ctx.Err() == nil; i++ {
@@ -390,7 +390,7 @@ func TestMends(t *testing.T) {
 		h.Spec.Block["10.0.0.112/28"] = 3
 		errtest.Must(w.t, w.store.Update(t.Context(), h))
 		w.run(3, "check", "-again", "10ms")
-		w.run(3, "check", "-again", "10ms", "-fix", "-yes") // what is left is the handle of the address that has none any more
+		w.run(3, "check", "-again", "10ms", "-fix", "-yes") // the handle without an address is left
 		if got := w.kinds(3); !slices.Equal(got, []string{"handle-empty"}) {
 			t.Errorf("left after the fix: %v", got)
 		}

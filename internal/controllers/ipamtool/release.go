@@ -29,7 +29,7 @@ instead, if you can.`,
 
 func init() { releaseCommand.run = (*tool).release }
 
-// selection has the addresses that the arguments select.
+// selection is the arguments' selection of addresses.
 type selection struct {
 	addresses    []netip.Addr
 	handle, node string
@@ -71,7 +71,7 @@ func (t *tool) release(ctx context.Context, args []string) (int, error) {
 	return t.releaseHolders(ctx, v, holders, *yes, *force)
 }
 
-// check refuses no selection, or several.
+// check returns an error unless there is exactly one selection.
 func (w *selection) check() error {
 	n := 0
 	for _, given := range []bool{len(w.addresses) > 0, w.handle != "", w.node != "", len(w.reports) > 0} {
@@ -112,7 +112,7 @@ func (w *selection) find(v *inventory.View) ([]*audit.Holder, error) {
 	return found, nil
 }
 
-// matcher returns whether an address is selected.
+// matcher returns a function that reports whether an address is selected.
 func (w *selection) matcher(v *inventory.View) (func(*inventory.Allocation) bool, error) {
 	switch {
 	case w.handle != "":
@@ -136,7 +136,7 @@ type assignment struct {
 	sequence uint64
 }
 
-// matchReports selects the assignments that all reports show to be unused.
+// matchReports selects the assignments that are unused in all reports.
 func matchReports(paths []string, v *inventory.View) (func(*inventory.Allocation) bool, error) {
 	times := map[assignment]int{}
 	for _, path := range paths {
@@ -155,7 +155,7 @@ func matchReports(paths []string, v *inventory.View) (func(*inventory.Allocation
 	}, nil
 }
 
-// releaseHolders prints what is freed and what is refused, and frees it with -yes.
+// releaseHolders prints the addresses to free and the refused ones, and frees them with -yes.
 func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []*audit.Holder, yes, force bool) (int, error) {
 	if len(holders) == 0 {
 		fmt.Fprintln(t.Out, "there is nothing to free")
@@ -194,7 +194,7 @@ func (t *tool) releaseHolders(ctx context.Context, v *inventory.View, holders []
 	return refusedCode(wanted - freed), nil
 }
 
-// action says what will be done with a holder.
+// action returns the action for a holder, as it is printed.
 func action(h *audit.Holder, taken time.Time, force bool) string {
 	switch {
 	case h.Unused && !young(h, taken):

@@ -39,8 +39,8 @@ func (w *world) service(name string) (handle string, address netip.Addr) {
 	return handle, got[0].Address
 }
 
-// The address of a Service is named by it and not freed while it exists. One whose Service is gone, or was made anew,
-// is a leak. On etcd Services get no addresses.
+// The address of a Service is reported with it and not freed while it exists. An address of a deleted or re-created
+// Service is a leak. On etcd Services get no addresses.
 func TestAddressesOfServices(t *testing.T) {
 	own := asControllers(t)
 	w := newWorld(t, labstore.Store(t), inventory.Source{IPAM: own, Cluster: own})

@@ -89,7 +89,7 @@ func addresses(texts []string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// ofNode keeps the blocks of one node, and the pools' numbers.
+// ofNode keeps the blocks of one node, and the pools' totals.
 func ofNode(all []audit.Usage, node string) []audit.Usage {
 	for i := range all {
 		all[i].Blocks = where(all[i].Blocks, func(b audit.BlockUsage) bool { return b.Owner == names.HostAffinity(node) })
@@ -123,7 +123,6 @@ func usageRows(all []audit.Usage, blocks bool) [][]string {
 		for _, b := range u.Blocks {
 			rows = append(rows,
 				[]string{"", b.CIDR.String(), strings.TrimPrefix(cmp.Or(b.Owner, "nobody"), api.AffinityHost+":"), fmt.Sprint(b.Size),
-					// part is a number with its percentage.
 					part(b.InUse, big.NewInt(int64(b.Size))), fmt.Sprint(b.Cooling), fmt.Sprint(b.Reserved), fmt.Sprint(b.Free),
 					fmt.Sprint(b.Borrowed), ""})
 		}
@@ -131,7 +130,7 @@ func usageRows(all []audit.Usage, blocks bool) [][]string {
 	return rows
 }
 
-// part is a number with the share that it is of another.
+// part returns a number with its percentage of another.
 func part(n int, of *big.Int) string {
 	if of.Sign() == 0 {
 		return fmt.Sprint(n)

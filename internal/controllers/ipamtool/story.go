@@ -12,28 +12,28 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// Story is all that is known of one address.
+// Story is all that is known about one address.
 type Story struct {
 	Address netip.Addr `json:"address"`
-	// Pool is its pool's name; empty if it is of none.
+	// Pool is the name of the address's pool; empty if it is in none.
 	Pool string `json:"pool,omitempty"`
-	// Reserved is its IPReservation.
+	// Reserved is the name of the address's IPReservation.
 	Reserved string `json:"reserved,omitempty"`
-	// Block is its block's range, Owner the block's owner, Claim the state of the owner's affinity.
+	// Block is the range of the address's block, Owner the block's owner, Claim the state of the owner's affinity.
 	Block string `json:"block,omitempty"`
 	Owner string `json:"owner,omitempty"`
 	Claim string `json:"claim,omitempty"`
-	// Holder is its allocation; nil if it is free.
+	// Holder is the address's allocation; nil if it is free.
 	Holder *Held `json:"holder,omitempty"`
 	// With are the other addresses of the same handle.
 	With []netip.Addr `json:"with,omitempty"`
-	// Users are the pods and tunnels that name it as their own.
+	// Users are the pods and tunnels that name the address as their own.
 	Users []string `json:"users,omitempty"`
-	// Findings are those about it.
+	// Findings are the findings about the address.
 	Findings []audit.Finding `json:"findings,omitempty"`
 }
 
-// writeStories writes what is known of addresses.
+// writeStories writes the stories of addresses.
 func (t *tool) writeStories(v *inventory.View, addrs []netip.Addr, asJSON bool) error {
 	findings := audit.Check(v)
 	stories := make([]Story, len(addrs))
@@ -129,7 +129,7 @@ func (s *Story) describeBlock(v *inventory.View, b *inventory.Block) {
 	}
 }
 
-// rows are the story for people.
+// rows returns the story as rows of text.
 func (s *Story) rows() [][]string {
 	rows := [][]string{{"Address", s.Address.String()}, {"Pool", cmp.Or(s.Pool, "none has it")}}
 	if s.Reserved != "" {

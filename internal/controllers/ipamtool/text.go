@@ -32,7 +32,7 @@ func table(w io.Writer, rows [][]string) error {
 	return t.Flush()
 }
 
-// number is a number with its noun.
+// number returns a number with its noun.
 func number(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

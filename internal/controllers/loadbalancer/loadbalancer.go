@@ -1,4 +1,4 @@
-// Package loadbalancer decides which addresses a Service of type LoadBalancer is to hold in IPAM, and to show in its
+// Package loadbalancer decides which addresses a Service of type LoadBalancer must hold in IPAM, and show in its
 // status. It is pure.
 package loadbalancer
 
@@ -14,16 +14,16 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// class is the loadBalancerClass that stands for this controller, as for Calico's.
+// class is the loadBalancerClass of this controller, and of Calico's.
 const class = "calico"
 
-// Pools are the pools that Services get addresses from.
+// Pools are the pools for addresses of Services.
 type Pools struct {
 	list   []ipam.Pool
-	unread bool // some cannot be read: an address of no pool may be theirs
+	unread bool // some cannot be read: an address of no pool may be in one of these
 }
 
-// ReadPools selects them from all pools.
+// ReadPools selects the pools for Services from all pools.
 func ReadPools(all []api.IPPool) (p Pools) {
 	for i, pool := range ipam.ParsePools(all) {
 		switch {
@@ -36,7 +36,7 @@ func ReadPools(all []api.IPPool) (p Pools) {
 	return p
 }
 
-// Any reports whether there is one.
+// Any reports whether there is such a pool.
 func (p *Pools) Any() bool { return len(p.list) > 0 || p.unread }
 
 // of returns the pool of an address, nil if there is none.
@@ -48,8 +48,8 @@ func (p *Pools) of(a netip.Addr) *ipam.Pool {
 	return &p.list[i]
 }
 
-// Managed reports whether a Service is this controller's. requestedOnly is assignIPs: RequestedServicesOnly. The rule
-// is Calico's.
+// Managed reports whether this controller manages a Service. requestedOnly is assignIPs: RequestedServicesOnly. The
+// rule is Calico's.
 func Managed(s *api.Service, requestedOnly bool) bool {
 	if s.Spec.Type != api.ServiceLoadBalancer || s.DeletionTimestamp != "" {
 		return false
@@ -61,8 +61,8 @@ func Managed(s *api.Service, requestedOnly bool) bool {
 		slices.ContainsFunc(api.AddressAnnotations, func(key string) bool { return s.Annotations[key] != "" })
 }
 
-// Rounds divides requests so that no round has two for one address, and of several the oldest Service's is in the
-// first: of one age, that of the first name.
+// Rounds divides requests so that no round has two for one address. The oldest Service's request is in the first round,
+// and by name among Services of one age.
 func Rounds[T any](all []T, of func(T) (*api.Service, []netip.Addr)) (rounds [][]T) {
 	all = slices.SortedFunc(slices.Values(all), func(a, b T) int {
 		x, _ := of(a)
@@ -90,13 +90,13 @@ func Rounds[T any](all []T, of func(T) (*api.Service, []netip.Addr)) (rounds [][
 // Handle returns the ID of a Service's handle.
 func Handle(s *api.Service) string { return names.ServiceHandle(s.Namespace, s.Name, s.UID) }
 
-// Wish is what a Service asks for.
+// Wish is a Service's request for addresses.
 type Wish struct {
-	// Families are its families, false for IPv4 and true for IPv6, in its order.
+	// Families are its families in order: false for IPv4, true for IPv6.
 	Families []bool
-	// Prefer: one family will do while the other has no address.
+	// Prefer: one family is enough while the other has no address.
 	Prefer bool
-	// Addresses are requested ones, at most one of a family.
+	// Addresses are requested ones, at most one per family.
 	Addresses []netip.Addr
 	// PoolsV4, PoolsV6 restrict the pools.
 	PoolsV4, PoolsV6 []string
@@ -121,7 +121,7 @@ func Read(s *api.Service) (Wish, error) {
 			return Wish{}, fmt.Errorf("annotation %s %s is no JSON list of strings, such as [\"a\"]", list.key, short(text))
 		}
 	}
-	w.PoolsV4, w.PoolsV6 = unique(w.PoolsV4), unique(w.PoolsV6) // Services with one wish are served together
+	w.PoolsV4, w.PoolsV6 = unique(w.PoolsV4), unique(w.PoolsV6) // Services with equal wishes are served together
 	from := "annotation " + api.AnnotationServiceAddresses
 	if s.Annotations[api.AnnotationServiceAddresses] == "" && s.Spec.LoadBalancerIP != "" {
 		texts, from = []string{s.Spec.LoadBalancerIP}, "spec.loadBalancerIP"
@@ -129,7 +129,7 @@ func Read(s *api.Service) (Wish, error) {
 	return w, w.readAddresses(texts, from)
 }
 
-// unique drops what is in a list already.
+// unique removes duplicates.
 func unique(list []string) (kept []string) {
 	for _, one := range list {
 		if !slices.Contains(kept, one) {
@@ -139,8 +139,8 @@ func unique(list []string) (kept []string) {
 	return kept
 }
 
-// Unknown returns an error if the Service asks for a pool that is none for Services: it is not to cost more than this
-// answer.
+// Unknown returns an error if the Service requests a pool that is not for Services: such a request must not cost more
+// than this check.
 func (w *Wish) Unknown(pools *Pools) error {
 	if pools.unread {
 		return nil
@@ -209,8 +209,8 @@ func (w *Wish) Fits(a netip.Addr, pools *Pools) bool {
 	return slices.Contains(asked, pool.Name) || slices.Contains(asked, pool.CIDR.String())
 }
 
-// Split divides the addresses that a Service holds into those that it keeps, one of a family in the order of its
-// families, and the others.
+// Split divides the addresses of a Service into the kept ones, one per family in the order of its families, and the
+// others.
 func (w *Wish) Split(held []netip.Addr, pools *Pools) (keep, drop []netip.Addr) {
 	drop = slices.SortedFunc(slices.Values(held), netip.Addr.Compare)
 	for _, v6 := range w.Families {
@@ -223,15 +223,15 @@ func (w *Wish) Split(held []netip.Addr, pools *Pools) (keep, drop []netip.Addr) 
 	return keep, drop
 }
 
-// Lost returns the positions of the entries in a Service's status that are to be removed: those of pools that it does
-// not keep, and those that it held of pools that are gone. Entries of other controllers stay.
+// Lost returns the positions of status entries that must be removed: addresses in pools that the Service does not keep,
+// and addresses that it held from deleted pools. Entries of other controllers stay.
 func Lost(s *api.Service, keep, drop []netip.Addr, pools *Pools) []int {
 	return positions(s, func(a netip.Addr) bool {
 		return slices.Contains(drop, a) || pools.of(a) != nil && !slices.Contains(keep, a)
 	})
 }
 
-// Positions returns those of the entries in a Service's status that have one of the addresses.
+// Positions returns the positions of the status entries with one of the addresses.
 func Positions(s *api.Service, addrs []netip.Addr) []int {
 	return positions(s, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 }

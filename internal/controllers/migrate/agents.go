@@ -21,19 +21,19 @@ import (
 const (
 	// agentLabels select the pods of agents, as the chart labels them.
 	agentLabels = "app.kubernetes.io/name=tortie,app.kubernetes.io/component=node"
-	// followLabels select those of kube-controllers too. Pods of hooks stay when they have ended.
+	// followLabels also select the pods of kube-controllers. Pods of hooks stay after they have ended.
 	followLabels = "app.kubernetes.io/name=tortie,app.kubernetes.io/component in (node,kube-controllers)"
 	// answerTime is how long an agent that works in a group may take to answer there. It answers within 3 s; one that has
-	// just arrived, and was not allowed to write yet, tries again after 90 s at most.
+	// just arrived, and was not allowed to write yet, retries after at most 90 s.
 	answerTime = 2 * time.Minute
-	// askPace is the pause between looks for an answer.
+	// askPace is the pause between checks for an answer.
 	askPace = time.Second
 	// maxSilent bounds the agents that are waited for in vain.
 	maxSilent = 20
 )
 
-// checkAgents asks the agent of each node in a group, and returns an error that names nodes whose agents do not answer
-// there: they work in the other group, or do not run.
+// checkAgents asks the agent of each node in a group, and returns an error that names nodes without an answer: their
+// agents use the other group, or do not run.
 func (m *Mover) checkAgents(ctx context.Context, in groups.Group) error {
 	pods := &list{of: (*api.Pod)(nil).ResourceType()}
 	if err := m.Stores[in].Select(ctx, "", agentLabels, "", pods); err != nil {
@@ -70,7 +70,7 @@ func (m *Mover) checkAgents(ctx context.Context, in groups.Group) error {
 	return err
 }
 
-// checkFollow refuses a move that a program would not follow: in its pod the group is set.
+// checkFollow refuses a move that a program would not follow because its pod sets the group.
 func (m *Mover) checkFollow(ctx context.Context, to groups.Group) error {
 	pods := &list{of: (*api.Pod)(nil).ResourceType()}
 	if err := m.Stores[to].Select(ctx, "", followLabels, "", pods); err != nil {
@@ -84,14 +84,14 @@ func (m *Mover) checkFollow(ctx context.Context, to groups.Group) error {
 	return nil
 }
 
-// setGroup returns the group that a pod's containers have in their environment; empty if none has.
+// setGroup returns the group in the environment of a pod's containers; empty if none is set.
 func setGroup(spec json.RawMessage) groups.Group {
 	var pod struct {
 		Containers []struct {
 			Env []struct{ Name, Value string }
 		}
 	}
-	_ = json.Unmarshal(spec, &pod) // what the API server has sent
+	_ = json.Unmarshal(spec, &pod) // as the API server sent it
 	for _, c := range pod.Containers {
 		for _, e := range c.Env {
 			if g, err := groups.Parse(e.Value); e.Name == "CALICO_API_GROUP" && err == nil && g != "" {
@@ -102,7 +102,7 @@ func setGroup(spec json.RawMessage) groups.Group {
 	return ""
 }
 
-// nodesOf returns the nodes of pods, each once, sorted.
+// nodesOf returns the nodes of pods, sorted, without duplicates.
 func nodesOf(pods []*object) (nodes []string) {
 	for _, pod := range pods {
 		var spec api.PodSpec
@@ -114,8 +114,8 @@ func nodesOf(pods []*object) (nodes []string) {
 	return slices.Compact(nodes)
 }
 
-// ask reports whether the agent of a node answers in a group in time. The question is a CalicoNodeStatus, which no agent
-// but that node's can answer, and it only while it may write in the group: so the answer proves that it has arrived.
+// ask reports whether the agent of a node answers in a group in time. The question is a CalicoNodeStatus, which only
+// that node's agent can answer, and only while it may write in the group: so the answer proves that it has arrived.
 func (m *Mover) ask(ctx context.Context, in groups.Group, node string) (answered bool, err error) {
 	store, name := m.Stores[in], names.Question(node)
 	if err := withdraw(ctx, store, name); err != nil { // a run that was killed has left it
@@ -142,7 +142,7 @@ func (m *Mover) ask(ctx context.Context, in groups.Group, node string) (answered
 	}
 }
 
-// withdraw removes a question, if there is one.
+// withdraw removes a question, if it exists.
 func withdraw(ctx context.Context, store *kubernetes.Store, name string) error {
 	err := datastore.Retry(ctx, maxPasses, passPace.First, passPace.Most, func() error {
 		q := &api.CalicoNodeStatus{Meta: api.Meta{Name: name}}

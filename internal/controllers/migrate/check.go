@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// calicos are the programs of Calico's that keep to the group that they have found, by kind.
+// calicos are Calico's programs that keep to the group that they found at their start, by kind.
 var calicos = map[api.Type][]string{
 	controllers.Deployments: {controllers.CalicoControllers, "calico-typha"},
 	{Group: "apps", Version: "v1", Kind: "DaemonSet", Plural: "daemonsets", Namespaced: true}: {"calico-node"},
@@ -23,7 +23,7 @@ var calicos = map[api.Type][]string{
 // migrations are the objects of Calico's own migration.
 var migrations = api.Type{Group: "migration.projectcalico.org", Version: "v1", Kind: "DatastoreMigration", Plural: "datastoremigrations"}
 
-// check returns why a move may not begin; nil if it may.
+// check returns why a move must not begin; nil if it may.
 func (m *Mover) check(ctx context.Context, s state, to groups.Group) error {
 	from := to.Other()
 	if s.lock[from] != groups.Ready {
@@ -40,7 +40,7 @@ func (m *Mover) check(ctx context.Context, s state, to groups.Group) error {
 	return errors.Join(m.checkKinds(ctx, from), m.checkCalico(ctx), m.checkFollow(ctx, to))
 }
 
-// checkKinds wants a definition in the target for each kind of the source: without it, objects would be left behind.
+// checkKinds requires a definition in the target for each kind of the source: else objects would be left behind.
 func (m *Mover) checkKinds(ctx context.Context, from groups.Group) error {
 	_, source, err := m.Stores[from].Kinds(ctx)
 	if err != nil {
@@ -59,10 +59,9 @@ func (m *Mover) checkKinds(ctx context.Context, from groups.Group) error {
 	return nil
 }
 
-// try has the API server check each object that the move would create, the lock of the source and the ClusterInformation
-// of the target, by dry runs: its validation, admission and quotas. It is an error if it refuses any, which are printed,
-// and after twenty of them it tries no more. Owners in the target are not among what is checked: they are created by the
-// move itself.
+// try has the API server check, by dry runs, each object that the move would create, the lock of the source and the
+// ClusterInformation of the target: validation, admission and quotas. It prints refused objects, and returns an error;
+// after twenty it stops. It does not check owners in the target: the move itself creates them.
 func (m *Mover) try(ctx context.Context, plans []*plan, info *object, next mark) error {
 	to := next.To
 	store := m.Stores[to].DryRun()
@@ -107,7 +106,7 @@ func (m *Mover) try(ctx context.Context, plans []*plan, info *object, next mark)
 }
 
 // checkCalico refuses a cluster in which Calico's own programs or its own migration are at work, or in which a webhook
-// that has outlived them has the API server refuse policies.
+// that they left behind makes the API server refuse policies.
 func (m *Mover) checkCalico(ctx context.Context) error {
 	store := m.Stores[groups.V1]
 	for of, names := range calicos {

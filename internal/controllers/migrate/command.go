@@ -16,13 +16,13 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
-// Command is the name of the tool, Help what it does in a few words.
+// Command is the name of the tool, Help its short description.
 const (
 	Command = "migrate"
 	Help    = "move Calico's objects to the other API group (migrate -h)"
 )
 
-// LeaseName is the name of the Lease by which one run at a time moves objects.
+// LeaseName is the name of the Lease that allows one run at a time.
 const LeaseName = "tortie-migrate"
 
 // The exit codes.
@@ -52,11 +52,11 @@ Exit codes: 0 done, 1 it could not be done, 2 the arguments are wrong, 3 objects
 the target, or being deleted.
 `
 
-// Cluster is what a run works on.
+// Cluster is the cluster of a run.
 type Cluster struct {
-	// Stores has one Store for each group.
+	// Stores has a Store for each group.
 	Stores map[groups.Group]*kubernetes.Store
-	// Namespace has the Lease; Identity is unique.
+	// Namespace is the Lease's; Identity is unique.
 	Namespace, Identity string
 }
 
@@ -89,7 +89,7 @@ func Main(ctx context.Context, args []string, open func() (Cluster, error), out,
 	return exitOK
 }
 
-// command is what the arguments say.
+// command is the parsed arguments.
 type command struct {
 	name string
 	to   groups.Group
@@ -130,7 +130,7 @@ func parse(args []string) (command, error) {
 	return c, nil
 }
 
-// on carries out a command. All but status work alone.
+// on carries out a command. All commands except status hold the Lease.
 func (c command) on(ctx context.Context, m *Mover, cluster Cluster, out, errs io.Writer) error {
 	switch c.name {
 	case "status":
@@ -143,8 +143,8 @@ func (c command) on(ctx context.Context, m *Mover, cluster Cluster, out, errs io
 	return alone(ctx, cluster, errs, m.Finish)
 }
 
-// alone calls do once this run has the Lease. The context of do ends if the Lease is lost; do is called again, and resumes,
-// when this run has it again.
+// alone calls do once this run holds the Lease. The context of do ends if the Lease is lost; do is called again, and
+// resumes, when this run has it again.
 func alone(ctx context.Context, c Cluster, errs io.Writer, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -164,7 +164,7 @@ func alone(ctx context.Context, c Cluster, errs io.Writer, do func(context.Conte
 	return err
 }
 
-// Status prints how far a move is, and of each kind how many objects there are.
+// Status prints the phase of a move, and the number of objects of each kind.
 func (m *Mover) Status(ctx context.Context, out io.Writer) error {
 	s, _, err := m.read(ctx)
 	if err != nil {

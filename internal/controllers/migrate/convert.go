@@ -15,23 +15,23 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// migratedBy is the annotation of each object that a move has created: the ID of the move, and a hash of what was
-// written, which tells a later pass whether the source has changed since.
+// migratedBy is the annotation of each object that a move has created: the ID of the move, and a hash of the written
+// object, by which a later pass sees whether the source has changed since.
 const migratedBy = "tortie.net/migrated-by"
 
-// ofV3 are the finalizers of controllers that work in projectcalico.org/v3 alone: in v1 no program would remove them.
+// ofV3 are the finalizers of controllers that work in projectcalico.org/v3 only: in v1 no program would remove them.
 var ofV3 = []string{"projectcalico.org/ippool-finalizer", "projectcalico.org/tier-controller"}
 
-// uids has the UID in the target of each owner in the source, by its UID there.
+// uids maps the UID of each owner in the source to its UID in the target.
 type uids map[string]string
 
-// add maps the UID of an object in both forms in which references have it: the object's own, and the one by which
-// Calico's clients know an object of v1.
+// add maps the UID of an object in both forms that references use: the object's own, and the form by which Calico's
+// clients know an object of v1.
 func (u uids) add(source, target string) {
 	u[source], u[names.ConvertUID(source)] = target, target
 }
 
-// convert returns an object of the source as the move with that ID writes it to a group. The object is not changed.
+// convert returns an object of the source in the form that the move with that ID writes. The object is not changed.
 func convert(o *object, to groups.Group, id string, owners uids) *object {
 	m := api.Meta{Name: o.Name, Namespace: o.Namespace, Labels: maps.Clone(o.Labels), Annotations: maps.Clone(o.Annotations)}
 	delete(m.Annotations, migratedBy)
@@ -55,7 +55,7 @@ func convert(o *object, to groups.Group, id string, owners uids) *object {
 	return n
 }
 
-// label gives a BlockAffinity the labels by which it is found. Calico before 3.31 wrote none.
+// label adds the labels by which a BlockAffinity is found. Calico before 3.31 wrote none.
 func label(o *object, m *api.Meta) {
 	if o.of.Kind != (*api.BlockAffinity)(nil).ResourceType().Kind {
 		return
@@ -77,8 +77,8 @@ func label(o *object, m *api.Meta) {
 	maps.Copy(m.Labels, names.AffinityLabels(spec.Node, spec.Type, cidr))
 }
 
-// policyName returns the name that an object has in projectcalico.org/v3. Calico before 3.32 stored the policies of tier
-// default in v1 with the prefix "default.", and their names in names.AnnotationMetadata.
+// policyName returns an object's name in projectcalico.org/v3. Calico before 3.32 stored the policies of tier default
+// in v1 with the prefix "default.", and their names in names.AnnotationMetadata.
 func policyName(o *object) string {
 	var own struct{ Name string }
 	_ = json.Unmarshal([]byte(o.Annotations[names.AnnotationMetadata]), &own) // invalid JSON has none
@@ -89,7 +89,7 @@ func policyName(o *object) string {
 }
 
 // foreign returns finalizers and owners of an object in a group. An owner of Calico's kinds that the target does not
-// have yet is left out: Kubernetes would delete an object whose owners do not exist. A later pass adds it.
+// have yet is left out: Kubernetes would delete an object with missing owners. A later pass adds it.
 func foreign(of *api.Foreign, to groups.Group, owners uids) *api.Foreign {
 	if of == nil {
 		return nil
@@ -123,7 +123,7 @@ func foreign(of *api.Foreign, to groups.Group, owners uids) *api.Foreign {
 	return &f
 }
 
-// modelKind returns what internal/api calls a kind of either group.
+// modelKind returns the kind in internal/api of a kind of either group.
 func modelKind(kind string) string {
 	for _, t := range kinds {
 		if groups.V3.Type(t).Kind == kind {
@@ -133,7 +133,7 @@ func modelKind(kind string) string {
 	return kind
 }
 
-// hash returns a hash of what a move writes.
+// hash returns a hash of the object that a move writes.
 func hash(o *object) string {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -143,8 +143,8 @@ func hash(o *object) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// lacks returns the path of the first value of want that have does not have; empty if there is none. A have may have
-// more members of objects: the API server adds defaults. A member that is null is one that is not there.
+// lacks returns the path of the first value of want that is missing in have; empty if there is none. Objects in have
+// may have more members: the API server adds defaults. A null member counts as absent.
 func lacks(have, want json.RawMessage) string {
 	var h, w any
 	for into, data := range map[*any]json.RawMessage{&h: have, &w: want} {

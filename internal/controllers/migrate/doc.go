@@ -1,10 +1,10 @@
-// Package migrate is `kube-controllers migrate`: it moves Calico's objects from one of their two API groups to the other
-// while pods run, in a cluster without Calico's own programs.
+// Package migrate is `kube-controllers migrate`: it moves Calico's objects between their two API groups while pods run,
+// in a cluster without Calico's own programs.
 //
-// The source is locked by ClusterInformation default (datastoreReady false), its objects are copied, and the target is
-// unlocked; groups.Choose then has every program use the target. Objects of the source are never changed, but for its
-// ClusterInformation, until the command finish deletes them.
+// ClusterInformation default locks the source (datastoreReady false), the objects are copied, and the target is
+// unlocked; then groups.Choose makes every program use the target. In the source only ClusterInformation changes, until
+// the command finish deletes the other objects.
 //
-// Decisions (convert.go, plan.go, state.go) are pure. What is done next follows from the objects in both groups, so
-// that a run that was killed anywhere is resumed by another one. One run at a time works, by a Lease.
+// Decisions (convert.go, plan.go, state.go) are pure. The next step follows from the objects in both groups, so a run
+// that was killed anywhere can be resumed by another one. A Lease allows one run at a time.
 package migrate

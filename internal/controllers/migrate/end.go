@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Abort undoes a move that has not unlocked the target: it removes what the move has created and unlocks the source.
-// Without such a move it is an error, and nothing changes. It may be repeated.
+// Abort undoes a move that has not unlocked the target: it removes the objects that the move has created and unlocks
+// the source. Without such a move it is an error, and nothing changes. It may be repeated.
 func (m *Mover) Abort(ctx context.Context) error {
 	s, _, err := m.read(ctx)
 	if err != nil {
@@ -31,9 +31,8 @@ func (m *Mover) Abort(ctx context.Context) error {
 	return nil
 }
 
-// Finish removes the objects of the group that the cluster does not use any more, but for its ClusterInformation, which
-// stays locked. It is an error, and nothing is removed, as long as an agent does not work in the other group. It may be
-// repeated.
+// Finish removes the objects of the group that the cluster no longer uses, except its ClusterInformation, which stays
+// locked. It is an error, and nothing is removed, while an agent does not work in the other group. It may be repeated.
 func (m *Mover) Finish(ctx context.Context) error {
 	s, _, err := m.read(ctx)
 	if err != nil {
@@ -55,7 +54,7 @@ func (m *Mover) Finish(ctx context.Context) error {
 	return nil
 }
 
-// clear removes objects of a group, of the last kind first, and returns how many there were.
+// clear removes objects of a group, the last kind first, and returns their number.
 func (m *Mover) clear(ctx context.Context, in groups.Group, which func(*object) bool) (n int, err error) {
 	for range maxPasses {
 		all, err := m.all(ctx, in, true)

@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// managed is an object as far as its fields have owners (server-side apply).
+// managed is an object, reduced to the owners of its fields (server-side apply).
 type managed struct {
 	api.Meta `json:"-"`
 	Metadata struct {
@@ -24,8 +24,8 @@ type managed struct {
 // ResourceType implements api.Resource.
 func (o *managed) ResourceType() api.Type { return o.of }
 
-// owners returns the owners of an object's fields as the object has them in a group; none unless one has applied fields,
-// as Helm does. Owners of the status are left out: it is not moved.
+// owners returns the owners of an object's fields, for a group; nil unless one has applied fields, as Helm does. Owners
+// of the status are left out: it is not moved.
 func (o *managed) owners(in groups.Group) (all []map[string]any) {
 	applied := false
 	for _, owner := range o.Metadata.ManagedFields {
@@ -41,8 +41,8 @@ func (o *managed) owners(in groups.Group) (all []map[string]any) {
 	return all
 }
 
-// handOver gives the fields of objects in the target the owners that they have in the source. Else who applied them
-// there, such as Helm, would be in conflict with the move as soon as it changes one.
+// handOver sets the field owners of objects in the target to those in the source. Else appliers such as Helm would
+// conflict with the move as soon as they change a field.
 func (m *Mover) handOver(ctx context.Context, to groups.Group) error {
 	_, served, err := m.Stores[to.Other()].Kinds(ctx)
 	if err != nil {
@@ -63,7 +63,7 @@ func (m *Mover) handOver(ctx context.Context, to groups.Group) error {
 			}
 			patch := map[string]any{"metadata": map[string]any{"managedFields": owners}}
 			err := m.Stores[to].MergePatch(ctx, &object{of: of, Meta: api.Meta{Name: o.Metadata.Name, Namespace: o.Metadata.Namespace}}, patch)
-			if errors.Is(err, datastore.ErrNotFound) { // it has another name there, see policyName
+			if errors.Is(err, datastore.ErrNotFound) { // another name, see policyName
 				return nil
 			}
 			return err

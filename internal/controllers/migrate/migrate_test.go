@@ -301,8 +301,8 @@ func ownedBy(t *testing.T, store *kubernetes.Store, version, kind string) {
 	}
 }
 
-// killed moves to a group by runs each of which ends with its first write, until one has nothing to write any more. It
-// returns their number.
+// killed moves to a group by runs that each end with their first write, until one has nothing to write. It returns
+// their number.
 func killed(t *testing.T, server *labtest.Server, to groups.Group) (runs int) {
 	t.Helper()
 	proxy := labtest.NewProxyTo(t, server.Kubeconfig())
@@ -443,9 +443,9 @@ func refused(t *testing.T, m *Mover) {
 	errtest.Must(t, m.remover(groups.V1)(t.Context(), doomed))
 }
 
-// outlived has webhooks that nobody answers, where an object that the target refuses stops each move anyway. One of a Service
-// is named before anything is tried, and one that guards the ClusterInformation of the target when it is tried; those that
-// refuse nothing are not.
+// outlived has webhooks without an endpoint, while an object that the target refuses stops each move anyway. A webhook
+// with a Service is reported before anything is tried, one that guards the ClusterInformation of the target when it is
+// tried. Webhooks that refuse nothing are not reported.
 func outlived(t *testing.T, m *Mover) {
 	t.Helper()
 	const service = `"service":{"namespace":"calico-system","name":"calico-webhooks","path":"/rbac"}`
@@ -521,7 +521,7 @@ func exits(t *testing.T, server *labtest.Server) {
 	errtest.Must(t, store.Delete(t.Context(), lease))
 }
 
-// late changes the source while it is copied, as a plugin does whose request was under way when it was locked.
+// late changes the source while it is copied, like a plugin with a request under way at the lock.
 func late(t *testing.T, m *Mover, v1 *kubernetes.Store) {
 	t.Helper()
 	by := mark{To: groups.V3, ID: "late"}

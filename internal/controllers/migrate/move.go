@@ -19,31 +19,31 @@ import (
 )
 
 const (
-	// drainTime is how long after the lock the source is still expected to change. Plugins trust the agent's facts for
-	// 30 s (facts.MaxAge), work 110 s on a request of the runtime, and may take 20 s to undo it.
+	// drainTime is how long after the lock the source may still change. Plugins trust the agent's facts for 30 s
+	// (facts.MaxAge), work 110 s on a request of the runtime, and may take 20 s to undo it.
 	drainTime = 160 * time.Second
-	// writers bounds the requests at the same time.
+	// writers bounds the concurrent requests.
 	writers = 10
 	// maxPasses bounds the comparisons of both groups that find a difference or fail.
 	maxPasses = 20
-	// shown bounds the lines about objects that are in the way.
+	// shown bounds the printed conflicts.
 	shown = 20
 )
 
-// passPace is the pause between two of them.
+// passPace is the pause between passes.
 var passPace = wait.Backoff{First: 200 * time.Millisecond, Most: 5 * time.Second}
 
 // ErrConflict means that the target has objects that the move may not change, or that objects are being deleted.
 var ErrConflict = errors.New("conflicts")
 
-// Mover moves objects. Its methods are not safe for concurrent use: see Alone.
+// Mover moves objects. Its methods are not safe for concurrent use: see alone.
 type Mover struct {
 	// Stores has one Store for each group.
 	Stores map[groups.Group]*kubernetes.Store
-	// Say prints a line for people.
+	// Say prints a progress line.
 	Say func(format string, args ...any)
 
-	drain, answer time.Duration // drainTime, answerTime, but for tests
+	drain, answer time.Duration // drainTime and answerTime, except in tests
 }
 
 // New returns a Mover.
@@ -67,8 +67,8 @@ func (m *Mover) read(ctx context.Context) (state, map[groups.Group]*object, erro
 	return read(infos), infos, nil
 }
 
-// setInfo writes datastoreReady and the mark into the ClusterInformation of a group, which has the mark before. Other
-// writers may come in between.
+// setInfo writes datastoreReady and the mark after into the ClusterInformation of a group, which must have the mark
+// before. It retries after conflicts.
 func (m *Mover) setInfo(ctx context.Context, in groups.Group, ready bool, before, after mark) error {
 	return datastore.Retry(ctx, maxPasses, passPace.First, passPace.Most, func() error {
 		_, infos, err := m.read(ctx)
@@ -86,9 +86,9 @@ func (m *Mover) setInfo(ctx context.Context, in groups.Group, ready bool, before
 	})
 }
 
-// Start moves all objects to a group, or resumes a move to it. In a cluster that uses it already it does nothing. It
-// returns ErrConflict, before it has locked anything, if the target has other objects; afterwards, with the source
-// locked, if such objects came up meanwhile.
+// Start moves all objects to a group, or resumes a move to it. In a cluster that already uses the group it does
+// nothing. It returns ErrConflict if the target has other objects: before any lock, or with the source locked if they
+// appeared meanwhile.
 func (m *Mover) Start(ctx context.Context, to groups.Group) error {
 	s, infos, err := m.read(ctx)
 	if err != nil {
@@ -146,16 +146,16 @@ func (m *Mover) refuse(plans []*plan) error {
 		"make them equal; what an earlier move has left, finish removes", ErrConflict, len(all))
 }
 
-// list says the first of many lines, of which shown are enough.
+// list prints the first shown lines.
 func (m *Mover) list(what string, all []string) {
 	for _, line := range all[:min(len(all), shown)] {
 		m.Say("%s: %s", what, line)
 	}
 }
 
-// carry copies until source and target are equal and nothing writes to the source any more, and unlocks the target.
+// carry copies until source and target are equal and nothing writes to the source, and unlocks the target.
 func (m *Mover) carry(ctx context.Context, by mark) error {
-	drained := time.Now().Add(m.drain) // by this process' own clock, which knows nothing of an earlier run's
+	drained := time.Now().Add(m.drain) // by this process's own clock, which does not know an earlier run's
 	pace := passPace
 	for failed := 0; ; {
 		last := !time.Now().Before(drained)
@@ -184,8 +184,8 @@ func (m *Mover) carry(ctx context.Context, by mark) error {
 	}
 }
 
-// switchTo gives the target its ClusterInformation, ready: from now on all programs use it. Until then it has none, so
-// that programs which start meanwhile take the source (groups.Choose), in whichever direction the move goes.
+// switchTo creates the target's ClusterInformation, ready: from then on all programs use the target. Before, it has
+// none, so that starting programs use the source (groups.Choose), in either direction of the move.
 func (m *Mover) switchTo(ctx context.Context, by mark) error {
 	s, infos, err := m.read(ctx)
 	if err == nil && (s.phase != copying || s.mark != by) {
@@ -238,7 +238,8 @@ func (m *Mover) plans(ctx context.Context, by mark) ([]*plan, error) {
 	return plans, nil
 }
 
-// all lists every kind of a group, with objects that are marked deleted or without. A kind without a definition has none.
+// all lists every kind of a group; marked includes objects that are marked deleted. A kind without a definition has
+// none.
 func (m *Mover) all(ctx context.Context, in groups.Group, marked bool) ([][]*object, error) {
 	_, served, err := m.Stores[in].Kinds(ctx)
 	if err != nil {
@@ -258,7 +259,7 @@ func (m *Mover) all(ctx context.Context, in groups.Group, marked bool) ([][]*obj
 	return all, nil
 }
 
-// pass compares and writes, kind after kind, and returns how many objects differed.
+// pass compares and writes, kind by kind, and returns the number of differing objects.
 func (m *Mover) pass(ctx context.Context, by mark) (int, error) {
 	plans, err := m.plans(ctx, by)
 	if err != nil {
@@ -281,7 +282,7 @@ func (m *Mover) pass(ctx context.Context, by mark) (int, error) {
 	return due(plans), nil
 }
 
-// each calls do for items, some at the same time. It ends with the first error.
+// each calls do for items, some concurrently. It ends with the first error.
 func each[T any](ctx context.Context, items []T, do func(context.Context, T) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
@@ -296,13 +297,13 @@ func each[T any](ctx context.Context, items []T, do func(context.Context, T) err
 	return g.Wait()
 }
 
-// on has a method of a Store work on an object of any kind.
+// on adapts a method of a Store to objects of any kind.
 func on(write func(context.Context, api.Resource) error) func(context.Context, *object) error {
 	return func(ctx context.Context, o *object) error { return write(ctx, o) }
 }
 
-// remover returns what removes an object of a group, with its finalizers: the programs that they are for do not work in
-// a locked group.
+// remover returns a function that removes an object of a group, with its finalizers: their programs do not work in a
+// locked group.
 func (m *Mover) remover(in groups.Group) func(context.Context, *object) error {
 	return func(ctx context.Context, o *object) error {
 		if o.Foreign != nil && len(o.Finalizers) > 0 {

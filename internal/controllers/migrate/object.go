@@ -6,8 +6,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// kinds are moved, in this order: tiers before the policies in them, configuration before what it configures, addresses
-// last. It is the order of Calico's own migration. ClusterInformation, which has the locks, is not among them.
+// kinds are the moved kinds, in order: tiers before their policies, configuration before the objects that it
+// configures, addresses last. It is the order of Calico's own migration. ClusterInformation, which has the locks, is
+// not included.
 var kinds = []api.Type{
 	(*api.CalicoTier)(nil).ResourceType(),
 	(*api.FelixConfiguration)(nil).ResourceType(),
@@ -34,8 +35,8 @@ var kinds = []api.Type{
 
 var information = (*api.ClusterInformation)(nil).ResourceType()
 
-// object is an object of any kind. The Go types of internal/api lack fields that this project does not act on, and that
-// must not be lost. There is no status: who acts on an object writes it anew.
+// object is an object of any kind. The Go types of internal/api lack fields that this project does not use, and that
+// must not be lost. The status is left out: its writer writes it again.
 type object struct {
 	api.Meta `json:"metadata"`
 	Spec     json.RawMessage `json:"spec,omitempty"`
@@ -56,7 +57,7 @@ func (o *object) MarkedDeleted() bool {
 	return json.Unmarshal(o.Spec, &spec) == nil && bool(spec.Deleted)
 }
 
-// key identifies an object among those of its kind.
+// key identifies an object within its kind.
 func (o *object) key() string {
 	if o.Namespace == "" {
 		return o.Name
@@ -67,7 +68,7 @@ func (o *object) key() string {
 // list is all objects of a kind.
 type list struct {
 	of api.Type
-	// marked: objects that are marked deleted are among items.
+	// marked: items include objects that are marked deleted.
 	marked bool
 	items  []*object
 }
@@ -78,8 +79,8 @@ func (l *list) ItemType() api.Type { return l.of }
 // NewItem implements api.ResourceList.
 func (l *list) NewItem() api.Resource { return &object{of: l.of} }
 
-// Add implements api.ResourceList. Of the source, an object that is marked deleted is left out: its deleter died between its
-// two steps, so that it does not arrive in the target. In the target, it is in the way of one of that name.
+// Add implements api.ResourceList. In the source, an object that is marked deleted is left out: its deleter died
+// between its two steps. In the target, it is in the way of an object of that name.
 func (l *list) Add(item api.Resource) {
 	if o, ok := item.(*object); ok && (l.marked || !o.MarkedDeleted()) {
 		l.items = append(l.items, o)

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// plan is what is to be done so that the target has the objects of one kind as the source has them.
+// plan has the changes that make the objects of one kind in the target equal to the source.
 type plan struct {
 	of                     api.Type
 	source, target, equal  int // how many objects
@@ -19,17 +19,17 @@ type plan struct {
 	conflicts []string
 }
 
-// due returns how many objects are to be written or removed.
+// due returns the number of objects to write or remove.
 func (p *plan) due() int { return len(p.create) + len(p.update) + len(p.remove) }
 
-// mine reports that the move with an ID has created an object.
+// mine reports whether the move with an ID has created an object.
 func mine(o *object, id string) bool {
 	by, _, _ := strings.Cut(o.Annotations[migratedBy], " ")
 	return id != "" && by == id
 }
 
-// planKind compares the objects of a kind in both groups. Only objects that the move with the ID has created are updated
-// or removed; any other one that differs is a conflict, and so is one that the source does not have.
+// planKind compares the objects of a kind in both groups. Only objects that the move with the ID has created are
+// updated or removed. Any other object that differs, or is missing in the source, is a conflict.
 func planKind(of api.Type, source, target []*object, to groups.Group, id string, owners uids) *plan {
 	p := &plan{of: of, source: len(source), target: len(target)}
 	want := map[string]*object{}
@@ -81,8 +81,8 @@ func (p *plan) compare(key string, want, have *object, id string) {
 	}
 }
 
-// remedy says what ends the deletion of an object. A move would make it a live one again, or, if it left out a pool, take
-// away the network of pods that still have addresses of it.
+// remedy returns the way to end the deletion of an object. A move would revive the object, or, if it left out a pool,
+// break the network of pods with its addresses.
 func (o *object) remedy() string {
 	if o.Foreign == nil || len(o.Finalizers) == 0 {
 		return "wait until it is gone"
@@ -94,7 +94,7 @@ func (p *plan) conflict(key, why string) {
 	p.conflicts = append(p.conflicts, fmt.Sprintf("%s %s: %s", p.of.Kind, key, why))
 }
 
-// conflicts returns those of all plans.
+// conflicts returns the conflicts of all plans.
 func conflicts(plans []*plan) (all []string) {
 	for _, p := range plans {
 		all = append(all, p.conflicts...)
@@ -102,7 +102,7 @@ func conflicts(plans []*plan) (all []string) {
 	return all
 }
 
-// due returns what all plans have to do.
+// due returns the number of changes in all plans.
 func due(plans []*plan) (n int) {
 	for _, p := range plans {
 		n += p.due()

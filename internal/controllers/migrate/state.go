@@ -7,17 +7,17 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// migrating is the annotation on the ClusterInformation of the source, and after the move of the target: a mark, as
-// JSON.
+// migrating is the annotation on the ClusterInformation of the source, and after the move also of the target: a mark,
+// as JSON.
 const migrating = "tortie.net/migrating"
 
-// mark says to which group a move goes, and which move it is.
+// mark identifies a move and its target.
 type mark struct {
 	To groups.Group `json:"to"`
 	ID string       `json:"id"`
 }
 
-// phase is how far a move has come.
+// phase is the progress of a move.
 type phase string
 
 // The phases.
@@ -27,14 +27,14 @@ const (
 	moved   phase = "moved"   // the target is ready
 )
 
-// state is what the ClusterInformation objects of both groups say.
+// state is the state of a move by the ClusterInformation of both groups.
 type state struct {
 	phase
-	// mark is that of the move; none in phase idle.
+	// mark is the mark of the move; empty in phase idle.
 	mark
 	// now is the group that the cluster uses, or used until it was locked; empty in a cluster without either.
 	now groups.Group
-	// lock is what each group's says.
+	// lock is the lock of each group.
 	lock map[groups.Group]groups.Lock
 }
 
@@ -60,7 +60,7 @@ func read(infos map[groups.Group]*object) state {
 	return s
 }
 
-// lockOf returns what a ClusterInformation says; nil is none.
+// lockOf returns the lock of a ClusterInformation; nil is Absent.
 func lockOf(o *object) groups.Lock {
 	if o == nil {
 		return groups.Absent
@@ -78,7 +78,7 @@ func markOf(o *object) (m mark) {
 	return m
 }
 
-// set writes datastoreReady and the mark into a ClusterInformation; an empty mark takes it away.
+// set writes datastoreReady and the mark into a ClusterInformation; an empty mark removes it.
 func (o *object) set(ready bool, m mark) error {
 	spec := map[string]json.RawMessage{}
 	if err := json.Unmarshal(o.Spec, &spec); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// guarded is a cluster whose writes a webhook is asked about.
+// guarded is a cluster with a webhook for its writes.
 type guarded struct {
 	t    *testing.T
 	m    *Mover
@@ -71,7 +71,7 @@ func (g *guarded) probe(group, resource string) error {
 	return errors.New("no such group")
 }
 
-// start starts a move, and returns what it says.
+// start starts a move, and returns its output.
 func (g *guarded) start(to groups.Group) (string, error) {
 	var said strings.Builder
 	m := *g.m
@@ -104,8 +104,8 @@ var (
 	silent   = labtest.Verdict{Code: labtest.Silent}
 )
 
-// TestWebhooks: a webhook that refuses a write of the move, or that has to answer and does not, is named before anything
-// changes. If it does so only later, the move stays where it is, to be resumed or aborted.
+// TestWebhooks: a webhook that refuses a write of the move, or does not answer, is reported before anything changes. If
+// that happens only later, the move stops, and can be resumed or aborted.
 func TestWebhooks(t *testing.T) {
 	m := mover(t, both(t).Kubeconfig())
 	fill(t, m.Stores[groups.V1])

@@ -110,7 +110,7 @@ type birdValues struct {
 	Readvertise      bool
 	Standard, Large  []string // communities in BIRD's syntax: 64512,100
 	ClusterID        netip.Addr
-	Families         []string // families whose channels have no options
+	Families         []string // families with channels without options
 	Channels         []birdChannel
 	BFD              *Session
 }

@@ -27,7 +27,7 @@ type AOBird struct {
 	log    logtest.Buffer
 }
 
-// AOKey is a key in BIRD's words; Use is empty, preferred; or deprecated;.
+// AOKey is a key in BIRD's syntax; Use is empty, preferred; or deprecated;.
 type AOKey struct {
 	Send, Recv             int
 	Secret, Algorithm, Use string
@@ -98,7 +98,7 @@ func (b *AOBird) program(name string, args ...string) []string {
 	return unstable(dir, filepath.Join(dir, "usr/sbin", name), args...)
 }
 
-// Control runs a command of birdc and returns what it says.
+// Control runs a command of birdc and returns its output.
 func (b *AOBird) Control(command ...string) string {
 	b.T.Helper()
 	args := b.program("birdc", append([]string{"-s", filepath.Join(b.dir, "ctl")}, command...)...)
@@ -126,7 +126,7 @@ func (b *AOBird) OneSession() {
 	}
 }
 
-// WaitSigns waits until BIRD signs by the key with this send ID, and asks for the one with this receive ID.
+// WaitSigns waits until BIRD signs by the key with this send ID, and requests the key with this receive ID.
 func (b *AOBird) WaitSigns(send, receive int) {
 	b.T.Helper()
 	Eventually(b.T, func() error {
@@ -143,8 +143,8 @@ func (b *AOBird) WaitSigns(send, receive int) {
 	})
 }
 
-// KeepAO has the kernel check all TCP segments for TCP-AO until the test ends. It writes that into its code when the
-// first socket gets a key, and out of it after the last one; an emulated processor that is just there may stop by
+// KeepAO makes the kernel check all TCP segments for TCP-AO until the test ends. The kernel patches the check into its
+// code when the first socket gets a key, and out after the last one; an emulated processor at that place may stop by
 // "Oops: int3", which ends the virtual machine.
 func KeepAO(t testing.TB) {
 	t.Helper()

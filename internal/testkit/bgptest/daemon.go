@@ -21,11 +21,11 @@ type Kind string
 const (
 	BIRD1 Kind = "BIRD 1.6" // Calico's BIRD is a fork of it
 	BIRD2 Kind = "BIRD 2"
-	BIRD3 Kind = "BIRD 3" // of Debian's unstable release, in the virtual machine of lab vmtest -bird alone
+	BIRD3 Kind = "BIRD 3" // of Debian's unstable release, only in the virtual machine of lab vmtest -bird
 	FRR   Kind = "FRR"
 )
 
-// Kinds returns all kinds that there are here. GoBGP, which the agent's own speaker is made of, is not among them.
+// Kinds returns the kinds that this machine has, without GoBGP, on which the agent's own speaker is based.
 func Kinds() []Kind {
 	if BIRD() == BIRD3 {
 		return []Kind{BIRD3}
@@ -33,7 +33,7 @@ func Kinds() []Kind {
 	return []Kind{BIRD1, BIRD2, FRR}
 }
 
-// BIRD returns the newest kind of BIRD that there is here.
+// BIRD returns the newest kind of BIRD that this machine has.
 func BIRD() Kind {
 	if _, err := os.Stat("/bird3"); err == nil {
 		return BIRD3
@@ -55,7 +55,7 @@ type Config struct {
 	// Readvertise makes it readvertise learned routes to other peers as far as BGP allows it. Reflectors need it. FRR
 	// always does it.
 	Readvertise bool
-	// ClusterID is the cluster ID of a reflector, whose clients are the sessions with Client.
+	// ClusterID is the cluster ID of a reflector. Its clients are the sessions with Client.
 	ClusterID netip.Addr
 	// Text, if not empty, is the whole configuration. The other fields then only describe it, and Sessions may be empty.
 	Text string
@@ -75,12 +75,12 @@ type Session struct {
 	NextHopSelf bool
 	// TTLSecurity is the maximum number of hops to the peer (RFC 5082), 0 for no limit.
 	TTLSecurity int
-	// BFD is the interval of BFD's packets, three of which may be lost; 0: there is none. All sessions of a daemon have
-	// the same.
+	// BFD is the interval of BFD's packets, three of which may be lost; 0: no BFD. It is the same for all sessions of a
+	// daemon.
 	BFD time.Duration
-	// BFDKey authenticates them by BFDAuth, in BIRD's words; for BIRD only.
+	// BFDKey authenticates BFD's packets by BFDAuth, in BIRD's syntax; for BIRD only.
 	BFDAuth, BFDKey string
-	// BFDGraceful takes the end of a BFD session for a restart of the peer if its C bit is not set; for BIRD 2 and FRR.
+	// BFDGraceful treats the end of a BFD session as a restart of the peer if its C bit is not set; for BIRD 2 and FRR.
 	BFDGraceful bool
 }
 

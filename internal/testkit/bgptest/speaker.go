@@ -28,8 +28,8 @@ import (
 // supports one instance per process, so each speaker of a test is a process.
 const childArg = "bgptest-speaker"
 
-// Main is what TestMain does, and returns the exit code: it runs the tests or, in a speaker process of another test
-// process, the speaker until its end. The test's main package must be built with //go:debug multipathtcp=0.
+// Main runs the tests or, in a speaker process of another test process, the speaker until its end. It returns the exit
+// code for TestMain. The test's main package must be built with //go:debug multipathtcp=0.
 func Main(tests func() int) int {
 	was, err := ChildWith(slog.NewTextHandler(os.Stderr, nil), nil)
 	switch {
@@ -42,8 +42,8 @@ func Main(tests func() int) int {
 	return tests()
 }
 
-// ChildWith runs the speaker alone, with a log handler of the test's, and methods that bgp.Speaker does not have, and
-// reports whether this is its process.
+// ChildWith runs the speaker alone, with a log handler of the test's, and methods that bgp.Speaker does not have. It
+// reports whether this is a speaker process.
 func ChildWith(log slog.Handler, methods map[string]func(*bgp.Server) string) (was bool, err error) {
 	if len(os.Args) != 2 || os.Args[1] != childArg {
 		return false, nil
@@ -202,7 +202,7 @@ type Speaker struct {
 // callTimeout is far more than a call takes on a busy machine.
 const callTimeout = 20 * time.Second
 
-// Speaker starts a speaker process; its Start is not called yet. under is a command to run it by, perhaps none.
+// Speaker starts a speaker process without a call of its Start. under is a command to run it by, perhaps none.
 func (h *Host) Speaker(under ...string) *Speaker {
 	h.T.Helper()
 	self, err := os.Executable()
@@ -384,7 +384,7 @@ func (s *Speaker) WaitEstablished(peers ...netip.Addr) {
 	}
 }
 
-// WaitLearned waits until the learned prefixes are these, which are separated by spaces.
+// WaitLearned waits until the learned prefixes are want, which are separated by spaces.
 func (s *Speaker) WaitLearned(want string) {
 	s.T.Helper()
 	Eventually(s.T, func() error {
@@ -395,7 +395,7 @@ func (s *Speaker) WaitLearned(want string) {
 	})
 }
 
-// WaitError waits until the last error of a session contains the words, and returns the session.
+// WaitError waits until the last error of a session contains want, and returns the session.
 func (s *Speaker) WaitError(peer netip.Addr, want string) (p bgp.PeerStatus) {
 	s.T.Helper()
 	Eventually(s.T, func() error {
@@ -407,7 +407,7 @@ func (s *Speaker) WaitError(peer netip.Addr, want string) (p bgp.PeerStatus) {
 	return p
 }
 
-// WaitErrors waits until each session is down and has had a last error that contains all of its words. Errors change:
+// WaitErrors waits until each session is down and has had a last error that contains all of its texts. Errors change:
 // after "administrative shutdown" a peer refuses connections.
 func (s *Speaker) WaitErrors(want map[netip.Addr][]string) {
 	s.T.Helper()
@@ -443,5 +443,5 @@ func (s *Speaker) Peers() []bgp.PeerStatus {
 	return s.Call(Call{Method: "Peers"}).Peers
 }
 
-// Log returns what the process has logged.
+// Log returns the process's log.
 func (s *Speaker) Log() string { return s.log.String() }

@@ -17,7 +17,7 @@ const clockEnv = "TORTIE_TEST_CLOCK"
 
 // Stepping builds the programs so that a test can step their clock as settimeofday steps a machine's: the wall clock
 // jumps, the monotonic clock does not. Only time.Now of the standard library is replaced, in these builds only; the
-// sources of the programs are those of a release.
+// sources of the programs are a release's.
 func (p *Programs) Stepping() *Programs {
 	p.stepping = true
 	return p
@@ -92,8 +92,8 @@ func overlay(dir string) (string, error) {
 	})
 }
 
-// writeOverlay writes source files, by the paths that they stand for, into a directory, and returns the overlay file of go
-// build.
+// writeOverlay writes source files, by the paths that they replace, into a directory, and returns the overlay file for
+// go build.
 func writeOverlay(dir string, sources map[string]string) (string, error) {
 	replaced := map[string]string{}
 	for path, content := range sources {

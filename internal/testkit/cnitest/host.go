@@ -36,7 +36,7 @@ func NewHost(t testing.TB, programs *Programs) *Host {
 	return NewHostIn(t, ns, bin)
 }
 
-// NewHostIn returns a node in a namespace that is there, with the programs of a directory.
+// NewHostIn returns a node in an existing namespace, with the programs of a directory.
 func NewHostIn(t testing.TB, ns *netnstest.NS, bin string) *Host {
 	t.Helper()
 	h := &Host{NS: ns}

@@ -58,14 +58,14 @@ func (p *Programs) Remove() {
 	}
 }
 
-// Replacing has the programs built with one text of a source file in the place of another, such as the value of a
-// constant that no test can wait for. The file's path begins at the root of the repository.
+// Replacing makes the build replace one text of a source file by another, such as the value of a constant for which no
+// test can wait. The file's path begins at the root of the repository.
 func (p *Programs) Replacing(file, text, by string) *Programs {
 	p.replaced = [3]string{file, text, by}
 	return p
 }
 
-// flags are those of go build.
+// flags returns the flags of go build.
 func (p *Programs) flags() ([]string, error) {
 	if !p.stepping && p.replaced[0] == "" {
 		return nil, nil

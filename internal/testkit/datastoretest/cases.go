@@ -84,7 +84,7 @@ func (e *env) affinity(node string) *api.BlockAffinity {
 	}
 }
 
-// pool returns an object with labels and annotations, as users write it.
+// pool returns an object with labels and annotations, as written by users.
 func (e *env) pool() *api.IPPool {
 	return &api.IPPool{
 		Meta: api.Meta{Name: "conformance-" + e.id, Labels: map[string]string{"a": "label"}, Annotations: map[string]string{"an": "annotation"}},
@@ -228,7 +228,7 @@ func testUpdate(t *testing.T, e *env) {
 	same(t, "object", api.Resource(h), e.read(t, h))
 }
 
-// outdated has one client write what it has read after another client's change, which must stay.
+// outdated has one client write an object that it read before another client's change, which must stay.
 func outdated(write func(datastore.Store, api.Resource) error, change func(*testing.T, *env, *api.IPAMHandle) *api.IPAMHandle,
 	want error) func(*testing.T, *env) {
 	return func(t *testing.T, e *env) {

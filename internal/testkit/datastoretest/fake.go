@@ -18,7 +18,7 @@ import (
 // Fake is a datastore in memory that keeps objects as JSON, under the Kubernetes API's rules: revisions, UIDs, Calico's
 // deletion marks, lists that may be stale. Session returns a client in which requests can fail.
 type Fake struct {
-	datastore.Store // a session whose requests are all served
+	datastore.Store // a session without faults
 
 	mu      sync.Mutex // guards all below
 	objects map[string]record
@@ -53,8 +53,8 @@ func (f *Fake) SetLag(lag func(states int) int) {
 	f.past = []map[string]record{maps.Clone(f.objects)}
 }
 
-// LandLate applies the writes that a Late fault has held back, in the order in which they were sent. A write whose
-// object has changed since is dropped, without an error for its sender.
+// LandLate applies the writes that a Late fault has held back, in the order in which they were sent. A write to an
+// object that has changed since is dropped, without an error for its sender.
 func (f *Fake) LandLate() {
 	f.mu.Lock()
 	late := f.late
@@ -180,7 +180,7 @@ func (f *Fake) wrote() {
 	f.past = f.past[max(0, len(f.past)-keepStates):]
 }
 
-// into decodes a record and replaces what obj points to by it.
+// into decodes a record into obj, replacing its value.
 func (r record) into(obj api.Resource) error {
 	fresh := api.NewLike(obj)
 	if err := json.Unmarshal(r.data, fresh); err != nil {

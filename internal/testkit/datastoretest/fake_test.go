@@ -66,7 +66,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Each request passes through the hook, including that of a reader that finishes a deletion.
+// Each request passes through the hook, even a request of a reader that finishes a deletion.
 func TestHookSeesEveryRequest(t *testing.T) {
 	f := NewFake()
 	var got []string

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Script is the handler of a server that gives prepared responses which a real server cannot be made to give.
+// Script is the handler of a server with prepared responses, which a real server would not give.
 type Script struct {
 	name func(*http.Request) string
 

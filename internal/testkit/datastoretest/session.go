@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// ErrCrashed is returned by a session after Crash or CrashAfter: its process is dead.
+// ErrCrashed is the error of a session after Crash or CrashAfter: its process is dead.
 var ErrCrashed = errors.New("this client has crashed")
 
 // Request is one request to the datastore.
@@ -70,7 +70,7 @@ type Session struct {
 
 var _ datastore.Store = (*Session)(nil)
 
-// Session returns a client whose faults the hook decides; without a hook all requests are served.
+// Session returns a client with faults by the hook; without a hook all requests are served.
 func (f *Fake) Session(hook Hook) *Session { return &Session{fake: f, hook: hook} }
 
 // Crashed reports whether the client has crashed.

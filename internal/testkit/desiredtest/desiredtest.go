@@ -41,7 +41,7 @@ func World(change func(*state.Cluster)) state.Cluster {
 	return w
 }
 
-// Reflecting returns a dual-stack cluster of five nodes, of which n3 is a route reflector of kube-controllers and n2 owns
+// Reflecting returns a dual-stack cluster of five nodes. n3 is a route reflector of kube-controllers, and n2 owns
 // blocks.
 func Reflecting() state.Cluster {
 	node := func(name, v4, v6 string, more map[string]string) api.Node {

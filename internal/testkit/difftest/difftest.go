@@ -16,8 +16,8 @@ import (
 // Netip compares addresses and prefixes.
 var Netip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 
-// Want fails the test with the difference if got is not want, and lets it go on; what describes the values. Addresses
-// and prefixes are compared by Netip.
+// Want reports the difference if got is not want, without ending the test; what describes the values. Addresses and
+// prefixes are compared by Netip.
 func Want(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, append(opts, Netip)...); diff != "" {
@@ -27,8 +27,8 @@ func Want(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 
 var update = flag.Bool("update", false, "write the golden files in testdata anew, with what the tests get now")
 
-// Golden fails the test with the difference of lines if got is not the content of the file testdata/name, and lets it
-// go on. With -update it writes the file first.
+// Golden reports the differing lines if got is not the content of the file testdata/name, without ending the test. With
+// -update it writes the file first.
 func Golden(t testing.TB, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -46,7 +46,7 @@ func Golden(t testing.TB, name, got string) {
 	}
 }
 
-// Contains fails the test for each of the parts that text lacks, and lets it go on.
+// Contains reports each of the parts that text lacks, without ending the test.
 func Contains(t testing.TB, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {

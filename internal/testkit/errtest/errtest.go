@@ -1,5 +1,4 @@
-// Package errtest ends tests on errors, and compares errors by the data that they name, so that their sentences can
-// change.
+// Package errtest ends tests on errors, and compares errors by the data in them, so that their sentences can change.
 package errtest
 
 import (
@@ -16,8 +15,8 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Names returns whether err is an error whose text names each of the words, which are separated by spaces: fields,
-// values and identifiers, in any order. A word is found only as a whole: 0 is not in 10.0.0.0, spec.cidr[0] or -0.
+// Names reports whether err is an error with each of the texts, which are separated by spaces: fields, values and
+// identifiers, in any order. A text is found only as a whole: 0 is not in 10.0.0.0, spec.cidr[0] or -0.
 func Names(err error, words string) bool {
 	return err != nil && Has(err.Error(), words)
 }

@@ -18,7 +18,7 @@ func Store(t testing.TB) *kubernetes.Store {
 	return At(t, labtest.API(t))
 }
 
-// At returns a datastore on the server of a kubeconfig, such as that of a test's own server or of a proxy.
+// At returns a datastore on the server of a kubeconfig, such as a test's own server or a proxy.
 func At(t testing.TB, kubeconfig string) *kubernetes.Store {
 	t.Helper()
 	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
@@ -29,7 +29,7 @@ func At(t testing.TB, kubeconfig string) *kubernetes.Store {
 	return store
 }
 
-// Make creates an object that goes with the test, in the place of one of that name that an earlier test has left.
+// Make creates an object that is deleted with the test, in place of one with its name from an earlier test.
 func Make(t testing.TB, store *kubernetes.Store, obj api.Resource) {
 	t.Helper()
 	old := api.NewLike(obj)

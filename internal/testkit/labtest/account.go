@@ -29,8 +29,8 @@ const chartNamespace = "kube-system"
 // agentAccount is the service account of agents and installers.
 const agentAccount = "tortie-node"
 
-// granted is the set of accounts that were created, by the administrator's token, which is unique per server, and by
-// name, whose rights are in force. accounts lets one test at a time create them.
+// granted holds the accounts with rights in force, by the administrator's token, which is unique per server, and the
+// name. accounts lets one test at a time create them.
 var (
 	accounts sync.Mutex
 	granted  = map[string]bool{}
@@ -110,7 +110,7 @@ func boundTo(ctx context.Context, core kubernetes.Interface, account, node strin
 	return &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name, UID: pod.UID}, nil
 }
 
-// GrantAll applies the RBAC objects of a rendered chart, in addition to those of the default values.
+// GrantAll applies the RBAC objects of a rendered chart, in addition to the objects of the default values.
 func GrantAll(t testing.TB, admin *rest.Config, chart []*unstructured.Unstructured) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -63,8 +63,8 @@ func (s *Server) auditLog(t testing.TB) []byte {
 	return text
 }
 
-// AuditedRequests returns the requests of the chart's accounts to an audited server, in the order of its responses. Those
-// that it received before the test took it are left out. The server records a request after it has responded: the last
+// AuditedRequests returns the requests of the chart's accounts to an audited server, in the order of its responses,
+// except requests from before the test took the server. The server records a request after it has responded: the last
 // ones may be missing for a moment.
 func (s *Server) AuditedRequests(t testing.TB) []AuditedRequest {
 	t.Helper()

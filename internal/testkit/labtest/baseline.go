@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A baseline is what a server has before a test, and gets back after it.
+// A baseline is the objects of a server before a test, to which the server returns after it.
 type baseline struct {
 	admin     *rest.Config
 	metadata  metadata.Interface
@@ -32,7 +32,7 @@ type baseline struct {
 
 type metaObject = metav1.PartialObjectMetadata
 
-// newBaseline reads what a server has.
+// newBaseline reads the objects of a server.
 func newBaseline(ctx context.Context, admin *rest.Config) (*baseline, error) {
 	b := &baseline{admin: admin, objects: map[string]string{}}
 	var err error
@@ -57,7 +57,7 @@ func newBaseline(ctx context.Context, admin *rest.Config) (*baseline, error) {
 	return b, nil
 }
 
-// removable returns the resources of a server that can be listed and deleted. Events are among them once.
+// removable returns the resources of a server that can be listed and deleted. Events are included once.
 func removable(d discovery.DiscoveryInterface) (out []metav1.APIResource, err error) {
 	lists, err := d.ServerPreferredResources()
 	if err != nil {
@@ -91,15 +91,15 @@ func version(r metav1.APIResource, o metaObject) string {
 	switch {
 	case r.Name == "leases" || r.Name == "apiservices":
 		return string(o.UID)
-	case o.Generation > 0: // which does not count changes of the status
+	case o.Generation > 0: // without changes of the status
 		return fmt.Sprint(o.UID, o.Generation)
 	default:
 		return o.ResourceVersion
 	}
 }
 
-// stays reports whether an object that the baseline does not have is left alone: the API server makes it some time
-// after its start, or it is the account of tokens, whose API server would know a new one of that name too late.
+// stays reports whether an object outside of the baseline is left alone: the API server creates it some time after its
+// start, or it is an account of tokens, of whose re-creation the API server would learn too late.
 func stays(r metav1.APIResource, o metaObject) bool {
 	switch r.Name {
 	case "namespaces":
@@ -121,15 +121,15 @@ func stays(r metav1.APIResource, o metaObject) bool {
 	}
 }
 
-// followed reports whether the API server follows a resource in a way of its own, so that it may act by an object for
-// some time after that is gone.
+// followed reports whether the API server follows a resource in a way of its own, so that it may use an object for some
+// time after its deletion.
 func followed(r metav1.APIResource) bool {
 	return slices.Contains([]string{"admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"}, r.Group)
 }
 
-// restore removes what was created since newBaseline, and returns when the API server's caches and its authorizer have
-// followed. It returns an error, and the server may have become another one, if something else was changed, or created
-// that the API server follows in another way.
+// restore removes the objects that were created since newBaseline, and returns when the API server's caches and its
+// authorizer have followed. It returns an error, and the server may have become another one, if something else was
+// changed, or an object of a resource that the API server follows otherwise was created.
 func (b *baseline) restore(ctx context.Context) error {
 	left, err := b.left(ctx)
 	if err != nil {
@@ -158,7 +158,7 @@ func (b *baseline) restore(ctx context.Context) error {
 	return nil
 }
 
-// left returns the objects that the baseline does not have.
+// left returns the objects outside of the baseline.
 func (b *baseline) left(ctx context.Context) (map[schema.GroupVersionResource][]metaObject, error) {
 	left := map[schema.GroupVersionResource][]metaObject{}
 	same := 0
@@ -188,7 +188,8 @@ func (b *baseline) left(ctx context.Context) (map[schema.GroupVersionResource][]
 	return left, nil
 }
 
-// list returns the objects of a resource, at least as new as resourceVersion: "0" is what the API server's cache has.
+// list returns the objects of a resource, at least as new as resourceVersion: "0" returns those in the API server's
+// cache.
 func (b *baseline) list(ctx context.Context, r metav1.APIResource, resourceVersion string) ([]metaObject, error) {
 	list, err := b.metadata.Resource(kindOf(r)).List(ctx, metav1.ListOptions{ResourceVersion: resourceVersion})
 	if err != nil {
@@ -227,7 +228,7 @@ func (b *baseline) finalize(ctx context.Context, name string) error {
 	return err
 }
 
-// awaitGone waits until the API server's cache of a resource has nothing that the baseline has not.
+// awaitGone waits until the API server's cache of a resource has no objects outside of the baseline.
 func (b *baseline) awaitGone(ctx context.Context, r metav1.APIResource) error {
 	for {
 		all, err := b.list(ctx, r, "0")
@@ -247,8 +248,7 @@ func (b *baseline) awaitGone(ctx context.Context, r metav1.APIResource) error {
 }
 
 // awaitRevoked waits until the authorizer has observed every deleted role and binding. It observes the changes of one
-// kind in their order: once it knows a role and a binding that were created last, it has forgotten those that were
-// deleted before.
+// kind in order: once it knows a role and a binding that were created last, it has observed the earlier deletions.
 func (b *baseline) awaitRevoked(ctx context.Context) error {
 	accounts.Lock()
 	defer accounts.Unlock()

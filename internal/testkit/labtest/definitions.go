@@ -27,9 +27,8 @@ import (
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// Group returns the API group whose definitions the servers of tests have, unless a test asks for one by NewServerOf:
-// crd.projectcalico.org/v1, or projectcalico.org/v3 by the variable APIGROUP=v3. No other place decides. Any other
-// value of APIGROUP ends the test.
+// Group returns the API group of the definitions on test servers, except for NewServerOf: crd.projectcalico.org/v1, or
+// projectcalico.org/v3 by the variable APIGROUP=v3. No other place decides. Any other value of APIGROUP ends the test.
 func Group(t testing.TB) groups.Group {
 	t.Helper()
 	g, err := defaultGroup(config.OS())
@@ -53,8 +52,8 @@ func DefinitionsDir(g groups.Group) string {
 	return filepath.Join(ChartDir(), "definitions", path.Base(string(g)))
 }
 
-// ClusterNetworkPolicyDefinition returns the path of the definition of ClusterNetworkPolicy with all fields, of the
-// release whose conformance tests the lab runs. It belongs to no chart of this project.
+// ClusterNetworkPolicyDefinition returns the path of the definition of ClusterNetworkPolicy with all fields, from the
+// release of the conformance tests in the lab. It belongs to no chart of this project.
 func ClusterNetworkPolicyDefinition(t testing.TB) string {
 	t.Helper()
 	const module = "sigs.k8s.io/network-policy-api"
@@ -81,8 +80,8 @@ func defineGroup(ctx context.Context, kubeconfig string, g groups.Group) error {
 	return applyDefinitions(ctx, kubeconfig, filepath.Join(DefinitionsDir(g), "*.yaml"))
 }
 
-// Define creates this project's definitions of some kinds, by their plurals in an API group, on the server of API, beside those
-// that it has.
+// Define creates this project's definitions of some kinds, by their plurals in an API group, on the server of API,
+// beside its existing ones.
 func Define(t testing.TB, g groups.Group, plurals ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), definePatience)

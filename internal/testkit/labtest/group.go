@@ -14,13 +14,13 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// Current returns the group of the servers of tests, as a client is told it.
+// Current returns the group of the test servers, for a client.
 func Current(t testing.TB) *groups.Current {
 	t.Helper()
 	return groups.In(Group(t))
 }
 
-// OnlyIn ends a test that is of one API group by its nature, as skipped, if the servers of tests have the other one.
+// OnlyIn skips a test of one API group if the test servers have the other one.
 func OnlyIn(t testing.TB, in groups.Group, why string) {
 	t.Helper()
 	if Group(t) != in {
@@ -29,8 +29,9 @@ func OnlyIn(t testing.TB, in groups.Group, why string) {
 }
 
 // InGroupText returns a text, such as an object, the path of a request or a command of kubectl, with the group of the
-// servers of tests in the place of crd.projectcalico.org/v1, of PLURAL.crd.projectcalico.org and of the path of a definition.
-// It is for kinds that are the same in both groups but for that: for IPAMConfig and BlockAffinity use InGroup and KindOf.
+// test servers in place of crd.projectcalico.org/v1, of PLURAL.crd.projectcalico.org and of the path of a definition.
+// It is for kinds without other differences between the groups: for IPAMConfig and BlockAffinity use InGroup and
+// KindOf.
 func InGroupText(t testing.TB, text string) string {
 	t.Helper()
 	return textIn(Group(t), text)
@@ -42,7 +43,7 @@ func textIn(in groups.Group, text string) string {
 		string(groups.V1), string(in), "."+api.Group, "."+path.Dir(string(in)), file(groups.V1), file(in)).Replace(text)
 }
 
-// KindOf returns where the servers of tests have a kind of Calico's, by its plural in crd.projectcalico.org/v1.
+// KindOf returns the resource of a Calico kind on the test servers, by its plural in crd.projectcalico.org/v1.
 func KindOf(t testing.TB, plural string) schema.GroupVersionResource {
 	t.Helper()
 	return KindIn(Group(t), plural)
@@ -54,8 +55,8 @@ func KindIn(in groups.Group, plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: of.Group, Version: of.Version, Resource: of.Plural}
 }
 
-// InGroup gives an object that is written for crd.projectcalico.org/v1 the form that it has on the servers of tests. Any
-// other object stays as it is.
+// InGroup converts an object that is written for crd.projectcalico.org/v1 to its form on the test servers. Any other
+// object stays unchanged.
 func InGroup(t testing.TB, obj *unstructured.Unstructured) {
 	t.Helper()
 	InGroupOf(Group(t), obj)

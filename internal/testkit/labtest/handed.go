@@ -15,15 +15,15 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Kind is what servers have in common that a test may get from another one.
+// Kind describes servers that tests may hand on to each other.
 type Kind struct {
-	Group   groups.Group // its definitions are there, of the other group none
+	Group   groups.Group // it has the definitions of this group, and none of the other
 	Audited bool         // with an audit log of the chart's accounts
 	Fenced  bool         // with the chart's default admission policies in force, as after Fence
 }
 
-// lanes bounds the servers that tests of this binary have at a time: a start costs seconds of processor time, and a
-// server some hundred MB, which a test saves that waits for one of another.
+// lanes bounds the concurrent servers of this binary's tests: a start costs seconds of processor time, and a server
+// some hundred MB, which a test saves that waits for another test's server.
 var lanes = make(chan struct{}, 4)
 
 // idle has the servers that tests of this binary have handed on.
@@ -44,14 +44,14 @@ func takeIdle(k Kind) *Server {
 	return all[len(all)-1]
 }
 
-// TakeServer returns a server for one test at a time: one that a test before has handed on, or a new one. The test may
-// create, change and delete any object, and may kill the server. While four tests have one, further ones wait: a test
-// takes one at most, and none of its subtests another.
+// TakeServer returns a server for one test at a time: one that an earlier test has handed on, or a new one. The test
+// may create, change and delete any object, and may kill the server. While four tests have one, further ones wait: a
+// test takes at most one, and none of its subtests another.
 //
-// With the test's end its objects are removed, and the server is handed on. It ends instead if the test failed or
-// killed it, or left what the API server may still follow without its objects: definitions, webhooks, admission
-// policies, and changes of what each server has from its start. What a server does in its first seconds alone, such as
-// refusing requests since it knows no roles yet, a test sees only on a server of NewServer.
+// At the test's end its objects are removed, and the server is handed on. It ends instead if the test failed or killed
+// it, or left objects that the API server may follow even after their deletion: definitions, webhooks, admission
+// policies, and changes of objects that each server has from its start. The behaviour of a server in its first seconds,
+// such as refusing requests while it knows no roles yet, occurs only on a server of NewServer.
 func TakeServer(t testing.TB, k Kind) *Server {
 	t.Helper()
 	lanes <- struct{}{}
@@ -86,7 +86,7 @@ func startKind(t testing.TB, k Kind) *Server {
 	return s
 }
 
-// handOn removes what a test left on a server, and keeps it for the next one, or ends it.
+// handOn removes the objects of a test from a server, and keeps it for the next one, or ends it.
 func handOn(t testing.TB, k Kind, s *Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), definePatience)
 	defer cancel()

@@ -33,7 +33,7 @@ var TimeScale = func() time.Duration {
 	return 1
 }()
 
-// labPatience is the limit for operations of many containers on a busy machine, releasePatience that of Helm until a
+// labPatience is the limit for operations of many containers on a busy machine, releasePatience Helm's limit until a
 // release is ready.
 var labPatience, releasePatience = 12 * time.Minute * TimeScale, 10 * time.Minute * TimeScale
 
@@ -75,7 +75,7 @@ func (l *Lab) InGroupText(text string) string { return textIn(l.group, text) }
 // Manifest returns the path of a file with objects, which are written as for InGroupText, until the test ends.
 func (l *Lab) Manifest(t testing.TB, text string) string {
 	t.Helper()
-	file, err := os.CreateTemp("", "objects-*.yaml") // kubectl takes the comma that a part's directory may have for the end of a path
+	file, err := os.CreateTemp("", "objects-*.yaml") // kubectl ends a path at a comma, which a part's directory may have
 	errtest.Must(t, err)
 	t.Cleanup(func() { _ = os.Remove(file.Name()) })
 	_, err = file.WriteString(l.InGroupText(text))
@@ -83,7 +83,7 @@ func (l *Lab) Manifest(t testing.TB, text string) string {
 	return file.Name()
 }
 
-// Command returns the shell words that run a program of the lab, such as kubectl, from a script.
+// Command returns the beginning of a shell command that runs a program of the lab, such as kubectl, from a script.
 func (l *Lab) Command(command string) string {
 	return fmt.Sprintf("%s %s -name %s", l.program, command, l.Name)
 }

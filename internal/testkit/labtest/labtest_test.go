@@ -204,8 +204,8 @@ func TestDefinitionsRefuseDeletedOfTheOtherGroup(t *testing.T) {
 	}
 }
 
-// defaultsOfV3 are what the definitions of projectcalico.org/v3 add to the objects of the next test, by kind and field of
-// the spec. Those of crd.projectcalico.org/v1 add nothing.
+// defaultsOfV3 are the defaults that the definitions of projectcalico.org/v3 add to the objects of the next test, by
+// kind and field of the spec. The definitions of crd.projectcalico.org/v1 add none.
 var defaultsOfV3 = map[string]map[string]any{
 	"BGPConfiguration":             {"logSeverityScreen": "Info", "serviceLoadBalancerAggregation": "Enabled"},
 	"KubeControllersConfiguration": {"healthChecks": "Enabled", "prometheusMetricsPort": int64(9094)},
@@ -335,8 +335,8 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// What tests write for crd.projectcalico.org/v1 has the other group's form on a server of it, and stays as it is on one of
-// the first.
+// Objects that tests write for crd.projectcalico.org/v1 get the other group's form on a server of that group, and stay
+// on one of the first.
 func TestFormOfAnObject(t *testing.T) {
 	const commands = "get ippools.crd.projectcalico.org; get /apis/crd.projectcalico.org/v1/tiers -l projectcalico.org/tier; " +
 		"apply -f /x/charts/tortie/definitions/v1/crd.projectcalico.org_tiers.yaml"

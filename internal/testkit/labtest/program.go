@@ -32,8 +32,8 @@ func Binary(t testing.TB) string {
 // program finds or builds the lab's program once.
 var program = sync.OnceValues(func() (string, error) { return findProgram(config.OS(), Root()) })
 
-// findProgram returns the program that TORTIE_LAB names, or builds that of the clone. Go's build cache makes that fast
-// when the sources are unchanged.
+// findProgram returns the program that TORTIE_LAB names, or builds the clone's program. Go's build cache makes that
+// fast when the sources are unchanged.
 func findProgram(env config.Env, root string) (string, error) {
 	path, ok := env("TORTIE_LAB")
 	if !ok {

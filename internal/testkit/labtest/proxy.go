@@ -78,7 +78,7 @@ func NewProxyTo(t testing.TB, kubeconfig string) *Proxy {
 }
 
 // Repeatable lets a proxy's transport retry a request on a new connection, as a client's transport may: the API server
-// sometimes closes a connection (GOAWAY) before it has processed a request. A body whose sender was killed stays
+// sometimes closes a connection (GOAWAY) before it has processed a request. A body from a killed sender stays
 // truncated.
 func Repeatable(r *http.Request) {
 	if r.Body == nil {
@@ -128,7 +128,7 @@ func (p *Proxy) count(r *http.Request) (end func()) {
 	}
 }
 
-// Open returns how many requests of a name, as of Requests, have not ended: watches, for the most part.
+// Open returns how many requests of a name, as in Requests, have not ended: watches, for the most part.
 func (p *Proxy) Open(request string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,8 +185,8 @@ func Resource(r *http.Request) (name string, all bool) {
 	return name, len(parts) == 1
 }
 
-// requestKey returns verb and resource as in RBAC, such as "list ippools" or "patch pods/status". A kind of Calico's is
-// called by its plural in crd.projectcalico.org/v1, in both groups. A dry run is such as "create ippools (dry run)".
+// requestKey returns verb and resource as in RBAC, such as "list ippools" or "patch pods/status". A kind of Calico's
+// has its plural in crd.projectcalico.org/v1, in both groups. A dry run is such as "create ippools (dry run)".
 func requestKey(r *http.Request) string {
 	resource, all := Resource(r)
 	verb := strings.ToLower(r.Method)

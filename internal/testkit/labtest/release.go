@@ -32,8 +32,8 @@ func Image(t testing.TB) string {
 	return archive
 }
 
-// BuildImage builds an image of the sources below root, with a tag that is also its version, so that each program
-// differs from that of another tag. It returns the archive's path.
+// BuildImage builds an image of the sources below root, with a tag that is also its version, so that its programs
+// differ from another tag's. It returns the archive's path.
 func BuildImage(t testing.TB, root, tag string) string {
 	t.Helper()
 	needtest.More(t, "the image, built")

@@ -55,9 +55,9 @@ func (a AuditedRequest) Rule() string {
 	return fmt.Sprintf("%s %s %s.%s", a.Account, a.Verb, a.Resource, a.Group)
 }
 
-// Twin returns the permission of crd.projectcalico.org/v1 that a test uses in place of rule, with this
-// project's definitions. A rule of projectcalico.org/v3 becomes that of the first group. A rule of a status that is a
-// subresource in Calico's definitions alone becomes that of the object. Any other rule is its own twin.
+// Twin returns the permission of crd.projectcalico.org/v1 that a test uses in place of rule, with this project's
+// definitions. A rule of projectcalico.org/v3 becomes a rule of the first group. A rule of a status that is a
+// subresource only in Calico's definitions becomes a rule of the object. Any other rule is its own twin.
 func Twin(rule string) string {
 	what, ofCalico := strings.CutSuffix(rule, ".projectcalico.org")
 	what = strings.TrimSuffix(what, ".crd")

@@ -11,8 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Send sends an object, with whatever is in it, as an operator's tool does, and returns the answer. A PATCH is a merge
-// patch.
+// Send sends an object, valid or not, as an operator's tool does, and returns the answer. A PATCH is a merge patch.
 func Send(cfg *rest.Config, method, path, body string) ([]byte, error) {
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {

@@ -59,7 +59,7 @@ func define(t testing.TB, s *Server) *Server {
 	return s
 }
 
-// Define creates this project's definitions of an API group on the server, beside those that are there.
+// Define creates this project's definitions of an API group on the server, beside its existing ones.
 func (s *Server) Define(t testing.TB, g groups.Group) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), definePatience)

@@ -16,8 +16,8 @@ import (
 // Silent is the code of a verdict that never comes: the API server gives up after the webhook's timeoutSeconds.
 const Silent = -1
 
-// Verdict is what a webhook answers to a request. Code 0 allows it; Silent gives no answer; any other code refuses it with
-// that HTTP status and Message. The API server makes 400 of a code below, as of a refusal without one.
+// Verdict is a webhook's answer to a request. Code 0 allows it; Silent sends no answer; any other code refuses it with
+// that HTTP status and Message. The API server returns 400 for a code below, and for a refusal without a code.
 type Verdict struct {
 	Code    int
 	Message string
@@ -58,23 +58,23 @@ func NewWebhook(t testing.TB) *Webhook {
 	return w
 }
 
-// Answer sets the function that decides on each request, named as "create ippools" or "create ippools (dry run)". It may
-// be called at the same time for several requests.
+// Answer sets the function that decides on each request, named as "create ippools" or "create ippools (dry run)". It
+// may be called concurrently.
 func (w *Webhook) Answer(verdict func(request string) Verdict) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.verdict = verdict
 }
 
-// Asked returns how often the webhook was asked about a request, named as for Answer.
+// Asked returns how often the webhook was called for a request, named as for Answer.
 func (w *Webhook) Asked(request string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.asked[request]
 }
 
-// Configuration returns the field webhooks of a Validating- or MutatingWebhookConfiguration in JSON: one webhook of that
-// name, asked about all writes of resources of an API group, with one second to answer.
+// Configuration returns the field webhooks of a Validating- or MutatingWebhookConfiguration in JSON: one webhook of
+// that name, called for all writes of resources of an API group, with one second to answer.
 func (w *Webhook) Configuration(t testing.TB, name, failurePolicy, group string, resources ...string) json.RawMessage {
 	t.Helper()
 	type object map[string]any

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// tailSize is how much Tail returns: enough for the last errors, and short enough for the output of a test.
+// tailSize is the length of Tail: enough for the last errors, and short enough for the output of a test.
 const tailSize = 6000
 
 // Buffer is an in-memory writer for the output of a process. It is safe for concurrent use; its zero value is empty.
@@ -29,7 +29,7 @@ func (b *Buffer) String() string {
 	return b.text.String()
 }
 
-// Tail returns the end of what was written, at most 6,000 bytes.
+// Tail returns the end of the output, at most 6,000 bytes.
 func (b *Buffer) Tail() string {
 	text := b.String()
 	return text[max(0, len(text)-tailSize):]

@@ -141,8 +141,8 @@ func (c *Cluster) Events(t testing.TB, kind, name string) (all []events.Event) {
 	return slices.DeleteFunc(list.Items, func(e events.Event) bool { return e.InvolvedObject.Kind != kind })
 }
 
-// HasEvent returns nil if there is an Event with a reason about an object, from a node's agent, whose message has the
-// text.
+// HasEvent returns nil if there is an Event with a reason about an object, from a node's agent, and with the text in
+// its message.
 func (c *Cluster) HasEvent(t testing.TB, kind, name, reason string, from *Node, text string) error {
 	t.Helper()
 	var seen []string

@@ -30,7 +30,7 @@ const Patience = 90 * time.Second
 // subnets holds the subnets of the nodes. Each is a bridge behind one router.
 var subnets = []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24"), netip.MustParsePrefix("172.31.2.0/24")}
 
-// Cluster is a set of nodes, the network between them, and an API server that no other test has meanwhile.
+// Cluster is a set of nodes, the network between them, and an API server of its own for the test.
 type Cluster struct {
 	Server *labtest.Server
 	Admin  *rest.Config
@@ -45,10 +45,11 @@ type Cluster struct {
 	Labels map[string]string
 }
 
-// NewCluster returns a cluster without nodes, on a server that a test before may have had. It is removed with the test.
+// NewCluster returns a cluster without nodes, on a server that an earlier test may have used. It is removed with the
+// test.
 func NewCluster(t testing.TB) *Cluster {
 	t.Helper()
-	if TimeScale > 1 { // in a virtual machine, where reading what a server has takes longer and no other test follows
+	if TimeScale > 1 { // in a virtual machine, where reading a server's objects takes longer and no other test follows
 		return NewClusterOn(t, labtest.NewServer(t))
 	}
 	return newCluster(t, labtest.TakeServer(t, labtest.Kind{Group: labtest.Group(t), Fenced: true}))

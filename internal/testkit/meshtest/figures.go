@@ -35,8 +35,8 @@ func Repeat(proof, measured int) int {
 	return proof
 }
 
-// Record adds measured values to a figure. One of another part of the benchmarks than mesh has a name of the form PART
-// | SUBJECT | SIZE | WHAT.
+// Record adds measured values to a figure. A figure for another part of the benchmarks than mesh has a name of the form
+// PART | SUBJECT | SIZE | WHAT.
 func Record(name, unit string, values ...float64) {
 	figures.mu.Lock()
 	defer figures.mu.Unlock()

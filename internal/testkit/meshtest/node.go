@@ -108,7 +108,7 @@ func (n *Node) env() []string {
 	}, n.Env...)
 }
 
-// Start starts an agent of a build and returns at once. Its log is appended to that of the agent before.
+// Start starts an agent of a build and returns at once. Its log is appended to the earlier agent's.
 func (n *Node) Start(t testing.TB, build string) {
 	t.Helper()
 	log, err := os.OpenFile(n.logPath(), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)

@@ -35,7 +35,8 @@ var (
 	builtHere string
 )
 
-// build builds the agent by a name, once, and returns the directory. Linking takes seconds, and few packages need both.
+// build builds the agent under a name, once, and returns the directory. Linking takes seconds, and few packages need
+// both.
 func build(name string) (dir string, err error) {
 	building.Lock()
 	defer building.Unlock()

@@ -185,8 +185,8 @@ func (s *Stream) send(interval time.Duration) {
 }
 
 // An emulated processor on a busy machine may fall behind at any rate; then packets queue until the kernel gives up
-// resolving their next hop. There the sender waits while this many of its packets are in flight, unless no packet
-// arrives any more.
+// resolving their next hop. There the sender waits while this many of its packets are in flight, as long as packets
+// arrive.
 const (
 	window   = 64
 	hopeless = time.Second
@@ -390,7 +390,7 @@ func StartTraffic(t testing.TB, a, b *Pod) (tr Traffic) {
 }
 
 // Onward waits until as many more packets of each stream have arrived as it sends in a span of time: a busy machine
-// makes that longer, and no packet fewer.
+// takes longer for the same number.
 func (tr Traffic) Onward(t testing.TB, span time.Duration) {
 	t.Helper()
 	want := make([]int, len(tr)) // of all streams from the same moment on
@@ -402,7 +402,7 @@ func (tr Traffic) Onward(t testing.TB, span time.Duration) {
 	}
 }
 
-// Await waits until so many packets have arrived since the stream's begin.
+// Await waits until so many packets have arrived since the stream's start.
 func (s *Stream) Await(t testing.TB, packets int, limit time.Duration) {
 	t.Helper()
 	Within(t, limit, func() error {
@@ -413,15 +413,16 @@ func (s *Stream) Await(t testing.TB, packets int, limit time.Duration) {
 	})
 }
 
-// longestGap is how many packets one excused gap may have: those of 50 ms, in which a busy machine may hold up BIRD.
+// longestGap is how many packets one excused gap may have: the packets of 50 ms, for which a busy machine may hold up
+// BIRD.
 const longestGap = fullRate / 20
 
-// PastBIRD excuses gaps on the way from a node whose BIRD learns the same route from another speaker: BIRD replaces a
-// route of the kernel by deleting it and adding the new one. It does so twice for each change of the speaker: when its
-// path comes, and when the stale one goes.
+// PastBIRD excuses gaps on the way from a node with a BIRD that learns the same route from another speaker: BIRD
+// replaces a route of the kernel by deleting it and adding the new one. It does so twice for each change of the
+// speaker: when its path comes, and when the stale one goes.
 func (s *Stream) PastBIRD(changes int) { s.excused += 2 * changes }
 
-// tooManyLost returns whether a packet is lost that no excuse covers.
+// tooManyLost reports whether a packet is lost that no excuse covers.
 func (s *Stream) tooManyLost(c Count) bool {
 	return c.gaps > s.excused || c.Lost > s.excused*longestGap
 }

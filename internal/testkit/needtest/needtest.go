@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// Skipped is the prefix of the reason of each such skip; hack/testsum counts skips by its first words.
+// Skipped is the prefix of the reason of each such skip; hack/testsum counts skips by this prefix.
 const Skipped = "left out of a short run: needs "
 
-// More skips the test in a short run, with what it needs as the reason.
+// More skips the test in a short run; what is its requirement, for the reason.
 func More(t testing.TB, what string) {
 	t.Helper()
 	if testing.Short() {

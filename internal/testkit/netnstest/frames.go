@@ -98,14 +98,13 @@ func (n *NS) Send(t testing.TB, link string, frames ...[]byte) {
 	})
 }
 
-// Watch hands see the IP packets that pass a link from now on, in both directions, until the returned function is
-// called.
+// Watch calls see with the IP packets that pass a link from now on, in both directions, until stop is called.
 func (n *NS) Watch(t testing.TB, link string, see func(packet []byte)) (stop func()) {
 	t.Helper()
 	const all = 0x0300 // ETH_P_ALL in network order; a listener for one protocol does not see what is sent
 	var fd int
 	n.Within(t, func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // else it would hear all links until it is bound
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // protocol 0: no packets before the bind
 		return err
 	})
 	errtest.Must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: n.Link(t, link).Index}))
@@ -126,7 +125,7 @@ func (n *NS) Watch(t testing.TB, link string, see func(packet []byte)) (stop fun
 			}
 			select {
 			case <-ended:
-				flags = unix.MSG_DONTWAIT // what has passed is seen
+				flags = unix.MSG_DONTWAIT // packets that have passed are seen
 			default:
 			}
 		}

@@ -216,10 +216,10 @@ func (n *NS) withoutDAD(t testing.TB, link string) {
 	})
 }
 
-// Writes waits until the kernel has done what earlier changes of the namespace cause, such as duplicate address
-// detection, and returns what tells how often processes have changed links, addresses, routes, rules, neighbours and
-// forwarding entries since the last call. Links and forwarding entries count whatever changes them, as their events
-// need not have a sender.
+// Writes waits until the kernel has finished the effects of earlier changes of the namespace, such as duplicate address
+// detection. It returns a function that counts the changes of links, addresses, routes, rules, neighbours and
+// forwarding entries by processes since the last call. Changes of links and forwarding entries count with any cause, as
+// their events need not have a sender.
 func (n *NS) Writes(t testing.TB) func() int {
 	t.Helper()
 	events := n.routeEvents(t, append([]int{unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE}, changed...))
@@ -232,7 +232,7 @@ func (n *NS) Writes(t testing.TB) func() int {
 		})
 		return made
 	}
-	const rest = 4 // looks that find nothing, over 150 ms; what comes later all the same shows as a write of a link
+	const rest = 4 // checks without a change, over 150 ms; a later effect would show as a write of a link
 	calm := 0
 	waittest.For(t, 10*time.Second, func() error {
 		addrs, err := n.Conn.Addrs(0, netlinkx.IPv6)
@@ -260,14 +260,14 @@ func withoutSender(m nlmsg.Message) bool {
 	return false
 }
 
-// changed are the groups of what the agent keeps in a namespace.
+// changed are the groups of the objects that the agent keeps in a namespace.
 var changed = []int{
 	unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
 }
 
-// Changes returns what tells how often processes have changed addresses, routes and neighbours, or made and removed
-// links, since the last call. What the kernel does of its own accord has no sender, and does not count.
+// Changes returns a function that counts how often processes have changed addresses, routes and neighbours, or made and
+// removed links, since the last call. Changes of the kernel's own have no sender, and do not count.
 func (n *NS) Changes(t testing.TB) func() int {
 	t.Helper()
 	events := n.routeEvents(t, changed)
@@ -282,8 +282,8 @@ func (n *NS) Changes(t testing.TB) func() int {
 	}
 }
 
-// routeEvents opens a socket that gets the events of groups of rtnetlink until the test ends. The kernel puts them
-// there before it answers the request that causes them.
+// routeEvents opens a socket that receives the events of groups of rtnetlink until the test ends. The kernel queues
+// them there before it answers the request that causes them.
 func (n *NS) routeEvents(t testing.TB, groups []int) (events *nlmsg.Events) {
 	t.Helper()
 	n.Within(t, func() (err error) {
@@ -294,7 +294,7 @@ func (n *NS) routeEvents(t testing.TB, groups []int) (events *nlmsg.Events) {
 	return events
 }
 
-// drain hands each event that has come to take. sent: a process has caused it.
+// drain calls take with each queued event. sent: a process has caused it.
 func drain(t testing.TB, events *nlmsg.Events, take func(m nlmsg.Message, sent bool)) {
 	t.Helper()
 	const senderAt = 12 // in the header of a message
@@ -334,7 +334,7 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 		errtest.Must(t, all[0].Close())
 		<-tick // The first namespace to be deleted starts a cleanup batch of its own; the others wait for it.
 	}
-	// The kernel may still run what lets go of its sockets: the grace period says only that it may.
+	// The kernel may still run the work that releases its sockets: the grace period only permits it.
 	waittest.For(t, 10*time.Second, func() error {
 		link, err := host.Conn.LinkByName(name)
 		if err != nil {
@@ -349,9 +349,9 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 	return name
 }
 
-// left returns an error while a thread of this process is in a namespace, and so keeps it, or has none any more as it
-// is about to end. In a user namespace no thread can go back to the namespace of the process: the runtime ends those
-// that have left it, after the call for which they did.
+// left returns an error while a thread of this process is in a namespace, which keeps the namespace, or while a thread
+// that is about to end has no readable namespace. In a user namespace no thread can return to the namespace of the
+// process: the runtime ends threads that have left it, after the call for which they did.
 func left(ns *netlinkx.Namespace) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(ns.Fd(), &st); err != nil {
@@ -400,7 +400,7 @@ func (n *NS) ListenUDP(t testing.TB, addr string) *net.UDPConn {
 }
 
 // EchoUDP answers every datagram to addr inside the namespace with "<source address> <payload>" until the test ends.
-// The source address is the one that the receiver saw.
+// The source address is the one at the receiver.
 func (n *NS) EchoUDP(t testing.TB, addr string) {
 	t.Helper()
 	conn := n.ListenUDP(t, addr)
@@ -416,15 +416,15 @@ func (n *NS) EchoUDP(t testing.TB, addr string) {
 	}()
 }
 
-// Ports of AskUDP, below those that the kernel chooses and those of Services.
+// Ports of AskUDP, below the kernel's own choice and the ports of Services.
 const firstPort, ports = 20000, 10000
 
 var asked atomic.Uint32
 
 // AskUDP sends payload from inside the namespace to addr, from the address local if it is not empty, and returns the
-// reply. Without local each call has a port of its own: with one again the kernel would go on with an earlier connection,
-// and what NAT or policies were then. It retransmits every 200 ms, as address resolution may drop the first packets, and
-// returns an error after wait.
+// reply. Without local each call has its own port: with the same port the kernel would continue an earlier connection,
+// with the NAT and policies of that time. It retransmits every 200 ms, as address resolution may drop the first
+// packets, and returns an error after wait.
 func (n *NS) AskUDP(t testing.TB, local, addr, payload string, wait time.Duration) (string, error) {
 	t.Helper()
 	if local == "" {

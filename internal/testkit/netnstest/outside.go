@@ -13,9 +13,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Outside makes a request of rtnetlink as a pod does that has CAP_NET_ADMIN and no other right: to the namespace of the
-// other end of its eth0, which is the first that this one has a number for. Without a name the request is for the link
-// of this namespace with the index.
+// Outside makes a request of rtnetlink like a pod with CAP_NET_ADMIN and no other right, to the namespace of the other
+// end of its eth0: the first one for which this namespace has a number. Without a name the request is for the link of
+// this namespace with the index.
 func (n *NS) Outside(kind, flags uint16, index int, attrs nlmsg.Attributes) error {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
@@ -41,7 +41,7 @@ func (n *NS) Outside(kind, flags uint16, index int, attrs nlmsg.Attributes) erro
 	})
 }
 
-// Swap has a pod with CAP_NET_ADMIN put its own link in the place of one of its node's, of the name given.
+// Swap makes a pod with CAP_NET_ADMIN replace its node's link of the given name by its own link.
 func (n *NS) Swap(t testing.TB, own, name string) {
 	t.Helper()
 	var attrs nlmsg.Attributes

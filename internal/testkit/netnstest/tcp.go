@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Echo sends back what comes by the connections of a listener, until the test ends.
+// Echo sends back the data of a listener's connections, until the test ends.
 func Echo(t testing.TB, l net.Listener) {
 	t.Cleanup(func() { l.Close() })
 	go func() {

@@ -1,6 +1,6 @@
 // Package pathtest makes two nodes, which are network namespaces joined by a veth pair, or three on a bridge, with a
-// pod each, for measurements of what a path between pods costs. Links, routes and rules are those of the plugin and the
-// agent. Namespaces end with the process.
+// pod each, to measure the cost of a path between pods. Links, routes and rules are the plugin's and the agent's.
+// Namespaces end with the process.
 package pathtest
 
 import (
@@ -33,16 +33,16 @@ const nodeMTU = 1500
 // PodLink is the pod's link on its node, by the name that pod default/pod gives it.
 var PodLink = podnet.HostVethName(podnet.DefaultVethPrefix, "default", "pod")
 
-// Program gives a node the ways to other nodes' blocks.
+// Program makes a node's routes to other nodes' blocks.
 type Program func(ctx context.Context, n *Node, others ...*Node) error
 
-// Encap is how packets pass between two nodes.
+// Encap is the encapsulation of packets between two nodes.
 type Encap struct {
 	Name     string
 	Overhead int  // of a packet, which the pods' MTU leaves out
 	IPv6     bool // nodes and pods have IPv6 addresses, in place of IPv4
 	Program  Program
-	// Guard says which tunnels there are.
+	// Guard lists the tunnels.
 	Guard guard.Config
 }
 
@@ -117,14 +117,14 @@ func (n *Node) tunnelByHand(link netlinkx.Link, r netlinkx.Route) error {
 	return errors.Join(addr, n.Conn.SetUp(link.Index), n.Conn.AddRoute(r))
 }
 
-// WireGuard encrypts between the nodes, whose network knows nothing of pods.
+// WireGuard encrypts between the nodes; the network between them has no routes to pods.
 var (
 	WireGuard  = encrypted("WireGuard", false, encrypt)
 	WireGuard6 = encrypted("WireGuard, IPv6", true, encrypt)
 )
 
-// By hand WireGuard is made by netlink alone: a device, its peers, and routes, which are in the main table, or in
-// another one, to which a rule leads all but the device's own packets, as wg-quick and Calico make it.
+// WireGuard by hand is made only by netlink: a device, its peers, and routes. The routes are in the main table, or in
+// another one, to which a rule leads all packets except the device's own, as wg-quick and Calico make it.
 var (
 	WireGuardByHand  = encrypted("WireGuard by hand", false, byHand(0))
 	WireGuardByHand6 = encrypted("WireGuard by hand, IPv6", true, byHand(0))
@@ -136,7 +136,7 @@ var (
 const quickMark = 51820
 
 func encrypted(name string, v6 bool, program Program) Encap {
-	config := guard.Config{WireGuardPorts: []uint16{wireguardPort(v6), wireguardPort(v6) + 2}} // and that of a second device
+	config := guard.Config{WireGuardPorts: []uint16{wireguardPort(v6), wireguardPort(v6) + 2}} // and a second device's
 	return Encap{Name: name, Overhead: nodeMTU - wireguard.MTU(nodeMTU, v6), IPv6: v6, Guard: config, Program: program}
 }
 
@@ -147,7 +147,7 @@ func wireguardPort(v6 bool) uint16 {
 	return wireguard.DefaultPort4
 }
 
-// device is what the agent has of the node's WireGuard, but for its peers.
+// device returns the agent's configuration of the node's WireGuard, without its peers.
 func (n *Node) device() wireguard.Device {
 	v6 := n.Addr.Is6()
 	return wireguard.Device{V6: v6, Port: wireguardPort(v6), MTU: wireguard.MTU(nodeMTU, v6), Addr: n.Block.Addr()}
@@ -180,7 +180,7 @@ func encrypt(ctx context.Context, n *Node, others ...*Node) error {
 	return errors.Join(err, failed, s.Routes(ctx, d.V6, ways, true, routes.Predecessors{}), s.Lead(ctx, d.V6, wireguard.DefaultPriority))
 }
 
-// byHand makes WireGuard with routes in a table, whose number is the device's mark; 0: in the main table, without a
+// byHand makes WireGuard with routes in a table, and its number as the device's mark; 0: in the main table, without a
 // mark.
 func byHand(table uint32) Program {
 	return func(_ context.Context, n *Node, others ...*Node) error {
@@ -229,7 +229,7 @@ func (n *Node) plainWireGuard() (index int, public wireguard.Key, err error) {
 	return link.Index, have.Public, err
 }
 
-// ownLinks are those that the agent takes for the node's, its link to the network first.
+// ownLinks returns the indexes of the links that the agent treats as the node's, its link to the network first.
 func (n *Node) ownLinks() (indexes []int, err error) {
 	uplink, err := n.Conn.LinkByName("eth0")
 	if err != nil {
@@ -258,13 +258,13 @@ type Node struct {
 	syncer  *wireguard.Syncer // nil: not needed yet
 }
 
-// PodAddr is the pod's address.
+// PodAddr returns the pod's address.
 func (n *Node) PodAddr() netip.Addr { return n.Block.Addr().Next() }
 
-// MAC is that of the node's VXLAN device.
+// MAC returns the MAC address of the node's VXLAN device.
 func (n *Node) MAC() vxlan.MAC { return vxlan.MACOf(n.Addr.String(), n.Addr.Is6()) }
 
-// Mesh is nodes whose pods reach each other.
+// Mesh is nodes with pods that reach each other.
 type Mesh struct {
 	Nodes []*Node
 	Encap Encap
@@ -308,7 +308,7 @@ func NewThree(ctx context.Context, e Encap) (*Mesh, error) {
 	return m, m.start(ctx)
 }
 
-// cable is that from a node to a link in another namespace.
+// cable returns the veth from a node to a link in another namespace.
 func cable(to *netlinkx.Namespace, link string) netlinkx.Veth {
 	return netlinkx.Veth{Name: "eth0", PeerName: link, PeerNamespace: to, MTU: nodeMTU, TxQueueLen: 1000, PeerTxQueueLen: 1000}
 }
@@ -338,7 +338,7 @@ func (e Encap) newMesh(count int) (*Mesh, error) {
 	return m, nil
 }
 
-// start configures the nodes, whose links there are.
+// start configures the nodes. Their links must exist.
 func (m *Mesh) start(ctx context.Context) error {
 	for _, n := range m.Nodes {
 		if err := n.start(ctx, nodeMTU-m.Encap.Overhead); err != nil {
@@ -365,7 +365,7 @@ func (e Encap) newNode(number int) (n *Node, err error) {
 	return n, err
 }
 
-// Pool is the one pool.
+// Pool returns the one pool.
 func (e Encap) Pool() netip.Prefix {
 	if e.IPv6 {
 		return netip.PrefixFrom(e.PoolAddr(0, 0), 64)
@@ -373,7 +373,7 @@ func (e Encap) Pool() netip.Prefix {
 	return netip.PrefixFrom(e.PoolAddr(0, 0), 16)
 }
 
-// PoolAddr is an address of the pool: of a place in the block, or rather the 256 addresses, with a number.
+// PoolAddr returns the address of the pool at a place in the block with a number; a block has 256 addresses.
 func (e Encap) PoolAddr(number, place int) netip.Addr {
 	if e.IPv6 {
 		return netip.AddrFrom16([16]byte{0xfd, 0x44, 13: byte(number), 15: byte(place)})
@@ -421,9 +421,9 @@ func (n *Node) route(ctx context.Context, others []*Node, hop func(*Node) routes
 	return err
 }
 
-// AddRules programs the agent's rules for a pool with natOutgoing: masquerading, and what guards the node and its
-// tunnel. It is to be called again when a node has got a new tunnel, as the guard takes packets of any source by links
-// that it knows.
+// AddRules programs the agent's rules for a pool with natOutgoing: masquerading, and the guard of the node and its
+// tunnel. It must be called again when a node has a new tunnel, as the guard accepts packets of any source from the
+// links that it knows.
 func (m *Mesh) AddRules(ctx context.Context) error {
 	pool := nat.Pool{CIDR: m.Encap.Pool(), NATOutgoing: true}
 	config := m.Encap.Guard
@@ -449,8 +449,8 @@ func (m *Mesh) AddRules(ctx context.Context) error {
 	return nil
 }
 
-// Track has the kernel track and translate connections, as it does for kube-proxy on every node of a cluster, until it
-// is called without.
+// Track makes the kernel track and translate connections, as it does for kube-proxy on every node of a cluster, until
+// it is called with false.
 func (m *Mesh) Track(ctx context.Context, with bool) error {
 	part := nft.Part{Prefixes: []string{"proxy-"}, Former: []string{"proxy-forward", "proxy-prerouting", "proxy-postrouting"}}
 	if with {
@@ -471,16 +471,16 @@ func (m *Mesh) Track(ctx context.Context, with bool) error {
 	return nil
 }
 
-// Others are the other nodes than n.
+// Others returns the nodes except n.
 func (m *Mesh) Others(n *Node) []*Node {
 	return slices.DeleteFunc(slices.Clone(m.Nodes), func(o *Node) bool { return o == n })
 }
 
-// Other is the other node than n, of two.
+// Other returns the other node of two.
 func (m *Mesh) Other(n *Node) *Node { return m.Others(n)[0] }
 
-// AddFlowtable has established connections pass from device to device, as the agent does where the kernel gains by it;
-// added is false where it does not.
+// AddFlowtable makes established connections pass from device to device, as the agent does if the kernel gains by it;
+// added is false if it does not.
 func (m *Mesh) AddFlowtable(ctx context.Context) (added bool, err error) {
 	for _, n := range m.Nodes {
 		c, err := m.Flowtable(n)
@@ -514,7 +514,7 @@ func (m *Mesh) SyncPeers(ctx context.Context, n *Node, peers []ipip.Peer) error 
 	})
 }
 
-// Flowtable is what the agent would have of a node's links in its flowtable.
+// Flowtable returns the agent's configuration of the flowtable on a node.
 func (m *Mesh) Flowtable(n *Node) (flowtable.Config, error) {
 	fabric := flowtable.Fabric{IPIP: m.Encap.Guard.IPIP, VXLAN: m.Encap.Guard.VXLAN, Underlay: "eth0", Kernel: flowtable.Running()}
 	if !fabric.IPIP && !fabric.VXLAN && len(m.Encap.Guard.WireGuardPorts) == 0 {

@@ -64,7 +64,7 @@ func (t *Thread) Do(fn func() error) error {
 // Close ends the thread.
 func (t *Thread) Close() { close(t.jobs) }
 
-// NetNS is the path of the thread's network namespace.
+// NetNS returns the path of the thread's network namespace.
 func (t *Thread) NetNS() string { return fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), t.id) }
 
 // OwnNetwork gives the calling thread a network namespace of its own.

@@ -1,5 +1,5 @@
 // Package tier divides the tests between the two commands that run them: `make test`, the first tier, and `make
-// test-all`, which runs everything and sets TORTIE_TIER=all. A plain `go test` is of the first tier.
+// test-all`, which runs everything and sets TORTIE_TIER=all. A plain `go test` is the first tier.
 package tier
 
 import (
@@ -32,7 +32,7 @@ func Size[T any](part, all T) T {
 	return part
 }
 
-// All leaves a test to make test-all. A run that names its tests (-run) has it anyway.
+// All leaves a test to make test-all. A run that selects its tests (-run) includes it anyway.
 func All(t testing.TB) {
 	t.Helper()
 	if !whole && flag.Lookup("test.run").Value.String() == "" {
@@ -40,8 +40,8 @@ func All(t testing.TB) {
 	}
 }
 
-// Sample returns which names a test tries: one in n of them, others for each commit; in make test-all every one.
-// The test prints the flag that takes the same sample again.
+// Sample returns a function that reports whether a test tries a name: one in n of them, others for each commit; in make
+// test-all every one. The test prints the flag that takes the same sample again.
 func Sample(t testing.TB, n int) (has func(name string) bool) {
 	t.Helper()
 	if whole {
@@ -59,7 +59,7 @@ func Sample(t testing.TB, n int) (has func(name string) bool) {
 	return func(name string) bool { return chosen(by, name, n) }
 }
 
-// chosen reports whether a sample of one in n has a name.
+// chosen reports whether a sample of one in n includes a name.
 func chosen(by, name string, n int) bool {
 	sum := sha256.Sum256([]byte(by + "\n" + name))
 	return binary.BigEndian.Uint64(sum[:])%uint64(n) == 0

@@ -1,4 +1,4 @@
-// Package usagetest measures what processes use.
+// Package usagetest measures the resources of processes.
 package usagetest
 
 import (

@@ -1,6 +1,6 @@
-// Package waittest is the one place where tests wait. For and Until poll for what must become true; their limits are no
-// expectation of speed: a busy machine may exceed them. Advance is for the clock of a bubble of testing/synctest. No
-// test waits for a time of the real clock: it hears of an event instead, or takes the clock of a bubble.
+// Package waittest is the one place where tests wait. For and Until poll for conditions that must become true; their
+// limits do not test speed: a busy machine may exceed them. Advance is for the clock of a bubble of testing/synctest.
+// No test waits for a time of the real clock: it waits for an event, or uses the clock of a bubble.
 package waittest
 
 import (
@@ -12,7 +12,7 @@ import (
 )
 
 // Pauses between two checks: short at first, then long enough that polling costs little. After two seconds a pause is a
-// fortieth of the wait so far: some checks read all that an API server has.
+// fortieth of the wait so far: some checks read all objects of an API server.
 const (
 	firstPause = 5 * time.Millisecond
 	usualPause = 50 * time.Millisecond
@@ -20,7 +20,7 @@ const (
 	ofTheWait  = 40
 )
 
-// next returns the pause after another one, by how long the wait has been.
+// next returns the pause after a pause, by the length of the wait so far.
 func next(pause, waited time.Duration) time.Duration {
 	return max(min(2*pause, usualPause), min(waited/ofTheWait, lastPause))
 }
@@ -31,11 +31,11 @@ var emulated = func() bool {
 	return scale != ""
 }()
 
-// mostMore bounds what a busy machine gets.
+// mostMore bounds the additional wait on a busy machine.
 const mostMore = 2 * time.Minute
 
-// stretched returns how long to wait for what takes limit at most on a machine that does nothing else: three times as
-// long, or, on an emulated one, ten times.
+// stretched returns the wait for a condition that takes at most limit on an idle machine: three times as long, or ten
+// times on an emulated machine.
 func stretched(limit time.Duration) time.Duration {
 	if emulated {
 		return 10 * limit
@@ -43,8 +43,8 @@ func stretched(limit time.Duration) time.Duration {
 	return limit + min(2*limit, mostMore)
 }
 
-// Advance lets the clock of a bubble of testing/synctest go on by d, while what else is in the bubble acts. It refuses
-// the real clock: a bubble begins in the year 2000.
+// Advance moves the clock of a bubble of testing/synctest by d, while the rest of the bubble runs. It refuses the real
+// clock: a bubble begins in the year 2000.
 func Advance(d time.Duration) {
 	if time.Now().Year() >= 2020 {
 		panic("waittest.Advance outside of a bubble of testing/synctest")

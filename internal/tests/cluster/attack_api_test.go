@@ -49,7 +49,7 @@ type request struct {
 	body    any
 	what    string
 	message string // part of the error message
-	// refused identifies the refusal: the name of a policy, or words of RBAC, the node authorizer and NodeRestriction.
+	// refused identifies the refusal: the name of a policy, or a text of RBAC, the node authorizer and NodeRestriction.
 	refused string
 }
 

@@ -321,8 +321,8 @@ func (h *tenant) flows(t *testing.T, aim, tried, answer string) {
 	h.record.add(row{part: partPods, aim: aim, tried: tried, answer: answer, seen: "the pod's or Service's own object"})
 }
 
-// detour sends packets through another node: to the node port of a Service whose endpoints are nodes. The node
-// masquerades what it translates.
+// detour sends packets through another node: to the node port of a Service with nodes as endpoints. The node
+// masquerades the packets that it translates.
 func (h *tenant) detour(t *testing.T) {
 	for _, c := range []struct {
 		aim, reason string

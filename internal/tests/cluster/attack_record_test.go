@@ -74,11 +74,11 @@ func (r *record) write(t *testing.T, s *siege) {
 	}
 }
 
-// refusal finds who of the API server refuses: a policy says its name first.
+// refusal matches the part of the API server that refuses: a policy's message begins with its name.
 var refusal = regexp.MustCompile(`^403(, tortie-fence-[a-z]+)?: `)
 
-// outcome says what came back and where that is seen. Of a refusal, who refused is enough: docs/troubleshooting.md has
-// the words.
+// outcome returns the answer and where it is seen. For a refusal its source is enough: docs/troubleshooting.md has the
+// messages.
 func outcome(w row) (answer, seen string) {
 	switch found := refusal.FindStringSubmatch(w.answer); {
 	case found == nil:

@@ -62,7 +62,7 @@ func (s *siege) tenantsObjects(t *testing.T) {
 	for _, args := range [][]string{
 		{"addr", "add", outsider + "/24", "dev", "eth0"},
 		{"rule", "add", "from", outsider, "lookup", "99"},
-		{"route", "add", "default", "via", s.is[victim].address, "table", "99"}, // as a router of the network would, without a tunnel
+		{"route", "add", "default", "via", s.is[victim].address, "table", "99"}, // like a router, without a tunnel
 	} {
 		s.hosts[thief].Run(t, "ip", args...)
 		args[1] = "del"
@@ -93,8 +93,7 @@ func (s *siege) tenantsObjects(t *testing.T) {
 	h.links(t)
 }
 
-// send sends datagrams that say who sends, each from a new port, so that none belongs to a connection of an earlier
-// one.
+// send sends datagrams that name their sender, each from a new port, so that none belongs to an earlier connection.
 func send(ctx context.Context, name, from string, to netip.AddrPort) error {
 	for tick := time.Tick(20 * time.Millisecond); ctx.Err() == nil; <-tick {
 		d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}
@@ -124,7 +123,7 @@ func (h *tenancy) passes(t *testing.T, name string) {
 	})
 }
 
-// denied waits until none of a sender reaches the server while those of friend do.
+// denied waits until no datagram of a sender reaches the server while friend's do.
 func (h *tenancy) denied(t *testing.T, name string) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {
@@ -205,7 +204,7 @@ func (h *tenancy) policy(t *testing.T, want func(*nodestatus.Policy) bool) {
 	})
 }
 
-// tells waits until the server's node reports a problem with these words.
+// tells waits until the server's node reports a problem that contains words.
 func (s *siege) tells(t *testing.T, words string) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {
@@ -268,7 +267,7 @@ func (h *tenancy) joined(t *testing.T) {
 	})
 }
 
-// first runs a pod of the tenant's whose link comes before the server's, so that policies of it are looked at first.
+// first runs a pod of the tenant's with a link that sorts before the server's, so that its policies come first.
 func (h *tenancy) first(t *testing.T) {
 	t.Helper()
 	link := func(namespace, name string) string {
@@ -330,8 +329,8 @@ func (h *tenancy) sets(t *testing.T) {
 	})
 }
 
-// claim creates a pod that never starts, whose annotation says what nobody has reported. One object later a label of
-// another pod counts.
+// claim creates a pod that never starts, with an annotation that no kubelet has confirmed. Later another pod's label
+// counts.
 func (h *tenancy) claim(t *testing.T) {
 	known := object{"selector": "has(known)", "namespaceSelector": "projectcalico.org/name == 'tenant'"}
 	apiServer := strings.Fields(h.Kubectl(t, "get", "endpoints", "kubernetes", "-o", "jsonpath={.subsets[0].addresses[0].ip}"))[0]
@@ -364,8 +363,8 @@ func (h *tenancy) claim(t *testing.T) {
 	})
 }
 
-// stale lets the annotation of the pod on the thief's node, whose labels are allowed, say another address than the
-// status: as when its sandbox was made anew, and the next pod may have its address.
+// stale sets another address in the annotation of the pod on the thief's node, which has the allowed labels, than in
+// its status: as after a new sandbox, when the next pod may have the address.
 func (h *tenancy) stale(t *testing.T) {
 	p := h.pod[thief]
 	note := func(v4 string) request {

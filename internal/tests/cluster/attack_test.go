@@ -37,7 +37,7 @@ var honest = []string{witness, victim}
 // of the other nodes exchange traffic.
 type siege struct {
 	*world
-	by     map[string]rest.Interface // clients of the API server: admin, and agent, plugins and kubelet with the thief's tokens
+	by     map[string]rest.Interface // clients: admin, and agent, plugins and kubelet with the thief's tokens
 	hosts  map[string]*netnstest.NS
 	pod    map[string]*meshtest.Pod // the pods with traffic, by node
 	talker map[string]string        // their names
@@ -307,7 +307,7 @@ func (s *siege) counted(t *testing.T, node, metric string, do func()) string {
 	return fmt.Sprintf("%s: `%s`", node, metric)
 }
 
-// reported waits until the witness reports a problem with these words, and an Event of an honest node does.
+// reported waits until the witness reports a problem that contains words, and an honest node an Event.
 func (s *siege) reported(t *testing.T, words string) (problem, seen string) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {
@@ -325,8 +325,8 @@ func (s *siege) reported(t *testing.T, words string) (problem, seen string) {
 	return problem, fmt.Sprintf("%s: `node status`; Event %s", witness, s.event(t, "", words))
 }
 
-// event waits for an Event from an honest node with this reason, if one is given, that contains these words or is about
-// the Node with this name.
+// event waits for an Event from an honest node with this reason, if one is given, that contains words or is about the
+// Node with this name.
 func (s *siege) event(t *testing.T, want, words string) (reason string) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {

@@ -43,8 +43,8 @@ const pods4 = "10.0.0.0/16"
 // off.
 var ofHosts = []string{"kubernetes-host", "notSelector: all()"}
 
-// TestCorpus applies policies as tutorials teach them to a cluster, and opens the connections that they are said to
-// allow and to deny, between pods, nodes and addresses outside. In the end it cuts a node off.
+// TestCorpus applies policies of tutorials to a cluster, and opens the connections that they should allow and deny,
+// between pods, nodes and addresses outside. In the end it cuts a node off.
 func TestCorpus(t *testing.T) {
 	tier.All(t)
 	cases, err := policytest.Corpus()
@@ -54,7 +54,8 @@ func TestCorpus(t *testing.T) {
 	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
 	t.Run("pods at once", func(t *testing.T) { w.compare(t, netip.MustParsePrefix(pods4)) })
 	w.Kubectl(t, "apply", "--server-side", "-f", labtest.ClusterNetworkPolicyDefinition(t))
-	w.Kubectl(t, "rollout", "restart", "daemonset/tortie-node", "-n", "kube-system") // agents watch the kinds that are there when they start
+	// Agents watch the kinds that exist when they start.
+	w.Kubectl(t, "rollout", "restart", "daemonset/tortie-node", "-n", "kube-system")
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
 	p := w.parties(t, cases[0].Cluster)
 	tried := 0
@@ -118,7 +119,7 @@ func (w *world) cutOff(t *testing.T, ps parties) {
 	ps.hold(t, &policytest.Case{Deny: slices.Concat(failsafe, other)})
 }
 
-// hold waits until a case's connections are as it says, and returns how many there are.
+// hold waits until a case's connections are as expected, and returns their number.
 func (ps parties) hold(t *testing.T, c *policytest.Case) (tried int) {
 	t.Helper()
 	meshtest.Within(t, patience, func() error {
@@ -218,7 +219,7 @@ func ping(from, to netip.Addr) (answered bool, err error) {
 }
 
 // echo returns an echo message of ICMP with sequence number 1 and nothing else (RFC 792): 8 is the type of requests, 0
-// that of replies.
+// of replies.
 func echo(kind byte, id uint16) []byte {
 	m := []byte{kind, 0, 0, 0, byte(id >> 8), byte(id), 0, 1}
 	sum := uint32(kind)<<8 + uint32(id) + 1
@@ -226,7 +227,7 @@ func echo(kind byte, id uint16) []byte {
 	return m
 }
 
-// answer tells from a call's error whether somebody answered.
+// answer reports by a call's error whether there was an answer.
 func answer(err error) (answered bool, _ error) {
 	switch timeout := net.Error(nil); {
 	case err == nil, errors.Is(err, syscall.ECONNREFUSED):
@@ -237,8 +238,8 @@ func answer(err error) (answered bool, _ error) {
 	return false, err
 }
 
-// parties creates the pods of the cases, on two nodes as they say, their service accounts and Services; the third node
-// has the addresses outside.
+// parties creates the pods of the cases on two nodes, their service accounts and Services; the third node has the
+// addresses outside.
 func (w *world) parties(t *testing.T, c *policytest.Cluster) parties {
 	t.Helper()
 	var accounts, pods []any

@@ -133,7 +133,7 @@ func (w *world) status(t *testing.T) {
 	streams.Intact(t)
 }
 
-// nodeConditions returns an error unless all nodes are ready, or not ready for a reason that contains these words.
+// nodeConditions returns an error unless all nodes are ready, or not ready for a reason that contains words.
 func (w *world) nodeConditions(t *testing.T, unready bool, words string) error {
 	t.Helper()
 	list, err := w.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})

@@ -135,7 +135,7 @@ func (w *world) clean(t *testing.T) {
 	}
 }
 
-// tidy returns an error if a node has links, routes or namespaces other than those of its pods, or journal entries.
+// tidy returns an error if a node has links, routes or namespaces of other things than its pods, or journal entries.
 func (w *world) tidy(t *testing.T, node string) error {
 	t.Helper()
 	pods := 0

@@ -22,8 +22,8 @@ const prepare = `until nft list table ip6 kube-proxy && [ -z "$(ip -6 addr show 
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 mkdir -p /opt/cni/bin /etc/cni/net.d /var/lib/calico /var/run/calico /var/log/calico`
 
-// theirPools is a definition that somebody else made: it lacks fields that Tortie needs, and has a field of its own. Its
-// group and version are left out.
+// theirPools is a foreign definition: it lacks fields that Tortie needs, and has a field of its own. Its group and
+// version are left out.
 const theirPools = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: ippools.crd.projectcalico.org}
@@ -60,7 +60,7 @@ func (w *world) completed(t *testing.T) {
 	difftest.Contains(t, pools, "theirOwn:", "blockSize:", "vxlanMode:")
 }
 
-// helmTest runs the chart's own test, whose pods send packets both ways in both families.
+// helmTest runs the chart's own test: its pods send packets both ways in both families.
 func (w *world) helmTest(t *testing.T) {
 	out := w.Run(t, "helm", "test", "tortie", "--namespace", "kube-system", "--timeout", patience.String(), "--logs")
 	if strings.Count(out, "25 of 25 packets answered") != 4 {
@@ -118,7 +118,7 @@ func (w *world) noTrace(t *testing.T) {
 		}
 	}
 	for _, pool := range strings.Fields(w.Kubectl(t, "get", "ippools", "-o", "name")) {
-		w.Kubectl(t, "patch", pool, "--type=merge", "-p", `{"metadata":{"finalizers":[]}}`) // as docs/apigroups.md says
+		w.Kubectl(t, "patch", pool, "--type=merge", "-p", `{"metadata":{"finalizers":[]}}`) // by docs/apigroups.md
 	}
 	w.Kubectl(t, "delete", "ippools", "--all", "--timeout="+patience.String())
 }

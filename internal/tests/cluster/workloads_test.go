@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// deployment tests pods whose init containers use the network, behind a Service.
+// deployment tests pods with init containers that use the network, behind a Service.
 func (w *world) deployment(t *testing.T) {
 	w.apply(t, "web.yaml")
 	w.rolledOut(t, "deployment/web")

@@ -24,19 +24,19 @@ import (
 var report = flag.String("faults-report", "",
 	"file into which TestFaults writes the faults as comma-separated values: where they are told, in which words")
 
-// fault is one that is injected, told of, and undone.
+// fault is a fault that is injected, reported, and undone.
 type fault struct {
 	number, what string
 	inject       []step
 	told         []told
-	// after is told once the fault has ended: no word leaves a node that does not reach the API server.
+	// after is reported once the fault has ended: a node that cannot reach the API server reports nothing before.
 	after []told
-	// undo is empty for what heals by itself.
+	// undo is empty for a fault that heals by itself.
 	undo []step
-	// checks are those of `node diagnose` that may find something meanwhile, on any node. What another check finds is a
-	// wrong accusation.
+	// checks are the checks of `node diagnose` that may find something meanwhile, on any node. A finding of another check
+	// is a wrong accusation.
 	checks []string
-	// traffic is what becomes of packets between pods of node1 and node2.
+	// traffic is the effect on packets between pods of node1 and node2.
 	traffic traffic
 }
 
@@ -49,8 +49,8 @@ const (
 	cut   traffic = "lost until the end of the fault"
 )
 
-// TestFaults injects one fault after the other. Each must be told of in the table's words, and no other cause may be
-// named; after each the cluster is well again.
+// TestFaults injects one fault after the other. Each must be reported in the table's texts, without another cause;
+// after each the cluster recovers.
 func TestFaults(t *testing.T) {
 	needtest.More(t, "the lab and the image, built")
 	w := newWorld(t)
@@ -69,7 +69,7 @@ func TestFaults(t *testing.T) {
 	errtest.Must(t, os.WriteFile(*report, written(t), 0o644))
 }
 
-// TestReport: docs/faults.csv is what the table says. `make faults` writes it, once all of it has come true.
+// TestReport: docs/faults.csv has the contents of the table. `make faults` writes it, once all of it has come true.
 func TestReport(t *testing.T) {
 	got, err := os.ReadFile(filepath.Join(labtest.Root(), "docs/faults.csv"))
 	errtest.Must(t, err)
@@ -88,7 +88,7 @@ func written(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// lines are those of a fault in the report, one for each place where it is told.
+// lines returns the lines of a fault in the report, one for each place where it is reported.
 func (f *fault) lines() (all [][]string) {
 	var injected []string
 	for _, s := range f.inject {

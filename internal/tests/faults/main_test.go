@@ -1,5 +1,5 @@
-// Package faults breaks a real cluster in the ways that clusters break, one at a time, and tests what an operator is
-// told: where, in which words, and that nothing else is blamed.
+// Package faults breaks a real cluster in the ways that clusters break, one at a time, and tests the reports to the
+// operator: their places and texts, and that they blame nothing else.
 package faults
 
 import (

@@ -25,10 +25,10 @@ func (s step) brief() string {
 	return s.where + ": " + line
 }
 
-// told is one place where an operator reads of a fault. " ... " in words stands for any text. Words are written for
+// told is one place where an operator reads of a fault. " ... " in a text stands for any text. Texts are written for
 // crd.projectcalico.org/v1.
 type told interface {
-	// by returns nil if it is said since the fault.
+	// by returns nil if the report was made since the fault.
 	by(ctx context.Context, w *world, since time.Time) error
 	place() string
 	said() string

@@ -23,10 +23,10 @@ import (
 )
 
 const (
-	// patience is the limit for what must be told: more than the three minutes in which a node that joins answers no
-	// probe, and than a session's hold time and the time until it counts as down.
+	// patience is the limit for reports: more than the three minutes in which a joining node answers no probe, and than a
+	// session's hold time and the time until it counts as down.
 	patience = 8 * time.Minute
-	// commandTime bounds one command that asks a node, whose answer a fault may keep from coming.
+	// commandTime bounds one command on a node, which a fault may block.
 	commandTime = 40 * time.Second
 )
 

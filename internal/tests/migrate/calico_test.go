@@ -250,13 +250,13 @@ type deniedStreams []*deniedStream
 type deniedStream struct {
 	*meshtest.Stream
 	name    string
-	arrived int // before it was denied, and since it was told
+	arrived int // before the denial, and since it was reported
 }
 
 // silentFor is how many packets of a stream that is denied are sent, none of which arrives.
 const silentFor = 1000
 
-// denied waits until nothing of streams arrives any more, which arrived until now.
+// denied waits until packets of streams, which arrived before, no longer arrive.
 func (w *world) denied(streams map[string]*meshtest.Stream) (all deniedStreams) {
 	w.t.Helper()
 	for name, s := range streams {
@@ -390,9 +390,9 @@ func (w *world) alone() {
 	}
 }
 
-// A Calico cluster of either API group is migrated by the page, node by node, and back again under traffic: no pod loses a packet, its
-// address or a connection, none gets a packet that a policy denies, of Kubernetes or of Calico, and Calico's objects
-// are unchanged. Felix works by nftables on one node, by iptables on the other.
+// A Calico cluster of either API group is migrated by the page, node by node, and back again under traffic. No pod
+// loses a packet, its address or a connection, none gets a packet that a policy of Kubernetes or Calico denies, and
+// Calico's objects are unchanged. Felix works by nftables on one node, by iptables on the other.
 func TestFromCalicoAndBack(t *testing.T) {
 	tier.All(t)
 	w := newWorld(t, len(nodes))
@@ -415,7 +415,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 	denied := w.denied(strange)
 	files, golden := []string{w.files(nodes[0].name), w.files(nodes[1].name)}, w.golden()
 	packets := meshtest.StartTraffic(t, first.Pod, second.Pod)
-	for _, s := range packets { // each way once: the first node changes while the second has BIRD, and changes back after it
+	for _, s := range packets { // each way once: the first node changes while the second has BIRD, and back after it
 		s.PastBIRD(1)
 	}
 	connection := connect(t, first.Pod, second.Pod)

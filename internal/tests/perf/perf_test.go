@@ -30,15 +30,16 @@ var kernel = flag.String("kernel", "", "column of testdata/ratios.csv to compare
 var quick = flag.Bool("quick", false,
 	"leave out paths with a single policy, with nothing but conntrack and by hand, VXLAN over IPv6, and most of WireGuard and of three nodes")
 
-// least reports whether a quick run is of the first tier. Of encapsulations it has what the agent's rules cost, with other
-// rules plain routes over IPv4 alone; it leaves out WireGuard, whose streams are a third of a quick run.
+// least reports whether a quick run is of the first tier. It measures the cost of the agent's rules with
+// encapsulations, and other rules with plain routes over IPv4 only. It leaves out WireGuard, whose streams are a third
+// of a quick run.
 func least() bool { return *quick && tier.Size(true, false) }
 
 // ofLeast reports whether least leaves only the agent's rules of an encapsulation.
 func ofLeast(e pathtest.Encap) bool { return least() && e.Name != pathtest.Routes.Name }
 
-// onePolicy ends the names of paths with a single policy, tracked those of paths with conntrack as kube-proxy asks for
-// it, and withFlowtable those of paths with what the agent may have a flowtable do.
+// onePolicy ends the names of paths with a single policy, tracked the names of paths with conntrack as for kube-proxy,
+// withFlowtable the names of paths that a flowtable of the agent may shorten.
 const (
 	onePolicy     = ", 1 policy"
 	manyPolicies  = ", 1,000 policies"
@@ -218,7 +219,7 @@ func (m *meter) cost(path, unit string) float64 {
 	return 0
 }
 
-// podWire leads from the first node's pod to those of the others.
+// podWire leads from the first node's pod to the other nodes' pods.
 func podWire(t *testing.T, p *pathtest.Mesh) *wire {
 	t.Helper()
 	var to []end
@@ -228,8 +229,8 @@ func podWire(t *testing.T, p *pathtest.Mesh) *wire {
 	return newWire(t, p.Nodes[0].Pod, to...)
 }
 
-// leastOfHand is the least throughput that a stream by the agent's WireGuard may have, in that of a stream by WireGuard
-// by hand whose routes are in a table of their own, too: the rule that leads there costs 2 to 4 %.
+// leastOfHand is the least throughput of a stream by the agent's WireGuard, relative to WireGuard by hand that also has
+// its routes in their own table: the rule that leads there costs 2 to 4 %.
 const leastOfHand = 0.97
 
 // encrypted measures WireGuard as the agent makes it, without its rules and with them, beside the same by hand.
@@ -271,8 +272,8 @@ func (m *meter) encrypted(agent, plain, byRule pathtest.Encap) {
 	}
 }
 
-// three measures traffic from a node's pod to those of two others, streams to both at once, and what a flowtable
-// changes then.
+// three measures traffic from a node's pod to pods of two other nodes, streams to both at once, and the effect of a
+// flowtable on them.
 func (m *meter) three(encaps ...pathtest.Encap) {
 	m.Helper()
 	of := kinds[:2]
@@ -319,7 +320,7 @@ func show(t *testing.T, all []figure) {
 	}
 }
 
-// release is that of the kernel.
+// release returns the kernel's release.
 func release(t *testing.T) string {
 	t.Helper()
 	var host unix.Utsname
@@ -327,8 +328,8 @@ func release(t *testing.T) string {
 	return unix.ByteSliceToString(host.Release[:])
 }
 
-// leftOut reports whether quick runs may leave out what a line of the file is of. What those of the first tier leave out of
-// encapsulations is named by its rules.
+// leftOut reports whether quick runs may leave out a line of the file. The first tier identifies left-out
+// encapsulations by their rules.
 func leftOut(what, unit string) bool {
 	begins := func(prefix string) bool { return strings.HasPrefix(what, prefix) }
 	ends := func(suffix string) bool { return strings.HasSuffix(what, suffix) }
@@ -343,7 +344,7 @@ func leftOut(what, unit string) bool {
 // limit is a line of the file. cost is what this kernel took; 0: it was another one.
 type limit struct{ ratio, cost, tolerance float64 }
 
-// limits are the file's figures, by what is measured and its unit, and how far they may be from those of a run.
+// limits returns the file's figures with their tolerances, by subject and unit.
 func limits(t *testing.T) map[[2]string]limit {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "ratios.csv"))

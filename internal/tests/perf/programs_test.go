@@ -48,9 +48,9 @@ func ofProcesses(unit string) bool { return unit == process || unit == pass || u
 
 // TestPrograms runs the plugins and the agent as they are installed, with a real API server and etcd, which take a
 // minute to start where instructions are counted. A figure is the processor time of a process with all its threads and
-// children, in which the kernel's work for them is; the least is one GET of the API server by a program of its own. The
-// kernel knows the sum to a microsecond, and what of it was in user space only by what it finds at ticks of its timer,
-// some milliseconds apart, which says nothing of processes that last ten.
+// children, including the kernel's work for them; the least is one GET of the API server by a program of its own. The
+// kernel knows the sum to a microsecond. It samples the part in user space at timer ticks, some milliseconds apart,
+// which is useless for processes of ten milliseconds.
 func TestPrograms(t *testing.T) {
 	needtest.More(t, "a virtual machine that counts instructions: make perf")
 	if *programs == "" {

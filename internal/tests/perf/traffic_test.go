@@ -31,7 +31,7 @@ const (
 )
 
 // wire is a way for packets between two namespaces. One thread has both ends: the kernel delivers a packet before it
-// returns to its sender, so that nothing is measured but the packet's way, neither a scheduler's work nor that of Go's.
+// returns to its sender, so that only the packet's way is measured, without the kernel's or Go's scheduler.
 type wire struct {
 	from *netlinkx.Namespace
 	to   []end
@@ -129,9 +129,8 @@ type kind struct {
 	run    func(*wire) ([]time.Duration, error)
 }
 
-// Of exchanges the mean counts without the slowest tenth, into which timers fall, of connections without the slowest
-// quarter; of streams, each of which has thousands of packets, that of the faster half, as some wait for a timer of
-// TCP.
+// The mean of exchanges leaves out the slowest tenth, which timers hit; of connections the slowest quarter; of streams,
+// which have thousands of packets each, the slower half, as some wait for a timer of TCP.
 var kinds = []kind{
 	{"KiB of a stream", streamBytes >> 10, streams, 0.5, (*wire).stream},
 	{"round trip", 1, rounds, 0.9, (*wire).roundTrips},
@@ -196,7 +195,7 @@ func (f *flow) move(buf []byte) (sent, received int, err error) {
 	return sent, max(received, 0), nil
 }
 
-// roundTrips are those of several connections to each end; one is the mean of those to all ends.
+// roundTrips measures round trips of several connections to each end; a value is the mean over all ends.
 func (w *wire) roundTrips() (took []time.Duration, err error) {
 	for range conversations {
 		one, err := w.conversation()
@@ -331,7 +330,7 @@ func (w *wire) cost(t *testing.T, path string, kinds []kind) map[string]float64 
 	return all
 }
 
-// mean is that of a part of durations, the shortest, in nanoseconds.
+// mean returns the mean of the shortest part of durations, in nanoseconds.
 func mean(all []time.Duration, part float64) (m float64) {
 	shortest := slices.Sorted(slices.Values(all))[:int(math.Ceil(part*float64(len(all))))]
 	for _, d := range shortest {

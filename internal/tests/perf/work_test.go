@@ -77,7 +77,7 @@ func wiring(t *testing.T) []figure {
 // writing them.
 func programming(t *testing.T) []figure {
 	var written, decided, programmed, steady []float64
-	for range 5 { // each of one run differs from that of the next by up to a tenth
+	for range 5 { // runs differ by up to a tenth
 		w, d, p, s := program(t, 10000)
 		written, decided, programmed, steady = append(written, w), append(decided, d), append(programmed, p), append(steady, s)
 	}
@@ -204,7 +204,7 @@ func thousand(count int) (d wireguard.Device, ways []routes.Route) {
 	return d, ways
 }
 
-// gate is a node whose network is behind a router.
+// gate is a node with its network behind a router.
 type gate struct{ *netnstest.NS }
 
 func newGate(t *testing.T) gate {
@@ -217,8 +217,8 @@ func newGate(t *testing.T) gate {
 	return g
 }
 
-// encrypt makes the node's device without peers. Its key is the same in each run: the kernel greets the peers whose
-// keys are greater.
+// encrypt makes the node's device without peers. Its key is the same in each run: the kernel greets peers with greater
+// keys.
 func (g gate) encrypt(t *testing.T, name string, d wireguard.Device) (index int) {
 	t.Helper()
 	errtest.Must(t, g.Conn.AddWireGuard(name, d.MTU))

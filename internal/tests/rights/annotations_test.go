@@ -17,11 +17,11 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// tenancy is a namespace, named like the Node of its pods, whose tenant may edit what is in it.
+// tenancy is a namespace, named like the Node of its pods, with a tenant that may edit its objects.
 type tenancy struct {
 	name          string
 	admin, tenant *user
-	// writers are those who write annotations of pods to their status.
+	// writers write annotations of pods through their status.
 	writers map[string]*user
 }
 
@@ -105,8 +105,8 @@ func (n *tenancy) updates(t *testing.T, pod string, change func(*corev1.Pod)) er
 // ofPod is an annotation of the plugins'.
 func ofPod(key string) string { return "cni.projectcalico.org/" + key }
 
-// The plugins' annotations of a pod, which say its address before the kubelet does, are changed by those who write its
-// status, and by nobody who writes pods.
+// The plugins' annotations of a pod, which have its address before the kubelet reports it, can be changed by writers of
+// its status, and not by writers of pods.
 func TestTenantsLeaveTheAnnotationsOfPlugins(t *testing.T) {
 	n := newTenancy(t)
 	n.creates(t, "plain", nil)

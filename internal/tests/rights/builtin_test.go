@@ -27,8 +27,8 @@ var tierSpecs = map[string]string{
 	"kube-baseline": "{order: 10000000, defaultAction: Pass}", "platform": "{order: 7}",
 }
 
-// Nobody deletes a built-in tier of projectcalico.org/v3 while the objects of that group are in use. Who moves them to the
-// other group does, and so does who deletes the definitions. Tiers of crd.projectcalico.org/v1 are not concerned.
+// A built-in tier of projectcalico.org/v3 cannot be deleted while the objects of that group are in use, except by a
+// move to the other group, and by a deletion of the definitions. Tiers of crd.projectcalico.org/v1 are not concerned.
 func testBuiltinTiers(t *testing.T, server *labtest.Server, admin *user) {
 	server.Define(t, groups.V1)
 	tiers := map[groups.Group]dynamic.ResourceInterface{}
@@ -51,7 +51,7 @@ func testBuiltinTiers(t *testing.T, server *labtest.Server, admin *user) {
 	}
 	labtest.FenceWith(t, restConfig(t, server), chart)
 	dry := metav1.DeleteOptions{DryRun: dryRun}
-	// refuses wants deletions of tiers of projectcalico.org/v3 answered so, once admission has observed the ClusterInformation.
+	// refuses wants this answer to deletions of v3 tiers, once admission has observed the ClusterInformation.
 	refuses := func(when string, refused bool) {
 		t.Helper()
 		answer := func(name string, err error) error {

@@ -58,7 +58,7 @@ func newSceneIn(t *testing.T, group groups.Group, args ...string) *scene {
 }
 
 // awaitParameters waits until the node's writes depend on no parameter of a policy: until admission has found the
-// definition of pools, which it looks for now and then, and has observed that the ClusterInformation of another test is
+// definition of pools, which it looks for now and then, and has observed that another test's ClusterInformation is
 // gone.
 func (s *scene) awaitParameters(t *testing.T) {
 	t.Helper()
@@ -182,7 +182,7 @@ func (s spec) point(ordinal int, attributes map[string]any) {
 	s.list("allocations")[ordinal] = int64(len(s.list("attributes")) - 1)
 }
 
-// drop removes the first attribute, which is not used any more, and renumbers the others.
+// drop removes the first attribute, which has become unused, and renumbers the others.
 func (s spec) drop() {
 	s["attributes"] = s.list("attributes")[1:]
 	for i, at := range s.list("allocations") {
@@ -506,7 +506,7 @@ func testHandles(t *testing.T, group groups.Group) {
 	refused(t, "a handle loses its owner", err)
 }
 
-// mine returns the handle ID that a node's handle must have: that of a tunnel is its name.
+// mine returns the required handle ID of a node's handle: for a tunnel it is its name.
 func mine(obj *unstructured.Unstructured, node string) string {
 	if strings.HasSuffix(obj.GetName(), "-tunnel-addr-"+node) {
 		return obj.GetName()
@@ -611,7 +611,8 @@ func testRanges(t *testing.T, group groups.Group) {
 	refused(t, "create a block that is a part of one", err)
 }
 
-// A pool that overlaps an older one says nothing of the older one's blocks, as soon as its condition says that it does.
+// The blocks of an older pool do not depend on a pool that overlaps it, once the condition of the latter shows the
+// overlap.
 func TestRangesOfAMaskedPool(t *testing.T) { inEachGroup(t, testRangesOfAMaskedPool) }
 
 func testRangesOfAMaskedPool(t *testing.T, group groups.Group) {

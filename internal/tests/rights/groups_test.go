@@ -57,7 +57,7 @@ func testFilledInFields(t *testing.T, group groups.Group) {
 	refused(t, "the flowtable", s.dryCreate(t, s.felix(t, "Auto", "Enabled")))
 }
 
-// As long as a cluster with both groups runs on the first one, nodes write nothing in the second; and the migration alone
+// While a cluster with both groups runs on the first one, nodes write nothing in the second, and only the migration
 // makes its ClusterInformation.
 func TestGroupsInForce(t *testing.T) {
 	s := newSceneIn(t, groups.V3)

@@ -232,8 +232,8 @@ func (l *life) handJournal(t *testing.T) {
 	})
 }
 
-// block creates a block of one address that was claimed long ago; holder is the node of its address, owner that of its
-// affinity.
+// block creates a block of one address that was claimed long ago. holder is the node of its address, owner the node of
+// its affinity.
 func (l *life) block(t *testing.T, cidr, owner, holder string) {
 	t.Helper()
 	spec := map[string]any{

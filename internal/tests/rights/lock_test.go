@@ -20,7 +20,7 @@ import (
 // fromHostLocal is the chart's value with which nodes lock the datastore.
 var fromHostLocal = []string{"--set", "migrateFromHostLocal=true"}
 
-// locked are the writers of a locked datastore, by what its ClusterInformation says.
+// locked are the writers of a locked datastore, by its ClusterInformation.
 type locked struct {
 	what, annotations, spec string
 	allowed                 string // the accounts that may write; the administrator always may
@@ -112,7 +112,7 @@ func (s *scene) attempts(t *testing.T) map[string]func(*user) error {
 	return all
 }
 
-// inform replaces what the ClusterInformation says.
+// inform replaces the content of the ClusterInformation.
 func (s *scene) inform(t *testing.T, row locked) {
 	t.Helper()
 	info := s.object(t, `{kind: ClusterInformation, metadata: {name: default, annotations: {%s}}, spec: {%s}}`, row.annotations, row.spec)

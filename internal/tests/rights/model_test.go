@@ -38,7 +38,7 @@ import (
 // parallel is the number of concurrent requests: the API server shares the processors of the test.
 const parallel = 8
 
-// sampled says that the first tier tries one in so many of the requests that must be refused.
+// sampled: the first tier tries one in so many of the requests that must be refused.
 const sampled = 8
 
 var dryRun = []string{metav1.DryRunAll}
@@ -59,7 +59,7 @@ func TestModelIsRBAC(t *testing.T) {
 	}
 }
 
-// namespaces are the release's, that of Events about cluster-scoped objects, and another.
+// namespaces are the release's, the namespace of Events about cluster-scoped objects, and another.
 var namespaces = []string{"kube-system", "default", "other"}
 
 // readOnly are the verbs that only read.
@@ -220,7 +220,7 @@ type change struct {
 	good  bool
 }
 
-// changes returns the writes of all fields of an object: those of the rule with its values, all others with values of
+// changes returns the writes of all fields of an object: the rule's fields with its values, all others with values of
 // their type.
 func (s *scene) changes(t *testing.T, rule *fence.Rule, fields []change) (all []change) {
 	t.Helper()
@@ -543,7 +543,7 @@ func testModelDeletes(t *testing.T, group groups.Group) {
 	m.done(8, 20)
 }
 
-// TestModelClaims: affinities of all nodes, ranges, names, types and states; the last name is that of the node's
+// TestModelClaims: affinities of all nodes, ranges, names, types and states. The last name belongs to the node's
 // affinity to another range.
 func TestModelClaims(t *testing.T) { inEachGroup(t, testModelClaims) }
 
@@ -574,7 +574,7 @@ func testModelClaims(t *testing.T, group groups.Group) {
 	m.done(24, 1500)
 }
 
-// claims reports whether name is that of a node's affinity to a range that may be a block.
+// claims reports whether name is the name of a node's affinity to a range that may be a block.
 func claims(node, name, text string) bool {
 	cidr, err := netip.ParsePrefix(text)
 	return err == nil && !cidr.Addr().Is4In6() && cidr.Masked().String() == text && cidr.Addr().BitLen()-cidr.Bits() <= 12 &&
@@ -694,7 +694,7 @@ func known(rule *fence.Rule, path []string) bool {
 	})
 }
 
-// managers is what an object's managedFields may say, with so many characters in the names of fields.
+// managers returns possible managedFields of an object, with so many characters in the names of fields.
 func managers(on *unstructured.Unstructured, characters int, at ...string) []any {
 	fields := map[string]any{}
 	for i := range characters / 100 {
@@ -709,9 +709,8 @@ func managers(on *unstructured.Unstructured, characters int, at ...string) []any
 	}}
 }
 
-// TestModelMetadata: the owners and finalizers that others have given to what is the node's own stay, and who has
-// written what the API server notes: a writer may say that himself, in as much text as he likes, which all agents would
-// get.
+// TestModelMetadata: the owners and finalizers that others have set on the node's own objects stay, and the writers
+// that the API server records: a writer may set these himself, in any length, and all agents would receive them.
 func TestModelMetadata(t *testing.T) { inEachGroup(t, testModelMetadata) }
 
 func testModelMetadata(t *testing.T, group groups.Group) {

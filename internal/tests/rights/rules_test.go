@@ -12,7 +12,7 @@ import (
 // chartArgs enable everything that may need permissions.
 var chartArgs = []string{"--set", "bgp.passwordSecret=bgp,migrateFromHostLocal=true"}
 
-// elsewhere are the accounts whose permissions are tested in internal/program/controllers.
+// elsewhere are the accounts with permissions that internal/program/controllers tests.
 var elsewhere = []string{"tortie-kube-controllers"}
 
 // unseen are permissions that are needed and may be missing from the audit log.

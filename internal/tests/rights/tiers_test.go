@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// objectsOf are those of a section of docs/calico-policy.md.
+// objectsOf returns the objects of a section of docs/calico-policy.md.
 func objectsOf(t *testing.T, section string) (all []*unstructured.Unstructured) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "calico-policy.md"))

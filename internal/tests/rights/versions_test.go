@@ -20,7 +20,7 @@ func init() {
 		"minor release of the API servers, of those that lab/versions has; empty is the lab's own")
 }
 
-// oldestFenced is the first release whose CEL has IP address functions.
+// oldestFenced is the first release with IP address functions in CEL.
 var oldestFenced = version.MajorMinor(1, 31)
 
 // release returns the release of the API server.

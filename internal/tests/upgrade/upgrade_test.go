@@ -122,7 +122,7 @@ func (c *cluster) under(t *testing.T, tag string, change func()) {
 	c.Kubectl(t, "delete", "--cascade=foreground", "-f", web)
 }
 
-// renew replaces the pods of deployment web again and again, until it is told to stop; at least once.
+// renew replaces the pods of deployment web again and again, at least once, until stop is called.
 func (c *cluster) renew(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, result := make(chan struct{}), make(chan error, 1)

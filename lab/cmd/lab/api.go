@@ -25,8 +25,8 @@ const apiTimeout = 3 * time.Minute
 // Needs of etcd and kube-apiserver in MB: memory, and disk for etcd's log.
 const apiMemory, apiDisk = 600, 150
 
-// apiGCPercent is GOGC of both. Until the definitions of a test are served, the collector takes a third of the processor
-// time by Go's default, half of that by this one, which costs 100 MB.
+// apiGCPercent is GOGC of both. Until the definitions of a test are served, the garbage collector takes a third of the
+// processor time by Go's default, and half of that by this value, which costs 100 MB.
 const apiGCPercent = 300
 
 func runAPI(ctx context.Context, args []string) (err error) {
@@ -166,7 +166,7 @@ func serverProgram(ctx context.Context, release string) (string, error) {
 	return c.Path(ctx, "kube-apiserver-"+release)
 }
 
-// apiDir creates the directory and returns its cleanup function, which keeps what existed before.
+// apiDir creates the directory and returns its cleanup function, which keeps existing files.
 func apiDir(dir string) (string, func() error, error) {
 	if dir == "" {
 		made, err := os.MkdirTemp("", "tortie-api-")

@@ -111,7 +111,7 @@ func (a api) wait(t *testing.T) {
 	}
 }
 
-// inDirectory returns the processes whose working directory is below a directory, as those of lab api.
+// inDirectory returns the processes with a working directory below a directory, as the processes of lab api have.
 func inDirectory(t *testing.T, dir string) []string {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/cwd")

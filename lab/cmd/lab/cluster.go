@@ -159,7 +159,7 @@ func runTool(ctx context.Context, tool string, args []string) error {
 	return become(l, cmd)
 }
 
-// runShell execs a shell, or a program, where it reaches the cluster.
+// runShell execs a shell, or a program, in the namespace from which the cluster is reachable.
 func runShell(ctx context.Context, args []string) error {
 	name, args, err := leadingName(args)
 	if err != nil {
@@ -182,7 +182,7 @@ func runShell(ctx context.Context, args []string) error {
 // become replaces this process by a program in the namespace of a lab's control plane, so that terminals, signals and
 // exit codes are the program's.
 func become(l *lab.Lab, cmd *exec.Cmd) error {
-	// The thread is in the namespace; exec makes it that of the process.
+	// The thread is in the namespace; exec makes this the namespace of the process.
 	runtime.LockOSThread()
 	if err := netns.Enter(l.NetNS()); err != nil {
 		return err
@@ -190,7 +190,7 @@ func become(l *lab.Lab, cmd *exec.Cmd) error {
 	return unix.Exec(cmd.Path, cmd.Args, cmd.Env)
 }
 
-// runConformance runs a suite as kubectl is run, where it reaches the cluster.
+// runConformance runs a suite as kubectl is run, in the namespace from which the cluster is reachable.
 func runConformance(ctx context.Context, args []string) error {
 	name, rest, err := leadingName(args)
 	if err != nil {

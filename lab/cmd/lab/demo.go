@@ -18,11 +18,11 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
 )
 
-// Of the virtual machine that the demo runs in where the kernel has no IPIP.
+// Limits of the virtual machine that runs the demo if the kernel has no IPIP.
 const (
 	demoMemory  = 4096
 	demoTimeout = 30 * time.Minute
-	// countedTimeout is for one that counts instructions, to which other suites leave little of the processors.
+	// countedTimeout is for a machine that counts instructions, beside suites that use most of the processors.
 	countedTimeout = 50 * time.Minute
 )
 
@@ -75,8 +75,8 @@ type demoOptions struct {
 	record string
 	encap  string
 	shown  *demo.Encap
-	// counting: in a virtual machine that counts instructions, which is slower, and to which another program's load is
-	// nothing.
+	// counting: in a virtual machine that counts instructions, which is slower, and does not depend on another program's
+	// load.
 	counting bool
 }
 
@@ -87,22 +87,22 @@ const (
 	encapVXLAN = "vxlan"
 )
 
-// encapChoice is what the demo shows, and where.
+// encapChoice is the demo's encapsulation, and the place of the demo.
 type encapChoice struct {
 	encap *demo.Encap
-	// inVM: in a virtual machine whose kernel has it.
+	// inVM: in a virtual machine with a kernel that has it.
 	inVM bool
-	// say is what is to be said about it.
+	// say is the text to print about it.
 	say string
 }
 
-// kernel says what a kernel has, with probe.ErrNoIPIP and probe.ErrNoVXLAN if it has not.
+// kernel checks a kernel's features, with probe.ErrNoIPIP and probe.ErrNoVXLAN if they are missing.
 type kernel struct{ ipip, vxlan func(context.Context) error }
 
-// machineKernel is the one that runs.
+// machineKernel is the running kernel.
 var machineKernel = kernel{ipip: probe.IPIP, vxlan: probe.VXLAN}
 
-// chooseEncap chooses by what is wanted and what the kernel has.
+// chooseEncap chooses by the wanted encapsulation and the kernel's features.
 func chooseEncap(ctx context.Context, want string, has kernel) (encapChoice, error) {
 	const inVM = "This kernel has no IPIP tunnels: the demo runs in a virtual machine with Debian's kernel (without KVM slower: some minutes)."
 	switch want {
@@ -135,7 +135,7 @@ func chooseEncap(ctx context.Context, want string, has kernel) (encapChoice, err
 	return encapChoice{encap: demo.IPIP, inVM: true, say: inVM}, nil
 }
 
-// demoFiles returns the root of the clone and makes sure that what the demo needs of it is there.
+// demoFiles returns the root of the clone and builds the missing files that the demo needs.
 func demoFiles() (string, error) {
 	c, err := binaries.Open(os.Stderr)
 	if err != nil {
@@ -150,7 +150,7 @@ func demoFiles() (string, error) {
 	return root, nil
 }
 
-// imageArchive is what make image writes.
+// imageArchive is the archive that make image writes.
 const imageArchive = "dist/tortie.tar"
 
 func demoHere(ctx context.Context, root string, o demoOptions) (err error) {

@@ -41,7 +41,7 @@ func runDeps(ctx context.Context, args []string) error {
 	if err != nil && (os.Geteuid() == 0 || errors.As(err, &wrong)) {
 		return err
 	}
-	if choice.inVM || *tests { // tests count instructions in one on every kernel
+	if choice.inVM || *tests { // tests count instructions in one, on every kernel
 		needs = append(needs, deps.VM...)
 	}
 	cache, err := binaries.DefaultDir()

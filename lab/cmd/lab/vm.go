@@ -45,7 +45,7 @@ func passedOn(m vm.Machine) []string {
 }
 
 // newMachine fills the cache with the needs of a virtual machine and the programs used inside, where nothing is built.
-// memoryMB is the memory of the machine. One that does not count instructions has KVM where that works.
+// memoryMB is the memory of the machine. A machine that does not count instructions uses KVM if that works.
 func newMachine(ctx context.Context, memoryMB int, counting bool, from vm.Source, programs ...string) (vm.Machine, error) {
 	needs := preflight.Needs{What: "the virtual machine", Memory: memoryMB + qemuMemory, Less: ", or ask for less where there is -mem",
 		Packages: deps.VM, Space: []preflight.Space{{Dir: os.TempDir(), MB: initrdDisk, Elsewhere: "set TMPDIR to a directory of another one"}}}
@@ -126,7 +126,8 @@ func exitCode(code int, err error) error {
 	return err
 }
 
-// runVMTest is for go test -exec: it runs a static test binary with only its testdata, busybox, and what options say.
+// runVMTest is for go test -exec: it runs a static test binary with only its testdata, busybox, and the additions of
+// its options.
 func runVMTest(ctx context.Context, args []string) error {
 	f := flags("vmtest")
 	memory := f.Int("mem", 1024, "memory of the virtual machine in MB")
@@ -174,7 +175,7 @@ func countFlag(f *flag.FlagSet) *bool {
 	return f.Bool("count", false, "make time the number of instructions of one processor, in nanoseconds, which needs an emulated one")
 }
 
-// fromUnstable is what a machine has of Debian's unstable release.
+// fromUnstable selects the parts of a machine from Debian's unstable release.
 type fromUnstable struct{ kernel, bird *bool }
 
 func unstableFlags(f *flag.FlagSet) fromUnstable {

@@ -36,7 +36,7 @@ func main() {
 	}
 	unix.Sync()
 	err = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
-	fmt.Fprintln(os.Stderr, "vminit: power off:", err) // the exit of init then panics the kernel, which also ends the machine
+	fmt.Fprintln(os.Stderr, "vminit: power off:", err) // the exit of init then panics the kernel, and ends the machine
 }
 
 func live() (int, error) {
@@ -51,7 +51,7 @@ func live() (int, error) {
 	if err := mountKernel(""); err != nil {
 		return 0, err
 	}
-	// /tmp is not mounted: the launcher's directory, of which the initramfs has a copy, may be below it.
+	// /tmp is not mounted: the launcher's directory may be below it, and the initramfs has a copy of that directory.
 	if err := errors.Join(os.MkdirAll("/tmp", 0o755), os.Chmod("/tmp", 0o777|os.ModeSticky)); err != nil {
 		return 0, err
 	}

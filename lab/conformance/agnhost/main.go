@@ -1,7 +1,6 @@
 // Command agnhost is Kubernetes' program of that name with the commands that conformance suites of network policy use,
-// and a server of SCTP of its own: the original closes an association when it has answered, so that on a slow machine
-// its client, which sends something first, sometimes cannot (EPIPE), and a connection that policies allow counts as
-// refused.
+// and its own SCTP server. The original closes an association when it has answered. On a slow machine its client, which
+// sends first, then sometimes fails (EPIPE), and an allowed connection counts as refused.
 package main
 
 import (
@@ -19,7 +18,7 @@ import (
 	servehostname "k8s.io/kubernetes/test/images/agnhost/serve-hostname"
 )
 
-// servesSCTP begins the names of the variables by which porter is told ports of SCTP; their values are the answers.
+// servesSCTP begins the names of the variables with porter's SCTP ports; their values are the answers.
 const servesSCTP = "SERVE_SCTP_PORT_"
 
 func main() {
@@ -30,7 +29,7 @@ func main() {
 	}
 }
 
-// patient takes the ports of SCTP from porter.
+// patient takes over the SCTP ports of porter.
 func patient(porter *cobra.Command) *cobra.Command {
 	others := porter.Run
 	porter.Run = func(c *cobra.Command, args []string) {
@@ -52,7 +51,7 @@ func patient(porter *cobra.Command) *cobra.Command {
 	return porter
 }
 
-// serve answers whoever sends something to a port of SCTP, until there is an error.
+// serve answers every client of an SCTP port, until there is an error.
 func serve(port, answer string) error {
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
@@ -89,7 +88,7 @@ func converse(peer int, answer string) {
 		case err != nil || n <= 0:
 			return
 		default:
-			_, _ = unix.Write(peer, []byte(answer)) // to a peer that has gone there is nothing to read any more either
+			_, _ = unix.Write(peer, []byte(answer)) // from a peer that is gone there is nothing to read either
 		}
 	}
 }

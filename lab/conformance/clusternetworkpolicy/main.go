@@ -1,8 +1,8 @@
 // Command clusternetworkpolicy runs network-policy-api's conformance tests of ClusterNetworkPolicy against the cluster
-// of KUBECONFIG, with the flags of that suite and those of a test binary.
+// of KUBECONFIG, with the flags of that suite and of a test binary.
 //
 // On a kernel without SCTP, the servers of that protocol are left out of the pods, which would never be ready, and the
-// tests that send a packet of it say so and are not run.
+// tests that send SCTP packets are skipped with that reason.
 package main
 
 import (
@@ -82,7 +82,7 @@ func testConformance(t *testing.T) {
 	}
 }
 
-// kernelHasSCTP says whether pods can open a socket of SCTP: they have the kernel of this program.
+// kernelHasSCTP reports whether pods can open an SCTP socket: they have the kernel of this program.
 func kernelHasSCTP() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
 	if err == nil {

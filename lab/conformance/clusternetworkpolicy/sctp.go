@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/network-policy-api/conformance"
 )
 
-// ofSCTP names the tests that send SCTP. Nearly all of their cases do, also those about other protocols.
+// ofSCTP names the tests that send SCTP, in nearly all of their cases, even in cases about other protocols.
 var ofSCTP = []string{
 	"CNPAdminTierEgressSCTP", "CNPAdminTierIngressSCTP", "CNPBaselineTierEgressSCTP", "CNPBaselineTierIngressSCTP",
 	"CNPAdminTierGress", "CNPBaselineTierGress", "CNPAdminTierPortRange", "CNPBaselineTierPortRange",
@@ -24,8 +24,8 @@ const baseManifests = "base/manifests.yaml"
 var sctpServer = regexp.MustCompile(
 	`(?m)^        - name: \S.*\n(?:          .*\n)*?          env:\n          - name: SERVE_SCTP_PORT_.*\n            value: .*(?:\n|\z)`)
 
-// withoutSCTP serves the suite's base manifests without their servers of SCTP, and returns the address: what the suite
-// takes, other than its own files, is a URL with https.
+// withoutSCTP serves the suite's base manifests without their SCTP servers, and returns the address: besides its own
+// files the suite accepts only a URL with https.
 func withoutSCTP(t *testing.T) string {
 	t.Helper()
 	manifests, err := conformance.Manifests.ReadFile(baseManifests)
@@ -37,7 +37,7 @@ func withoutSCTP(t *testing.T) string {
 		t.Fatal("a server of SCTP has another form than expected in " + baseManifests)
 	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write(rest) // a client that has gone needs none
+		_, _ = w.Write(rest) // a client that is gone needs none
 	}))
 	t.Cleanup(server.Close)
 	http.DefaultClient = server.Client()

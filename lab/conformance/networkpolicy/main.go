@@ -11,13 +11,13 @@ import (
 	"k8s.io/kubernetes/test/e2e/framework"
 	"k8s.io/kubernetes/test/e2e/framework/config"
 
-	// The specs, and what the framework has to be completed by.
+	// The specs, and registrations that the framework needs.
 	_ "k8s.io/kubernetes/test/e2e/framework/debug/init"
 	_ "k8s.io/kubernetes/test/e2e/framework/node/init"
 	_ "k8s.io/kubernetes/test/e2e/network/netpol"
 )
 
-// runner takes the place of testing.T, which only a test binary has.
+// runner replaces testing.T, which only a test binary has.
 type runner struct{ failed bool }
 
 func (r *runner) Fail() { r.failed = true }

@@ -25,15 +25,15 @@ import (
 // ModulePath is the path of the Go module that the lab's programs are built from.
 const ModulePath = "github.com/tortie-net/tortie/lab"
 
-// kept is the number of cached builds of one program: the current one and those of two other branches or clones.
+// kept is the number of cached builds of one program: the current one and two of other branches or clones.
 const kept = 3
 
 // Target is one program: its name in the cache and the package that it is built from.
 type Target struct {
 	Name    string
 	Package string
-	// Sources are the directories of this module whose files the program is built from. The packages of other modules
-	// are covered by go.sum.
+	// Sources are the directories of this module with the program's source files. The packages of other modules are
+	// covered by go.sum.
 	Sources []string
 	// Module is the directory of a separate Go module, below the lab's module; "" is the lab's own.
 	Module string

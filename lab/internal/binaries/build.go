@@ -77,7 +77,7 @@ func (c *Cache) build(ctx context.Context, group []program) error {
 	if len(group) == 0 {
 		return nil
 	}
-	// Only the holder of the lock builds: files here are of a killed builder.
+	// Only the holder of the lock builds: existing files are from a killed builder.
 	work := "building-" + group[0].Name + "-"
 	if err := removeGlob(filepath.Join(c.Dir, work+"*")); err != nil {
 		return err

@@ -18,14 +18,14 @@ import (
 // beat is the interval of progress lines.
 const beat = 10 * time.Second
 
-// progress reports what go commands do: downloaded modules and compiled packages.
+// progress reports the work of go commands: downloaded modules and compiled packages.
 type progress struct {
 	out  io.Writer
 	name string
 	end  func() // ends the lines; it is idempotent
 
-	mu         sync.Mutex // guards out and what follows
-	start      time.Time  // of what is being done
+	mu         sync.Mutex // guards out and the fields below
+	start      time.Time  // of the current step
 	downloaded int        // modules
 	done, all  int        // packages
 }
@@ -95,8 +95,8 @@ func (p *progress) compiling(packages int) {
 	p.print(fmt.Sprintf("%d packages to compile; what is compiled is kept when this is interrupted", packages))
 }
 
-// run runs a go command and follows its standard error. The error contains the lines that are not progress: those of
-// the compiler.
+// run runs a go command and follows its standard error. The error contains the lines that are not progress: the
+// compiler's.
 func (p *progress) run(ctx context.Context, cmd *exec.Cmd) error {
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

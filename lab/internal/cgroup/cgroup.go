@@ -1,8 +1,8 @@
 // Package cgroup creates a cgroup for each node of a lab, in every mounted hierarchy of the machine: one with cgroup
 // v2, several with v1.
 //
-// It owns the cgroups tortie-LAB and those below. Without separate ones, the kubelets of two nodes would conflict in
-// /kubepods. On a v2 machine whose root does not delegate a controller that a kubelet needs, it enables that
+// It owns the cgroups tortie-LAB and their children. Without separate ones, the kubelets of two nodes would conflict in
+// /kubepods. If the root of a v2 machine does not delegate a controller that a kubelet needs, it enables that
 // controller, and disables it at the end.
 package cgroup
 

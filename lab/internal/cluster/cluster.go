@@ -34,7 +34,7 @@ const (
 	apiPort   = 6443
 )
 
-// Limits for a machine that has many times more to do than processors: a quiet one takes seconds.
+// Limits for a very busy machine: an idle one takes seconds.
 const (
 	planeTimeout   = 3 * time.Minute
 	nodesTimeout   = 6 * time.Minute
@@ -51,7 +51,7 @@ var underlays = []netip.Prefix{netip.MustParsePrefix("172.30.0.1/24"), netip.Mus
 // DefaultPodCIDRs are the default ranges of pod addresses, by family as underlays.
 var DefaultPodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("fd00:192:168::/48")}
 
-// NodeAddrs returns the addresses of the i-th node in the underlay, in the first families of it: 172.30.0.11 and
+// NodeAddrs returns the addresses of the i-th node in the underlay, in its first families: 172.30.0.11 and
 // fd00:172:30::11.
 func NodeAddrs(i, families int) []netip.Addr {
 	v4, v6 := underlays[0].Addr().As4(), underlays[1].Addr().As16()
@@ -69,7 +69,7 @@ func ControlPlane(lab string) string { return nsPath(lab, ControlPlaneName) }
 
 func nsPath(lab, node string) string { return filepath.Join(nsDir(lab), node) }
 
-// nsDir has the network namespaces of a lab.
+// nsDir returns the directory with a lab's network namespaces.
 func nsDir(lab string) string { return filepath.Join(stateDir(lab), "netns") }
 
 // Progress is called for every completed stage.
@@ -91,8 +91,8 @@ type Cluster struct {
 }
 
 // Up starts a cluster and returns when every node is Ready or lacks only the pod network. After an error nothing is
-// left. The remains of a cluster of that name whose owner was killed are removed first. self is the program that is run
-// as node.EnterName.
+// left. It first removes the remains of a cluster of that name with a killed owner. self is the program that is run as
+// node.EnterName.
 func Up(ctx context.Context, spec Spec, self string, progress Progress) (_ *Cluster, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (c *Cluster) server() string {
 	return netip.AddrPortFrom(c.underlays()[0].Addr(), apiPort).String()
 }
 
-// underlays are those of the cluster's families.
+// underlays returns the underlays of the cluster's families.
 func (c *Cluster) underlays() []netip.Prefix { return underlays[:len(c.state.PodCIDRs)] }
 
 func (c *Cluster) planeDir() string        { return filepath.Join(c.state.Dir, ControlPlaneName) }
@@ -183,8 +183,8 @@ func (c *Cluster) prepare() error {
 	return s.write()
 }
 
-// makeDir creates the lab's directory, which must be new, as it will be removed with its content. Below DataDir, a
-// directory of this name is of a lab that a reboot ended.
+// makeDir creates the lab's directory, which must be new, as it will be removed with its content. A directory of this
+// name below DataDir belongs to a lab that a reboot ended.
 func (c *Cluster) makeDir() error {
 	dir := c.state.Dir
 	if filepath.Dir(dir) == DataDir {
@@ -264,7 +264,7 @@ func (c *Cluster) prepareNode(n Node) error {
 	return c.nodeConfig(n).Write()
 }
 
-// makeHardware creates a node's parts other than its disk at each start: a network with its uplink, and cgroups.
+// makeHardware creates, at each start, a node's parts other than its disk: a network with its uplink, and cgroups.
 func (c *Cluster) makeHardware(n Node) error {
 	ns := nsPath(c.state.Name, n.Name)
 	if err := netns.Create(ns); err != nil {
@@ -461,7 +461,7 @@ func (c *Cluster) Fail(cause error) error {
 	return c.state.write()
 }
 
-// Down kills the cluster and removes everything of it.
+// Down kills the cluster and removes all of its parts.
 func (c *Cluster) Down(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.state.scaled(cleanupTimeout))
 	defer cancel()

@@ -33,7 +33,7 @@ var (
 // Node is the name of a node with its addresses in the underlay.
 type Node struct {
 	Name string
-	// Addrs are one of each family that the cluster has, IPv4 first.
+	// Addrs are one address of each family of the cluster, IPv4 first.
 	Addrs []netip.Addr
 	// PID is the node's first process in the machine's PID namespace; 0 before it runs.
 	PID int
@@ -52,7 +52,7 @@ type Spec struct {
 	Containerd string
 	// CoreDNS is the program of CoreDNSImage; "" for none.
 	CoreDNS string
-	// Agnhost is the program of the image that pods of conformance suites have; "" for none.
+	// Agnhost is the program of the image for pods of conformance suites; "" for none.
 	Agnhost string
 	// Images are archives for every node.
 	Images []string

@@ -1,7 +1,7 @@
 // Package demo shows Tortie at work on a cluster of three nodes, in seventeen steps.
 //
-// Each step runs real commands, shows what they say, and asserts what it shows. The first that is not so ends the demo.
-// The output is Markdown that also reads well on a terminal.
+// Each step runs real commands, shows their output, and checks it. The first failed check ends the demo. The output is
+// Markdown that also reads well on a terminal.
 package demo
 
 import (
@@ -51,27 +51,27 @@ type Demo struct {
 	facts facts
 }
 
-// facts are what steps learn and later steps use.
+// facts are results of steps that later steps use.
 type facts struct {
 	podIP, pod2IP string
-	// blocks are the nodes' blocks, addresses the nodes' own addresses and ends those of VXLAN's tunnels, by node.
+	// blocks are the nodes' blocks, addresses the nodes' own addresses, ends the addresses of VXLAN tunnels, by node.
 	blocks, addresses, ends map[string]string
 }
 
-// step is one of the demo's steps: it says what it shows, and does it.
+// step is one of the demo's steps: its explanation and its action.
 type step struct {
 	title string
 	text  string
 	run   func(*Demo, context.Context) error
 }
 
-// Run installs the chart and goes through the steps. The error names the step that was not as it should be.
+// Run installs the chart and goes through the steps. The error names the failed step.
 func (d *Demo) Run(ctx context.Context) error {
 	if err := d.findTools(ctx); err != nil {
 		return err
 	}
 	var err error
-	// What is only waited for needs no program: each of them is a second in an emulator.
+	// Waiting needs no program: in an emulator each of them takes a second.
 	if d.api, err = kubeapi.New(d.Lab.Kubeconfig(), netns.Dialer(d.Lab.NetNS())); err != nil {
 		return err
 	}
@@ -95,14 +95,14 @@ func (d *Demo) scaled(t time.Duration) time.Duration {
 	return time.Duration(float64(t) * max(d.TimeScale, 1))
 }
 
-// timeout is a duration as kubectl and helm take it.
+// timeout returns a duration in the format of kubectl and helm.
 func (d *Demo) timeout() string { return d.scaled(stepTimeout).String() }
 
 func (d *Demo) say(format string, args ...any) {
 	fmt.Fprintf(d.Out, format+"\n", args...)
 }
 
-// findTools lets commands find kubectl and helm by their names.
+// findTools sets the path by which commands find kubectl and helm.
 func (d *Demo) findTools(ctx context.Context) error {
 	var dirs []string
 	for _, tool := range []string{"kubectl", "helm"} {
@@ -128,7 +128,7 @@ func (d *Demo) kubectl(ctx context.Context, line string) (string, error) {
 }
 
 // background runs a shell line next to the control plane without showing it, until stop is called; stop returns why it
-// ended if it did so before.
+// ended if it ended before.
 func (d *Demo) background(ctx context.Context, line string) (stop func() error) {
 	quiet := *d
 	quiet.Out = io.Discard
@@ -154,7 +154,7 @@ func (d *Demo) node(ctx context.Context, name, line string) (string, error) {
 	})
 }
 
-// prepare lets a deadline end the whole pipeline, and not the shell alone: its last program would keep the output open.
+// prepare makes a deadline end the whole pipeline, not only the shell: its last program would keep the output open.
 func (d *Demo) prepare(cmd *exec.Cmd, out io.Writer) {
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -8,19 +8,18 @@ import (
 	"strings"
 )
 
-// Encap is how packets travel between the nodes: what the chart is told, and what the steps that look at it show and
-// expect.
+// Encap is an encapsulation between the nodes: the chart's values, and the steps that show it with their expectations.
 type Encap struct {
-	// values are options of helm install beside the image's.
+	// values are options of helm install in addition to the image's.
 	values string
-	// device is the tunnel's, and mtu its and the pods'.
+	// device is the tunnel device, and mtu the MTU of it and of the pods.
 	device string
 	mtu    int
-	// handle is how the handle of a node's end of the tunnel begins.
+	// handle is the prefix of the handle of a node's tunnel address.
 	handle string
 	// pool are lines of the IPPool.
 	pool []string
-	// printed is what `kubectl get ippools` prints below IPIP.
+	// printed is the text of `kubectl get ippools` below IPIP.
 	printed string
 
 	routes, wire step
@@ -37,7 +36,7 @@ var IPIP = &Encap{
 		(*Demo).ipipWire},
 }
 
-// VXLAN is in every kernel that Tortie runs on.
+// VXLAN is available in every kernel that Tortie supports.
 var VXLAN = &Encap{
 	values: ",ipPool.ipipMode=Never,ipPool.vxlanMode=Always",
 	device: "vxlan.calico", mtu: 1450, handle: "vxlan-tunnel-addr-", pool: []string{"ipipMode: Never", "vxlanMode: Always"}, printed: "Never",
@@ -51,7 +50,7 @@ frames for these go. On node2's interface the pod's packets arrive inside packet
 		(*Demo).vxlanWire},
 }
 
-// others are the nodes but for one.
+// others returns the nodes except one.
 func others(node string) []string {
 	var names []string
 	for _, n := range Nodes {
@@ -64,7 +63,7 @@ func others(node string) []string {
 
 func (d *Demo) ipipRoutes(ctx context.Context) error { return d.routes(ctx, d.facts.addresses) }
 
-// vxlanRoutes learns the other ends from the Nodes' annotations, where all agents have them from.
+// vxlanRoutes reads the other tunnel addresses from the Nodes' annotations, like all agents.
 func (d *Demo) vxlanRoutes(ctx context.Context) error {
 	out, err := d.kubectl(ctx,
 		`kubectl get nodes --no-headers -o custom-columns='NODE:.metadata.name,END:.metadata.annotations.projectcalico\.org/IPv4VXLANTunnelAddr'`)
@@ -79,7 +78,7 @@ func (d *Demo) vxlanRoutes(ctx context.Context) error {
 	return errors.Join(append(errs, d.routes(ctx, d.facts.ends))...)
 }
 
-// firstOf is an error unless addr is the first address of a block.
+// firstOf returns an error unless addr is the first address of a block.
 func firstOf(addr, block string) error {
 	p, err := netip.ParsePrefix(block)
 	if err != nil {
@@ -124,7 +123,7 @@ func (d *Demo) ipipWire(ctx context.Context) error {
 		counted(counters))
 }
 
-// vxlanWire reads two lines for each packet: of the outer one and of the inner one.
+// vxlanWire reads two lines for each packet: for the outer and the inner one.
 func (d *Demo) vxlanWire(ctx context.Context) error {
 	link, err := d.node(ctx, "node1", "ip -d link show vxlan.calico | head -3 | sed -E 's, (mode|addrgenmode) .*,,'")
 	if err != nil {
@@ -152,7 +151,7 @@ func (d *Demo) vxlanWire(ctx context.Context) error {
 		expectLines(wire, captured, `^IP \S+ > \S+: ICMP echo re(quest|ply)`), counted(counters))
 }
 
-// expectEnds expects that node1 knows the MAC of each other end, and that frames for it go to that node.
+// expectEnds checks that node1 knows the MAC of each other tunnel endpoint, and that frames to it go to that node.
 func (d *Demo) expectEnds(neighbours, forwarding string) error {
 	errs := []error{expectLines(neighbours, len(Nodes)-1, `.`), expectLines(forwarding, len(Nodes)-1, ` dst `)}
 	for _, n := range others("node1") {
@@ -166,10 +165,10 @@ func (d *Demo) expectEnds(neighbours, forwarding string) error {
 	return errors.Join(errs...)
 }
 
-// captured is how many packets are looked at: requests and replies.
+// captured is the number of captured packets: requests and replies.
 const captured = 4
 
-// capture looks at the interface of node2 while the debug pod pings, and then at the tunnel's counters.
+// capture captures on the interface of node2 while the debug pod pings, and then reads the tunnel's counters.
 func (d *Demo) capture(ctx context.Context, filter string) (wire, counters string, err error) {
 	ping := "kubectl exec debug -- ping -q -c 60 -i 0.5 " + d.facts.pod2IP
 	d.show("$ " + ping + " &")
@@ -182,10 +181,10 @@ func (d *Demo) capture(ctx context.Context, filter string) (wire, counters strin
 	return wire, counters, err
 }
 
-// outer is how tcpdump prints the way from node1 to node2; ports are patterns.
+// outer returns tcpdump's text for the direction from node1 to node2; ports are patterns.
 func (d *Demo) outer(from, to string) string {
 	return quote(d.facts.addresses["node1"]) + from + " > " + quote(d.facts.addresses["node2"]) + to
 }
 
-// counted expects some tens of bytes and packets.
+// counted checks for some tens of bytes and packets.
 func counted(counters string) error { return expect(counters, `^\s+[1-9]\d+\s+[1-9]\d+`) }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// expect returns an error for each pattern that does not occur in what a command has said. ^ and $ match at lines.
+// expect returns an error for each pattern that does not occur in a command's output. ^ and $ match at lines.
 func expect(out string, patterns ...string) error {
 	var errs []error
 	for _, p := range patterns {
@@ -31,7 +31,7 @@ func expectLines(out string, n int, pattern string) error {
 	return err
 }
 
-// expectSome is an error unless at least n lines are like the pattern.
+// expectSome returns an error unless at least n lines match the pattern.
 func expectSome(out string, n int, pattern string) error {
 	got, err := lines(out, pattern)
 	if err == nil && got < n {
@@ -40,7 +40,7 @@ func expectSome(out string, n int, pattern string) error {
 	return err
 }
 
-// lines counts those that are like the pattern.
+// lines counts the lines that match the pattern.
 func lines(out, pattern string) (n int, err error) {
 	re, err := regexp.Compile("(?m)" + pattern)
 	if err != nil {
@@ -65,7 +65,7 @@ func columns(out string) map[string]string {
 	return m
 }
 
-// ofKind returns the lines of a table without heading whose first column is the kind, without that column.
+// ofKind returns the lines of a table without heading that have kind in the first column, without that column.
 func ofKind(out, kind string) string {
 	var b strings.Builder
 	for line := range strings.Lines(out) {
@@ -76,5 +76,5 @@ func ofKind(out, kind string) string {
 	return b.String()
 }
 
-// quote makes a literal of a pattern, for addresses with their dots.
+// quote returns a pattern that matches s literally, for addresses with their dots.
 func quote(s string) string { return regexp.QuoteMeta(s) }

@@ -30,9 +30,9 @@ spec:
 .`
 )
 
-// policy shows the same requests before, between and after two policies, and what the node says about them.
+// policy shows the same requests before, between and after two policies, and the node's report on them.
 func (d *Demo) policy(ctx context.Context) error {
-	// Long enough for what is allowed, also where processors are emulated; what is denied takes all of it.
+	// Long enough for allowed requests, even on emulated processors; denied ones take all of it.
 	try := fmt.Sprintf("timeout %d wget -qO- http://%s/", max(1, int(d.TimeScale/2)), d.facts.pod2IP)
 	both := fmt.Sprintf("for pod in debug test-pod; do kubectl exec $pod -- sh -c '%s || echo no answer' 2>/dev/null; done", try)
 	before, err := d.kubectl(ctx, both)
@@ -55,7 +55,7 @@ func (d *Demo) policy(ctx context.Context) error {
 		d.decisions(ctx))
 }
 
-// between applies a policy and shows requests once it counts, by whether a first one succeeds.
+// between applies a policy and shows requests once it is in force, which it detects by the success of a first request.
 func (d *Demo) between(ctx context.Context, apply, first string, succeeds bool, then string) (string, error) {
 	if _, err := d.kubectl(ctx, apply); err != nil {
 		return "", err
@@ -74,7 +74,7 @@ func (d *Demo) between(ctx context.Context, apply, first string, succeeds bool, 
 	return d.kubectl(ctx, then)
 }
 
-// decisions shows what node2, where the requests end, has denied, and why.
+// decisions shows the denials on node2, where the requests end, with their reasons.
 func (d *Demo) decisions(ctx context.Context) error {
 	const agent = "$(kubectl -n kube-system get pods -l app.kubernetes.io/component=node --field-selector spec.nodeName=node2 -o name)"
 	shown, err := d.kubectl(ctx, "kubectl -n kube-system exec "+agent+" -c node -- node policy")

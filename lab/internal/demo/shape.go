@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// replacement names what differs from run to run.
+// replacement replaces a text that differs between runs.
 type replacement struct {
 	pattern *regexp.Regexp
 	with    string
@@ -39,7 +39,7 @@ var replacements = []replacement{
 	replace(`(-rwxr-xr-x|-rw-------) .*?(\S+)$`, "$1 $2"), // sizes of files
 	replace(`^(\s*)total \d+$`, "${1}total N"),
 	replace(`^\s*(\d+ +){5}\d+ *$`, "COUNTERS"),
-	// What else ip(8) says about a tunnel depends on its version and the kernel's.
+	// The rest of ip(8)'s text about a tunnel depends on its version and the kernel's.
 	replace(`(link/ipip IP brd IP) .*`, "$1"),
 	replace(`(ipip any remote any local any) .*`, "$1"),
 	replace(`(tunl0@NONE: <NOARP,UP,LOWER_UP> mtu \d+) .*`, "$1"),
@@ -52,10 +52,9 @@ var replacements = []replacement{
 	replace(`\s+`, " "),
 }
 
-// Shape is what a transcript has in common with every other that shows the same: the text, the commands, and the kind
-// of each line of output. Lines of one output are sorted, for many are in the order of addresses that the run has
-// chosen, and each kind counts once: a container that was started twice on a slow machine is no other demo. What has to
-// be so many, the demo itself asserts.
+// Shape returns the common part of all transcripts of one demo: the text, the commands, and the kind of each line of
+// output. Lines of one output are sorted, as many are in the order of the run's addresses, and each kind counts once: a
+// container that was started twice on a slow machine makes no difference. The demo itself checks required counts.
 func Shape(transcript string) []string {
 	var shape, block []string
 	flush := func() {

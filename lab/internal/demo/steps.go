@@ -15,7 +15,7 @@ with containerd, kubelet and kube-proxy, each in namespaces of its own, without 
 Lines after $ run next to the control plane (lab kubectl, lab helm), lines after node1# on that node (lab exec node1). The demo waits until
 nodes and pods are Ready.`
 
-// Names that the steps agree on. The veth's name follows from namespace and pod, by a hash that Calico has fixed.
+// Names that the steps share. The veth's name follows from namespace and pod, by Calico's hash.
 const (
 	debugImage = "docker.io/tortie-net/debug:dev"
 	testVeth   = "cali7fba7a35b74"
@@ -30,7 +30,7 @@ var installStep = step{
 	(*Demo).install,
 }
 
-// steps are those after installStep.
+// steps returns the steps after installStep.
 func (d *Demo) steps() []step {
 	return []step{
 		{"The components run",
@@ -278,7 +278,7 @@ func (d *Demo) podRoute(ctx context.Context) error {
 		expect(inside, `^default via 169\.254\.1\.1 dev eth0`, `^169\.254\.1\.1 dev eth0`))
 }
 
-// watched are the resources whose watches each agent holds.
+// watched are the resources that each agent watches.
 var watched = []string{
 	"bgpconfigurations", "bgpfilters", "bgppeers", "blockaffinities", "caliconodestatuses", "clusterinformations", "felixconfigurations",
 	"ipamconfigs", "ippools", "ipreservations",
@@ -292,8 +292,8 @@ func (d *Demo) watches(ctx context.Context) error {
 	}
 	errs := []error{expectLines(out, len(watched), `WATCH`)}
 	for _, resource := range watched {
-		// One each, perhaps the garbage collector's, and of some kube-controllers'. The API server's own is of the pools,
-		// which the fence's policy on the size of claims has as parameters.
+		// One watch of each agent, perhaps one of the garbage collector, and one of kube-controllers for some. The API server
+		// watches pools itself, which are the parameters of the fence's policy on the size of claims.
 		most := len(Nodes) + 2
 		if resource == "ippools" {
 			most++

@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/kubeapi"
 )
 
-// pollInterval is how often the API server is asked for what is waited for.
+// pollInterval is the interval of requests to the API server while the demo waits.
 const pollInterval = 100 * time.Millisecond
 
 // waitNodes returns when all nodes are Ready and have a network.

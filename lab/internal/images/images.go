@@ -70,8 +70,8 @@ func Debug() (Image, error) {
 	return Image{Tag: DebugImage, Files: files, Cmd: []string{"/bin/sh"}}, nil
 }
 
-// agnhostTags are the releases that conformance suites of other projects ask for: Kubernetes', and
-// network-policy-api's. Both run parts of it that are the same in either.
+// agnhostTags are the releases that conformance suites of other projects use: Kubernetes', and network-policy-api's.
+// Both use parts that are equal in either.
 var agnhostTags = []string{"registry.k8s.io/e2e-test-images/agnhost:2.63.0", "registry.k8s.io/e2e-test-images/agnhost:2.45"}
 
 // Agnhost returns the image of pods of conformance suites, with the program that is its name and a shell.
@@ -86,7 +86,7 @@ func Agnhost(program string) (Image, error) {
 	}
 	image.Tag, image.Also = agnhostTags[0], agnhostTags[1:]
 	image.Entrypoint, image.Cmd = []string{"/agnhost"}, []string{"pause"}
-	// The suites ask for bash, and for nothing that another shell has not.
+	// The suites use bash, but only features of every shell.
 	bash := File{Path: "bin/bash", Content: []byte("#!/bin/sh\nexec /bin/sh \"$@\"\n")}
 	image.Files = append(image.Files, File{Path: "agnhost", Content: b}, bash)
 	return image, nil

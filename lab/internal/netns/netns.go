@@ -1,8 +1,8 @@
 // Package netns creates, enters and removes network namespaces that files keep, as `ip netns` does.
 //
 // It owns the files that it is given. They are never in /run/netns: `ip netns add` mounts that directory over itself,
-// after which what was mounted there before can neither be seen nor removed, and `ip -all netns delete` removes all of
-// it. It never changes the namespace of the process: every change runs on an operating system thread of its own.
+// which hides earlier mounts in it and prevents their removal, and `ip -all netns delete` removes all of it. It never
+// changes the namespace of the process: every change runs on its own operating system thread.
 package netns
 
 import (
@@ -48,7 +48,7 @@ func Delete(path string) error {
 	return nil
 }
 
-// DeleteAll deletes the namespaces whose files are in a directory. A missing directory is not an error.
+// DeleteAll deletes the namespaces with files in a directory. A missing directory is not an error.
 func DeleteAll(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

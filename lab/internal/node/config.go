@@ -56,7 +56,7 @@ func DiskDir(dir string) string { return filepath.Join(dir, "disk") }
 // ConfigPath is the path of the first process' configuration.
 func ConfigPath(dir string) string { return filepath.Join(dir, configFile) }
 
-// Kubeconfigs are the files that kubelet and kube-proxy wait for, in the order in which they are to be written.
+// Kubeconfigs are the files that kubelet and kube-proxy wait for, in the order in which they must be written.
 func Kubeconfigs(dir string) (proxy, kubelet string) {
 	return filepath.Join(dir, proxyKubeconfigFile), filepath.Join(dir, kubeconfigFile)
 }

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// answerTime bounds one question.
+// answerTime bounds one request.
 const answerTime = 5 * time.Second
 
-// Answers asks the container runtime behind a socket for its status, as the kubelet does, and returns nil if it
-// answers. containerd listens before it can.
+// Answers requests the status of the container runtime behind a socket, as the kubelet does, and returns nil if it
+// responds. containerd listens before it can respond.
 func Answers(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

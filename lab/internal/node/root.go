@@ -24,7 +24,7 @@ var settings = []string{
 	"os-release", "passwd", "protocols", "rpc", "services", "ssl",
 }
 
-// devices are the devices of containerd, runc and the kubelet; a machine's disks are not among them.
+// devices are the devices of containerd, runc and the kubelet, without the machine's disks.
 var devices = []struct {
 	name         string
 	major, minor uint32
@@ -191,7 +191,7 @@ func (r root) mountAll(mounts ...mount) error {
 	return nil
 }
 
-// kernel mounts the kernel's file systems, each of which shows the namespaces of this process, which are the node's.
+// kernel mounts the kernel's file systems. Each shows the namespaces of this process, which are the node's.
 func (r root) kernel() error {
 	err := r.mountAll(
 		mount{kind: "proc", name: "proc"},

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// lifetime exceeds that of any lab.
+// lifetime exceeds any lab's.
 const lifetime = 365 * 24 * time.Hour
 
 // Authority is a certificate authority with its files in one directory: NAME.crt and NAME.key for each pair.
@@ -185,7 +185,7 @@ func (k Kubeconfig) Write(path string) error {
 	return os.WriteFile(path, append(b, '\n'), 0o600)
 }
 
-// ReadKubeconfig reads what Write wrote.
+// ReadKubeconfig reads a kubeconfig from Write.
 func ReadKubeconfig(path string) (Kubeconfig, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
-// ServiceCIDR is the range of cluster IPs; the API server itself is its first address. ServiceCIDR6 is that of IPv6.
+// ServiceCIDR is the range of cluster IPs; the API server itself has its first address. ServiceCIDR6 is the IPv6 range.
 const (
 	ServiceCIDR  = "10.96.0.0/16"
 	ServiceCIDR6 = "fd00:10:96::/112"
@@ -32,7 +32,7 @@ const etcdURL = "unix://client:0"
 // portAttempts is the number of attempts with another free port after a race for one.
 const portAttempts = 5
 
-// Config says what to run.
+// Config is the configuration of a control plane.
 type Config struct {
 	// Dir is the directory of the state: an absolute path of an existing directory. Its files are not removed.
 	Dir       string
@@ -46,13 +46,13 @@ type Config struct {
 	Address netip.Addr
 	// Port is the API server's, 0 for a free one.
 	Port uint16
-	// Nodes get a token each, in NAME.kubeconfig.
+	// Nodes are the nodes for which a token is written, in NAME.kubeconfig.
 	Nodes []string
 	// IPv6Services makes Services dual-stack.
 	IPv6Services bool
 	// GCPercent is GOGC of etcd and kube-apiserver; 0 is Go's default.
 	GCPercent int
-	// Audit is a group of users whose requests the API server writes to audit.log, one JSON object per line; empty: none.
+	// Audit is a group of users; the API server writes their requests to audit.log, one JSON object per line. Empty: none.
 	Audit string
 	// ControllerManager and Scheduler enable these components.
 	ControllerManager, Scheduler bool

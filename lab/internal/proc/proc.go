@@ -180,7 +180,7 @@ func (g *Group) Add(p *Process) {
 	g.all = append(g.all, p)
 }
 
-// Remove removes a process that is to exit while the others run.
+// Remove removes a process that will exit while the others run.
 func (g *Group) Remove(p *Process) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

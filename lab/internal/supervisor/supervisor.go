@@ -40,7 +40,7 @@ type event struct {
 	Text string `json:",omitempty"`
 	// Ready reports that the start has finished.
 	Ready bool `json:",omitempty"`
-	// Error is the reason of a failed start, or what the removal left behind.
+	// Error is the reason of a failed start, or the remains after the removal.
 	Error string `json:",omitempty"`
 }
 
@@ -98,7 +98,7 @@ func supervise(tell func(event)) error {
 	return c.Down(context.WithoutCancel(ctx))
 }
 
-// done is the reply to a request that was carried out; any other is the reason why it was not.
+// done is the reply to a successful request; any other reply is the reason of a failure.
 const done = "done"
 
 // serveControl restarts nodes for other processes until ctx ends. A request is a line with the node's name.
@@ -162,7 +162,7 @@ func released(in *bufio.Reader) bool {
 	return strings.TrimSpace(string(word)) == letGo
 }
 
-// watch returns when the cluster is to be stopped. The exit of a part is recorded once; the rest keeps running for
+// watch returns when the cluster must be stopped. The exit of a part is recorded once; the rest keeps running for
 // inspection.
 func watch(ctx context.Context, c *cluster.Cluster) {
 	t := time.NewTicker(500 * time.Millisecond)

@@ -13,12 +13,11 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/proc"
 )
 
-// birdPackages are BIRD 2's and those of the libraries that it needs, at the beginnings of lines.
+// birdPackages matches the packages of BIRD 2 and of its libraries, at the beginnings of lines.
 var birdPackages = regexp.MustCompile(`(?m)^(?:bird2|zlib1g|lib[a-z0-9.+-]+)$`)
 
 // FetchBIRD returns a directory with BIRD 2 of Debian's unstable release and its libraries, and one with BIRD 3, which
-// needs the same. They are unpacked and never installed: without these libraries they could not run beside those of
-// this machine.
+// needs the same libraries. They are unpacked and never installed: their libraries conflict with this machine's.
 func FetchBIRD(ctx context.Context, cache string, log io.Writer) (two, three string, err error) {
 	two, three = filepath.Join(cache, "newest-bird"), filepath.Join(cache, "newest-bird3")
 	lock, err := lockCache(cache)

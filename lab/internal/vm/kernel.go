@@ -124,8 +124,8 @@ func download(ctx context.Context, cache string, from Source, log io.Writer) err
 	return apt.fetchKernel(ctx, cache, from.prefix(), log)
 }
 
-// fetchKernel downloads the current kernel, after an update if the lists are missing, or older than the archive: that
-// keeps no package for which it has a newer version.
+// fetchKernel downloads the current kernel, after an update if the lists are missing or older than the archive, which
+// keeps only the newest version of a package.
 func (a *apt) fetchKernel(ctx context.Context, cache, prefix string, log io.Writer) error {
 	fetch := func() error {
 		name, err := a.kernelPackage(ctx)
@@ -146,7 +146,7 @@ func (a *apt) fetchKernel(ctx context.Context, cache, prefix string, log io.Writ
 	return fetch()
 }
 
-// unpack makes packages a directory of the cache.
+// unpack unpacks packages into a directory of the cache.
 func (a *apt) unpack(ctx context.Context, cache string, packages []string, target string) error {
 	tmp, err := os.MkdirTemp(cache, "fetching-kernel-")
 	if err != nil {
@@ -172,7 +172,7 @@ func (a *apt) unpack(ctx context.Context, cache string, packages []string, targe
 	return os.Rename(root, filepath.Join(cache, target))
 }
 
-// apt is the machine's apt, or one with lists of its own for another archive.
+// apt is the machine's apt, or one with its own lists for another archive.
 type apt struct {
 	options []string
 	dir     string // of its own lists; empty: the machine's
@@ -192,7 +192,7 @@ func newApt(ctx context.Context, cache string, from Source) (*apt, error) {
 	return ownApt(cache, "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "+uri+" sid main")
 }
 
-// asRoot does without apt's sandbox user, which may not be able to read the cache.
+// asRoot avoids apt's sandbox user, which may not be able to read the cache.
 var asRoot = []string{"-o", "APT::Sandbox::User=root"}
 
 // ownApt reads only the archive that a line of sources.list names.
@@ -228,7 +228,7 @@ func (a *apt) close() {
 // args are the arguments of an apt program.
 func (a *apt) args(more ...string) []string { return append(slices.Clone(a.options), more...) }
 
-// parts are the packages of an image's package: from Debian 14 on it has neither image nor modules itself.
+// parts returns the packages with an image package's content: from Debian 14 on it contains neither image nor modules.
 func (a *apt) parts(ctx context.Context, name string) []string {
 	all := []string{name}
 	out, err := exec.CommandContext(ctx, "apt-cache", a.args("depends", name)...).Output()

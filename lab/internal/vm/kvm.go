@@ -14,13 +14,12 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
 )
 
-// kvmBound is the longest boot on KVM that counts: the kernel comes up in about a second, on a busy machine in a few.
+// kvmBound is the limit for a boot on KVM: the kernel boots in about a second, on a busy machine in a few.
 const kvmBound = 10 * time.Second
 
-// FindKVM reports whether the kernel comes up on this machine's KVM. It boots a virtual machine that runs nothing, and
-// remembers the answer in the cache until this machine boots again or has another qemu. That /dev/kvm opens is not
-// enough: on some machines, most of them virtual themselves, qemu then aborts, or the kernel never gets to its first
-// process.
+// FindKVM reports whether the kernel boots on this machine's KVM. It boots a virtual machine that runs nothing, and
+// caches the result until this machine boots again or has another qemu. An accessible /dev/kvm is not enough: on some
+// machines, most of them virtual themselves, qemu then aborts, or the kernel never reaches its first process.
 func FindKVM(ctx context.Context, cache string, kernel *Kernel, init string, log io.Writer) (bool, error) {
 	qemu, err := findQEMU()
 	if err != nil {
@@ -34,7 +33,7 @@ func FindKVM(ctx context.Context, cache string, kernel *Kernel, init string, log
 	return kvm{device: "/dev/kvm", memory: filepath.Join(cache, "kvm-"+kernel.Version), key: key}.find(ctx, m, log)
 }
 
-// kvmKey is what an answer depends on besides the kernel: the run of this machine's kernel, and qemu.
+// kvmKey returns the key of a result besides the kernel: the run of this machine's kernel, and qemu.
 func kvmKey(qemu string) (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -47,18 +46,18 @@ func kvmKey(qemu string) (string, error) {
 	return fmt.Sprintf("boot %s, %s of %d", strings.TrimSpace(string(boot)), qemu, info.ModTime().Unix()), nil
 }
 
-// kvm is where an answer comes from.
+// kvm is the source of a result.
 type kvm struct {
 	device string
-	// memory is the file of the last answer, and key what that must depend on.
+	// memory is the file of the last result, and key its required key.
 	memory, key string
 }
 
-// find boots m, unless the device cannot be opened or the answer is remembered.
+// find boots m, unless the device cannot be opened or the result is cached.
 func (k kvm) find(ctx context.Context, m Machine, log io.Writer) (bool, error) {
 	f, err := os.OpenFile(k.device, os.O_RDWR, 0)
 	if err != nil {
-		return false, nil // not remembered: another user may be able to
+		return false, nil // not cached: another user may be able to
 	}
 	f.Close()
 	yes, no := k.key+": yes\n", k.key+": no\n"

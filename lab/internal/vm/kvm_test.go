@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// emulated stands for a machine whose KVM works: the same boot, without the device. Any file that opens takes the
-// device's place.
+// emulated simulates a machine with a working KVM: the same boot, without the device. Any accessible file replaces the
+// device.
 func emulated(t *testing.T) (kvm, Machine) {
 	t.Helper()
 	m, _ := machine(t, "")

@@ -24,8 +24,8 @@ var NetworkModules = []string{
 	"sctp",
 }
 
-// partOf are modules that newer kernels have as a part of another one or, without one, of the kernel itself, whose
-// package lists none of these.
+// partOf maps modules to the module that contains them in newer kernels, or to "" if the kernel itself does. The
+// kernel's package does not list these.
 var partOf = map[string]string{"nft_objref": "nf_tables", "virtio_pci": "", "virtiofs": ""}
 
 // sharedRootModules are needed for the shared root file system.

@@ -1,4 +1,4 @@
-// Package vm runs one program in a virtual machine with Debian's kernel, for machines whose own kernel lacks IPIP.
+// Package vm runs one program in a virtual machine with Debian's kernel, for machines with a kernel that lacks IPIP.
 //
 // It starts qemu, with KVM where the kernel comes up on it, and virtiofsd, and owns a temporary directory. It needs no
 // image, no network and, unless the machine's files are shared, no root.
@@ -32,10 +32,10 @@ type Machine struct {
 	Files map[string]string
 	// Links are symbolic links in the initial file system and their targets.
 	Links map[string]string
-	// Counting makes time in the machine the number of instructions of its one processor, in nanoseconds: what else this
-	// machine does changes no measured time. It knows no caches.
+	// Counting makes time in the machine the number of instructions of its one processor, in nanoseconds: other load of
+	// this machine does not affect measured times. Caches do not count.
 	Counting bool
-	// KVM takes this machine's processors in place of emulated ones, unless Counting: FindKVM tells where that works.
+	// KVM uses this machine's processors instead of emulated ones, unless Counting: see FindKVM.
 	KVM bool
 	// MemoryMB is the machine's memory.
 	MemoryMB int
@@ -244,8 +244,7 @@ func (m Machine) processors() []string {
 	switch {
 	case m.Counting:
 		return []string{"-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=off",
-			// What the guest takes for chance and for the date is the same in each run: a hash table's collisions are
-			// instructions, too.
+			// The guest's randomness and date are the same in each run: a hash table's collisions are instructions, too.
 			"-seed", "1", "-rtc", "base=2026-01-01T00:00:00,clock=vm"}
 	case m.KVM:
 		return []string{"-accel", "kvm", "-smp", "2"}

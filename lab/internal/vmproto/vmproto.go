@@ -20,8 +20,8 @@ const ResultFormat = "exit %d\n"
 
 // Config is the configuration of a virtual machine.
 type Config struct {
-	// Program is run with Args, Env and in Dir; its exit ends the machine. Without one the machine ends, with 0, as soon
-	// as it is up.
+	// Program is run with Args, Env and in Dir; its exit ends the machine. Without one the machine ends with exit code 0
+	// as soon as it has booted.
 	Program string
 	Args    []string
 	Env     []string

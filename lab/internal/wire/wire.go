@@ -23,16 +23,16 @@ const BridgeName = "underlay"
 // uplink is the node's interface on the underlay.
 const uplink = "eth0"
 
-// sysctls are those of a freshly installed Debian. A new network namespace would inherit the machine's, so that a lab's
-// result would depend on them, such as on forwarding.
+// sysctls are the values of a freshly installed Debian. A new network namespace would inherit the machine's, and a
+// lab's result would depend on them, such as on forwarding.
 var sysctls = map[string]string{
 	"net/ipv4/ip_forward":             "0",
 	"net/ipv4/conf/all/rp_filter":     "0",
 	"net/ipv4/conf/default/rp_filter": "2",
 }
 
-// hubSysctls are those of the control plane's namespace. A node that forwards to a pod of another node sends an ICMP
-// redirect, which would be cached longer than the pod's address exists.
+// hubSysctls are the sysctls of the control plane's namespace. A node that forwards to a pod of another node sends an
+// ICMP redirect, which would be cached longer than the pod's address exists.
 var hubSysctls = map[string]string{
 	"net/ipv4/conf/all/accept_redirects":     "0",
 	"net/ipv4/conf/default/accept_redirects": "0",

@@ -17,7 +17,7 @@ type Capability struct{ Name, Why string }
 type Path struct {
 	Path  string
 	Write bool
-	// What describes the directory and what access to it allows.
+	// What describes the directory and the effects of access to it.
 	What string
 }
 

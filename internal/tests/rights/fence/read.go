@@ -10,7 +10,7 @@ import (
 type Read struct {
 	Account   string
 	Verbs     []string
-	Resources []string // those of Calico by their names in the first group, for both
+	Resources []string // Calico's by their names in the first group, for both
 	// Namespace and Name limit the permission to one namespace and one object; empty: no limit.
 	Namespace, Name string
 	// Value is the chart's value that grants the permission; empty: always granted.
