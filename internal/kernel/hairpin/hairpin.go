@@ -174,7 +174,7 @@ func (p *Probe) Close() {
 	}
 }
 
-// Answered sends one probe and reports whether it came back within the time. The error is that of sending, or of ctx.
+// Answered sends one probe and reports whether it came back within the time. The error is of sending, or ctx's.
 func (p *Probe) Answered(ctx context.Context, within time.Duration) (bool, error) {
 	if err := p.send(); err != nil {
 		return false, err

@@ -16,7 +16,7 @@ const PeerPrefix = Device + "-"
 // PeerDevice returns the name of the device for a node.
 func PeerDevice(node netip.Addr) string { return fmt.Sprintf("%s%x", PeerPrefix, node.As4()) }
 
-// Owns reports whether a name is that of a link of this package, by which packets in a tunnel come in.
+// Owns reports whether a link, by its name, is this package's: packets in a tunnel come in by such links.
 func Owns(link string) bool { return link == Device || strings.HasPrefix(link, PeerPrefix) }
 
 // IsPeer reports whether a link is a device for a single node, and not another link of such a name or one that a pod

@@ -88,8 +88,8 @@ func (f legacyFamily) chains(table string) ([]string, error) {
 	return f.parse(entries[header:]), nil
 }
 
-// parse finds the chains: each begins with an entry whose target is ERROR, with the chain's name. The last has the name
-// ERROR.
+// parse returns the names of the chains: each begins with an entry with target ERROR and the chain's name. The last has
+// the name ERROR.
 func (f legacyFamily) parse(entries []byte) (names []string) {
 	for len(entries) >= f.offset+4 {
 		target, next := int(binary.NativeEndian.Uint16(entries[f.offset:])), int(binary.NativeEndian.Uint16(entries[f.offset+2:]))

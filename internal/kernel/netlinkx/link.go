@@ -61,9 +61,9 @@ type Link struct {
 	VXLAN  VXLAN  // of kind vxlan only
 }
 
-// Elsewhere reports whether packets of the link come from another namespace and go there (IFLA_LINK_NETNSID): that of a
-// pair's peer, of a VLAN's parent, or of the socket of a tunnel that was moved here. The kernel does not report it for
-// wireguard.
+// Elsewhere reports whether packets of the link come from another namespace and go there (IFLA_LINK_NETNSID): a pair's
+// peer, a VLAN's parent, or the socket of a tunnel that was moved here is in that namespace. The kernel does not report
+// it for wireguard.
 func (l *Link) Elsewhere() bool { return l.Peer == PeerElsewhere || l.Peer == PeerGone }
 
 // Here reports whether l is of the kind given and sends and receives in its own namespace.

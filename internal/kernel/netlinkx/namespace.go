@@ -141,9 +141,8 @@ func (n *Namespace) isCurrent() (bool, error) {
 // errGoexit is returned by Do when fn ended its goroutine instead of returning, as t.FailNow does.
 var errGoexit = errors.New("function left its goroutine without returning")
 
-// onThread runs fn on a locked thread whose network namespace is put back afterwards. A thread that cannot be put back
-// is left locked, so the runtime ends it together with the goroutine instead of handing it to code that expects the old
-// namespace.
+// onThread runs fn on a locked thread and restores the thread's network namespace afterwards. If that fails, the thread
+// stays locked, so that the runtime ends it together with the goroutine, and no other code runs in the wrong namespace.
 func onThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {

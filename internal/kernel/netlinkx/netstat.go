@@ -12,7 +12,7 @@ import (
 const netstat = "/proc/thread-self/net/netstat"
 
 // WrongPasswords returns the number of TCP segments that the kernel has dropped for their MD5 signature (RFC 2385): a
-// missing, wrong or unexpected one. It is that of the whole host: the kernel has no narrower counters. It is 0 if the
+// missing, wrong or unexpected one. It covers the whole host: the kernel has no narrower counters. It is 0 if the
 // kernel has none.
 func WrongPasswords() (sum uint64) {
 	for name, n := range readTCP() {

@@ -179,7 +179,7 @@ const (
 	offsetProtocol = unix.SizeofNlMsghdr + 5
 )
 
-// othersFilter returns a BPF program that accepts all events but those of routes, and of these the ones for
+// othersFilter returns a BPF program that accepts events about other objects than routes, and the route events for
 // SubscribeToOthers: https://docs.kernel.org/networking/filter.html. Jumps are counted from the next instruction.
 func othersFilter(own uint32, protocols []Protocol) []unix.SockFilter {
 	n := len(protocols)

@@ -212,7 +212,7 @@ func masked(register uint32, mask, xor string) expression {
 	})
 }
 
-// none is a word without any bit.
+// none is a number of four bytes without any bit.
 const none = "\x00\x00\x00\x00"
 
 // Constant is a field of type Mark with the same value in every packet, for keys of several parts. It clears all bits
@@ -299,7 +299,7 @@ func some(bits uint32) Term {
 	})}
 }
 
-// Marked matches packets whose mark has one of the bits.
+// Marked matches packets with one of the bits in their mark.
 func Marked(bits uint32) Term {
 	return append(meta(unix.NFT_META_MARK, 4).load(register), some(bits)...)
 }
@@ -381,7 +381,7 @@ func LinkKey(name string) string {
 // AddrKey encodes an address for keys and fields.
 func AddrKey(a netip.Addr) string { return string(a.AsSlice()) }
 
-// In matches if the set, whose key has as many types, contains the fields.
+// In matches if the set contains the fields, one for each type of its key.
 func In(set string, fields ...Field) Term { return lookup(set, 0, false, fields) }
 
 // NotIn matches if the set does not contain the fields.

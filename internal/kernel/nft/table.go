@@ -53,7 +53,7 @@ func New(ns *netlinkx.Namespace) *Table { return &Table{ns: ns, settled: map[str
 // differences are written: if only elements differ, rules stay and keep their counters.
 //
 // The transaction names the generation that Sync has read, so that the kernel refuses it after any other transaction.
-// If the generation is that of the last Sync of the same part, reading it is the only request.
+// If the generation is the same as after the last Sync of the same part, reading it is the only request.
 func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 	if err := p.validate(); err != nil {
 		return false, fmt.Errorf("table inet %s: %w", TableName, err)

@@ -115,8 +115,8 @@ func defaultMetric(a netip.Addr) uint32 {
 	return 1024
 }
 
-// settleConflict accepts a route that is the wanted one, made by another program. It replaces the route to a pod whose
-// namespace is gone and whose link the kernel has yet to remove. It refuses to replace any other, also that of a
+// settleConflict accepts a route that is the wanted one, made by another program. It replaces the route to a pod if the
+// pod's namespace is gone, before the kernel removes the link. It refuses to replace any other, even the route of a
 // sandbox without processes: that sandbox may be about to start, and this pod gets another address at its next try.
 func (w *wiring) settleConflict(want, other netlinkx.Route) error {
 	if other.Dev == want.Dev && other.Scope == want.Scope && !other.Via.IsValid() && len(other.Hops) == 0 && !other.Object {

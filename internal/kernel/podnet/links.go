@@ -20,8 +20,8 @@ type Link struct {
 	index int
 }
 
-// Links lists the links of containers on the node whose namespace the calling process is in: pairs with an alias made
-// by Alias, and pairs with an end in another namespace to which a route leads, which may be another program's.
+// Links lists the links of containers in the calling process' namespace, the node's: pairs with an alias made by Alias,
+// and pairs with an end in another namespace to which a route leads, which may be another program's.
 func Links() ([]Link, error) {
 	host, err := netlinkx.Open()
 	if err != nil {

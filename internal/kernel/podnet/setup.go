@@ -48,9 +48,9 @@ type wiring struct {
 	podLink             netlinkx.Link // once both ends are up
 }
 
-// Setup connects the pod to the node whose namespace the calling process is in. An existing link with the host-side
-// name is removed, with its other end, if it belongs to the same container or to a dead sandbox: see stale. The error
-// names one of a live sandbox. After an error nothing that Setup made remains.
+// Setup connects the pod to the node, from a process in the node's namespace. An existing link with the host-side name
+// is removed, with its other end, if it belongs to the same container or to a dead sandbox: see stale. The error names
+// one of a live sandbox. After an error nothing that Setup made remains.
 //
 // When Setup returns, the pod can be reached at all its addresses.
 func Setup(ctx context.Context, c Config) (_ Result, err error) {

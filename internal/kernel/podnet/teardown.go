@@ -25,8 +25,8 @@ const TeardownTimeout = 20 * time.Second
 // other end's namespace is gone: it does not wait for the kernel, so that the pod's address leads nowhere once Teardown
 // has returned. Another link of that name belongs to a newer sandbox of the pod. An empty HostVeth skips this.
 //
-// Teardown refuses the node's own namespace. An interface whose other end has another container's alias stays: the path
-// leads to a newer sandbox.
+// Teardown refuses the node's own namespace. If the other end has another container's alias, the interface stays: the
+// path leads to a newer sandbox.
 func Teardown(ctx context.Context, c Config) ([]netip.Addr, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -96,7 +96,7 @@ type Merged struct {
 	Anew bool
 	// Was holds the device's differences, such as "was missing" or "had MTU 1400".
 	Was []string
-	// Written are the peers whose entries were made or changed.
+	// Written are the peers with new or changed entries.
 	Written []Peer
 
 	conn  *netlinkx.Conn

@@ -91,7 +91,7 @@ type Device struct {
 type Peer struct {
 	Key      Key
 	Endpoint netip.AddrPort
-	// Allowed are the prefixes that the peer may send from, and whose packets are sent to it.
+	// Allowed are the prefixes that the peer may send from, and that packets to it have as destinations.
 	Allowed []netip.Prefix
 }
 
@@ -184,8 +184,8 @@ type telling struct {
 	allowed  []netip.Prefix
 }
 
-// New returns the syncer of the connection's namespace, whose routes have the protocol given. takeOver are the
-// protocols of predecessors. It touches nothing yet.
+// New returns the syncer of the connection's namespace. Its routes have the protocol given; takeOver are the protocols
+// of predecessors. It touches nothing yet.
 func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Protocol) *Syncer {
 	s := &Syncer{conn: conn, protocol: protocol, told: map[string]map[Key]telling{}, believed: map[Key]bool{}}
 	for i := range s.tables {
@@ -198,9 +198,9 @@ func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Pr
 	return s
 }
 
-// Believe accepts devices with these public keys as the node's own, besides those whose keys this Syncer has made. The
-// maker of any other device knows its private key and may hold its socket: a pod with CAP_NET_ADMIN can move one here,
-// which the kernel does not report.
+// Believe accepts devices with these public keys as the node's own, besides those with keys that this Syncer has made.
+// The maker of any other device knows its private key and may hold its socket: a pod with CAP_NET_ADMIN can move one
+// here, which the kernel does not report.
 func (s *Syncer) Believe(keys ...Key) {
 	for _, k := range keys {
 		if k != (Key{}) {
