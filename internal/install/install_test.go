@@ -39,7 +39,7 @@ type host struct {
 	events []string
 }
 
-// said are the Events so far.
+// said returns the Events so far.
 func (h *host) said() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

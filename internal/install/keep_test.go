@@ -42,7 +42,7 @@ func await(t *testing.T, what string, so func() bool) {
 	waittest.Until(t, 30*time.Second, what, so)
 }
 
-// value is what a metric says, of the series that has the label.
+// value returns the value of a metric's series with the label.
 func value(t *testing.T, i *Installer, name string, label ...string) float64 {
 	t.Helper()
 	families, err := i.metrics.registry.Gather()
@@ -65,7 +65,7 @@ func there(path string) func() bool {
 	}
 }
 
-// agent is one whose readiness a test decides. asked counts the questions.
+// agent starts an agent with the readiness that the test sets in ready. asked counts the requests.
 func agent(t *testing.T, h *host) (ready *atomic.Bool, asked *atomic.Int32) {
 	t.Helper()
 	ready, asked = &atomic.Bool{}, &atomic.Int32{}
@@ -124,7 +124,7 @@ func TestInstallOnceDoesNotWaitForever(t *testing.T) {
 	}
 }
 
-// A token that plugins say was refused is renewed at once, and not again and again.
+// A token that plugins report as refused is renewed at once, but not again and again.
 func TestARefusedTokenIsRenewed(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {

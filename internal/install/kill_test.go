@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// What a child process is told: below which directory it works, and what it does; or that it only sleeps.
+// Variables for a child process: the directory below which it works, and what it does; or that it only sleeps.
 const (
 	helperRoot   = "INSTALL_TEST_ROOT"
 	helperDoes   = "INSTALL_TEST_DOES"

@@ -120,7 +120,7 @@ func TestFirstTokenIsWaitedForButNotForever(t *testing.T) {
 	})
 }
 
-// The deadline cuts off a try: the error is that of the try before, which says what has to be mended.
+// The deadline interrupts a try: the returned error is from the try before, and names the problem.
 func TestReasonOutlivesACutOffTry(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestReasonOutlivesACutOffTry(t *testing.T) {
 	})
 }
 
-// A server that accepts the connection and says nothing must not stop the renewal.
+// A server that accepts the connection and sends nothing must not stop the renewal.
 func TestHangingServerIsLeft(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -311,7 +311,7 @@ func TestTokenRequestOnARealServer(t *testing.T) {
 	waittest.Until(t, time.Minute, "the token ends with its Node", func() bool { return !c.review(t, token.Value).Authenticated })
 }
 
-// nodeName is where the API server says which node a user's token is bound to.
+// nodeName is the user attribute with the node that the user's token is bound to.
 const nodeName = "authentication.kubernetes.io/node-name"
 
 // olderServer answers as Kubernetes 1.30 does if it is asked to bind a token to a Node.
@@ -349,8 +349,8 @@ func TestServersThatBindNoTokenToNodes(t *testing.T) {
 	}
 }
 
-// throughProxy is a host whose installer and plugins reach the real API server by a proxy that counts. The pod's
-// namespace is the chart's.
+// throughProxy returns a host on which installer and plugins reach the real API server by a proxy that counts. The
+// pod's namespace is the chart's.
 func throughProxy(t *testing.T, node string) (*host, *labtest.Proxy) {
 	t.Helper()
 	proxy := labtest.NewProxy(t)

@@ -43,7 +43,7 @@ const (
 // time, from 0. It reports false if the helper ended before.
 func killAt(t *testing.T, n int, env ...string) bool {
 	t.Helper()
-	runtime.LockOSThread() // only the thread that traces may, and hears of the traced
+	runtime.LockOSThread() // only the tracing thread may control and wait for the traced process
 	defer runtime.UnlockOSThread()
 	p, err := os.StartProcess("/proc/self/exe", []string{"install", "-test.run=^TestHelperWorks$"}, &os.ProcAttr{
 		Env: append(os.Environ(), env...), Files: []*os.File{nil, nil, os.Stderr}, Sys: &syscall.SysProcAttr{Ptrace: true},

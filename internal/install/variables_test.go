@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Each placeholder that is documented is filled in, by what its variable says.
+// Each documented placeholder is replaced by its variable's value.
 func TestEveryPlaceholder(t *testing.T) {
 	h := newHost(t)
 	h.cfg.LogMaxSize, h.cfg.LogMaxAge, h.cfg.LogMaxCount, h.cfg.MTU, h.cfg.RequireMTUFile = 1, 2, 3, 1400, true
@@ -97,7 +97,7 @@ func TestSeveralDirectoriesOfPlugins(t *testing.T) {
 	}
 }
 
-// withSecond gives a host a second directory of plugins, as hosts have whose first one cannot be written.
+// withSecond adds a second directory of plugins to a host, as on hosts with an unwritable first one.
 func (h *host) withSecond(t *testing.T) (second string) {
 	t.Helper()
 	second = filepath.Join(filepath.Dir(h.cfg.SourceDir), "second")

@@ -27,7 +27,7 @@ import (
 
 const current, previous = "../../../charts/tortie/definitions/v1", "testdata/previous"
 
-// cluster is a real API server that has no definitions of ours, and what was told while some were applied.
+// cluster is a real API server without our definitions, and the lines printed while some were applied.
 type cluster struct {
 	cfg    *rest.Config
 	client dynamic.Interface
@@ -53,7 +53,7 @@ func read(t *testing.T, dir string) []*unstructured.Unstructured {
 	return all
 }
 
-// apply applies definitions and returns what was told, a line for each.
+// apply applies definitions and returns the printed lines.
 func (c *cluster) apply(t *testing.T, all []*unstructured.Unstructured) string {
 	t.Helper()
 	c.mu.Lock()

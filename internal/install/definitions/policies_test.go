@@ -116,7 +116,7 @@ const (
 	anyGNP = "GlobalNetworkPolicy"
 )
 
-// refused are specs that Calico's clients refuse, too, and words of the error: the field, often the value, and the
+// refused are specs that Calico's clients refuse, too, and parts of the error: the field, often the value, and the
 // remedy.
 var refused = []struct{ kind, spec, want string }{
 	{anyNP, "{types: [ingress]}", `spec.types[0] "ingress" "Ingress" "Egress"`},

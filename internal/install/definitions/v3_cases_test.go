@@ -64,7 +64,7 @@ var takenV3 = []struct{ kind, name, spec, defaults string }{
 		"port: 80}]}", ""},
 }
 
-// refusal is an object that is refused, with words of the error.
+// refusal is an object that is refused, with parts of the error.
 type refusal struct{ kind, name, spec, want string }
 
 // refusedV3 are objects that Calico's definitions of projectcalico.org/v3 refuse.

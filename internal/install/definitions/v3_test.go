@@ -119,7 +119,7 @@ func (c *v3) try(t *testing.T, obj *unstructured.Unstructured) (*unstructured.Un
 	return made, err
 }
 
-// hear notes which rules a refusal names.
+// hear notes the rules that a refusal names.
 func (c *v3) hear(kind string, err error) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {

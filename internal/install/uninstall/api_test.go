@@ -28,11 +28,11 @@ type world struct {
 
 	mu   sync.Mutex // guards told
 	told []string
-	said func(line string) // if set, is called with each line that is told
+	said func(line string) // called with each printed line, if set
 }
 
-// newWorld has nodes with what an agent writes on them; those of a name that begins with "silent" have no kubelet that
-// answers.
+// newWorld makes a cluster with nodes that have an agent's marks; on nodes with names that begin with "silent" no
+// kubelet answers.
 func newWorld(t *testing.T, nodes ...string) *world {
 	t.Helper()
 	cfg := labtest.RESTConfig(t)
@@ -119,7 +119,7 @@ func (w *world) marks(name string) (left []string) {
 var failure = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "kernel",
 	State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "it takes CAP_NET_ADMIN\n"}}}}}
 
-// deadline is a context whose deadline passes when passed is closed.
+// deadline is a context that reaches its deadline when passed is closed.
 type deadline struct {
 	context.Context
 	passed chan struct{}
@@ -139,8 +139,8 @@ func (d deadline) Err() error {
 // limit is the time of an uninstallation in these tests, which none takes.
 const limit = 5 * time.Minute
 
-// TestDeadline: a node that is cleaned is free of marks; one that fails is named with its reason, keeps them, and so is
-// cleaned by the next run; one whose kubelet is silent is named too.
+// TestDeadline: a cleaned node has no marks; a failing one is named with the reason, keeps its marks, and so is cleaned
+// by the next run; a node with a silent kubelet is named too.
 func TestDeadline(t *testing.T) {
 	w := newWorld(t, "well", "fails", "silent")
 	end := deadline{t.Context(), make(chan struct{})}

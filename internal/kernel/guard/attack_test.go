@@ -417,7 +417,7 @@ func TestBGP(t *testing.T) {
 			if c.count(t, guard.BGPFromPod) < uint64(len(targets)) {
 				t.Error("not all are counted")
 			}
-			// The kernel opens a connection whatever flags are there beside SYN: those of congestion notification, PSH, URG.
+			// The kernel opens a connection whatever flags accompany SYN: congestion notification, PSH, URG.
 			for _, flags := range []byte{0x02, 0xc2, 0x0a, 0x22, 0xea} {
 				before := c.count(t, guard.BGPFromPod)
 				c.send(t, opening(c.attacker.Link(t, "eth0").HardwareAddr, at(is.pod, 7000+uint16(flags)), at(is.known, 179), flags))
@@ -449,7 +449,7 @@ func TestBGPLinkLocal(t *testing.T) {
 	any6 := netip.IPv6Unspecified()
 	listen(t, c.NS, netip.AddrPortFrom(any6, 179))
 	c.EchoUDP(t, netip.AddrPortFrom(any6, 3784).String())
-	// Zones are numbers: package net takes a link's name for the one that it had in another namespace.
+	// Zones are numbers: package net caches the indexes of links' names, also from other namespaces.
 	at := func(a netip.Addr, of *netnstest.NS, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(a.WithZone(fmt.Sprint(of.Link(t, "eth0").Index)), port)
 	}
@@ -850,7 +850,7 @@ func quote(src, dst netip.Addr, protocol byte, payload []byte) []byte {
 	return b
 }
 
-// tooLong is a frame that says that a packet was too long for a link of 1,300 bytes.
+// tooLong returns a frame with an ICMP error that a packet was too long for a link of 1,300 bytes.
 func tooLong(from net.HardwareAddr, src, dst netip.Addr, quoted []byte) []byte {
 	kind, protocol, body := []byte{3, 4}, byte(unix.IPPROTO_ICMP), []byte{0, 0, 0, 0, 5, 20}
 	if src.Is6() {
@@ -858,15 +858,15 @@ func tooLong(from net.HardwareAddr, src, dst netip.Addr, quoted []byte) []byte {
 	}
 	body = slices.Concat(kind, body, quoted)
 	etherType, b := netnstest.Packet(src, dst, protocol, 64, body, 2)
-	if src.Is4() { // whose checksum does not have the addresses
+	if src.Is4() { // ICMP's checksum does not cover the addresses
 		netnstest.PlainSum(body, 2)
 		etherType, b = netnstest.Packet(src, dst, protocol, 64, body, -1)
 	}
 	return netnstest.Frame(from, hostMAC, etherType, b)
 }
 
-// TestPathMTU: a pod says that packets of a tunnel between nodes were too long. The kernel believes it without the
-// guard.
+// TestPathMTU: a pod sends an error that packets of a tunnel between nodes were too long. Without the guard the kernel
+// believes it.
 func TestPathMTU(t *testing.T) {
 	for name, is := range map[string]struct{ own, node, far netip.Addr }{"IPv4": {pod, nodeAddr, known}, "IPv6": {pod6, nodeAddr6, known6}} {
 		t.Run(name, func(t *testing.T) {
@@ -926,9 +926,9 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// TestTranslatedError: a pod's own connection to another node is masqueraded, and so is the pod's word that packets of
-// it were too long: it comes from its node's address, and the kernel believes it of all packets between the nodes
-// without the guard. What else it says of the connection arrives.
+// TestTranslatedError: a pod's own connection to another node is masqueraded, and with it the pod's error that packets
+// of it were too long: the error comes from the node's address, and without the guard the kernel applies it to all
+// packets between the nodes. Other errors about the connection arrive.
 func TestTranslatedError(t *testing.T) {
 	for name, is := range map[string]struct{ own, node, far netip.Addr }{"IPv4": {pod, nodeAddr, known}, "IPv6": {pod6, nodeAddr6, known6}} {
 		t.Run(name, func(t *testing.T) {

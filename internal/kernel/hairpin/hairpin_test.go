@@ -110,7 +110,7 @@ func (n *node) program(t testing.TB, other *node) {
 	errtest.Must(t, nat.New(table).Sync(t.Context(), nat.Config{Pools: []nat.Pool{{CIDR: pool, NATOutgoing: true}}}))
 }
 
-// way is that of probes to another node.
+// way returns the Way of probes to another node.
 func (n *node) way(t testing.TB, to *node) hairpin.Way {
 	t.Helper()
 	way := hairpin.Way{Source: hairpin.Dummy}

@@ -48,8 +48,8 @@ func forge(t *testing.T, from *netnstest.NS, outerSrc, outerDst, src, dst netip.
 	})
 }
 
-// TestGuard has a real tunnel: a stranger's packet, which gets to a pod as if it came from another, does not any more
-// once the nodes are known, while the nodes' own go on.
+// TestGuard has a real tunnel: a stranger's packet reaches a pod as if it came from another pod, until the nodes are
+// known; packets of the nodes still pass.
 func TestGuard(t *testing.T) {
 	a, b := pair(t, 1500)
 	stranger := netnstest.New(t)

@@ -17,12 +17,12 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// The tests of this package need a kernel with IPIP and fail on another: there they are to be run in a virtual machine.
-// A short run leaves them out.
+// The tests of this package need a kernel with IPIP and fail on another: there, run them in a virtual machine. A short
+// run leaves them out.
 
 var addr = netip.MustParseAddr
 
-// TestNoIPIP holds on any kernel: one without IPIP is named as the reason, with a remedy, and nothing is left behind.
+// TestNoIPIP holds on any kernel: without IPIP the error names the reason and the remedy, and nothing is left behind.
 func TestNoIPIP(t *testing.T) {
 	ns := netnstest.New(t)
 	_, err := ipip.New(ns.Conn).Sync(t.Context(), ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")})

@@ -186,8 +186,8 @@ func TestPeersNotPrepared(t *testing.T) {
 	}
 }
 
-// Packets from a node come in by its device as soon as it is up, and by tunl0 else; both ends of what a node says go
-// on.
+// Packets from a node come in by its device as soon as it is up, else by tunl0; connections to and from the node
+// continue.
 func TestPeersDatapath(t *testing.T) {
 	a, b := pair(t, 1500)
 	port := netip.AddrPortFrom(b.podAddr(), 7000).String()

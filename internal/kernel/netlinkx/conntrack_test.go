@@ -171,8 +171,8 @@ func TestDeleteFlowsWithoutTracking(t *testing.T) {
 	}
 }
 
-// TestDeleteFlowsIf: a connection is shown by who began it and by the server that it reached, whatever its client was
-// told, and only those that are doomed go.
+// TestDeleteFlowsIf: a Flow has the client and the server that a connection reached, whatever address the client sent
+// to, and only doomed connections are deleted.
 func TestDeleteFlowsIf(t *testing.T) {
 	client, node, pod := router(t)
 	pod.EchoUDP(t, "10.65.0.2:53")

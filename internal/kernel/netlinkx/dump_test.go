@@ -100,8 +100,7 @@ func TestRoutesAreAsOthersReadThem(t *testing.T) {
 	}
 }
 
-// TestNextHopObjects: next hops that are objects of their own are not those of a route's fields, and the route can be
-// deleted.
+// TestNextHopObjects: next hop objects do not appear in a route's fields, and the route can be deleted.
 func TestNextHopObjects(t *testing.T) {
 	ns, _ := scratchRoutes(t)
 	for _, c := range []string{

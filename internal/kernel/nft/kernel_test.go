@@ -118,7 +118,7 @@ func TestSteady(t *testing.T) {
 	}
 }
 
-// TestDrift changes the table by hand in every way that nft has words for. One transaction repairs it.
+// TestDrift changes the table by hand in every way that nft supports. One transaction repairs it.
 func TestDrift(t *testing.T) {
 	const table, forward = "inet tortie", "inet tortie policy-forward"
 	for name, script := range map[string]string{
@@ -228,8 +228,8 @@ func TestOwners(t *testing.T) {
 	difftest.Want(t, "after both have gone", foreign, ruleset(t, ns))
 }
 
-// TestSomebodyHoldsOn: a rule in somebody's own chain of our table keeps one of ours in use. The error says what to
-// look for, and nothing is changed by halves.
+// TestSomebodyHoldsOn: a rule in a foreign chain of our table uses one of our chains. The error names the remedy, and
+// nothing is half changed.
 func TestSomebodyHoldsOn(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)
@@ -461,8 +461,8 @@ func randomRule(r *rand.Rand, sets []nft.Set, later []nft.Chain) nft.Rule {
 	return nft.NewRule([]string{"", "a comment"}[r.IntN(2)], terms...)
 }
 
-// What others remove is told, also in a Sync that changes what is desired; what the owner changes is no repair,
-// whatever others do beside it.
+// Repaired is called after others have removed something, also in a Sync with a changed part; the owner's own changes
+// are no repairs, even if others change the table elsewhere.
 func TestRepairsAreTold(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)

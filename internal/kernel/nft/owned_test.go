@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCommitWithoutEvents: if the events are lost that tell of another one's transaction, nothing is written over it.
+// TestCommitWithoutEvents: if the events of another program's transaction are lost, nothing overwrites it.
 func TestCommitWithoutEvents(t *testing.T) {
 	ns := netnstest.New(t)
 	table := NewOwned(ns.Namespace, "test")

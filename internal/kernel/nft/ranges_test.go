@@ -53,8 +53,8 @@ func bounds(elements []Element) []bound {
 	return out
 }
 
-// FuzzRanges takes pairs of bytes for prefixes. Ranges cover the same as the prefixes, without overlap; through the
-// kernel's form and back they are the same; and what compare says leads from one list to the other.
+// FuzzRanges interprets pairs of bytes as prefixes. Ranges cover the same addresses as the prefixes, without overlap;
+// the kernel's form and back preserves them; and the result of compare leads from one list to the other.
 func FuzzRanges(f *testing.F) {
 	f.Add([]byte{}, []byte{0, 0})
 	f.Add([]byte{0, 1, 128, 1}, []byte{0, 0})

@@ -1,6 +1,6 @@
 // Package podnet connects one pod to its node: a veth pair, its addresses and routes, and the kernel parameters that
 // make the node answer for the pod's gateway. It owns what it makes for that pod and never touches another link, route
-// or parameter, except a leftover host-side link of the pod's own name and the routes of a pod with a removed namespace.
+// or parameter, except a leftover host-side link of the pod's name and the routes of a pod with a removed namespace.
 //
 // The result is Calico's, including the order of operations, so that either plugin can remove or check the interfaces
 // of the other, and Calico's Felix can run on the node:

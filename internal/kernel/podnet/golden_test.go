@@ -103,8 +103,8 @@ func parameters(t *testing.T, ns *netnstest.NS) map[string]string {
 	return values
 }
 
-// changes tells which parameters that were there before changed, and which of the new link's differ from the defaults,
-// in the form of the golden files.
+// changes returns the former parameters that changed, and the new link's that differ from the defaults, in the form of
+// the golden files.
 func changes(before, after map[string]string, link string) string {
 	var changed, special []string
 	for key, value := range after {

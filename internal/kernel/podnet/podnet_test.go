@@ -51,7 +51,7 @@ func pod(t *testing.T) *netnstest.NS {
 	return ns
 }
 
-// defaults gives a namespace the kernel's IPv4 defaults: a new one starts with those of the machine.
+// defaults sets the kernel's IPv4 defaults in a namespace: a new one starts with the machine's.
 func defaults(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
 	ns.Within(t, func() error {
@@ -363,8 +363,8 @@ func wantNothing(t *testing.T, host, p *netnstest.NS, c podnet.Config) {
 	}
 }
 
-// TestRouteOfADeadPod gives a new pod the address of one whose namespace has ended but whose link the kernel has not
-// removed yet.
+// TestRouteOfADeadPod gives a new pod the address of one with an ended namespace, before the kernel has removed its
+// link.
 func TestRouteOfADeadPod(t *testing.T) {
 	for attempt := range 10 {
 		host, p := node(t), pod(t)

@@ -285,7 +285,7 @@ func TestBIRDRuns(t *testing.T) {
 	wantRoutes(t, ns, agentsRoutes...)
 }
 
-// TestFelixRuns: what came back once is left alone, and said.
+// TestFelixRuns: rules that came back once are left alone, and reported.
 func TestFelixRuns(t *testing.T) {
 	ns := calicoNode(t)
 	h := newTakeover(ns, true)
@@ -349,8 +349,8 @@ func TestRulesAreToldOf(t *testing.T) {
 	}
 }
 
-// TestRuleOfOurOwn: a starting agent that is not to encrypt any more keeps the rule of the one before for a while. It
-// is not told of; one of Felix's is.
+// TestRuleOfOurOwn: a starting agent that no longer encrypts keeps the former agent's rule for a while. That rule is not
+// reported; one of Felix's is.
 func TestRuleOfOurOwn(t *testing.T) {
 	const rule = "priority 99 not fwmark 0x200000/0x200000 table 1"
 	ns := netnstest.New(t)

@@ -138,7 +138,7 @@ func wantAddress(t testing.TB, ns *netnstest.NS, v6 bool, want ...netip.Addr) {
 	}
 }
 
-// A node's MAC is Calico's: whoever knows the name knows it. The value is that of sha1sum.
+// A node's MAC is Calico's, derived from the node's name. The values are from sha1sum.
 func TestMAC(t *testing.T) {
 	for name, got := range map[string]string{"66:b3:68:28:39:8e": vxlan.MACOf("node-1", false).String(),
 		"66:24:ac:63:df:6c": vxlan.MACOf("node-1", true).String()} {
@@ -234,7 +234,7 @@ func TestDrift(t *testing.T) {
 	})
 }
 
-// A Merge says what it found otherwise than desired.
+// A Merge returns the differences that it found.
 func TestWhatWasOtherwise(t *testing.T) {
 	ns, tun := host(t), tunnel(false, 3)
 	s := vxlan.New(ns.Conn)
@@ -369,8 +369,8 @@ func TestInTheWay(t *testing.T) {
 	wantEntries(t, ns, tun)
 }
 
-// A pod with CAP_NET_ADMIN puts a device of its own, which differs by nothing but the namespace of its socket, in the
-// place of the node's: ours comes back, and it is told.
+// A pod with CAP_NET_ADMIN replaces the node's device by one of its own, which differs only in the namespace of its
+// socket: ours is restored, and the replacement reported.
 func TestMovedDevice(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		ns, pod, tun := host(t), netnstest.New(t), tunnel(v6, 2)

@@ -24,7 +24,7 @@ type node struct {
 	*pathtest.Node
 }
 
-// pair makes two nodes with the agent's rules, in namespaces whose hosts filter sources strictly.
+// pair makes two nodes with the agent's rules, in namespaces with strict rp_filter.
 func pair(t *testing.T) (nodes [2]node) {
 	t.Helper()
 	if netnstest.WireGuard() != nil {

@@ -23,8 +23,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// The tests of this package need a kernel with WireGuard and fail on another: there they are to be run in a virtual
-// machine. A short run leaves them out.
+// The tests of this package need a kernel with WireGuard and fail on another: there, run them in a virtual machine. A
+// short run leaves them out.
 
 var comparable = []cmp.Option{cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.IgnoreUnexported(netlinkx.Link{})}
 
@@ -424,9 +424,8 @@ func TestFelix(t *testing.T) {
 	}
 }
 
-// A pod with CAP_NET_ADMIN puts devices of its own, whose private keys it knows, or that have none yet, in the place of
-// the node's: ours come back, with keys that no one else knows, and it is told. Of what is there meanwhile no key is
-// read.
+// A pod with CAP_NET_ADMIN replaces the node's devices by its own, with private keys that it knows, or without keys:
+// ours are restored, with new keys, and the replacement is reported. The keys of the pod's devices are not read.
 func TestMovedDevice(t *testing.T) {
 	ns, pod := newNS(t), netnstest.New(t)
 	netnstest.Cable(t, ns, "cali1", pod, "eth0")

@@ -81,7 +81,7 @@ func TestCalicosControllersKeepPoolsAndTiers(t *testing.T) {
 	w.calicoGone(p)
 }
 
-// calicoGone wants the log to say once that Calico's controllers are gone.
+// calicoGone requires exactly one log entry that Calico's controllers are gone.
 func (w *world) calicoGone(p *process) {
 	w.t.Helper()
 	if n := strings.Count(p.log.String(), "no longer to Calico's kube-controllers"); n != 1 {

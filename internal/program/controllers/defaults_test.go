@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// ranges are those of the pools that there are.
+// ranges returns the ranges of all pools.
 func (w *world) ranges() []string {
 	w.t.Helper()
 	var pools api.IPPoolList

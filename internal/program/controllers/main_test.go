@@ -123,7 +123,7 @@ func affinity(node, cidr string, state api.AffinityState) *api.BlockAffinity {
 	}
 }
 
-// checkOrder looks at what the controllers keep in order and tell.
+// checkOrder checks the objects that the controllers keep in order, and their reports.
 func (w *world) checkOrder(p *process) {
 	w.t.Helper()
 	pool := &api.IPPool{Meta: api.Meta{Name: "v4"}}
@@ -164,8 +164,7 @@ func (w *world) checkOrder(p *process) {
 	}
 }
 
-// A pool that is about to be exhausted is told of before it is. The pool's size is small enough that one pod more fills
-// nine tenths.
+// A pool is reported before it is exhausted. The pool is so small that one more pod fills nine tenths.
 func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -279,9 +278,9 @@ func TestTheAPIServerIsAway(t *testing.T) {
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
 }
 
-// As long as nothing is due the API server hears of nothing but watches and the Lease, and in projectcalico.org/v3 of
-// looks for what Calico runs: two requests for each pass. One that answers 429, or late, is not pressed, and in the end
-// all is done.
+// As long as nothing is due the API server receives only watches and requests for the Lease, and in projectcalico.org/v3
+// two requests in each pass that detect Calico's programs. A server that answers 429, or late, is not pressed, and in
+// the end all is done.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	server := taken(t, labtest.Group(t))
@@ -363,8 +362,8 @@ func TestRequests(t *testing.T) {
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
 }
 
-// Addresses in etcd are collected too, by what the Kubernetes API says of nodes and pods. Calico's own nodes are kept
-// like Kubernetes'.
+// Addresses in etcd are collected too, by the nodes and pods in the Kubernetes API. Calico's own nodes are kept like
+// Kubernetes'.
 func TestAddressesInEtcd(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

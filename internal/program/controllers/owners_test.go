@@ -143,8 +143,8 @@ func TestPoolsStayWhileInUse(t *testing.T) {
 	}
 }
 
-// A tier of projectcalico.org/v3 that is deleted stays as long as a policy names it, and says so. The built-in ones are
-// there.
+// A deleted tier of projectcalico.org/v3 stays as long as a policy names it, and its status shows that. The built-in
+// tiers exist.
 func TestTiersStayWhileInUse(t *testing.T) {
 	t.Parallel()
 	w, server := newWorldV3(t)

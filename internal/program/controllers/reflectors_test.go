@@ -115,9 +115,9 @@ func looksOn(t *testing.T, server *labtest.Server) int {
 	return done
 }
 
-// The leader makes three nodes reflectors with the rights and within the fence that the chart has for that, and then
-// writes nothing. Another leader goes on, replaces one whose Node is
-// deleted, and goes back to the mesh when there are too few nodes.
+// The leader makes three nodes reflectors with the rights and within the fence of the chart, and then writes nothing.
+// Another leader continues, replaces a reflector after its Node's deletion, and restores the mesh when there are too
+// few nodes.
 func TestReflectors(t *testing.T) {
 	t.Parallel() // its servers, which stay fenced, are not handed on: so it does not come first
 	for _, in := range groups.All {
@@ -195,7 +195,7 @@ func (w *world) meshed() error {
 	return nil
 }
 
-// fencesSessions checks that the controllers' token makes no other sessions between nodes than those of reflectors.
+// fencesSessions checks that the controllers' token can make no sessions between nodes except reflectors'.
 func (w *world) fencesSessions(in groups.Group) {
 	t := w.t
 	t.Helper()

@@ -21,7 +21,7 @@ var elsewhere = []string{
 	account + " get ipamhandles.crd.projectcalico.org",
 	account + " create ipamhandles.crd.projectcalico.org",
 	account + " update ipamhandles.crd.projectcalico.org",
-	// Of an Event that is told once more after a while: tested in internal/cluster/events.
+	// For an Event that is repeated after a while: tested in internal/cluster/events.
 	account + " patch events.",
 }
 
@@ -40,7 +40,7 @@ func taken(t *testing.T, in groups.Group) *labtest.Server {
 	return labtest.TakeServer(t, labtest.Kind{Group: in, Audited: true})
 }
 
-// audited is a server whose answers to the controllers are recorded. A request that the chart gives no right for fails
+// audited returns a server that records its answers to the controllers. A request without a right in the chart fails
 // the test.
 func audited(t *testing.T) *labtest.Server {
 	t.Helper()

@@ -27,7 +27,7 @@ import (
 type objects map[string]*unstructured.Unstructured
 
 var (
-	// serviceKinds are the plurals of the kinds whose objects tell the addresses of Services.
+	// serviceKinds are the plurals of the kinds of objects that hold addresses of Services.
 	serviceKinds = map[string]string{
 		"Service": "services", "IPAMBlock": "ipamblocks", "IPAMHandle": "ipamhandles", "BlockAffinity": "blockaffinities",
 	}
@@ -69,7 +69,7 @@ func (w *world) golden(file string) (all []*unstructured.Unstructured) {
 	return all
 }
 
-// write creates those of the objects that are of the kinds.
+// write creates the objects of the kinds given.
 func (w *world) write(all []*unstructured.Unstructured, kinds ...string) {
 	w.t.Helper()
 	for _, obj := range all {
@@ -86,7 +86,7 @@ func (w *world) write(all []*unstructured.Unstructured, kinds ...string) {
 	}
 }
 
-// stored returns the stored objects that tell the addresses of Services.
+// stored returns the stored objects that hold addresses of Services.
 func (w *world) stored() objects {
 	w.t.Helper()
 	all := objects{}
@@ -115,7 +115,7 @@ func (o objects) named(name string) bool {
 	return false
 }
 
-// goldenSet are the objects of services.yaml that tell the addresses of Services.
+// goldenSet returns the objects of services.yaml that hold addresses of Services.
 func (w *world) goldenSet() objects {
 	w.t.Helper()
 	all := objects{}
@@ -141,7 +141,7 @@ func (o objects) diff(have objects) error {
 	return nil
 }
 
-// fields are those of an object that controllers write.
+// fields returns the fields of an object that controllers write.
 func fields(obj *unstructured.Unstructured) map[string]any {
 	c := obj.DeepCopy()
 	for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"} {

@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 // account is the chart's service account of the controllers.
 const account = "tortie-kube-controllers"
 
-// world is a cluster without kubelets, whose part the test plays.
+// world is a cluster in which the test acts as the kubelets.
 type world struct {
 	t     testing.TB
 	admin *rest.Config
@@ -108,7 +108,7 @@ func (w *world) deleteNode(name string) {
 	errtest.Must(w.t, w.core.CoreV1().Nodes().Delete(w.t.Context(), name, metav1.DeleteOptions{}))
 }
 
-// pod creates a pod without an owner, and says what the kubelet would of it, if there is anything to say.
+// pod creates a pod without an owner, and sets the status that the kubelet would set, if any.
 func (w *world) pod(name, node string, phase corev1.PodPhase, addresses ...string) {
 	w.t.Helper()
 	p := &corev1.Pod{

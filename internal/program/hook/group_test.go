@@ -44,8 +44,8 @@ func (i *installation) run(group string) (string, error) {
 	return say(i.T, "definitions", "-dir", i.dir, "-group", group, "-kubeconfig", i.kubeconfig)
 }
 
-// has runs the hook, and fails the test unless the API server has all definitions of one group then, and none of the
-// other, and the hook has said what it did.
+// has runs the hook, and fails the test unless the API server then has all definitions of one group, and none of the
+// other, and the hook has reported its work.
 func (i *installation) has(asked string, want groups.Group, said string) {
 	i.Helper()
 	if out, err := i.run(asked); err != nil || !errtest.Has(out, string(want)+" "+said) {

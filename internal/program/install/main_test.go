@@ -155,7 +155,7 @@ func TestBinary(t *testing.T) {
 	})
 }
 
-// What failed is told by an Event about the Node, which kubectl describe shows.
+// A failure is reported by an Event about the Node, which kubectl describe shows.
 func TestAFailureIsAnEvent(t *testing.T) {
 	api := labtest.RESTConfig(t)
 	env := pod(t, api)

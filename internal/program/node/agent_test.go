@@ -87,7 +87,7 @@ func aNode(name, address string) *api.Node {
 	return &api.Node{Meta: api.Meta{Name: name, Annotations: map[string]string{api.AnnotationIPv4Address: address}}}
 }
 
-// Two agents and a node without one: what the commands say is what the sessions, the kernel and the API say.
+// Two agents and a node without one: the commands' output agrees with the sessions, the kernel and the API.
 func TestCommandsOnARealNode(t *testing.T) {
 	store := labstore.Store(t)
 	// Of two nodes the one with the lesser address, as text, waits: "172.31.0.10" < "172.31.0.2".
@@ -127,7 +127,7 @@ func TestCommandsOnARealNode(t *testing.T) {
 		"Sessions that are down:")
 }
 
-// remembers checks that how sessions ended is known to the agent after the one that ends.
+// remembers checks that the next agent knows how the sessions of the ended one ended.
 func remembers(t *testing.T, m *machine, agent int) {
 	t.Helper()
 	failed := regexp.MustCompile(`not up, \d+ times since .*: TCP refused on port 179`)

@@ -31,7 +31,7 @@ func execute(t *testing.T, env map[string]string, args ...string) (stdout, stder
 	return out.String(), errs.String(), err
 }
 
-// The commands find the agent by the variables that tell the agent where to serve, and need none of the others.
+// The commands find the agent by the variables for its address, and need no others.
 func TestCommandsFindTheAgent(t *testing.T) {
 	server := httptest.NewServer(agent.NewStatus("node1", time.Now(), nil).Handler())
 	defer server.Close()
