@@ -134,7 +134,7 @@ func TestFloodEndsOldConnections(t *testing.T) {
 	}
 }
 
-// TestManyRequests asks for the status more often at once than is allowed: the others are refused, and probes are not.
+// TestManyRequests makes more concurrent status requests than allowed: the excess is refused, but probes are not.
 func TestManyRequests(t *testing.T) {
 	hold, begun := make(chan struct{}), make(chan struct{}, 2*maxAtOnce)
 	p := healthy()

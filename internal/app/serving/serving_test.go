@@ -74,7 +74,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Pages for this host answer no other one.
+// Local pages answer no other host.
 func TestLocalPages(t *testing.T) {
 	handler := Program{
 		Local: map[string]http.HandlerFunc{"/own": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }},

@@ -20,9 +20,8 @@ var plurals = map[string]string{
 	"StagedGlobalNetworkPolicy": "stagedglobalnetworkpolicies", "StagedKubernetesNetworkPolicy": "stagedkubernetesnetworkpolicies",
 }
 
-// TestPolicyDefinitions has a real API server that knows Calico's policy kinds by the chart's definitions. What
-// Calico's clients store is taken, and no field of it is lost; what they refuse is refused, with the field and what to
-// do.
+// TestPolicyDefinitions has a real API server with the chart's definitions of Calico's policy kinds. It accepts what
+// Calico's clients store, without losing a field; it refuses what they refuse, with the field and the remedy.
 func TestPolicyDefinitions(t *testing.T) {
 	c := newCluster(t)
 	c.apply(t, read(t, current))

@@ -1,6 +1,6 @@
 package definitions_test
 
-// takenV3 are objects that Calico's definitions of projectcalico.org/v3 take, and what these add to their specs.
+// takenV3 are objects that Calico's definitions of projectcalico.org/v3 accept, and the defaults that these add.
 var takenV3 = []struct{ kind, name, spec, defaults string }{
 	{"IPPool", "a", "{cidr: 10.0.0.0/16}", "assignmentMode: Automatic, nodeSelector: 'all()'"},
 	{"IPPool", "a", "{cidr: 'fd00::/64', blockSize: 116, vxlanMode: Always, nodeSelector: 'has(a)', assignmentMode: Manual}", ""},

@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// forge sends a UDP packet from one pod's address to another's, in an outer header of somebody else's choice.
+// forge sends a UDP packet from one pod's address to another's, in an arbitrary outer header.
 func forge(t *testing.T, from *netnstest.NS, outerSrc, outerDst, src, dst netip.Addr, payload string) {
 	t.Helper()
 	header := func(protocol byte, src, dst netip.Addr, size int) []byte {

@@ -33,8 +33,8 @@ func vxlanLink(t *testing.T) (*netnstest.NS, netlinkx.Link) {
 	return ns, link
 }
 
-// Many entries in one go, of which one cannot be had: the answers are in the order of the requests, and lists are of
-// one link.
+// Many entries at once, one of which is impossible: the errors are in the order of the requests, and lists are of one
+// link.
 func TestNeighbours(t *testing.T) {
 	ns, link := vxlanLink(t)
 	other := ns.Link(t, "eth0").Index

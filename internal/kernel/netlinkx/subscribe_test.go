@@ -90,7 +90,7 @@ func TestSubscribeToOthers(t *testing.T) {
 	}
 }
 
-// settle takes what was under way.
+// settle consumes wake-ups under way.
 func settle(wake <-chan struct{}) {
 	for within(wake, 100*time.Millisecond) {
 	}

@@ -118,7 +118,7 @@ func notAPair(t *testing.T, host, _ *netnstest.NS, c podnet.Config) int {
 	return 0
 }
 
-// madeByAPod puts a pair in place of the pod's that a live pod could make: with an alias, up, and without a route.
+// madeByAPod replaces the pod's pair by one that a live pod could make: with an alias, up, and without a route.
 func madeByAPod(alias string) func(t *testing.T, host, attacker *netnstest.NS, c podnet.Config) int {
 	return func(t *testing.T, host, attacker *netnstest.NS, c podnet.Config) int {
 		t.Helper()
@@ -302,14 +302,14 @@ func TestReachableAtOnce(t *testing.T) {
 			answer(t, host, p, to)
 		}
 	}
-	// Bound by the kernel's link watch, which looks once a second, most would look for the addresses as often as Setup
-	// does at most. A loaded machine delays some.
+	// If the kernel's link watch, which runs once a second, delayed the addresses, Setup would time out in most rounds. A
+	// loaded machine delays some.
 	if slow > rounds/2 {
 		t.Errorf("in %d of %d rounds Setup has not found the addresses in use", slow, rounds)
 	}
 }
 
-// patience is how long a datagram that nobody sends again may take on a busy machine.
+// patience is how long a datagram, which is never repeated, may take on a busy machine.
 const patience = 20 * time.Second
 
 // answer sends one datagram, once.
@@ -341,7 +341,7 @@ func answer(t *testing.T, host, p *netnstest.NS, to string) {
 	}
 }
 
-// TestNetkit asks for netkit links, which this kernel has or not: the pod works either way.
+// TestNetkit requests netkit links: the pod works whether this kernel has them or not.
 func TestNetkit(t *testing.T) {
 	host, p := node(t), pod(t)
 	c := config(p, "web-1", "10.65.0.2")

@@ -91,7 +91,7 @@ func parsed(t testing.TB, texts ...string) []routes.Route {
 	return rs
 }
 
-// table is what ip shows of routes with a protocol, both families.
+// table returns ip's listing of the routes with a protocol, of both families.
 func table(t testing.TB, ns *netnstest.NS, proto string) string {
 	t.Helper()
 	text := ns.Run(t, "ip", "route", "show", "proto", proto) + ns.Run(t, "ip", "-6", "route", "show", "proto", proto)
@@ -116,7 +116,7 @@ func wantTable(t testing.TB, ns *netnstest.NS, proto string, lines ...string) {
 	difftest.Want(t, fmt.Sprintf("routes of protocol %s", proto), strings.Join(lines, "\n"), table(t, ns, proto))
 }
 
-// aNode is what a node with two peers has, in both families.
+// aNode are the routes of a node with two peers, in both families.
 var aNode = []string{
 	"10.244.1.0/26 via 10.0.0.2 dev tun onlink",
 	"10.244.2.0/26 via 10.0.0.3 dev eth0",
@@ -460,7 +460,7 @@ func TestTenThousand(t *testing.T) {
 	}
 }
 
-// countdown is a context that ends when it has been looked at a number of times.
+// countdown is a context that ends when it has been checked a number of times.
 type countdown struct {
 	context.Context
 	left int
@@ -505,7 +505,7 @@ func TestUnfinished(t *testing.T) {
 	}
 }
 
-// TestManyErrors: thousands of routes that can't be had for one reason make a few lines.
+// TestManyErrors: thousands of routes that fail for one reason make a few lines.
 func TestManyErrors(t *testing.T) {
 	ns := node(t)
 	tb := routes.New(ns.Conn, routes.Options{})
@@ -555,8 +555,8 @@ func keeper(t *testing.T, ns *netnstest.NS, desired []routes.Route) (passes func
 	return func() int { return int(count.Load()) }
 }
 
-// TestLinkComesBack: a link is made anew, by the same name, with another index. The kernel sends no events of the routes
-// that it removed with the old one.
+// TestLinkComesBack: a link is made anew, by the same name, with another index. The kernel sends no events of the
+// routes that it removed with the old one.
 func TestLinkComesBack(t *testing.T) {
 	ns := node(t)
 	keeper(t, ns, parsed(t, aNode...))
@@ -597,7 +597,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 func TestNoPassForNothing(t *testing.T) {
 	ns := node(t)
 	ns.Writes(t)
-	eventually(t, "links that do not change any more", func() bool { // the event that they are up comes up to a second later
+	eventually(t, "links that do not change any more", func() bool { // their events come up to a second later
 		links, addrs := ns.Run(t, "ip", "-o", "link", "show", "type", "veth"), ns.Run(t, "ip", "-o", "-6", "addr", "show", "scope", "link")
 		return strings.Count(links, " state UP ") == 4 && strings.Count(addrs, "fe80::") == 4 && !strings.Contains(addrs, "tentative")
 	})
@@ -623,7 +623,7 @@ func TestNoPassForNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkTenThousand is what a node pays when it learns 10,000 routes at once, and when it looks at them again.
+// BenchmarkTenThousand measures a node that learns 10,000 routes at once, and a second Sync of them.
 func BenchmarkTenThousand(b *testing.B) {
 	ns := node(b)
 	tb := routes.New(ns.Conn, routes.Options{})
@@ -649,8 +649,8 @@ func BenchmarkTenThousand(b *testing.B) {
 	measure("delete", desired, nil, n)
 }
 
-// TestPredecessors: inside the cluster's ranges nothing of a predecessor stays but the ways to pods; a predecessor that
-// still runs keeps all.
+// TestPredecessors: inside the cluster's ranges only a predecessor's routes to pods stay; a predecessor that still runs
+// keeps all.
 func TestPredecessors(t *testing.T) {
 	ns := node(t)
 	for _, r := range []string{

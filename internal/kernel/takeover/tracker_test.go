@@ -110,7 +110,7 @@ func FuzzFindBIRD(f *testing.F) {
 	})
 }
 
-// FuzzSort: whatever the agent left, each route is given away or removed, once, and keeps its key.
+// FuzzSort: each of the agent's routes is given away or removed, once, and keeps its key.
 func FuzzSort(f *testing.F) {
 	f.Add(uint64(1), false)
 	f.Add(uint64(2), true)

@@ -41,8 +41,8 @@ func (w *world) calicoControllers(ready int32) {
 
 const calicoSystem = "calico-system"
 
-// Pools and tiers of projectcalico.org/v3 are left to Calico's kube-controllers while these run, and are kept once they
-// are gone.
+// Pools and tiers of projectcalico.org/v3 are left to Calico's kube-controllers while these run, and are kept by ours
+// afterwards.
 func TestCalicosControllersKeepPoolsAndTiers(t *testing.T) {
 	t.Parallel()
 	w, server := newWorldV3(t)
@@ -138,7 +138,7 @@ func (w *world) calicoWebhooks() {
 	errtest.Must(w.t, err)
 }
 
-// Calico's webhooks that outlive their pods are named, with the command after which policies can be written again.
+// Calico's webhooks that outlive their pods are named, with the command that makes policies writable again.
 func TestWebhooksWithoutEndpointAreNamed(t *testing.T) {
 	t.Parallel()
 	w, _ := newWorldV3(t)

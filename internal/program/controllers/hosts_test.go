@@ -72,9 +72,9 @@ func (p *process) passes(n int) {
 	})
 }
 
-// Nodes get host endpoints as Calico's controllers make them, with the right that the chart gives for that alone: they
-// follow their Nodes, and go with them and with the setting. Other ones stay, and a Node that states others' addresses
-// has none of them.
+// Nodes get the same host endpoints as from Calico's controllers, with the chart's right for that purpose: they follow
+// their Nodes, and are removed with them and with the setting. Other host endpoints stay, and a Node that claims
+// others' addresses gets none of these.
 func TestNodesHaveHostEndpoints(t *testing.T) {
 	t.Parallel()
 	server := taken(t, labtest.Group(t))

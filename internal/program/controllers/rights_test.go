@@ -25,7 +25,7 @@ var elsewhere = []string{
 	account + " patch events.",
 }
 
-// record is what the controllers of all tests have asked, beside what the chart lets them ask.
+// record holds the requests of the controllers in all tests, and the rights of the chart.
 type record struct {
 	mu      sync.Mutex // guards all below
 	granted map[string]bool
@@ -34,7 +34,7 @@ type record struct {
 
 var rights = record{granted: map[string]bool{}, asked: map[string]bool{}}
 
-// taken is an audited server, which a test before may have had.
+// taken returns an audited server, which an earlier test may have used.
 func taken(t *testing.T, in groups.Group) *labtest.Server {
 	t.Helper()
 	return labtest.TakeServer(t, labtest.Kind{Group: in, Audited: true})
@@ -76,7 +76,7 @@ func (r *record) add(t *testing.T, granted map[string]bool, asked []labtest.Audi
 func (r *record) check() int {
 	maps.DeleteFunc(r.granted, func(rule string, _ bool) bool {
 		rule = labtest.Twin(rule)
-		// An API server that does not stream lists into watches is asked for both.
+		// An API server that does not stream lists into watches receives requests for both.
 		watched := r.asked[strings.Replace(rule, " list ", " watch ", 1)]
 		return r.asked[rule] || watched || slices.Contains(elsewhere, rule)
 	})

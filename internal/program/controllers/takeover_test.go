@@ -33,7 +33,7 @@ var (
 	}
 )
 
-// resource has the requests about a kind.
+// resource returns the client for a kind.
 func (w *world) resource(kind string) dynamic.ResourceInterface {
 	client, err := dynamic.NewForConfig(w.admin)
 	errtest.Must(w.t, err)
@@ -176,7 +176,7 @@ func form(layout string, value any) any {
 	return value
 }
 
-// Services get the objects that Calico would have made for them, to the last field.
+// Services get exactly the objects that Calico would have made for them.
 func TestServicesGetCalicosObjects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
@@ -196,8 +196,8 @@ func TestServicesGetCalicosObjects(t *testing.T) {
 	eventually(t, func() error { return w.goldenSet().diff(w.stored()) })
 }
 
-// probe returns when the controllers have looked at all Services, to give one its address, and at all that is held, to
-// collect an empty handle.
+// probe returns when the controllers have checked all Services, as one gets its address, and all held addresses, as an
+// empty handle is collected.
 func (w *world) probe() {
 	w.t.Helper()
 	w.create(
@@ -222,7 +222,7 @@ func (w *world) probe() {
 	})
 }
 
-// Calico's objects are taken over as they are: nothing is written. With its Service each of them goes.
+// Calico's objects are taken over as they are: nothing is written. Each is removed with its Service.
 func TestCalicosServicesAreTakenOver(t *testing.T) {
 	t.Parallel()
 	server := audited(t)

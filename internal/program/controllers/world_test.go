@@ -169,7 +169,7 @@ func (w *world) run(name, node string) []netip.Addr {
 	return got
 }
 
-// view reads what the API server has, which may have started a moment ago.
+// view reads the objects of the API server, which may have started a moment ago.
 func (w *world) view() (v inventory.View) {
 	w.t.Helper()
 	eventually(w.t, func() (err error) {
@@ -179,7 +179,7 @@ func (w *world) view() (v inventory.View) {
 	return v
 }
 
-// held returns the addresses that are taken, with their handles.
+// held returns the assigned addresses, with their handles.
 func held(v *inventory.View) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for i := range v.Blocks {
@@ -243,7 +243,7 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-// status asks the process.
+// status requests the process' status.
 func (p *process) status() (controllers.Status, error) {
 	var s controllers.Status
 	text, err := p.get("/status")

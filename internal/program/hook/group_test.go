@@ -15,7 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// installation is what the chart's hook has: the definitions of both groups in one directory, and a real API server.
+// installation is the environment of the chart's hook: the definitions of both groups in one directory, and a real API
+// server.
 type installation struct {
 	*testing.T
 	dir, kubeconfig string
@@ -62,9 +63,9 @@ func (i *installation) has(asked string, want groups.Group, said string) {
 	}
 }
 
-// TestGroupOfACluster: a cluster gets the definitions of one group, and a hook that runs again writes nothing. What the
-// values name is refused if the cluster has its objects in the other group. While a cluster has definitions of
-// projectcalico.org/v3 alone, none of crd.projectcalico.org is created, to which all of Calico's programs would turn.
+// TestGroupOfACluster: a cluster gets the definitions of one group, and a hook that runs again writes nothing. The
+// values' group is refused if the cluster has its objects in the other one. While a cluster has only definitions of
+// projectcalico.org/v3, none of crd.projectcalico.org is created, as all of Calico's programs would use it.
 func TestGroupOfACluster(t *testing.T) {
 	for _, c := range []struct {
 		name, asked string

@@ -158,7 +158,7 @@ func remembers(t *testing.T, m *machine, agent int) {
 	t.Logf("node peers 172.31.0.10\n%s", m.node(t, "peers", "172.31.0.10"))
 }
 
-// diagnosed checks what `node diagnose` finds on a node with one peer that is well and one that nobody answers for.
+// diagnosed checks the findings of `node diagnose` on a node with one working peer and one that does not answer.
 func diagnosed(t *testing.T, m *machine) {
 	t.Helper()
 	out := m.try("diagnose", "-o", "json")

@@ -24,7 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// shop makes a namespace with pods on two nodes and a policy: clients reach the web at port 80, and nobody else does.
+// shop makes a namespace with pods on two nodes and a policy: only clients reach the web, at port 80.
 func shop(t *testing.T, node string) {
 	t.Helper()
 	core := clientset.NewForConfigOrDie(labtest.RESTConfig(t))
