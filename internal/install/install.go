@@ -21,8 +21,7 @@ import (
 )
 
 const (
-	// firstTokenLimit is how long an installation waits for a token that works. Then it gives up, and the kubelet starts
-	// it again.
+	// firstTokenLimit bounds an installation's wait for a working token. Then it fails, and the kubelet restarts it.
 	firstTokenLimit = 30 * time.Second
 	// renewalLimit bounds one try to renew the token, two requests and the lock.
 	renewalLimit = 30 * time.Second

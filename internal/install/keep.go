@@ -88,7 +88,7 @@ func (i *Installer) restoreAll(ctx context.Context, restorers []*restorer) (agai
 type watched struct {
 	serves   <-chan struct{} // the agent
 	account  <-chan struct{} // this pod's token, the cluster's CA, or the API server's address
-	refusals <-chan struct{} // plugins whose token was refused
+	refusals <-chan struct{} // plugins with a refused token
 	etcd     <-chan struct{} // certificates for etcd
 	network  <-chan struct{} // configurations of networks
 	plugins  <-chan struct{}
@@ -160,7 +160,8 @@ func (i *Installer) watchRefusals(ctx context.Context) <-chan struct{} {
 	return i.hooks.changes(ctx, dir, late, i.log)
 }
 
-// forgetRefusal removes the marker of a refused token, before a new token is requested.
+// forgetRefusal removes the marker of a refused token before a new token is requested: a later marker is about the new
+// one.
 func (i *Installer) forgetRefusal() {
 	if err := os.Remove(i.refusalFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		i.log.Info("cannot remove the token-refused marker", "error", err)

@@ -22,11 +22,11 @@ import (
 
 const (
 	copiesDir = "replaced" // below the host's /var/lib/calico
-	// ledgerName is in the directory of the runtime's configurations, whose names differ: restored files are executed as
-	// the host's root, and the agent's container can write to /var/lib/calico but not there.
+	// ledgerName is in the runtime's directory, which ignores such names: restored files are executed as the host's root,
+	// and the agent's container can write to /var/lib/calico but not there.
 	ledgerName = ".tortie-ledger"
-	// remembered bounds the digests of own contents per file: the present one, the one that is being written, and those
-	// of runs that were killed in between.
+	// remembered bounds the digests of own contents per file: the present content, the next one, and contents of runs
+	// that were killed in between.
 	remembered = 4
 	ownModule  = "github.com/tortie-net/tortie"
 )
@@ -35,13 +35,13 @@ const (
 // is written before the files: an entry may announce a write that has not happened yet, but no write is missing. Copies
 // are named by their digests: a changed copy is not restored.
 //
-// A ledger whose dir is empty is not stored on the host, and has no entries of earlier runs.
+// With an empty dir the ledger is not stored on the host, and has no entries of earlier runs.
 type ledger struct {
 	file  string
 	dir   string            // of the copies
 	files map[string]*entry // by path in this container
-	// others is true if the plugin calico on the host is another project's: it is another network plugin, and kept even
-	// if an earlier installation has recorded its path.
+	// others is true if the plugin calico on the host is another project's: then present files are another network
+	// plugin's, and kept even if an earlier installation has recorded their paths.
 	others bool
 	// adopted is true if it is this project's and there was no ledger: all files are an earlier version's.
 	adopted bool

@@ -64,7 +64,7 @@ func askVersion(ctx context.Context, path string) (stdout, stderr []byte, err er
 	return stdout, printed.Bytes(), err
 }
 
-// said formats the output of a failed program for an error.
+// said returns the output of a failed program, formatted for an error.
 func said(texts ...[]byte) string {
 	text := strings.TrimSpace(string(bytes.Join(texts, nil)))
 	if text == "" {

@@ -28,7 +28,7 @@ const (
 	// callTimeout bounds one request, so that a hanging API server causes an error and not silence.
 	callTimeout = 10 * time.Second
 	userAgent   = "tortie-install"
-	// blindRenewal is the assumed remaining life of a token whose expiry cannot be read.
+	// blindRenewal is the assumed remaining life of a token without a readable expiry.
 	blindRenewal = time.Hour
 )
 
@@ -47,7 +47,7 @@ type TokenSource interface {
 }
 
 // accountTokens requests tokens of a ServiceAccount. They are bound to the Node, so that the API server knows the node
-// of a request, and not to the installer's pod: a token that expired with the pod would leave the node without a
+// of a request, and not to the installer's pod: a token that became invalid with the pod would leave the node without a
 // network until the next pod started.
 type accountTokens struct {
 	connect   func() (*rest.Config, error) // as this pod, to the API server's present address

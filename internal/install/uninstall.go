@@ -124,7 +124,7 @@ func (r *removal) wiring() []string {
 	return paths
 }
 
-// plugins returns the other paths in the ledger, and those of the required plugins in writable directories, which may
+// plugins returns the other paths in the ledger, and the paths of required plugins in writable directories, which may
 // be this project's without a ledger.
 func (r *removal) plugins() []string {
 	wiring := r.wiring()

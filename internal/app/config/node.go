@@ -119,7 +119,7 @@ func (v *NodeVariables) healthAddr() string {
 	return net.JoinHostPort(v.HealthHost, strconv.Itoa(v.HealthPort))
 }
 
-// routeProtocol rejects the numbers whose routes other daemons delete.
+// routeProtocol rejects the numbers of other daemons, which would delete such routes.
 func (p *problems) routeProtocol(number int) {
 	switch number {
 	case 12, 80, 186:

@@ -47,7 +47,7 @@ func LoadPlugin(env Env) (Plugin, error) {
 	return all.Plugin, p.err()
 }
 
-// orCalico looks up a variable with the prefix CALICO_ first, as Calico does for those of the datastore.
+// orCalico looks up a variable with the prefix CALICO_ first, as Calico does for the datastore's variables.
 func orCalico(env Env) Env {
 	return func(name string) (string, bool) {
 		if !strings.HasPrefix(name, "CALICO_") && !strings.HasPrefix(name, "FELIX_") {

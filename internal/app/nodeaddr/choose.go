@@ -85,8 +85,8 @@ const (
 
 // Choose picks the address. Without one the error has the reason and the remedy, and the Choice the candidates.
 //
-// Of several suitable addresses it keeps the one that the Node has already, so that an address that comes and goes does
-// not change the node's; else it takes the first.
+// Of several suitable addresses it keeps the Node's present one, so that an address that comes and goes does not change
+// the node's; else it takes the first.
 func Choose(r Request) (Choice, error) {
 	f := &finder{r: r, found: r.candidates()}
 	switch r.Setting.Mode {

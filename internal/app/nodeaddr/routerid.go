@@ -20,7 +20,7 @@ func ParseRouterID(text string) error {
 	return nil
 }
 
-// RouterID returns a node's BGP router ID: the one that is set (see ParseRouterID), else the node's IPv4 address.
+// RouterID returns a node's BGP router ID: the configured one (see ParseRouterID), else the node's IPv4 address.
 func RouterID(set, node string, v4 netip.Addr) (netip.Addr, error) {
 	switch {
 	case set == HashedID:

@@ -29,8 +29,8 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
-// connections bounds the open connections by closing the one that has been idle longest. If new connections had to wait
-// instead, a client with all connections could block the kubelet's probes.
+// connections bounds the open connections by closing the longest idle one. If new connections had to wait instead, a
+// client with all connections could block the kubelet's probes.
 type connections struct {
 	mu   sync.Mutex
 	open map[net.Conn]*connection

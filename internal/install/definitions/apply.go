@@ -179,8 +179,8 @@ const (
 	quiet = 2 * time.Second
 )
 
-// untilDone calls f until it succeeds, fails for good, or ctx ends: then the error is f's last. Errors and lines begin
-// with what.
+// untilDone calls f until it succeeds, fails for good, or ctx ends: then the error is f's last. what is the prefix of
+// errors and lines.
 func (a *Applier) untilDone(ctx context.Context, what string, f func() error) error {
 	told := time.Now()
 	var why error // of the last try that the end of ctx did not interrupt

@@ -191,8 +191,8 @@ func randomSchema(random *rand.Rand, depth int) map[string]any {
 	}
 }
 
-// missing names a field or value of s that the API server would drop or refuse by the schema got; with whole every field
-// must be in got, even if unknown fields are kept.
+// missing names a field or value of s that the API server would drop or refuse by the schema got; with whole every
+// field must be in got, even if unknown fields are kept.
 func missing(path string, got, s map[string]any, whole bool) string {
 	if got["type"] != s["type"] {
 		return "" // base decides

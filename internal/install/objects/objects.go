@@ -46,7 +46,7 @@ func New(cfg *rest.Config) (*Client, error) {
 	return &Client{client}, nil
 }
 
-// Resource gives access to the unstructured objects of a kind, for kinds whose fields this program does not know.
+// Resource gives access to the unstructured objects of a kind, for kinds with fields unknown to this program.
 func (c *Client) Resource(of schema.GroupVersionResource) dynamic.ResourceInterface {
 	return c.dynamic.Resource(of)
 }

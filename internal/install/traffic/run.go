@@ -191,7 +191,7 @@ func (t *Test) start(ctx context.Context, part, node string, args ...string) err
 	return nil
 }
 
-// await returns the two pods whose names begin with part, in order, when done holds for both.
+// await returns the two pods with a name for part, in order, when done holds for both.
 func (t *Test) await(ctx context.Context, part string, done func(*corev1.Pod) bool) ([]corev1.Pod, error) {
 	told := time.Now()
 	for {

@@ -196,9 +196,9 @@ func placed(pods []corev1.Pod) map[string]bool {
 	return nodes
 }
 
-// answers reports whether the kubelet answers. A node whose conflist was removed is not Ready either, but still runs
-// pods in its own network. So answers uses the control plane's detection, which sets the conditions of a silent kubelet
-// to Unknown.
+// answers reports whether the kubelet answers. A node without a conflist is not Ready either, but still runs pods in
+// its own network. So answers uses the control plane's detection, which sets the conditions of a silent kubelet to
+// Unknown.
 func answers(n *corev1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -223,7 +223,7 @@ func complaint(pod *corev1.Pod) string {
 	return ""
 }
 
-// create makes the pods that clean. A pod that exists already was made by a request whose answer was lost.
+// create makes the pods that clean. A pod that exists already was made by a request with a lost answer.
 func (u *Uninstaller) create(ctx context.Context, orders []Order) error {
 	var errs []error
 	for _, o := range orders {

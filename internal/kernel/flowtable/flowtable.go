@@ -68,8 +68,8 @@ func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	return s.restore(ctx)
 }
 
-// Narrow removes the peers and devices that are not in c. It is called before routes change: afterwards no route may
-// lead back by such a device, or one may lead out by it to next hops that the flowtable does not follow.
+// Narrow removes the peers and devices that are not in c. It is called before a change of routes after which no route
+// leads back by such a device, or routes lead out by it to next hops that the flowtable does not follow.
 func (s *Syncer) Narrow(ctx context.Context, c Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *Syncer) probe(ctx context.Context, c Config) error {
 	return fmt.Errorf("probe nftables flowtables: %w", err)
 }
 
-// difference fills change with what turns the kernel's table into c.
+// difference adds to change the requests that turn the kernel's table into c.
 func (s *Syncer) difference(ctx context.Context, c Config, change *nft.Change) error {
 	have, err := s.table.Read(ctx, []string{forwardChain, offloadChain})
 	if err != nil {

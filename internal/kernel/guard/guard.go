@@ -32,8 +32,8 @@ type Config struct {
 	WireGuardPorts []uint16
 	// BGPPorts are the TCP ports of all BGP speakers known, besides DefaultBGPPort.
 	BGPPorts []uint16
-	// AllowIPIPFromPods, AllowVXLANFromPods and AllowBGPFromPods let pods send such packets to other hosts, and open BGP
-	// connections and send BFD to their node.
+	// AllowIPIPFromPods, AllowVXLANFromPods and AllowBGPFromPods permit pods to send such packets to other hosts, and to
+	// open BGP connections and send BFD to their node.
 	AllowIPIPFromPods, AllowVXLANFromPods, AllowBGPFromPods bool
 	// Sources are prefixes that single pods may send from besides their own addresses.
 	Sources []Source
@@ -89,7 +89,7 @@ const (
 	bgpSet          = prefix + "bgp-ports"
 	tunnelSet       = prefix + "tunnel-ports"
 	ownLinksSet     = prefix + "own-links"
-	// priority puts these chains before those of most firewalls. A packet has to pass all of them.
+	// priority puts these chains before most firewalls' chains. A packet has to pass all of them.
 	priority = nft.PriorityFilter - 1
 	// neighboursPerSecond bounds how many entries pods make in the host's table of IPv6 neighbours, which all network
 	// namespaces share and which holds 1,024: the kernel may drop an entry that is not in use after five seconds.

@@ -11,7 +11,7 @@ import (
 
 // Config is the desired state.
 type Config struct {
-	// Forward is false if an administrator has taken forwarding upon himself (FelixConfiguration ipForwarding Disabled).
+	// Forward is false if an administrator manages forwarding (FelixConfiguration ipForwarding Disabled).
 	Forward bool
 	// IPv6: there are pods, or node addresses, of IPv6.
 	IPv6 bool

@@ -20,11 +20,11 @@ const (
 // open. It is safe for concurrent use.
 type Namespace struct {
 	file *os.File
-	fd   int // of file, whose own Fd method changes the file's mode with system calls each time
+	fd   int // of file: its own Fd method changes the file's mode with system calls each time
 }
 
-// OpenNamespace opens the namespace at path. The error wraps fs.ErrNotExist when nothing is there, and ErrNotNamespace
-// when the thing there is not a network namespace.
+// OpenNamespace opens the namespace at path. The error wraps fs.ErrNotExist if nothing is there, and ErrNotNamespace if
+// it is not a network namespace.
 func OpenNamespace(path string) (*Namespace, error) {
 	fd, err := openFile(path)
 	if err != nil {
@@ -82,7 +82,7 @@ func checkNetworkNamespace(fd int) error {
 	return nil
 }
 
-// Close gives up the reference. Sockets opened in the namespace stay usable.
+// Close closes the reference. Sockets opened in the namespace stay usable.
 func (n *Namespace) Close() error { return n.file.Close() }
 
 // Path returns a path of the namespace, valid while the reference is open, also for other processes in the same mount

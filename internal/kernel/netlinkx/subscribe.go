@@ -22,7 +22,7 @@ const (
 	AddrEvents
 	RouteEvents
 	RuleEvents
-	// SettingEvents are changes of the kernel's parameters forwarding, rp_filter and proxy_neigh.
+	// SettingEvents are changes of the kernel's parameters forwarding, rp_filter, proxy_arp and proxy_ndp.
 	SettingEvents
 	// neighbourEvents are of all links; SubscribeToNeighbours filters by link.
 	neighbourEvents

@@ -163,8 +163,8 @@ type Counter struct {
 	Packets, Bytes uint64
 }
 
-// Counters returns the sums of the counters of rules with a comment, in chains whose names begin with prefix, by
-// comment. A changed rule starts at zero.
+// Counters returns the sums of the counters of rules with a comment, by comment, in chains with the prefix. A changed
+// rule starts at zero.
 func (t *Table) Counters(ctx context.Context, prefix string) (map[string]Counter, error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMalformed is returned for messages and attributes whose lengths do not agree.
+// ErrMalformed is returned for messages and attributes with inconsistent lengths.
 var ErrMalformed = errors.New("malformed netlink message")
 
 // Message is one netlink message: netlink(7).

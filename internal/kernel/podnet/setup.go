@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// macTries at macInterval give systemd-udevd, which renames and renumbers new interfaces, time to finish.
+	// macTries at macInterval are the time for systemd-udevd, which renames and renumbers new interfaces, to finish.
 	macTries    = 50
 	macInterval = 100 * time.Millisecond
 

@@ -36,8 +36,8 @@ type taken[K comparable] struct {
 	until time.Time // end of the pause
 }
 
-// take notes removed objects. If one was removed before, its owner has restored it: then it pauses, twice as long each
-// time.
+// take notes removed objects. If one was removed before, its owner has restored it: then a pause begins, twice as long
+// each time.
 func (t *taken[K]) take(now time.Time, keys ...K) {
 	if t.away == nil {
 		t.away = map[K]bool{}

@@ -56,7 +56,7 @@ func parseOwner(text string) (*metav1.OwnerReference, error) {
 	return &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: name, UID: types.UID(uid)}, nil
 }
 
-// terminationLog is the file whose content becomes the container's message in the pod's status.
+// terminationLog is the file with the container's message for the pod's status.
 const terminationLog = "/dev/termination-log"
 
 // probe is the command of the test's pods: it needs no rights in the cluster.
