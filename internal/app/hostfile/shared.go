@@ -72,7 +72,7 @@ func OpenFile(path string, flag int, mode fs.FileMode) (*os.File, error) {
 	})
 }
 
-// Lstat is os.Lstat for such paths.
+// Lstat is os.Lstat, confined to a shared directory.
 func Lstat(path string) (fs.FileInfo, error) {
 	return in(path, func(root *os.Root, name string) (fs.FileInfo, error) { return root.Lstat(name) })
 }

@@ -133,7 +133,7 @@ type candidate struct {
 	Candidate
 	link Link
 	addr Addr
-	bad  string // Unusable of it
+	bad  string // the result of Unusable
 }
 
 // finder is the state of one Choose.

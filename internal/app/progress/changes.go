@@ -1,6 +1,7 @@
 package progress
 
-// Changes distinguishes new errors from the one reported last, so that a lasting condition is logged once.
+// Changes distinguishes new errors from the one reported last, so that a lasting condition is logged once. The zero
+// value has reported nothing.
 type Changes struct{ last string }
 
 // New reports whether err is an error, and another one than last time.

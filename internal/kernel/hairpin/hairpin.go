@@ -43,7 +43,7 @@ type family struct {
 	udp            string // Go's name of the network
 	etherType      uint16
 	header         int    // bytes of the IP header without options or extensions
-	protocolAt     uint32 // its offset of the protocol (next header)
+	protocolAt     uint32 // offset in it of the protocol (next header)
 	echo           string // Go's name of the network
 	request, reply byte
 }
@@ -174,7 +174,7 @@ func (p *Probe) Close() {
 	}
 }
 
-// Answered sends one probe and reports whether it came back within the time. The error is of sending, or ctx's.
+// Answered sends one probe and reports whether it came back within the time. The error is from sending, or ctx's.
 func (p *Probe) Answered(ctx context.Context, within time.Duration) (bool, error) {
 	if err := p.send(); err != nil {
 		return false, err

@@ -187,7 +187,7 @@ func (p Part) empty() bool { return len(p.Chains) == 0 && len(p.Sets) == 0 }
 // maxName is one less than the kernel's limit for names of chains, sets and comments of rules.
 const maxName = 127
 
-// validate reports what the kernel would refuse with an error number only.
+// validate reports errors for which the kernel would return only an error number.
 func (p Part) validate() error {
 	chains, sets := map[string]bool{}, map[string]bool{}
 	for _, c := range p.Chains {

@@ -215,9 +215,9 @@ func masked(register uint32, mask, xor string) expression {
 // none is a number of four bytes without any bit.
 const none = "\x00\x00\x00\x00"
 
-// Constant is a field of type Mark with the same value in every packet, for keys of several parts. It clears all bits
-// of the packet's mark and sets n: nft cannot list a rule that loads a value into a register and then looks it up, but
-// lists this one and reads it back.
+// Constant is a field of type Mark with the same value in every packet, for keys of several parts. It loads the
+// packet's mark and replaces all bits in the register: nft cannot list a rule that loads a value into a register and
+// then looks it up, but lists this one and reads it back.
 func Constant(n uint32) Field {
 	return Field{4, func(register uint32) Term {
 		return append(meta(unix.NFT_META_MARK, 4).load(register), masked(register, none, WordKey(n)))
