@@ -1,5 +1,5 @@
-// Command calico is the CNI plugin that wires a pod: it assigns the address, makes the link and annotates the pod.
-// Called by the name calico-ipam, as the image's link does, it is that one.
+// Command calico is the CNI plugin that connects a pod: it assigns the address, makes the link and annotates the pod.
+// Executed by the name calico-ipam, the image's link, it is that plugin.
 package main
 
 import (

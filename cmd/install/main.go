@@ -1,4 +1,4 @@
-// Command install is the installer alone, for development. In the image it is a part of cmd/tortie.
+// Command install is only the installer, for development. In the image it is a part of cmd/tortie.
 package main
 
 import (

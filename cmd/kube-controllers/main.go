@@ -1,5 +1,4 @@
-// Command kube-controllers is the controllers alone, for development and tests. In the image it is a part of
-// cmd/tortie.
+// Command kube-controllers is only the controllers, for development and tests. In the image it is a part of cmd/tortie.
 package main
 
 import (

@@ -1,7 +1,7 @@
-// Since Go 1.24 listeners are Multipath TCP, on which the kernel refuses what BGP needs: a TTL and MD5 keys.
+// Since Go 1.24 listeners use Multipath TCP, on which the kernel refuses the TTL and MD5 keys that BGP needs.
 //go:debug multipathtcp=0
 
-// Command node is the agent alone, for development and tests. In the image it is a part of cmd/tortie.
+// Command node is only the agent, for development and tests. In the image it is a part of cmd/tortie.
 package main
 
 import (

@@ -1,9 +1,9 @@
-// Since Go 1.24 listeners are Multipath TCP, on which the kernel refuses what BGP needs: a TTL and MD5 keys.
+// Since Go 1.24 listeners use Multipath TCP, on which the kernel refuses the TTL and MD5 keys that BGP needs.
 //go:debug multipathtcp=0
 
-// Command tortie is all of the image's programs that talk to Kubernetes by its client: in one file they share the
-// client and Go's runtime, which are most of it. It is the program that it is called by, such as node, or that its
-// first argument names.
+// Command tortie contains the image's programs that use the Kubernetes client: in one file they share the client and
+// Go's runtime, which are most of it. It runs the program of the name by which it is executed, such as node, or of its
+// first argument.
 //
 //	/usr/bin/node status
 //	tortie node status
@@ -24,7 +24,8 @@ import (
 	"github.com/tortie-net/tortie/internal/program/node"
 )
 
-// programs take their arguments without their name, and return the exit code.
+// programs are the main functions by name. They are called with the arguments without the name, and return the exit
+// code.
 var programs = map[string]func(args []string) int{
 	"hook":             hook.Main,
 	"install":          install.Main,

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	askAgent  = 100 * time.Millisecond // it is a request to this node alone
+	askAgent  = 100 * time.Millisecond // the request stays on this node
 	agentTime = 2 * time.Second
-	agentLate = time.Minute // then an Event tells of it
+	agentLate = time.Minute // from then on an Event reports it
 )
 
-// agentServes returns a channel that is closed once this node's agent serves: a runtime that saw the conflist earlier
-// would start pods that reach no other node.
+// agentServes returns a channel that is closed once this node's agent serves: if a runtime found the conflist earlier,
+// it would start pods that reach no other node.
 func (i *Installer) agentServes(ctx context.Context) <-chan struct{} {
 	serves := make(chan struct{})
 	go func() {
@@ -51,7 +51,7 @@ func (i *Installer) sayAgentIsLate(err error, waited time.Duration) {
 	}
 }
 
-// askReadiness is nil if the agent says that it serves.
+// askReadiness returns nil if the agent's readiness URL answers 200.
 func askReadiness(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()

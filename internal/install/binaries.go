@@ -13,16 +13,16 @@ import (
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
-// mainPlugin is the one that the conflist begins with.
+// mainPlugin is the first plugin of the conflist.
 const mainPlugin = "calico"
 
-// required are the plugins without which the conflist cannot work; the image brings more.
+// required are the plugins without which the conflist cannot work; the image contains more.
 var required = []string{mainPlugin, "calico-ipam"}
 
 const pluginMode fs.FileMode = 0o755
 
-// putPlugins makes the host's directories of plugins what they should be, and returns the plugins whose work is to be
-// proven. One plugin at a time is in memory: all of them are more than this process needs otherwise.
+// putPlugins installs the plugins in the host's directories, and returns the paths of those to prove. It holds one
+// plugin at a time in memory: all together exceed the process' other needs.
 func (i *Installer) putPlugins(l *ledger, conflist []byte) (prove []string, err error) {
 	names, err := imagePlugins(i.cfg)
 	if err != nil {
@@ -56,8 +56,8 @@ func (i *Installer) putPlugins(l *ledger, conflist []byte) (prove []string, err 
 	return prove, nil
 }
 
-// binDirs returns the host's directories that the plugins go to, and the plugins that are as they should be in those
-// that cannot be written. One of several directories may be of no use.
+// binDirs returns the host's writable directories of plugins, and the paths of correct plugins in unwritable ones. Of
+// several directories some may be unusable.
 func (i *Installer) binDirs(need []string) (dirs, prove []string, err error) {
 	var skipped []error
 	for _, dir := range i.cfg.HostBinDirs {
@@ -87,7 +87,7 @@ func (i *Installer) binDirs(need []string) (dirs, prove []string, err error) {
 	return dirs, prove, nil
 }
 
-// lacks names a plugin that a directory does not have as it should, if there is one.
+// lacks returns the name of a plugin that is missing or wrong in a directory, empty if there is none.
 func (i *Installer) lacks(dir string, need []string) (string, error) {
 	for _, name := range need {
 		path := filepath.Join(dir, name)
@@ -113,8 +113,7 @@ func (i *Installer) imagePlugin(name string) ([]byte, error) {
 	return content, nil
 }
 
-// needed lists the image's plugins without which the network cannot work: those that every network needs, and those
-// that the configuration names.
+// needed lists the image's plugins that the network needs: the required ones, and those that the configuration names.
 func needed(conf []byte, names []string) []string {
 	type plugin struct {
 		Type string
@@ -125,14 +124,14 @@ func needed(conf []byte, names []string) []string {
 		Plugins []plugin
 	}
 	types := slices.Clone(required)
-	_ = json.Unmarshal(conf, &list) // it was checked; what another plugin has of another form is none of this image
+	_ = json.Unmarshal(conf, &list) // conf was checked; a plugin with fields of other types is none of this image's
 	for _, p := range append(list.Plugins, list.plugin) {
 		types = append(types, p.Type, p.IPAM.Type)
 	}
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(types, name) })
 }
 
-// imagePlugins lists what is to be installed of the image's plugins.
+// imagePlugins lists the image's plugins to install.
 func imagePlugins(cfg config.Install) ([]string, error) {
 	entries, err := os.ReadDir(cfg.SourceDir)
 	if err != nil {

@@ -23,15 +23,15 @@ var defaultConflist string
 
 var placeholderPattern = regexp.MustCompile(`__[A-Z0-9_]+?__`)
 
-// Placeholder is a name that a conflist template may hold, with what it stands for.
+// Placeholder is a name in a conflist template that is replaced by a value.
 type Placeholder struct {
 	Name  string
 	Help  string
 	value func(config.Install) string
 }
 
-// Placeholders lists what a template of the conflist may hold, by Calico's names. A value is inserted as it stands
-// inside a JSON string, or as a number where the template has no quotes.
+// Placeholders lists the valid placeholders, with Calico's names. A value is inserted in the form for the inside of a
+// JSON string; numbers may stand without quotes.
 func Placeholders() []Placeholder {
 	number := strconv.Itoa
 	return []Placeholder{
@@ -68,7 +68,7 @@ func Placeholders() []Placeholder {
 	}
 }
 
-// template returns the configured template and how to call it in an error.
+// template returns the configured template, and its name for errors.
 func template(cfg config.Install) (text, name string, err error) {
 	switch {
 	case cfg.NetworkFile != "":
@@ -83,8 +83,8 @@ func template(cfg config.Install) (text, name string, err error) {
 	return defaultConflist, "the built-in template", nil
 }
 
-// renderConflist fills the placeholders of the configured template in and proves that the result is what its file name
-// says.
+// renderConflist fills in the placeholders of the configured template and checks that the result has the form that its
+// file name requires.
 func renderConflist(cfg config.Install) ([]byte, error) {
 	template, name, err := template(cfg)
 	if err != nil {
@@ -119,7 +119,7 @@ func renderConflist(cfg config.Install) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// checkConflist refuses what a runtime would refuse later, on the node, for every pod.
+// checkConflist rejects what a runtime would reject later, on the node, for every pod.
 func checkConflist(text []byte) error {
 	var list struct {
 		Name    string
@@ -173,7 +173,7 @@ func decode(text []byte, into any) error {
 	return nil
 }
 
-// ownToken is empty if this pod has none: the proof of the result, if any, is the plugins'.
+// ownToken returns this pod's token, empty if it has none: whether the result works shows in the plugins.
 func ownToken(cfg config.Install) string {
 	text, err := os.ReadFile(filepath.Join(cfg.AccountDir, "token"))
 	if err != nil {
@@ -182,8 +182,8 @@ func ownToken(cfg config.Install) string {
 	return strings.TrimSpace(string(text))
 }
 
-// preferred names the configurations of other networks that a runtime takes instead of conf, and those of multus, which
-// calls it: runtimes take the first file in lexical order.
+// preferred returns the names of other networks' configurations that a runtime uses instead of conf (foreign), and of
+// multus' (meta), which calls conf: runtimes use the first file in lexical order.
 func preferred(dir, conf string) (foreign, meta []string, err error) {
 	files, err := cniconf.Read(dir)
 	if err != nil {
@@ -202,7 +202,7 @@ func preferred(dir, conf string) (foreign, meta []string, err error) {
 	return foreign, meta, nil
 }
 
-// isMeta reports that a configuration is multus', which calls the network's others, and is meant to come first.
+// isMeta reports whether a configuration is multus', which calls the network's, and is meant to come first.
 func isMeta(f cniconf.File) bool {
 	return len(f.Types) > 0 && strings.HasPrefix(f.Types[0], "multus")
 }
@@ -210,7 +210,7 @@ func isMeta(f cniconf.File) bool {
 // jsonInner escapes s for the inside of a JSON string.
 func jsonInner(s string) string {
 	quoted, err := json.Marshal(s)
-	if err != nil { // cannot be: every Go string has a JSON form
+	if err != nil { // impossible: every Go string has a JSON form
 		return ""
 	}
 	return string(quoted[1 : len(quoted)-1])

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 )
 
-// etcdDir has the certificates for etcd, beside the conflist.
+// etcdDir is the directory of the certificates for etcd, beside the conflist.
 const etcdDir = "calico-tls"
 
 const (
@@ -19,7 +19,7 @@ const (
 	etcdKey  = "etcd-key"
 )
 
-// etcdFiles returns the certificates for etcd that this pod has been given, as they should be on the host.
+// etcdFiles returns the certificates for etcd in this pod, as files for the host.
 func etcdFiles(cfg config.Install) ([]file, error) {
 	var files []file
 	for _, name := range []string{etcdCA, etcdCert, etcdKey} {
@@ -35,7 +35,7 @@ func etcdFiles(cfg config.Install) ([]file, error) {
 	return files, nil
 }
 
-// etcdPath is where the host has a certificate for etcd; empty if there is none.
+// etcdPath returns the host's path of a certificate for etcd; empty if this pod has none.
 func etcdPath(cfg config.Install, name string) string {
 	if _, err := os.Stat(filepath.Join(cfg.TLSDir, name)); err != nil {
 		return ""
@@ -43,7 +43,7 @@ func etcdPath(cfg config.Install, name string) string {
 	return filepath.Join(cfg.NetDir, etcdDir, name)
 }
 
-// putEtcdFiles makes calico-tls what it should be: a certificate that this pod has no longer been given is removed.
+// putEtcdFiles writes the files of calico-tls, and removes certificates that this pod no longer has.
 func (l *ledger) putEtcdFiles(cfg config.Install, replace replaceFunc) error {
 	files, err := etcdFiles(cfg)
 	if err != nil {

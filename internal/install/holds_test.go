@@ -7,7 +7,7 @@ import (
 	"testing/iotest"
 )
 
-// A text is found wherever reads divide it.
+// A text is found even if it spans two reads.
 func TestHolds(t *testing.T) {
 	text := []byte("\nmod\texample.com/a\t")
 	for _, before := range []int{0, 1, 1<<20 - len(text), 1<<20 - 7, 1<<20 - 1, 1 << 20, 3<<20 - 3} {

@@ -21,17 +21,16 @@ import (
 )
 
 const (
-	// firstTokenLimit is how long an installation waits for a token that works. Then it gives up, and the kubelet starts
-	// it again.
+	// firstTokenLimit bounds an installation's wait for a working token. Then it fails, and the kubelet restarts it.
 	firstTokenLimit = 30 * time.Second
 	// renewalLimit bounds one try to renew the token, two requests and the lock.
 	renewalLimit = 30 * time.Second
 	// onceAgentLimit is how long an installation that does not stay waits for the agent.
 	onceAgentLimit = 2 * time.Minute
-	// minRenewal keeps a token that is about to die from making a storm of requests.
+	// minRenewal prevents a storm of requests for a token that is about to expire.
 	minRenewal = 5 * time.Second
-	// refusalPause is the least time between two renewals that plugins ask for: one that read the old token just before it
-	// was replaced asks in vain.
+	// refusalPause is the minimum time between two renewals after refusals: a plugin may have read the old token just
+	// before it was replaced.
 	refusalPause = 30 * time.Second
 	firstRetry   = time.Second
 	maxRetry     = time.Minute
@@ -46,7 +45,7 @@ const (
 	eventAgentNotServing = "AgentNotServing"
 )
 
-// Installer puts the plugins and their configuration onto the host.
+// Installer installs the plugins and their configuration on the host.
 type Installer struct {
 	cfg     config.Install
 	tokens  TokenSource // nil if there is no API server
@@ -55,20 +54,20 @@ type Installer struct {
 	past    func(reason, text string)
 	metrics *Metrics
 	hooks   hooks
-	noted   bool // the ledger has what this process wrote
+	noted   bool // the ledger records what this process wrote
 
 	conflist []byte            // as written last
 	plugins  map[string]string // digests of the required plugins that this installer keeps, by path
 }
 
-// errUndone stops an installer that stays from writing over what a rollback or an uninstallation has put back.
+// errUndone prevents a resident installer from overwriting what a rollback or an uninstallation has restored.
 var errUndone = errors.New(
 	"this host was rolled back or uninstalled while the installer ran: it writes nothing more until it is started again")
 
 // replaceFunc is hostfile.Replace.
 type replaceFunc func(path string, content []byte, mode fs.FileMode) (written bool, err error)
 
-// hooks are what a test puts in the place of the world: to stop between two writes, and to let days pass.
+// hooks are functions that tests replace: to stop between two writes, and to let days pass.
 type hooks struct {
 	replace replaceFunc
 	prove   func(ctx context.Context, kubeconfig string) error
@@ -79,8 +78,8 @@ type hooks struct {
 type Options struct {
 	Tokens  TokenSource // nil if there is no API server: no kubeconfig is written
 	Log     *slog.Logger
-	Warn    func(reason, text string) // tells operators by an Event what is wrong, as long as it is so; nil: none
-	Past    func(reason, text string) // tells them once what was wrong; nil: none
+	Warn    func(reason, text string) // reports a lasting problem to operators by an Event; nil: none
+	Past    func(reason, text string) // reports a past problem once; nil: none
 	Metrics *Metrics
 }
 
@@ -107,11 +106,11 @@ func (i *Installer) Run(ctx context.Context) error {
 	return i.keep(ctx, expires)
 }
 
-// Install writes everything once. It may be repeated: what is right is left alone.
+// Install writes everything once. It may be repeated: correct files are left alone.
 //
-// The order is binaries, kubeconfig, conflist. A runtime starts to use the network when it sees the conflist, so a run
+// The order is binaries, kubeconfig, conflist. A runtime starts to use the network when it finds the conflist, so a run
 // that is killed between any two files leaves a node that works as before or not yet, and never one that half works.
-// The conflist also waits for the agent to serve, and each of the others until it is proven that it works on this host.
+// The conflist is written when the agent serves, and when plugins and kubeconfig are proven to work on this host.
 func (i *Installer) Install(ctx context.Context) error {
 	if _, err := i.prepare(ctx); err != nil {
 		return err
@@ -129,11 +128,11 @@ func (i *Installer) Install(ctx context.Context) error {
 	return i.activate(ctx)
 }
 
-// prepare does all but the conflist. It returns when the token expires.
+// prepare does all but the conflist. It returns the expiry of the token.
 func (i *Installer) prepare(ctx context.Context) (expires time.Time, err error) {
 	defer func(start time.Time) { i.metrics.seconds.Set(time.Since(start).Seconds()) }(time.Now())
 	conflist, err := renderConflist(i.cfg)
-	if err != nil { // first: what cannot end well should not begin
+	if err != nil { // checked first: without a conflist nothing else should be written
 		return time.Time{}, err
 	}
 	var plugins []string
@@ -161,7 +160,7 @@ func (i *Installer) prepare(ctx context.Context) (expires time.Time, err error) 
 	return token.Expires, err
 }
 
-// activate writes what makes a runtime use the network.
+// activate writes the conflist, which makes a runtime use the network, and etcd's certificates before it.
 func (i *Installer) activate(ctx context.Context) error {
 	conflist, err := renderConflist(i.cfg)
 	if err != nil {
@@ -194,7 +193,7 @@ func (i *Installer) activate(ctx context.Context) error {
 func (i *Installer) removeOld(l *ledger) error {
 	for _, path := range earlierConfs(i.cfg.InstallHost, slices.Collect(maps.Keys(l.files))) {
 		if path != filepath.Join(i.cfg.HostNetDir, i.cfg.OldConfName) && !l.isOurs(path) {
-			continue // it was changed since, or it is gone
+			continue // it was changed since, or is gone
 		}
 		removed, err := l.remove(path)
 		if err != nil {
@@ -207,8 +206,8 @@ func (i *Installer) removeOld(l *ledger) error {
 	return nil
 }
 
-// earlierConfs are the configurations of networks beside the present one: the one whose name the operator says, and
-// those that the ledger knows, as a name can be forgotten.
+// earlierConfs returns the paths of configurations besides the present one: OldConfName, and those in the ledger, which
+// knows further names.
 func earlierConfs(cfg config.InstallHost, known []string) []string {
 	paths := append(known, filepath.Join(cfg.HostNetDir, cfg.OldConfName))
 	slices.Sort(paths)
@@ -217,7 +216,7 @@ func earlierConfs(cfg config.InstallHost, known []string) []string {
 	})
 }
 
-// locked is the function of that name, and fails with errUndone.
+// locked is the function locked, but fails with errUndone after a rollback or an uninstallation.
 func (i *Installer) locked(ctx context.Context, do func(*ledger) error) error {
 	return locked(ctx, i.cfg.InstallHost, i.log, func(l *ledger) error {
 		if i.noted && len(l.files) == 0 {
@@ -238,7 +237,7 @@ func (i *Installer) put(l *ledger, files ...file) error {
 	return err
 }
 
-// reportForeign says which other networks a runtime prefers.
+// reportForeign reports the other networks that a runtime prefers.
 func (i *Installer) reportForeign() error {
 	foreign, meta, err := preferred(i.cfg.HostNetDir, i.cfg.ConfName)
 	if err != nil {
@@ -257,7 +256,7 @@ func (i *Installer) reportForeign() error {
 	return nil
 }
 
-// renew gives the plugins a new token, proven by a request with the very file that they use.
+// renew gives the plugins a new token, and proves it by a request with the plugins' own kubeconfig.
 func (i *Installer) renew(ctx context.Context) (Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, renewalLimit)
 	defer cancel()
@@ -282,7 +281,7 @@ func (i *Installer) tryRenew(ctx context.Context) (Token, error) {
 	}
 	err = i.hooks.prove(ctx, i.kubeconfig())
 	if i.cfg.Datastore != "kubernetes" && errors.Is(err, datastore.ErrUnauthorized) && !errors.Is(err, datastore.ErrUnauthenticated) {
-		err = nil // with etcd the plugins read other kinds; that the token is accepted is proven
+		err = nil // with etcd the plugins read other kinds; the API server has accepted the token
 	}
 	return token, err
 }
@@ -301,7 +300,7 @@ func (i *Installer) writeKubeconfig(ctx context.Context, token Token) error {
 	})
 }
 
-// lasting marks a failure on this host, which does not pass as those of the API server do.
+// lasting marks a failure on this host, which, unlike the API server's, does not pass.
 type lasting struct{ error }
 
 func (l *lasting) Unwrap() error { return l.error }
@@ -314,9 +313,9 @@ func (i *Installer) token(ctx context.Context) (Token, error) {
 
 func (i *Installer) kubeconfig() string { return filepath.Join(i.cfg.HostNetDir, KubeconfigName) }
 
-// firstToken tries again for a while: on a starting node the way to the API server may appear after this container. Its
-// error is that of the last try that came to an end by itself, if one did: a try that is cut off does not say why the
-// token does not work.
+// firstToken retries for firstTokenLimit: on a starting node the route to the API server may appear after this
+// container. It returns the error of the last try that the limit did not interrupt, if there is one: an interrupted try
+// does not show why the token does not work.
 func (i *Installer) firstToken(ctx context.Context) (Token, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, firstTokenLimit, fmt.Errorf("gave up after %v", firstTokenLimit))
 	defer cancel()

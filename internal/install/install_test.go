@@ -30,7 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// host is a node's directories, as an installer's container sees them, and the container's own.
+// host holds a node's directories, as mounted in an installer's container, and the container's own.
 type host struct {
 	cfg config.Install
 	log bytes.Buffer
@@ -39,7 +39,7 @@ type host struct {
 	events []string
 }
 
-// said are the Events so far.
+// said returns the Events so far.
 func (h *host) said() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -73,7 +73,7 @@ func hostBelow(root string) *host {
 	}}
 }
 
-// installer is one for a host without an API server: it takes the token for one that works.
+// installer returns an installer for a host without an API server: it assumes that the token works.
 func (h *host) installer(tokens TokenSource) *Installer {
 	tell := func(reason, text string) {
 		h.mu.Lock()
@@ -85,8 +85,8 @@ func (h *host) installer(tokens TokenSource) *Installer {
 	return i
 }
 
-// unwatched is an installer for a bubble of synctest, in which a real file watch, a process or a wait for one would
-// keep the time from passing.
+// unwatched returns an installer for a bubble of synctest, in which a real file watch, a process or a wait for one
+// would stop the fake clock.
 func (h *host) unwatched(tokens TokenSource) *Installer {
 	i := h.installer(tokens)
 	i.hooks.changes = func(context.Context, string, string, *slog.Logger) <-chan struct{} { return nil }
@@ -117,8 +117,8 @@ func (h *host) files(t *testing.T) []string {
 	return all
 }
 
-// put writes a file, or replaces it by one of the same mode, as an installer does: who watches the directory sees no
-// part of it.
+// put writes a file, or replaces it by one of the same mode, as an installer does: watchers of the directory find no
+// partial file.
 func put(t *testing.T, path, text string) {
 	t.Helper()
 	mode, part := os.FileMode(0o644), filepath.Join(filepath.Dir(path), ".part")
@@ -238,8 +238,8 @@ func inodes(t *testing.T, h *host) map[string]uint64 {
 	return all
 }
 
-// A runtime reads whenever it likes. Two versions alternate, each of many pages; a reader that loops must always see
-// one of them whole.
+// A runtime reads at any time. Two versions alternate, each of many pages; a looping reader must always find one of
+// them whole.
 func TestReadersNeverSeeHalfAFile(t *testing.T) {
 	h := newHost(t)
 	errtest.Must(t, h.installer(fixedToken("secret")).Install(t.Context()))
@@ -429,7 +429,7 @@ func TestInstallersTakeTurns(t *testing.T) {
 		i.hooks.replace = func(path string, content []byte, mode fs.FileMode) (bool, error) {
 			most.Store(max(most.Load(), inside.Add(1)))
 			defer inside.Add(-1)
-			<-time.After(10 * time.Millisecond) // long enough for another installer to come in, if it could
+			<-time.After(10 * time.Millisecond) // long enough for another installer to interfere, if it could
 			return hostfile.Replace(path, content, mode)
 		}
 		go func() { done <- i.Install(t.Context()) }()
@@ -457,7 +457,7 @@ func TestWaitingForTheLockEnds(t *testing.T) {
 	}
 }
 
-// The chart's copy is what people read and change; it must be the template that an empty value means.
+// People read and change the chart's copy; it must equal the default template.
 func TestChartHasTheBuiltInTemplate(t *testing.T) {
 	if got := read(t, "../../charts/tortie/files/conflist.json"); got != defaultConflist {
 		t.Error("charts/tortie/files/conflist.json differs from internal/install/conflist.json: run `make generate`")

@@ -14,15 +14,16 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// keep writes the conflist when the agent serves, renews the token early and without end, as the plugins need one as
-// long as they are on the host, and follows what the plugins' files are made of.
+// keep writes the conflist when the agent serves, renews the token until ctx ends, and updates or restores the plugins'
+// files after changes.
 func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 	w := i.watch(ctx)
 	life := lifetime{i: i, expires: expires, renewed: time.Now(), backoff: wait.Backoff{First: firstRetry, Most: maxRetry}}
 	life.plan(i.untilRenewal(expires))
-	life.refused()                                                                         // before the watch began
-	restorers := []*restorer{newRestorer(eventPluginRestored), newRestorer(eventRestored)} // in the order of an installation
-	var again <-chan time.Time                                                             // to look at the files
+	life.refused() // before the watch began
+	// In the order of an installation.
+	restorers := []*restorer{newRestorer(eventPluginRestored), newRestorer(eventRestored)}
+	var again <-chan time.Time // when to check the files
 	restore := func() {
 		if w.serves != nil {
 			return
@@ -68,7 +69,7 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 	}
 }
 
-// restoreAll restores what is lost. It returns what to wait for before it looks again; nil: the next change.
+// restoreAll restores lost files. It returns when to check again; nil: at the next change.
 func (i *Installer) restoreAll(ctx context.Context, restorers []*restorer) (again <-chan time.Time) {
 	var first time.Duration
 	for _, r := range restorers {
@@ -83,11 +84,11 @@ func (i *Installer) restoreAll(ctx context.Context, restorers []*restorer) (agai
 	return again
 }
 
-// watched has the events that a resident installer waits for. A nil channel never fires.
+// watched holds the events that a resident installer waits for. A nil channel never fires.
 type watched struct {
 	serves   <-chan struct{} // the agent
 	account  <-chan struct{} // this pod's token, the cluster's CA, or the API server's address
-	refusals <-chan struct{} // plugins whose token was refused
+	refusals <-chan struct{} // plugins with a refused token
 	etcd     <-chan struct{} // certificates for etcd
 	network  <-chan struct{} // configurations of networks
 	plugins  <-chan struct{}
@@ -123,7 +124,7 @@ func (i *Installer) watch(ctx context.Context) *watched {
 	return w
 }
 
-// either is readable after one of two is.
+// either returns a channel that becomes readable after one of two does.
 func either(ctx context.Context, a, b <-chan struct{}) <-chan struct{} {
 	out := make(chan struct{}, 1)
 	go func() {
@@ -159,14 +160,15 @@ func (i *Installer) watchRefusals(ctx context.Context) <-chan struct{} {
 	return i.hooks.changes(ctx, dir, late, i.log)
 }
 
-// forgetRefusal is for before a token is requested: what plugins say later is about the new one.
+// forgetRefusal removes the marker of a refused token before a new token is requested: a later marker is about the new
+// one.
 func (i *Installer) forgetRefusal() {
 	if err := os.Remove(i.refusalFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		i.log.Info("cannot remove the token-refused marker", "error", err)
 	}
 }
 
-// lifetime plans the renewals of one token after the other.
+// lifetime plans the renewals of the token.
 type lifetime struct {
 	i       *Installer
 	expires time.Time
@@ -192,7 +194,7 @@ func (l *lifetime) plan(wait time.Duration) {
 	l.timer = time.NewTimer(wait)
 }
 
-// renew renews the token and plans the next time, which is soon if it failed.
+// renew renews the token and plans the next renewal, which is soon after a failure.
 func (l *lifetime) renew(ctx context.Context) {
 	l.renewed = time.Now()
 	token, err := l.i.renew(ctx)
@@ -219,7 +221,7 @@ func (l *lifetime) renew(ctx context.Context) {
 // refused renews at once if a plugin's token was refused, or soon if it has just been renewed.
 func (l *lifetime) refused() {
 	if _, err := os.Stat(l.i.refusalFile()); err != nil {
-		return // something else has changed in the directory
+		return // another file has changed in the directory
 	}
 	l.i.metrics.refusals.Inc()
 	wait := max(0, refusalPause-time.Since(l.renewed))
@@ -227,8 +229,8 @@ func (l *lifetime) refused() {
 	l.plan(wait)
 }
 
-// untilRenewal is a quarter of the remaining life plus up to as much again, unless it is configured: early enough for
-// many tries, and spread, so that a cluster's nodes do not ask together.
+// untilRenewal returns the configured interval, else a quarter of the remaining life plus up to as much again: early
+// enough for many tries, and spread, so that a cluster's nodes do not renew at the same time.
 func (i *Installer) untilRenewal(expires time.Time) time.Duration {
 	if i.cfg.Refresh > 0 {
 		return i.cfg.Refresh

@@ -22,7 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// run lets an installer stay until the test ends, which it must do without an error.
+// run runs a resident installer until the test ends; it must end without an error.
 func run(t *testing.T, i *Installer) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -36,13 +36,13 @@ func run(t *testing.T, i *Installer) {
 	})
 }
 
-// await waits until something is so.
+// await waits until a condition holds.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	waittest.Until(t, 30*time.Second, what, so)
 }
 
-// value is what a metric says, of the series that has the label.
+// value returns the value of a metric's series with the label.
 func value(t *testing.T, i *Installer, name string, label ...string) float64 {
 	t.Helper()
 	families, err := i.metrics.registry.Gather()
@@ -65,7 +65,7 @@ func there(path string) func() bool {
 	}
 }
 
-// agent is one whose readiness a test decides. asked counts the questions.
+// agent starts an agent with the readiness that the test sets in ready. asked counts the requests.
 func agent(t *testing.T, h *host) (ready *atomic.Bool, asked *atomic.Int32) {
 	t.Helper()
 	ready, asked = &atomic.Bool{}, &atomic.Int32{}
@@ -124,7 +124,7 @@ func TestInstallOnceDoesNotWaitForever(t *testing.T) {
 	}
 }
 
-// A token that plugins say was refused is renewed at once, and not again and again.
+// A token that plugins report as refused is renewed at once, but not again and again.
 func TestARefusedTokenIsRenewed(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestARefusedTokenIsRenewed(t *testing.T) {
 	})
 }
 
-// An operator rolls back in the very container that stays.
+// An operator rolls back in the resident installer's own container.
 func TestWhatWasPutBackStays(t *testing.T) {
 	h := calicoHost(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestWhatWasPutBackStays(t *testing.T) {
 	})
 }
 
-// As the plugins and the kernel do it.
+// Touches the marker like the plugins.
 func TestARefusalIsHeard(t *testing.T) {
 	h := newHost(t)
 	var issued atomic.Int32
@@ -356,7 +356,7 @@ func TestKeysWithoutEffect(t *testing.T) {
 	}
 }
 
-// settled are an installer that stays, and its host, after the conflist was written.
+// settled returns a resident installer, and its host, after the conflist was written.
 func settled(t *testing.T) (*host, *Installer, string) {
 	t.Helper()
 	h := newHost(t)
@@ -373,7 +373,7 @@ func (h *host) hasSaid(texts ...string) bool {
 	})
 }
 
-// What another program does to the conflist is undone at once, as it would keep all new pods from this node.
+// Another program's change of the conflist is undone at once, as otherwise no new pod could start on this node.
 func TestTheConflistIsRestored(t *testing.T) {
 	h, _, want := settled(t)
 	path := h.net("10-calico.conflist")
@@ -449,7 +449,7 @@ func TestAChainedPluginStays(t *testing.T) {
 		t.Fatalf("the test's own conflist is wrong: %s", chained)
 	}
 	put(t, path, chained)
-	marker := h.net("05-marker.conf") // what comes later has been seen, so has the change
+	marker := h.net("05-marker.conf") // once this later change was seen, the earlier one was, too
 	put(t, marker, `{"type":"a"}`)
 	await(t, "a later change was seen", func() bool { return h.hasSaid(eventForeign, "05-marker.conf") })
 	if got := read(t, path); got != chained {
@@ -493,7 +493,7 @@ func TestCalicosInstallationIsAChoice(t *testing.T) {
 	}
 }
 
-// Calico's plugin comes while this installer looks.
+// Calico's plugin appears while this installer compares its files.
 func TestCalicosPluginComesDuringALook(t *testing.T) {
 	h := newHost(t)
 	i := h.installer(fixedToken("secret"))
@@ -508,7 +508,7 @@ func TestCalicosPluginComesDuringALook(t *testing.T) {
 	}))
 }
 
-// A directory of plugins that is not this installer's to write may have had another network's before.
+// A directory of plugins that this installer does not write may have had another network's before.
 func TestAnotherNetworksPluginsMayStay(t *testing.T) {
 	h := calicoHost(t)
 	h.cfg.UpdateBinaries = false
@@ -519,7 +519,7 @@ func TestAnotherNetworksPluginsMayStay(t *testing.T) {
 	await(t, "the conflist is back", there(path))
 }
 
-// Multus makes its own configuration of the network's, after that has come.
+// Multus derives its own configuration from the network's once that exists.
 func TestMultusIsNoOtherNetwork(t *testing.T) {
 	h, _, _ := settled(t)
 	path := h.net("10-calico.conflist")
@@ -545,7 +545,7 @@ func TestTheKubeconfigIsRestored(t *testing.T) {
 	}
 }
 
-// While the API server gives no token that works, the conflist stays away.
+// While the API server issues no working token, the conflist stays removed.
 func TestNoConflistWithoutAKubeconfig(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -596,7 +596,7 @@ func TestNoConflistWithoutAKubeconfig(t *testing.T) {
 	})
 }
 
-// A program that removes the conflist again and again is not fought.
+// The installer does not fight a program that removes the conflist again and again.
 func TestRestoresAreBounded(t *testing.T) {
 	h, _, _ := settled(t)
 	path := h.net("10-calico.conflist")

@@ -17,14 +17,14 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// What a child process is told: below which directory it works, and what it does; or that it only sleeps.
+// Variables for a child process: the directory below which it works, and what it does; or that it only sleeps.
 const (
 	helperRoot   = "INSTALL_TEST_ROOT"
 	helperDoes   = "INSTALL_TEST_DOES"
 	helperSleeps = "INSTALL_TEST_SLEEP"
 )
 
-// TestHelperWorks is the child of the tests that kill one; alone it does nothing.
+// TestHelperWorks is the child process of the tests that kill one; alone it does nothing.
 func TestHelperWorks(t *testing.T) {
 	root, ok := os.LookupEnv(helperRoot)
 	if !ok {
@@ -43,8 +43,8 @@ func TestHelperWorks(t *testing.T) {
 	errtest.Must(t, do())
 }
 
-// A process is killed before each change of a name that it makes, one after the other. Whatever it left, the runtime
-// has a network that works or none, and the next run ends where an undisturbed one would.
+// A process is killed before each of its changes of names, one after the other. After each the runtime has a working
+// network or none, and the next run has the same result as an undisturbed one.
 func TestKilledBetweenAnyTwoWrites(t *testing.T) {
 	installed := func(t *testing.T, h *host) { h.install(t) }
 	cases := []struct {
@@ -92,7 +92,7 @@ func TestKilledBetweenAnyTwoWrites(t *testing.T) {
 	}
 }
 
-// worksOrNot checks that a conflist that is there has all that it needs: of Calico's host, or of this installation.
+// worksOrNot checks that a present conflist has all that it needs: Calico's host's files, or this installation's.
 func worksOrNot(t *testing.T, h *host) {
 	t.Helper()
 	if conflist, err := os.ReadFile(h.net("10-calico.conflist")); err == nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 )
 
-// KubeconfigName is the file, in the directory of CNI configuration, that the plugins reach the API server by.
+// KubeconfigName is the name of the plugins' kubeconfig in the directory of CNI configuration.
 const KubeconfigName = "calico-kubeconfig"
 
-// kubeconfigFormat takes the server, its CA or that there is none, and the token. The names local, calico and
+// kubeconfigFormat is formatted with the server, the line about its CA, and the token. The names local, calico and
 // calico-context are Calico's.
 const kubeconfigFormat = `apiVersion: v1
 kind: Config
@@ -51,7 +51,7 @@ func renderKubeconfig(cfg config.Install, token string) ([]byte, error) {
 	return fmt.Appendf(nil, kubeconfigFormat, cfg.APIServer(), trust, token), nil
 }
 
-// withEndpoint is cfg with what a mounted ConfigMap says now about where the API server is. An absent file leaves the
+// withEndpoint returns cfg with the API server's address and port from a mounted ConfigMap. A missing file leaves the
 // variable.
 func withEndpoint(cfg config.Install) (config.Install, error) {
 	host, err := endpointFile(cfg, "KUBERNETES_SERVICE_HOST")

@@ -22,38 +22,38 @@ import (
 
 const (
 	copiesDir = "replaced" // below the host's /var/lib/calico
-	// ledgerName is in the directory of the runtime's configurations, which have no such names: what is restored is
-	// executed as the host's root, and the agent's container can write to /var/lib/calico but not there.
+	// ledgerName is in the runtime's directory, which ignores such names: restored files are executed as the host's root,
+	// and the agent's container can write to /var/lib/calico but not there.
 	ledgerName = ".tortie-ledger"
-	// remembered is how many of the contents that the installer gave a file are told from those of others: the present
-	// one, the one that is being written, and those of runs that were killed in between.
+	// remembered bounds the digests of own contents per file: the present content, the next one, and contents of runs
+	// that were killed in between.
 	remembered = 4
 	ownModule  = "github.com/tortie-net/tortie"
 )
 
-// ledger knows which files of the host are the installer's own, and keeps copies of what was in their place before. It
-// is written before the files are: whatever is in it may not have happened yet, but nothing has happened that is not in
-// it. Copies are known by their digests: one that was changed is not restored.
+// ledger records which files of the host are the installer's own, and keeps copies of the files that they replaced. It
+// is written before the files: an entry may announce a write that has not happened yet, but no write is missing. Copies
+// are named by their digests: a changed copy is not restored.
 //
-// A ledger whose dir is empty has no place on the host. It then knows only what can be seen.
+// With an empty dir the ledger is not stored on the host, and has no entries of earlier runs.
 type ledger struct {
 	file  string
 	dir   string            // of the copies
-	files map[string]*entry // by path, as this container sees it
-	// others is true if the plugin calico on the host is not of this project: what is there is another network plugin, to
-	// be kept even where an earlier installation has left its mark.
+	files map[string]*entry // by path in this container
+	// others is true if the plugin calico on the host is another project's: then present files are another network
+	// plugin's, and kept even if an earlier installation has recorded their paths.
 	others bool
-	// adopted is true if it is of this project and there was no ledger: all that is there is an earlier version's.
+	// adopted is true if it is this project's and there was no ledger: all files are an earlier version's.
 	adopted bool
 }
 
 // entry is the record of one file.
 type entry struct {
-	Ours   []string `json:"ours"`             // digests of what the installer wrote, the newest last
-	Before *before  `json:"before,omitempty"` // what was there, if anything
+	Ours   []string `json:"ours"`             // digests of the installer's contents, the newest last
+	Before *before  `json:"before,omitempty"` // the replaced file, if any
 }
 
-// before is a file or a link that was replaced. A file's copy is called by its digest.
+// before is a file or a link that was replaced. A file's copy is named by its digest.
 type before struct {
 	Digest string      `json:"digest,omitempty"`
 	Mode   fs.FileMode `json:"mode,omitempty"`
@@ -67,7 +67,7 @@ type file struct {
 	mode    fs.FileMode
 }
 
-// locked does something with the host's files, alone among installers.
+// locked calls do with the ledger, while no other installer works on this host.
 func locked(ctx context.Context, cfg config.InstallHost, log *slog.Logger, do func(*ledger) error) (err error) {
 	said := progress.Say(log, "waiting for another installer on this node")
 	unlock, err := hostfile.Lock(ctx, cfg.HostNetDir)
@@ -83,7 +83,7 @@ func locked(ctx context.Context, cfg config.InstallHost, log *slog.Logger, do fu
 	return do(l)
 }
 
-// openLedger reads the ledger. A damaged one is an error: to go on without it would forget what was replaced.
+// openLedger reads the ledger. A damaged one is an error: without it the replaced files would be forgotten.
 func openLedger(cfg config.InstallHost, log *slog.Logger) (*ledger, error) {
 	l := &ledger{files: map[string]*entry{}}
 	known := false
@@ -98,7 +98,7 @@ func openLedger(cfg config.InstallHost, log *slog.Logger) (*ledger, error) {
 	return l, l.see(cfg.HostBinDirs, known)
 }
 
-// see looks whose plugin calico is, in the host's directories of plugins.
+// see sets others and adopted by the plugin calico in the host's directories of plugins.
 func (l *ledger) see(dirs []string, known bool) error {
 	l.others = false
 	for _, dir := range dirs {
@@ -143,7 +143,7 @@ func (l *ledger) save() error {
 	return err
 }
 
-// put writes the desired files, and returns the names of those that it wrote. Files of others are kept first.
+// put writes the desired files, and returns the paths of those that it wrote. It keeps copies of others' files first.
 func (l *ledger) put(replace replaceFunc, files ...file) (written []string, err error) {
 	files = slices.DeleteFunc(files, func(f file) bool { return hostfile.Same(f.path, f.content, f.mode) })
 	if len(files) == 0 {
@@ -169,7 +169,7 @@ func (l *ledger) put(replace replaceFunc, files ...file) (written []string, err 
 	return written, nil
 }
 
-// remove takes away a file of an earlier installation, as put would replace it.
+// remove removes a file of an earlier installation, and like put records it first.
 func (l *ledger) remove(path string) (removed bool, err error) {
 	now, err := look(path)
 	if err != nil || now == nil {
@@ -184,8 +184,8 @@ func (l *ledger) remove(path string) (removed bool, err error) {
 	return hostfile.Remove(path)
 }
 
-// note records that the installer is about to write that content to a file, "" for none, and keeps the content of other
-// programs.
+// note records that the installer is about to write the content with digest ours to a file, "" for its removal, and
+// keeps a copy of another program's file.
 func (l *ledger) note(path, ours string) error {
 	e := l.files[path]
 	first := e == nil
@@ -210,7 +210,7 @@ func (l *ledger) note(path, ours string) error {
 	return nil
 }
 
-// keep copies a file to where restore finds it.
+// keep copies a file for restore.
 func (l *ledger) keep(path string, b before) error {
 	if l.dir == "" || b.Link != "" {
 		return nil
@@ -229,7 +229,7 @@ func (l *ledger) keep(path string, b before) error {
 	return nil
 }
 
-// restore puts back what was at path before, in one step.
+// restore restores the file that was at path before, in one step.
 func (l *ledger) restore(path string) error {
 	b := l.files[path].Before
 	if b.Link != "" {
@@ -246,11 +246,11 @@ func (l *ledger) restore(path string) error {
 	return err
 }
 
-// maxCopy bounds what is read of a copy: programs have some tens of megabytes.
+// maxCopy bounds the bytes read of a copy: programs have some tens of megabytes.
 const maxCopy = 512 << 20
 
-// readCopy reads a file in whose place the agent's container can put anything: a pipe, a link, a file without end.
-// Anything but a regular file has no content.
+// readCopy reads a file that the agent's container can replace with anything: a pipe, a link, an endless file. It
+// returns no content for anything but a regular file.
 func readCopy(path string) ([]byte, error) {
 	f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
@@ -264,7 +264,7 @@ func readCopy(path string) ([]byte, error) {
 }
 
 func relink(path, target string) error {
-	temp := filepath.Join(filepath.Dir(path), ".tortie-link.tmp") // of the form that Sweep removes
+	temp := filepath.Join(filepath.Dir(path), ".tortie-link.tmp") // Sweep removes this form
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("restoring %s: %w", path, err)
 	}
@@ -274,19 +274,19 @@ func relink(path, target string) error {
 	return nil
 }
 
-// wrote reports that the installer has given the file that content.
+// wrote reports whether the installer has written that content to the file.
 func (l *ledger) wrote(path, digest string) bool {
 	e := l.files[path]
 	return e != nil && slices.Contains(e.Ours, digest)
 }
 
-// isOurs reports that what is at path now is what the installer wrote there.
+// isOurs reports whether the file at path has content that the installer wrote there.
 func (l *ledger) isOurs(path string) bool {
 	now, err := look(path)
 	return err == nil && now != nil && l.wrote(path, now.Digest)
 }
 
-// drop removes the ledger and all that it keeps.
+// drop removes the ledger and all its copies.
 func (l *ledger) drop() error {
 	if l.dir == "" {
 		return nil
@@ -298,7 +298,7 @@ func (l *ledger) drop() error {
 	return err
 }
 
-// look returns what is at path; nil if nothing is. A directory is an error: no program keeps one there.
+// look describes the file or link at path; nil if there is none. A directory is an error: no program keeps one there.
 func look(path string) (*before, error) {
 	info, err := os.Lstat(path)
 	switch {
@@ -327,9 +327,9 @@ func digest(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// isOwnProgram reports that a file is a program of this project, of whatever version: Go writes a line with the module
-// into it. The file is searched for that: package debug/buildinfo would add readers of all systems' programs to the
-// image, 600 kB.
+// isOwnProgram reports whether a file is a program of this project, of whatever version: Go writes a line with the
+// module into it. It searches the file for that line: package debug/buildinfo would add parsers of all systems' program
+// formats to the image, 600 kB.
 func isOwnProgram(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -339,7 +339,7 @@ func isOwnProgram(path string) bool {
 	return holds(f, []byte("\nmod\t"+ownModule+"\t"))
 }
 
-// holds reports whether a text is in what can be read.
+// holds reports whether r contains a text.
 func holds(r io.Reader, text []byte) bool {
 	buf, kept := make([]byte, 1<<20), 0
 	for {

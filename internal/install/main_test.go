@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 
 // inMemory runs this test binary again, and returns its exit code.
 func inMemory() int {
-	runtime.LockOSThread() // with whose end the child's would come
+	runtime.LockOSThread() // the child would end with the thread
 	dir, err := os.MkdirTemp("", "install-test-")
 	if err != nil {
 		panic(err)

@@ -64,7 +64,7 @@ func (m *Metrics) renewed(token Token) {
 	m.expires.Set(float64(token.Expires.Unix()))
 }
 
-// Serve serves the metrics at an address until ctx is done. An address that is taken is an error at once.
+// Serve serves the metrics at an address until ctx is done. It fails at once if the address is in use.
 func (m *Metrics) Serve(ctx context.Context, addr string, log *slog.Logger) error {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 	busyPause = 10 * time.Millisecond
 )
 
-// proveBinaries executes each plugin where the runtime will, side by side, and asks for its version.
+// proveBinaries executes each plugin at its place on the host, in parallel, with the command VERSION.
 func proveBinaries(ctx context.Context, paths []string) error {
 	var group errgroup.Group
 	for _, path := range paths {
@@ -39,7 +39,8 @@ func proveBinary(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, proofTime)
 	defer cancel()
 	out, stderr, err := askVersion(ctx, path)
-	for errors.Is(err, syscall.ETXTBSY) && wait.Sleep(ctx, busyPause) { // a process forked while it was written has yet to let go of it
+	// After ETXTBSY a process that forked while the file was written still has it open.
+	for errors.Is(err, syscall.ETXTBSY) && wait.Sleep(ctx, busyPause) {
 		out, stderr, err = askVersion(ctx, path)
 	}
 	if err != nil {
@@ -63,7 +64,7 @@ func askVersion(ctx context.Context, path string) (stdout, stderr []byte, err er
 	return stdout, printed.Bytes(), err
 }
 
-// said returns the output of a failed program.
+// said returns the output of a failed program, formatted for an error.
 func said(texts ...[]byte) string {
 	text := strings.TrimSpace(string(bytes.Join(texts, nil)))
 	if text == "" {
@@ -90,8 +91,7 @@ func isNoexec(path string) bool {
 	return unix.Statfs(path, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0
 }
 
-// proveKubeconfig asks the API server one question that every plugin asks, by the plugins' own code and with their own
-// file.
+// proveKubeconfig makes one request that every plugin makes, with the plugins' own code and file.
 func proveKubeconfig(ctx context.Context, path string) error {
 	cfg, err := kubernetes.LoadKubeconfig(path)
 	if err != nil {
@@ -105,7 +105,7 @@ func proveKubeconfig(ctx context.Context, path string) error {
 	defer store.Close()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if _, err := store.Lock(ctx, groups.V1); err != nil { // a cluster of the other group has none, which is an answer, too
+	if _, err := store.Lock(ctx, groups.V1); err != nil { // a cluster of the other group has none, which is no error
 		return fmt.Errorf("a request with the plugins' kubeconfig %s: %w", path, err)
 	}
 	return nil

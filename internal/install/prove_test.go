@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-// The process is in a mount namespace of its own as a whole: plugins are executed by whatever thread comes.
+// The whole process is in a mount namespace of its own, as any thread may execute plugins.
 func TestNoexecIsFoundBeforeARuntimeFindsIt(t *testing.T) {
 	h := newHost(t)
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestHelperWorks$")

@@ -22,30 +22,30 @@ import (
 const (
 	eventRestored       = "ConflistRestored"
 	eventPluginRestored = "PluginRestored"
-	// restores may follow one another; later there is one for each restorePause: another program that removes the file
-	// again and again is not fought.
+	// restores may follow one another, then one per restorePause: the installer does not fight another program that
+	// removes the file again and again.
 	restores     = 5
 	restorePause = 5 * time.Minute
 )
 
-// restorer puts the conflist, and the kubeconfig that it names, back if another program removes or changes them, or the
-// required plugins.
+// restorer restores the conflist and its kubeconfig, or the required plugins, after another program has removed or
+// changed them.
 type restorer struct {
 	reason  string // of its Events
 	limit   *rate.Limiter
 	times   int
-	others  []string  // configurations of other networks that were there as the conflist was written
-	foreign bool      // another network's plugin was there, too, as in a directory that is read-only
-	said    string    // why the conflist is left as it is
-	failed  bool      // the last try: the next one is no further restoration
-	next    time.Time // not before, after a failure
+	others  []string  // other networks' configurations from before the conflist
+	foreign bool      // another network's plugin was there before, too, as in a read-only directory
+	said    string    // the last reported reason not to restore
+	failed  bool      // the last try failed: the next one is no further restoration
+	next    time.Time // earliest next try after a failure
 }
 
 func newRestorer(reason string) *restorer {
 	return &restorer{reason: reason, limit: rate.NewLimiter(rate.Every(restorePause), restores)}
 }
 
-// begin notes what is there of other networks before the conflist is written.
+// begin notes the files of other networks before the conflist is written.
 func (i *Installer) begin(ctx context.Context, restorers ...*restorer) error {
 	others := i.otherNetworks()
 	return i.locked(ctx, func(l *ledger) error {
@@ -56,14 +56,15 @@ func (i *Installer) begin(ctx context.Context, restorers ...*restorer) error {
 	})
 }
 
-// loss is what was done to the conflist and the kubeconfig, or to plugins, empty if they are as they should be.
+// loss describes what another program did to the conflist, the kubeconfig, or plugins ("removed" or "changed"); empty:
+// nothing.
 type loss struct {
 	conflist, kubeconfig, plugin string
-	plugins                      []string // their paths
-	left                         string   // why they should be left so, if they should
+	plugins                      []string // paths of lost plugins
+	left                         string   // why they should not be restored; empty: they should
 }
 
-// named says which file that is, where, and what was done to it.
+// named returns the name and directory of a lost file, and what was done to it.
 func (i *Installer) named(lost loss) (name, dir, done string) {
 	switch {
 	case lost.plugin != "":
@@ -74,10 +75,9 @@ func (i *Installer) named(lost loss) (name, dir, done string) {
 	return KubeconfigName, i.cfg.NetDir, lost.kubeconfig
 }
 
-// restore looks at what a restorer puts back after something has changed in its directory, and returns how long to wait
-// before it looks again; 0: until the next change.
+// restore checks and restores a restorer's files, and returns the time until the next check; 0: at the next change.
 func (i *Installer) restore(ctx context.Context, r *restorer) (again time.Duration, err error) {
-	if !i.noted { // without a ledger an uninstallation could not be told from an accident
+	if !i.noted { // without a ledger an uninstallation looks like an accident
 		return 0, nil
 	}
 	lost := i.lost(ctx, r)
@@ -116,8 +116,8 @@ func (i *Installer) restore(ctx context.Context, r *restorer) (again time.Durati
 	return 0, nil
 }
 
-// putBack writes what is lost, in the order of an installation: with a conflist whose kubeconfig does not work every
-// ADD would fail. A try that failed may have left a kubeconfig that was not proven.
+// putBack writes lost files, in the order of an installation: with a conflist and no working kubeconfig every ADD would
+// fail. After a failed try the kubeconfig may be unproven.
 func (i *Installer) putBack(ctx context.Context, lost loss, unproven bool) error {
 	if lost.plugin != "" {
 		return i.putPluginsBack(ctx)
@@ -136,13 +136,13 @@ func (i *Installer) putBack(ctx context.Context, lost loss, unproven bool) error
 	return nil
 }
 
-// lost compares with what was written.
+// lost compares a restorer's files with those that were written.
 func (i *Installer) lost(ctx context.Context, r *restorer) (lost loss) {
 	others := false
 	if i.locked(ctx, func(l *ledger) (err error) {
 		lost, others, err = i.losses(l, r)
 		return err
-	}) != nil { // the host was rolled back or uninstalled, or the lock is held: the next change asks again
+	}) != nil { // the host was rolled back or uninstalled, or the lock is held: the next change checks again
 		return loss{}
 	}
 	came := slices.DeleteFunc(i.otherNetworks(), func(name string) bool { return slices.Contains(r.others, name) })
@@ -157,8 +157,8 @@ func (i *Installer) lost(ctx context.Context, r *restorer) (lost loss) {
 	return lost
 }
 
-// losses are what was done to a restorer's files, and whether the plugin calico is another network's since the conflist
-// was written. An installation of another version is no change by others.
+// losses returns what was done to a restorer's files, and whether the plugin calico has become another network's since
+// the conflist was written. An installation of another version is no change by others.
 func (i *Installer) losses(l *ledger, r *restorer) (lost loss, others bool, err error) {
 	if r.reason == eventPluginRestored {
 		lost.plugins, lost.plugin = i.lostPlugins(l)
@@ -168,13 +168,13 @@ func (i *Installer) losses(l *ledger, r *restorer) (lost loss, others bool, err 
 			lost.kubeconfig = l.done(i.kubeconfig(), func([]byte) bool { return false })
 		}
 	}
-	// Anew, after the files: a plugin that came since the ledger was opened may be what has changed.
+	// Checked again, after the files: the plugin may have changed since the ledger was opened.
 	err = l.see(i.cfg.HostBinDirs, !l.adopted)
 	return lost, l.others && !r.foreign, err
 }
 
-// lostPlugins are those that this installer was the last one to write, and that others have removed or changed, and
-// what was done to the first. Another installer's, as of an upgrade, are left to that one.
+// lostPlugins returns the paths of plugins that this installer wrote last and that others have removed or changed, and
+// what was done to the first. Plugins of another installer, as in an upgrade, are left to that one.
 func (i *Installer) lostPlugins(l *ledger) (paths []string, done string) {
 	for _, path := range slices.Sorted(maps.Keys(i.plugins)) {
 		want := i.plugins[path]
@@ -195,7 +195,7 @@ func (i *Installer) lostPlugins(l *ledger) (paths []string, done string) {
 	return paths, done
 }
 
-// putPluginsBack writes them.
+// putPluginsBack writes the lost plugins.
 func (i *Installer) putPluginsBack(ctx context.Context) error {
 	return i.locked(ctx, func(l *ledger) error {
 		paths, _ := i.lostPlugins(l)
@@ -212,12 +212,13 @@ func (i *Installer) putPluginsBack(ctx context.Context) error {
 	})
 }
 
-// broken reports that a main plugin among those that were changed is none of another network's: it does not run.
+// broken reports whether a changed main plugin does not run, and so is not another network's.
 func (i *Installer) broken(ctx context.Context, plugins []string) bool {
 	return slices.ContainsFunc(plugins, func(path string) bool { return filepath.Base(path) == mainPlugin && proveBinary(ctx, path) != nil })
 }
 
-// done says what another program did to a file, empty if nothing, or if what it has now will do.
+// done returns "removed" or "changed" if another program did that to a file, empty if not, or if willDo accepts the
+// present content.
 func (l *ledger) done(path string, willDo func(now []byte) bool) string {
 	if l.isOurs(path) {
 		return ""
@@ -232,8 +233,8 @@ func (l *ledger) done(path string, willDo func(now []byte) bool) string {
 	return ""
 }
 
-// otherNetworks are the other configurations in the runtime's directory, but for those of multus, which makes its own
-// of the network's.
+// otherNetworks returns the names of the other configurations in the runtime's directory, without multus', which
+// derives its own from the network's.
 func (i *Installer) otherNetworks() (names []string) {
 	files, err := cniconf.Read(i.cfg.HostNetDir)
 	if err != nil {
@@ -247,8 +248,8 @@ func (i *Installer) otherNetworks() (names []string) {
 	return names
 }
 
-// extends reports that a conflist has all that another has, and further plugins perhaps: meshes and others chain theirs
-// behind a network's.
+// extends reports whether a conflist has all that another has, and perhaps further plugins: service meshes, for
+// example, chain theirs behind a network's.
 func extends(have, want []byte) bool {
 	var h, w map[string]any
 	if json.Unmarshal(have, &h) != nil || json.Unmarshal(want, &w) != nil {

@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// tokenLife is Calico's: long enough for the plugins to survive a day without the API server.
+	// tokenLife is Calico's value: the plugins survive a day without the API server.
 	tokenLife = 24 * time.Hour
-	// callTimeout bounds one request, so that a hanging API server shows as an error and not as silence.
+	// callTimeout bounds one request, so that a hanging API server causes an error and not silence.
 	callTimeout = 10 * time.Second
 	userAgent   = "tortie-install"
-	// blindRenewal is the remaining life that is assumed of a token whose expiry cannot be read.
+	// blindRenewal is the assumed remaining life of a token without a readable expiry.
 	blindRenewal = time.Hour
 )
 
-// ErrNotAllowed marks an API server's refusal to issue a token, which trying again does not change.
+// ErrNotAllowed marks an API server's refusal to issue a token, which retries do not change.
 var ErrNotAllowed = errors.New("not allowed to request a token")
 
 // Token is a bearer token for the plugins.
@@ -41,28 +41,28 @@ type Token struct {
 	Expires time.Time
 }
 
-// TokenSource issues tokens. An error that is ErrNotAllowed will stay until an operator changes the cluster's RBAC.
+// TokenSource issues tokens. ErrNotAllowed lasts until an operator changes the cluster's RBAC.
 type TokenSource interface {
 	Token(ctx context.Context) (Token, error)
 }
 
-// accountTokens asks the API server for tokens of a ServiceAccount. They are bound to the Node, by whose name the API
-// server then knows from where a request comes, and not to the installer's pod: a token that died with the pod would
-// leave the node without a network until the next pod started.
+// accountTokens requests tokens of a ServiceAccount. They are bound to the Node, so that the API server knows the node
+// of a request, and not to the installer's pod: a token that became invalid with the pod would leave the node without a
+// network until the next pod started.
 type accountTokens struct {
-	connect   func() (*rest.Config, error) // as this pod, to where the API server is now
+	connect   func() (*rest.Config, error) // as this pod, to the API server's present address
 	namespace string
 	account   string
 	node      string
 	log       *slog.Logger
 }
 
-// defaultNamespace is where Calico's manifests have the ServiceAccount, if no pod's files say another.
+// defaultNamespace is the ServiceAccount's namespace in Calico's manifests, used without a file of the pod's namespace.
 const defaultNamespace = "kube-system"
 
 // NewTokens returns the TokenSource of the configured ServiceAccount, in the namespace of this pod, as this pod. It
-// falls back to this pod's own token where TokenRequest is not allowed. It is nil if there is no API server: plugins
-// with etcd can do without one.
+// falls back to this pod's own token if TokenRequest is not allowed. It is nil without an API server, which plugins
+// with etcd do not need.
 func NewTokens(cfg config.Install, log *slog.Logger) (TokenSource, error) {
 	own := podToken{path: filepath.Join(cfg.AccountDir, "token")}
 	namespace, err := os.ReadFile(filepath.Join(cfg.AccountDir, "namespace"))
@@ -138,8 +138,7 @@ func (s *accountTokens) Token(ctx context.Context) (Token, error) {
 	return Token{}, fmt.Errorf("requesting a token of ServiceAccount %s/%s: %w", s.namespace, s.account, err)
 }
 
-// request asks for a token that lives as long as the object; nil binds it to none. The object's UID is left to the API
-// server.
+// request requests a token that is bound to an object; nil binds it to none. The API server fills in the object's UID.
 func (s *accountTokens) request(ctx context.Context, api *objects.Client, object *authv1.BoundObjectReference) (Token, error) {
 	life := int64(tokenLife / time.Second)
 	issued, err := api.CreateToken(ctx, s.namespace, s.account, authv1.TokenRequestSpec{ExpirationSeconds: &life, BoundObjectRef: object})
@@ -149,19 +148,19 @@ func (s *accountTokens) request(ctx context.Context, api *objects.Client, object
 	return Token{Value: issued.Token, Expires: issued.ExpirationTimestamp.Time}, nil
 }
 
-// cannotBind reports an API server that binds tokens to Pods and Secrets only: the kind Node came with Kubernetes 1.29,
-// switched off.
+// cannotBind reports whether err means that the API server binds tokens to Pods and Secrets only: Kubernetes 1.29 added
+// the kind Node, disabled by default.
 func cannotBind(err error) bool {
 	return apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)
 }
 
-// isMissingNode tells a Node that is missing from a ServiceAccount that is.
+// isMissingNode reports whether err means a missing Node, and not a missing ServiceAccount.
 func isMissingNode(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "nodes"
 }
 
-// podToken is the token that the kubelet mounts into this pod. It dies with the pod.
+// podToken is the token that the kubelet mounts into this pod. It becomes invalid with the pod's deletion.
 type podToken struct{ path string }
 
 // Token implements TokenSource.
@@ -177,7 +176,7 @@ func (s podToken) Token(context.Context) (Token, error) {
 	return Token{Value: value, Expires: expiry(value, time.Now())}, nil
 }
 
-// expiry reads the claim exp of a JSON web token. It does not verify the token: that is the API server's part.
+// expiry returns the claim exp of a JSON web token. It does not verify the token, as the API server does.
 func expiry(token string, now time.Time) time.Time {
 	var claims struct {
 		Expires int64 `json:"exp"`
@@ -192,8 +191,8 @@ func expiry(token string, now time.Time) time.Time {
 	return now.Add(blindRenewal)
 }
 
-// withFallback asks first, and takes second, with a warning, when first is not allowed to answer. It keeps asking first
-// at each renewal: the rule may be mended meanwhile.
+// withFallback uses first, and second, with a warning, if first returns ErrNotAllowed. It tries first at each renewal,
+// as RBAC may have been corrected meanwhile.
 type withFallback struct {
 	first, second TokenSource
 	log           *slog.Logger

@@ -71,7 +71,8 @@ func TestRunRenewsTheTokenOverDays(t *testing.T) {
 	})
 }
 
-// The API server is away for longer than the token lives. Tries go on at a bounded rate and the first answer is used.
+// The API server is unavailable for longer than the token lives. Tries continue at a bounded rate, and the first answer
+// is used.
 func TestRunOutlivesAnOutage(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -120,7 +121,7 @@ func TestFirstTokenIsWaitedForButNotForever(t *testing.T) {
 	})
 }
 
-// The deadline cuts off a try: the error is that of the try before, which says what has to be mended.
+// The deadline interrupts a try: the returned error is from the try before, and names the problem.
 func TestReasonOutlivesACutOffTry(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +139,7 @@ func TestReasonOutlivesACutOffTry(t *testing.T) {
 	})
 }
 
-// A server that accepts the connection and says nothing must not stop the renewal.
+// A server that accepts the connection and sends nothing must not stop the renewal.
 func TestHangingServerIsLeft(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +243,7 @@ func newCluster(t *testing.T, namespace string) *realCluster {
 // node is the Node that the installer runs on.
 func (c *realCluster) node() string { return c.namespace + "-node" }
 
-// tokens asks for tokens of an account, as the user of cfg.
+// tokens returns the source of an account's tokens, for the user of cfg.
 func (c *realCluster) tokens(t *testing.T, cfg *rest.Config, account string) TokenSource {
 	t.Helper()
 	return &accountTokens{
@@ -302,7 +303,7 @@ func TestTokenRequestOnARealServer(t *testing.T) {
 	if who.User.Username != "system:serviceaccount:install-token:tortie-cni" || !slices.Equal(who.User.Extra[nodeName], []string{c.node()}) {
 		t.Errorf("the token is of %+v", who.User)
 	}
-	// A Node that is deleted takes its tokens with it. One that registers again gets another.
+	// The deletion of a Node invalidates its tokens. After it has registered again it gets another.
 	errtest.Must(t, c.client.CoreV1().Nodes().Delete(t.Context(), c.node(), metav1.DeleteOptions{}))
 	if _, err := tokens.Token(t.Context()); errors.Is(err, ErrNotAllowed) || err == nil ||
 		!strings.Contains(err.Error(), "KUBERNETES_NODE_NAME") {
@@ -311,10 +312,10 @@ func TestTokenRequestOnARealServer(t *testing.T) {
 	waittest.Until(t, time.Minute, "the token ends with its Node", func() bool { return !c.review(t, token.Value).Authenticated })
 }
 
-// nodeName is where the API server says which node a user's token is bound to.
+// nodeName is the user attribute with the node that the user's token is bound to.
 const nodeName = "authentication.kubernetes.io/node-name"
 
-// olderServer answers as Kubernetes 1.30 does if it is asked to bind a token to a Node.
+// olderServer answers like Kubernetes 1.30 to a request to bind a token to a Node.
 type olderServer struct{ http.RoundTripper }
 
 func (s olderServer) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -349,8 +350,8 @@ func TestServersThatBindNoTokenToNodes(t *testing.T) {
 	}
 }
 
-// throughProxy is a host whose installer and plugins reach the real API server by a proxy that counts. The pod's
-// namespace is the chart's.
+// throughProxy returns a host on which installer and plugins reach the real API server by a proxy that counts. The
+// pod's namespace is the chart's.
 func throughProxy(t *testing.T, node string) (*host, *labtest.Proxy) {
 	t.Helper()
 	proxy := labtest.NewProxy(t)
@@ -362,7 +363,7 @@ func throughProxy(t *testing.T, node string) (*host, *labtest.Proxy) {
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	labtest.As(t, "tortie-cni") // which gives the account the chart's rights
+	labtest.As(t, "tortie-cni") // grants the account the chart's rights
 	h := newHost(t)
 	h.cfg.Kubeconfig, h.cfg.NodeName, h.cfg.ServiceAccount = proxy.Kubeconfig(), node, "tortie-cni"
 	put(t, filepath.Join(h.cfg.AccountDir, "ca.crt"), string(cfg.CAData))
@@ -373,7 +374,7 @@ func throughProxy(t *testing.T, node string) (*host, *labtest.Proxy) {
 	return h, proxy
 }
 
-// real is an installer as the program makes it.
+// real returns an installer as the program makes it.
 func (h *host) real(t *testing.T) *Installer {
 	t.Helper()
 	tokens, err := NewTokens(h.cfg, h.logger())
@@ -381,8 +382,8 @@ func (h *host) real(t *testing.T) *Installer {
 	return New(h.cfg, Options{Tokens: tokens, Log: h.logger(), Metrics: NewMetrics()})
 }
 
-// The file that is written is proven by the plugins' code, with the chart's rights. It costs two requests, and staying
-// costs none.
+// The written kubeconfig is proven by the plugins' code, with the chart's rights. It costs two requests; afterwards a
+// resident installer makes none.
 func TestAnInstallationIsTwoRequests(t *testing.T) {
 	h, proxy := throughProxy(t, "install-requests")
 	want := map[string]int{"create serviceaccounts/token": 1, "get clusterinformations": 1}
@@ -402,7 +403,7 @@ func TestAnInstallationIsTwoRequests(t *testing.T) {
 	difftest.Want(t, "requests", want, proxy.Requests())
 }
 
-// An account that may not do what plugins do is found before a pod finds it.
+// An account without the plugins' rights is detected before a pod fails.
 func TestRightsThatAreMissingAreFound(t *testing.T) {
 	h, _ := throughProxy(t, "install-rights")
 	client, err := kubernetes.NewForConfig(labtest.RESTConfig(t))

@@ -12,8 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// changing are the system calls by which names appear, change and disappear; what stands between them is never seen by
-// others.
+// changing are the system calls by which names appear, change and disappear; other processes find no state between
+// them.
 func changing(nr uint64) bool {
 	switch nr {
 	case unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_UNLINKAT, unix.SYS_MKDIRAT, unix.SYS_SYMLINKAT:
@@ -43,7 +43,7 @@ const (
 // time, from 0. It reports false if the helper ended before.
 func killAt(t *testing.T, n int, env ...string) bool {
 	t.Helper()
-	runtime.LockOSThread() // only the thread that traces may, and hears of the traced
+	runtime.LockOSThread() // only the tracing thread may control and wait for the traced process
 	defer runtime.UnlockOSThread()
 	p, err := os.StartProcess("/proc/self/exe", []string{"install", "-test.run=^TestHelperWorks$"}, &os.ProcAttr{
 		Env: append(os.Environ(), env...), Files: []*os.File{nil, nil, os.Stderr}, Sys: &syscall.SysProcAttr{Ptrace: true},
@@ -89,7 +89,7 @@ func killAt(t *testing.T, n int, env ...string) bool {
 	}
 }
 
-// changes reports that a thread is about to change a name.
+// changes reports whether a thread is about to change a name.
 func changes(tid int) bool {
 	var info syscallInfo
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)

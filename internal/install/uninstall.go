@@ -18,12 +18,12 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
 
-// Uninstall takes from the host what installations, the plugins and the agent have put there, and puts back what they
-// replaced. It may be repeated, and goes on where a run was killed.
+// Uninstall removes the files of installations, plugins and agent from the host, and restores the files that they
+// replaced. It may be repeated, and continues where a run was killed.
 //
-// The conflist goes first: a runtime that has no network makes no pod, one whose network has lost its plugin fails at
-// each. What was there before comes back in the order of an installation. Files that were changed since are left, and
-// named.
+// The conflist is removed first: a runtime without a network makes no pods, while without the network's plugin it fails
+// at each. Former files are restored in the order of an installation. Files that were changed since stay, and are
+// logged.
 func Uninstall(ctx context.Context, cfg config.InstallHost, log *slog.Logger) error {
 	return remove(ctx, cfg, log, func(r *removal) error {
 		for _, path := range r.wiring() {
@@ -41,10 +41,10 @@ func Uninstall(ctx context.Context, cfg config.InstallHost, log *slog.Logger) er
 	})
 }
 
-// Rollback puts back the network that an installation replaced: its plugins, its kubeconfig and its conflist, in this
-// order and each in one step, so that the runtime has a network at any time. Files that the installation added are
-// removed after that. The agent's files stay: it may still run, and has addresses to release. It fails if there was no
-// network to go back to.
+// Rollback restores the network that an installation replaced: its plugins, its kubeconfig and its conflist, in this
+// order and each in one step, so that the runtime has a network at any time. Then it removes files that the
+// installation added. The agent's files stay: it may still run, and has addresses to release. It fails if there was no
+// former network.
 func Rollback(ctx context.Context, cfg config.InstallHost, log *slog.Logger) error {
 	return remove(ctx, cfg, log, func(r *removal) error {
 		if !slices.ContainsFunc(r.configurations(), r.replaced) {
@@ -60,7 +60,7 @@ func Rollback(ctx context.Context, cfg config.InstallHost, log *slog.Logger) err
 	})
 }
 
-// remove does what uninstallation and rollback share around what they differ in.
+// remove calls files with a removal under the lock, then drops the ledger and temporary files.
 func remove(ctx context.Context, cfg config.InstallHost, log *slog.Logger, files func(*removal) error) error {
 	return locked(ctx, cfg, log, func(l *ledger) error {
 		r := &removal{cfg: cfg, ledger: l, log: log, own: l.ownPlugin(cfg)}
@@ -90,12 +90,12 @@ type removal struct {
 	cfg    config.InstallHost
 	ledger *ledger
 	log    *slog.Logger
-	own    bool // the plugin calico is of this project: a configuration that leads to it is too
+	own    bool // the plugin calico is this project's, and so is a configuration that leads to it
 
 	restored, removed, left []string
 }
 
-// ownPlugin reports that the plugin calico on the host is one of this project.
+// ownPlugin reports whether the plugin calico on the host is this project's.
 func (l *ledger) ownPlugin(cfg config.InstallHost) bool {
 	for _, dir := range cfg.HostBinDirs {
 		path := filepath.Join(dir, mainPlugin)
@@ -106,7 +106,7 @@ func (l *ledger) ownPlugin(cfg config.InstallHost) bool {
 	return false
 }
 
-// configurations are the files by which a runtime finds the network.
+// configurations returns the files by which a runtime finds the network.
 func (r *removal) configurations() []string {
 	paths := []string{r.cfg.Conf()}
 	if r.cfg.OldConfName != r.cfg.ConfName {
@@ -115,7 +115,7 @@ func (r *removal) configurations() []string {
 	return paths
 }
 
-// wiring are the configurations, and after them what they refer to beside the plugins.
+// wiring returns the configurations, and then the files that they refer to, except plugins.
 func (r *removal) wiring() []string {
 	paths := append(r.configurations(), filepath.Join(r.cfg.HostNetDir, KubeconfigName))
 	for _, name := range []string{etcdCA, etcdCert, etcdKey} {
@@ -124,8 +124,8 @@ func (r *removal) wiring() []string {
 	return paths
 }
 
-// plugins are those that an installation wrote, and those that are of this project even if that is forgotten, unless
-// they are where none could write.
+// plugins returns the other paths in the ledger, and the paths of required plugins in writable directories, which may
+// be this project's without a ledger.
 func (r *removal) plugins() []string {
 	wiring := r.wiring()
 	paths := slices.Collect(maps.Keys(r.ledger.files))
@@ -147,7 +147,7 @@ func backwards(paths []string) []string {
 	return paths
 }
 
-// replaced reports that something was at path before.
+// replaced reports whether an installation replaced a file at path.
 func (r *removal) replaced(path string) bool {
 	e := r.ledger.files[path]
 	return e != nil && e.Before != nil
@@ -178,7 +178,7 @@ func (r *removal) remove(path string) error {
 	return nil
 }
 
-// restore puts back what was at path, unless another program has written there since.
+// restore restores the former file at path, unless another program has written there since.
 func (r *removal) restore(path string) error {
 	now, err := look(path)
 	if err != nil || now != nil && !r.mine(path, *now) {
@@ -194,7 +194,7 @@ func (r *removal) restore(path string) error {
 // mine reports whether an installation put the file at path there. A foreign file is left, and reported.
 func (r *removal) mine(path string, now before) bool {
 	if r.replaced(path) && *r.ledger.files[path].Before == now {
-		return false // it is back already
+		return false // it is restored already
 	}
 	if r.ledger.wrote(path, now.Digest) || isOwnProgram(path) || r.own && slices.Contains(r.wiring(), path) {
 		return true
@@ -206,7 +206,8 @@ func (r *removal) mine(path string, now before) bool {
 	return false
 }
 
-// state removes what the agent and the plugins keep on the host. What Calico would keep too stays where its plugin is.
+// state removes the state of the agent and the plugins on the host. If there is still a plugin calico, the files that
+// Calico uses too stay.
 func (r *removal) state() error {
 	switch n, err := journal.Dir(filepath.Join(r.cfg.StateDir, "tortie/journal")).Len(); {
 	case err != nil:
@@ -241,7 +242,7 @@ func hasMainPlugin(dir string) bool {
 	return err == nil
 }
 
-// removeIfEmpty removes a directory that has become empty, unless it is what is mounted.
+// removeIfEmpty removes an empty directory, unless it is a mount point.
 func removeIfEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || len(entries) > 0 {

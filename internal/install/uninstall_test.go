@@ -37,7 +37,7 @@ func calicoHost(t *testing.T) *host {
 	return h
 }
 
-// tree is all that is below the host's directories: modes and contents by path.
+// tree returns all files below the host's directories: modes and contents by path.
 func (h *host) tree(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -79,7 +79,7 @@ func (h *host) uninstall(t *testing.T) {
 	errtest.Must(t, Uninstall(t.Context(), h.cfg.InstallHost, h.logger()))
 }
 
-// live puts what the agent and the plugins write in a life.
+// live writes the files of a running agent and plugins.
 func (h *host) live(t *testing.T) {
 	t.Helper()
 	for _, dir := range []string{filepath.Join(h.cfg.RunDir, "tortie"), filepath.Join(h.cfg.StateDir, "tortie/journal")} {
@@ -164,7 +164,7 @@ func TestRollbackPutsCalicoBack(t *testing.T) {
 	}
 }
 
-// A runtime that looks at any time during a rollback sees one network or the other.
+// A runtime that reads at any time during a rollback finds one network or the other.
 func TestRollbackHasNoGap(t *testing.T) {
 	h := calicoHost(t)
 	stop, ended := make(chan struct{}), make(chan error, 1)
@@ -208,7 +208,7 @@ func TestUninstallLeavesWhatOthersPutThere(t *testing.T) {
 	}
 }
 
-// A conflist that an operator has edited still leads to plugins that are about to go.
+// A conflist that an operator has edited still names plugins that will be removed.
 func TestUninstallRemovesAnEditedConflist(t *testing.T) {
 	h := newHost(t)
 	h.install(t)
@@ -231,7 +231,7 @@ func TestNothingIsKeptWithoutAPlace(t *testing.T) {
 	}
 }
 
-// What cannot be kept is not replaced.
+// A file that cannot be copied is not replaced.
 func TestAFullDiskKeepsTheNetworkThatIsThere(t *testing.T) {
 	h := calicoHost(t)
 	put(t, h.bin("calico"), plugin(strings.Repeat("Calico's", 100_000)))
@@ -258,8 +258,8 @@ func TestADamagedLedgerStopsTheInstallation(t *testing.T) {
 }
 
 // TestPlantedCopies: the agent's container can write to the host's /var/lib/calico and read the directory of
-// configurations. Whatever it puts where copies are, and where an earlier ledger was, nothing of it gets into the
-// host's plugins.
+// configurations. Whatever it writes in place of copies, and of an earlier ledger, none of it gets into the host's
+// plugins.
 func TestPlantedCopies(t *testing.T) {
 	const evil = "#!/bin/sh\n# evil"
 	for name, c := range map[string]struct {

@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Each placeholder that is documented is filled in, by what its variable says.
+// Each documented placeholder is replaced by its variable's value.
 func TestEveryPlaceholder(t *testing.T) {
 	h := newHost(t)
 	h.cfg.LogMaxSize, h.cfg.LogMaxAge, h.cfg.LogMaxCount, h.cfg.MTU, h.cfg.RequireMTUFile = 1, 2, 3, 1400, true
@@ -72,7 +72,7 @@ func TestASinglePlugin(t *testing.T) {
 	}
 }
 
-// Each directory of plugins is made whole and proven, and taken back.
+// The plugins in each directory are installed and proven, and removed again.
 func TestSeveralDirectoriesOfPlugins(t *testing.T) {
 	h := calicoHost(t)
 	second := h.withSecond(t)
@@ -97,7 +97,7 @@ func TestSeveralDirectoriesOfPlugins(t *testing.T) {
 	}
 }
 
-// withSecond gives a host a second directory of plugins, as hosts have whose first one cannot be written.
+// withSecond adds a second directory of plugins to a host, as on hosts with an unwritable first one.
 func (h *host) withSecond(t *testing.T) (second string) {
 	t.Helper()
 	second = filepath.Join(filepath.Dir(h.cfg.SourceDir), "second")
@@ -106,7 +106,7 @@ func (h *host) withSecond(t *testing.T) (second string) {
 	return second
 }
 
-// Of two directories one may be unusable, whichever it is and whatever it has.
+// Of two directories either may be unusable, whatever its content.
 func TestOneReadOnlyDirectoryOfPlugins(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil  func(t *testing.T, h *host)
@@ -191,8 +191,8 @@ func TestPluginsThatAReadOnlyDirectoryNeeds(t *testing.T) {
 	}
 }
 
-// What an earlier installation, here Calico's, has under another name goes after the new configuration is there, and
-// comes back.
+// An earlier installation's configuration under another name, here Calico's, is removed after the new one is written,
+// and restored.
 func TestAnEarlierName(t *testing.T) {
 	h := calicoHost(t)
 	before := h.tree(t)
@@ -214,8 +214,8 @@ func TestAnEarlierName(t *testing.T) {
 	}
 }
 
-// A name that the operator took back is forgotten by everybody but the ledger: what was written under it would come
-// first for ever. What somebody has changed since is his.
+// The operator no longer uses a name of the configuration, and only the ledger knows it: a file of that name would come
+// first for ever. One that was changed since stays.
 func TestANameThatWasTakenBack(t *testing.T) {
 	for change, stays := range map[string]bool{"": false, "{}": true} {
 		h := newHost(t)

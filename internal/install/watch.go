@@ -11,11 +11,11 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// coalesce is how long to wait for more: the kubelet replaces the files of a directory in several steps.
+// coalesce is the wait for further events: the kubelet replaces the files of a directory in several steps.
 const coalesce = 50 * time.Millisecond
 
-// changesIn returns a channel that becomes readable after something in a directory has changed. Changes between two
-// reads become one. A directory that cannot be watched is said once, with what is late then.
+// changesIn returns a channel that becomes readable after a change in a directory. Changes between two reads become
+// one. If the directory cannot be watched, it logs that once, with the consequence late.
 func changesIn(ctx context.Context, dir, late string, log *slog.Logger) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	watcher, err := watchDir(dir)
@@ -33,7 +33,7 @@ func changesIn(ctx context.Context, dir, late string, log *slog.Logger) <-chan s
 				if !ok {
 					return
 				}
-			case err := <-watcher.Errors: // some events are lost: look
+			case err := <-watcher.Errors: // some events were lost, which counts as a change
 				log.Info("watching a directory", "dir", dir, "error", err)
 			}
 			if !wait.Sleep(ctx, coalesce) {

@@ -1,7 +1,6 @@
-// Package kernel has no code: its folder holds what the product does to a Linux kernel, one package for each kind of
-// object. Desired state comes in as a whole and as plain values (routes, addresses of tunnels, ranges to masquerade, a
-// pod's interface); each package reads what is there, computes the difference and writes only that. Out go netlink
-// messages and writes below /proc/sys, and what the kernel answered.
+// Package kernel has no code: its folder holds the packages that configure the Linux kernel, one for each kind of
+// object. Each package receives its desired state as plain values (routes, addresses of tunnels, ranges to masquerade,
+// a pod's interface), reads the state of the kernel, and writes only the difference, by netlink or below /proc/sys.
 //
-// None of them knows Kubernetes, the datastore, BGP or settings. Netlink sockets are opened by netlinkx and nft alone.
+// None of them knows Kubernetes, the datastore, BGP or settings. Only netlinkx and nft open netlink sockets.
 package kernel

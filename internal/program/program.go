@@ -1,4 +1,4 @@
-// Package program has the common start and end of every program of the image.
+// Package program holds the common start and end of every program of the image.
 package program
 
 import (
@@ -12,9 +12,8 @@ import (
 	"syscall"
 )
 
-// Run runs a program until it returns, and returns the process's exit code: 0, or 1, or what the error says, after the
-// error is on standard error. The context ends on SIGINT or SIGTERM. Asking for help is no error: the flags have been
-// printed.
+// Run runs a program until it returns, prints its error to standard error, and returns the process's exit code: 0, the
+// error's ExitCode, or 1. The context ends on SIGINT or SIGTERM. flag.ErrHelp is no error: the flags have been printed.
 func Run(name string, run func(ctx context.Context) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()

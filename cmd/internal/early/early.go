@@ -1,4 +1,4 @@
-// Package early answers -v before the rest of a plugin is initialised, which is most of what that answer costs. Go
+// Package early answers -v before the rest of a plugin is initialised, which is most of that answer's cost. Go
 // initialises packages in the order of their import paths as far as their imports allow
 // (go.dev/ref/spec#Package_initialization): this one imports next to nothing, and is for its side effect only.
 package early
@@ -19,7 +19,7 @@ func init() {
 	os.Exit(0)
 }
 
-// base is the last element of a path. Packages path/filepath and strings would do, and wait for half of the program.
+// base returns the last element of a path. Package path/filepath would be initialised after half of the program.
 func base(path string) string {
 	name := path
 	for i := range path {

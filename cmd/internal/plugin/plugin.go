@@ -1,5 +1,5 @@
-// Package plugin is the two CNI plugins as the runtime and they themselves call them. They are linked from the same
-// packages, so that in the image one file has both names.
+// Package plugin holds the main functions of the two CNI plugins. They use the same packages, so that one file of the
+// image is both.
 package plugin
 
 import (
@@ -23,7 +23,7 @@ import (
 // IPAMName is the name by which the program is calico-ipam; by any other it is calico.
 const IPAMName = "calico-ipam"
 
-// Main is the plugin that the process was called as. It may end the process.
+// Main runs the plugin of the process' name. It may end the process.
 func Main() {
 	if filepath.Base(os.Args[0]) == IPAMName {
 		IPAM()
@@ -44,7 +44,7 @@ func calico() {
 	skel.PluginMainFuncs(plugin.Funcs(), plugin.Versions(), version.About("calico"))
 }
 
-// IPAM is calico-ipam, whatever the process was called as. It may end the process.
+// IPAM runs calico-ipam, whatever the process' name. It may end the process.
 func IPAM() {
 	if slices.Equal(os.Args[1:], []string{"-upgrade"}) {
 		upgrade()
@@ -57,13 +57,13 @@ func IPAM() {
 // maxInput is far more than any network configuration with its previous result.
 const maxInput = 16 << 20
 
-// boundInput puts a pipe in the place of standard input, of which the library that the plugins are made with reads all:
-// more than maxInput ends the process with CNI's error.
+// boundInput replaces standard input, which the CNI library reads to the end, with a pipe: more than maxInput bytes end
+// the process with CNI's error.
 func boundInput() {
 	in := os.Stdin
 	r, w, err := os.Pipe()
 	if err != nil {
-		return // out of descriptors: what comes next says so better
+		return // out of descriptors: the next error describes it better
 	}
 	os.Stdin = r
 	go func() {
@@ -72,11 +72,11 @@ func boundInput() {
 				fmt.Sprintf("network configuration on standard input has more than %d bytes", maxInput), "").Print()
 			os.Exit(1)
 		}
-		_ = w.Close() // the reader has all, or sees that it is cut off
+		_ = w.Close() // the reader has all, or fails to parse a part
 	}()
 }
 
-// upgrade moves this node from host-local to calico-ipam. Kubernetes runs it as an init container and tries again.
+// upgrade moves this node from host-local to calico-ipam. It runs in an init container, which Kubernetes restarts.
 func upgrade() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Dir is the directory that runtimes read unless they are told another.
+// Dir is the directory that runtimes read by default.
 const Dir = "/etc/cni/net.d"
 
 // File is a network configuration.
@@ -16,11 +16,11 @@ type File struct {
 	Name  string
 	Types []string // of its plugins, in their order
 	Err   error    // why Types is not known
-	// Unread says which keys of the plugin calico have no effect; see Unread.
+	// Unread names the keys of the plugin calico that have no effect; see Unread.
 	Unread string
 }
 
-// Is tells by its name a file that a runtime takes for a network configuration. libcni ignores others silently.
+// Is reports whether runtimes read a file of that name as a network configuration. libcni ignores others silently.
 func Is(name string) bool {
 	return slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name))
 }
@@ -48,7 +48,7 @@ func Read(dir string) ([]File, error) {
 	return files, nil
 }
 
-// types lists the plugins of a configuration, a list or a single one.
+// types lists the plugins of a configuration, which is a list or a single plugin.
 func types(text []byte) ([]string, error) {
 	var conf struct {
 		Type    string

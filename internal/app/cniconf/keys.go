@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Keys are the keys of the plugin calico's object, those of Calico and of Tortie, with a dot for each level. Others are
-// Named too: they are misspelt, or of a later Calico.
+// Keys are the keys of the plugin calico's object, both Calico's and Tortie's, with a dot for each level. Unread also
+// reports all other keys: they are misspelt, or of a later Calico.
 var Keys = slices.Concat(
 	keys(api.Acted, "", "datastore_type", "calico_api_group", "nodename", "nodename_file", "nodename_file_optional", "hostname", "mtu",
 		"require_mtu_file", "num_queues", "device_type", "log_level", "log_file_path", "log_file_max_size", "log_file_max_age",
@@ -27,7 +27,7 @@ var Keys = slices.Concat(
 	keys(api.Written, "by the CNI specification, of which container runtimes make use", specified...),
 )
 
-// specified are the keys of the CNI specification. What is below them is not judged.
+// specified are the keys of the CNI specification. Keys below them are not checked.
 var specified = []string{"name", "cniVersion", "type", "capabilities", "dns", "prevResult", "runtimeConfig"}
 
 func keys(fate api.Fate, why string, names ...string) (all []api.Input) {
@@ -37,7 +37,7 @@ func keys(fate api.Fate, why string, names ...string) (all []api.Input) {
 	return all
 }
 
-// unread lists the keys of a configuration's calico that have no effect. A text that cannot be read has none.
+// unread lists the keys of a configuration's plugin calico that have no effect, none if the text is no JSON.
 func unread(text []byte) (all []string) {
 	var conf struct {
 		Type    string
@@ -62,7 +62,7 @@ func unread(text []byte) (all []string) {
 	return slices.Compact(all)
 }
 
-// below lists those of an object at a path. Another IPAM plugin has keys of its own.
+// below lists the keys without effect of an object at a path. Another IPAM plugin has keys of its own.
 func below(path string, object json.RawMessage, ownIPAM bool) (all []string) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(object, &members) != nil {
@@ -70,7 +70,8 @@ func below(path string, object json.RawMessage, ownIPAM bool) (all []string) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(members)) {
 		whole := path + key
-		is := func(i api.Input) bool { return strings.EqualFold(i.Key, whole) && i.Fate != api.Named } // as encoding/json takes keys
+		// encoding/json ignores the case of keys.
+		is := func(i api.Input) bool { return strings.EqualFold(i.Key, whole) && i.Fate != api.Named }
 		inside := func(i api.Input) bool {
 			return len(i.Key) > len(whole) && i.Key[len(whole)] == '.' && strings.EqualFold(i.Key[:len(whole)], whole)
 		}
@@ -85,7 +86,7 @@ func below(path string, object json.RawMessage, ownIPAM bool) (all []string) {
 	return all
 }
 
-// Unread says of which keys of a configuration's plugin calico nothing comes; empty if there are none.
+// Unread describes the keys of a configuration's plugin calico that have no effect; empty if there are none.
 func Unread(text []byte) string { return inWords(unread(text)) }
 
 func inWords(names []string) string {

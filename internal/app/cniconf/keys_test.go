@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestEveryKeyOfCalico: each key of Calico's network configuration is acted on, refused or named, and Unread names what
-// is to be named, and no more.
+// TestEveryKeyOfCalico: each key of Calico's network configuration is acted on, refused or named, and Unread names
+// exactly the named ones.
 func TestEveryKeyOfCalico(t *testing.T) {
 	text, err := os.ReadFile("testdata/calico-keys.txt")
 	errtest.Must(t, err)

@@ -8,9 +8,9 @@ import (
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 )
 
-// RawAddress is the environment by which a node's addresses are found, as it is written. Names and meanings are
-// Calico's; but the default method is kubernetes-internal-ip, links are told by kind, and an address on the Node that
-// no link has is not believed.
+// RawAddress holds the variables for a node's addresses as text. Names and meanings are Calico's; but the default
+// method is kubernetes-internal-ip, links are distinguished by kind, and an address on the Node that no link has is
+// ignored.
 type RawAddress struct {
 	IP      string `env:"IP" default:"" help:"IPv4 address of this node, with or without prefix length; autodetect; none, for IPv6 alone; empty keeps the Node's if a link has it, else detects."`
 	IP6     string `env:"IP6" default:"" help:"IPv6 address of this node, as IP; but empty uses no IPv6 unless the Node has an address."`
@@ -19,23 +19,23 @@ type RawAddress struct {
 	AS      string `env:"AS" default:"" help:"AS number of this node, written to its Node; empty leaves that."`
 }
 
-// Address says how the node's address of one family is found.
+// Address is how the node's address of one family is found.
 type Address struct {
 	Setting nodeaddr.Setting
 	Method  nodeaddr.Method
 }
 
-// Addresses say how the node's addresses are found, and how it presents itself to its BGP peers.
+// Addresses are how the node's addresses are found, and the node's identity towards its BGP peers.
 type Addresses struct {
 	V4, V6      Address
 	Shared      bool   `env:"DISABLE_NODE_IP_CHECK" default:"false" help:"true takes an address that another node has announced."`
 	RouterID    string `env:"CALICO_ROUTER_ID" default:"" help:"BGP's router ID: an IPv4 address, or hash, of the node's name; empty: the IPv4 address; needed with IPv6 alone."`
 	MaxPrefixes int    `env:"TORTIE_BGP_MAX_PREFIXES" default:"20000" is:"1-10000000" help:"Prefixes that a BGP peer may announce; above, its session is closed for a while."`
-	// ASN is written to the Node; 0 leaves what is there.
+	// ASN is written to the Node; 0 leaves the Node's.
 	ASN uint32
 }
 
-// complete derives what raw says.
+// complete sets the fields that derive from raw.
 func (a *Addresses) complete(raw RawAddress, p *problems) {
 	a.V4 = p.addressOf(nodeaddr.IPv4, "IP", raw.IP, raw.Method)
 	a.V6 = p.addressOf(nodeaddr.IPv6, "IP6", raw.IP6, raw.Method6)

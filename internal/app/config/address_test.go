@@ -7,7 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// What Calico's own manifest sets is taken as it is.
+// The values of Calico's own manifest are accepted.
 func TestLoadNodeTakesCalicosManifest(t *testing.T) {
 	n, err := LoadNode(env(map[string]string{
 		"DATASTORE_TYPE": "kubernetes", "WAIT_FOR_DATASTORE": "true", "NODENAME": "n1", "CALICO_NETWORKING_BACKEND": "bird",

@@ -12,18 +12,18 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// Controllers is the configuration of kube-controllers. Variables that are not set are nil. The names of the variables
-// are Calico's where it has one; what is set here wins over the object KubeControllersConfiguration default.
+// Controllers is the configuration of kube-controllers. Pointers are nil for variables that are not set. Variables have
+// Calico's names where they exist, and take precedence over the object KubeControllersConfiguration default.
 type Controllers struct {
 	// Ignored are controllers that are not provided.
 	Ignored []string
 	// LoadBalancers: Services get addresses.
 	LoadBalancers bool
-	// Etcd: addresses are in etcd, which Plugin says how to reach.
+	// Etcd: addresses are in etcd, with the access in Plugin.
 	Etcd       bool
 	Plugin     Plugin `env:"-"`
 	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file; empty uses the pod's own service account."`
-	// APIGroup is empty if it is to be found.
+	// APIGroup is empty if it is detected.
 	APIGroup   groups.Group   `env:"CALICO_API_GROUP" default:"" help:"API group that the cluster keeps Calico's objects in: crd.projectcalico.org/v1 or projectcalico.org/v3. Empty: as found."`
 	Namespace  string         `env:"POD_NAMESPACE" default:"kube-system" help:"Namespace of the Lease by which one of several leads."`
 	Identity   string         `env:"POD_NAME" default:"" help:"Name of this one in the Lease; empty makes one of the host's name."`
@@ -44,7 +44,7 @@ type Controllers struct {
 	Set           map[string]string // the variables that were set, for the object's status
 }
 
-// ControllersVariables are those of kube-controllers.
+// ControllersVariables are the variables of kube-controllers.
 type ControllersVariables struct {
 	Enabled   string `env:"ENABLED_CONTROLLERS" default:"node,loadbalancer" help:"Comma-separated controllers: node, and loadbalancer, which gives addresses to Services (not with etcd); Calico's others are accepted and not provided."`
 	Datastore string `env:"DATASTORE_TYPE" default:"" help:"kubernetes or etcdv3; empty is etcdv3 if ETCD_ENDPOINTS is set, else kubernetes."`
@@ -53,7 +53,7 @@ type ControllersVariables struct {
 	Policy PolicyMode `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agents': with off each NetworkPolicy gets an Event, with on and auto those that are invalid, select no pod, or name a port that no pod declares."`
 }
 
-// calicoControllers are Calico's that are not provided here.
+// calicoControllers are the controllers of Calico that are not provided here.
 var calicoControllers = []string{"policy", "namespace", "serviceaccount", "workloadendpoint"}
 
 // LoadControllers reads and checks the environment of kube-controllers. The error has one line for each variable that
@@ -78,7 +78,7 @@ func LoadControllers(env Env) (Controllers, error) {
 	return c, p.err()
 }
 
-// LoadControllersAddress reads only the address on which kube-controllers serves HTTP, for commands that ask it.
+// LoadControllersAddress reads only the address on which kube-controllers serves HTTP, for commands that request it.
 func LoadControllersAddress(env Env) (string, error) {
 	var c ControllersVariables
 	var p problems
@@ -114,7 +114,7 @@ func (p *problems) listenAddr(name, value string) string {
 	return value
 }
 
-// setVariables returns those of a struct's variables that are set.
+// setVariables returns the variables of a struct that are set, with their values.
 func setVariables(env Env, settings any) map[string]string {
 	set := map[string]string{}
 	for _, v := range Describe(settings) {

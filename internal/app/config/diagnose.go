@@ -9,19 +9,18 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// Diagnose has the variables of the agent's environment that `node diagnose` reads.
+// Diagnose holds the variables of the agent's environment that `node diagnose` reads.
 type Diagnose struct {
 	HealthAddr    string // host:port
 	RouteProtocol int
 	Kubeconfig    string
-	APIGroup      groups.Group // empty: to be found
-	// Service is the cluster IP of Service kubernetes, APIServer where the agent finds the API server: the same, unless
-	// the chart's apiServer names another. Both are invalid outside of a pod.
+	APIGroup      groups.Group // empty: detected
+	// Service is the cluster IP of Service kubernetes, and APIServer the agent's address of the API server: the same,
+	// unless the chart's apiServer names another. Both are invalid outside of a pod.
 	Service, APIServer netip.AddrPort
 }
 
-// LoadDiagnose reads where the agent serves HTTP and how it marks its routes, and nothing else: a diagnosis does
-// not need the rest.
+// LoadDiagnose reads only the variables of Diagnose.
 func LoadDiagnose(env Env) (Diagnose, error) {
 	var raw NodeVariables
 	var p problems
@@ -37,19 +36,18 @@ func LoadDiagnose(env Env) (Diagnose, error) {
 	return d, p.err()
 }
 
-// PolicyView has the variables of the agent's environment that `node policy` reads.
+// PolicyView holds the variables of the agent's environment that `node policy` reads.
 type PolicyView struct {
 	Nodename, Kubeconfig string
-	APIGroup             groups.Group // empty: to be found
+	APIGroup             groups.Group // empty: detected
 	HealthAddr           string       // host:port on which the agent serves HTTP
 	// Flows: there are flow records, and so the rights to read staged policies.
 	Flows bool
-	// Felix has the failsafe ports of the environment, which override those of FelixConfigurations.
+	// Felix holds the failsafe ports of the environment, which override FelixConfigurations.
 	Felix api.FelixConfigurationSpec
 }
 
-// LoadPolicyView reads the node's name, which may be missing, how to reach the API server, and what host endpoints'
-// policies cannot forbid.
+// LoadPolicyView reads only the variables of PolicyView. Nodename may be empty.
 func LoadPolicyView(env Env) PolicyView {
 	var raw NodeVariables
 	var p problems

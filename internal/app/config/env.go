@@ -19,7 +19,7 @@ import (
 // Env looks up one environment variable. ok is false if it is not set.
 type Env func(name string) (value string, ok bool)
 
-// OS is the process's own environment.
+// OS returns the process's own environment.
 func OS() Env { return os.LookupEnv }
 
 // Var describes one environment variable, as the documentation shows it.
@@ -50,7 +50,7 @@ func describe(t reflect.Type) (vars []Var) {
 }
 
 // load fills settings, a pointer to a struct whose fields have the tags env, default and help, and the structs in it;
-// if `only` is given, with these variables alone. A variable that is set but empty counts as not set: manifests write
+// with `only`, it fills only these variables. A variable that is set but empty counts as not set: manifests write
 // `value: ""` for "the default".
 func (p *problems) load(env Env, settings any, only ...string) {
 	p.fill(env, reflect.ValueOf(settings).Elem(), only)
@@ -137,7 +137,7 @@ var forms = map[string]func(p *problems, name, value string) string{
 	"listen": (*problems).listenAddr, "link": (*problems).interfacePrefix, "number": (*problems).atLeastZero,
 }
 
-// text parses a text: by one of forms, or as one of several values, which `is` separates by bars; without `is` any text
+// text parses a text: by one of forms, or as one of the values that `is` lists with bars between; without `is` any text
 // is valid.
 func (p *problems) text(name, value, is string) string {
 	switch form := forms[is]; {
@@ -162,7 +162,7 @@ func (p *problems) integer(name, value, between string) int {
 	return n
 }
 
-// duration parses a duration that is not negative; if `is` is 1m or 1h, at least that.
+// duration parses a duration that is not negative, and at least `is` if that is 1m or 1h.
 func (p *problems) duration(name, value, is string) time.Duration {
 	least, remedy := time.Duration(0), "must be a time such as 90s or 15m, not negative"
 	switch is {

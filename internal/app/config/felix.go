@@ -43,7 +43,7 @@ type RawFelix struct {
 	SourceSpoofing        string `env:"FELIX_WORKLOADSOURCESPOOFING" default:"" is:"Disabled|Any" help:"As workloadSourceSpoofing: Any or Disabled."`
 }
 
-// felix reads the overrides in the environment. Fields that are not set there stay absent.
+// felix returns the overrides in the environment. Fields that are not set there stay absent.
 func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	s := api.FelixConfigurationSpec{
 		NATOutgoingAddress: raw.NATOutgoingAddress, NATOutgoingExclusions: raw.NATOutgoingExclusions, IPForwarding: raw.IPForwarding,
@@ -74,7 +74,7 @@ func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	return s
 }
 
-// failsafePorts keeps invalid text: the agent names it, and uses the defaults.
+// failsafePorts keeps invalid text: the agent reports it, and uses the defaults.
 func failsafePorts(text string) *api.FailsafePorts {
 	if text == "" {
 		return nil

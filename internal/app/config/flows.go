@@ -11,5 +11,5 @@ type Flows struct {
 	OldFiles int    `env:"TORTIE_FLOWS_OLD_FILES" default:"3" is:"0-100" help:"How many of its predecessors stay."`
 }
 
-// Interval is the time that a record is about.
+// Interval returns the time that one record covers.
 func (f *Flows) Interval() time.Duration { return time.Duration(f.Seconds) * time.Second }

@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/cniconf"
 )
 
-// Install is the configuration of the installer. The names of the variables are those of Calico's where it has one.
+// Install is the configuration of the installer. Variables have Calico's names where they exist.
 type Install struct {
 	InstallHost
 	SourceDir      string        `env:"CNI_BIN_SOURCE_DIR" default:"/opt/cni/bin" is:"path" help:"Where the image keeps the plugins."`
@@ -52,7 +52,7 @@ type Install struct {
 	MetricsAddr    string        `env:"TORTIE_INSTALL_METRICS" default:"" is:"address" help:"host:port on which metrics are served. Empty serves none."`
 }
 
-// InstallHost is the part that says where things are on the host: all that uninstall and rollback need.
+// InstallHost holds the paths on the host: all that uninstall and rollback need.
 type InstallHost struct {
 	NetDir      string   `env:"CNI_NET_DIR" default:"/etc/cni/net.d" is:"path" help:"Directory of CNI configuration as the host sees it; files go to HOST_CNI_NET_DIR."`
 	HostNetDir  string   `env:"HOST_CNI_NET_DIR" default:"/host/etc/cni/net.d" is:"path" help:"Where the host's CNI configuration is mounted."`
@@ -85,7 +85,7 @@ func LoadInstall(env Env) (Install, error) {
 	return cfg, p.err()
 }
 
-// LoadInstallHost reads and checks what uninstall and rollback need.
+// LoadInstallHost reads and checks the variables for uninstall and rollback.
 func LoadInstallHost(env Env) (InstallHost, error) {
 	var cfg InstallHost
 	var p problems
@@ -104,7 +104,7 @@ func (c *InstallHost) completeBinDirs() {
 	}
 }
 
-// Conf is the path of the network's configuration.
+// Conf returns the path of the network's configuration.
 func (c InstallHost) Conf() string { return filepath.Join(c.HostNetDir, c.ConfName) }
 
 // APIServer returns the API server's URL, with brackets around an IPv6 address.
@@ -119,7 +119,7 @@ func (p *problems) absolute(name, value string) string {
 	return filepath.Clean(value)
 }
 
-// confName accepts what container runtimes read: libcni ignores other extensions silently.
+// confName accepts names that container runtimes read: libcni ignores other extensions silently.
 func (p *problems) confName(name, value string) string {
 	if filepath.Base(value) != value || !cniconf.Is(value) {
 		p.add(name, value, "must be a file name that ends in .conflist, .conf or .json, without a directory")
@@ -135,8 +135,7 @@ func (p *problems) mode(name, value string) fs.FileMode {
 	return fs.FileMode(mode)
 }
 
-// hostName is the node's name if none is given, as for the plugins. A name that no Node has is found when the token is
-// requested.
+// hostName returns the node's default name, the same as the plugins'. If no Node has it, the token's request fails.
 func (p *problems) hostName(name string) string {
 	host, err := os.Hostname()
 	if err != nil {

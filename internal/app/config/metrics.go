@@ -5,13 +5,13 @@ import (
 	"strconv"
 )
 
-// Metrics is where metrics are served, and which.
+// Metrics are the settings of metrics.
 type Metrics struct {
-	Addr    string // host:port besides that of the health; empty: none
+	Addr    string // a second host:port, besides the health address; empty: none
 	PerPeer bool   `env:"TORTIE_METRICS_PER_PEER" default:"false" help:"Serve metrics of each BGP peer, not only of BGPPeers; in a mesh they grow with the square of the nodes."`
 }
 
-// metricsVariables say where metrics are served. The names are Felix's.
+// metricsVariables are the variables for Metrics.Addr. The names are Felix's.
 type metricsVariables struct {
 	MetricsEnabled bool   `env:"FELIX_PROMETHEUSMETRICSENABLED" default:"false" help:"Serve /metrics on a port of its own too."`
 	MetricsHost    string `env:"FELIX_PROMETHEUSMETRICSHOST" default:"" help:"Address of that port; empty means all of the node's."`

@@ -11,11 +11,11 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 )
 
-// Node is the configuration of cmd/node. Where Calico has a name for a variable, it is that name.
+// Node is the configuration of cmd/node. Variables have Calico's names where they exist.
 type Node struct {
 	Nodename   string `env:"NODENAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; required."`
 	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file. Empty means the pod's own service account."`
-	// APIGroup is empty if it is to be found.
+	// APIGroup is empty if it is detected.
 	APIGroup       groups.Group `env:"CALICO_API_GROUP" default:"" help:"API group that the cluster keeps Calico's objects in: crd.projectcalico.org/v1 or projectcalico.org/v3. Empty: as found."`
 	Namespace      string       `env:"NAMESPACE" default:"kube-system" help:"Namespace of the agent's pod, in which the Secrets with BGP passwords are."`
 	Addresses      Addresses
@@ -25,7 +25,7 @@ type Node struct {
 	// Felix overrides FelixConfigurations.
 	Felix     api.FelixConfigurationSpec
 	TunnelMTU int `env:"FELIX_IPINIPMTU" default:"0" is:"0-65535" help:"MTU of tunl0; 0: FelixConfiguration's ipipMTU, else the interface's less 20."`
-	// NoBGP: routes follow from what the API says alone.
+	// NoBGP: routes derive from the API's objects only.
 	NoBGP            bool
 	ClusterType      []string `env:"CLUSTER_TYPE" default:"k8s,bgp" help:"Added to ClusterInformation spec.clusterType."`
 	HealthAddr       string   // host:port
@@ -38,9 +38,9 @@ type Node struct {
 	LockoutGuard     bool       `env:"TORTIE_POLICY_LOCKOUT_GUARD" default:"false" help:"true lets programs of the node reach the API server after host endpoints' policies have changed, until it has answered a connection that these judge; after a minute former policies come back."`
 	Flows            Flows
 	Flowtable        FlowtableMode `env:"TORTIE_FLOWTABLE" default:"off" help:"auto has the kernel pass packets of pods' established connections from device to device, where that costs less than routes and rules; off does not."`
-	// RequireEncryption counts where WireGuard is on.
+	// RequireEncryption has effect where WireGuard is on.
 	RequireEncryption bool `env:"TORTIE_REQUIRE_ENCRYPTION" default:"false" help:"true sends nothing in the clear to pods of other nodes where WireGuard is on (wireguardEnabled or wireguardEnabledV6), in both address families: nodes without a key are not reached."`
-	// RotateKeys is 0 for never.
+	// RotateKeys is the age at which WireGuard's keys are changed; 0: never.
 	RotateKeys time.Duration `env:"TORTIE_WIREGUARD_ROTATE" default:"" is:"1h" help:"Age at which WireGuard's keys are changed, such as 720h; nodes add up to a tenth of it. Empty: only by the command node rotate."`
 	SysctlRoot string        `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
 	NetSysfs   string        `env:"TORTIE_NET_SYSFS" default:"/sys/class/net" help:"Where threaded of WireGuard's devices is written."`
@@ -63,7 +63,7 @@ type NodeVariables struct {
 	RawAccepted
 }
 
-// PolicyMode says whether an agent enforces NetworkPolicies.
+// PolicyMode is whether an agent enforces NetworkPolicies.
 type PolicyMode string
 
 // The modes. The zero value is PolicyOff, too.
@@ -73,10 +73,10 @@ const (
 	PolicyAuto PolicyMode = "auto" // unless another engine enforces on the node
 )
 
-// Enforces is true of all modes but PolicyOff.
+// Enforces reports whether m is PolicyOn or PolicyAuto.
 func (m PolicyMode) Enforces() bool { return m == PolicyOn || m == PolicyAuto }
 
-// FlowtableMode says whether established connections are offloaded to a flowtable.
+// FlowtableMode is whether established connections are offloaded to a flowtable.
 type FlowtableMode string
 
 // The modes. The zero value is FlowtableOff, too.
@@ -99,7 +99,7 @@ func LoadNode(env Env) (Node, error) {
 	return n, p.err()
 }
 
-// LoadHealthAddr reads only the host:port on which the agent serves HTTP, for commands that ask it.
+// LoadHealthAddr reads only the host:port on which the agent serves HTTP, for commands that request it.
 func LoadHealthAddr(env Env) (string, error) {
 	var raw NodeVariables
 	var p problems
@@ -107,7 +107,7 @@ func LoadHealthAddr(env Env) (string, error) {
 	return raw.healthAddr(), p.err()
 }
 
-// LoadStateDir reads only the agent's state directory, for the command that leaves something for it there.
+// LoadStateDir reads only the agent's state directory, for the command that leaves a request there.
 func LoadStateDir(env Env) (string, error) {
 	var raw NodeVariables
 	var p problems
@@ -119,7 +119,7 @@ func (v *NodeVariables) healthAddr() string {
 	return net.JoinHostPort(v.HealthHost, strconv.Itoa(v.HealthPort))
 }
 
-// routeProtocol refuses the numbers that others delete routes by.
+// routeProtocol rejects the numbers of other daemons, which would delete such routes.
 func (p *problems) routeProtocol(number int) {
 	switch number {
 	case 12, 80, 186:

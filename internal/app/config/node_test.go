@@ -7,7 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// An age below an hour would have nodes change keys all the time.
+// With an age below an hour nodes would change keys all the time.
 func TestRotateKeys(t *testing.T) {
 	for value, want := range map[string]time.Duration{"": 0, "720h": 720 * time.Hour, "1h": time.Hour, "59m": -1, "0s": -1,
 		"-1h": -1, "often": -1} {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Plugin is the environment of the CNI plugins. The names are those of Calico. The network configuration wins over it.
+// Plugin is the environment of the CNI plugins. The names are Calico's. The network configuration takes precedence.
 type Plugin struct {
 	DatastoreType    string `env:"DATASTORE_TYPE" default:"" help:"As datastore_type."`
 	Kubeconfig       string `env:"KUBECONFIG" default:"" help:"As kubernetes.kubeconfig."`
@@ -29,7 +29,7 @@ type Plugin struct {
 	InterfacePrefix  string `env:"FELIX_INTERFACEPREFIX" default:"cali" is:"link" help:"Start of pods' link names, at most 4 characters; of a list the first."`
 }
 
-// PluginVariables are those of the CNI plugins, with those that are checked and have no further meaning.
+// PluginVariables are the variables of the CNI plugins, including those that are only checked.
 type PluginVariables struct {
 	Plugin
 	K8sQPS        string `env:"K8S_CLIENT_QPS" default:"" is:"number" help:"As qps."`
@@ -47,8 +47,7 @@ func LoadPlugin(env Env) (Plugin, error) {
 	return all.Plugin, p.err()
 }
 
-// orCalico looks up a variable under Calico's prefix first, as Calico does for those that say how to reach the
-// datastore.
+// orCalico looks up a variable with the prefix CALICO_ first, as Calico does for the datastore's variables.
 func orCalico(env Env) Env {
 	return func(name string) (string, bool) {
 		if !strings.HasPrefix(name, "CALICO_") && !strings.HasPrefix(name, "FELIX_") {
@@ -68,7 +67,7 @@ func (p *problems) atLeastZero(name, value string) string {
 	return value
 }
 
-// interfacePrefix takes the first of a list. The kernel's names have 15 characters at most, of which a hash takes 11.
+// interfacePrefix returns the first of a list. The kernel's names have at most 15 characters, and a hash needs 11.
 func (p *problems) interfacePrefix(name, value string) string {
 	prefix := value
 	if first, _, ok := strings.Cut(value, ","); ok {
@@ -84,7 +83,7 @@ func isNameRune(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.-", r)
 }
 
-// UpgradeVariables are those of calico-ipam -upgrade beside those of the plugins. It runs in a pod.
+// UpgradeVariables are the variables of calico-ipam -upgrade besides the plugins'. It runs in a pod.
 type UpgradeVariables struct {
 	NodeName    string     `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; required."`
 	BinDir      string     `env:"HOST_CNI_BIN_DIR" default:"/host/opt/cni/bin" is:"path" help:"Where the host's directory of CNI plugins is mounted."`
@@ -99,7 +98,7 @@ type Upgrade struct {
 	Plugin
 	NodeName string
 	BinDir   string
-	// APIServer is the URL of the API server, and TokenFile and CAFile how to speak to it, if the Plugin does not say.
+	// APIServer is the URL of the API server, and TokenFile and CAFile the credentials for it, if Plugin names none.
 	APIServer, TokenFile, CAFile string
 	LogLevel                     slog.Level
 }

@@ -36,7 +36,7 @@ type Pools struct {
 type Pool struct {
 	// CIDR is its range; zero leaves the choice to kube-controllers.
 	CIDR netip.Prefix
-	// Spec is the rest of it.
+	// Spec is the rest of its specification.
 	Spec api.IPPoolSpec
 }
 
@@ -93,7 +93,7 @@ func (p *problems) poolRange(prefix, text string, v6 bool, blockSize int) netip.
 	return cidr
 }
 
-// encapsulation takes what Calico takes, in any case.
+// encapsulation accepts Calico's values, in upper or lower case.
 func (p *problems) encapsulation(name, value string) api.Encapsulation {
 	switch strings.ToLower(value) {
 	case "off", "never":

@@ -112,7 +112,7 @@ func TestWrongPools(t *testing.T) {
 	}
 }
 
-// What the environment says of Felix's settings goes over what objects say, and leaves the rest to them.
+// Felix's settings in the environment override the objects', and leave the rest to them.
 func TestFelix(t *testing.T) {
 	n, err := LoadNode(of("NODENAME=n", "FELIX_NATPORTRANGE=1000:2000",
 		"FELIX_IPFORWARDING=disabled", "FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=true", "FELIX_VXLANVNI=7", "FELIX_VXLANMTU=0",

@@ -2,7 +2,7 @@ package config
 
 import "time"
 
-// Reflectors says whether and how kube-controllers makes nodes route reflectors.
+// Reflectors are the settings for automatic route reflectors.
 type Reflectors struct {
 	Automatic bool          `env:"TORTIE_AUTOMATIC_REFLECTORS" default:"false" help:"true makes nodes route reflectors, in place of the mesh; see docs/reflectors.md."`
 	Above     int           `env:"TORTIE_REFLECTORS_ABOVE" default:"100" is:"4-100000" help:"Nodes from which on there are reflectors; below three quarters the mesh comes back."`

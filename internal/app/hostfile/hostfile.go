@@ -1,6 +1,6 @@
 // Package hostfile writes files that other processes of the host read while they are being written: the runtime's
-// conflist, the plugins that a kernel executes, the agent's state. It owns atomicity; what is written is the caller's
-// business.
+// conflist, the plugins that a kernel executes, the agent's state. It ensures atomicity; the caller decides on the
+// content.
 package hostfile
 
 import (
@@ -20,17 +20,17 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// Temporary files lie beside their target, so that the rename stays inside one file system. Their extension keeps
-// container runtimes, which read *.conf, *.conflist and *.json, from taking one for configuration.
+// Temporary files lie beside their target, so that the rename stays inside one file system. Container runtimes, which
+// read *.conf, *.conflist and *.json, ignore them for their extension.
 const (
 	tempPattern = ".tortie-*.tmp"
 	tempFormat  = ".tortie-%016x.tmp"
 	lockRetry   = 50 * time.Millisecond
 )
 
-// Replace makes path a regular file with that content and mode, in one step for every reader: also for a kernel that
-// runs the old file (ETXTBSY is for writing in place). It reports false, and leaves the inode alone, if the file was so
-// already.
+// Replace makes path a regular file with that content and mode, in one step for every reader, and even while the kernel
+// executes the old file (ETXTBSY is for writing in place). It returns false, and leaves the inode alone, if the file is
+// so already.
 func Replace(path string, content []byte, mode fs.FileMode) (written bool, err error) {
 	if Same(path, content, mode) {
 		return false, nil
@@ -46,7 +46,7 @@ func Replace(path string, content []byte, mode fs.FileMode) (written bool, err e
 	return true, syncDir(dir)
 }
 
-// Same reports that path is a regular file of this process's user with that content and mode.
+// Same reports whether path is a regular file of this process's user with that content and mode.
 func Same(path string, content []byte, mode fs.FileMode) bool {
 	info, err := Lstat(path)
 	if err != nil || info.Mode() != mode || info.Size() != int64(len(content)) {
@@ -58,14 +58,15 @@ func Same(path string, content []byte, mode fs.FileMode) bool {
 	return holds(path, content)
 }
 
-// holds compares in parts: programs and what an agent remembers of a large cluster have many megabytes.
+// holds compares a file with content of its size. It reads in parts: programs, and an agent's state of a large cluster,
+// have many megabytes.
 func holds(path string, content []byte) bool {
 	f, err := OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() { // it is another file by now
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() { // the file was replaced meanwhile
 		return false
 	}
 	part := make([]byte, min(len(content), 64<<10))
@@ -79,7 +80,7 @@ func holds(path string, content []byte) bool {
 	return true
 }
 
-// writeTemp leaves a complete file on the disk, or none.
+// writeTemp writes a complete temporary file to the disk, or none, and returns its path.
 func writeTemp(dir string, content []byte, mode fs.FileMode) (string, error) {
 	path := filepath.Join(dir, fmt.Sprintf(tempFormat, rand.Uint64()))
 	f, err := OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -88,7 +89,7 @@ func writeTemp(dir string, content []byte, mode fs.FileMode) (string, error) {
 	}
 	_, err = f.Write(content)
 	if err == nil {
-		err = f.Chmod(mode) // not by open(2): the umask would cut it
+		err = f.Chmod(mode) // not by open(2), which applies the umask
 	}
 	if err == nil {
 		err = f.Sync() // before the rename: else a power cut may leave the new name with no content
@@ -110,9 +111,9 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// Sweep removes the temporary files that killed processes have left in a directory, which may be missing. A process that
-// writes there at the same time may fail, and leaves the file that it replaces as it was: the caller holds a lock against
-// that, or knows that it does not matter.
+// Sweep removes the temporary files that killed processes have left in a directory, which may be missing. A process
+// that writes there at the same time may fail, and then leaves the file that it replaces as it was: the caller prevents
+// that with a lock, or accepts it.
 func Sweep(dir string) error {
 	all, err := ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +131,7 @@ func Sweep(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Writable says why no file of a directory can be written, as far as that can be seen: nil if it can. It writes
+// Writable returns nil if files can be written in a directory, else the reason, as far as access(2) shows it. It writes
 // nothing.
 func Writable(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
@@ -139,7 +140,7 @@ func Writable(dir string) error {
 	return nil
 }
 
-// Remove removes a file for good: after a power cut it is not there again. It reports false if there was none.
+// Remove removes a file for good: it does not reappear after a power cut. It returns false if there was none.
 func Remove(path string) (removed bool, err error) {
 	dir := filepath.Dir(path)
 	err = Unlink(path)
@@ -153,7 +154,7 @@ func Remove(path string) (removed bool, err error) {
 }
 
 // Lock makes this process the only one that works below dir until unlock. It locks the directory itself, so it leaves
-// no file behind, and the kernel gives the lock back when the process dies. Two installers meet when a DaemonSet's pod
+// no file behind, and the kernel releases the lock when the process dies. Two installers compete when a DaemonSet's pod
 // is replaced.
 func Lock(ctx context.Context, dir string) (unlock func() error, err error) {
 	d, err := os.Open(dir)
@@ -169,11 +170,11 @@ func Lock(ctx context.Context, dir string) (unlock func() error, err error) {
 	return d.Close, nil
 }
 
-// ErrLocked says that another process holds the lock.
+// ErrLocked means that another process holds the lock.
 var ErrLocked = errors.New("in use by another process")
 
 // Flock waits for the exclusive lock on an open file, with a pause between attempts: the kernel's own wait could not be
-// given up when ctx ends. Closing the file, also by dying, gives the lock back.
+// interrupted when ctx ends. Closing the file, also by exiting, releases the lock.
 func Flock(ctx context.Context, f *os.File, pause time.Duration) error {
 	for {
 		err := TryFlock(f)
@@ -201,7 +202,7 @@ func TryFlock(f *os.File) error {
 	}
 }
 
-// remedy says what an operator can do about a file error below dir.
+// remedy returns an operator's remedy for a file error below dir.
 func remedy(dir string, err error) string {
 	switch {
 	case errors.Is(err, syscall.EROFS):
@@ -219,7 +220,7 @@ func remedy(dir string, err error) string {
 	return ""
 }
 
-// denied tells a directory of another owner from one that a security module guards.
+// denied returns the remedy for a denied access: by owner, by mode, or by a security module.
 func denied(dir string) string {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -236,7 +237,7 @@ func denied(dir string) string {
 	return fmt.Sprintf(" (a security module such as SELinux or AppArmor forbids it%s)", label(dir))
 }
 
-// label is a directory's SELinux label with what to do about it, if it has one.
+// label returns a directory's SELinux label with the remedy, empty if it has none.
 func label(dir string) string {
 	text := make([]byte, 256)
 	n, err := syscall.Getxattr(dir, "security.selinux", text)

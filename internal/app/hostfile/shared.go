@@ -14,12 +14,12 @@ import (
 )
 
 // shared are directories of the host in which both the plugins, as root of the host, and the agent's container write.
-// An attacker who has taken over the container may have put symbolic links anywhere below them, but cannot replace them
+// An attacker in the container can put symbolic links anywhere below them, but cannot replace the directories
 // themselves.
 var shared = []string{"/var/lib/calico", "/var/run/calico"}
 
-// in opens the directory from which a path is to be reached, and calls do with the rest of the path: no link below a
-// shared directory leads out of it. Of other paths the last element alone is the rest.
+// in opens the shared directory of a path, and calls do with the rest of the path: no link below a shared directory
+// leads out of it. For other paths it opens the parent directory.
 func in[T any](path string, do func(root *os.Root, name string) (T, error)) (result T, err error) {
 	dir, name := split(path)
 	root, err := os.OpenRoot(dir)
@@ -29,7 +29,7 @@ func in[T any](path string, do func(root *os.Root, name string) (T, error)) (res
 	defer root.Close()
 	result, err = do(root, name)
 	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
-		failed.Path = path // instead of what is left of it
+		failed.Path = path // the whole, not the rest
 	}
 	return result, err
 }
@@ -52,7 +52,7 @@ func in0(path string, do func(root *os.Root, name string) error) error {
 	return err
 }
 
-// MkdirAll makes a directory and those that it is in.
+// MkdirAll makes a directory and its parents.
 func MkdirAll(dir string, mode fs.FileMode) error {
 	base, name := split(dir)
 	if err := os.MkdirAll(base, mode); err != nil || name == "." {
@@ -72,17 +72,17 @@ func OpenFile(path string, flag int, mode fs.FileMode) (*os.File, error) {
 	})
 }
 
-// Lstat says what has the path.
+// Lstat is os.Lstat, confined to a shared directory.
 func Lstat(path string) (fs.FileInfo, error) {
 	return in(path, func(root *os.Root, name string) (fs.FileInfo, error) { return root.Lstat(name) })
 }
 
-// Rename gives a file another name in its directory, and Unlink removes it. They do not wait for the disk.
+// Rename changes a file's name in its directory. It does not wait for the disk.
 func Rename(path, name string) error {
 	return in0(path, func(root *os.Root, old string) error { return root.Rename(old, filepath.Join(filepath.Dir(old), name)) })
 }
 
-// Unlink removes a file: see Rename.
+// Unlink removes a file. It does not wait for the disk.
 func Unlink(path string) error {
 	return in0(path, func(root *os.Root, name string) error { return root.Remove(name) })
 }
@@ -97,7 +97,7 @@ func ReadDir(dir string) ([]fs.DirEntry, error) {
 	return f.ReadDir(-1)
 }
 
-// maxRead bounds what ReadFile takes: the largest file, the agent's facts, has some megabytes in the largest clusters.
+// maxRead bounds what ReadFile reads: the largest file, the agent's facts, has some megabytes in the largest clusters.
 const maxRead = 64 << 20
 
 // ReadFile reads a regular file.
@@ -120,7 +120,7 @@ func ReadFile(path string) ([]byte, error) {
 	return readInto(b, io.LimitReader(f, maxRead))
 }
 
-// readInto is io.ReadAll that begins with a buffer of the right size.
+// readInto is io.ReadAll with a first buffer of the right size.
 func readInto(b []byte, r io.Reader) ([]byte, error) {
 	for {
 		n, err := r.Read(b[len(b):cap(b)])
@@ -137,7 +137,7 @@ func readInto(b []byte, r io.Reader) ([]byte, error) {
 	}
 }
 
-// Touch makes a file as old as a time, an empty one if it is not there. Its directory is made too.
+// Touch sets a file's times. It makes a missing file, empty, and its directory.
 func Touch(path string, at time.Time) error {
 	if err := MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

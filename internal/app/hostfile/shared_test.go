@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestLinks plants links that lead out of a shared directory in each place where something is written: at the file, and
-// at each directory on the way. Nothing outside is made, changed or removed.
+// TestLinks plants links that lead out of a shared directory, in place of the file and of each directory on its path.
+// Nothing outside is made, changed or removed.
 func TestLinks(t *testing.T) {
 	const kept = "kept"
 	at := time.Now()
@@ -79,7 +79,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// listing is what lies below a directory, with content and times.
+// listing returns the files below a directory, with content and times.
 func listing(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -106,8 +106,7 @@ func listing(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// TestOddFiles reads what is no file of ours: a pipe does not block it, and a file without end does not fill the
-// memory.
+// TestOddFiles reads files that are not ours: a pipe does not block it, and an endless file does not fill the memory.
 func TestOddFiles(t *testing.T) {
 	dir := t.TempDir()
 	shared = append(shared, dir)

@@ -1,5 +1,5 @@
-// Package memlimit keeps a process small: Go's collector works sooner than by default, and harder before the control
-// group's limit is reached and the kernel ends the process; a process that rests returns free memory to the kernel.
+// Package memlimit keeps a process small: Go's collector runs sooner than by default, and more often near the control
+// group's limit, at which the kernel ends the process; an idle process returns free memory to the kernel.
 package memlimit
 
 import (
@@ -24,25 +24,25 @@ import (
 )
 
 const (
-	// share is the part of the group's limit that is Go's: the rest is for what the runtime does not count, such as the
-	// program's own text and the kernel's memory for sockets.
+	// share is Go's part of the group's limit: the rest is for what the runtime does not count, such as the program's own
+	// text and the kernel's memory for sockets.
 	share = 0.9
-	// again is how often the limit is read: Kubernetes may change it while the process runs, and nothing tells of it.
+	// again is the interval of reading the limit: Kubernetes may change it while the process runs, without notice.
 	again = time.Minute
-	// percent of what is in use is how much garbage there is before Go collects: the processes rest most of the time, so
-	// that what remains of a pass over 10,000 pods would stay for minutes, and on each node of a cluster.
+	// percent is the garbage before Go collects, relative to the memory in use: the processes are idle most of the time,
+	// so that the garbage of a pass over 10,000 pods would stay for minutes, on each node of a cluster.
 	percent = 20
-	// floor is how much garbage there may always be. busyFloor is how much while collections follow each other within
-	// burst: a process that learns 10,000 routes would else collect twelve times, which takes more processor time than
-	// all else. It rests afterwards, and gives the memory back.
+	// floor is the garbage that is always allowed, and busyFloor that while collections follow each other within burst: a
+	// process that learns 10,000 routes would otherwise collect twelve times, which costs more processor time than all
+	// else. It is idle afterwards, and returns the memory.
 	floor     = 6 << 20
 	busyFloor = 24 << 20
 	burst     = 100 * time.Millisecond
-	// goFloor is Go's own least heap by a percentage of 100.
+	// goFloor is Go's own minimum heap at a percentage of 100.
 	goFloor = 4 << 20
-	// quiet is how long after a collection memory that is free is returned to the kernel, if no other collection comes
-	// before and it is spare at least: Go keeps a tenth more than the heap may grow to, which a process that rests does
-	// not need. Returning it takes a collection, so that there is at most one more for each that Go makes by itself.
+	// quiet is the time after a collection until free memory is returned to the kernel, if it is at least spare and no
+	// other collection follows: Go keeps a tenth more than the heap may grow to, which an idle process does not need.
+	// Returning it takes a collection, so there is at most one more for each of Go's own.
 	quiet = 10 * time.Second
 	spare = 4 << 20
 	// explicit is the variable by which people set Go's limit themselves.
@@ -51,9 +51,8 @@ const (
 	explicitPercent = "GOGC"
 )
 
-// Follow sets how soon Go collects, and Go's memory limit by that of the control group, again when that changes, until
-// ctx ends. It leaves alone what GOGC or GOMEMLIMIT sets. It logs the limits that it sets and the files that it cannot
-// read.
+// Follow sets Go's percentage of garbage, and Go's memory limit by the control group's, and follows changes until ctx
+// ends. It does not override GOGC or GOMEMLIMIT. It logs the limits that it sets and the files that it cannot read.
 func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 	if _, set := env(explicitPercent); !set {
 		adapt(ctx, time.AfterFunc(quiet, giveBack), time.Time{})
@@ -77,8 +76,8 @@ func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 	}()
 }
 
-// adapt sets how soon Go collects, again after each collection until ctx ends, and has rest expire when no collection
-// follows. Last is when it did so before.
+// adapt sets Go's percentage of garbage, again after each collection until ctx ends, and restarts the timer rest. last
+// is the time of the previous call.
 func adapt(ctx context.Context, rest *time.Timer, last time.Time) {
 	if ctx.Err() != nil {
 		rest.Stop()
@@ -89,10 +88,10 @@ func adapt(ctx context.Context, rest *time.Timer, last time.Time) {
 	metrics.Read(live)
 	now := time.Now()
 	debug.SetGCPercent(percentOf(live[0].Value.Uint64(), now.Sub(last)))
-	runtime.AddCleanup(new(*follower), func(ctx context.Context) { adapt(ctx, rest, now) }, ctx) // of what the next collection finds
+	runtime.AddCleanup(new(*follower), func(ctx context.Context) { adapt(ctx, rest, now) }, ctx) // in the next collection
 }
 
-// giveBack ends a burst: it returns free memory to the kernel, and what would be free by now without the burst.
+// giveBack ends a burst: it returns memory to the kernel that is free, or would be without the burst's percentage.
 func giveBack() {
 	heap := []metrics.Sample{
 		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"},
@@ -105,7 +104,8 @@ func giveBack() {
 	}
 }
 
-// percentOf is the percentage of what is in use, some time after the collection before the last one.
+// percentOf returns the percentage of garbage for live bytes in use. since is the time between the last two
+// collections.
 func percentOf(live uint64, since time.Duration) int {
 	least := floor
 	if since < burst {
@@ -118,7 +118,7 @@ type follower struct {
 	root     string // of the file system
 	set      func(int64)
 	log      *slog.Logger
-	was      int64 // the group's limit that was seen last
+	was      int64 // the group's limit at the last look
 	reported progress.Changes
 }
 
@@ -142,8 +142,8 @@ func (f *follower) look() {
 	f.log.Info("memory limit", "group", limit, "go", mine)
 }
 
-// Limit returns the memory limit of this process's control group in bytes: the least of the group's and those above it,
-// as far as they can be seen. math.MaxInt64 means none. Root is that of the file system.
+// Limit returns the memory limit of this process's control group in bytes: the least of its own and its ancestors', as
+// far as they are visible. math.MaxInt64 means none. root is the file system's.
 func Limit(root string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -183,14 +183,14 @@ func parse(line string) (dir, group, file string) {
 	return "", "", ""
 }
 
-// leastAbove reads the limits of a group and of all above it. A container that sees its own part of the hierarchy only
-// finds its group at the top.
+// leastAbove returns the least limit of a group and its ancestors. In a container that sees only its own part of the
+// hierarchy, its group is at the top.
 func leastAbove(dir, group, file string) (int64, error) {
 	least := int64(math.MaxInt64)
 	for g := path.Clean("/" + group); ; g = path.Dir(g) {
 		text, err := os.ReadFile(filepath.Join(dir, g, file))
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // not seen from here, or the top, which has none
+		case errors.Is(err, fs.ErrNotExist): // not visible here, or the top, which has none
 		case err != nil:
 			return 0, fmt.Errorf("read the memory limit: %w", err)
 		default:
@@ -206,7 +206,7 @@ func leastAbove(dir, group, file string) (int64, error) {
 	}
 }
 
-// number reads a limit. Version 1 has a number near the largest for none.
+// number parses a limit. In version 1 a number near the largest means none.
 func number(text string) (int64, error) {
 	if text == "max" {
 		return math.MaxInt64, nil

@@ -83,7 +83,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// A process that rests returns what is free, and collects no garbage for that where little is.
+// An idle process returns free memory, and collects no garbage for that if little is free.
 func TestGiveBack(t *testing.T) {
 	read := func(name string) uint64 {
 		sample := []metrics.Sample{{Name: name}}
@@ -119,7 +119,7 @@ func TestGiveBack(t *testing.T) {
 	}
 }
 
-// What people set themselves stays, and the real file system can be read.
+// People's own settings stay, and the real file system can be read.
 func TestExplicitLimitStays(t *testing.T) {
 	before, percentBefore := debug.SetMemoryLimit(-1), debug.SetGCPercent(77)
 	defer debug.SetMemoryLimit(before)

@@ -7,27 +7,27 @@ import (
 	"strings"
 )
 
-// Link is a network interface with what is on it.
+// Link is a network interface with its addresses.
 type Link struct {
 	Name string
 	// Kind is the kernel's link kind: bridge, veth, ipip; device for hardware.
 	Kind string
 	MTU  int
-	// Down: nothing passes.
+	// Down: no packets pass.
 	Down     bool
 	Loopback bool
-	// Master is the kind of the link that this one is a part of; empty: of none.
+	// Master is the kind of the link that this one is a part of; empty: none.
 	Master string
 	Addrs  []Addr
 }
 
 // Addr is an address on a link.
 type Addr struct {
-	// Prefix has the address with the length of its subnet.
+	// Prefix is the address with the length of its subnet.
 	Prefix netip.Prefix
 	// Tentative: not usable yet, or a duplicate.
 	Tentative bool
-	// Passing: made for privacy and soon replaced, or deprecated.
+	// Passing: a temporary address (privacy extensions), or a deprecated one.
 	Passing bool
 }
 
@@ -40,15 +40,15 @@ type Request struct {
 	Node string
 	// Internal are the Node's InternalIPs of both families, in Kubernetes' order.
 	Internal []netip.Addr
-	// Stored is the address in the Node's annotation; invalid if it has none. It is believed only while a link has it.
+	// Stored is the address in the Node's annotation; invalid if it has none. It counts only while a link has it.
 	Stored netip.Prefix
-	// Links are all of the host's, in the order of preference.
+	// Links are all links of the host, in the order of preference.
 	Links []Link
-	// Source returns the address from which packets to a host leave, for can-reach.
+	// Source returns the source address of packets to a host, for can-reach.
 	Source func(host string) (netip.Addr, error)
 }
 
-// Candidate is an address of the host, and what was made of it.
+// Candidate is an address of the host, and the decision about it.
 type Candidate struct {
 	Addr   netip.Prefix
 	Link   string
@@ -58,18 +58,18 @@ type Candidate struct {
 	Why string
 }
 
-// Choice is the answer.
+// Choice is the result of Choose.
 type Choice struct {
 	// Addr has the prefix length of the subnet. It is invalid if this family is not used.
 	Addr netip.Prefix
 	// Link is the name of the interface that has the address, MTU its MTU.
 	Link string
 	MTU  int
-	// Source describes where the address comes from.
+	// Source describes the origin of the address.
 	Source string
-	// Notes are remarks for the operator on a usable address, or on the lack of one that the node can do without.
+	// Notes are remarks for the operator on a usable address, or on the lack of an optional one.
 	Notes []Note
-	// Candidates are all addresses of the family that the host has.
+	// Candidates are all the host's addresses of the family.
 	Candidates []Candidate
 }
 
@@ -83,10 +83,10 @@ const (
 	EventLinkDown  = "NodeLinkDown"
 )
 
-// Choose picks the address. An error says why there is none, and what to do; the Choice then has the candidates.
+// Choose picks the address. Without one the error has the reason and the remedy, and the Choice the candidates.
 //
-// Of several addresses that would do, the one that the Node has already is kept, so that an address that comes and goes
-// does not make the node move to and fro; else the first counts.
+// Of several suitable addresses it keeps the Node's present one, so that an address that comes and goes does not change
+// the node's; else it takes the first.
 func Choose(r Request) (Choice, error) {
 	f := &finder{r: r, found: r.candidates()}
 	switch r.Setting.Mode {
@@ -111,8 +111,8 @@ func Choose(r Request) (Choice, error) {
 	return choice, err
 }
 
-// Awaits reports that an address which the request could take is tentative: the kernel is still finding out whether
-// another host has it.
+// Awaits reports whether an address that Choose could pick is tentative: the kernel still checks whether another host
+// has it.
 func (r *Request) Awaits() bool {
 	return slices.ContainsFunc(r.candidates(), func(c candidate) bool {
 		if !c.addr.Tentative || c.bad != "" {
@@ -128,15 +128,15 @@ func (r *Request) Awaits() bool {
 	})
 }
 
-// candidate is one with what is known of its link.
+// candidate is a Candidate with its link.
 type candidate struct {
 	Candidate
 	link Link
 	addr Addr
-	bad  string // why no node can have it
+	bad  string // the result of Unusable
 }
 
-// finder is one choice being made.
+// finder is the state of one Choose.
 type finder struct {
 	r     Request
 	found []candidate
@@ -159,7 +159,7 @@ func (r *Request) candidates() []candidate {
 	return all
 }
 
-// Unusable says why an address cannot be a node's wherever it is; empty if it can.
+// Unusable returns why an address cannot be a node's on any link; empty if it can.
 func Unusable(a netip.Addr) string {
 	switch {
 	case a.IsLoopback():
@@ -172,7 +172,7 @@ func Unusable(a netip.Addr) string {
 	return ""
 }
 
-// choose makes the i-th candidate the answer.
+// choose returns the i-th candidate as the Choice.
 func (f *finder) choose(i int, source string, notes ...Note) Choice {
 	c := &f.found[i]
 	c.Chosen, c.Why = true, "chosen: "+source
@@ -184,7 +184,7 @@ func (f *finder) choose(i int, source string, notes ...Note) Choice {
 	return choice
 }
 
-// nothing is the answer without an address.
+// nothing returns the Choice without an address.
 func (f *finder) nothing() Choice { return Choice{Candidates: f.candidates()} }
 
 func (f *finder) candidates() []Candidate {
@@ -201,7 +201,7 @@ func (f *finder) candidates() []Candidate {
 	return out
 }
 
-// at returns the candidate with the address, one on a link that works if there are several; -1 if there is none.
+// at returns the index of the usable candidate with the address, preferably on a link that is up; -1 if there is none.
 func (f *finder) at(a netip.Addr) int {
 	is := func(c candidate) bool { return c.Addr.Addr() == a && c.bad == "" && !c.addr.Tentative }
 	if i := slices.IndexFunc(f.found, func(c candidate) bool { return is(c) && !c.link.Down }); i >= 0 {
@@ -210,7 +210,7 @@ func (f *finder) at(a netip.Addr) int {
 	return slices.IndexFunc(f.found, is)
 }
 
-// stored is the address that the Node has already, if a link has it.
+// stored chooses the address that the Node has already, if a link has it.
 func (f *finder) stored(source string) Choice {
 	if !f.r.Stored.IsValid() {
 		return f.nothing()
@@ -224,7 +224,7 @@ func (f *finder) stored(source string) Choice {
 	return f.choose(i, source)
 }
 
-// fixed is the address that the operator has given.
+// fixed chooses the address of the environment variable.
 func (f *finder) fixed() (Choice, error) {
 	want := f.r.Setting.Addr
 	source := "environment variable " + f.r.Family.setting()
@@ -240,7 +240,7 @@ func (f *finder) fixed() (Choice, error) {
 	return choice, nil
 }
 
-// missing says why none of the addresses can be used.
+// missing returns why none of the addresses can be used.
 func (f *finder) missing(addrs ...netip.Addr) string {
 	for _, c := range f.found {
 		if slices.Contains(addrs, c.Addr.Addr()) && c.addr.Tentative {
@@ -250,7 +250,7 @@ func (f *finder) missing(addrs ...netip.Addr) string {
 	return "is on no interface of this host, which has " + f.list()
 }
 
-// list shows what there is, for errors.
+// list returns the host's addresses of the family, for errors.
 func (f *finder) list() string {
 	const most = 10
 	texts := make([]string, 0, most+1)

@@ -19,8 +19,8 @@ func (f *finder) detect() (Choice, error) {
 	}
 }
 
-// byKubernetes takes the first InternalIP that a link has. It may be on a link of any kind: on a bridge, as on many a
-// host of virtual machines, or a veth, if the node is a container.
+// byKubernetes chooses the first InternalIP that a link has. The link may be of any kind: a bridge, as on many hosts of
+// virtual machines, or a veth, if the node is a container.
 func (f *finder) byKubernetes() (Choice, error) {
 	source := "InternalIP of node " + f.r.Node
 	var own []netip.Addr
@@ -43,7 +43,7 @@ func (f *finder) byKubernetes() (Choice, error) {
 		texts(own), source, f.missing(own...), f.r.Family.setting(), f.orNone())
 }
 
-// orNone is the remedy where the family is not wanted.
+// orNone returns the remedy if the family is not wanted.
 func (f *finder) orNone() string {
 	if f.r.Family == IPv6 {
 		return ", or IP6=none if it is not to use IPv6"
@@ -59,7 +59,7 @@ func texts(addrs []netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// bySource takes the address from which packets to a host leave.
+// bySource chooses the source address of packets to a host.
 func (f *finder) bySource() (Choice, error) {
 	host := f.r.Method.host
 	a, err := f.r.Source(host)
@@ -73,7 +73,7 @@ func (f *finder) bySource() (Choice, error) {
 	return f.choose(i, "packets to "+host+" leave from it"), nil
 }
 
-// byLooking takes an address that the method has nothing against.
+// byLooking chooses an address that the method accepts.
 func (f *finder) byLooking() (Choice, error) {
 	var good []int
 	for i := range f.found {
@@ -95,7 +95,7 @@ func (f *finder) byLooking() (Choice, error) {
 	return f.choose(pick, f.r.Method.String(), f.ambiguity(good, pick)...), nil
 }
 
-// ambiguity says that there was a choice.
+// ambiguity returns a note if several addresses were suitable.
 func (f *finder) ambiguity(good []int, pick int) []Note {
 	if len(good) < 2 {
 		return nil
@@ -111,7 +111,7 @@ func (f *finder) ambiguity(good []int, pick int) []Note {
 			f.r.Method, len(good), f.found[pick].Addr.Addr(), f.found[pick].Link, strings.Join(others, ", "), f.r.Family.method())}}
 }
 
-// reasons shows the candidates with what is against each, for errors.
+// reasons returns the candidates with the reasons against them, for errors.
 func (f *finder) reasons() string {
 	const most = 10
 	var out []string
@@ -131,7 +131,7 @@ func (f *finder) reasons() string {
 	return strings.Join(out, ", ")
 }
 
-// against says why the method does not take a candidate; empty if it does.
+// against returns why the method does not accept a candidate; empty if it does.
 func (f *finder) against(c *candidate) string {
 	switch {
 	case c.bad != "":
@@ -159,7 +159,7 @@ func (f *finder) againstLink(c *candidate) string {
 	found, whole := match(m.patterns, c.Link)
 	switch {
 	case m.kind == inCIDR:
-		// The operator has said which addresses: the link may be any.
+		// The operator has chosen the addresses: the link may be any.
 		if !slices.ContainsFunc(m.cidrs, func(p netip.Prefix) bool { return p.Contains(c.Addr.Addr()) }) {
 			return "outside of the ranges"
 		}
@@ -174,8 +174,8 @@ func (f *finder) againstLink(c *candidate) string {
 	return excluded(c.link)
 }
 
-// excluded says why a link is not one by which other nodes reach this one, unless the operator names it; empty if it
-// may be. The kind tells, not the name: names are anybody's to choose.
+// excluded returns why other nodes do not reach this one by a link, unless the operator names it; empty if they may. It
+// goes by the kind and not by the name, which is arbitrary.
 func excluded(l Link) string {
 	switch {
 	case l.Loopback:
@@ -199,7 +199,8 @@ func excluded(l Link) string {
 	return ""
 }
 
-// virtual reports a single address on a link that has others with a subnet: what keepalived and kube-vip add.
+// virtual reports whether c is a single address on a link that has others with a subnet: keepalived and kube-vip add
+// such addresses.
 func (f *finder) virtual(c *candidate) bool {
 	return c.Addr.IsSingleIP() && c.Addr.Addr().Is4() && slices.ContainsFunc(f.found, func(o candidate) bool {
 		return o.Link == c.Link && o.bad == "" && !o.Addr.IsSingleIP()

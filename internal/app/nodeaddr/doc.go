@@ -1,6 +1,5 @@
-// Package nodeaddr decides which of a host's addresses other nodes reach it by, in one address family, and says of each
-// address why or why not.
+// Package nodeaddr chooses the address of a host by which other nodes reach it, in one address family, and gives the
+// reason for or against each address.
 //
-// It is pure: links, addresses and what Kubernetes knows are its arguments, and it touches neither the kernel nor the
-// API.
+// It is pure: links, addresses and the Node's data are its arguments, and it uses neither the kernel nor the API.
 package nodeaddr

@@ -328,8 +328,8 @@ func FuzzChoose(f *testing.F) {
 	})
 }
 
-// An agent that starts waits for duplicate address detection only of an address that it may come to use: every new
-// interface has a link-local address that is tentative for a second or two.
+// A starting agent waits for duplicate address detection only of an address that it may use: every new interface has a
+// link-local address that is tentative for a second or two.
 func TestAwaits(t *testing.T) {
 	links := []Link{on(dev("eth0"), "10.0.0.5/24", "fe80::5/64 tentative"), on(Link{Name: "lo", Loopback: true}, "::1/128 tentative")}
 	global := append(slices.Clone(links), on(dev("eth1"), "fd00::6/64 tentative", "fd00::7/64"))

@@ -22,7 +22,7 @@ func (f Family) String() string { return fmt.Sprintf("IPv%d", int(f)) }
 // has reports whether a is of the family.
 func (f Family) has(a netip.Addr) bool { return a.IsValid() && a.Is4() == (f == IPv4) && !a.Is4In6() }
 
-// setting and method are the names of the environment variables.
+// setting and method return the names of the environment variables.
 func (f Family) setting() string {
 	if f == IPv6 {
 		return "IP6"
@@ -41,16 +41,16 @@ const (
 	Keep Mode = iota
 	// Detect uses the method, and the address that the Node has already if the method finds none.
 	Detect
-	// None detects nothing; an address that the Node has already is kept, if a link still has it.
+	// None detects nothing; it keeps the address that the Node has already, if a link still has it.
 	None
 	// Fixed uses the address given.
 	Fixed
 )
 
-// Setting is the value of the environment variable IP or IP6. The zero value is that of an empty one.
+// Setting is the value of the environment variable IP or IP6. The zero value is for an empty one.
 type Setting struct {
 	Mode Mode
-	// Addr is the address for Fixed. A full length means that the link tells the length.
+	// Addr is the address for Fixed. With a full prefix length, the link's length is used.
 	Addr netip.Prefix
 }
 
@@ -81,7 +81,7 @@ func ParseSetting(text string, f Family) (Setting, error) {
 	return Setting{Mode: Fixed, Addr: prefix}, nil
 }
 
-// Method says how an address is found. The zero value is kubernetes-internal-ip.
+// Method is how an address is found. The zero value is kubernetes-internal-ip.
 type Method struct {
 	kind     string
 	text     string
@@ -102,11 +102,11 @@ const (
 
 // pattern is one regular expression for the names of links.
 type pattern struct {
-	anywhere *regexp.Regexp // as Calico has it
+	anywhere *regexp.Regexp // Calico's meaning
 	whole    *regexp.Regexp
 }
 
-// String is the method as it was written.
+// String returns the method as it was written.
 func (m Method) String() string {
 	if m.text == "" {
 		return internalIP
@@ -114,7 +114,7 @@ func (m Method) String() string {
 	return m.text
 }
 
-// Host is the argument of can-reach, empty for other methods.
+// Host returns the argument of can-reach, empty for other methods.
 func (m Method) Host() string { return m.host }
 
 // ParseMethod reads the value of IP_AUTODETECTION_METHOD or IP6_AUTODETECTION_METHOD; nothing is
@@ -150,7 +150,7 @@ func ParseMethod(text string, f Family) (Method, error) {
 	return m, nil
 }
 
-// checkHost refuses what is no host name and an address of the other family.
+// checkHost accepts host names, and addresses of the family.
 func checkHost(host string, f Family) error {
 	if a, err := netip.ParseAddr(host); err == nil {
 		if !f.has(a) {
@@ -195,7 +195,7 @@ func parseCIDRs(list string, f Family) ([]netip.Prefix, error) {
 	return cidrs, nil
 }
 
-// match says which of the patterns fits a name, in whole if one does.
+// match reports whether a pattern matches a part of a name (found), and whether one matches all of it (whole).
 func match(patterns []pattern, name string) (found, whole bool) {
 	for _, p := range patterns {
 		found = found || p.anywhere.MatchString(name)

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// HashedID as CALICO_ROUTER_ID makes the router ID of the node's name.
+// HashedID is the value of CALICO_ROUTER_ID that derives the router ID from the node's name.
 const HashedID = "hash"
 
 // ParseRouterID checks the value of CALICO_ROUTER_ID: nothing, hash, or an IPv4 address.
@@ -20,7 +20,7 @@ func ParseRouterID(text string) error {
 	return nil
 }
 
-// RouterID returns BGP's name for a node: the one that is set (see ParseRouterID), else the node's IPv4 address.
+// RouterID returns a node's BGP router ID: the configured one (see ParseRouterID), else the node's IPv4 address.
 func RouterID(set, node string, v4 netip.Addr) (netip.Addr, error) {
 	switch {
 	case set == HashedID:
@@ -34,14 +34,14 @@ func RouterID(set, node string, v4 netip.Addr) (netip.Addr, error) {
 		"CALICO_ROUTER_ID=%s, which makes one of its name", node, HashedID)
 }
 
-// hashedID is Calico's: the first bytes of the name's SHA-256, kept below the multicast range.
+// hashedID returns the same router ID as Calico: the first bytes of the name's SHA-256, kept below the multicast range.
 func hashedID(node string) netip.Addr {
 	sum := sha256.Sum256([]byte(node))
 	if sum[0] > 223 {
 		sum[0] -= 32
 	}
 	if sum[0] == 0 {
-		sum[0] = 1 // 0.0.0.0 and its like are no router's
+		sum[0] = 1 // 0.0.0.0/8 has no router IDs
 	}
 	return netip.AddrFrom4([4]byte(sum[:4]))
 }

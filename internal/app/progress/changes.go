@@ -1,7 +1,7 @@
 package progress
 
-// Changes tells errors that are new from those that were reported before: a condition that persists is logged once. The
-// zero value has reported nothing.
+// Changes distinguishes new errors from the one reported last, so that a lasting condition is logged once. The zero
+// value has reported nothing.
 type Changes struct{ last string }
 
 // New reports whether err is an error, and another one than last time.

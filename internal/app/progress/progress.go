@@ -1,4 +1,4 @@
-// Package progress says what is waited for: no log should be silent for more than two seconds.
+// Package progress logs what a program waits for: no log should be silent for more than two seconds.
 package progress
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// First is for how long a wait may be silent, longest the longest pause between two log entries.
+// First is how long a wait may be silent, and longest the longest pause between two log entries.
 const (
 	First   = 2 * time.Second
 	longest = 30 * time.Second
@@ -15,7 +15,7 @@ const (
 // Next returns the pause after the next log entry, given the one before it.
 func Next(pause time.Duration) time.Duration { return min(2*pause, longest) }
 
-// Say says in the log what is waited for, if it takes long, and again now and then until done is called.
+// Say logs what the program waits for after First, and again at growing intervals, until done is called.
 func Say(log *slog.Logger, what string) (done func()) {
 	start := time.Now()
 	over := make(chan struct{})

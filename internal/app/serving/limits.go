@@ -12,8 +12,7 @@ import (
 // milliseconds.
 const (
 	maxConnections = 100
-	// maxAtOnce is for how many requests at once a status, or all metrics, are put together. Probes have no limit: they
-	// cost nothing.
+	// maxAtOnce bounds the concurrent requests of a status page, or of metrics. Probes have no limit: they cost nothing.
 	maxAtOnce   = 4
 	headerTime  = 5 * time.Second
 	readTime    = 10 * time.Second
@@ -30,18 +29,18 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
-// connections bounds how many there are by closing the one that has waited longest. To wait for a free one instead
-// would let a client that holds all of them keep the kubelet's probes out.
+// connections bounds the open connections by closing the longest idle one. If new connections had to wait instead, a
+// client with all connections could block the kubelet's probes.
 type connections struct {
 	mu   sync.Mutex
 	open map[net.Conn]*connection
 }
 
-// connection is one with a client. While a request of it is served it is not closed: it ends by itself, at the latest
-// when writing takes too long.
+// connection is a client's connection. It is not closed while it serves a request, which ends by itself, at the latest
+// by writeTime.
 type connection struct {
 	serving bool
-	since   time.Time // it is not
+	since   time.Time // of the last change of serving
 }
 
 type connectionKey struct{}
@@ -79,7 +78,7 @@ func (c *connections) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// around notes of which connections requests are served.
+// around marks the connections that serve requests.
 func (c *connections) around(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, ok := r.Context().Value(connectionKey{}).(*connection)
@@ -97,7 +96,7 @@ func (c *connections) note(conn *connection, serving bool) {
 	conn.serving, conn.since = serving, time.Now()
 }
 
-// atMost refuses requests while as many are served.
+// atMost refuses requests while limit others are served.
 func atMost(limit int, handler http.HandlerFunc) http.HandlerFunc {
 	free := make(chan struct{}, limit)
 	return func(w http.ResponseWriter, r *http.Request) {

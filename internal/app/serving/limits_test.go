@@ -60,7 +60,7 @@ func healthy() Program {
 }
 
 // TestFlood holds 4,000 connections of each kind that a client can hold: silent ones, some with half a request, and
-// some that have been served and are kept. The kubelet is served meanwhile, and the memory is that of a hundred
+// some that have been served and are kept. The kubelet is served meanwhile, and the memory stays at a hundred
 // connections.
 func TestFlood(t *testing.T) {
 	for name, begin := range map[string]string{
@@ -73,7 +73,7 @@ func TestFlood(t *testing.T) {
 				conn, err := net.Dial("tcp", addr)
 				errtest.Must(t, err)
 				defer conn.Close()
-				_, _ = io.WriteString(conn, begin) // it may be closed by now
+				_, _ = io.WriteString(conn, begin) // it may be closed already
 				if i%400 == 399 {
 					for _, path := range []string{"/livez", "/readyz"} {
 						r, err := kubelet.Get("http://" + addr + path)
@@ -95,8 +95,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestFloodEndsOldConnections: of idle connections the one goes that has waited longest, and not that of a client which
-// has just asked.
+// TestFloodEndsOldConnections: of idle connections the one is closed that has been idle longest, and not one that has
+// just been served.
 func TestFloodEndsOldConnections(t *testing.T) {
 	addr, open := served(t, healthy())
 	var held []net.Conn
@@ -134,7 +134,7 @@ func TestFloodEndsOldConnections(t *testing.T) {
 	}
 }
 
-// TestManyRequests asks for the status more often at once than is allowed: the others are refused, and probes are not.
+// TestManyRequests makes more concurrent status requests than allowed: the excess is refused, but probes are not.
 func TestManyRequests(t *testing.T) {
 	hold, begun := make(chan struct{}), make(chan struct{}, 2*maxAtOnce)
 	p := healthy()

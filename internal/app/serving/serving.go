@@ -1,4 +1,4 @@
-// Package serving is the HTTP side of the programs that stay: probes, metrics and a status, on an address of the node.
+// Package serving is the HTTP server of the programs that keep running: probes, metrics and a status.
 package serving
 
 import (
@@ -15,18 +15,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Program has the endpoints of a program.
+// Program holds the endpoints of a program.
 type Program struct {
-	// Alive and Ready are nil while that is so.
+	// Alive and Ready return nil while the program is alive, or ready.
 	Alive, Ready func(context.Context) error
 	Metrics      prometheus.Gatherer
-	// Status is shown as JSON.
+	// Status returns the status, served as JSON.
 	Status func() any
 	// Local are more pages, by path, for clients on the same host.
 	Local map[string]http.HandlerFunc
 }
 
-// Handler serves /livez, /readyz, /metrics, /status and what is Local.
+// Handler serves /livez, /readyz, /metrics, /status and the Local pages.
 func (p Program) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", probe(p.Alive))
@@ -36,7 +36,7 @@ func (p Program) Handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
-		_ = enc.Encode(p.Status()) // a reader that went away is its own loss
+		_ = enc.Encode(p.Status()) // an error means that the client went away
 	}))
 	for path, page := range p.Local {
 		mux.HandleFunc("GET "+path, local(atMost(maxAtOnce, page)))
@@ -57,7 +57,7 @@ func local(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// Metrics serves /metrics alone: what scrapes them need not see the rest.
+// Metrics serves only /metrics, for scrapers that need no more.
 func Metrics(of prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics(of))
@@ -78,7 +78,7 @@ func probe(check func(context.Context) error) http.HandlerFunc {
 	}
 }
 
-// Run serves until ctx ends. An address that cannot be had is an error that names the settings it comes from.
+// Run serves on addr until ctx ends. If it cannot listen there, the error names the settings of the address.
 func Run(ctx context.Context, addr string, handler http.Handler, log *slog.Logger, settings string) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {

@@ -55,7 +55,7 @@ func get(t *testing.T, url string) string {
 	return r.Status[:3] + " " + string(body)
 }
 
-// An address that is taken is an error that says which settings to change; one that is served ends with the context.
+// For an address in use the error names the settings to change; serving ends with the context.
 func TestRun(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	errtest.Must(t, err)
@@ -74,7 +74,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Pages for this host answer no other one.
+// Local pages answer no other host.
 func TestLocalPages(t *testing.T) {
 	handler := Program{
 		Local: map[string]http.HandlerFunc{"/own": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }},

@@ -1,4 +1,4 @@
-// Package version says which build this is.
+// Package version identifies the build.
 package version
 
 import "fmt"

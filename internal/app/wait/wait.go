@@ -1,5 +1,5 @@
-// Package wait has the pauses of loops: signals that coalesce, sleeps that end with a context, and exponential backoff
-// with jitter.
+// Package wait provides pauses for loops: signals that coalesce, sleeps that end with a context, and exponential
+// backoff with jitter.
 package wait
 
 import (
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Signal makes a channel of size 1 readable. Signals that are not received yet become one.
+// Signal makes a channel of size 1 readable. Signals that are not received yet coalesce.
 func Signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -16,7 +16,7 @@ func Signal(c chan<- struct{}) {
 	}
 }
 
-// Sleep returns after d, or false as soon as ctx ends.
+// Sleep returns true after d, or false as soon as ctx ends.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -28,8 +28,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Jitter returns a random duration from half of d to one and a half times d: what begins at the same time on many nodes
-// is spread.
+// Jitter returns a random duration from half of d to one and a half times d, to spread what begins at the same time on
+// many nodes.
 func Jitter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
@@ -37,7 +37,7 @@ func Jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// Backoff is a pause that doubles with each try that fails.
+// Backoff is a pause that doubles with each call of Next, from First up to Most.
 type Backoff struct {
 	First, Most time.Duration
 	next        time.Duration

@@ -33,7 +33,7 @@ func Read(dir fs.FS) ([]*unstructured.Unstructured, error) {
 		d := &unstructured.Unstructured{}
 		text, err = yaml.YAMLToJSON(text)
 		if err == nil {
-			err = d.UnmarshalJSON(text) // with whole numbers as the API server's answers have them
+			err = d.UnmarshalJSON(text) // decodes integers like the API server's answers
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read definition %s: %w", name, err)
@@ -49,16 +49,17 @@ func Read(dir fs.FS) ([]*unstructured.Unstructured, error) {
 	return all, nil
 }
 
-// Applier brings definitions into a cluster.
+// Applier applies definitions to a cluster.
 type Applier struct {
 	client dynamic.ResourceInterface
-	// tell takes a line for each definition.
+	// tell prints a line.
 	tell func(line string)
-	// retry is how long a first attempt that failed waits for the next.
+	// retry is the pause after the first failed attempt.
 	retry time.Duration
 }
 
-// NewApplier returns an applier for the cluster; tell takes a line for each definition, and for each wait.
+// NewApplier returns an applier for the cluster; it calls tell with a line for each definition that changes, and for
+// each wait.
 func NewApplier(cfg *rest.Config, tell func(line string)) (*Applier, error) {
 	client, err := objects.New(cfg)
 	if err != nil {
@@ -67,8 +68,9 @@ func NewApplier(cfg *rest.Config, tell func(line string)) (*Applier, error) {
 	return &Applier{client: client.Resource(objects.Definitions), tell: tell, retry: 250 * time.Millisecond}, nil
 }
 
-// Apply brings all of them in, and returns when the API server serves each, or ctx ends. To apply what is there writes
-// nothing. What can pass by itself, an API server that does not answer or a conflict, is tried again until ctx ends.
+// Apply applies all definitions, and returns when the API server serves each, or ctx ends. Definitions that are up to
+// date are not written. After transient errors, such as a conflict or an API server that does not answer, it tries
+// again until ctx ends.
 func (a *Applier) Apply(ctx context.Context, all []*unstructured.Unstructured) error {
 	kept := 0
 	for _, want := range all {
@@ -119,19 +121,19 @@ func (a *Applier) applyOne(ctx context.Context, want *unstructured.Unstructured)
 	return decision.Action, err
 }
 
-// errDeleted passes by itself as a rule: the API server deletes the objects first.
+// errDeleted is transient as a rule: the API server deletes the definition after its objects.
 var errDeleted = errors.New(
 	"it is being deleted, with its objects, and made anew when it is gone: if that takes long, see its finalizers and its objects'")
 
-// Field managers of definitions. Ours are written as Helm's: charts of earlier versions had Helm apply them, which since
-// version 4 refuses fields that another manager has written.
+// Field managers of definitions. Our definitions are written as Helm's: Helm applied them from charts of earlier
+// versions, and since version 4 refuses fields that another manager has written.
 const (
 	helmsName = "helm"
 	ownName   = "tortie-hook"
 )
 
-// plain is a definition without the fields that only the API server sets. The resourceVersion stays: no other change is
-// overwritten.
+// plain returns a definition without the fields that only the API server sets. The resourceVersion stays, so that no
+// other change is overwritten.
 func plain(definition *unstructured.Unstructured) *unstructured.Unstructured {
 	p := definition.DeepCopy()
 	p.SetManagedFields(nil)
@@ -162,7 +164,7 @@ func (a *Applier) served(ctx context.Context, name string) error {
 	return fmt.Errorf("not served: %s", reason)
 }
 
-// finalError is one that time does not mend.
+// finalError is an error that does not pass with time.
 type finalError struct{ error }
 
 func final(err error) bool {
@@ -173,15 +175,15 @@ func final(err error) bool {
 
 const (
 	maxRetry = 5 * time.Second
-	// quiet is how long a wait may last before it is told.
+	// quiet is how long a wait may last before a line reports it.
 	quiet = 2 * time.Second
 )
 
-// untilDone calls f until it succeeds, fails for good, or ctx ends: then the error is f's last. Errors and lines begin
-// with what is being worked on.
+// untilDone calls f until it succeeds, fails for good, or ctx ends: then the error is f's last. what is the prefix of
+// errors and lines.
 func (a *Applier) untilDone(ctx context.Context, what string, f func() error) error {
 	told := time.Now()
-	var why error // of the last try that the end of ctx did not cut off
+	var why error // of the last try that the end of ctx did not interrupt
 	for backoff := (wait.Backoff{First: a.retry, Most: maxRetry}); ; {
 		err := f()
 		if err == nil {
@@ -203,7 +205,8 @@ func (a *Applier) untilDone(ctx context.Context, what string, f func() error) er
 	}
 }
 
-// over reports that ctx has ended, or is about to: client-go refuses a request after the deadline by an error of its own.
+// over reports whether ctx has ended, or its deadline has passed: after that client-go refuses a request with an error
+// of its own.
 func over(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)

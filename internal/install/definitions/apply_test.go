@@ -27,7 +27,7 @@ import (
 
 const current, previous = "../../../charts/tortie/definitions/v1", "testdata/previous"
 
-// cluster is a real API server that has no definitions of ours, and what was told while some were applied.
+// cluster is a real API server without our definitions, and the lines printed while some were applied.
 type cluster struct {
 	cfg    *rest.Config
 	client dynamic.Interface
@@ -53,7 +53,7 @@ func read(t *testing.T, dir string) []*unstructured.Unstructured {
 	return all
 }
 
-// apply applies definitions and returns what was told, a line for each.
+// apply applies definitions and returns the printed lines.
 func (c *cluster) apply(t *testing.T, all []*unstructured.Unstructured) string {
 	t.Helper()
 	c.mu.Lock()
@@ -121,8 +121,8 @@ var objects = map[string]string{
 		"routeTableRanges: [{min: 1, max: 9}]}}",
 }
 
-// TestUpgrade has a cluster with the previous version's definitions and objects of them: this version's come in, every
-// object is what it was, and is served as before all the while.
+// TestUpgrade applies this version's definitions to a cluster with the previous version's definitions and objects:
+// every object stays as it was, and is served all the time.
 func TestUpgrade(t *testing.T) {
 	c := newCluster(t)
 	c.apply(t, read(t, previous))
@@ -139,7 +139,7 @@ func TestUpgrade(t *testing.T) {
 		if diff := cmp.Diff(before[plural].Object, after.Object); diff != "" {
 			t.Errorf("%s has changed:\n%s", plural, diff)
 		}
-		// And it can be written, with all that it holds.
+		// And it can be written, with all its fields.
 		after.SetLabels(map[string]string{"touched": "yes"})
 		written, err := c.kind(plural).Update(t.Context(), after, metav1.UpdateOptions{FieldValidation: "Strict"})
 		if err != nil {
@@ -162,8 +162,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// helmAgrees does what Helm 4 does when the chart is installed once more: it applies the definitions, and yields to
-// nobody's.
+// helmAgrees applies the definitions without force, as Helm 4 does when the chart is installed once more.
 func (c *cluster) helmAgrees(t *testing.T) {
 	t.Helper()
 	all := c.definitions()
@@ -200,8 +199,8 @@ func (c *cluster) readAll(t *testing.T) (stop func()) {
 	return func() { cancel(); reading.Wait() }
 }
 
-// TestCalicosStay has definitions that somebody else made: one with all that is needed and more, one that lacks a field
-// and a value. The first is not written. The second has the two added, and all that was in it.
+// TestCalicosStay has another installation's definitions: one with all that is needed and more, one that lacks a field
+// and a value. The first is not written. The second gets the two, and keeps all that it had.
 func TestCalicosStay(t *testing.T) {
 	c := newCluster(t)
 	all := read(t, current)
@@ -246,8 +245,7 @@ func TestCalicosStay(t *testing.T) {
 	difftest.Want(t, "an object of both", want, both.Object["spec"])
 }
 
-// deleted has a definition that somebody has deleted and that is not gone yet: it is not taken for one that is there,
-// and made anew later.
+// deleted deletes a definition that a finalizer keeps: it does not count as present, and is made anew once it is gone.
 func (c *cluster) deleted(t *testing.T, all []*unstructured.Unstructured) {
 	t.Helper()
 	const name = "bgpfilters.crd.projectcalico.org"

@@ -12,16 +12,16 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Cluster says which API group a cluster keeps Calico's objects in. kubernetes.Store is one, and has the contracts.
+// Cluster detects the API group of a cluster's Calico objects. kubernetes.Store implements and documents it.
 type Cluster interface {
 	Find(ctx context.Context, first groups.Group) (groups.Group, groups.Lock, error)
 	Defined(ctx context.Context, ask ...groups.Group) (groups.Group, error)
 }
 
-// Install is Apply for those definitions that are of one API group: the wanted one, or if that is empty, the one that
-// the cluster has. A cluster without either gets groups.V1. No definition of the other group is created or changed: those
-// of groups.V1 would turn all of Calico's programs to them. It fails at once if a ClusterInformation says that objects
-// are in another group than the wanted one, and if all has no definition of the group.
+// Install is Apply for the definitions of one API group: the wanted one, or if that is empty, the cluster's, or without
+// either groups.V1. It creates or changes no definition of the other group: definitions of groups.V1 would make all of
+// Calico's programs use them. It fails at once if a ClusterInformation shows that objects are in another group than the
+// wanted one, or if all contains no definition of the group.
 func (a *Applier) Install(ctx context.Context, all []*unstructured.Unstructured, in Cluster, wanted groups.Group) error {
 	var group groups.Group
 	err := a.untilDone(ctx, "API group", func() (err error) {
@@ -44,7 +44,7 @@ func (a *Applier) Install(ctx context.Context, all []*unstructured.Unstructured,
 	return a.Apply(ctx, of)
 }
 
-// choose returns whose definitions a cluster gets. An error that time does not mend is a finalError.
+// choose returns the group for Install. An error that does not pass with time is a finalError.
 func choose(ctx context.Context, in Cluster, wanted groups.Group) (groups.Group, error) {
 	has, _, err := in.Find(ctx, groups.V1)
 	if err == nil && has == "" && wanted == "" {

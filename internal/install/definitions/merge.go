@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Of a schema: the keys by which it is walked, and the mark that the API server drops no field at that place.
+// Keys of a schema; preserve means that the API server drops no unknown fields at that place.
 const (
 	properties = "properties"
 	items      = "items"
@@ -17,8 +17,8 @@ const (
 	preserve   = "x-kubernetes-preserve-unknown-fields"
 )
 
-// merge returns base with everything that only the other definition has and without which something would be lost:
-// fields, allowed values, whole versions. Where both have something to say, base does. Neither argument is changed.
+// merge returns the spec base with the fields, allowed values and versions that only the other has, so that nothing is
+// lost. Where they contradict, base wins. Neither argument is changed.
 func merge(base, other map[string]any) map[string]any {
 	merged := runtime.DeepCopyJSON(base)
 	theirs, _, _ := unstructured.NestedSlice(other, "versions")
@@ -30,7 +30,7 @@ func merge(base, other map[string]any) map[string]any {
 		}
 		i := slices.IndexFunc(versions, func(v any) bool { return named(v, version["name"]) })
 		if i < 0 {
-			version["storage"] = false // there is one such version, and base has it
+			version["storage"] = false // base has the one storage version
 			versions = append(versions, version)
 			continue
 		}
@@ -52,8 +52,8 @@ func schemaOf(version any) map[string]any {
 	return tree
 }
 
-// extendSchema adds to a schema the fields and the values of an enumeration that only the other has. A schema that
-// keeps unknown fields needs none added: nothing is dropped there.
+// extendSchema adds to a schema the fields and enumeration values that only the other has. A schema that keeps unknown
+// fields needs no further ones.
 func extendSchema(schema, other map[string]any) {
 	if schema == nil || other == nil {
 		return
@@ -77,7 +77,7 @@ func extendSchema(schema, other map[string]any) {
 			continue
 		}
 		if schema[preserve] == true || schema[values] != nil {
-			continue // a map of anything, or one that keeps all: a schema may not have properties besides additionalProperties
+			continue // it keeps unknown fields, or is a map: properties are not allowed besides additionalProperties
 		}
 		if ours == nil {
 			ours = map[string]any{}
@@ -87,7 +87,7 @@ func extendSchema(schema, other map[string]any) {
 	}
 }
 
-// extendEnum allows what either allows. A schema without an enumeration allows all.
+// extendEnum adds the enumeration values of the other. A schema without an enumeration allows all.
 func extendEnum(schema, other map[string]any) {
 	have, limited := schema[enum].([]any)
 	more, _ := other[enum].([]any)

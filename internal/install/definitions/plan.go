@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Label marks the definitions that are ours to replace.
+// Label with the value Owner marks our own definitions, which may be replaced.
 const (
 	Label = "app.kubernetes.io/part-of"
 	Owner = "tortie"
@@ -32,7 +32,7 @@ type Decision struct {
 	Object *unstructured.Unstructured
 }
 
-// Decide says what becomes of a definition, given the cluster's, which is nil if there is none. An error means that the
+// Decide returns the operation on a definition; have is the cluster's, nil if there is none. The error means that the
 // two can't be reconciled, and names the remedy.
 func Decide(have, want *unstructured.Unstructured) (Decision, error) {
 	if have == nil {
@@ -64,7 +64,8 @@ func spec(definition *unstructured.Unstructured) map[string]any {
 	return tree
 }
 
-// withDefaults takes what the API server fills in, such as how versions are converted, from the definition that it has.
+// withDefaults adds the fields that only the cluster's definition has: the API server fills them in, such as the
+// conversion of versions.
 func withDefaults(spec, have map[string]any) map[string]any {
 	for key, value := range have {
 		if _, ok := spec[key]; !ok {
@@ -83,7 +84,7 @@ func joined(have, want map[string]string) map[string]string {
 	return all
 }
 
-// compatible refuses what the API server would, in words that help.
+// compatible rejects changes that the API server would reject; its error names the remedy.
 func compatible(have, want *unstructured.Unstructured) error {
 	for _, path := range [][]string{{"spec", "scope"}, {"spec", "names", "kind"}} {
 		theirs, _, _ := unstructured.NestedString(have.Object, path...)

@@ -143,8 +143,8 @@ func TestReadOurOwn(t *testing.T) {
 	}
 }
 
-// TestMergeLosesNothing has random schemas: no field, no allowed value of either is missing in the result, which base's
-// own rules stay part of, and to merge once more changes nothing.
+// TestMergeLosesNothing has random schemas: the result has all fields and allowed values of both, and base's own rules;
+// a second merge changes nothing.
 func TestMergeLosesNothing(t *testing.T) {
 	for seed := range uint64(3000) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -191,8 +191,8 @@ func randomSchema(random *rand.Rand, depth int) map[string]any {
 	}
 }
 
-// missing names what of s the API server would drop or refuse by the schema got; whole also wants base's own fields
-// described.
+// missing names a field or value of s that the API server would drop or refuse by the schema got; with whole every
+// field must be in got, even if unknown fields are kept.
 func missing(path string, got, s map[string]any, whole bool) string {
 	if got["type"] != s["type"] {
 		return "" // base decides

@@ -20,9 +20,8 @@ var plurals = map[string]string{
 	"StagedGlobalNetworkPolicy": "stagedglobalnetworkpolicies", "StagedKubernetesNetworkPolicy": "stagedkubernetesnetworkpolicies",
 }
 
-// TestPolicyDefinitions has a real API server that knows Calico's policy kinds by the chart's definitions. What
-// Calico's clients store is taken, and no field of it is lost; what they refuse is refused, with the field and what to
-// do.
+// TestPolicyDefinitions has a real API server with the chart's definitions of Calico's policy kinds. It accepts what
+// Calico's clients store, without losing a field; it refuses what they refuse, with the field and the remedy.
 func TestPolicyDefinitions(t *testing.T) {
 	c := newCluster(t)
 	c.apply(t, read(t, current))
@@ -116,7 +115,7 @@ const (
 	anyGNP = "GlobalNetworkPolicy"
 )
 
-// refused are specs that Calico's clients refuse, too, and words of the error: the field, often the value, and the
+// refused are specs that Calico's clients refuse, too, and parts of the error: the field, often the value, and the
 // remedy.
 var refused = []struct{ kind, spec, want string }{
 	{anyNP, "{types: [ingress]}", `spec.types[0] "ingress" "Ingress" "Egress"`},

@@ -1,6 +1,6 @@
 package definitions_test
 
-// takenV3 are objects that Calico's definitions of projectcalico.org/v3 take, and what these add to their specs.
+// takenV3 are objects that Calico's definitions of projectcalico.org/v3 accept, and the defaults that these add.
 var takenV3 = []struct{ kind, name, spec, defaults string }{
 	{"IPPool", "a", "{cidr: 10.0.0.0/16}", "assignmentMode: Automatic, nodeSelector: 'all()'"},
 	{"IPPool", "a", "{cidr: 'fd00::/64', blockSize: 116, vxlanMode: Always, nodeSelector: 'has(a)', assignmentMode: Manual}", ""},
@@ -64,7 +64,7 @@ var takenV3 = []struct{ kind, name, spec, defaults string }{
 		"port: 80}]}", ""},
 }
 
-// refusal is an object that is refused, with words of the error.
+// refusal is an object that is refused, with parts of the error.
 type refusal struct{ kind, name, spec, want string }
 
 // refusedV3 are objects that Calico's definitions of projectcalico.org/v3 refuse.

@@ -24,8 +24,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// TestV3Facts compares what clients of Calico's definitions of projectcalico.org/v3 rely on with a list that was made
-// from these definitions, of release 3.33.
+// TestV3Facts compares the facts that clients of Calico's definitions of projectcalico.org/v3 rely on with a list that
+// was made from these definitions, of release 3.33.
 func TestV3Facts(t *testing.T) {
 	text, err := os.ReadFile("testdata/v3/facts.csv")
 	errtest.Must(t, err)
@@ -119,7 +119,7 @@ func (c *v3) try(t *testing.T, obj *unstructured.Unstructured) (*unstructured.Un
 	return made, err
 }
 
-// hear notes which rules a refusal names.
+// hear notes the rules that a refusal names.
 func (c *v3) hear(kind string, err error) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
@@ -158,9 +158,9 @@ func collectRules(node any, into map[string]bool) {
 	}
 }
 
-// TestV3Definitions has a real API server with the definitions of projectcalico.org/v3. Each is Established. What
-// Calico's definitions take is taken, with their defaults; what they refuse is refused, with the field and a remedy.
-// Each rule refuses something here.
+// TestV3Definitions has a real API server with the definitions of projectcalico.org/v3. Each is Established. They
+// accept what Calico's definitions accept, with the same defaults, and refuse what these refuse, with the field and a
+// remedy. Each rule refuses something here.
 func TestV3Definitions(t *testing.T) {
 	c := newV3(t)
 	t.Run("taken", c.takes)
@@ -210,8 +210,8 @@ func (c *v3) takes(t *testing.T) {
 	}
 }
 
-// refuses has refusedV3 and refused. All kinds of policies refuse what a NetworkPolicy does, staged ones what those
-// that are not do.
+// refuses has refusedV3 and refused. All kinds of policies refuse what a NetworkPolicy refuses, and staged kinds what
+// their unstaged kinds refuse.
 func (c *v3) refuses(t *testing.T) {
 	all := slices.Clone(refusedV3)
 	for _, r := range refused {
@@ -286,7 +286,7 @@ func (c *v3) rewrite(t *testing.T, client dynamic.ResourceInterface, obj *unstru
 	return updated
 }
 
-// refusesChanges changes what cannot change of a pool, and what can.
+// refusesChanges changes immutable fields of a pool, and mutable ones.
 func (c *v3) refusesChanges(t *testing.T) {
 	client := c.client(t, "IPPool")
 	pool, err := client.Create(t.Context(), object(t, "IPPool", "fixed", "{cidr: 10.1.0.0/16, blockSize: 26}"), metav1.CreateOptions{})

@@ -1,7 +1,7 @@
 // Package objects reads and writes a few of Kubernetes' own objects for the installer, the chart's hooks and its test.
-// It decides nothing, and knows as many kinds as they need. What watches is internal/cluster.
+// It makes no decisions, and has only the kinds that they need. Watches are in internal/cluster.
 //
-// It is made of client-go's dynamic client and the types of k8s.io/api: the typed client would link every group of
+// It uses client-go's dynamic client and the types of k8s.io/api: the typed client would link every group of
 // Kubernetes.
 package objects
 
@@ -38,7 +38,7 @@ type Client struct{ dynamic dynamic.Interface }
 // New returns a client. It makes no request.
 func New(cfg *rest.Config) (*Client, error) {
 	cfg = rest.CopyConfig(cfg)
-	cfg.QPS, cfg.Burst = 50, 100 // programs that run once, and for every node at most
+	cfg.QPS, cfg.Burst = 50, 100 // for programs that run once, with some requests per node
 	client, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("API server: %w", err)
@@ -46,7 +46,7 @@ func New(cfg *rest.Config) (*Client, error) {
 	return &Client{client}, nil
 }
 
-// Resource gives access to the objects of a kind as they are, for those whose fields are not known to this program.
+// Resource gives access to the unstructured objects of a kind, for kinds with fields unknown to this program.
 func (c *Client) Resource(of schema.GroupVersionResource) dynamic.ResourceInterface {
 	return c.dynamic.Resource(of)
 }
@@ -125,10 +125,10 @@ func (c *Client) PatchNode(ctx context.Context, name string, patch []byte) error
 	return err
 }
 
-// maxName is what a label's value, and so a pod's name that a controller may put into one, has room for.
+// maxName is the maximum length of a label's value; a controller may use a pod's name as one.
 const maxName = 63
 
-// NameFor returns the name of a pod that does something for a node: the same one each time, so that it is made once.
+// NameFor returns the name of a pod for a task on a node: the same each time, so that it is made once.
 func NameFor(what, node string) string {
 	name := what + "-" + strings.ReplaceAll(node, ".", "-")
 	if len(name) <= maxName && !strings.Contains(node, ".") {

@@ -10,13 +10,13 @@ import (
 	"sync"
 )
 
-// Port is where the echo listens, by UDP and TCP.
+// Port is the echo's port, of UDP and TCP.
 const Port = 7007
 
 // largest is the largest payload of a UDP datagram.
 const largest = 65507
 
-// Serve answers every datagram and every connection on the port with what comes by it, until ctx ends.
+// Serve sends back every datagram, and all bytes of every connection, on the port, until ctx ends.
 func Serve(ctx context.Context, port int) error {
 	address := net.JoinHostPort("", strconv.Itoa(port))
 	var config net.ListenConfig
@@ -45,7 +45,7 @@ func echoPackets(packets net.PacketConn) {
 			return
 		}
 		if err == nil {
-			_, _ = packets.WriteTo(buf[:n], from) // who does not hear it counts it as lost
+			_, _ = packets.WriteTo(buf[:n], from) // the client counts a missing answer as lost
 		}
 	}
 }
@@ -61,7 +61,7 @@ func echoStreams(streams net.Listener) {
 		}
 		go func() {
 			defer conn.Close()
-			_, _ = io.Copy(conn, conn) // the other end notices what is missing
+			_, _ = io.Copy(conn, conn) // the client notices missing bytes
 		}()
 	}
 }

@@ -16,39 +16,38 @@ import (
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
-// What one measurement sends.
+// The packets and limits of one measurement.
 const (
 	packets     = 25
 	packetEvery = 20 * time.Millisecond
 	packetSize  = 64
-	// lost is how late an answer may be.
+	// lost is the time after which an answer counts as lost.
 	lost = time.Second
-	// volume is enough for segments of full size in both directions: a path that swallows large packets lets none of it
-	// through.
+	// volume is enough for segments of full size in both directions: a path that drops large packets passes none of it.
 	volume = 4 << 20
-	// patience is how long the first answer is waited for: the other pod may have begun later.
+	// patience bounds the wait for the first answer: the other pod may have started later.
 	patience = 15 * time.Second
-	// transferTime is how long the volume may take.
+	// transferTime bounds the transfer of the volume.
 	transferTime = 20 * time.Second
 )
 
 // Result is the measurement towards one address.
 type Result struct {
 	To netip.Addr `json:"to"`
-	// Sent and Answered are small packets; the times are of their way there and back.
+	// Sent and Answered count small packets; the times are their round-trip times.
 	Sent     int           `json:"sent"`
 	Answered int           `json:"answered"`
 	Min      time.Duration `json:"min"`
 	Mean     time.Duration `json:"mean"`
 	Max      time.Duration `json:"max"`
-	// Bytes came back whole within Took.
+	// Bytes is the number of bytes of the transfer that came back, and Took its time, 0 if it failed.
 	Bytes int           `json:"bytes"`
 	Took  time.Duration `json:"took"`
-	// Problem is the fault, in words; empty if there is none.
+	// Problem describes the fault; empty if there is none.
 	Problem string `json:"problem,omitempty"`
 }
 
-// String is a line for people.
+// String returns a line for people.
 func (r Result) String() string {
 	ms := func(d time.Duration) string { return strconv.FormatFloat(float64(d)/1e6, 'f', 2, 64) }
 	text := fmt.Sprintf("%s: %d of %d packets answered", r.To, r.Answered, r.Sent)
@@ -64,7 +63,7 @@ func (r Result) String() string {
 	return text
 }
 
-// Measure asks the echo at an address.
+// Measure measures against the echo at an address.
 func Measure(ctx context.Context, to netip.Addr, port int) Result {
 	r := Result{To: to}
 	address := net.JoinHostPort(to.String(), strconv.Itoa(port))
@@ -81,7 +80,7 @@ func Measure(ctx context.Context, to netip.Addr, port int) Result {
 	return r
 }
 
-// small sends small packets and counts their answers. It begins when the first of all is answered.
+// small sends small packets and counts their answers. It begins after a first answer.
 func (r *Result) small(ctx context.Context, address string) error {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "udp", address)
@@ -130,8 +129,7 @@ func firstAnswer(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// ask sends one packet with a number and waits for the answer with the same; late answers to earlier ones are passed
-// over.
+// ask sends a packet with a number and waits for the answer with that number, skipping late answers to earlier packets.
 func ask(conn net.Conn, number uint64, wait time.Duration) (time.Duration, error) {
 	sent := time.Now()
 	packet := binary.BigEndian.AppendUint64(make([]byte, 0, packetSize), number)
@@ -153,7 +151,7 @@ func ask(conn net.Conn, number uint64, wait time.Duration) (time.Duration, error
 	}
 }
 
-// large sends the volume through a connection, and compares what comes back.
+// large sends the volume through a connection, and compares it with the answer.
 func (r *Result) large(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, transferTime)
 	defer cancel()

@@ -20,26 +20,26 @@ import (
 	"github.com/tortie-net/tortie/internal/install/objects"
 )
 
-// Settings say how a test is made.
+// Settings are the settings of a test.
 type Settings struct {
-	// Namespace gets the pods.
+	// Namespace is the namespace of the test's pods.
 	Namespace string
-	// Pod is the template of each. Its container is told by further arguments what to do: -listen, or -to ADDRESSES.
+	// Pod is their template. Its container gets a further argument: -listen, or -to=ADDRESSES.
 	Pod *corev1.Pod
-	// Owner is the pod that they go with if the test is killed; nil: none.
+	// Owner is the owner of the pods, which are deleted with it if the test is killed; nil: none.
 	Owner *metav1.OwnerReference
-	// Timeout is for all of it.
+	// Timeout bounds the whole test.
 	Timeout time.Duration
 }
 
 const (
-	// runLabel has a number that tells the pods of one test from another's.
+	// runLabel is the label of a test's pods; its value identifies the test.
 	runLabel  = "tortie.io/test"
 	pollEvery = 300 * time.Millisecond
 	tellEvery = 2 * time.Second
 )
 
-// Test is one.
+// Test is one test.
 type Test struct {
 	Settings
 	cluster *objects.Client
@@ -47,7 +47,7 @@ type Test struct {
 	run     string
 }
 
-// New returns a test; tell takes a line for each result and for each wait.
+// New returns a test; it calls tell with a line for each result and for each wait.
 func New(cluster *objects.Client, s Settings, tell func(line string)) *Test {
 	return &Test{Settings: s, cluster: cluster, tell: tell, run: fmt.Sprintf("%06x", rand.N(1<<24))}
 }
@@ -75,7 +75,8 @@ func (t *Test) Run(ctx context.Context) (err error) {
 	return t.measure(ctx, pair, addresses)
 }
 
-// choose returns two nodes, others each time: a test that always has the same says little about a cluster.
+// choose returns two random nodes, or the only one twice: a test with the same two each time would cover little of a
+// cluster.
 func choose(all []corev1.Node) ([2]string, error) {
 	var names []string
 	for i := range all {
@@ -121,7 +122,7 @@ func (t *Test) listen(ctx context.Context, pair [2]string) (addresses [2][]netip
 	return addresses, nil
 }
 
-// measure has a pod on each node ask the other's echo, both at once.
+// measure makes a pod on each node that measures against the other's echo, both at once.
 func (t *Test) measure(ctx context.Context, pair [2]string, addresses [2][]netip.Addr) error {
 	for i, node := range pair {
 		var to []string
@@ -190,7 +191,7 @@ func (t *Test) start(ctx context.Context, part, node string, args ...string) err
 	return nil
 }
 
-// await returns the pods whose names begin so, in their order, when all are as wanted.
+// await returns the two pods with a name for part, in order, when done holds for both.
 func (t *Test) await(ctx context.Context, part string, done func(*corev1.Pod) bool) ([]corev1.Pod, error) {
 	told := time.Now()
 	for {

@@ -55,7 +55,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestLoss: every fourth datagram is dropped, and the test says so.
+// TestLoss: every fourth datagram is dropped, and the result reports it.
 func TestLoss(t *testing.T) {
 	here, there := world(t)
 	there.Run(t, "nft",
@@ -66,8 +66,8 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestLargePacketsVanish is what an MTU does that is too large for the path: small packets pass, and nobody hears of
-// the large.
+// TestLargePacketsVanish is the effect of an MTU that is too large for the path: small packets pass, and large ones are
+// lost without an error.
 func TestLargePacketsVanish(t *testing.T) {
 	here, there := world(t)
 	there.Run(t, "nft", "add table ip t; add chain ip t in { type filter hook input priority 0; }; add rule ip t in ip length > 1300 drop")

@@ -20,7 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// world is a real API server with Nodes that no kubelet serves; the test plays the kubelets' part.
+// world is a real API server with Nodes; the test acts as their kubelets.
 type world struct {
 	t      *testing.T
 	client kubernetes.Interface
@@ -28,11 +28,11 @@ type world struct {
 
 	mu   sync.Mutex // guards told
 	told []string
-	said func(line string) // if set, is called with each line that is told
+	said func(line string) // called with each printed line, if set
 }
 
-// newWorld has nodes with what an agent writes on them; those of a name that begins with "silent" have no kubelet that
-// answers.
+// newWorld makes a cluster with nodes that have an agent's marks; on nodes with names that begin with "silent" no
+// kubelet answers.
 func newWorld(t *testing.T, nodes ...string) *world {
 	t.Helper()
 	cfg := labtest.RESTConfig(t)
@@ -80,7 +80,7 @@ func (w *world) addNode(name string) {
 	})
 }
 
-// kubelet gives each pod that cleans the node a status as soon as it is there, until the test ends.
+// kubelet sets the status of each pod that cleans the node as soon as it appears, until the test ends.
 func (w *world) kubelet(node string, status corev1.PodStatus) {
 	w.t.Helper()
 	pods := w.client.CoreV1().Pods("kube-system")
@@ -98,7 +98,7 @@ func (w *world) kubelet(node string, status corev1.PodStatus) {
 	w.t.Cleanup(func() { events.Stop(); serving.Wait() })
 }
 
-// marks returns what of the agent's is on a Node.
+// marks returns the agent's annotations and condition on a Node.
 func (w *world) marks(name string) (left []string) {
 	w.t.Helper()
 	n, err := w.client.CoreV1().Nodes().Get(w.t.Context(), name, metav1.GetOptions{})
@@ -119,7 +119,7 @@ func (w *world) marks(name string) (left []string) {
 var failure = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "kernel",
 	State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "it takes CAP_NET_ADMIN\n"}}}}}
 
-// deadline is a context whose deadline passes when passed is closed.
+// deadline is a context that reaches its deadline when passed is closed.
 type deadline struct {
 	context.Context
 	passed chan struct{}
@@ -136,11 +136,11 @@ func (d deadline) Err() error {
 	}
 }
 
-// limit is the time of an uninstallation in these tests, which none takes.
+// limit is the timeout of an uninstallation in these tests, which none reaches.
 const limit = 5 * time.Minute
 
-// TestDeadline: a node that is cleaned is free of marks; one that fails is named with its reason, keeps them, and so is
-// cleaned by the next run; one whose kubelet is silent is named too.
+// TestDeadline: a cleaned node has no marks; a failing one is named with the reason, keeps its marks, and so is cleaned
+// by the next run; a node with a silent kubelet is named too.
 func TestDeadline(t *testing.T) {
 	w := newWorld(t, "well", "fails", "silent")
 	end := deadline{t.Context(), make(chan struct{})}
@@ -173,7 +173,7 @@ func TestDeadline(t *testing.T) {
 	w.next("fails")
 }
 
-// next runs it once more, when what failed works: the pod that failed before is no obstacle.
+// next runs it once more, without the failure: the pod that failed before is no obstacle.
 func (w *world) next(node string) {
 	w.t.Helper()
 	again := newWorld(w.t, "new")

@@ -9,8 +9,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// written are the annotations that agents write on their Nodes. Others of Calico's names are an administrator's, such
-// as a node's AS number, and stay.
+// written are the annotations that agents write on their Nodes. Other annotations of Calico, such as a node's AS
+// number, are an administrator's, and stay.
 var written = []string{
 	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4TunnelAddr, api.AnnotationInterfaces,
 	api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationReflection,
@@ -18,7 +18,7 @@ var written = []string{
 	api.AnnotationIPv4WireGuard, api.AnnotationIPv6WireGuard,
 }
 
-// isOurs reports that an agent has been on the node: what it wrote is there until the node is clean.
+// isOurs reports whether an agent has run on the node: its annotations and condition stay until the node is clean.
 func isOurs(n *corev1.Node) bool {
 	for _, key := range written {
 		if n.Annotations[key] != "" {
@@ -31,7 +31,7 @@ func isOurs(n *corev1.Node) bool {
 // ourMessage begins the messages of internal/cluster/duties. The reasons are Calico's own.
 const ourMessage = "Tortie "
 
-// condition returns the one that agents write, nil if it is not there or another program's.
+// condition returns the condition that agents write, nil if it is missing or another program's.
 func condition(n *corev1.Node) *corev1.NodeCondition {
 	for i := range n.Status.Conditions {
 		c := &n.Status.Conditions[i]
@@ -42,7 +42,7 @@ func condition(n *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// undo returns the patch of a Node that removes what its agent and kube-controllers wrote, nil if there is nothing.
+// undo returns the patch of a Node that removes what its agent and kube-controllers wrote, nil if they wrote nothing.
 func undo(n *corev1.Node) ([]byte, error) {
 	patch, remove := map[string]any{}, map[string]any{}
 	for _, key := range written {
@@ -51,7 +51,8 @@ func undo(n *corev1.Node) ([]byte, error) {
 		}
 	}
 	metadata := map[string]any{}
-	if _, ok := n.Labels[api.LabelReflector]; ok { // kube-controllers made it a route reflector, which Calico's nodes would honour
+	// kube-controllers made it a route reflector, which Calico's nodes would use.
+	if _, ok := n.Labels[api.LabelReflector]; ok {
 		remove[api.AnnotationReflector] = nil
 		metadata["labels"] = map[string]any{api.LabelReflector: nil}
 	}

@@ -8,32 +8,32 @@ import (
 	"time"
 )
 
-// Node is the part of a node's state that matters.
+// Node is the relevant state of a node.
 type Node struct {
 	Name string
-	// Ready: its kubelet answers. On others nothing can be run.
+	// Ready: its kubelet answers; else no pod can run there.
 	Ready bool
-	// Ours: agents have been here.
+	// Ours: an agent has run here.
 	Ours bool
 }
 
 // Cleaner is the pod that cleans a node.
 type Cleaner struct {
 	Done bool
-	// Message is why it is not done: what its container said last.
+	// Message is the reason why it is not done: its container's last message.
 	Message string
 }
 
-// View is the cluster of one moment.
+// View is the state of the cluster at one moment.
 type View struct {
 	Nodes []Node
-	// Agents are the nodes where an agent's pod still is, Calico those where Calico's runs.
+	// Agents are the nodes that still have an agent's pod, and Calico the nodes with one of Calico's agent.
 	Agents, Calico map[string]bool
-	// Cleaners are by node.
+	// Cleaners holds the cleaners by node.
 	Cleaners map[string]Cleaner
 }
 
-// Order is a pod to be made on a node.
+// Order is a request to make a pod on a node.
 type Order struct {
 	Node string
 	// HandOver: Calico takes the node over, so that what it uses stays.
@@ -45,11 +45,11 @@ type Round struct {
 	Create []Order
 	// Done are the nodes that are clean.
 	Done []string
-	// Waiting says of each node that is not why.
+	// Waiting holds, for each other node, the reason why it is not clean.
 	Waiting map[string]string
 }
 
-// Targets are the nodes to be cleaned: where an agent is, or was.
+// Targets returns the nodes to clean: those where an agent is, or was.
 func (v View) Targets() []string {
 	var names []string
 	for _, n := range v.Nodes {
@@ -61,8 +61,8 @@ func (v View) Targets() []string {
 	return names
 }
 
-// Next decides what to do about the targets. It is pure. A node is cleaned when its agent has ended, as the agent would
-// make anew what is removed.
+// Next decides what to do about the targets. It is pure. A node is cleaned after its agent has ended, as the agent
+// would restore what is removed.
 func (v View) Next(targets []string) Round {
 	ready := map[string]bool{}
 	exists := map[string]bool{}
@@ -73,7 +73,7 @@ func (v View) Next(targets []string) Round {
 	for _, name := range targets {
 		cleaner, made := v.Cleaners[name]
 		switch {
-		case !exists[name], made && cleaner.Done: // what was on a node that has gone went with it
+		case !exists[name], made && cleaner.Done: // a node that is gone needs no cleaning
 			round.Done = append(round.Done, name)
 		case !ready[name]:
 			round.Waiting[name] = notReady
@@ -93,8 +93,8 @@ func (v View) Next(targets []string) Round {
 
 const notReady = "its kubelet does not answer"
 
-// failed returns the nodes that could have been cleaned and were not, as text; unreachable are those whose kubelets do
-// not answer.
+// failed returns the nodes that were not cleaned, with the reasons, but for those without an answering kubelet, which
+// are in unreachable.
 func (r Round) failed() (failed, unreachable []string) {
 	for _, name := range slices.Sorted(maps.Keys(r.Waiting)) {
 		if why := r.Waiting[name]; why == notReady {
@@ -106,10 +106,10 @@ func (r Round) failed() (failed, unreachable []string) {
 	return failed, unreachable
 }
 
-// shown is how many nodes a line names.
+// shown bounds the nodes that a line names.
 const shown = 5
 
-// progress is a line for people.
+// progress returns a line for people.
 func (r Round) progress(total int, left time.Duration) string {
 	text := fmt.Sprintf("%d of %d nodes are clean, %s left", len(r.Done), total, left.Round(time.Second))
 	names := slices.Sorted(maps.Keys(r.Waiting))

@@ -49,9 +49,9 @@ func TestNext(t *testing.T) {
 	difftest.Want(t, "targets", []string{"a", "b", "c", "d"}, View{Nodes: append(nodes, Node{Name: "d"}), Agents: set("d")}.Targets())
 }
 
-// TestAnyOrderOfEvents has nodes that become silent, return and go, agents that end when they like, and pods that fail
-// at first: no node is cleaned while its agent runs or twice, none of a node that Calico has is cleaned of all, and in
-// the end all that exist are clean.
+// TestAnyOrderOfEvents has nodes that become silent, return and disappear, agents that end at any time, and pods that
+// fail at first: no node is cleaned while its agent runs or twice, none with Calico is cleaned completely, and in the
+// end all existing ones are clean.
 func TestAnyOrderOfEvents(t *testing.T) {
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -83,7 +83,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 	}
 }
 
-// happen changes something; calm brings everything to its end.
+// happen makes random changes; with calm all kubelets answer, agents end and cleaners succeed.
 func happen(random *rand.Rand, v *View, calm bool) {
 	for i := range v.Nodes {
 		name := v.Nodes[i].Name
@@ -136,7 +136,7 @@ func TestAllWrittenIsUndone(t *testing.T) {
 	difftest.Want(t, "patch", map[string]any{"metadata": map[string]any{"annotations": want}}, got)
 }
 
-// TestUndo: what an agent wrote goes, and what others did stays.
+// TestUndo: an agent's annotations and condition are removed, and others' stay.
 func TestUndo(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 		api.AnnotationIPv4Address: "10.0.0.1/24", api.AnnotationReflection: "x", api.AnnotationASNumber: "64600", "other": "y",

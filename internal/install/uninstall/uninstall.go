@@ -18,20 +18,20 @@ import (
 	"github.com/tortie-net/tortie/internal/install/objects"
 )
 
-// Settings say what there is to uninstall.
+// Settings are the settings of an uninstallation.
 type Settings struct {
-	// Namespace has the agents, and gets the pods that clean.
+	// Namespace is the namespace of the agents, and of the pods that clean.
 	Namespace string
-	// DaemonSet is the agents', Agents the selector of its pods.
+	// DaemonSet is the name of the agents' DaemonSet, and Agents the selector of its pods.
 	DaemonSet, Agents string
-	// Pod is the template of the pod on each node. It is given the node, a name and labels.
+	// Pod is the template of the pod on each node. The node, a name and labels are added.
 	Pod *corev1.Pod
-	// Timeout is for all nodes together.
+	// Timeout bounds the work on all nodes together.
 	Timeout time.Duration
 }
 
 const (
-	// cleanerLabel marks the pods that clean, by which they are found again.
+	// cleanerLabel is the label of the pods that clean.
 	cleanerLabel = "tortie.io/uninstall"
 	// calicoNodes are the pods of Calico's agent, however Calico was installed.
 	calicoNodes = "k8s-app=calico-node"
@@ -39,19 +39,19 @@ const (
 
 	pollEvery = time.Second
 	tellEvery = 5 * time.Second
-	// patience is how long nodes whose kubelets do not answer are waited for when all others are clean.
+	// patience bounds the wait for nodes without an answering kubelet when all others are clean.
 	patience = 30 * time.Second
 )
 
-// Uninstaller does it. To run it again goes on with the nodes that are not clean.
+// Uninstaller cleans a cluster's nodes. A second run continues with the nodes that are not clean.
 type Uninstaller struct {
 	Settings
 	cluster *objects.Client
 	tell    func(line string)
-	run     string // tells its pods from those of a run before, which may be what failed
+	run     string // distinguishes its pods from an earlier run's, which may have failed
 }
 
-// New returns an uninstaller; tell takes lines of progress.
+// New returns an uninstaller; it calls tell with lines of progress.
 func New(cfg *rest.Config, s Settings, tell func(line string)) (*Uninstaller, error) {
 	cluster, err := objects.New(cfg)
 	if err != nil {
@@ -84,8 +84,8 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 	return errors.Join(err, u.takeBack(after, round.Done), u.sweepDone(after))
 }
 
-// begin finds out which nodes are to be cleaned, and ends their agents. It may be repeated: until a node is clean it
-// bears their marks.
+// begin returns the nodes to clean, and ends their agents. It may be repeated, as the marks on a Node stay until it is
+// clean.
 func (u *Uninstaller) begin(ctx context.Context) (targets []string, err error) {
 	if err := u.sweep(ctx); err != nil {
 		return nil, err
@@ -102,7 +102,8 @@ func (u *Uninstaller) begin(ctx context.Context) (targets []string, err error) {
 	return targets, nil
 }
 
-// clean works until all targets are clean, or there is no more hope or time, and returns the last round.
+// clean works until all targets are clean, only unreachable ones have been left for patience, or ctx ends, and returns
+// the last round.
 func (u *Uninstaller) clean(ctx context.Context, targets []string, deadline time.Time) (round Round, err error) {
 	round.Waiting = map[string]string{}
 	for _, name := range targets {
@@ -111,7 +112,7 @@ func (u *Uninstaller) clean(ctx context.Context, targets []string, deadline time
 	var told, hopeless time.Time
 	for ; ; wait.Sleep(ctx, wait.Jitter(pollEvery)) {
 		if ctx.Err() != nil {
-			u.progress(round, len(targets), deadline, err) // where it ends, of which the last line may be seconds old
+			u.progress(round, len(targets), deadline, err) // the final state: the last line may be seconds old
 			return round, errors.Join(ctx.Err(), err)
 		}
 		if round, err = u.turn(ctx, targets, round); err == nil && len(round.Waiting) == 0 {
@@ -133,8 +134,8 @@ func (u *Uninstaller) clean(ctx context.Context, targets []string, deadline time
 	return round, nil
 }
 
-// turn looks at the cluster and makes the pods that are missing. On an error the round is the one before: the API
-// server may be away for a while.
+// turn reads the cluster's state and makes missing pods. If it cannot read it, it returns the round before: the API
+// server may be unavailable for a while.
 func (u *Uninstaller) turn(ctx context.Context, targets []string, before Round) (Round, error) {
 	view, err := u.view(ctx)
 	if err != nil {
@@ -151,8 +152,8 @@ func (u *Uninstaller) progress(round Round, total int, deadline time.Time, err e
 	}
 }
 
-// verdict is the error about the nodes that were not cleaned in time. Nodes that nothing can be run on are told and no
-// error: they may be gone for good, and would keep the release from ever being uninstalled.
+// verdict returns the error about the nodes that were not cleaned in time. It only reports unreachable nodes: they may
+// be gone for good, and an error would prevent the release from ever being uninstalled.
 func (u *Uninstaller) verdict(round Round) error {
 	failed, unreachable := round.failed()
 	if len(unreachable) > 0 {
@@ -166,7 +167,7 @@ func (u *Uninstaller) verdict(round Round) error {
 		"--no-hooks to leave the nodes as they are", u.Timeout, strings.Join(failed, ", "), cleanerLabel, u.Namespace)
 }
 
-// view looks at the cluster.
+// view reads the cluster's state.
 func (u *Uninstaller) view(ctx context.Context) (View, error) {
 	nodes, errNodes := u.cluster.Nodes(ctx, "kubernetes.io/os=linux")
 	agents, errAgents := u.cluster.Pods(ctx, u.Namespace, u.Agents)
@@ -195,8 +196,8 @@ func placed(pods []corev1.Pod) map[string]bool {
 	return nodes
 }
 
-// answers reports that the kubelet does. A node whose conflist has gone is not Ready either, and still runs pods in its
-// own network. So what counts is the control plane's judgement, by which the conditions of a silent kubelet are
+// answers reports whether the kubelet answers. A node without a conflist is not Ready either, but still runs pods in
+// its own network. So answers uses the control plane's detection, which sets the conditions of a silent kubelet to
 // Unknown.
 func answers(n *corev1.Node) bool {
 	for _, c := range n.Status.Conditions {
@@ -207,7 +208,7 @@ func answers(n *corev1.Node) bool {
 	return false
 }
 
-// complaint is what a pod's containers said last when they failed, or why they do not run.
+// complaint returns the message of a pod's failed container, or why a container does not run.
 func complaint(pod *corev1.Pod) string {
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		for _, ended := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
@@ -222,7 +223,7 @@ func complaint(pod *corev1.Pod) string {
 	return ""
 }
 
-// create makes the pods that clean. One that is there already was made by a request whose answer got lost.
+// create makes the pods that clean. A pod that exists already was made by a request with a lost answer.
 func (u *Uninstaller) create(ctx context.Context, orders []Order) error {
 	var errs []error
 	for _, o := range orders {
@@ -234,7 +235,7 @@ func (u *Uninstaller) create(ctx context.Context, orders []Order) error {
 	return errors.Join(errs...)
 }
 
-// cleaner is the pod for one node.
+// cleaner returns the pod for one node.
 func (u *Uninstaller) cleaner(o Order) *corev1.Pod {
 	pod := u.Pod.DeepCopy()
 	pod.Name, pod.Namespace = objects.NameFor("tortie-uninstall-"+u.run, o.Node), u.Namespace
@@ -253,12 +254,12 @@ func (u *Uninstaller) cleaner(o Order) *corev1.Pod {
 	return pod
 }
 
-// sweep deletes the pods that a run before has left.
+// sweep deletes the pods of earlier runs.
 func (u *Uninstaller) sweep(ctx context.Context) error {
 	return u.deletePods(ctx, func(pod *corev1.Pod) bool { return pod.Labels[cleanerLabel] != u.run })
 }
 
-// sweepDone deletes the pods that have done their work. The others stay: they tell why they have not.
+// sweepDone deletes the pods that have succeeded. Others stay: they show why they failed.
 func (u *Uninstaller) sweepDone(ctx context.Context) error {
 	return u.deletePods(ctx, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 }
@@ -282,10 +283,11 @@ func (u *Uninstaller) deletePods(ctx context.Context, which func(*corev1.Pod) bo
 	return errors.Join(errs...)
 }
 
-// retryPatch is how often a write of a Node is repeated after a conflict, mostly with its kubelet.
+// retryPatch bounds the writes of a Node after conflicts, mostly with its kubelet.
 const retryPatch = 5
 
-// takeBack removes the annotations and the condition that agents wrote on the nodes' Nodes, except where Calico runs.
+// takeBack removes the annotations and the condition of agents, and kube-controllers' label, from the Nodes of cleaned
+// nodes, except where Calico runs.
 func (u *Uninstaller) takeBack(ctx context.Context, done []string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

@@ -16,14 +16,14 @@ import (
 type Config struct {
 	// PodLinks is the prefix of the names of pods' links: one of the two devices of a connection is a pod's.
 	PodLinks string
-	// Guard names what the packet guard lets pods send: when it changes, all connections leave the flowtable, as their
-	// next packets may be dropped.
+	// Guard identifies what the packet guard accepts from pods: when it changes, all connections leave the flowtable, as
+	// their next packets may be dropped.
 	Guard string
-	// Devices take part, sorted: packets that come in by one are looked up.
+	// Devices are the devices of the flowtable, sorted: packets that come in by one are looked up.
 	Devices []string
-	// Tunnels: connections take part that come in by the device for a single node.
+	// Tunnels adds connections that come in by the device for a single node.
 	Tunnels bool
-	// Peers are the nodes that have one: a connection takes part by the one that routes lead back by.
+	// Peers are the nodes that have such a device: a connection takes part if routes lead back by its device.
 	Peers []ipip.Peer
 }
 
@@ -31,16 +31,17 @@ type Config struct {
 type Fabric struct {
 	// Uplinks are the links that packets without encapsulation pass; none if all pools encapsulate.
 	Uplinks []string
-	// IPIP and VXLAN say which tunnels are in use.
+	// IPIP and VXLAN are the tunnels in use.
 	IPIP, VXLAN bool
-	// Underlay is the link that packets of IPIP leave by, Peers are the nodes that may have a device of their own.
+	// Underlay is the link that packets of IPIP leave by.
 	Underlay string
-	Peers    []ipip.Peer
+	// Peers are the nodes that may have a device of their own.
+	Peers []ipip.Peer
 	// Kernel is the release.
 	Kernel Release
 }
 
-// Without returns f without links whose packets are not to pass a flowtable.
+// Without returns f without links whose packets must not pass a flowtable.
 func (f Fabric) Without(links []string) Fabric {
 	f.Uplinks = slices.DeleteFunc(slices.Clone(f.Uplinks), func(l string) bool { return slices.Contains(links, l) })
 	if slices.Contains(links, f.Underlay) {
@@ -57,17 +58,17 @@ func (r Release) Before(major, minor int) bool {
 	return r.Major < major || r.Major == major && r.Minor < minor
 }
 
-// uplinkKinds are links behind which a packet's network header follows the link's own, and that have neighbours.
+// uplinkKinds are the kinds of links with neighbours and with the network header right behind the link's own.
 var uplinkKinds = []string{"device", "veth", "bond", "bridge", "vlan", "macvlan", "team"}
 
-// tunnelKinds are those of uplinkKinds at which the kernel itself looks into IPIP: behind others it asks for a link
-// below them.
+// tunnelKinds are the uplinkKinds at which the kernel itself looks into IPIP: behind others it looks for a link below
+// them.
 var tunnelKinds = []string{"device", "veth", "bond", "team"}
 
-// ByPeers reports that the kernel gains by a device of kind ipip for each peer: since Linux 6.19 it knows IPIP itself
-// in a flowtable, by devices with one peer, and offloads nothing of a device with any peer such as tunl0: a stream then
-// costs 3 % more than without, and a connection 13 %. Before, tunl0 is a device like others. Nothing but packets tells
-// what a kernel does, so that its release has to.
+// ByPeers reports whether the kernel gains by a device of kind ipip for each peer. Since Linux 6.19 a flowtable handles
+// IPIP itself, by devices with one peer, and offloads nothing of a device with any peer such as tunl0: a stream then
+// costs 3 % more than without a flowtable, and a connection 13 %. Before, tunl0 is a device like others. Only packets
+// would show what a kernel does, so its release decides.
 func (f Fabric) ByPeers(links []netlinkx.Link) bool {
 	return f.IPIP && !f.Kernel.Before(6, 19) && slices.ContainsFunc(links, func(l netlinkx.Link) bool {
 		return l.Name == f.Underlay && l.Master == 0 && slices.Contains(tunnelKinds, l.Kind)
@@ -76,8 +77,8 @@ func (f Fabric) ByPeers(links []netlinkx.Link) bool {
 
 // Choose returns the devices among links between which the kernel gains by a flowtable.
 //
-// Kernels before 6.1 were never tested, and early ones refuse to forget a connection that is in a flowtable. Where no
-// way to other nodes gains there is no flowtable: each packet is looked up in it.
+// Kernels before 6.1 were never tested, and early ones refuse to delete a connection that is in a flowtable. If no
+// route to other nodes would gain, Choose returns no devices, as each packet is looked up in a flowtable.
 func Choose(f Fabric, podLinks string, links []netlinkx.Link) Config {
 	c, leaves := Config{PodLinks: podLinks, Tunnels: f.ByPeers(links)}, false
 	if c.Tunnels {
@@ -110,7 +111,7 @@ func (f Fabric) takes(l netlinkx.Link, podLinks string) bool {
 	return l.Master == 0 && slices.Contains(f.Uplinks, l.Name) && slices.Contains(uplinkKinds, l.Kind)
 }
 
-// Running returns the running kernel's release; the zero value is one that cannot be read.
+// Running returns the running kernel's release, and the zero value if it cannot be read.
 func Running() Release {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {

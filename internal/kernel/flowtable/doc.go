@@ -2,6 +2,6 @@
 // hooks and without a route lookup. It owns the nftables table "inet tortie-flows". Choose decides which devices take
 // part; a Syncer writes that.
 //
-// Nothing depends on it: a packet of a connection that is not in the flowtable takes the way through routes and rules,
-// as every first one does.
+// Nothing depends on it: a packet of a connection that is not in the flowtable passes routes and rules, as every first
+// packet does.
 package flowtable

@@ -23,11 +23,11 @@ const (
 	peersSet     = "peers"
 	forwardChain = "forward"
 	offloadChain = "offload"
-	// priority is behind all filters: a connection that one of them drops is not established, or does not get here.
+	// priority is behind all filters: a connection that a filter drops is not established, or does not get here.
 	priority = 1000
 )
 
-// ErrUnsupported says that the kernel has no flowtables.
+// ErrUnsupported means that the kernel has no flowtables.
 var ErrUnsupported = errors.New("the kernel has no flowtables for nftables: load modules nf_flow_table_inet and nft_flow_offload, or set " +
 	"CONFIG_NF_FLOW_TABLE_INET and CONFIG_NFT_FLOW_OFFLOAD")
 
@@ -40,7 +40,7 @@ type Syncer struct {
 	wanted    bool // want is known
 	permit    permit
 	supported bool
-	removed   bool // there is no table, as far as is known
+	removed   bool // the last sync left no table
 }
 
 // permit is whether there may be a table.
@@ -48,18 +48,19 @@ type permit int
 
 const (
 	permitted permit = iota
-	undecided        // one that is there stays, as an earlier agent had decided
+	undecided        // the table of an earlier agent stays
 	refused
 )
 
-// New returns the syncer of a network namespace; nil is that of the process. It touches nothing yet.
+// New returns the syncer of a network namespace; nil means the process's. It touches nothing yet.
 func New(ns *netlinkx.Namespace) *Syncer { return &Syncer{table: nft.NewOwned(ns, TableName)} }
 
 // Close closes the socket. The table stays.
 func (s *Syncer) Close() { s.table.Close() }
 
 // Sync makes the table as desired. Only differences are written: connections stay in the flowtable when devices come
-// and go. The error is ErrUnsupported if the kernel cannot, and of netlinkx.IsNotExist if a device has gone meanwhile.
+// and go. The error is ErrUnsupported for a kernel without flowtables; netlinkx.IsNotExist matches it if a device has
+// gone meanwhile.
 func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,9 +68,8 @@ func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	return s.restore(ctx)
 }
 
-// Narrow takes back which peers' connections, and which devices, take part, as far as c says otherwise: before routes
-// change, so that no connection enters by a device that a route does not lead back by any more, or leads out by to next
-// hops that the flowtable does not follow.
+// Narrow removes the peers and devices that are not in c. It is called before a change of routes after which no route
+// leads back by such a device, or routes lead out by it to next hops that the flowtable does not follow.
 func (s *Syncer) Narrow(ctx context.Context, c Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,14 +95,14 @@ func (s *Syncer) Narrow(ctx context.Context, c Config) error {
 	return nil
 }
 
-// Await has Sync leave everything as it is until the first Permit.
+// Await makes Sync change nothing until the first Permit.
 func (s *Syncer) Await() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.permit = undecided
 }
 
-// Permit says whether there may be a table: false while rules have to see each packet of a connection.
+// Permit sets whether there may be a table: false while rules have to see each packet of a connection.
 func (s *Syncer) Permit(ctx context.Context, may bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *Syncer) Permit(ctx context.Context, may bool) error {
 	return s.restore(ctx)
 }
 
-// restore makes the table as it is to be.
+// restore makes the table as wanted and permitted.
 func (s *Syncer) restore(ctx context.Context) error {
 	c := s.want
 	switch {
@@ -154,7 +154,7 @@ func (s *Syncer) probe(ctx context.Context, c Config) error {
 	Config{PodLinks: c.PodLinks, Tunnels: c.Tunnels}.make(change)
 	err := s.table.Check(ctx, change)
 	switch {
-	case err == nil, errors.Is(err, unix.EEXIST): // of an earlier agent
+	case err == nil, errors.Is(err, unix.EEXIST): // the table of an earlier agent
 		s.supported = true
 		return nil
 	case netlinkx.IsNotExist(err), netlinkx.IsUnsupported(err), errors.Is(err, unix.EINVAL):
@@ -163,7 +163,7 @@ func (s *Syncer) probe(ctx context.Context, c Config) error {
 	return fmt.Errorf("probe nftables flowtables: %w", err)
 }
 
-// difference fills in what makes c of what the kernel has.
+// difference adds to change the requests that turn the kernel's table into c.
 func (s *Syncer) difference(ctx context.Context, c Config, change *nft.Change) error {
 	have, err := s.table.Read(ctx, []string{forwardChain, offloadChain})
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *Syncer) difference(ctx context.Context, c Config, change *nft.Change) e
 	return nil
 }
 
-// make makes everything in an empty table.
+// make adds everything to an empty table.
 func (c Config) make(change *nft.Change) {
 	for _, s := range c.sets() {
 		change.MakeSet(s)
@@ -212,7 +212,7 @@ func (c Config) make(change *nft.Change) {
 	}
 }
 
-// intact reports whether a table has all but elements and devices.
+// intact reports whether a table is as c but for elements and devices.
 func (c Config) intact(have *nft.Content) bool {
 	chains := c.chains()
 	if _, awake := have.Exists(); !awake || len(have.Chains()) != len(chains) || len(have.Sets()) != len(c.sets()) {
@@ -229,10 +229,10 @@ func (c Config) intact(have *nft.Content) bool {
 	})
 }
 
-// peersOf has the devices for single nodes with the sources that routes lead to by them.
+// peersOf is the empty set of pairs: the device for a single node, and a source address that routes reach by it.
 var peersOf = nft.Set{Name: peersSet, Key: []nft.Type{nft.LinkName, nft.IPv4.Addr}, Interval: true}
 
-// devicesOf has the names of devices.
+// devicesOf returns the set of names of devices.
 func devicesOf(names []string) nft.Set {
 	devices := nft.Set{Name: devicesSet, Key: []nft.Type{nft.LinkName}}
 	for _, d := range names {
@@ -241,7 +241,7 @@ func devicesOf(names []string) nft.Set {
 	return devices
 }
 
-// sets are the names of the devices, and the peers.
+// sets returns the set of devices' names, and the set of peers if Tunnels is set.
 func (c Config) sets() []nft.Set {
 	devices := devicesOf(c.Devices)
 	if !c.Tunnels {
@@ -262,7 +262,7 @@ func elementsOf(peers []ipip.Peer) (all []nft.Element) {
 	return all
 }
 
-// beside are those of a that are not in b.
+// beside returns the elements of a that are not in b.
 func beside(a, b []nft.Element) []nft.Element {
 	there := map[string]string{}
 	for _, e := range b {
@@ -274,7 +274,7 @@ func beside(a, b []nft.Element) []nft.Element {
 	})
 }
 
-// without are those of a that are not in b. Both are sorted.
+// without returns the names of a that are not in b. Both are sorted.
 func without(a, b []string) (rest []string) {
 	for _, name := range a {
 		if _, found := slices.BinarySearch(b, name); !found {
@@ -284,17 +284,17 @@ func without(a, b []string) (rest []string) {
 	return rest
 }
 
-// chains let a connection into the flowtable when it has proven to last, with a packet from a pod to another device
-// that takes part: of TCP after the handshake. To let in one packet's connection of sixteen by chance, which spares
-// short ones, cost more than it saved. Of UDP only those are taken that go where the client has sent them: a client may
-// go on sending to the endpoint of a Service that has gone, and what of that kube-proxy finds and deletes is not to
-// depend on a flowtable.
+// chains returns the chains that add a connection to the flowtable when it has proven to last, with a packet from a pod
+// to another device that takes part: a TCP connection after the handshake. Adding the connection of one packet in
+// sixteen by chance, which spares short ones, cost more than it saved. A UDP connection is added only without
+// destination NAT: a client may go on sending to the endpoint of a Service that has gone, and which of these
+// connections kube-proxy finds and deletes must not depend on a flowtable.
 //
-// For the way back the kernel takes the device that the packet has come in by, whatever the routes say: right for a
-// pod's link. A packet that another node sends by another device than a route leads to it (while a pool changes its
-// encapsulation, or by the second of two uplinks) would have what goes back lost. Of these only packets by the device
-// for a single node are taken, as one that goes out by tunl0 has no such device, and only from sources to which routes
-// lead by that node.
+// For the way back the kernel uses the device that the packet has come in by, whatever the routes are: right for a
+// pod's link. If another node sends a packet by another device than the route back to it (while a pool changes its
+// encapsulation, or by the second of two uplinks), the replies would be lost. Of these only packets by the device
+// for a single node are added, as a packet that goes out by tunl0 has no such device, and only from sources to which
+// routes lead by that node.
 func (c Config) chains() []nft.Chain {
 	established := nft.Established.In()
 	add := nft.Offload(flowtable)

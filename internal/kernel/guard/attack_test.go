@@ -158,8 +158,8 @@ func TestSpoofedSource(t *testing.T) {
 	}
 }
 
-// loosen takes the reverse path filter off the attacker's link, and further ones, which stops much of IPv4 as well:
-// what is tried is the guard.
+// loosen switches off the reverse path filter of the attacker's link, and of further ones, which also stops much of
+// IPv4: the test is about the guard.
 func (c *cell) loosen(t *testing.T, further ...string) {
 	t.Helper()
 	c.Within(t, func() error {
@@ -173,8 +173,8 @@ func (c *cell) loosen(t *testing.T, further ...string) {
 }
 
 // TestSecondLink sends by a link that a pod with CAP_NET_ADMIN has made into the node: as its own pod, as another of
-// the node, as one of another node, and as a node, in tunnels' packets too. What comes by the pod's own link, from the
-// network, and from others behind links of the host, passes.
+// the node, as one of another node, and as a node, in tunnels' packets too. Packets by the pod's own link, from the
+// network, and from others behind links of the host pass.
 func TestSecondLink(t *testing.T) {
 	for name, is := range map[string]struct {
 		own, other, far, to, guest netip.Addr
@@ -221,7 +221,7 @@ func TestSecondLink(t *testing.T) {
 	}
 }
 
-// TestAllowedSources has a pod that an operator lets send from other prefixes: from these, and no other pod.
+// TestAllowedSources has a pod that may send from other prefixes; no other pod may.
 func TestAllowedSources(t *testing.T) {
 	c := newCell(t)
 	c.loosen(t)
@@ -272,7 +272,7 @@ func TestLoopback(t *testing.T) {
 	if got, _ := next(t, conn, soon); got != "" {
 		t.Errorf("%q arrives", got)
 	}
-	// What somebody translates to a service there on purpose is theirs.
+	// Intentional translation to a service there is allowed.
 	c.Run(t, "nft", "add table ip user")
 	c.Run(t, "nft", "add chain ip user pre { type nat hook prerouting priority dstnat; }")
 	c.Run(t, "nft", "add rule ip user pre ip daddr 169.254.169.254 udp dport 80 dnat to 127.0.0.1:9099")
@@ -288,8 +288,8 @@ const hostPort = `{"cniVersion":"1.0.0","name":"pods","type":"portmap","snat":tr
     "runtimeConfig":{"portMappings":[{"hostPort":8081,"containerPort":80,"protocol":"tcp"}]},
 	"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"%s"}],"ips":[{"interface":0,"address":"%s/32"}]}}`
 
-// TestHostPortOnLoopback opens a host port by portmap, which is then there on 127.0.0.1 of the node, too: portmap sets
-// route_localnet on the link of that pod. With the guard the pod still has no way to what listens there.
+// TestHostPortOnLoopback opens a host port by portmap, also on 127.0.0.1 of the node: portmap sets route_localnet on
+// the link of that pod. With the guard the pod still cannot reach programs that listen there.
 func TestHostPortOnLoopback(t *testing.T) {
 	needtest.More(t, "a build of portmap")
 	c := newCell(t)
@@ -417,7 +417,7 @@ func TestBGP(t *testing.T) {
 			if c.count(t, guard.BGPFromPod) < uint64(len(targets)) {
 				t.Error("not all are counted")
 			}
-			// The kernel opens a connection whatever flags are there beside SYN: those of congestion notification, PSH, URG.
+			// The kernel opens a connection whatever flags accompany SYN: congestion notification, PSH, URG.
 			for _, flags := range []byte{0x02, 0xc2, 0x0a, 0x22, 0xea} {
 				before := c.count(t, guard.BGPFromPod)
 				c.send(t, opening(c.attacker.Link(t, "eth0").HardwareAddr, at(is.pod, 7000+uint16(flags)), at(is.known, 179), flags))
@@ -449,7 +449,7 @@ func TestBGPLinkLocal(t *testing.T) {
 	any6 := netip.IPv6Unspecified()
 	listen(t, c.NS, netip.AddrPortFrom(any6, 179))
 	c.EchoUDP(t, netip.AddrPortFrom(any6, 3784).String())
-	// Zones are numbers: package net takes a link's name for the one that it had in another namespace.
+	// Zones are numbers: package net caches the indexes of links' names, also from other namespaces.
 	at := func(a netip.Addr, of *netnstest.NS, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(a.WithZone(fmt.Sprint(of.Link(t, "eth0").Index)), port)
 	}
@@ -550,7 +550,7 @@ func TestBFD(t *testing.T) {
 }
 
 // TestTranslatedAway has VXLAN of nodes translated to a pod, as a host port or a Service with an external address does:
-// it is taken all the same, in both families and directions.
+// the tunnel receives it all the same, in both families and directions.
 func TestTranslatedAway(t *testing.T) {
 	for name, is := range map[string]struct{ node, known, pod netip.Addr }{"ip": {nodeAddr, known, victim},
 		"ip6": {nodeAddr6, known6, victim6}} {
@@ -586,14 +586,14 @@ func TestTranslatedAway(t *testing.T) {
 			both("without the guard", false)
 			c.shut(t, nil)
 			both("with it", true)
-			c.shut(t, func(g *guard.Config) { g.VXLAN = false }) // what others do with that port is theirs
+			c.shut(t, func(g *guard.Config) { g.VXLAN = false }) // others may use the port
 			both("without VXLAN", false)
 		})
 	}
 }
 
-// TestTranslatedTo has what another host sends to a port of the node, or through it to another node, translated to
-// VXLAN and BGP there: it comes from an address that is a node's, and is nobody's to send.
+// TestTranslatedTo has packets of another host to a port of the node, or through it to another node, translated to
+// VXLAN and BGP there: they arrive from a node's address, and no host may send them.
 func TestTranslatedTo(t *testing.T) {
 	for name, is := range map[string]struct{ node, known, pod netip.Addr }{"ip": {nodeAddr, known, victim},
 		"ip6": {nodeAddr6, known6, victim6}} {
@@ -672,7 +672,7 @@ func (c *cell) claims(t *testing.T, addrs ...netip.Addr) (found []string) {
 	return found
 }
 
-// reach has the host and the neighbour talk to the victim, and the host to the neighbour.
+// reach sends from the host and the neighbour to the victim, and from the host to the neighbour.
 func (c *cell) reach(t *testing.T) {
 	t.Helper()
 	for _, to := range []netip.Addr{victim, victim6} {
@@ -714,7 +714,7 @@ func TestARP(t *testing.T) {
 		t.Errorf("the host believes: %q", got)
 	}
 	c.reach(t)
-	// Its own address is the pod's to claim.
+	// The pod may claim its own address.
 	c.send(t, netnstest.ARP(1, otherMAC, pod, addr("169.254.1.1")))
 	if got := c.claims(t); len(got) != 1 || !strings.Contains(got[0], pod.String()) {
 		t.Errorf("after the pod has told its own address: %q", got)
@@ -827,8 +827,8 @@ func TestNDFlood(t *testing.T) {
 	c.reach(t)
 }
 
-// TestNewPod shows that what a pod needs before it has talked to anybody is not dropped: duplicate address detection,
-// router solicitation, reports of group membership, a DHCP client's broadcast.
+// TestNewPod shows that a new pod's first packets are not dropped: duplicate address detection, router solicitation,
+// reports of group membership, a DHCP client's broadcast.
 func TestNewPod(t *testing.T) {
 	c := newCell(t)
 	c.shut(t, nil)
@@ -850,7 +850,7 @@ func quote(src, dst netip.Addr, protocol byte, payload []byte) []byte {
 	return b
 }
 
-// tooLong is a frame that says that a packet was too long for a link of 1,300 bytes.
+// tooLong returns a frame with an ICMP error that a packet was too long for a link of 1,300 bytes.
 func tooLong(from net.HardwareAddr, src, dst netip.Addr, quoted []byte) []byte {
 	kind, protocol, body := []byte{3, 4}, byte(unix.IPPROTO_ICMP), []byte{0, 0, 0, 0, 5, 20}
 	if src.Is6() {
@@ -858,15 +858,15 @@ func tooLong(from net.HardwareAddr, src, dst netip.Addr, quoted []byte) []byte {
 	}
 	body = slices.Concat(kind, body, quoted)
 	etherType, b := netnstest.Packet(src, dst, protocol, 64, body, 2)
-	if src.Is4() { // whose checksum does not have the addresses
+	if src.Is4() { // ICMP's checksum does not cover the addresses
 		netnstest.PlainSum(body, 2)
 		etherType, b = netnstest.Packet(src, dst, protocol, 64, body, -1)
 	}
 	return netnstest.Frame(from, hostMAC, etherType, b)
 }
 
-// TestPathMTU: a pod says that packets of a tunnel between nodes were too long. The kernel believes it without the
-// guard.
+// TestPathMTU: a pod sends an error that packets of a tunnel between nodes were too long. Without the guard the kernel
+// believes it.
 func TestPathMTU(t *testing.T) {
 	for name, is := range map[string]struct{ own, node, far netip.Addr }{"IPv4": {pod, nodeAddr, known}, "IPv6": {pod6, nodeAddr6, known6}} {
 		t.Run(name, func(t *testing.T) {
@@ -900,7 +900,7 @@ func TestPathMTU(t *testing.T) {
 			if got := believed(); len(got) > 0 {
 				t.Errorf("believed: %q", got)
 			}
-			// What is true of its own connections is not dropped.
+			// True errors about its own connections are not dropped.
 			c.Within(t, func() error {
 				conn, err := net.Dial("udp", netip.AddrPortFrom(is.own, 7001).String())
 				if err != nil {
@@ -926,9 +926,9 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// TestTranslatedError: a pod's own connection to another node is masqueraded, and so is the pod's word that packets of
-// it were too long: it comes from its node's address, and the kernel believes it of all packets between the nodes
-// without the guard. What else it says of the connection arrives.
+// TestTranslatedError: a pod's own connection to another node is masqueraded, and with it the pod's error that packets
+// of it were too long: the error comes from the node's address, and without the guard the kernel applies it to all
+// packets between the nodes. Other errors about the connection arrive.
 func TestTranslatedError(t *testing.T) {
 	for name, is := range map[string]struct{ own, node, far netip.Addr }{"IPv4": {pod, nodeAddr, known}, "IPv6": {pod6, nodeAddr6, known6}} {
 		t.Run(name, func(t *testing.T) {

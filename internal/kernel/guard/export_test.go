@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Remove takes the guard away.
+// Remove removes the guard.
 func (s *Syncer) Remove(ctx context.Context) error {
 	if _, err := s.table.Sync(ctx, empty()); err != nil {
 		return fmt.Errorf("packet guard: %w", err)

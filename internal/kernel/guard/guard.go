@@ -18,13 +18,13 @@ const DefaultVXLANPort = 4789
 
 // Config is the desired state.
 type Config struct {
-	// Nodes are the addresses that nodes send from, of both families, this node's own among them. While there are none
-	// they are taken to be not known yet, and packets of any sender pass: an incomplete list must not lock a node out.
+	// Nodes are the addresses that nodes send from, of both families, including this node's own. An empty list means that
+	// they are not known yet, and packets of any sender pass: an incomplete list must not lock a node out.
 	Nodes []netip.Addr
 	// PodLinks is the prefix of the names of pods' interfaces on the host.
 	PodLinks string
-	// IPIP and VXLAN say which encapsulations the pools use. Packets of other encapsulations pass, as they may be another
-	// program's, except those that pods send.
+	// IPIP and VXLAN are the encapsulations that the pools use. Packets of other encapsulations pass, as they may be
+	// another program's, unless pods send them.
 	IPIP, VXLAN bool
 	// VXLANPort is the UDP port of VXLAN, 0 for the default.
 	VXLANPort uint16
@@ -32,15 +32,15 @@ type Config struct {
 	WireGuardPorts []uint16
 	// BGPPorts are the TCP ports of all BGP speakers known, besides DefaultBGPPort.
 	BGPPorts []uint16
-	// AllowIPIPFromPods, AllowVXLANFromPods and AllowBGPFromPods let pods send such packets to other hosts, and open BGP
-	// connections and send BFD to their node.
+	// AllowIPIPFromPods, AllowVXLANFromPods and AllowBGPFromPods permit pods to send such packets to other hosts, and to
+	// open BGP connections and send BFD to their node.
 	AllowIPIPFromPods, AllowVXLANFromPods, AllowBGPFromPods bool
 	// Sources are prefixes that single pods may send from besides their own addresses.
 	Sources []Source
-	// OwnLinks are the indexes of the node's own links, by which packets of any source may come. By other links, but those
-	// of pods, no packet comes from an address of the cluster that the kernel would reach by a link other than that one: a
-	// pod with CAP_NET_ADMIN can make links into its node's namespace. Most packets should come by the first, then by the
-	// second. Without any, such links are not judged.
+	// OwnLinks are the indexes of the node's own links, by which packets of any source may come. By any other link except
+	// pods', packets from an address of the cluster are dropped unless the kernel would reach that address by the same
+	// link: a pod with CAP_NET_ADMIN can make links into its node's namespace. Most packets should come by the first, then
+	// by the second. Without OwnLinks, other links are not checked.
 	OwnLinks []int
 	// Pools are the prefixes of pods' addresses, of both families.
 	Pools []netip.Prefix
@@ -89,7 +89,7 @@ const (
 	bgpSet          = prefix + "bgp-ports"
 	tunnelSet       = prefix + "tunnel-ports"
 	ownLinksSet     = prefix + "own-links"
-	// priority puts these chains before those of most firewalls. A packet has to pass all of them.
+	// priority puts these chains before most firewalls' chains. A packet has to pass all of them.
 	priority = nft.PriorityFilter - 1
 	// neighboursPerSecond bounds how many entries pods make in the host's table of IPv6 neighbours, which all network
 	// namespaces share and which holds 1,024: the kernel may drop an entry that is not in use after five seconds.
@@ -102,13 +102,13 @@ type Syncer struct{ table *nft.Table }
 // New returns the syncer of a table. It touches nothing yet.
 func New(table *nft.Table) *Syncer { return &Syncer{table} }
 
-// ErrNoSourceCheck says that the guard is in force without the check of pods' source addresses, which this kernel
-// cannot make.
+// ErrNoSourceCheck means that the guard is in force without the check of pods' source addresses, which this kernel does
+// not support.
 var ErrNoSourceCheck = errors.New("pods may send from addresses of others: the kernel has no fib expression for nftables: load module " +
 	"nft_fib_inet, or set CONFIG_NFT_FIB_INET")
 
-// Sync makes the guard as desired, in one transaction. Only differences are written, and rules that stay keep their
-// counters: nodes that come and go change only elements of sets. If the error is ErrNoSourceCheck, the rest is done.
+// Sync makes the guard as desired, in one transaction. Only differences are written, and unchanged rules keep their
+// counters: nodes that come and go change only elements of sets. With ErrNoSourceCheck the rest is in force.
 func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	err := s.sync(ctx, c, true)
 	// A kernel without the fib expression answers ENOENT.
@@ -129,8 +129,8 @@ func (s *Syncer) sync(ctx context.Context, c Config, sources bool) error {
 	return nil
 }
 
-// Counters returns what was dropped, by reason. A reason without a rule is missing. Counting begins anew when a rule
-// changes.
+// Counters returns the counters of dropped packets, by reason. A reason without a rule is missing. Counting begins anew
+// when a rule changes.
 func (s *Syncer) Counters(ctx context.Context) (map[string]nft.Counter, error) {
 	return s.table.Counters(ctx, prefix)
 }
@@ -140,7 +140,7 @@ func empty() nft.Part {
 		elsewhereChain, ipipChain, vxlanChain, fromPodsChain}}
 }
 
-// part is c in nftables.
+// part returns c as chains and sets.
 func (c Config) part(sources bool) (nft.Part, error) {
 	p := empty()
 	if c.PodLinks == "" || len(c.PodLinks) >= unix.IFNAMSIZ {
@@ -169,7 +169,7 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	return p, nil
 }
 
-// prerouting has packets from pods, and those by links that are not the node's own, go to chains of their own: most
+// prerouting sends packets from pods, and packets by links that are not the node's own, to chains of their own: most
 // others cost one comparison more.
 func (c Config) prerouting(judged bool) []nft.Rule {
 	rules := append([]nft.Rule{nft.NewRule("", c.fromPod(), nft.Do(nft.Goto(sourceChain)))}, c.betweenNodes()...)
@@ -184,8 +184,8 @@ func (c Config) prerouting(judged bool) []nft.Rule {
 	return append(rules, nft.NewRule("", append(other, nft.NotIn(ownLinksSet, nft.InIndex), nft.Do(nft.Goto(elsewhereChain)))...))
 }
 
-// elsewhere drops packets whose source is an address of the cluster to which no way leads by the link that they came in
-// by: those of pods of the node, of whatever pool, those of pools, and those of nodes.
+// elsewhere drops packets from an address of the cluster to which no route leads by the link that they came in by:
+// addresses of the node's pods, of whatever pool, addresses of pools, and addresses of nodes.
 func (c Config) elsewhere() []nft.Rule {
 	rules := []nft.Rule{drop(SpoofedElsewhere, nft.SourceLinkName.HasPrefix(c.PodLinks), nft.SourceLink.Is(nft.NoLink))}
 	for _, f := range families {
@@ -209,7 +209,7 @@ func (c Config) elsewhereSets(p *nft.Part) {
 	}
 }
 
-// cluster is the set of a family's addresses of nodes and pools.
+// cluster returns the set of a family's addresses of nodes and pools.
 func (c Config) cluster(f family) nft.Set {
 	s := nft.Set{Name: f.clusterSet, Key: []nft.Type{f.Addr}, Interval: true}
 	var all []netip.Prefix
@@ -226,8 +226,8 @@ func (c Config) cluster(f family) nft.Set {
 
 func linkIndex(index int) string { return nft.WordKey(uint32(index)) }
 
-// input has packets of tunnels go to chains of their own: no other rule is about them. UDP to other ports passes before
-// all: WireGuard's streams cost 3 % less that way.
+// input sends packets of tunnels to chains of their own: no other rule is about them. UDP to other ports is accepted
+// before all rules: WireGuard's streams cost 3 % less that way.
 func (c Config) input() []nft.Rule {
 	otherUDP := nft.NewRule("", udp(), nft.DestPort.IsNot(nft.PortKey(BFDPort)),
 		nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), nft.Do(nft.Accept))
@@ -273,12 +273,12 @@ func (c Config) forward() []nft.Rule {
 		[]nft.Rule{nft.NewRule("", udp(), nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), nft.Do(nft.Accept))}, rules)
 }
 
-// established lets packets of TCP pass at once that do not open a connection: no further rule is about them.
+// established accepts TCP packets that do not open a connection: no further rule is about them.
 func established() []nft.Rule {
 	return []nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.JoinsTCP(), nft.Do(nft.Accept))}
 }
 
-// families are those that nodes have addresses of: no packet matches a rule about nodes of another.
+// families returns the families that nodes have addresses of: no packet matches a rule about nodes of another family.
 func (c Config) families() (of []family) {
 	for _, f := range families {
 		if slices.ContainsFunc(c.Nodes, func(a netip.Addr) bool { return a.Unmap().Is4() == f.is4 }) {
@@ -288,8 +288,8 @@ func (c Config) families() (of []family) {
 	return of
 }
 
-// betweenNodes keeps VXLAN and WireGuard between nodes out of connection tracking: a user with the right to make a pod
-// with a host port, or a Service with an external address, could otherwise have it translated to a pod.
+// betweenNodes exempts VXLAN and WireGuard between nodes from connection tracking: a user who may create a pod with a
+// host port, or a Service with an external address, could otherwise have it translated to a pod.
 func (c Config) betweenNodes() []nft.Rule {
 	if len(c.tunnelPorts().Elements) == 0 {
 		return nil
@@ -302,7 +302,7 @@ func (c Config) betweenNodes() []nft.Rule {
 	return rules
 }
 
-// tunnelPorts are those of UDP at which nodes receive each other's tunnels.
+// tunnelPorts returns the UDP ports at which nodes receive each other's tunnels.
 func (c Config) tunnelPorts() nft.Set {
 	ports := slices.Clone(c.WireGuardPorts)
 	if c.VXLAN {
@@ -313,7 +313,7 @@ func (c Config) tunnelPorts() nft.Set {
 
 // translatedVXLAN and translatedBGP drop packets whose destination was translated (DNAT) to VXLAN or BGP of a node:
 // they come from the address of the node that has translated them, not from their sender's. No node sends such packets.
-// The former are of packets of VXLAN.
+// The terms of translatedVXLAN must match VXLAN, unless its chain does.
 func (c Config) translatedVXLAN(packet ...nft.Term) []nft.Rule {
 	if !c.VXLAN || c.AllowVXLANFromPods {
 		return nil
@@ -353,7 +353,7 @@ func hook(number nft.HookNumber, priority int32) *nft.Hook {
 	return &nft.Hook{Type: nft.Filter, Number: number, Priority: priority}
 }
 
-// chain returns none for no rules.
+// chain returns a list of the one chain; it is empty if there are no rules.
 func chain(name string, at *nft.Hook, rules []nft.Rule) []nft.Chain {
 	if len(rules) == 0 {
 		return nil
@@ -370,7 +370,7 @@ type family struct {
 	nodesSet, sourcesSet, clusterSet string
 	icmp                             byte
 	quoted                           nft.Quoted
-	tooLong                          nft.Term // of errors that say so
+	tooLong                          nft.Term // matches "packet too big"
 }
 
 var families = []family{
@@ -396,7 +396,7 @@ func (c Config) nodes(f family) (nft.Set, error) {
 	return s, nil
 }
 
-// furtherSources is the set of a family's prefixes that single pods may send from.
+// furtherSources returns the set of a family's prefixes that single pods may send from.
 func (c Config) furtherSources(f family) nft.Set {
 	s := nft.Set{Name: f.sourcesSet, Key: []nft.Type{nft.LinkName, f.Addr}, Interval: true}
 	byLink := map[string][]netip.Prefix{}
@@ -426,8 +426,8 @@ func portSet(name string, ports []uint16) nft.Set {
 	return s
 }
 
-// source returns the rules for packets from pods, at prerouting: to loopback addresses, and from sources that are not
-// the pod's.
+// source returns the rules for packets from pods, at prerouting: they drop packets to loopback addresses and, if check
+// is set, packets from sources that are not the pod's.
 func (c Config) source(check bool) []nft.Rule {
 	const loopback = 127
 	rules := []nft.Rule{drop(LoopbackFromPod, nft.IPv4.Is(), nft.DestNet8.Is(nft.ByteKey(loopback)))}
@@ -442,7 +442,7 @@ func (c Config) source(check bool) []nft.Rule {
 	return append(rules, drop(SpoofedFromPod, nft.SourceLink.Is(nft.NoLink)))
 }
 
-// ipip, udp and vxlan match packets of protocols. They come first in rules, as few packets match.
+// ipip, udp and vxlan match a protocol. They come first in rules, as few packets match.
 func ipip() nft.Term { return nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_IPIP)) }
 
 func udp() nft.Term { return nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)) }
@@ -456,8 +456,8 @@ func opensBGP() []nft.Term {
 	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.OpensTCP(), nft.In(bgpSet, nft.DestPort)}
 }
 
-// bfd drops BFD from pods to the node, whose flood would displace a peer's packets. What a node forwards has a TTL
-// below 255, and is dropped by who gets it (RFC 5881 section 5).
+// bfd drops BFD from pods to the node: a flood would displace a peer's packets. A forwarded BFD packet has a TTL below
+// 255, and its receiver drops it (RFC 5881 section 5).
 func (c Config) bfd() []nft.Rule {
 	if c.AllowBGPFromPods {
 		return nil
@@ -466,8 +466,8 @@ func (c Config) bfd() []nft.Rule {
 }
 
 // ipipFromPods, vxlanFromPods and bgpFromPods drop encapsulated packets and BGP connections from pods, which would
-// reach other hosts with the node's address as source; the first two are of such packets. The name of the link comes
-// last: to compare it costs more than all before it.
+// reach other hosts with the node's address as source. The terms of the first two must match such packets, unless their
+// chain does. The name of the link comes last: comparing it costs more than all terms before it.
 func (c Config) ipipFromPods(packet ...nft.Term) []nft.Rule {
 	if c.AllowIPIPFromPods {
 		return nil
@@ -491,8 +491,8 @@ func (c Config) bgpFromPods() []nft.Rule {
 
 // aboutNodes drops ICMP errors from pods that quote packets between nodes: no pod receives such packets. The kernel
 // would believe a forged "packet too big" about a tunnel: one would limit all traffic between two nodes to a path MTU
-// of 552 bytes for ten minutes. The same is said by one about a packet from a node to the pod itself if that is
-// masqueraded, with the error: it gets there from the pod's node.
+// of 552 bytes for ten minutes. An error about a packet from a node to the pod itself has the same effect if that
+// packet's connection, and with it the error, is masqueraded: the error arrives from the address of the pod's node.
 func (c Config) aboutNodes() (rules []nft.Rule) {
 	for _, f := range c.families() {
 		icmp, fromNode := nft.L4Proto.Is(nft.ByteKey(f.icmp)), nft.In(f.nodesSet, f.quoted.Src)
@@ -503,8 +503,8 @@ func (c Config) aboutNodes() (rules []nft.Rule) {
 	return rules
 }
 
-// neighbours limits the solicitations from pods to the host. The kernel adds a neighbour entry for each source of one,
-// and a pod has 2^64 link-local addresses to send from; its other addresses are limited by the routes.
+// neighbours limits the solicitations from pods to the host. The kernel adds a neighbour entry for the source of each,
+// and a pod has 2^64 link-local addresses to send from; routes limit its other addresses.
 func (c Config) neighbours() (rules []nft.Rule) {
 	const routerSolicitation, neighbourSolicitation = 133, 135
 	linkLocal := string([]byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0})

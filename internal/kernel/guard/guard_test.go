@@ -227,7 +227,7 @@ func TestProtocol4(t *testing.T) {
 	ipip(t, h.known, known, nodeAddr, "gone node")
 	h.eventually(t, guard.IPIPFromStranger, 5)
 
-	// Pools without IPIP: what others do with protocol 4 is theirs.
+	// Pools without IPIP: others may use protocol 4.
 	c := config(nodeAddr)
 	c.IPIP = false
 	sync(t, h.guard, c)

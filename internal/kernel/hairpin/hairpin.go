@@ -21,15 +21,15 @@ type Way struct {
 	// Link is the index of the link that probes come back by. They leave by it too, in frames to MAC, unless Outer is set.
 	Link int
 	MAC  [6]byte
-	// Outer is the other node's address if probes leave in IPIP, and From the address of this node that they leave from.
+	// Outer is the other node's address if probes leave in IPIP, and From their outer source, an address of this node.
 	Outer, From netip.Addr
-	// Back is the address of this node that the other one forwards probes to, Source theirs.
+	// Back is the destination of probes, an address of this node, and Source their source.
 	Back, Source netip.Addr
 }
 
-// Dummy is the IPv4 dummy address (RFC 7600), the source of IPv4 probes: it is nobody's. With an address of this node
-// the kernel would log each probe that comes back as a martian where log_martians is set, and with one that is in a
-// subnet of the other node that node would send a redirect.
+// Dummy is the IPv4 dummy address (RFC 7600), the source of IPv4 probes: no host has it. With an address of this node
+// the kernel would log each returning probe as a martian where log_martians is set, and with an address in a subnet of
+// the other node that node would send a redirect.
 var Dummy = netip.AddrFrom4([4]byte{192, 0, 0, 8})
 
 const (
@@ -42,8 +42,8 @@ const (
 type family struct {
 	udp            string // Go's name of the network
 	etherType      uint16
-	header         int    // bytes of one without options or extensions
-	protocolAt     uint32 // where it has the number of what follows
+	header         int    // bytes of the IP header without options or extensions
+	protocolAt     uint32 // offset in it of the protocol (next header)
 	echo           string // Go's name of the network
 	request, reply byte
 }
@@ -65,22 +65,22 @@ func (f family) protocol() uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, f.etherType))
 }
 
-// Probe is an open way. It belongs to one goroutine.
+// Probe holds the open sockets of a Way. It belongs to one goroutine.
 type Probe struct {
 	way    Way
 	family family
-	// tap sees packets as they come by the link: the host's firewall may drop what is for the host itself. port has the
-	// UDP port, so that the kernel sends no ICMP error, and takes probes that come back by another link.
+	// tap receives packets as they come by the link, before the host's firewall, which may drop them. port holds the UDP
+	// port, so that the kernel sends no ICMP error, and receives probes that come back by another link.
 	tap  *os.File
 	port *net.UDPConn
-	// ipip sends by IPIP; nil without it.
+	// ipip sends probes in IPIP; nil without it.
 	ipip   *net.IPConn
 	packet []byte
 	back   chan struct{} // has an element if the probe came back
 }
 
-// Open opens sockets in the network namespace of the thread. Close closes them: while they are open each packet that
-// comes by the link is compared.
+// Open opens sockets in the network namespace of the thread. Close closes them: while they are open, a filter runs for
+// each packet that comes by the link.
 func Open(ctx context.Context, way Way) (p *Probe, err error) {
 	p = &Probe{way: way, family: familyOf(way.Back), back: make(chan struct{}, 1)}
 	defer func() {
@@ -114,9 +114,9 @@ func Open(ctx context.Context, way Way) (p *Probe, err error) {
 	return p, nil
 }
 
-// tap opens a socket that gets the UDP packets to a port that come by a link.
+// tap opens a socket that receives the UDP packets to a port that come by a link.
 func (f family) tap(link int, port uint16) (*os.File, error) {
-	// else it would hear all links until it is bound
+	// Protocol 0: else the socket would receive packets of all links until it is bound.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -141,7 +141,7 @@ func (f family) tap(link int, port uint16) (*os.File, error) {
 	return file, nil
 }
 
-// listen notes that a probe came back. It returns when the socket is closed.
+// listen signals p.back for each probe that comes back. It returns when the socket is closed.
 func (p *Probe) listen(read func([]byte) (int, error), header int, nonce string) {
 	b := make([]byte, 256)
 	for {
@@ -174,7 +174,7 @@ func (p *Probe) Close() {
 	}
 }
 
-// Answered sends one probe and reports whether it came back within the time. The error is why it could not be sent.
+// Answered sends one probe and reports whether it came back within the time. The error is from sending, or ctx's.
 func (p *Probe) Answered(ctx context.Context, within time.Duration) (bool, error) {
 	if err := p.send(); err != nil {
 		return false, err
@@ -207,7 +207,7 @@ func (p *Probe) send() error {
 	return errors.Join(err, os.NewSyscallError("sendto", sent))
 }
 
-// datagram is an IP packet with UDP.
+// datagram returns an IP packet with UDP.
 func datagram(from, to netip.Addr, port uint16, data []byte) []byte {
 	f, size := familyOf(to), uint16(udpHeader+len(data))
 	udp := binary.BigEndian.AppendUint16(nil, port)
@@ -230,7 +230,7 @@ func datagram(from, to netip.Addr, port uint16, data []byte) []byte {
 	return append(b, udp...)
 }
 
-// Echo asks a node itself for an ICMP echo, and reports whether it answers within the time.
+// Echo sends a node an ICMP echo request, and reports whether it answers within the time.
 func Echo(ctx context.Context, from, to netip.Addr, within time.Duration) bool {
 	d := net.Dialer{LocalAddr: &net.IPAddr{IP: from.AsSlice()}}
 	f := familyOf(to)
@@ -258,7 +258,7 @@ func Echo(ctx context.Context, from, to netip.Addr, within time.Duration) bool {
 	}
 }
 
-// checksum is the Internet checksum (RFC 1071) of an even number of bytes.
+// checksum returns the Internet checksum (RFC 1071) of an even number of bytes.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(b); i += 2 {

@@ -110,7 +110,7 @@ func (n *node) program(t testing.TB, other *node) {
 	errtest.Must(t, nat.New(table).Sync(t.Context(), nat.Config{Pools: []nat.Pool{{CIDR: pool, NATOutgoing: true}}}))
 }
 
-// way is that of probes to another node.
+// way returns the Way of probes to another node.
 func (n *node) way(t testing.TB, to *node) hairpin.Way {
 	t.Helper()
 	way := hairpin.Way{Source: hairpin.Dummy}
@@ -147,8 +147,8 @@ func each(t *testing.T, test func(t *testing.T, k kind)) {
 	}
 }
 
-// TestAnswered: a node reflects probes whatever its reverse path filter is, and no kernel has an objection: the one
-// that gets them back neither logs a martian nor answers, and the other sends no redirect.
+// TestAnswered: a node reflects probes whatever its reverse path filter; the kernel that gets them back neither logs a
+// martian nor answers, and the other sends no redirect.
 func TestAnswered(t *testing.T) {
 	each(t, func(t *testing.T, k kind) {
 		counters := []string{"nstat", "-asz", "IcmpOutMsgs", "TcpExtIPReversePathFilter", "UdpNoPorts", "Icmp6OutRedirects",
@@ -182,7 +182,7 @@ func TestAnswered(t *testing.T) {
 	})
 }
 
-// TestFaults: what keeps pods' packets from a node, or through it, keeps probes from it, too.
+// TestFaults: obstacles for pods' packets to a node, or through it, stop probes, too.
 func TestFaults(t *testing.T) {
 	each(t, func(t *testing.T, k kind) {
 		for name, fault := range map[string]func(b *node, source netip.Addr){
@@ -209,7 +209,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestInput: a host that lets nothing in for itself gets its probes back, as its pods get their packets.
+// TestInput: a host with a firewall that drops all its input gets its probes back, as its pods get their packets.
 func TestInput(t *testing.T) {
 	each(t, func(t *testing.T, k kind) {
 		a, b := k.pair(t)
@@ -223,7 +223,7 @@ func TestInput(t *testing.T) {
 	})
 }
 
-// TestEcho: a node answers an echo, and none that is not there.
+// TestEcho: a node answers an echo request, and an address without a host does not.
 func TestEcho(t *testing.T) {
 	for _, k := range []kind{{}, {v6: true}} {
 		a, b := k.pair(t)

@@ -9,15 +9,15 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 )
 
-// Config says what the host is to do.
+// Config is the desired state.
 type Config struct {
-	// Forward is false if an administrator has taken forwarding upon himself (FelixConfiguration ipForwarding Disabled).
+	// Forward is false if an administrator manages forwarding (FelixConfiguration ipForwarding Disabled).
 	Forward bool
 	// IPv6: there are pods, or node addresses, of IPv6.
 	IPv6 bool
 	// Tunnels are the project's tunnel devices.
 	Tunnels []string
-	// Pods are the links of pods that may send from addresses of others.
+	// Pods are the links of pods that may send from addresses besides their own.
 	Pods []string
 	// Link is the interface with the node's address.
 	Link string
@@ -40,16 +40,16 @@ var (
 func filterKey(link string) sysctl.Key { return sysctl.Key{"net", "ipv4", "conf", link, "rp_filter"} }
 func routerKey(link string) sysctl.Key { return sysctl.Key{"net", "ipv6", "conf", link, "accept_ra"} }
 
-// Values of rp_filter: what a packet's source must be like.
+// Values of rp_filter: the condition for a packet's source.
 const (
-	strict = "1" // the way back to it is by the interface that the packet came by
-	loose  = "2" // there is a way back to it
+	strict = "1" // the route back to it is by the interface that the packet came by
+	loose  = "2" // there is a route back to it
 )
 
 // Get reads a parameter; the error wraps fs.ErrNotExist if the kernel has none of the name.
 type Get func(sysctl.Key) (string, error)
 
-// Wanted returns what is to be set, given what is there. It is pure but for get.
+// Wanted returns the parameters that must be set, given the present ones. It is pure but for get.
 func (c Config) Wanted(get Get) []Setting {
 	var settings []Setting
 	if c.Forward {
@@ -76,7 +76,7 @@ func lacksIPv6(get Get) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// filters returns the mode that counts for a link: the greater number of its own and that for all.
+// filters returns the effective mode of a link: the greater of its own and of conf.all.
 func filters(get Get, link string) string {
 	all, _ := get(filterKey("all"))
 	own, err := get(filterKey(link))
@@ -86,7 +86,7 @@ func filters(get Get, link string) string {
 	return max(all, own)
 }
 
-// Notes returns what stands in the way and is not ours to change, in words, with the remedy. It is pure but for get.
+// Notes describes the obstacles that are not ours to change, with their remedies. It is pure but for get.
 func (c Config) Notes(get Get) []string {
 	var notes []string
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
@@ -113,7 +113,7 @@ func (c Config) Notes(get Get) []string {
 	return notes
 }
 
-// Dotted is a key as people type it. A dot in a link's name becomes a slash, as with sysctl(8).
+// Dotted returns a key in the notation of sysctl(8). A dot in a link's name becomes a slash.
 func Dotted(key sysctl.Key) string {
 	parts := make([]string, len(key))
 	for i, part := range key {
@@ -122,7 +122,7 @@ func Dotted(key sysctl.Key) string {
 	return strings.Join(parts, ".")
 }
 
-// Forwarding returns the parameters by which the host is to forward packets.
+// Forwarding returns the parameters that make the host forward packets.
 func (c Config) Forwarding() (keys []sysctl.Key) {
 	if c.Forward {
 		keys = append(keys, forward4)
@@ -133,7 +133,7 @@ func (c Config) Forwarding() (keys []sysctl.Key) {
 	return keys
 }
 
-// Difference is a parameter that has another value than it should.
+// Difference is a parameter with a wrong value.
 type Difference struct {
 	Setting
 	Was string
@@ -149,8 +149,8 @@ func (c Config) Differing(get Get) (all []Difference) {
 	return all
 }
 
-// Sync sets what is wanted below root, and writes nothing that is so already. The error joins what could not be set,
-// each with its remedy.
+// Sync sets the wanted parameters below root, and writes no correct ones. The error joins the failures, each with its
+// remedy.
 func Sync(root sysctl.Root, c Config) error {
 	var errs []error
 	for _, s := range c.Wanted(root.Get) {

@@ -118,8 +118,8 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// TestKernel has a router with a strict filter: what comes by its tunnel, a veth here, from an address that the way to
-// is by another link gets through after Sync, and the host's own links are as before.
+// TestKernel has a router with a strict filter: packets by its tunnel, a veth here, from an address with a route by
+// another link pass after Sync, and the host's own links are unchanged.
 func TestKernel(t *testing.T) {
 	far, ns, inside := netnstest.New(t), netnstest.New(t), netnstest.New(t)
 	netnstest.Cable(t, far, "eth0", ns, "tunl0")

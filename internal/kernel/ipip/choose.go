@@ -9,12 +9,11 @@ import (
 	"slices"
 )
 
-// MaxPeers bounds the devices for single nodes: each takes some 30 KiB of the kernel's memory, and every list of links
-// has them all.
+// MaxPeers bounds the devices for single nodes: each costs some 30 KiB of the kernel's memory, and every dump of links
+// includes them.
 const MaxPeers = 64
 
-// Way is a destination of IPv4 and the node that packets to it are sent to in a tunnel; the zero Node: they go another
-// way.
+// Way is an IPv4 destination and the node that packets to it are sent to in a tunnel; the zero Node means no tunnel.
 type Way struct {
 	Dst  netip.Prefix
 	Node netip.Addr
@@ -26,13 +25,13 @@ type Peer struct {
 	Ranges []Range
 }
 
-// Range is all addresses between two, both of them included.
+// Range is a range of addresses, both ends included.
 type Range struct{ First, Last netip.Addr }
 
-// ChoosePeers returns the nodes that have a device of their own on node self, at most limit, in ascending order: those
-// that most routes lead to. A node announces blocks by the number of its pods, which is known for nothing; bytes are
-// not, as the kernel counts what passes a flowtable for no device. Among equals each pair of nodes chooses alike, and
-// each node others.
+// ChoosePeers returns the nodes that have a device of their own on node self, at most limit, in ascending order: the
+// nodes that most routes lead to. A node's number of blocks grows with its pods, and costs nothing to know. Bytes
+// cannot be counted: for packets that pass a flowtable the kernel updates no device's counters. Among nodes with
+// equally many routes, both nodes of a pair rank each other alike, and different nodes choose different peers.
 func ChoosePeers(self netip.Addr, ways []Way, limit int) []Peer {
 	routes := map[netip.Addr]int{}
 	for _, w := range ways {
@@ -52,7 +51,7 @@ func ChoosePeers(self netip.Addr, ways []Way, limit int) []Peer {
 	return peers
 }
 
-// lot is the same number for both of two nodes.
+// lot returns a pseudo-random number of a pair of nodes, in either order.
 func lot(a, b netip.Addr) uint64 {
 	if b.Less(a) {
 		a, b = b, a
@@ -61,13 +60,13 @@ func lot(a, b netip.Addr) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// span is a part of the address space, and the node that it is behind.
+// span is a range of addresses and the node that they are behind.
 type span struct {
 	first, last uint64
 	node        netip.Addr
 }
 
-// rangesOf returns what is behind each node: a destination without those inside of it that have another way.
+// rangesOf returns the ranges behind each node: its destinations without the more specific ones of other nodes.
 func rangesOf(ways []Way) map[netip.Addr][]Range {
 	sorted := slices.Clone(ways)
 	slices.SortStableFunc(sorted, func(a, b Way) int {
@@ -79,7 +78,7 @@ func rangesOf(ways []Way) map[netip.Addr][]Range {
 			behind[s.node] = append(behind[s.node], Range{addrAt(s.first), addrAt(s.last)})
 		}
 	}
-	var open []span // each inside of the one before, from where no inner one has taken it
+	var open []span // each nested in the one before; first is where the last nested one ended
 	for _, w := range sorted {
 		if !w.Dst.Addr().Is4() {
 			continue

@@ -21,7 +21,7 @@ func way(dst, node string) ipip.Way {
 
 func span(first, last string) ipip.Range { return ipip.Range{First: addr(first), Last: addr(last)} }
 
-// What is behind a node is what routes lead to by it, without more specific routes elsewhere.
+// The ranges behind a node are its routes' destinations, without more specific routes elsewhere.
 func TestChoosePeersRanges(t *testing.T) {
 	ways := []ipip.Way{
 		way("10.1.0.64/26", "172.30.0.2"),
@@ -51,7 +51,7 @@ func TestChoosePeersRanges(t *testing.T) {
 	}
 }
 
-// Nodes with most routes come first, pairs choose alike, and not all nodes the same others.
+// Nodes with most routes come first, both nodes of a pair choose alike, and nodes choose different others.
 func TestChoosePeersLimit(t *testing.T) {
 	const count = 30
 	node := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 30, 1, byte(i)}) }

@@ -28,13 +28,13 @@ type node struct {
 	*netnstest.NS
 	pod   *netnstest.NS
 	addr  string // the node's own
-	block string // whose first address is the tunnel's, and whose second the pod's
+	block string // its first address is the tunnel's, its second the pod's
 }
 
 func (n *node) tunnelAddr() netip.Addr { return netip.MustParsePrefix(n.block).Addr() }
 func (n *node) podAddr() netip.Addr    { return n.tunnelAddr().Next() }
 
-// pair makes two nodes that reach each other through a router, whose link to b has the MTU given, and programs them as
+// pair makes two nodes that reach each other through a router with the MTU given on its link to b, and programs them as
 // the agent does: tunnel, own block unreachable, the other's block through the tunnel.
 func pair(t *testing.T, routerMTU int) (a, b *node) {
 	t.Helper()
@@ -159,8 +159,8 @@ func TestTTL(t *testing.T) {
 	t.Fatal("no datagram arrived")
 }
 
-// TestNarrowPath sends through a router whose far link takes less than a full outer packet, which the nodes can only
-// learn from the router's ICMP messages (calico #7146).
+// TestNarrowPath sends through a router with a far link that is too small for a full outer packet, which the nodes can
+// only learn from the router's ICMP messages (calico #7146).
 func TestNarrowPath(t *testing.T) {
 	a, b := pair(t, 1300)
 	if err := a.pod.SendTCP(t, b.pod, netip.AddrPortFrom(b.podAddr(), 7001).String()); err != nil {
@@ -186,8 +186,8 @@ func TestNarrowPath(t *testing.T) {
 	t.Error("a datagram of 1400 bytes does not get over a path with MTU 1300")
 }
 
-// TestVanishedPod asks a pod that does not exist: the node that owns its block says so at once, where a blackhole would
-// keep the client waiting (calico #13570).
+// TestVanishedPod sends to a pod that does not exist: the node that owns its block answers with an error at once, while
+// with a blackhole the client would wait (calico #13570).
 func TestVanishedPod(t *testing.T) {
 	a, b := pair(t, 1500)
 	gone := b.podAddr().Next()

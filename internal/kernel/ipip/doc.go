@@ -3,6 +3,6 @@
 // never touches another link, and no routes.
 //
 // tunl0 is the device that the kernel's ipip module itself puts into every network namespace, with any address at both
-// ends: the routes over it name the other node as next hop, onlink, and that becomes the outer destination. By the
-// devices for single nodes packets only come in: a flowtable takes none from a device with any peer.
+// ends: the routes over it have the other node as next hop, onlink, which becomes the outer destination. The devices
+// for single nodes only receive: a flowtable handles no packets of a device with any peer.
 package ipip

@@ -84,7 +84,7 @@ func (k *kept) await(what string, mtu int) {
 	})
 }
 
-// wrong says what is not as it should be, empty for nothing.
+// wrong describes the first difference from the desired device, empty without one.
 func (k *kept) wrong(mtu int) string {
 	link, err := k.Conn.LinkByName(ipip.Device)
 	if err != nil {
@@ -150,8 +150,8 @@ func TestDeviceByHand(t *testing.T) {
 	k.await("routes of a predecessor", 8980)
 }
 
-// fallback is how the kernel is told not to make tunl0 in other namespaces than the first. Only tunl0 that is not the
-// kernel's own can be deleted.
+// fallback is the parameter by which the kernel makes no tunl0 in namespaces other than the first. Only a tunl0 that is
+// not the kernel's own can be deleted.
 const fallback = "/proc/sys/net/core/fb_tunnels_only_for_init_net"
 
 func TestWithoutKernelsOwnDevice(t *testing.T) {
@@ -179,6 +179,6 @@ func TestWithoutKernelsOwnDevice(t *testing.T) {
 		}
 	}
 	errtest.Must(t, k.Conn.SetTunnelPMTUDisc(k.Link(t, ipip.Device), false))
-	k.pass(t.Context()) // no event tells of it
+	k.pass(t.Context()) // the change has no event
 	k.await("path MTU discovery switched off", 1480)
 }

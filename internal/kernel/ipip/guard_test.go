@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// forge sends a UDP packet from one pod's address to another's, in an outer header of somebody else's choice.
+// forge sends a UDP packet from one pod's address to another's, in an arbitrary outer header.
 func forge(t *testing.T, from *netnstest.NS, outerSrc, outerDst, src, dst netip.Addr, payload string) {
 	t.Helper()
 	header := func(protocol byte, src, dst netip.Addr, size int) []byte {
@@ -48,8 +48,8 @@ func forge(t *testing.T, from *netnstest.NS, outerSrc, outerDst, src, dst netip.
 	})
 }
 
-// TestGuard has a real tunnel: a stranger's packet, which gets to a pod as if it came from another, does not any more
-// once the nodes are known, while the nodes' own go on.
+// TestGuard has a real tunnel: a stranger's packet reaches a pod as if it came from another pod, until the nodes are
+// known; packets of the nodes still pass.
 func TestGuard(t *testing.T) {
 	a, b := pair(t, 1500)
 	stranger := netnstest.New(t)

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// Device is the name that the kernel gives its own IPIP device and that Calico's parts expect.
+	// Device is the name of the kernel's own IPIP device, which Calico's components expect.
 	Device = "tunl0"
 
 	// Overhead is the size of the outer IPv4 header.
@@ -18,21 +18,23 @@ const (
 
 	kind = "ipip"
 
-	// minMTU is the kernel's least for an IPv4 link.
+	// minMTU is the kernel's minimum for an IPv4 link.
 	minMTU = 68
 )
 
-// ErrNoIPIP says that the kernel can't do IPIP. Its text names the remedy.
+// ErrNoIPIP means that the kernel has no IPIP. Its text names the remedy.
 var ErrNoIPIP = errors.New("the kernel has no IP-in-IP tunnels: load module ipip (modprobe ipip, and a line \"ipip\" in " +
 	"/etc/modules-load.d/ipip.conf), use a kernel built with CONFIG_NET_IPIP, or use pools without IPIP")
 
 // Tunnel is the desired device.
 type Tunnel struct {
-	MTU  int
-	Addr netip.Addr // IPv4; becomes the device's only address, as a /32. Invalid: the device has none, and carries pods' packets all the same
+	MTU int
+	// Addr, IPv4, becomes the device's only address, as a /32. If it is invalid, the device has none, and carries pods'
+	// packets all the same.
+	Addr netip.Addr
 }
 
-// Syncer keeps the device in one network namespace. It has no state: what is there is read from the kernel each time.
+// Syncer keeps the device in one network namespace. It has no state: it reads the kernel's each time.
 type Syncer struct {
 	conn *netlinkx.Conn
 }
@@ -40,7 +42,7 @@ type Syncer struct {
 // New returns the syncer of the connection's namespace. It touches nothing yet.
 func New(conn *netlinkx.Conn) *Syncer { return &Syncer{conn: conn} }
 
-// MTU returns the largest MTU of a tunnel whose outer packets leave through a link with the MTU given.
+// MTU returns the largest MTU of a tunnel over a link with MTU host.
 func MTU(host int) int { return host - Overhead }
 
 // Is reports that a link is the device, and not another of the same name.
@@ -49,8 +51,8 @@ func Is(l netlinkx.Link) bool {
 }
 
 // Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address, or none. Correct
-// properties are not written, and the right address stays throughout. It returns what was otherwise, such as "was
-// missing" or "had MTU 1400". The error wraps ErrNoIPIP if the kernel has no IPIP.
+// properties are not written, and the right address stays throughout. It returns the differences, such as "was missing"
+// or "had MTU 1400". The error wraps ErrNoIPIP if the kernel has no IPIP.
 func (s *Syncer) Sync(ctx context.Context, t Tunnel) (was []string, err error) {
 	if err := t.validate(); err != nil {
 		return nil, err
@@ -65,9 +67,9 @@ func (s *Syncer) Sync(ctx context.Context, t Tunnel) (was []string, err error) {
 			return was, fmt.Errorf("%s: %w", Device, err)
 		}
 	}
-	// Without it, kernels before 5.11 let inner packets with DF go by the device's MTU alone: a smaller one on the path
-	// between two nodes swallows them, and no sender learns (calico #7146). Later kernels turn inner packets without DF
-	// into outer fragments, which clouds drop; with it the pod's own packets are fragmented.
+	// Without it, kernels before 5.11 check inner packets with DF against the device's MTU alone: if the path between two
+	// nodes has a smaller one, they are lost and no sender learns of it (calico #7146). Later kernels turn inner packets
+	// without DF into outer fragments, which clouds drop; with it the pod's own packets are fragmented.
 	if !link.Tunnel.PMTUDisc {
 		was = append(was, "had no path MTU discovery")
 		if err := s.conn.SetTunnelPMTUDisc(link, true); err != nil {
@@ -108,9 +110,9 @@ func (t Tunnel) validate() error {
 	return nil
 }
 
-// ensure returns the device, made if it is missing. The kernel makes it itself unless told not to
-// (net.core.fb_tunnels_only_for_init_net); asked for one, it loads the module, which makes one, and says that it
-// exists.
+// ensure returns the device, made if it is missing. The kernel makes it itself unless
+// net.core.fb_tunnels_only_for_init_net forbids it: the request loads the module, which makes tunl0, and fails with
+// EEXIST.
 func (s *Syncer) ensure() (link netlinkx.Link, made bool, err error) {
 	link, err = s.conn.Own(Device, kind)
 	if made = netlinkx.IsNotExist(err); made {
@@ -137,7 +139,8 @@ func (s *Syncer) ensure() (link netlinkx.Link, made bool, err error) {
 	return link, made, nil
 }
 
-// renamed explains why the device neither is there nor can be made: a namespace has one any-to-any tunnel at most.
+// renamed returns the error for a device that neither exists nor can be made: a namespace has at most one any-to-any
+// tunnel.
 func (s *Syncer) renamed() error {
 	links, err := s.conn.Links()
 	if err != nil {
@@ -153,8 +156,7 @@ func (s *Syncer) renamed() error {
 }
 
 // Remove undoes Sync for a node without IPIP pools: the device loses its addresses and goes down. The device itself
-// stays, as the kernel does not let go of its own. Without a device, or with one that is not ours, there is nothing to
-// do.
+// stays, as the kernel does not delete its own. It does nothing without a device, or with one of another kind.
 func (s *Syncer) Remove(context.Context) error {
 	link, err := s.conn.LinkByName(Device)
 	if netlinkx.IsNotExist(err) || (err == nil && link.Kind != kind) {

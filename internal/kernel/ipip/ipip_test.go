@@ -17,12 +17,12 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// The tests of this package need a kernel with IPIP and fail on another: there they are to be run in a virtual machine.
-// A short run leaves them out.
+// The tests of this package need a kernel with IPIP and fail on another: there, run them in a virtual machine. A short
+// run leaves them out.
 
 var addr = netip.MustParseAddr
 
-// TestNoIPIP holds on any kernel: one without IPIP is named as the reason, with a remedy, and nothing is left behind.
+// TestNoIPIP holds on any kernel: without IPIP the error names the reason and the remedy, and nothing is left behind.
 func TestNoIPIP(t *testing.T) {
 	ns := netnstest.New(t)
 	_, err := ipip.New(ns.Conn).Sync(t.Context(), ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")})
@@ -45,7 +45,7 @@ func newNS(t testing.TB) *netnstest.NS {
 	return netnstest.New(t)
 }
 
-// wantDevice checks everything that Sync is to take care of.
+// wantDevice checks all properties that Sync sets.
 func wantDevice(t *testing.T, ns *netnstest.NS, want ipip.Tunnel) {
 	t.Helper()
 	link := ns.Link(t, ipip.Device)
@@ -204,7 +204,7 @@ func TestNameTaken(t *testing.T) {
 	if err := s.Remove(t.Context()); err != nil || !ns.Link(t, ipip.Device).Up {
 		t.Errorf("Remove with a veth of that name: %v, and up is %v", err, ns.Link(t, ipip.Device).Up)
 	}
-	// A pod may have made it: it goes, and the device comes once it can.
+	// A pod may have made it: it is removed, and the device made once that is possible.
 	if _, err := s.Sync(t.Context(), tunnel); !errtest.Names(err, "mine tunl0") {
 		t.Errorf("with a veth of that name: %v", err)
 	}
@@ -247,7 +247,7 @@ func TestTunnelWithoutAddress(t *testing.T) {
 	if err != nil || len(have) != 0 || !link.Up {
 		t.Errorf("addresses %v, up %v, %v; want none, and up", have, link.Up, err)
 	}
-	// Routes through it are what it is for.
+	// Its purpose is routes through it.
 	netnstest.Cable(t, ns, "eth0", ns, "far")
 	ns.Addr(t, "eth0", "10.0.0.1/24")
 	route := netlinkx.Route{Dst: netip.MustParsePrefix("10.244.1.0/26"), Via: addr("10.0.0.2"), Dev: link.Index, Onlink: true}

@@ -13,31 +13,31 @@ import (
 // PeerPrefix begins the names of devices for single nodes.
 const PeerPrefix = Device + "-"
 
-// PeerDevice is the name of the device for a node.
+// PeerDevice returns the name of the device for a node.
 func PeerDevice(node netip.Addr) string { return fmt.Sprintf("%s%x", PeerPrefix, node.As4()) }
 
-// Owns reports that a link is of this package by its name: what packets in a tunnel come in by.
+// Owns reports whether a link, by its name, is this package's: packets in a tunnel come in by such links.
 func Owns(link string) bool { return link == Device || strings.HasPrefix(link, PeerPrefix) }
 
-// IsPeer reports that a link is a device for a single node, and not another of such a name or one that a pod has moved
-// here.
+// IsPeer reports whether a link is a device for a single node, and not another link of such a name or one that a pod
+// has moved here.
 func IsPeer(l netlinkx.Link) bool {
 	return l.Here(kind) && l.Tunnel.Remote.Is4() && l.Name == PeerDevice(l.Tunnel.Remote)
 }
 
-// Peers are the desired devices for single nodes. The kernel has packets in a tunnel come in by the device of their
-// sender, if it is up, and by tunl0 if there is none; all leave by tunl0.
+// Peers are the desired devices for single nodes. Packets in a tunnel come in by the device for their sender, if it is
+// up, and else by tunl0; all leave by tunl0.
 type Peers struct {
 	Local netip.Addr // this node's address, that others send to
 	MTU   int
 	Nodes []netip.Addr
-	// Keep leaves devices of other nodes.
+	// Keep leaves devices for other nodes in place.
 	Keep bool
 }
 
-// SyncPeers makes the devices as desired, among the links given. Correct ones are not written, links of others stay
-// unless they have a desired name. prepare is called with the devices' names before new ones receive. What fails for
-// one device leaves the others; their packets use tunl0.
+// SyncPeers makes the devices as desired, among the links given. Correct devices are not written; foreign links stay
+// unless they have a desired name. prepare is called with the devices' names before new ones receive. A failure for one
+// device does not affect the others: its packets use tunl0.
 func (s *Syncer) SyncPeers(ctx context.Context, links []netlinkx.Link, p Peers, prepare func(devices []string) error) error {
 	want := make(map[string]netip.Addr, len(p.Nodes))
 	for _, n := range p.Nodes {
@@ -99,11 +99,11 @@ func (s *Syncer) ensurePeer(ctx context.Context, l netlinkx.Link, node netip.Add
 	return l, nil
 }
 
-// nowhere is an address that no packet from outside is sent to.
+// nowhere is an address that no packet from outside has as its destination.
 var nowhere = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// retire removes a device for a node. First the kernel finds it for no packet any more: packets that it has found it
-// for would be lost.
+// retire removes a device for a node. It first changes the local address so that the kernel selects the device for no
+// further packet: packets in a device that is being deleted would be lost.
 func (s *Syncer) retire(l netlinkx.Link) error {
 	err := s.conn.SetTunnelLocal(l, nowhere)
 	if err == nil {

@@ -121,8 +121,7 @@ func TestPeersDriftIsRepaired(t *testing.T) {
 	}
 }
 
-// Links of others stay, unless they have the name of a device; what fails for one node does not keep others from
-// theirs.
+// Foreign links stay, unless they have the name of a device; a failure for one node does not affect others.
 func TestPeersOfOthers(t *testing.T) {
 	ns := newNS(t)
 	errtest.Must(t, ns.Conn.AddIPIP("site", netlinkx.Tunnel{Local: addr("172.30.0.1"), Remote: addr("172.30.0.2")}, 1480))
@@ -151,8 +150,8 @@ func TestPeersOfOthers(t *testing.T) {
 	}
 }
 
-// A pod with CAP_NET_ADMIN puts a device of its own, which differs by nothing but the namespace that it sends and
-// receives in, in the place of the node's.
+// A pod with CAP_NET_ADMIN replaces the node's device by one of its own, which differs only in the namespace in which
+// it sends and receives.
 func TestMovedPeer(t *testing.T) {
 	ns, pod := newNS(t), netnstest.New(t)
 	netnstest.Cable(t, ns, "cali1", pod, "eth0")
@@ -186,8 +185,7 @@ func TestPeersNotPrepared(t *testing.T) {
 	}
 }
 
-// Packets from a node come in by its device as soon as it is up, and by tunl0 else; both ends of what a node says go
-// on.
+// Packets from a node come in by its device as soon as it is up, else by tunl0; in both cases its pods get answers.
 func TestPeersDatapath(t *testing.T) {
 	a, b := pair(t, 1500)
 	port := netip.AddrPortFrom(b.podAddr(), 7000).String()

@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// Policies judge what comes out of the tunnel by the inner packet: datagrams and, where the kernel has SCTP as in the
+// Policies judge packets from the tunnel by the inner header: datagrams and, where the kernel has SCTP as in the
 // virtual machine, associations.
 func TestPolicy(t *testing.T) {
 	a, b := pair(t, 1500)
@@ -115,8 +115,8 @@ func socketSCTP(t *testing.T, ns *netnstest.NS) (fd int, err error) {
 	return fd, err
 }
 
-// A host endpoint for tunl0 judges what comes out of the tunnel, by whichever device, and counts it; one for another
-// link does not.
+// A host endpoint for tunl0 judges packets from the tunnel, by whichever device, and counts them; one for another link
+// does not.
 func TestHostEndpoint(t *testing.T) {
 	a, b := pair(t, 1500)
 	e := netpol.New(b.Namespace, "cali")
@@ -164,7 +164,7 @@ func closedLink(link string, stage policy.Stage) *policy.Ruleset {
 	}
 }
 
-// dropped is how many packets policies have dropped.
+// dropped returns the number of packets that policies have dropped.
 func dropped(t *testing.T, e *netpol.Engine) (packets uint64) {
 	t.Helper()
 	counters, err := e.Counters(t.Context())

@@ -10,31 +10,30 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// The chains in which packets are translated: chain has natOutgoing, the others are for floating addresses, of what
-// comes in and of what the node itself sends.
+// The chains that translate packets: chain is for natOutgoing; the others are for floating addresses, in packets that
+// come in and in packets that the node itself sends.
 const (
 	chain          = "nat-postrouting"
 	arrivingChain  = "nat-prerouting"
 	departingChain = "nat-output"
 )
 
-// Config is the desired state. The same rules are for packets of pods and of the node's own processes: what these send
-// is translated only if it comes from an address in a pool, such as the tunnel's.
+// Config is the desired state. The same rules are for packets of pods and of the node's own processes: the latter are
+// translated only if they come from an address in a pool, such as the tunnel's.
 type Config struct {
-	// Pools are all of them, of both families, those that are disabled too, as they may still have pods. One that holds
-	// addresses of services only (allowedUses LoadBalancer) is to be left out. Pools may overlap: what is in any of them
-	// counts as inside, and what is in any with NATOutgoing is translated.
+	// Pools are all pools of both families, including disabled ones, as they may still have pods. A pool for addresses of
+	// services only (allowedUses LoadBalancer) must be left out. Pools may overlap: an address in any of them counts as
+	// inside, and an address in any with NATOutgoing is translated.
 	Pools []Pool
 	// Nodes are addresses that count as inside although they are in no pool, as with natOutgoingExclusions
 	// IPPoolsAndHostIPs.
 	Nodes []netip.Addr
-	// Source is the address that packets of its family are sent from; invalid means an address of the link that they leave
-	// by.
+	// Source is the address that packets of its family are sent from; invalid means an address of the outgoing link.
 	Source netip.Addr
-	// Ports are those that TCP and UDP are sent from; zero leaves the choice to the kernel. Other protocols are translated
+	// Ports are the source ports for TCP and UDP; zero leaves the choice to the kernel. Other protocols are translated
 	// without.
 	Ports nft.Ports
-	// Floating are addresses by which pods of this node are reached besides their own.
+	// Floating are further addresses of pods of this node.
 	Floating []Floating
 }
 
@@ -47,15 +46,15 @@ type Pool struct {
 	NATOutgoing bool
 }
 
-// Syncer keeps the chain in a table.
+// Syncer keeps the chains in a table.
 type Syncer struct{ table *nft.Table }
 
 // New returns the syncer of a table. It touches nothing yet.
 func New(table *nft.Table) *Syncer { return &Syncer{table} }
 
-// Sync makes the chain and its sets as desired, in one transaction: no packet sees half of it. Correct rules are not
-// written; pools that come or go change elements alone. Without a pool that has natOutgoing, and without floating
-// addresses, everything of ours is removed.
+// Sync makes the chains and their sets as desired, in one transaction: no packet passes half of it. Correct rules are
+// not written; pools that come or go change elements alone. Without a pool that has natOutgoing, and without floating
+// addresses, all chains and sets of this package are removed.
 //
 // Connections keep the translation that they began with.
 func (s *Syncer) Sync(ctx context.Context, c Config) error {
@@ -73,7 +72,7 @@ func (s *Syncer) Sync(ctx context.Context, c Config) error {
 type family struct {
 	nft.Family
 	is4      bool
-	pools    string // name of the set with all that counts as inside
+	pools    string // name of the set with all addresses that count as inside
 	outgoing string // name of the set with the pools that have natOutgoing
 	floating string // name of the map from floating addresses to pods'
 	hairpin  string // name of the set with pods' addresses, each with its floating one
@@ -84,7 +83,7 @@ var families = []family{
 	{nft.IPv6, false, "pools-v6", "nat-outgoing-v6", "nat-floating-v6", "nat-hairpin-v6"},
 }
 
-// part is c in nftables.
+// part returns c as chains and sets.
 func (c Config) part() (nft.Part, error) {
 	p := nft.Part{Prefixes: []string{"nat-", "pools-"}, Former: []string{chain, arrivingChain, departingChain}}
 	if err := c.validate(); err != nil {
@@ -113,9 +112,9 @@ func (c Config) part() (nft.Part, error) {
 	return p, nil
 }
 
-// float returns chains that translate floating addresses to pods', before kube-proxy's, and puts rules in front of
-// others for a pod that sends to a floating address of its own: it would drop a packet from its own address. It adds
-// their sets.
+// float returns chains that translate floating addresses to pods' addresses, before kube-proxy's chains, and puts rules
+// in front of others for a pod that sends to a floating address of its own: it would drop a packet from its own
+// address. It adds their sets to p.
 func (c Config) float(p *nft.Part, others []nft.Rule) (chains []nft.Chain, leaving []nft.Rule) {
 	arriving := nft.Chain{Name: arrivingChain, Hook: &nft.Hook{Type: nft.NAT, Number: nft.Prerouting, Priority: nft.PriorityDNAT - 1}}
 	for _, f := range families {
@@ -166,7 +165,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// ranges returns what counts as inside, and the pools with natOutgoing.
+// ranges returns the addresses that count as inside, and the pools with natOutgoing.
 func (c Config) ranges(f family) (inside, outgoing []nft.Element) {
 	var all, translated []netip.Prefix
 	for _, p := range c.Pools {
@@ -186,8 +185,8 @@ func (c Config) ranges(f family) (inside, outgoing []nft.Element) {
 	return nft.Ranges(all), nft.Ranges(translated)
 }
 
-// rules are, in nft's words, "ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade fully-random", in front of it
-// the same with ports for each protocol that has them if ports are limited.
+// rules returns, in nft's syntax, "ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade fully-random", after the
+// same with ports for TCP and for UDP if ports are limited.
 func (c Config) rules(f family) []nft.Rule {
 	translate := func(ports nft.Ports) nft.Term {
 		if c.Source.IsValid() && c.Source.Is4() == f.is4 {

@@ -355,7 +355,7 @@ func TestFloatingPackets(t *testing.T) {
 	ask("from the pod itself", b, map[string]string{"10.244.9.9:7000": "10.244.9.9", "[fd00::9]:7000": "fd00::9"})
 	ask("from the node", node, map[string]string{"10.244.9.9:7000": "192.0.2.1"})
 	ask("by the pod's own address", a, map[string]string{"10.244.0.2:7000": "10.244.0.1", "[fd00::2]:7000": "fd00::1"})
-	// What the pod sends by itself has its own address.
+	// Connections that the pod opens have its own address.
 	world.EchoUDP(t, "10.60.0.9:7001")
 	c.Pools = append(c.Pools, nat.Pool{CIDR: netip.MustParsePrefix("10.60.0.0/24")})
 	syncConfig(t, node, c)

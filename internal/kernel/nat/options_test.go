@@ -96,7 +96,7 @@ func TestOptionsChange(t *testing.T) {
 			}
 		}
 	}
-	// A rule of the same conditions that translates otherwise is not taken for ours.
+	// A rule with the same conditions but another translation does not count as ours.
 	const chain = "inet tortie nat-postrouting"
 	for _, rule := range []string{
 		"ip saddr @nat-outgoing-v4 ip daddr != @pools-v4 masquerade",
@@ -141,7 +141,7 @@ func randomConfig(r *rand.Rand) nat.Config {
 	return c
 }
 
-// TestRandomConfigs leads from one to the next, each of which is read back as it was written.
+// TestRandomConfigs changes from one to the next, and reads each back as it was written.
 func TestRandomConfigs(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -67,8 +67,8 @@ func (c *Conn) Addrs(index int, family Family) ([]Addr, error) {
 	return addrs, nil
 }
 
-// AddUniqueAddr puts an address on a link without duplicate address detection, so that it can be used at once; IsExist
-// holds for the error if it is there.
+// AddUniqueAddr adds an address to a link without duplicate address detection, so that it can be used at once; IsExist
+// holds for the error if the link has it already.
 func (c *Conn) AddUniqueAddr(index int, p netip.Prefix) error {
 	// The library makes up a broadcast address unless it gets this one.
 	addr := &netlink.Addr{IPNet: ipNet(p), Broadcast: net.IPv4zero}
@@ -81,10 +81,10 @@ func (c *Conn) AddUniqueAddr(index int, p netip.Prefix) error {
 	return nil
 }
 
-// SoleAddr makes want, without duplicate address detection, the link's only address of a family, or of both, and takes
-// all off if it is the zero Prefix. It adds before it removes: with the last address the kernel drops routes, and the
-// node's own packets their source. The link-local addresses that the kernel gives links of IPv6 stay. It returns what
-// was otherwise, such as "lacked address 10.0.0.1/32".
+// SoleAddr makes want, without duplicate address detection, the link's only address of a family, or of both; with the
+// zero Prefix it removes all. It adds before it removes: with the last address the kernel drops routes, and the node's
+// own packets lose their source. IPv6 link-local addresses stay. It returns the differences, such as "lacked address
+// 10.0.0.1/32".
 func (c *Conn) SoleAddr(index int, family Family, want netip.Prefix) (was []string, err error) {
 	have, err := c.Addrs(index, family)
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *Conn) SoleAddr(index int, family Family, want netip.Prefix) (was []stri
 	return was, errors.Join(errs...)
 }
 
-// DeleteAddr takes an address off a link; IsNotExist holds for the error if it is not there.
+// DeleteAddr removes an address from a link; IsNotExist holds for the error if the link does not have it.
 func (c *Conn) DeleteAddr(index int, p netip.Prefix) error {
 	if err := c.requests.AddrDel(handle(index), &netlink.Addr{IPNet: ipNet(p)}); err != nil {
 		return fmt.Errorf("delete address %s from link with index %d: %w", p, index, err)
@@ -118,8 +118,8 @@ func (c *Conn) DeleteAddr(index int, p netip.Prefix) error {
 	return nil
 }
 
-// Delivers reports whether the kernel delivers packets to an address that come in by a link, as it does some time after
-// it was given an IPv6 address.
+// Delivers reports whether the kernel delivers packets to an address that come in by a link: for IPv6 it does so only
+// some time after the address was added.
 func (c *Conn) Delivers(index int, a netip.Addr) (bool, error) {
 	routes, err := c.requests.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{OifIndex: index})
 	if err != nil {

@@ -9,14 +9,13 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// batchSize is how many requests one system call carries. If all fail, their answers have to fit into the socket's
-// receive buffer: the kernel drops what does not, and keeps no more than about 250 in the default one.
+// batchSize is the number of requests in one system call. If all fail, their answers have to fit into the socket's
+// receive buffer: the default one holds about 250, and the kernel drops the rest.
 const batchSize = 128
 
-// AddRoutes is AddRoute for many routes. The answer has one error for each route, in their order, nil where it was
-// added. The kernel works through them in order. None may have a next hop Object or More. 10,000 routes take a third of
-// the time of as many calls of AddRoute, since a system call, and a change of the thread, are paid once for a batch of
-// them.
+// AddRoutes is AddRoute for many routes. It returns one error for each route, in their order, nil if it was added. The
+// kernel works through them in order. None may have a next hop Object or More. 10,000 routes take a third of the time
+// of as many calls of AddRoute, as a batch costs one system call and one change of the thread.
 func (c *Conn) AddRoutes(routes []Route) []error {
 	return c.changeRoutes("add", unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, routes)
 }
@@ -38,7 +37,7 @@ func (c *Conn) changeRoutes(verb string, kind, flags uint16, routes []Route) []e
 	return change(c, verb+" route", kind, flags, routes)
 }
 
-// refuseObjects is the answer to a request that can't be made as a whole.
+// refuseObjects returns an error for each route of a request with next hop objects.
 func refuseObjects(verb string, routes []Route) []error {
 	errs := make([]error, len(routes))
 	for i, r := range routes {
@@ -54,7 +53,7 @@ type entry interface {
 	appendRequest(b []byte, kind, flags uint16, seq uint32) []byte
 }
 
-// change makes a request for each entry, in batches. It returns one error for each, nil where it was done.
+// change makes a request for each entry, in batches. It returns one error for each, nil if it succeeded.
 func change[E entry](c *Conn, doing string, kind, flags uint16, entries []E) []error {
 	errs := make([]error, len(entries))
 	from := 0
@@ -70,7 +69,7 @@ func change[E entry](c *Conn, doing string, kind, flags uint16, entries []E) []e
 		}
 		return nil
 	})
-	if err != nil { // it is not known how many of these arrived; the next Sync reads what is there
+	if err != nil { // it is not known how many of these arrived; the next Sync reads the kernel's state
 		err = fmt.Errorf("%s %s and %d more: %w", doing, entries[from], len(entries)-from-1, err)
 		for i := from; i < len(errs); i++ {
 			errs[i] = err
@@ -79,8 +78,8 @@ func change[E entry](c *Conn, doing string, kind, flags uint16, entries []E) []e
 	return errs
 }
 
-// changeBatch sends the requests at once and says which fail. The kernel works through them in order, reports each that
-// fails, and acknowledges the last one, by which time it has answered to all before.
+// changeBatch sends the requests at once and calls failed for each that fails. The kernel works through them in order,
+// reports each failure, and acknowledges the last one, after the answers to all before.
 func changeBatch[E entry](s *nlmsg.Socket, kind, flags uint16, entries []E, failed func(i int, err error)) error {
 	first, b := s.Seq+1, s.Request()
 	for i, e := range entries {

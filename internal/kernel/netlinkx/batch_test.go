@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// TestRoutesInBatches changes more routes than one system call carries; some of them can't be had, and only those fail.
+// TestRoutesInBatches changes more routes than one system call carries; some are impossible, and only those fail.
 func TestRoutesInBatches(t *testing.T) {
 	ns, a := scratchRoutes(t)
 	const n = 1000

@@ -20,7 +20,7 @@ const (
 	// that lock for tens of milliseconds: a node that loses its pods all at once keeps others waiting for seconds.
 	answerTimeout = 20 * time.Second
 
-	// A dump is inconsistent when the table changed under it, and the kernel says so. On a node that starts many pods this
+	// A dump is inconsistent if the table changed meanwhile; the kernel marks it. On a node that starts many pods this
 	// happens often, several times in a row.
 	dumpAttempts = 20
 	dumpBackoff  = 2 * time.Millisecond
@@ -29,8 +29,8 @@ const (
 // Conn is an rtnetlink connection into one network namespace. It is safe for concurrent use; requests are answered one
 // at a time.
 type Conn struct {
-	// Replaced is called after Evict has deleted a link, with what it was; nil: not called. It is to be set before the
-	// first Own, and must not wait.
+	// Replaced, if set, is called after Evict has deleted a link, with the link's name and description. It must be set
+	// before the first Own, and must not wait.
 	Replaced func(name, was string)
 
 	ns *Namespace
@@ -38,23 +38,23 @@ type Conn struct {
 	// requests is for links, addresses and policy rules.
 	requests *netlink.Handle
 
-	// direct is for routes and neighbours, and for what the library does not know.
+	// direct is for routes and neighbours, and for requests that the library does not support.
 	direct directSocket
 
-	// generic is for WireGuard, and wgFamily is its number there; 0: not known yet.
+	// generic is for WireGuard, and wgFamily is its generic netlink family; 0: not known yet.
 	generic  directSocket
 	wgFamily uint16
 }
 
-// directSocket is opened when it is first needed. It is not the library's, as many answers to one request must not mix
-// with those to others.
+// directSocket is a socket that is opened at its first use. It is not the library's, as the many answers to one request
+// must not mix with answers to others.
 type directSocket struct {
 	protocol int
 	mu       sync.Mutex
 	socket   *nlmsg.Socket
 }
 
-// with runs fn alone with the socket. A socket that failed is replaced: answers may still be under way on it.
+// with runs fn with exclusive use of the socket. A failed socket is replaced: answers may still be under way on it.
 func (d *directSocket) with(ns *Namespace, fn func(*nlmsg.Socket) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

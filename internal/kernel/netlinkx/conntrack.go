@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 )
 
-// What linux/netfilter/nfnetlink_conntrack.h and the kernel's nf_internals.h say.
+// From linux/netfilter/nfnetlink_conntrack.h and the kernel's nf_internals.h.
 const (
 	ctnetlink           = 1 // NFNL_SUBSYS_CTNETLINK
 	ctGet               = 1 // IPCTNL_MSG_CT_GET
@@ -46,13 +46,13 @@ const (
 // walks the whole hash table, which has 262144 buckets on a large machine and takes 10 ms.
 const fewFlows = 2500
 
-// flowCount is how many connections the kernel tracks in the namespace of the calling thread.
+// flowCount holds the number of connections that the kernel tracks in the namespace of the calling thread.
 var flowCount = sysctl.Key{"net", "netfilter", "nf_conntrack_count"}
 
-// DeleteFlows makes the kernel forget the connections that an address was one end of, and returns how many they were:
-// those that it began, and those that were answered by it, whatever NAT did to either's other address. An entry that
-// stays would send what the other end still sends, as a UDP client does, to where the address was, and would be taken
-// for a connection of the address' next owner. A kernel that tracks no connections has nothing to forget.
+// DeleteFlows deletes the conntrack entries of connections that one of the addresses opened or answered, whatever NAT
+// did to the other end's address, and returns their number. An entry that stays would direct further packets of the
+// other end, such as a UDP client, to the former place of the address, and would count as a connection of the address'
+// next owner. Without connection tracking it deletes nothing.
 func (c *Conn) DeleteFlows(addrs []netip.Addr) (deleted int, err error) {
 	if len(addrs) > 0 {
 		deleted, err = c.deleteFlows(func(t tracker, count int) ([]flow, error) { return t.find(addrs, count) })
@@ -68,17 +68,17 @@ type Flow struct {
 	// Client sent the first packet, and Server received it, whatever address it was sent to before DNAT.
 	Client, Server netip.Addr
 	Protocol       uint8
-	Port           uint16 // the server's; of ICMP and ICMPv6 the request's type<<8 | code; 0 if the protocol has no ports
+	Port           uint16 // the server's; for ICMP and ICMPv6 the request's type<<8 | code; 0 if the protocol has no ports
 	SourcePort     uint16 // the client's
-	// Expected: a conntrack helper let it pass because of another connection, as FTP's data.
+	// Expected: a conntrack helper expected it because of another connection, as for FTP's data.
 	Expected bool
 	// Offloaded: it is in a flowtable of nftables.
 	Offloaded bool
 }
 
-// DeleteFlowsIf makes the kernel forget the connections that doomed says it of, and returns how many they were. doomed
-// may be called more than once for one. first, if it is not nil, is told of them before; after its error none is
-// forgotten. A kernel that tracks no connections has nothing to forget.
+// DeleteFlowsIf deletes the conntrack entries for which doomed returns true, and returns their number. doomed may be
+// called more than once for one entry. first, if it is not nil, is called with these connections before; after its
+// error none is deleted. Without connection tracking it deletes nothing.
 func (c *Conn) DeleteFlowsIf(doomed func(Flow) bool, first func([]Flow) error) (deleted int, err error) {
 	deleted, err = c.deleteFlows(func(t tracker, _ int) ([]flow, error) {
 		var told []Flow
@@ -101,8 +101,7 @@ func (c *Conn) DeleteFlowsIf(doomed func(Flow) bool, first func([]Flow) error) (
 	return deleted, nil
 }
 
-// deleteFlows deletes the entries that find returns, which is told how many there are. find is not called if there are
-// none.
+// deleteFlows deletes the entries that find returns. find is called with the number of all entries, unless that is 0.
 func (c *Conn) deleteFlows(find func(t tracker, count int) ([]flow, error)) (deleted int, err error) {
 	err = c.tracked(answerTimeout, func(t tracker, count int) error {
 		flows, err := find(t, count)
@@ -114,8 +113,8 @@ func (c *Conn) deleteFlows(find func(t tracker, count int) ([]flow, error)) (del
 	return deleted, err
 }
 
-// tracked calls do in the connection's namespace, with how many connections the kernel tracks there, unless these are
-// none.
+// tracked calls do in the connection's namespace, with the number of connections that the kernel tracks there, unless
+// that is 0.
 func (c *Conn) tracked(timeout time.Duration, do func(t tracker, count int) error) error {
 	return c.ns.Do(func() error {
 		text, err := sysctl.DefaultRoot.Get(flowCount)
@@ -123,7 +122,7 @@ func (c *Conn) tracked(timeout time.Duration, do func(t tracker, count int) erro
 		if errors.Is(err, fs.ErrNotExist) || text == "0" {
 			return nil
 		}
-		count, _ := strconv.Atoi(text) // unreadable is taken for few: slower at worst
+		count, _ := strconv.Atoi(text) // unreadable counts as 0: slower at worst
 		s, err := nlmsg.Open(unix.NETLINK_NETFILTER, timeout)
 		if err != nil {
 			return err
@@ -139,7 +138,7 @@ type tracker struct{ socket *nlmsg.Socket }
 // flow is an entry of the table.
 type flow struct {
 	family  uint8
-	name    nlmsg.Attributes // what identifies it
+	name    nlmsg.Attributes // its identity
 	sources [2]netip.Addr    // of both directions
 }
 
@@ -148,9 +147,9 @@ type direction struct{ tuple, flags uint16 }
 
 var directions = []direction{{ctaTupleOrig, ctaFilterOrigFlags}, {ctaTupleReply, ctaFilterReplyFlags}}
 
-// find returns the entries that have one of the addresses for a source of either direction; an entry may be there
-// twice. The addresses as destinations add nothing: a connection to one directly, or to a Service in front of it, has
-// it as the source of the replies.
+// find returns the entries with one of the addresses as the source of either direction; an entry may be listed twice.
+// Destinations need no look: a connection to an address directly, or to a Service in front of it, has it as the source
+// of the replies.
 func (t *tracker) find(addrs []netip.Addr, count int) ([]flow, error) {
 	isOne := func(f flow, _ []byte) bool {
 		return slices.Contains(addrs, f.sources[0]) || slices.Contains(addrs, f.sources[1])
@@ -174,9 +173,9 @@ func (t *tracker) find(addrs []netip.Addr, count int) ([]flow, error) {
 	return all, nil
 }
 
-// filter asks the kernel for the entries with one source in one direction, so that it need not send them all. A kernel
-// before 5.8 ignores this. It is of no use for IPv6: the kernel compares those addresses the wrong way round and sends
-// all entries but the ones asked for (ctnetlink_filter_match_tuple, at least up to 6.18).
+// filter returns the attributes that limit a dump to entries with one source in one direction. A kernel before 5.8
+// ignores them. They are of no use for IPv6, and nil: the kernel compares IPv6 addresses the wrong way round and sends
+// all other entries instead (ctnetlink_filter_match_tuple, at least up to 6.18).
 func (d direction) filter(a netip.Addr) (attrs nlmsg.Attributes) {
 	if a.Is6() {
 		return nil
@@ -190,8 +189,8 @@ func (d direction) filter(a netip.Addr) (attrs nlmsg.Attributes) {
 	return attrs
 }
 
-// list lists the entries that the kernel takes the filter to mean, and keeps those that keep says it of, by what is
-// parsed and all attributes.
+// list dumps entries with the filter, and returns those for which keep, called with the parsed entry and all its
+// attributes, returns true.
 func (t *tracker) list(family Family, filter nlmsg.Attributes, keep func(flow, []byte) bool) ([]flow, error) {
 	request := nlmsg.Netfilter(ctnetlink, ctGet, unix.NLM_F_DUMP, uint8(family), filter)
 	return retryDump("connections", func() (found []flow, err error) {
@@ -214,14 +213,14 @@ func (t *tracker) deleteAll(flows []flow) (deleted int, err error) {
 		switch err := t.delete(f); {
 		case err == nil:
 			deleted++
-		case !IsNotExist(err): // it ended meanwhile
+		case !IsNotExist(err): // not found: it ended meanwhile
 			return deleted, err
 		}
 	}
 	return deleted, nil
 }
 
-// delete deletes one entry. The kernel takes a deletion that names none for one of all.
+// delete deletes one entry. A request that names no entry would delete all.
 func (t *tracker) delete(f flow) error {
 	if len(f.name) == 0 {
 		return errors.New("the kernel listed a connection without a tuple")
@@ -275,7 +274,7 @@ func typeAndCode(proto []byte, kind uint16) uint16 {
 	return 0
 }
 
-// withPorts are the protocols of which what conntrack keeps in the place of ports are ports.
+// withPorts are the protocols with ports: conntrack keeps other values in their place for other protocols.
 var withPorts = []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_UDPLITE, unix.IPPROTO_SCTP, unix.IPPROTO_DCCP}
 
 // identity returns the attributes that name an entry in a request to delete it: its tuple, and its ID and zone if it

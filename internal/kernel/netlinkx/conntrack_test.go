@@ -64,7 +64,7 @@ func flows(t *testing.T, ns *netnstest.NS, addr string) []string {
 	return lines
 }
 
-// long is an address as the kernel's list writes it.
+// long returns an address as the kernel's list writes it.
 func long(addr string) string {
 	a := netip.MustParseAddr(addr)
 	if a.Is4() {
@@ -100,7 +100,7 @@ func TestDeleteFlows(t *testing.T) {
 			t.Fatalf("%s: %v", f.name, err)
 		}
 	}
-	// Nobody answers on this port: an entry that has seen one direction only.
+	// Without an answer on this port the entry has seen one direction only.
 	if _, err := client.AskUDP(t, "", "10.65.0.2:9", "hello", 0); err == nil {
 		t.Fatal("an answer from a port on which nobody listens")
 	}
@@ -129,7 +129,7 @@ func TestDeleteFlows(t *testing.T) {
 	}
 }
 
-// TestDeleteFlowsOfALargeTable: among so many that the kernel is asked for an address' entries only.
+// TestDeleteFlowsOfALargeTable: so many entries that only filtered dumps are used.
 func TestDeleteFlowsOfALargeTable(t *testing.T) {
 	client, node, pod := router(t)
 	for _, at := range []string{"10.65.0.2:53", "[fd00:65::2]:53"} {
@@ -171,8 +171,8 @@ func TestDeleteFlowsWithoutTracking(t *testing.T) {
 	}
 }
 
-// TestDeleteFlowsIf: a connection is shown by who began it and by the server that it reached, whatever its client was
-// told, and only those that are doomed go.
+// TestDeleteFlowsIf: a Flow has the client and the server that a connection reached, whatever address the client sent
+// to, and only doomed connections are deleted.
 func TestDeleteFlowsIf(t *testing.T) {
 	client, node, pod := router(t)
 	pod.EchoUDP(t, "10.65.0.2:53")

@@ -100,8 +100,7 @@ func TestRoutesAreAsOthersReadThem(t *testing.T) {
 	}
 }
 
-// TestNextHopObjects: next hops that are objects of their own are not those of a route's fields, and the route can be
-// deleted.
+// TestNextHopObjects: next hop objects do not appear in a route's fields, and the route can be deleted.
 func TestNextHopObjects(t *testing.T) {
 	ns, _ := scratchRoutes(t)
 	for _, c := range []string{
@@ -161,7 +160,7 @@ func manyRoutes(n int, second byte, dev int, protocol netlinkx.Protocol) []netli
 	return routes
 }
 
-// TestListsUnderChange: lists that the kernel interrupts are asked for again, and what did not change is in each.
+// TestListsUnderChange: interrupted lists are requested again, and unchanged entries are in each.
 func TestListsUnderChange(t *testing.T) {
 	ns, a := scratchRoutes(t)
 	steady := manyRoutes(3000, 100, a.Index, 84)
@@ -232,7 +231,7 @@ func TestManyBadRoutes(t *testing.T) {
 	}
 }
 
-// BenchmarkTenThousand is what it costs to read routes, by this package and by the library, and to write them.
+// BenchmarkTenThousand measures reading routes, by this package and by the library, and writing them.
 func BenchmarkTenThousand(b *testing.B) {
 	ns := netnstest.New(b)
 	netnstest.Cable(b, ns, "a", ns, "z")

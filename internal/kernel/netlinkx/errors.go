@@ -13,10 +13,10 @@ import (
 // behind when a namespace's bind mount is undone without removing its mount point.
 var ErrNotNamespace = errors.New("not a network namespace")
 
-// ErrLinkName is returned for what can't be the name of a link.
+// ErrLinkName is returned for an invalid name of a link.
 var ErrLinkName = errors.New("not a link name")
 
-// IsNotExist reports whether err says that the link, address, route or namespace asked for is not there.
+// IsNotExist reports whether err means that the requested link, address, route or namespace does not exist.
 func IsNotExist(err error) bool {
 	if err == nil { // as for each of ten thousand routes; errors.As allocates
 		return false
@@ -30,16 +30,16 @@ func IsNotExist(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
 
-// IsExist reports whether err says that the link, address or route to be made is there already.
+// IsExist reports whether err means that the link, address or route exists already.
 func IsExist(err error) bool { return errors.Is(err, fs.ErrExist) }
 
-// IsUnsupported reports whether err says that the kernel was built without the kind of thing asked for.
+// IsUnsupported reports whether err means that the kernel was built without the requested feature.
 func IsUnsupported(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) }
 
-// maxErrors bounds how many errors are told one by one: if a device is missing, ten thousand routes may be.
+// maxErrors bounds the errors in a Summary: if a device is missing, ten thousand routes may be.
 const maxErrors = 10
 
-// Summary joins errors, the first ones of many, and says how many more there are.
+// Summary joins the first maxErrors errors, and adds the number of the others.
 func Summary(errs []error) error {
 	if more := len(errs) - maxErrors; more > 0 {
 		return fmt.Errorf("%w\nand %d more", errors.Join(errs[:maxErrors]...), more)

@@ -27,31 +27,30 @@ const (
 	groupConntrackEnded  = 3 // NFNLGRP_CONNTRACK_DESTROY
 )
 
-// flowAccounting makes the kernel count packets and bytes of the connections that begin from then on, in the namespace
-// of the calling thread.
+// flowAccounting makes the kernel count packets and bytes of connections that begin afterwards, in the namespace of the
+// calling thread.
 var flowAccounting = sysctl.Key{"net", "netfilter", "nf_conntrack_acct"}
 
-// Count is how much has passed.
+// Count is the traffic of one direction.
 type Count struct{ Packets, Bytes uint64 }
 
-// TrackedFlow is a Flow with what tells it apart from others, and how much has passed: Sent by the client, and Received
-// by it. The kernel counts since CountFlows.
+// TrackedFlow is a Flow with its conntrack ID and its traffic since CountFlows: Sent by the client, Received by it.
 type TrackedFlow struct {
 	Flow
 	ID             uint32
 	Sent, Received Count
-	// Closed: both ends have ended it, and the kernel remembers it for a while. Of TCP alone.
+	// Closed: both ends have ended it, and the kernel keeps it for a while. Set for TCP only.
 	Closed bool
 }
 
-// FlowEvent says that a connection has begun, or ended.
+// FlowEvent is the beginning or end of a connection.
 type FlowEvent struct {
 	TrackedFlow
 	Ended bool
 }
 
-// CountFlows makes the kernel count packets and bytes of connections that begin from now on. It stays so: other
-// programs may rely on it meanwhile. A kernel that tracks no connections counts none.
+// CountFlows makes the kernel count packets and bytes of connections that begin from now on. It is never undone, as
+// other programs may rely on it meanwhile. A kernel that tracks no connections counts none.
 func (c *Conn) CountFlows(root sysctl.Root) error {
 	return c.ns.Do(func() error {
 		if err := root.Set(flowAccounting, "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +60,7 @@ func (c *Conn) CountFlows(root sysctl.Root) error {
 	})
 }
 
-// FlowEvents is a socket that the kernel tells which connections begin and end. It is for one goroutine; Close may be
+// FlowEvents is a socket that receives the beginnings and ends of connections. It is for one goroutine; Close may be
 // called by others.
 type FlowEvents struct {
 	socket *nlmsg.Events
@@ -71,8 +70,8 @@ type FlowEvents struct {
 // flowDatagram is more than the kernel needs for one event.
 const flowDatagram = 8 << 10
 
-// FlowEvents returns the events from now on. The kernel keeps up to size bytes of them, as it counts: some 1 kB for
-// each.
+// FlowEvents returns a socket for the events from now on. The kernel buffers up to size bytes of them, and counts some
+// 1 kB for each.
 func (c *Conn) FlowEvents(size int) (*FlowEvents, error) {
 	e := &FlowEvents{buffer: make([]byte, flowDatagram)}
 	err := c.ns.Do(func() (err error) {
@@ -88,9 +87,9 @@ func (c *Conn) FlowEvents(size int) (*FlowEvents, error) {
 // Close closes the socket.
 func (e *FlowEvents) Close() error { return e.socket.Close() }
 
-// Read hands the events that have come to take for as long as that is true. It does not wait: events wake no goroutine,
-// so that connections do not pay for it. lost reports that the kernel had no room for some. The error is that of a
-// socket that was closed or is broken.
+// Read calls take with the events that have come, until it returns false. It does not wait: events wake no goroutine,
+// so that connections do not pay for it. lost reports that the kernel had no room for some. The error means that the
+// socket was closed or is broken.
 func (e *FlowEvents) Read(take func(FlowEvent) (more bool)) (lost bool, err error) {
 	more := true
 	hand := func(datagram []byte, err error) {
@@ -143,8 +142,7 @@ func countOf(attrs []byte) Count {
 // dumpTime bounds how long the kernel may take for a part of a list.
 const dumpTime = 10 * time.Second
 
-// Flows lists the connections that are tracked now: each is handed to take, some maybe twice if the table changes
-// meanwhile.
+// Flows calls take with each connection that is tracked now, with some maybe twice if the table changes meanwhile.
 func (c *Conn) Flows(take func(TrackedFlow)) error {
 	err := c.tracked(dumpTime, func(t tracker, _ int) error {
 		request := nlmsg.Netfilter(ctnetlink, ctGet, unix.NLM_F_DUMP, uint8(FamilyAll), nil)

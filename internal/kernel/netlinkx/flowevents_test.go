@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 )
 
-// The kernel tells of connections that begin and end, whatever NAT does to them, and counts what passes.
+// The kernel reports connections that begin and end, whatever NAT does to them, and counts their packets.
 func TestFlowEvents(t *testing.T) {
 	client, node, pod := router(t)
 	if err := node.Conn.CountFlows(sysctl.DefaultRoot); err != nil {
@@ -79,7 +79,7 @@ func TestFlowEvents(t *testing.T) {
 	}
 }
 
-// What the kernel has no room for is told as lost.
+// Events that the kernel has no room for are reported as lost.
 func TestFlowEventsAreLost(t *testing.T) {
 	_, node, pod := router(t)
 	events, err := node.Conn.FlowEvents(1)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeerProcess returns a process that runs in the namespace of the link's other end, or 0 if none does that this process
-// can see. A namespace without processes is one that something keeps open or mounted.
+// PeerProcess returns the ID of a process that runs in the namespace of the link's other end, or 0 if this process sees
+// none there. An open file or a mount keeps a namespace without processes.
 func (c *Conn) PeerProcess(link Link) (pid int, err error) {
 	if link.Peer != PeerElsewhere {
 		return 0, nil
@@ -37,13 +37,12 @@ func (c *Conn) PeerProcess(link Link) (pid int, err error) {
 	return 0, nil
 }
 
-// invisible says of an error that the process has ended, which it may at any moment, or is not shown to this one.
+// invisible reports whether err means that the process has ended, as it may at any moment, or is hidden from this one.
 func invisible(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrPermission)
 }
 
-// isPeerOf reports whether the namespace at path is the one of the link's other end. Namespaces that were seen are not
-// asked for again.
+// isPeerOf reports whether the namespace at path holds the link's other end. It returns false for namespaces in seen.
 func (c *Conn) isPeerOf(link Link, path string, seen map[uint64]bool) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// What linux/netfilter/ipset/ip_set.h says.
+// From linux/netfilter/ipset/ip_set.h.
 const (
 	ipsetSubsystem = 6 // NFNL_SUBSYS_IPSET
 	ipsetDestroy   = 3 // IPSET_CMD_DESTROY
@@ -23,10 +23,10 @@ const (
 	ipsetNamesOnly = 2 // IPSET_FLAG_LIST_SETNAME
 )
 
-// ipsetModule is there if the kernel has ipsets in use. To ask without it would load the module.
+// ipsetModule exists if the kernel has ipsets in use. A request without it would load the module.
 const ipsetModule = "/sys/module/ip_set"
 
-// IPSets lists the names of ipsets; a kernel that has not loaded what they need has none.
+// IPSets lists the names of ipsets; a kernel that has not loaded their module has none.
 func (c *Conn) IPSets() (names []string, err error) {
 	if _, err := os.Stat(ipsetModule); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -47,7 +47,7 @@ func (c *Conn) IPSets() (names []string, err error) {
 	return names, nil
 }
 
-// DestroyIPSet removes one that no rule refers to.
+// DestroyIPSet removes an ipset that no rule refers to.
 func (c *Conn) DestroyIPSet(name string) error {
 	var attrs nlmsg.Attributes
 	attrs.Text(ipsetaName, name)

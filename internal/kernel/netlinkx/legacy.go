@@ -12,23 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What linux/netfilter/x_tables.h and linux/netfilter_ipv4/ip_tables.h say; IPv6 has the same numbers.
+// From linux/netfilter/x_tables.h and linux/netfilter_ipv4/ip_tables.h; IPv6 has the same numbers.
 const (
 	tableInfo     = 64 // IPT_SO_GET_INFO
 	tableEntries  = 65 // IPT_SO_GET_ENTRIES
 	tableNameSize = 32
 	infoSize      = tableNameSize + 4*13
-	targetName    = 2  // where a target has its name
-	targetData    = 32 // and its data
+	targetName    = 2  // offset of a target's name
+	targetData    = 32 // offset of its data
 	chainNameSize = 30
 )
 
 // legacyFamily has the differences between the families.
 type legacyFamily struct {
-	names  string // the tables that are in use
+	names  string // file that lists the tables in use
 	domain int
 	level  int
-	offset int // of an entry's target_offset
+	offset int // offset of an entry's target_offset
 }
 
 var legacyFamilies = []legacyFamily{
@@ -39,8 +39,8 @@ var legacyFamilies = []legacyFamily{
 // LegacyChain names a chain of iptables-legacy.
 type LegacyChain struct{ Table, Name string }
 
-// LegacyChains lists the chains that iptables-legacy has made in tables that are in use, those of both families. It
-// makes no table and loads no module.
+// LegacyChains lists the chains that iptables-legacy has made in the tables in use, of both families. It makes no table
+// and loads no module.
 func (c *Conn) LegacyChains() (chains []LegacyChain, err error) {
 	err = c.ns.Do(func() error {
 		for _, f := range legacyFamilies {
@@ -78,7 +78,7 @@ func (f legacyFamily) chains(table string) ([]string, error) {
 		return nil, err
 	}
 	size := binary.NativeEndian.Uint32(info[infoSize-4:])
-	const header = tableNameSize + 8 // the size, and what aligns the entries
+	const header = tableNameSize + 8 // the size, and padding
 	entries := make([]byte, header+int(size))
 	copy(entries[:tableNameSize-1], table)
 	binary.NativeEndian.PutUint32(entries[tableNameSize:], size)
@@ -88,8 +88,8 @@ func (f legacyFamily) chains(table string) ([]string, error) {
 	return f.parse(entries[header:]), nil
 }
 
-// parse finds the chains: each begins with an entry whose target is ERROR, with the chain's name. The last has the name
-// ERROR.
+// parse returns the names of the chains: each begins with an entry with target ERROR and the chain's name. The last has
+// the name ERROR.
 func (f legacyFamily) parse(entries []byte) (names []string) {
 	for len(entries) >= f.offset+4 {
 		target, next := int(binary.NativeEndian.Uint16(entries[f.offset:])), int(binary.NativeEndian.Uint16(entries[f.offset+2:]))
@@ -109,7 +109,7 @@ func (f legacyFamily) parse(entries []byte) (names []string) {
 	return names
 }
 
-// getsockopt fills b, which also says what is asked for.
+// getsockopt fills b, which also holds the request.
 func getsockopt(fd, level, option int, b []byte) error {
 	size := uint32(len(b))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option), uintptr(unsafe.Pointer(&b[0])),

@@ -16,22 +16,22 @@ import (
 // maxLinkName is IFNAMSIZ without the closing zero byte.
 const maxLinkName = unix.IFNAMSIZ - 1
 
-// PeerPlace says where the other end of a link is.
+// PeerPlace is the place of a link's other end.
 type PeerPlace int
 
 const (
-	// PeerNone says that the link has no other end.
+	// PeerNone means that the link has no other end.
 	PeerNone PeerPlace = iota
-	// PeerHere says that the other end is in the same namespace.
+	// PeerHere means that the other end is in the same namespace.
 	PeerHere
-	// PeerElsewhere says that the other end is in a namespace that had a process, mount or open file keeping it when it
-	// was last looked at; PeerAlive looks again.
+	// PeerElsewhere means that the other end is in another namespace, which a process, mount or open file kept when the
+	// link was read; PeerAlive looks again.
 	PeerElsewhere
-	// PeerGone says that the other end's namespace is being taken down; the kernel will remove the link.
+	// PeerGone means that the other end's namespace is being taken down; the kernel will remove the link.
 	PeerGone
 )
 
-// Tunnel holds what is particular to a link of kind ipip. The zero value is a tunnel from any to any address.
+// Tunnel holds the properties of a link of kind ipip. The zero value is a tunnel from any to any address.
 type Tunnel struct {
 	Local, Remote netip.Addr // invalid: any
 	TTL           uint8      // 0: the inner packet's
@@ -42,12 +42,12 @@ type Tunnel struct {
 type Link struct {
 	Index        int
 	Name         string
-	Kind         string // the kernel's word: veth, ipip, bridge; "device" for hardware and loopback
+	Kind         string // as the kernel names it: veth, ipip, bridge; "device" for hardware and loopback
 	MTU          int
 	Up           bool // administratively
 	Down         bool // the kernel knows that nothing passes: it is not up, or has no carrier
 	Loopback     bool
-	Master       int // index of the bond, bridge or VRF that it is part of; 0: of none
+	Master       int // index of the bond, bridge or VRF that it is part of; 0: none
 	HardwareAddr net.HardwareAddr
 	Alias        string
 	TxQueues     int
@@ -61,12 +61,12 @@ type Link struct {
 	VXLAN  VXLAN  // of kind vxlan only
 }
 
-// Elsewhere reports that what passes the link comes from another namespace and goes there (IFLA_LINK_NETNSID): the peer
-// of a pair, what a VLAN is on, and the socket of a tunnel that was moved here. The kernel does not tell it of
-// wireguard.
+// Elsewhere reports whether packets of the link come from another namespace and go there (IFLA_LINK_NETNSID): a pair's
+// peer, a VLAN's parent, or the socket of a tunnel that was moved here is in that namespace. The kernel does not report
+// it for wireguard.
 func (l *Link) Elsewhere() bool { return l.Peer == PeerElsewhere || l.Peer == PeerGone }
 
-// Here reports a link of the kind given that sends and receives in the namespace that it is in.
+// Here reports whether l is of the kind given and sends and receives in its own namespace.
 func (l *Link) Here(kind string) bool { return l.Kind == kind && !l.Elsewhere() }
 
 // Links lists the namespace's links.
@@ -103,7 +103,7 @@ func (c *Conn) LinkByIndex(index int) (Link, error) {
 	return linkFrom(l), nil
 }
 
-// CheckLinkName refuses what the kernel refuses, and what would turn into a path elsewhere under /proc/sys.
+// CheckLinkName rejects names that the kernel rejects, and names that would lead to other paths under /proc/sys.
 func CheckLinkName(name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":
@@ -180,15 +180,15 @@ func (c *Conn) PeerAlive(link Link) (bool, error) {
 	return false, fmt.Errorf("look for the peer of link %s: %w", link.Name, err)
 }
 
-// linkBody is struct ifinfomsg for the link with an index.
+// linkBody returns a struct ifinfomsg for the link with an index.
 func linkBody(index int) []byte {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
 	return body
 }
 
-// Veth describes a pair of virtual Ethernet links to be made: one end in the connection's namespace, the other, called
-// the peer, in PeerNamespace.
+// Veth describes a new pair of virtual Ethernet links: one end in the connection's namespace, the other, called the
+// peer, in PeerNamespace.
 type Veth struct {
 	Name         string
 	HardwareAddr net.HardwareAddr // nil: random
@@ -203,7 +203,7 @@ type Veth struct {
 	Queues int // receive and transmit queues of both ends, each; 0: the kernel's default, one for each CPU
 }
 
-// attrs are those of the near end.
+// attrs returns the attributes of the near end.
 func (v *Veth) attrs() (netlink.LinkAttrs, error) {
 	for _, name := range []string{v.Name, v.PeerName} {
 		if err := CheckLinkName(name); err != nil {
@@ -216,8 +216,8 @@ func (v *Veth) attrs() (netlink.LinkAttrs, error) {
 	return attrs, nil
 }
 
-// AddVeth makes both ends in one message: the peer never shows up in this namespace, where its name could be taken and
-// where network managers would see it. IsExist holds for the error if either name is taken.
+// AddVeth makes both ends in one message: the peer never appears in this namespace, where its name could be taken and
+// network managers would see it. IsExist holds for the error if either name is taken.
 func (c *Conn) AddVeth(v Veth) error {
 	attrs, err := v.attrs()
 	if err == nil {
@@ -235,9 +235,9 @@ func (c *Conn) AddVeth(v Veth) error {
 	return nil
 }
 
-// AddNetkit is AddVeth for links of kind netkit, which carry Ethernet as a veth does and let BPF programs run as part
-// of sending. This end is the primary one. IsUnsupported holds for the error if the kernel, before 6.7 or built without
-// them, has none.
+// AddNetkit is AddVeth for links of kind netkit, which carry Ethernet like a veth and run BPF programs as part of
+// sending. This end is the primary one. IsUnsupported holds for the error if the kernel is older than 6.7 or was built
+// without netkit.
 func (c *Conn) AddNetkit(v Veth) error {
 	attrs, err := v.attrs()
 	if err == nil {
@@ -258,7 +258,7 @@ func (c *Conn) AddNetkit(v Veth) error {
 }
 
 // AddIPIP makes an IP-in-IP tunnel, down, with path MTU discovery; MTU 0 is the kernel's default. IsExist holds for the
-// error if the name is taken, or the namespace has a tunnel between the same addresses, under whatever name;
+// error if the name is taken, or if the namespace has a tunnel between the same addresses, whatever its name;
 // IsUnsupported if the kernel has no IPIP.
 func (c *Conn) AddIPIP(name string, between Tunnel, mtu int) error {
 	if err := CheckLinkName(name); err != nil {
@@ -272,8 +272,8 @@ func (c *Conn) AddIPIP(name string, between Tunnel, mtu int) error {
 	return nil
 }
 
-// SetTunnelLocal changes the local address of a link of kind ipip with a fixed peer and path MTU discovery. Old kernels
-// take a link's name, that it has already, for a change that a link which is up cannot have.
+// SetTunnelLocal changes the local address of a link of kind ipip with a fixed peer and path MTU discovery. The request
+// has no link name: old kernels treat even an unchanged name as a renaming, which they refuse while the link is up.
 func (c *Conn) SetTunnelLocal(link Link, local netip.Addr) error {
 	const localAddress, remoteAddress, ttl = 2, 3, 4 // IFLA_IPTUN_LOCAL, _REMOTE, _TTL
 	var kind, ends nlmsg.Attributes
@@ -295,7 +295,7 @@ func (t Tunnel) link(attrs netlink.LinkAttrs) *netlink.Iptun {
 		Proto: unix.IPPROTO_IPIP}
 }
 
-// handle is the library's notion of a link of which only the index is known.
+// handle returns a link for the library if only its index is known.
 func handle(index int) netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index}}
 }
@@ -303,11 +303,10 @@ func handle(index int) netlink.Link {
 // SetUp brings a link up.
 func (c *Conn) SetUp(index int) error { return c.set(index, "up", c.requests.LinkSetUp) }
 
-// MaxAlias is how many bytes an alias may have: IFALIASZ without the closing zero byte.
+// MaxAlias is the maximum length of an alias in bytes: IFALIASZ without the closing zero byte.
 const MaxAlias = 255
 
-// SetUpWithAlias gives a link an alias and brings it up, in one message. The kernel takes no alias for a link that is
-// being made.
+// SetUpWithAlias sets a link's alias and brings it up, in one message. The kernel accepts no alias when a link is made.
 func (c *Conn) SetUpWithAlias(link Link, alias string) error {
 	attrs := netlink.LinkAttrs{Index: link.Index, Name: link.Name, Alias: alias, Flags: net.FlagUp, TxQLen: -1}
 	if err := c.requests.LinkModify(&netlink.Device{LinkAttrs: attrs}); err != nil {
@@ -336,9 +335,9 @@ func (c *Conn) set(index int, what string, fn func(netlink.Link) error) error {
 	return nil
 }
 
-// Own is LinkByName for a link of this program's own, whose kind is given. One of the name that is of another kind, or
-// that sends and receives in another namespace, is evicted, and is not there: a pod with CAP_NET_ADMIN can make it, and
-// would keep ours from being made, or send and receive in its place.
+// Own is LinkByName for this program's own link of the kind given. A link of that name with another kind, or one that
+// sends and receives in another namespace, is evicted, and IsNotExist holds for the error: a pod with CAP_NET_ADMIN can
+// make such a link, which would prevent ours, or send and receive in its place.
 func (c *Conn) Own(name, kind string) (Link, error) {
 	link, err := c.LinkByName(name)
 	if err != nil || link.Here(kind) {
@@ -350,7 +349,7 @@ func (c *Conn) Own(name, kind string) (Link, error) {
 	return Link{}, fmt.Errorf("link %s was not this namespace's %s: %w", name, kind, unix.ENODEV)
 }
 
-// Evict deletes a link in the place of one of this program's own, and has it told, with what else it was.
+// Evict deletes a link in the place of one of this program's own, and calls Replaced. more extends the description.
 func (c *Conn) Evict(link Link, more string) error {
 	was := "of kind " + link.Kind + more
 	if link.Elsewhere() {

@@ -20,11 +20,11 @@ const (
 // open. It is safe for concurrent use.
 type Namespace struct {
 	file *os.File
-	fd   int // of file, whose own Fd method changes the file's mode with system calls each time
+	fd   int // of file: its own Fd method changes the file's mode with system calls each time
 }
 
-// OpenNamespace opens the namespace at path. The error wraps fs.ErrNotExist when nothing is there, and ErrNotNamespace
-// when the thing there is not a network namespace.
+// OpenNamespace opens the namespace at path. The error wraps fs.ErrNotExist if nothing is there, and ErrNotNamespace if
+// it is not a network namespace.
 func OpenNamespace(path string) (*Namespace, error) {
 	fd, err := openFile(path)
 	if err != nil {
@@ -41,8 +41,8 @@ func newNamespace(fd int, path string) *Namespace {
 	return &Namespace{file: os.NewFile(uintptr(fd), path), fd: fd}
 }
 
-// openFile does without the runtime's poller, which has no use for such files. A pipe in the place of a namespace does
-// not block it.
+// openFile opens a file without the runtime's poller, which such files do not support. A pipe in the place of a
+// namespace does not block it.
 func openFile(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -63,7 +63,7 @@ func (n *Namespace) duplicate() (*Namespace, error) {
 // CurrentNamespace opens the namespace of the calling thread.
 func CurrentNamespace() (*Namespace, error) { return OpenNamespace(threadNamespace) }
 
-// checkNetworkNamespace refuses what setns would refuse, but with a name for it.
+// checkNetworkNamespace rejects what setns would reject, with ErrNotNamespace.
 func checkNetworkNamespace(fd int) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
@@ -82,15 +82,16 @@ func checkNetworkNamespace(fd int) error {
 	return nil
 }
 
-// Close gives up the reference. Sockets opened in the namespace stay usable.
+// Close closes the reference. Sockets opened in the namespace stay usable.
 func (n *Namespace) Close() error { return n.file.Close() }
 
-// Path names the namespace for as long as the reference is open, also to other processes of the same mount namespace.
+// Path returns a path of the namespace, valid while the reference is open, also for other processes in the same mount
+// namespace.
 func (n *Namespace) Path() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd)
 }
 
-// Fd is the reference's file descriptor, valid until Close.
+// Fd returns the reference's file descriptor, valid until Close.
 func (n *Namespace) Fd() int { return n.fd }
 
 // Same reports whether both references are to one namespace.
@@ -108,14 +109,13 @@ func (n *Namespace) Same(other *Namespace) (bool, error) {
 // Do runs fn inside the namespace and returns fn's error. Goroutines that fn starts are not in the namespace; processes
 // and sockets that fn itself starts or opens are.
 //
-// A caller that is in the namespace already runs fn itself. Others need CAP_SYS_ADMIN, and have fn run on a thread of
-// its own.
+// A caller in the namespace runs fn itself. Others need CAP_SYS_ADMIN, and fn runs on a thread of its own.
 func (n *Namespace) Do(fn func() error) error {
 	here, err := n.isCurrent()
 	if err != nil {
 		return err
 	}
-	// The goroutine may go on on another thread, but all threads that it can move to are in the same namespace.
+	// The goroutine may move to another thread, but all threads that it can move to are in the same namespace.
 	if here {
 		return fn()
 	}
@@ -138,12 +138,11 @@ func (n *Namespace) isCurrent() (bool, error) {
 	return here.Dev == there.Dev && here.Ino == there.Ino, nil
 }
 
-// errGoexit is what Do returns when fn ended its goroutine instead of returning, as t.FailNow does.
+// errGoexit is returned by Do when fn ended its goroutine instead of returning, as t.FailNow does.
 var errGoexit = errors.New("function left its goroutine without returning")
 
-// onThread runs fn on a locked thread whose network namespace is put back afterwards. A thread that cannot be put back
-// is left locked, so the runtime ends it together with the goroutine instead of handing it to code that expects the old
-// namespace.
+// onThread runs fn on a locked thread and restores the thread's network namespace afterwards. If that fails, the thread
+// stays locked, so that the runtime ends it together with the goroutine, and no other code runs in the wrong namespace.
 func onThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {

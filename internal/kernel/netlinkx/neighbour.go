@@ -17,16 +17,16 @@ type Neighbour struct {
 	Link int // index
 	// Forward: an entry of the forwarding database. Frames to MAC go to the host Addr.
 	Forward bool
-	Addr    netip.Addr // otherwise, whose MAC it is
+	Addr    netip.Addr // otherwise the address that has the MAC
 	MAC     [6]byte
-	// Permanent entries are made by programs and users; the kernel finds out others by itself and forgets them.
+	// Permanent entries are made by programs and users; the kernel learns others by itself and drops them.
 	Permanent bool
 	// More marks a listed entry with attributes that the fields do not show: a port, a network or a link of its own, or a
 	// group of next hops. It can be deleted by its fields.
 	More bool
 }
 
-// String is the entry in iproute2's words; the link appears by index.
+// String returns the entry in iproute2's syntax; the link appears by index.
 func (n Neighbour) String() string {
 	mac := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", n.MAC[0], n.MAC[1], n.MAC[2], n.MAC[3], n.MAC[4], n.MAC[5])
 	if n.Forward {
@@ -35,7 +35,7 @@ func (n Neighbour) String() string {
 	return fmt.Sprintf("neigh %s lladdr %s dev %d", n.Addr, mac, n.Link)
 }
 
-// What linux/neighbour.h says: struct ndmsg, and its attributes.
+// From linux/neighbour.h: struct ndmsg, and its attributes.
 const (
 	sizeofNdmsg  = 12
 	ndFlagSelf   = 0x02 // NTF_SELF: the link's own table
@@ -60,7 +60,7 @@ func (c *Conn) Forwarding(link int) ([]Neighbour, error) {
 	return c.listNeighbours(link, unix.AF_BRIDGE)
 }
 
-// listNeighbours lists a link's entries. Kernels with strict checking choose them; others send all.
+// listNeighbours lists a link's entries. Kernels with strict checking select them; others send all.
 func (c *Conn) listNeighbours(link int, family uint8) (all []Neighbour, err error) {
 	request := nlmsg.Message{Kind: unix.RTM_GETNEIGH, Flags: unix.NLM_F_DUMP, Body: append([]byte{family}, make([]byte, sizeofNdmsg-1)...)}
 	request.Body = nlmsg.AppendUint32(request.Body, ndaLink, uint32(link))
@@ -98,7 +98,7 @@ func parseNeighbour(body []byte) (n Neighbour, ok bool, err error) {
 		case ndaDst:
 			n.Addr, _ = netip.AddrFromSlice(value)
 		case ndaMAC:
-			if len(value) == len(n.MAC) { // else there are no six bytes of it, or it is not known yet
+			if len(value) == len(n.MAC) { // else it is of another length, or not known yet
 				n.MAC = [6]byte(value)
 			}
 		case ndaPort, ndaVNI, ndaLink, ndaNextHop, ndaSourceVNI:
@@ -108,19 +108,18 @@ func parseNeighbour(body []byte) (n Neighbour, ok bool, err error) {
 	return n, !n.Forward || body[10]&ndFlagSelf != 0, nil
 }
 
-// AddNeighbours makes permanent entries, and ReplaceNeighbours puts them in the place of those with the same address,
-// or MAC in the forwarding database, which need not exist. The answer has one error for each entry, in their order, nil
-// where it was done; IsExist holds for that of one that is there already.
+// AddNeighbours makes permanent entries. It returns one error for each entry, in their order, nil if it was made;
+// IsExist holds for the error of an entry that exists already.
 func (c *Conn) AddNeighbours(entries []Neighbour) []error {
 	return change(c, "add", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
 }
 
-// ReplaceNeighbours is explained at AddNeighbours.
+// ReplaceNeighbours is AddNeighbours that replaces entries with the same address, or MAC in the forwarding database.
 func (c *Conn) ReplaceNeighbours(entries []Neighbour) []error {
 	return change(c, "replace", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, entries)
 }
 
-// DeleteNeighbours removes entries, and answers as AddNeighbours does.
+// DeleteNeighbours removes entries, and returns errors like AddNeighbours.
 func (c *Conn) DeleteNeighbours(entries []Neighbour) []error {
 	return change(c, "delete", unix.RTM_DELNEIGH, 0, entries)
 }
@@ -146,9 +145,9 @@ func (n Neighbour) appendRequest(b []byte, kind, flags uint16, seq uint32) []byt
 	return nlmsg.Finish(b, from)
 }
 
-// SubscribeToNeighbours is Subscribe for entries of some links, by other programs; the kernel does not tell who has
-// changed a forwarding database. Address resolution on the host's other links does not wake. What comes without end
-// wakes five times a second.
+// SubscribeToNeighbours is Subscribe for neighbour entries of some links, changed by other programs; for a forwarding
+// database also by this one, as the kernel does not report the author of a change. Address resolution on the host's
+// other links does not wake. Endless changes wake five times a second.
 func (c *Conn) SubscribeToNeighbours(ctx context.Context, links []int) (<-chan struct{}, error) {
 	var filter []unix.SockFilter
 	err := c.direct.with(c.ns, func(s *nlmsg.Socket) error {
@@ -161,7 +160,7 @@ func (c *Conn) SubscribeToNeighbours(ctx context.Context, links []int) (<-chan s
 	return c.subscribe(ctx, neighbourEvents, filter, &pace{interval: wakeInterval, burst: promptWakes})
 }
 
-// neighbourFilter accepts events about the links that are not the answer to our own requests.
+// neighbourFilter accepts events about the links that our own requests did not cause.
 func neighbourFilter(own uint32, links []int) []unix.SockFilter {
 	n := uint8(len(links))
 	f := []unix.SockFilter{

@@ -33,8 +33,8 @@ func vxlanLink(t *testing.T) (*netnstest.NS, netlinkx.Link) {
 	return ns, link
 }
 
-// Many entries in one go, of which one cannot be had: the answers are in the order of the requests, and lists are of
-// one link.
+// Many entries at once, one of which is impossible: the errors are in the order of the requests, and lists are of one
+// link.
 func TestNeighbours(t *testing.T) {
 	ns, link := vxlanLink(t)
 	other := ns.Link(t, "eth0").Index
@@ -94,8 +94,8 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// Entries of the links asked for wake, whoever made them, and those of others do not. Our own wake only where the
-// kernel does not say whose they are.
+// Other programs' entries of the requested links wake, and entries of other links do not. Our own wake only if the
+// kernel does not report their author.
 func TestSubscribeToNeighbours(t *testing.T) {
 	ns, link := vxlanLink(t)
 	wake, err := ns.Conn.SubscribeToNeighbours(t.Context(), []int{999, link.Index})
@@ -104,7 +104,7 @@ func TestSubscribeToNeighbours(t *testing.T) {
 	errtest.Must(t, err)
 	t.Cleanup(func() { socket.Close() })
 	const senderAt = 12 // in the header of a message
-	// The kernel's own entries on a new link, for multicast, have no sender; those of a forwarding database never have.
+	// The kernel's own entries on a new link, for multicast, have no sender; entries of a forwarding database never do.
 	count := func() (events int) {
 		errtest.Must(t, socket.Drain(make([]byte, 1<<16), func(datagram []byte, err error) {
 			errtest.Must(t, err)

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// neighbourBody is what a request says after its header, in the form in which the kernel lists an entry.
+// neighbourBody returns the body of a request, which has the form in which the kernel lists an entry.
 func neighbourBody(n Neighbour) []byte {
 	return n.appendRequest(nil, unix.RTM_NEWNEIGH, 0, 1)[unix.SizeofNlMsghdr:]
 }
 
-// Whatever the kernel says, reading it ends, and what is read can be asked for.
+// Whatever the kernel sends, parsing ends, and a parsed entry can be encoded in a request.
 func FuzzParseNeighbour(f *testing.F) {
 	n := Neighbour{Link: 3, Addr: netip.MustParseAddr("10.0.0.1"), MAC: [6]byte{1, 2, 3, 4, 5, 6}, Permanent: true}
 	f.Add(neighbourBody(n))

@@ -90,7 +90,7 @@ func TestChangeLink(t *testing.T) {
 	}
 }
 
-// TestLinkTo: one link-local address is on several links, and its zone says on which.
+// TestLinkTo: one link-local address is on several links, and its zone names one.
 func TestLinkTo(t *testing.T) {
 	ns := netnstest.New(t)
 	for i := range 2 {
@@ -379,9 +379,8 @@ func TestPeerAlive(t *testing.T) {
 	}
 }
 
-// TestPeerOfDyingNamespace looks at a link whose peer's namespace waits for the kernel's cleanup. The kernel cleans up
-// in batches, one after the other: a namespace that ends while another batch is at work stays in that state for a
-// while.
+// TestPeerOfDyingNamespace has a link with a peer in a namespace that waits for the kernel's cleanup. The kernel cleans
+// up in batches, one after the other: a namespace that ends during another batch stays in that state for a while.
 func TestPeerOfDyingNamespace(t *testing.T) {
 	host := netnstest.New(t)
 	for attempt := range 10 {
@@ -560,7 +559,7 @@ func TestNetkit(t *testing.T) {
 		Name: "cali0", HardwareAddr: macA, MTU: 1480, PeerName: "eth0", PeerNamespace: pod.Namespace, PeerHardwareAddr: macB,
 	})
 	if netlinkx.IsUnsupported(err) {
-		// Kernels without netkit are many; what is asserted of them is that they say so.
+		// Many kernels have no netkit; they must report it.
 		if _, err := host.Conn.LinkByName("cali0"); !netlinkx.IsNotExist(err) {
 			t.Errorf("a link that the kernel does not support is there: %v", err)
 		}

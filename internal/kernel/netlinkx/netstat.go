@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// netstat has the kernel's counters of TCP, for the network namespace of the thread that reads it.
+// netstat holds the kernel's TCP counters, for the network namespace of the reading thread.
 const netstat = "/proc/thread-self/net/netstat"
 
-// WrongPasswords returns how many TCP segments the kernel has dropped for their MD5 signature (RFC 2385): none, a wrong
-// one, or one where there is to be none. They are of the whole host: the kernel counts no others. It is 0 of a kernel
-// that counts nothing.
+// WrongPasswords returns the number of TCP segments that the kernel has dropped for their MD5 signature (RFC 2385): a
+// missing, wrong or unexpected one. It covers the whole host: the kernel has no narrower counters. It is 0 if the
+// kernel has none.
 func WrongPasswords() (sum uint64) {
 	for name, n := range readTCP() {
 		if strings.HasPrefix(name, "TCPMD5") {
@@ -23,8 +23,8 @@ func WrongPasswords() (sum uint64) {
 	return sum
 }
 
-// AOSegments are the TCP segments of the whole host that TCP-AO (RFC 5925) has had the kernel judge; 0 of a kernel that
-// counts nothing.
+// AOSegments are the kernel's counters of TCP segments that it checked by TCP-AO (RFC 5925), for the whole host; 0 if
+// the kernel has none.
 type AOSegments struct {
 	Good        uint64
 	Bad         uint64 // the key with their ID makes another MAC
@@ -32,10 +32,10 @@ type AOSegments struct {
 	Unsigned    uint64 // from a peer that has keys
 }
 
-// Refused is how many of them were dropped.
+// Refused returns the number of dropped segments.
 func (s AOSegments) Refused() uint64 { return s.Bad + s.KeyNotFound + s.Unsigned }
 
-// ReadAO returns the counts of now.
+// ReadAO reads the counters.
 func ReadAO() AOSegments {
 	n := readTCP()
 	return AOSegments{n["TCPAOGood"], n["TCPAOBad"], n["TCPAOKeyNotFound"], n["TCPAORequired"]}
@@ -64,7 +64,7 @@ func tcpCounters(r io.Reader) map[string]uint64 {
 		}
 		counters := make(map[string]uint64, len(names))
 		for i, name := range names[:min(len(names), len(fields))] {
-			counters[name], _ = strconv.ParseUint(fields[i], 10, 64) // what is no number counts for nothing
+			counters[name], _ = strconv.ParseUint(fields[i], 10, 64) // 0 if it is no number
 		}
 		return counters
 	}

@@ -16,16 +16,15 @@ import (
 // TableMain is the routing table that every packet consults.
 const TableMain = unix.RT_TABLE_MAIN
 
-// RouteType is what a route does with a packet; the zero value is not a type, and stands for Unicast where a route is
-// added.
+// RouteType is a route's action on a packet. The zero value is no type; in an added route it means Unicast.
 type RouteType uint8
 
 // The types used here. Other values are the kernel's RTN_ constants.
 const (
 	Unicast     RouteType = unix.RTN_UNICAST
 	Blackhole   RouteType = unix.RTN_BLACKHOLE   // drop silently
-	Unreachable RouteType = unix.RTN_UNREACHABLE // drop, and tell the sender
-	Prohibit    RouteType = unix.RTN_PROHIBIT    // drop, and tell the sender that it is by intent
+	Unreachable RouteType = unix.RTN_UNREACHABLE // drop, with ICMP "host unreachable"
+	Prohibit    RouteType = unix.RTN_PROHIBIT    // drop, with ICMP "administratively prohibited"
 	Throw       RouteType = unix.RTN_THROW       // leave the table: the next rule decides
 )
 
@@ -45,19 +44,19 @@ func (t RouteType) String() string {
 	return fmt.Sprintf("type %d", uint8(t))
 }
 
-// Protocol says who put a route into the kernel: the owner's mark.
+// Protocol identifies the program that made a route, its owner.
 type Protocol uint8
 
-// Protocols with a meaning of their own. Other numbers stand in /etc/iproute2/rt_protos.
+// Protocols with a meaning of their own. Other numbers are in /etc/iproute2/rt_protos.
 const (
 	ProtocolKernel Protocol = unix.RTPROT_KERNEL
-	ProtocolBoot   Protocol = unix.RTPROT_BOOT // what a request without a protocol gets; Calico's pod routes have it
+	ProtocolBoot   Protocol = unix.RTPROT_BOOT // the default of a request; Calico's pod routes have it
 	ProtocolRA     Protocol = unix.RTPROT_RA   // router advertisements
 	ProtocolBIRD   Protocol = unix.RTPROT_BIRD
 	ProtocolFelix  Protocol = 80
 )
 
-// HostProtocols are those under which people, and what configures a host, make routes; routing daemons have others.
+// HostProtocols are the protocols of routes by people and by a host's network setup; routing daemons use others.
 var HostProtocols = []Protocol{ProtocolBoot, unix.RTPROT_STATIC, unix.RTPROT_RA, unix.RTPROT_DHCP}
 
 func (p Protocol) String() string { return netlink.RouteProtocol(p).String() }
@@ -67,7 +66,7 @@ type Hop struct {
 	Via    netip.Addr // invalid: the destination is on Dev's link
 	Dev    int
 	Onlink bool
-	// Weight is its share of the traffic, as a number from 1 to 256; 0 means 1. A listed hop has its weight always.
+	// Weight is its share of the traffic, from 1 to 256; 0 means 1. A listed hop always has its weight.
 	Weight int
 }
 
@@ -80,17 +79,17 @@ type Route struct {
 	Protocol Protocol     // 0: boot
 	Scope    Scope
 	Type     RouteType // 0: Unicast
-	Onlink   bool      // the next hop is taken to be on Dev's link even if no route says so
+	Onlink   bool      // the kernel treats the next hop as on Dev's link even without a route to it
 	Src      netip.Addr
 	Metric   uint32
 	TOS      uint8 // IPv4: for packets of this type of service only, which makes it another route
 
 	// Hops are the next hops of a route that has several; then Via, Dev and Onlink are zero. They are listed in the
-	// kernel's order, which for IPv6 is not that in which they were given.
+	// kernel's order, which for IPv6 differs from the order of the request.
 	Hops []Hop
 
-	// Object marks a listed route whose next hops are an object of its own (ip nexthop), of which the fields show none. It
-	// can be deleted, and can't be added.
+	// Object marks a listed route by way of a next hop object (ip nexthop), which the fields do not show. It can be
+	// deleted, but not added.
 	Object bool
 	// More marks a listed route with attributes that the fields do not show: metrics (a locked MTU), a realm, an
 	// encapsulation. It can be deleted by its fields.
@@ -109,10 +108,10 @@ func (r Route) Leaves(dev int) bool {
 	return dev != 0 && (r.Dev == dev || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Dev == dev }))
 }
 
-// String is the route in ip-route's words; links appear by index.
+// String returns the route in ip-route's syntax; links appear by index.
 func (r Route) String() string { return r.Text(nil) }
 
-// Text is the route in ip-route's words, with the names that links have, by index; others appear by index.
+// Text returns the route in ip-route's syntax, with the names of links by index; links without a name appear by index.
 func (r Route) Text(names map[int]string) string {
 	name := func(dev int) string { return cmp.Or(names[dev], fmt.Sprint("#", dev)) }
 	var b strings.Builder
@@ -147,7 +146,7 @@ func (r Route) Text(names map[int]string) string {
 	return b.String()
 }
 
-// Via is the next hop of a route to dst in ip-route's words, with a space before; empty if there is none.
+// Via returns the next hop of a route to dst in ip-route's syntax, with a space before; empty if there is none.
 func Via(via netip.Addr, dst netip.Prefix) string {
 	switch {
 	case !via.IsValid():
@@ -158,8 +157,8 @@ func Via(via netip.Addr, dst netip.Prefix) string {
 	return " via " + via.String()
 }
 
-// RouteFilter selects routes to be listed; zero fields select everything but other tables than main. The kernel applies
-// it, so a node with many foreign routes does not pay for them.
+// RouteFilter selects routes to list; zero fields select everything but tables other than main. The kernel applies it,
+// so a node with many foreign routes does not pay for them.
 type RouteFilter struct {
 	Family   Family
 	Table    int // 0: main
@@ -179,7 +178,7 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 			for _, family := range families {
 				err := f.dump(s, family, func(r Route) {
 					if len(routes) == cap(routes) {
-						routes = slices.Grow(routes, len(routes)) // append makes thousands by a quarter, and copies them each time
+						routes = slices.Grow(routes, len(routes)) // append grows thousands by a quarter, and copies them each time
 					}
 					routes = append(routes, r)
 				})
@@ -198,9 +197,9 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 func (c *Conn) AddRoute(r Route) error { return c.AddRoutes([]Route{r})[0] }
 
 // ReplaceRoute adds a route, in place of the first one with the same destination and metric if there is one, whatever
-// its owner. No packet sees the table without either.
+// its owner. At no moment is the table without both.
 func (c *Conn) ReplaceRoute(r Route) error { return c.ReplaceRoutes([]Route{r})[0] }
 
-// DeleteRoute deletes the route that agrees with r in every field, but for a Protocol of 0, which stands for all;
-// IsNotExist holds for the error if there is none.
+// DeleteRoute deletes the route that equals r in every field, but a Protocol of 0 matches all; IsNotExist holds for the
+// error if there is none.
 func (c *Conn) DeleteRoute(r Route) error { return c.DeleteRoutes([]Route{r})[0] }

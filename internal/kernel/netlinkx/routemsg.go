@@ -15,8 +15,8 @@ import (
 // rtaNHID names an object of the kernel's own table of next hops: linux/rtnetlink.h.
 const rtaNHID = 30
 
-// parseRoute reads the body of an RTM_NEWROUTE: rtnetlink(7). ok is false for what is no route by the fields of Route:
-// an entry of the kernel's cache, another family, and an IPv6 route for some sources only.
+// parseRoute reads the body of an RTM_NEWROUTE: rtnetlink(7). ok is false if Route does not cover the entry: one of the
+// kernel's cache, of another family, or an IPv6 route for some sources only.
 func parseRoute(body []byte) (r Route, ok bool, err error) {
 	if len(body) < unix.SizeofRtMsg {
 		return r, false, fmt.Errorf("%w: route of %d bytes", nlmsg.ErrMalformed, len(body))
@@ -52,7 +52,7 @@ func parseRoute(body []byte) (r Route, ok bool, err error) {
 	return r.tidy(), true, nil
 }
 
-// zeroAddr is the address of a default route, and invalid for a family that is not IP.
+// zeroAddr returns the address of a default route, invalid for a family that is not IP.
 func zeroAddr(family uint8) netip.Addr {
 	switch Family(family) {
 	case IPv4:
@@ -63,7 +63,7 @@ func zeroAddr(family uint8) netip.Addr {
 	return netip.Addr{}
 }
 
-// addrFromBytes reads an address of the other's family.
+// addrFromBytes reads an address, which must be of the family of like.
 func addrFromBytes(b []byte, like netip.Addr) (netip.Addr, error) {
 	a, ok := netip.AddrFromSlice(b)
 	if !ok || a.Is4() != like.Is4() {
@@ -97,8 +97,8 @@ func (r *Route) readAttribute(kind uint16, value []byte) (err error) {
 	return nil
 }
 
-// readNextHop reads an address, which in an RTA_VIA, the IPv6 next hop of an IPv4 route (RFC 5549), comes after two
-// bytes of family.
+// readNextHop reads an address. In an RTA_VIA, the IPv6 next hop of an IPv4 route (RFC 5549), it follows two bytes of
+// family.
 func readNextHop(kind uint16, value []byte) (netip.Addr, error) {
 	if kind == unix.RTA_VIA {
 		if len(value) < 2 {
@@ -124,7 +124,7 @@ func (r *Route) readHops(b []byte) error {
 		if size < unix.SizeofRtNexthop || size > len(b) {
 			return fmt.Errorf("%w: next hop length %d of %d bytes", nlmsg.ErrMalformed, size, len(b))
 		}
-		// What the kernel says of the link's state beside Onlink is no part of the route.
+		// Other flags are the link's state, not part of the route.
 		h := Hop{Onlink: b[2]&unix.RTNH_F_ONLINK != 0, Weight: int(b[3]) + 1, Dev: int(int32(binary.NativeEndian.Uint32(b[4:])))}
 		for rest := b[unix.SizeofRtNexthop:size]; len(rest) > 0; {
 			kind, value, after, err := nlmsg.NextAttribute(rest)
@@ -162,12 +162,12 @@ func (r *Route) readNumber(kind uint16, value uint32) {
 	}
 }
 
-// tidy leaves out what says nothing.
+// tidy clears fields without meaning.
 func (r Route) tidy() Route {
 	if r.Type != Unicast { // IPv6 shows routes that discard as going through lo
 		r.Dev = 0
 	}
-	if r.Object { // what it consists of is shown, but can't be asked for by the fields
+	if r.Object { // the kernel lists the object's hops, but a request cannot name them
 		r.Hops = nil
 	}
 	if r.Object || len(r.Hops) > 0 { // IPv6 shows the first next hop's flags as the route's, too
@@ -184,7 +184,7 @@ func (r Route) appendRequest(b []byte, kind, flags uint16, seq uint32) []byte {
 	}
 	b = nlmsg.Begin(b, kind, flags, seq)
 	b = append(b, uint8(FamilyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), 0, r.TOS,
-		unix.RT_TABLE_UNSPEC, // the attribute has room for all of them
+		unix.RT_TABLE_UNSPEC, // the attribute has room for all numbers
 		uint8(r.Protocol), uint8(r.Scope), uint8(cmp.Or(r.Type, Unicast)))
 	var bits uint32
 	if r.Onlink {
@@ -250,8 +250,8 @@ func appendNextHop(b []byte, via, dst netip.Addr) []byte {
 	return nlmsg.AppendAttribute(b, unix.RTA_VIA, append(value, via.AsSlice()...))
 }
 
-// dump lists routes of one family; each is handed to add as it comes. The fields of the request are a filter to kernels
-// with strict checking, and nothing to others.
+// dump lists routes of one family, and calls add with each. Kernels with strict checking filter by the fields of the
+// request; others ignore them.
 func (f RouteFilter) dump(s *nlmsg.Socket, family Family, add func(Route)) error {
 	b := []byte{uint8(family), 0, 0, 0, unix.RT_TABLE_UNSPEC, uint8(f.Protocol), 0, 0, 0, 0, 0, 0}
 	b = nlmsg.AppendUint32(b, unix.RTA_TABLE, uint32(cmp.Or(f.Table, TableMain)))
@@ -271,8 +271,8 @@ func (f RouteFilter) dump(s *nlmsg.Socket, family Family, add func(Route)) error
 	return err
 }
 
-// selects reports whether a route is one to be listed, whatever the kernel made of the request. Which links a route by
-// way of a next hop object leaves by only the kernel knows.
+// selects reports whether f selects a route, whether the kernel has filtered or not. Only the kernel knows the links of
+// a next hop object.
 func (f RouteFilter) selects(r Route) bool {
 	return r.Table == cmp.Or(f.Table, TableMain) && (f.Protocol == 0 || f.Protocol == r.Protocol) &&
 		(f.Dev == 0 || r.Leaves(f.Dev) || r.Object)

@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// everyField are routes of which each field can be read back from what asks for it.
+// everyField are routes; each of their fields can be read back from the request.
 var everyField = []Route{
 	{Dst: netip.MustParsePrefix("10.1.2.0/26"), Via: netip.MustParseAddr("10.0.0.2"), Dev: 7, Onlink: true, Metric: 9, Protocol: 84,
 		Type: Unicast, Table: TableMain},
@@ -29,7 +29,7 @@ var everyField = []Route{
 	{Dst: netip.MustParsePrefix("::/0"), Type: Blackhole, Protocol: 12, Table: TableMain, Metric: 1<<32 - 1},
 }
 
-// FuzzParseRoute: whatever comes is read or refused, and what is read makes sense.
+// FuzzParseRoute: any message is parsed or refused, and a parsed route makes sense.
 func FuzzParseRoute(f *testing.F) {
 	for _, r := range everyField {
 		f.Add(r.appendRequest(nil, unix.RTM_NEWROUTE, 0, 1))

@@ -6,16 +6,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Rule is a rule that chooses a routing table, of those that a packet's mark decides on.
+// Rule is a policy routing rule that chooses a table by a packet's mark.
 type Rule struct {
 	Family   Family
 	Priority int
 	Table    int
 	Mark     uint32 // 0: the rule is about something else
-	Mask     uint32 // of the bits of the mark that count
+	Mask     uint32 // the bits of the mark that count
 	Not      bool   // for packets without the mark
 	Protocol Protocol
-	// More marks a listed rule that looks at something else besides, or does something else than to look a table up.
+	// More marks a listed rule with further conditions, or with an action other than a table lookup.
 	More bool
 }
 
@@ -46,7 +46,7 @@ func ruleFrom(family Family, r netlink.Rule) Rule {
 	return rule
 }
 
-// AddRule adds a rule; IsExist holds for the error if there is one that is alike.
+// AddRule adds a rule; IsExist holds for the error if there is an equal one.
 func (c *Conn) AddRule(r Rule) error {
 	if err := c.requests.RuleAdd(r.request()); err != nil {
 		return fmt.Errorf("add ip rule %d for table %d: %w", r.Priority, r.Table, err)

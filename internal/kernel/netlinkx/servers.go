@@ -10,9 +10,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// Servers returns who answers the tracked TCP connections that were opened to an address which DNAT leads elsewhere, as
-// a Service's is: each once. Connections that were tracked before the rule of the DNAT was lost are among them. A
-// kernel that tracks no connections knows none.
+// Servers returns, each once, the endpoints that answer tracked TCP connections to an address with DNAT, such as a
+// Service's. Connections that were tracked before the DNAT rule was lost are included. Without connection tracking
+// there are none.
 func (c *Conn) Servers(of netip.AddrPort) (all []netip.AddrPort, err error) {
 	err = c.tracked(dumpTime, func(t tracker, _ int) error {
 		_, err := t.list(FamilyOf(of.Addr()), nil, func(f flow, attrs []byte) bool {

@@ -22,9 +22,9 @@ const (
 	AddrEvents
 	RouteEvents
 	RuleEvents
-	// SettingEvents are the kernel's parameters of forwarding, of the filter of sources and of proxies for neighbours.
+	// SettingEvents are changes of the kernel's parameters forwarding, rp_filter, proxy_arp and proxy_ndp.
 	SettingEvents
-	// neighbourEvents are of all links, which only SubscribeToNeighbours makes bearable.
+	// neighbourEvents are of all links; SubscribeToNeighbours filters by link.
 	neighbourEvents
 )
 
@@ -49,23 +49,22 @@ func (e Events) groups() []int {
 }
 
 // Subscribe returns a channel that becomes readable after changes of the kinds given, by any program. Changes between
-// two reads become one wake-up, and changes that the kernel had no room to report are one too: the reader lists what it
-// needs and never learns from the event itself. The channel is closed when ctx ends, or when the socket breaks: then
-// subscribe again.
+// two reads become one wake-up, as do changes that the kernel had no room to report: the wake-up carries no event, and
+// the reader lists what it needs. The channel is closed when ctx ends, or when the socket breaks: then subscribe again.
 func (c *Conn) Subscribe(ctx context.Context, events Events) (<-chan struct{}, error) {
 	return c.subscribe(ctx, events, nil, nil)
 }
 
-// Wake-ups of SubscribeToOthers: the first ones come at once, and if it goes on, one follows the other in this time.
+// Wake-ups of SubscribeToOthers: the first promptWakes come at once, further ones at wakeInterval.
 const (
 	promptWakes  = 10
 	wakeInterval = 200 * time.Millisecond
 )
 
 // SubscribeToOthers is Subscribe for a program that keeps its routes in the main table, on a machine where routing
-// daemons may change theirs all the time. Of routes it wakes for those of the protocols given, and for each that
-// replaces another, but not for this connection's own batches. A filter in the kernel drops the rest, so that it costs
-// nothing. Endless changes wake five times a second.
+// daemons may change theirs all the time. Of route changes it wakes for the protocols given, and for each route that
+// replaces another, but not for this connection's own batches. A filter in the kernel drops the rest at no cost.
+// Endless changes wake five times a second.
 func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols ...Protocol) (<-chan struct{}, error) {
 	return c.subscribeToOthers(ctx, events, protocols, &pace{interval: wakeInterval, burst: promptWakes})
 }
@@ -117,7 +116,7 @@ func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockF
 		defer func() { _ = socket.Close() }()
 		defer stop()
 		for awaitEvent(socket) && p.wait(ctx) {
-			socket.Discard(maxDiscard) // one wake-up is for all that has come meanwhile
+			socket.Discard(maxDiscard) // one wake-up covers all events that have come meanwhile
 			select {
 			case wake <- struct{}{}:
 			default:
@@ -127,10 +126,10 @@ func (c *Conn) subscribe(ctx context.Context, events Events, filter []unix.SockF
 	return wake, nil
 }
 
-// maxDiscard bounds how many events are read at once. While they come faster the next wake-up will not be long.
+// maxDiscard bounds the events that are read at once. If they come faster, the next wake-up follows soon.
 const maxDiscard = 1024
 
-// awaitEvent returns when there is an event, or when the kernel says that it had no room for one; false if the socket
+// awaitEvent returns true after an event, or when the kernel reports that it had no room for one; false if the socket
 // was closed or is broken. One byte of an event is enough: the kernel drops the rest.
 func awaitEvent(socket *nlmsg.Events) bool {
 	var b [1]byte
@@ -138,14 +137,14 @@ func awaitEvent(socket *nlmsg.Events) bool {
 	return err == nil || errors.Is(err, unix.ENOBUFS)
 }
 
-// pace lets some through at once and then one in each interval. The nil pace lets all through.
+// pace limits the rate of wake-ups: burst at once, then one in each interval. The nil pace does not limit it.
 type pace struct {
 	interval time.Duration
 	burst    int
-	free     time.Time // when all of the burst will be there again
+	free     time.Time // when the whole burst is available again
 }
 
-// wait returns when the next may pass; false if ctx has ended.
+// wait returns true when the next wake-up may pass, and false if ctx has ended.
 func (p *pace) wait(ctx context.Context) bool {
 	if p == nil {
 		return true
@@ -162,7 +161,7 @@ func (p *pace) wait(ctx context.Context) bool {
 	}
 }
 
-// next books a passage and returns how long it has to wait.
+// next books a wake-up and returns how long it has to wait.
 func (p *pace) next(now time.Time) time.Duration {
 	if p.free.Before(now) {
 		p.free = now
@@ -180,9 +179,8 @@ const (
 	offsetProtocol = unix.SizeofNlMsghdr + 5
 )
 
-// othersFilter is a program for the kernel that accepts what is not about routes, and of routes those that
-// SubscribeToOthers tells of: https://docs.kernel.org/networking/filter.html. Jumps are counted from the next
-// instruction.
+// othersFilter returns a BPF program that accepts events about other objects than routes, and the route events for
+// SubscribeToOthers: https://docs.kernel.org/networking/filter.html. Jumps are counted from the next instruction.
 func othersFilter(own uint32, protocols []Protocol) []unix.SockFilter {
 	n := len(protocols)
 	if n > 200 { // a jump goes no further
@@ -211,7 +209,7 @@ func othersFilter(own uint32, protocols []Protocol) []unix.SockFilter {
 	})
 }
 
-// onWire16 converts a number in host order to the value that a filter, which loads in network order, compares.
+// onWire16 converts a number in host order to the value that a filter compares, as it loads in network order.
 func onWire16(v uint16) uint32 {
 	return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
 }

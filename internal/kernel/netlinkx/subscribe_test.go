@@ -16,7 +16,7 @@ import (
 
 const agentEvents = netlinkx.LinkEvents | netlinkx.AddrEvents | netlinkx.RouteEvents
 
-// others subscribes as an agent does whose routes carry protocol 84.
+// others subscribes like an agent with routes of protocol 84.
 func others(t *testing.T, ns *netnstest.NS) <-chan struct{} {
 	t.Helper()
 	wake, err := ns.Conn.SubscribeToOthers(t.Context(), agentEvents, 84, netlinkx.ProtocolBoot)
@@ -24,9 +24,9 @@ func others(t *testing.T, ns *netnstest.NS) <-chan struct{} {
 	return wake
 }
 
-// heard has the socket of such a subscription, and returns what counts the events on it since the last call: those of
-// routes, and all. The kernel has put them there when it answers the request that causes them, so that silence is no
-// matter of time. Links have events of the kernel's own.
+// heard opens the socket of such a subscription, and returns a function that counts the events on it since the last
+// call: of routes, and all. The kernel queues them before it answers the request that causes them, so that no wait is
+// needed. Links have events of the kernel's own.
 func heard(t *testing.T, ns *netnstest.NS) func() (routes, all int) {
 	t.Helper()
 	socket, err := ns.Conn.ListenToOthers(agentEvents, 84, netlinkx.ProtocolBoot)
@@ -90,7 +90,7 @@ func TestSubscribeToOthers(t *testing.T) {
 	}
 }
 
-// settle takes what was under way.
+// settle consumes wake-ups under way.
 func settle(wake <-chan struct{}) {
 	for within(wake, 100*time.Millisecond) {
 	}
@@ -105,7 +105,7 @@ func within(wake <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// TestOwnBatchesWakeNobody: who puts routes right is not told of that.
+// TestOwnBatchesWakeNobody: a program's own batches of routes do not wake it.
 func TestOwnBatchesWakeNobody(t *testing.T) {
 	ns, a := scratchRoutes(t)
 	count := heard(t, ns)
@@ -124,8 +124,8 @@ func TestOwnBatchesWakeNobody(t *testing.T) {
 	}
 }
 
-// TestNoWakeUpIsLost floods the socket, of which the kernel then drops most. The last change is told of all the same,
-// and the flood wakes no more often than is said.
+// TestNoWakeUpIsLost floods the socket, so that the kernel drops most events. The last change wakes all the same, and
+// the flood wakes no more often than documented.
 func TestNoWakeUpIsLost(t *testing.T) {
 	ns, a := scratchRoutes(t)
 	for name, subscribe := range map[string]func() <-chan struct{}{
@@ -201,7 +201,7 @@ func TestSubscriptionEnds(t *testing.T) {
 	}
 }
 
-// Parameters that the agent sets are told of, whatever changes them.
+// Changes of the parameters that the agent sets wake, by whatever program.
 func TestSubscribeToSettings(t *testing.T) {
 	ns := netnstest.New(t)
 	netnstest.Cable(t, ns, "a", netnstest.New(t), "b")

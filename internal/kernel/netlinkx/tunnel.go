@@ -29,9 +29,9 @@ type ifreqData struct {
 	_    [16]byte
 }
 
-// SetTunnelPMTUDisc makes the outer packets of an any-to-any ipip link carry DF, or not. It goes through the tunnel
-// ioctl: the kernel refuses every netlink change of a namespace's fallback device, tunl0. The link keeps an outer TTL
-// copied from the inner packet, without which path MTU discovery could not be switched off.
+// SetTunnelPMTUDisc switches DF in the outer packets of an any-to-any ipip link on or off. It uses the tunnel ioctl:
+// the kernel refuses every netlink change of a namespace's fallback device, tunl0. The outer TTL remains copied from
+// the inner packet: with a fixed one path MTU discovery could not be switched off.
 func (c *Conn) SetTunnelPMTUDisc(link Link, on bool) error {
 	var p ipTunnelParm
 	copy(p.name[:unix.IFNAMSIZ-1], link.Name)

@@ -11,22 +11,22 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// VXLAN holds what is particular to a link of kind vxlan.
+// VXLAN holds the properties of a link of kind vxlan.
 type VXLAN struct {
 	ID   uint32
 	Port uint16
 	// Local is the address that outer packets are sent from.
 	Local netip.Addr
-	// Parent is the index of the link that they leave by; 0: of none in particular.
+	// Parent is the index of the link that outer packets leave by; 0: none in particular.
 	Parent int
 	// Learning: the source of a received packet becomes the destination of packets to its inner MAC.
 	Learning bool
-	// More marks a listed link with a remote or a group, with extensions, or with a limit of its entries, which the fields
-	// do not show.
+	// More marks a listed link with a remote or a group, with extensions, or with a limit of its entries: the fields do
+	// not show these.
 	More bool
 }
 
-// Differences are what a device has otherwise than desired, such as "had VNI 7".
+// Differences returns how a device differs from want, such as "had VNI 7".
 func (v VXLAN) Differences(want VXLAN) (was []string) {
 	if v.ID != want.ID {
 		was = append(was, fmt.Sprintf("had VNI %d", v.ID))
@@ -70,8 +70,8 @@ func (c *Conn) AddVXLAN(name string, mac [6]byte, mtu int, v VXLAN) error {
 	return nil
 }
 
-// ChangeVXLAN changes Local, Parent and Learning of a link, which keeps everything else and goes on to work. What
-// carries its ID and port cannot be changed. IsUnsupported holds for the error on kernels that can't do it, before 5.3.
+// ChangeVXLAN changes Local, Parent and Learning of a link, which keeps everything else and continues to work. Its ID
+// and port cannot be changed. IsUnsupported holds for the error on kernels before 5.3.
 func (c *Conn) ChangeVXLAN(link Link, v VXLAN) error {
 	local, learning := uint16(unix.IFLA_VXLAN_LOCAL), uint8(0)
 	if v.Local.Is6() {
@@ -92,7 +92,7 @@ func (c *Conn) ChangeVXLAN(link Link, v VXLAN) error {
 	return nil
 }
 
-// What linux/ethtool.h says of checksums.
+// From linux/ethtool.h.
 const (
 	ethtoolGetTxChecksum = 0x16
 	ethtoolSetTxChecksum = 0x17
@@ -100,14 +100,14 @@ const (
 
 type ethtoolValue struct{ command, value uint32 }
 
-// TxChecksum reports whether a link says that it computes checksums of what it sends.
+// TxChecksum reports whether a link offloads transmit checksums.
 func (c *Conn) TxChecksum(name string) (bool, error) {
 	v := ethtoolValue{command: ethtoolGetTxChecksum}
 	err := c.ethtool(name, &v)
 	return v.value != 0, err
 }
 
-// SetTxChecksum has a link compute checksums of what it sends, or leaves that to the kernel before.
+// SetTxChecksum switches a link's offload of transmit checksums; without it the kernel computes them before.
 func (c *Conn) SetTxChecksum(name string, on bool) error {
 	v := ethtoolValue{command: ethtoolSetTxChecksum}
 	if on {

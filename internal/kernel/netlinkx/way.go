@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// LinkTo returns the index of the link by which a packet to dst leaves now, which is that of a zone; an error says that
-// it does not.
+// LinkTo returns the index of the link by which a packet to dst leaves now, the zone's link if dst has a zone. It fails
+// if there is no route.
 func (c *Conn) LinkTo(dst netip.Addr) (index int, err error) {
 	if zone := dst.Zone(); zone != "" {
 		link, err := c.LinkByName(zone)

@@ -14,13 +14,13 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// WireGuardKey is a public or private key of Curve25519; the zero value is none.
+// WireGuardKey is a public or private key of Curve25519; the zero value means no key.
 type WireGuardKey [32]byte
 
-// String is the key in base64, as wg(8) and Calico write it.
+// String returns the key in base64, as wg(8) and Calico write it.
 func (k WireGuardKey) String() string { return base64.StdEncoding.EncodeToString(k[:]) }
 
-// WireGuard is what a link of kind wireguard is set to, without its private key.
+// WireGuard holds the settings of a link of kind wireguard, without its private key.
 type WireGuard struct {
 	Public WireGuardKey // zero: the link has no private key
 	Port   uint16
@@ -35,16 +35,16 @@ type WireGuardPeer struct {
 	Keepalive  uint16         // seconds; 0: none
 	AllowedIPs []netip.Prefix
 
-	// Handshake is when the last one was completed, zero if none was, Received the bytes that have come from the peer,
-	// those of handshakes that are not completed among them. They are not to be set.
+	// Handshake is the time of the last completed handshake, zero without one. It is read-only.
 	Handshake time.Time
-	Received  uint64
+	// Received is the number of bytes from the peer, including incomplete handshakes. It is read-only.
+	Received uint64
 }
 
 // WireGuardChange is a change of a peer.
 type WireGuardChange struct {
-	WireGuardPeer // an invalid endpoint leaves the one there is; allowed addresses are added
-	// Remove: the peer goes. SetKeepalive: Keepalive counts. UpdateOnly: a peer that is not there is not made.
+	WireGuardPeer // an invalid endpoint leaves the present one; allowed addresses are added
+	// Remove: the peer is removed. SetKeepalive: Keepalive is set. UpdateOnly: a missing peer is not added.
 	Remove, SetKeepalive, UpdateOnly bool
 }
 
@@ -107,12 +107,12 @@ func (c *Conn) WireGuard(index int) (WireGuard, error) {
 	return got[0], nil
 }
 
-// SetWireGuardKey gives a link a private key.
+// SetWireGuardKey sets a link's private key.
 func (c *Conn) SetWireGuardKey(index int, private WireGuardKey) error {
 	return c.setWireGuard(index, "private key", nlmsg.AppendAttribute(nil, wgPrivateKey, private[:]))
 }
 
-// CopyWireGuardKey gives a link the private key of another one.
+// CopyWireGuardKey copies the private key of a link to another one.
 func (c *Conn) CopyWireGuardKey(from, to int) error {
 	var private WireGuardKey
 	err := c.wireguard(func(s *nlmsg.Socket, family uint16) error {
@@ -145,14 +145,14 @@ func (c *Conn) SetWireGuardMark(index int, mark uint32) error {
 }
 
 const (
-	// wgMessageSize is where a message is full: an attribute has at most 64 KiB.
+	// wgMessageSize is the size from which a message is sent: an attribute has at most 64 KiB.
 	wgMessageSize = 32 << 10
-	// wgAddressesInPeer bounds the addresses of one peer in a message: they have 28 bytes at most.
+	// wgAddressesInPeer bounds the addresses of one peer in a message: each has 28 bytes at most.
 	wgAddressesInPeer = 512
 )
 
-// ChangeWireGuardPeers changes peers in their order. An allowed address that another peer has moves from there, without
-// a moment in which neither has it. The kernel takes one lock for all that one message says.
+// ChangeWireGuardPeers makes the changes in their order. An allowed address of another peer moves from there, without a
+// moment in which neither has it. The kernel applies one message under one lock.
 func (c *Conn) ChangeWireGuardPeers(index int, changes []WireGuardChange) error {
 	var peers []byte
 	flush := func() error {
@@ -221,7 +221,7 @@ func (c *Conn) setWireGuard(index int, what string, attrs []byte) error {
 	return nil
 }
 
-// wireguard runs fn with a socket of generic netlink and the number that WireGuard has there.
+// wireguard runs fn with a generic netlink socket and the number of WireGuard's family.
 func (c *Conn) wireguard(fn func(s *nlmsg.Socket, family uint16) error) error {
 	return c.generic.with(c.ns, func(s *nlmsg.Socket) error {
 		if c.wgFamily == 0 {
@@ -235,7 +235,7 @@ func (c *Conn) wireguard(fn func(s *nlmsg.Socket, family uint16) error) error {
 	})
 }
 
-// genlFamily asks for the number of a family of generic netlink.
+// genlFamily returns the number of a generic netlink family.
 func genlFamily(s *nlmsg.Socket, name string) (id uint16, err error) {
 	m := genlMessage(unix.GENL_ID_CTRL, genlGetFamily, 0, nlmsg.AppendAttribute(nil, genlName, append([]byte(name), 0)))
 	err = s.Execute(m, func(m nlmsg.Message) error {
@@ -254,7 +254,7 @@ func genlMessage(family uint16, command uint8, flags uint16, attrs []byte) nlmsg
 	return nlmsg.Message{Kind: family, Flags: flags, Body: append([]byte{command, wgVersion, 0, 0}, attrs...)}
 }
 
-// read takes up one message of a dump. A peer with many addresses goes on in the next one.
+// read adds one message of a dump. A peer with many addresses continues in the next one.
 func (w *WireGuard) read(body []byte) error {
 	if len(body) < genlHeader {
 		return fmt.Errorf("%w: device of %d bytes", nlmsg.ErrMalformed, len(body))
@@ -341,7 +341,7 @@ func readAllowedIPs(b []byte) (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// socketAddress is struct sockaddr_in or sockaddr_in6.
+// socketAddress encodes a as struct sockaddr_in or sockaddr_in6.
 func socketAddress(a netip.AddrPort) []byte {
 	b := binary.NativeEndian.AppendUint16(nil, uint16(FamilyOf(a.Addr())))
 	b = binary.BigEndian.AppendUint16(b, a.Port())
@@ -352,7 +352,7 @@ func socketAddress(a netip.AddrPort) []byte {
 	return append(b, 0, 0, 0, 0)
 }
 
-// readSocketAddress returns the invalid value for what is neither.
+// readSocketAddress decodes a struct sockaddr_in or sockaddr_in6; it returns the zero AddrPort for other sizes.
 func readSocketAddress(b []byte) netip.AddrPort {
 	var addr netip.Addr
 	switch len(b) {

@@ -11,15 +11,15 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// eventBuffer takes the notes of a transaction of some thousand changes. An overflow wakes the reader as well.
+// eventBuffer has room for the events of a transaction of some thousand changes. An overflow wakes the reader as well.
 const eventBuffer = 1 << 20
 
-// eventSize is more than the kernel puts into one datagram of events.
+// eventSize exceeds the kernel's largest datagram of events.
 const eventSize = 1 << 16
 
 // Events returns a channel that becomes readable after another program, or another Table, has changed the table.
 // Changes between two reads become one wake-up. The channel is closed when ctx ends, or when the socket breaks: then
-// ask again.
+// subscribe again.
 func (t *Table) Events(ctx context.Context) (<-chan struct{}, error) {
 	var socket *nlmsg.Events
 	err := within(t.ns, func() (err error) {
@@ -56,7 +56,7 @@ func (t *Table) listen(socket *nlmsg.Events, wake chan<- struct{}) {
 }
 
 // foreign reports whether a datagram of events, or with an error the loss of some, may be of a change by others.
-// touched is whether the transaction that goes on after a datagram has changed the table.
+// touched keeps, between datagrams of one transaction, whether it has changed the table.
 func (t *Table) foreign(datagram []byte, lost error, touched *bool) (is bool) {
 	if lost != nil {
 		*touched = false
@@ -83,13 +83,13 @@ func notify(wake chan<- struct{}) {
 	}
 }
 
-// isOf reports that a change is one of a table: all kinds of changes have the table's name in the same attribute.
+// isOf reports whether a change is in a table: all kinds of changes have the table's name in the same attribute.
 func isOf(m nlmsg.Message, table string) bool {
 	return m.Kind>>8 == unix.NFNL_SUBSYS_NFTABLES && len(m.Body) >= nlmsg.SizeofNfgenmsg && m.Body[0] == family &&
 		nlmsg.Text(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_TABLE_NAME)) == table
 }
 
-// generationOf returns the generation that a transaction made. The kernel tells it after the transaction's changes.
+// generationOf returns the generation that a transaction made. The kernel sends it after the transaction's changes.
 func generationOf(m nlmsg.Message) (made uint32, ok bool) {
 	if m.Kind != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN || len(m.Body) < nlmsg.SizeofNfgenmsg {
 		return 0, false
@@ -97,7 +97,7 @@ func generationOf(m nlmsg.Message) (made uint32, ok bool) {
 	return nlmsg.Number(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], unix.NFTA_GEN_ID)), true
 }
 
-// isOwn reports that this Table made a generation. The note of it may come while Sync still waits for the kernel's
+// isOwn reports whether this Table made a generation. Its event may come while Sync still waits for the kernel's
 // answer.
 func (t *Table) isOwn(generation uint32) bool {
 	t.mu.Lock()

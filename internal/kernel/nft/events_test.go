@@ -28,8 +28,8 @@ func woken(t *testing.T, wake <-chan struct{}) {
 	}
 }
 
-// TestEvents goes through changes by this table, which wake nobody, and by others, which do. The kernel puts events
-// into a socket before it answers the transaction that causes them, so that silence is no matter of time.
+// TestEvents goes through changes by this table, which do not wake, and by others, which do. The kernel queues events
+// before it answers the transaction that causes them, so that no wait is needed.
 func TestEvents(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)
@@ -87,7 +87,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestEventsAreCoalesced: nobody reads while more happens than the socket holds.
+// TestEventsAreCoalesced: more events than the socket holds come before a read.
 func TestEventsAreCoalesced(t *testing.T) {
 	needtest.Root(t, "SO_SNDBUFFORCE, by which nft sends a large script")
 	ns := netnstest.New(t)

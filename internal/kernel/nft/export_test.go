@@ -8,8 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// CountForeign listens until ctx ends, and returns what counts the datagrams since the last call for which a channel of
-// Events wakes.
+// CountForeign listens until ctx ends, and returns a function that counts, since its last call, the datagrams after
+// which a channel of Events wakes.
 func (t *Table) CountForeign(ctx context.Context) (count func() (int, error), err error) {
 	var socket *nlmsg.Events
 	err = within(t.ns, func() (err error) {

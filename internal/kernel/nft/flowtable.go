@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// What linux/netfilter/nf_tables.h says of flowtables.
+// Flowtables in linux/netfilter/nf_tables.h.
 const (
 	flowtableName     = 2   // NFTA_FLOWTABLE_NAME
 	flowtableHook     = 3   // NFTA_FLOWTABLE_HOOK
@@ -24,18 +24,17 @@ const (
 	flowtableCounter  = 2   // NFT_FLOWTABLE_COUNTER
 	flowTableName     = 1   // NFTA_FLOW_TABLE_NAME, of the expression
 	netdevIngress     = 0   // NF_NETDEV_INGRESS
-	devicesAtOnce     = 100 // of one request: the kernel takes 256 (NFT_NETDEVICE_MAX), and tells listeners of those that fit into a page
+	devicesAtOnce     = 100 // in one request: the kernel accepts 256 (NFT_NETDEVICE_MAX), but its event is one page
 )
 
 // Offload adds the packet's connection to a flowtable of the same table: from then on its packets pass from device to
-// device before all hooks. The kernel takes connections of TCP, UDP and GRE that it tracks in both directions. It is
+// device before all hooks. The kernel accepts connections of TCP, UDP and GRE that it tracks in both directions. It is
 // for the forward hook.
 func Offload(flowtable string) Term {
 	return Term{expr("flow_offload", func(a *nlmsg.Attributes) { a.Text(flowTableName, flowtable) })}
 }
 
-// offloadable matches if connection tracking has the first of these bits for the packet's connection, and not the
-// second.
+// offloadable matches if the conntrack status of the packet's connection has all bits of has and none of hasNot.
 func offloadable(has, hasNot uint32) Term {
 	load := expr("ct", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)
@@ -55,15 +54,14 @@ const (
 	statusTranslated = 1 << 5
 )
 
-// Assured matches packets of connections that have proven to last: of TCP after its handshake, of UDP when both ends
-// still send after two seconds.
+// Assured matches packets of connections that have proven to last: TCP after its handshake, UDP when both ends still
+// send after two seconds.
 func Assured() Term { return offloadable(statusAssured, 0) }
 
-// AssuredAsSent matches those of which the destination is not translated either.
+// AssuredAsSent is Assured for connections without a translated destination.
 func AssuredAsSent() Term { return offloadable(statusAssured, statusTranslated) }
 
-// MakeFlowtable makes a flowtable without devices, which counts for connection tracking; one that is there stays as it
-// is.
+// MakeFlowtable makes a flowtable without devices, which updates conntrack's counters; an existing one stays as it is.
 func (c *Change) MakeFlowtable(name string) {
 	a := c.in(flowtableName, name)
 	var hook nlmsg.Attributes
@@ -79,8 +77,7 @@ func (c *Change) AddDevices(flowtable string, devices []string) {
 	c.devices(unix.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE, flowtable, devices)
 }
 
-// RemoveDevices takes devices from a flowtable, which must have them. Connections that are in it stay until they are
-// idle.
+// RemoveDevices removes devices from a flowtable, which must have them. Its connections stay until they are idle.
 func (c *Change) RemoveDevices(flowtable string, devices []string) {
 	c.devices(unix.NFT_MSG_DELFLOWTABLE, 0, flowtable, devices)
 }
@@ -112,7 +109,7 @@ func (o *Owned) Devices(ctx context.Context, flowtable string) (devices []string
 			return
 		}
 		exists = true
-		// What is cut off is not found, and added again.
+		// A device that is cut off is not found, and added again.
 		_ = nlmsg.Each(nlmsg.Find(nlmsg.Find(part, flowtableHook), flowtableDevices), func(kind uint16, name []byte) {
 			if kind == deviceName {
 				devices = append(devices, nlmsg.Text(name))
@@ -120,7 +117,7 @@ func (o *Owned) Devices(ctx context.Context, flowtable string) (devices []string
 		})
 	}
 	err = s.ask(message(unix.NFT_MSG_GETFLOWTABLE, 0, b.in(flowtableName, flowtable)), take)
-	if errors.Is(err, unix.EPERM) { // the kernel's word for an answer that has no room in a page; a list has more
+	if errors.Is(err, unix.EPERM) { // the kernel's error if the answer exceeds a page; a dump has more room
 		err = s.ask(message(unix.NFT_MSG_GETFLOWTABLE, unix.NLM_F_DUMP, b.in(flowtableName, flowtable)), take)
 		if err == nil && !exists {
 			err = errors.New("too many devices")

@@ -19,14 +19,15 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// Foreign tells what another program has in nf_tables from what is anybody else's. iptables' tables are among those of
-// nf_tables where its programs use them.
+// Foreign identifies the objects of another program in nf_tables, including iptables' tables where its commands use
+// nf_tables.
 type Foreign struct {
-	// Tables are the names of those that are the program's as a whole, in any family.
+	// Tables are the names of tables that belong to the program as a whole, in any family.
 	Tables []string
-	// Chain is how the names of its chains in tables of others begin; empty: it has none.
+	// Chain is the prefix of the names of its chains in tables of others; empty: it has none.
 	Chain string
-	// Mark is how the comments of its rules in chains of others begin. A rule that leads to a chain of its own needs none.
+	// Mark is contained in the comments of its rules in chains of others. A rule that leads to a chain of its own needs
+	// none.
 	Mark string
 }
 
@@ -48,7 +49,7 @@ type Place struct {
 // Empty reports that nothing was found.
 func (r Remains) Empty() bool { return len(r.Tables)+len(r.Chains)+len(r.Rules) == 0 }
 
-// String is for people: tables, and how much there is in tables of others.
+// String returns, for people, the tables, and the number of chains in tables of others.
 func (r Remains) String() string {
 	var words []string
 	for _, t := range r.Tables {
@@ -66,7 +67,7 @@ func (r Remains) String() string {
 	return strings.Join(words, ", ")
 }
 
-// String is in nft's words.
+// String returns p in nft's syntax.
 func (p Place) String() string {
 	name := map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet", unix.NFPROTO_ARP: "arp",
 		unix.NFPROTO_BRIDGE: "bridge"}[p.Family]
@@ -87,7 +88,7 @@ func tablesOf(places []Place) []Place {
 	return tables
 }
 
-// Find looks for what another program has. A kernel without nf_tables has nothing of it.
+// Find returns the objects of another program; a kernel without nf_tables has none.
 func (t *Table) Find(ctx context.Context, f Foreign) (Remains, error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {
@@ -101,12 +102,12 @@ func (t *Table) Find(ctx context.Context, f Foreign) (Remains, error) {
 	return r, err
 }
 
-// Missing reports that an error of listing says that the kernel has no nf_tables.
+// Missing reports whether an error of listing means that the kernel has no nf_tables.
 func Missing(err error) bool {
 	return netlinkx.IsUnsupported(err) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, fs.ErrNotExist)
 }
 
-// Remove removes all that Find finds, in one transaction: no packet meets a part of it. It returns what that was.
+// Remove removes all that Find finds, in one transaction: no packet passes a part of it. It returns what it removed.
 func (t *Table) Remove(ctx context.Context, f Foreign) (r Remains, err error) {
 	for range attempts {
 		if r, err = t.tryRemove(ctx, f); !stale(err) {
@@ -139,7 +140,7 @@ func (t *Table) tryRemove(ctx context.Context, f Foreign) (r Remains, err error)
 	return r, nil
 }
 
-// remains collects what there is.
+// remains collects the program's tables, chains and rules.
 func (s socket) remains(f Foreign) (r Remains, err error) {
 	err = s.list(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC, nil, func(family uint8, b []byte) {
 		if name := nlmsg.Text(nlmsg.Find(b, unix.NFTA_TABLE_NAME)); slices.Contains(f.Tables, name) {
@@ -175,8 +176,8 @@ func (s socket) remains(f Foreign) (r Remains, err error) {
 	return r, nil
 }
 
-// made reports that a rule outside of the program's chains is its: by the comment, which iptables keeps in a match or
-// in what nft keeps comments in, or as it leads to one of the chains.
+// made reports whether a rule outside of the program's chains belongs to it: by the comment, which iptables keeps in a
+// match or in the user data, or because it leads to one of the chains.
 func (f Foreign) made(rule []byte) bool {
 	if f.Mark != "" && (bytes.Contains(nlmsg.Find(rule, unix.NFTA_RULE_USERDATA), []byte(f.Mark)) ||
 		bytes.Contains(nlmsg.Find(rule, unix.NFTA_RULE_EXPRESSIONS), []byte(f.Mark))) {
@@ -191,13 +192,13 @@ func (f Foreign) made(rule []byte) bool {
 	return leads
 }
 
-// list lists what there is of all families, or of one.
+// list dumps the objects of one family, or of all.
 func (s socket) list(kind int, family uint8, attrs nlmsg.Attributes, take func(family uint8, b []byte)) error {
 	return s.ask(nlmsg.Netfilter(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_DUMP, family, attrs), take)
 }
 
-// Chains lists the names of all chains of all families; iptables' own are among them where its programs use nf_tables.
-// Missing holds for the error if the kernel has no nf_tables.
+// Chains lists all chains of all families, including iptables' own where its commands use nf_tables. Missing holds for
+// the error if the kernel has no nf_tables.
 func (t *Table) Chains(ctx context.Context) (chains []Place, err error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {
@@ -215,7 +216,8 @@ func chainPlace(family uint8, b []byte) Place {
 		Chain: nlmsg.Text(nlmsg.Find(b, unix.NFTA_CHAIN_NAME))}
 }
 
-// removal is the transaction: the rules that lead to chains first, then what is in the chains, then these.
+// removal returns the transaction: first the rules that lead to chains, then the rules in the chains, then the chains,
+// then the tables.
 func (r Remains) removal() []nlmsg.Message {
 	var requests []nlmsg.Message
 	request := func(kind int, p Place, attrs nlmsg.Attributes) {
@@ -237,7 +239,7 @@ func (r Remains) removal() []nlmsg.Message {
 	} {
 		for _, p := range r.Chains {
 			var a nlmsg.Attributes
-			a.Text(unix.NFTA_TABLE_NAME, p.Table) // of one number with all kinds of things
+			a.Text(unix.NFTA_TABLE_NAME, p.Table) // the attribute has one number in all kinds of objects
 			a.Text(step.chain, p.Chain)
 			request(step.kind, p, a)
 		}

@@ -11,18 +11,18 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// Closing is a base chain of the forward hook that drops or rejects what none of its rules lets through: by its policy,
-// or by a last rule without a condition.
+// Closing is a base chain of the forward hook that drops or rejects packets which none of its rules accepts: by its
+// policy, or by a last rule without a condition.
 type Closing struct {
 	Place
 	// How is "policy drop", "last rule drop" or "last rule reject".
 	How string
-	// Chains are the names of all chains of its table: they tell which program made it.
+	// Chains are the names of all chains of its table: they show which program made it.
 	Chains []string
-	// Values are what rules of the table compare parts of a packet with: names of links, addresses. Sets: a rule looks
-	// something up in a set.
+	// Values are the values that rules of the table compare parts of a packet with: names of links, addresses.
 	Values [][]byte
-	Sets   bool
+	// Sets: a rule looks up a part of a packet in a set.
+	Sets bool
 }
 
 // Verdicts of chains and rules, as in linux/netfilter.h.
@@ -31,7 +31,7 @@ const (
 	verdictAccept = 1
 )
 
-// Closings lists the base chains of the forward hook that drop what none of their rules lets through.
+// Closings lists the base chains of the forward hook that drop or reject packets which none of their rules accepts.
 func (t *Table) Closings(ctx context.Context) (all []Closing, err error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {
@@ -89,11 +89,11 @@ func isForward(family uint8, chain []byte) bool {
 		binary.BigEndian.Uint32(number) == unix.NF_INET_FORWARD
 }
 
-// ruleSeen is what one rule says of the packets that it is for.
+// ruleSeen describes one rule.
 type ruleSeen struct {
 	values      [][]byte
 	sets        bool
-	conditional bool // it is not for all packets
+	conditional bool // it does not match all packets
 	accepts     bool
 	closes      string // "drop" or "reject"
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// TestClosings: chains of the forward hook that drop what they do not let through, by the policy or by the last rule
-// that is reached.
+// TestClosings: chains of the forward hook that drop packets which they do not accept, by the policy or by the last
+// reachable rule.
 func TestClosings(t *testing.T) {
 	ns := netnstest.New(t)
 	for _, table := range []string{

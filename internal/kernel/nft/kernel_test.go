@@ -92,7 +92,7 @@ func TestText(t *testing.T) {
 	difftest.Golden(t, "policy.txt", ns.Run(t, "nft", "list", "table", "inet", "tortie"))
 }
 
-// TestSteady: neither the same table nor another one, which knows nothing, writes what is right.
+// TestSteady: neither the same Table nor a new one writes a correct part.
 func TestSteady(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)
@@ -118,7 +118,7 @@ func TestSteady(t *testing.T) {
 	}
 }
 
-// TestDrift changes the table by hand in every way that nft has words for. One transaction repairs it.
+// TestDrift changes the table by hand in every way that nft supports. One transaction repairs it.
 func TestDrift(t *testing.T) {
 	const table, forward = "inet tortie", "inet tortie policy-forward"
 	for name, script := range map[string]string{
@@ -182,7 +182,7 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// sorted takes the order of chains and of the elements of hash tables out of a text: neither means anything.
+// sorted removes the order of chains and of hash tables' elements from a text, as neither has a meaning.
 func sorted(text string) string {
 	blocks := strings.Split(strings.ReplaceAll(text, "table inet tortie {\n", ""), "\n\t}\n")
 	for i, b := range blocks {
@@ -199,7 +199,7 @@ func sorted(text string) string {
 	return strings.Join(blocks, "\n\n")
 }
 
-// TestOwners: two owners and what is nobody's part share the table, and neither touches the others'. The table goes
+// TestOwners: two owners and foreign objects share the table, and no owner touches the others'. The table is removed
 // with the last.
 func TestOwners(t *testing.T) {
 	ns := netnstest.New(t)
@@ -228,8 +228,8 @@ func TestOwners(t *testing.T) {
 	difftest.Want(t, "after both have gone", foreign, ruleset(t, ns))
 }
 
-// TestSomebodyHoldsOn: a rule in somebody's own chain of our table keeps one of ours in use. The error says what to
-// look for, and nothing is changed by halves.
+// TestSomebodyHoldsOn: a rule in a foreign chain of our table uses one of our chains. The error names the remedy, and
+// nothing is half changed.
 func TestSomebodyHoldsOn(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)
@@ -367,8 +367,8 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 	difftest.Want(t, "", want, sorted(ruleset(t, ns)))
 }
 
-// TestRandomParts leads from one random part to the next. What the kernel then has is what a namespace gets that knows
-// only the last one, and no other Sync finds anything to do.
+// TestRandomParts changes from one random part to the next. The kernel then has the same content as a namespace with
+// only the last part, and another Sync writes nothing.
 func TestRandomParts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -461,8 +461,8 @@ func randomRule(r *rand.Rand, sets []nft.Set, later []nft.Chain) nft.Rule {
 	return nft.NewRule([]string{"", "a comment"}[r.IntN(2)], terms...)
 }
 
-// What others remove is told, also in a Sync that changes what is desired; what the owner changes is no repair,
-// whatever others do beside it.
+// Repaired is called after others have removed something, also in a Sync with a changed part; the owner's own changes
+// are no repairs, even if others change the table elsewhere.
 func TestRepairsAreTold(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)

@@ -155,7 +155,7 @@ func (p *proxied) settle(t *testing.T) {
 	})
 }
 
-// synced asks kube-proxy whether it has written what it wants: rules of an earlier one are no sign of that.
+// synced reports whether kube-proxy has written its rules: rules of an earlier process do not show that.
 func (p *proxied) synced() bool {
 	answer := make([]byte, 100)
 	err := p.node.Do(func() error {
@@ -182,7 +182,7 @@ func (p *proxied) stop() {
 	}
 }
 
-// wantSource asks and compares the source that is seen at the other end.
+// wantSource sends a request and compares the source that the other end receives it from.
 func (p *proxied) wantSource(t *testing.T, from *netnstest.NS, to, source string) {
 	t.Helper()
 	got, err := from.AskUDP(t, "", to, "hello", 40*time.Second)
@@ -191,7 +191,7 @@ func (p *proxied) wantSource(t *testing.T, from *netnstest.NS, to, source string
 	}
 }
 
-// theirs is all that kube-proxy has in the kernel: not what was counted, nor when it was listed.
+// theirs returns all of kube-proxy's rules in the kernel, without counters and times.
 func (p *proxied) theirs(t *testing.T) string {
 	t.Helper()
 	text := p.node.Run(t, "iptables-save") + p.node.Run(t, "ip6tables-save")
@@ -204,8 +204,8 @@ func (p *proxied) theirs(t *testing.T) string {
 	return text
 }
 
-// TestBesideKubeProxy: a Service works before, with and after what we have in the kernel; what kube-proxy has is the
-// same to the letter, and so is ours after kube-proxy has started anew.
+// TestBesideKubeProxy: a Service works before, with and after our rules; kube-proxy's rules are exactly the same, and
+// so are ours after kube-proxy has started anew.
 func TestBesideKubeProxy(t *testing.T) {
 	for mode, chain := range map[string]string{"nftables": "chain services", "iptables": ":KUBE-SERVICES"} {
 		t.Run(mode, func(t *testing.T) {

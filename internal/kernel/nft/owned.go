@@ -25,26 +25,26 @@ import (
 )
 
 // Owned is a table of family inet that one process writes as a whole, by differences that the process knows itself: it
-// reads the table only when Touched says that another program has changed it. Transactions of other programs elsewhere
-// do not count. It is for one goroutine at a time, but for Events.
+// reads the table only when Touched reports a change by another program. Transactions of other programs elsewhere do
+// not count. It is for one goroutine at a time, but for Events.
 type Owned struct {
-	ns   *netlinkx.Namespace // nil: that of the process
+	ns   *netlinkx.Namespace // nil: the process's
 	name string
 
-	socket  *nlmsg.Socket // of the transactions, nil if the next one has to open it
+	socket  *nlmsg.Socket // for transactions, nil if the next one has to open it
 	events  atomic.Pointer[nlmsg.Events]
 	touched atomic.Bool
-	// generation is one of which all changes are in touched; 0: not known.
+	// generation is a generation up to which touched covers all changes; 0: not known.
 	generation atomic.Uint32
-	chains     []string // whose loss, or the table's, is told to lost
+	chains     []string // lost is called when one of them, or the table, is lost
 	lost       func()
 }
 
-// NewOwned returns the table of that name in a namespace; nil is that of the process. It touches nothing yet.
+// NewOwned returns the table of that name in a namespace; nil means the process's. It touches nothing yet.
 func NewOwned(ns *netlinkx.Namespace, name string) *Owned { return &Owned{ns: ns, name: name} }
 
-// OnLoss has a function called when another program has deleted the table, one of these chains, or a rule of one: by
-// whatever goroutine looks for events, before Touched or the channel of Events tells of it. It must be called before
+// OnLoss sets a function that is called when another program has deleted the table, one of these chains, or a rule of
+// one: by whatever goroutine reads events, before Touched or the channel of Events reports it. It must be called before
 // any other method.
 func (o *Owned) OnLoss(chains []string, do func()) { o.chains, o.lost = chains, do }
 
@@ -63,7 +63,7 @@ func (o *Owned) hangUp() {
 	}
 }
 
-// dial returns the socket of the transactions. Events of its transactions are not wanted.
+// dial returns the socket for transactions, and filters out the events of that socket.
 func (o *Owned) dial(ctx context.Context) (socket, error) {
 	if o.socket == nil {
 		s, err := open(ctx, o.ns)
@@ -80,9 +80,10 @@ func (o *Owned) dial(ctx context.Context) (socket, error) {
 	return socket{o.socket, o.name}, nil
 }
 
-// notFrom passes the datagrams that another socket than that of the port has caused: all of a datagram have one sender.
+// notFrom returns a filter that drops datagrams caused by the socket with this port: all events of a datagram have one
+// cause.
 func notFrom(port uint32) []unix.SockFilter {
-	const senderAt, all = 12, 0xffffffff // in the header of a message; how much passes
+	const senderAt, all = 12, 0xffffffff // offset in the header of a message; bytes that pass
 	order := bits.ReverseBytes32(port)   // filters load numbers in network order
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		order = port
@@ -105,7 +106,7 @@ func (o *Owned) Touched(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	if err := e.Drain(make([]byte, eventSize), o.note); err != nil {
-		// The goroutine of Events has closed it, or it is broken: a new one has to listen before the table is read.
+		// The goroutine of Events has closed the socket, or it is broken: a new one has to listen before the table is read.
 		o.events.CompareAndSwap(e, nil)
 		_ = e.Close()
 		_, err := o.listen(ctx)
@@ -128,7 +129,7 @@ func (o *Owned) listen(ctx context.Context) (*nlmsg.Events, error) {
 		return nil, fmt.Errorf("subscribe to nftables events: %w", err)
 	}
 	o.events.Store(e)
-	o.hangUp() // the next one is filtered out
+	o.hangUp() // the filter applies from the next socket on
 	_, err = o.dial(ctx)
 	return e, err
 }
@@ -158,7 +159,7 @@ func (o *Owned) note(datagram []byte, err error) {
 	}
 }
 
-// loses reports whether a change takes away the table, or something of a chain that OnLoss names.
+// loses reports whether a change deletes the table, a chain that OnLoss names, or a rule of one.
 func (o *Owned) loses(m nlmsg.Message) bool {
 	attribute := uint16(unix.NFTA_CHAIN_NAME)
 	switch m.Kind & 0xff {
@@ -173,8 +174,9 @@ func (o *Owned) loses(m nlmsg.Message) bool {
 	return slices.Contains(o.chains, nlmsg.Text(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], attribute)))
 }
 
-// Events returns a channel that becomes readable after another program has changed the table: Touched then says so. It
-// is closed when ctx ends, or when the socket breaks: then ask again. It must not be called while another method runs.
+// Events returns a channel that becomes readable after another program has changed the table: Touched then returns
+// true. It is closed when ctx ends, or when the socket breaks: then subscribe again. It must not be called while
+// another method runs.
 func (o *Owned) Events(ctx context.Context) (<-chan struct{}, error) {
 	e, err := o.listen(ctx)
 	if err != nil {
@@ -198,17 +200,17 @@ func (o *Owned) Events(ctx context.Context) (<-chan struct{}, error) {
 // Change collects the requests of one transaction about an Owned table.
 type Change struct {
 	batch
-	// Elements is how many elements of sets it adds and deletes.
+	// Elements is the number of set elements that it adds and deletes.
 	Elements int
 }
 
-// Change returns an empty one.
+// Change returns an empty Change of the table.
 func (o *Owned) Change() *Change { return &Change{batch: batch{table: o.name}} }
 
-// Empty reports that there is nothing to do.
+// Empty reports whether c has no requests.
 func (c *Change) Empty() bool { return len(c.requests) == 0 }
 
-// Append appends what another change does.
+// Append appends the requests of another change.
 func (c *Change) Append(other *Change) {
 	c.requests = append(c.requests, other.requests...)
 	c.objects = append(c.objects, other.objects...)
@@ -223,7 +225,7 @@ func (c *Change) Halves() (a, b *Change, ok bool) {
 	return a, b, half > 0
 }
 
-// MakeTable makes the table, or clears its dormant flag. If it must be new, the transaction fails where it is not.
+// MakeTable makes the table, or clears its dormant flag. If it must be new, the transaction fails if it exists.
 func (c *Change) MakeTable(mustBeNew bool) {
 	flags := uint16(unix.NLM_F_CREATE)
 	if mustBeNew {
@@ -235,17 +237,17 @@ func (c *Change) MakeTable(mustBeNew bool) {
 // RemoveTable removes the table with all in it.
 func (c *Change) RemoveTable() { c.ofTable(unix.NFT_MSG_DELTABLE, 0) }
 
-// MakeChain makes a chain without its rules, which may use sets that are not there yet.
+// MakeChain makes a chain without its rules, which may use sets that do not exist yet.
 func (c *Change) MakeChain(chain Chain) { c.newChain(chain) }
 
-// AddRules appends a chain's rules to those that it has.
+// AddRules appends a chain's rules to its present ones.
 func (c *Change) AddRules(chain Chain) {
 	for _, r := range chain.Rules {
 		c.newRule(chain.Name, r, 0)
 	}
 }
 
-// Flush removes a chain's rules; it must have one.
+// Flush removes a chain's rules; it must have at least one.
 func (c *Change) Flush(chain string) {
 	c.request(unix.NFT_MSG_DELRULE, 0, c.in(unix.NFTA_RULE_CHAIN, chain))
 }
@@ -263,7 +265,7 @@ func (c *Change) RemoveSet(name string) {
 	c.request(unix.NFT_MSG_DELSET, 0, c.in(unix.NFTA_SET_NAME, name))
 }
 
-// Add adds elements to a set; one that it has with the same value stays as it is.
+// Add adds elements to a set; an element that it has already with the same value stays as it is.
 func (c *Change) Add(s Set, elements []Element) {
 	c.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, s, elements)
 	c.Elements += len(elements)
@@ -280,16 +282,16 @@ func (c *Change) Delete(s Set, elements []Element) {
 	c.Elements += len(elements)
 }
 
-// Refused says that the kernel has refused a transaction, and that nothing of it was done.
+// Refused is the error for a transaction that the kernel has refused as a whole.
 type Refused struct {
-	// Object is the chain or set that it complains about; empty: none in particular.
+	// Object is the chain or set that the kernel refused; empty: none in particular.
 	Object string
-	// Expression is the one of a rule that the kernel does not have; empty: it is something else.
+	// Expression is the expression of a rule that the kernel does not support; empty: the reason is another.
 	Expression string
 	Err        error
 }
 
-// Error names the object, and what the kernel lacks with what to do.
+// Error names the object, and the missing expression with the remedy.
 func (r *Refused) Error() string {
 	text := r.Err.Error()
 	if r.Expression != "" {
@@ -305,15 +307,15 @@ func (r *Refused) Error() string {
 // Unwrap returns the kernel's error.
 func (r *Refused) Unwrap() error { return r.Err }
 
-// keptBuffer is the size of a transaction up to which its socket, with the buffer, is used again.
+// keptBuffer is the largest size of a buffer with which a socket is kept for the next transaction.
 const keptBuffer = 128 << 10
 
-// ErrChanged says that nothing of a transaction was done, as another program has changed the table since Touched last
-// returned false: what the transaction would replace may be that program's.
+// ErrChanged means that a transaction was not done, as another program has changed the table since Touched last
+// returned false: the transaction might replace that program's change.
 var ErrChanged = errors.New("another program has changed the nftables table meanwhile")
 
-// Commit does a change in one transaction: no packet sees half of it. The error is a *Refused if the kernel does not
-// take it, and ErrChanged after Touched was called once and others have changed the table: read it again.
+// Commit does a change in one transaction: no packet passes half of it. The error is a *Refused if the kernel refuses
+// it. Once Touched was called, it is ErrChanged if others have changed the table: read it again.
 func (o *Owned) Commit(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil || c.Empty() {
 		return err
@@ -337,7 +339,7 @@ func (o *Owned) Commit(ctx context.Context, c *Change) error {
 		switch {
 		case stale(err):
 			if o.catchUp(generation); o.generation.Load() == 0 {
-				return ErrChanged // any write would be taken
+				return ErrChanged // without a generation the kernel would accept any write
 			}
 		case err != nil:
 			return c.refused(s, err)
@@ -351,8 +353,8 @@ func (o *Owned) Commit(ctx context.Context, c *Change) error {
 // exchanges bounds the retries of an Exchange: large tables are written in dozens of transactions, one after the other.
 const exchanges = 200
 
-// Exchange does in one transaction what a function makes of what it reads by Get. It is called again if others have
-// changed nftables in between.
+// Exchange does in one transaction the change that fill makes from what it reads of the table. fill is called again if
+// others have changed nftables in between.
 func (o *Owned) Exchange(ctx context.Context, fill func(*Change) error) error {
 	for range exchanges {
 		s, err := o.dial(ctx)
@@ -381,8 +383,8 @@ func (o *Owned) Exchange(ctx context.Context, fill func(*Change) error) error {
 	return ErrChanged
 }
 
-// Check returns the error of a Commit, and does nothing: the kernel aborts a transaction that has no end after it has
-// checked it.
+// Check returns the error that Commit would return, and changes nothing: the kernel checks a transaction without an
+// end, and aborts it.
 func (o *Owned) Check(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil || c.Empty() {
 		return err
@@ -398,23 +400,23 @@ func (o *Owned) Check(ctx context.Context, c *Change) error {
 	return nil
 }
 
-// catchUp takes note of the transactions that the kernel has refused one for: it has told of them before it answers.
+// catchUp reads the events of the transactions that made a Commit stale: the kernel sends them before its answer.
 func (o *Owned) catchUp(generation uint32) {
 	if e := o.events.Load(); e != nil && e.Drain(make([]byte, eventSize), o.note) == nil && o.generation.Load() != generation {
 		return
 	}
-	o.touched.Store(true) // it has not: the table must be read again, which tells the generation
+	o.touched.Store(true) // no event: the table must be read again, with the generation
 	o.generation.CompareAndSwap(generation, 0)
 }
 
-// refused finds what an error is about.
+// refused returns the *Refused for a kernel's error, and other errors as they are.
 func (c *Change) refused(s socket, err error) error {
 	r := &Refused{Err: err}
 	var refusal *nlmsg.Refusal
 	if !errors.As(err, &refusal) {
 		return err
 	}
-	if i := refusal.Index - 1; i >= 0 && i < len(c.requests) { // a message begins the transaction
+	if i := refusal.Index - 1; i >= 0 && i < len(c.requests) { // the first message begins the transaction
 		r.Object = c.objects[i]
 		if m := c.requests[i]; m.Kind&0xff == unix.NFT_MSG_NEWRULE && (errors.Is(err, fs.ErrNotExist) || netlinkx.IsUnsupported(err)) {
 			r.Expression = expressionAt(m.Body, refusal.At)
@@ -426,7 +428,7 @@ func (c *Change) refused(s socket, err error) error {
 	return r
 }
 
-// expressionAt returns the name of the expression at an offset of a rule's request that the kernel complains about.
+// expressionAt returns the name of the expression at the offset in a rule's request that the kernel refused.
 func expressionAt(body []byte, at int) string {
 	if at <= 0 || at >= len(body) {
 		return ""
@@ -438,10 +440,10 @@ func expressionAt(body []byte, at int) string {
 	return nlmsg.Text(nlmsg.Find(e, unix.NFTA_EXPR_NAME))
 }
 
-// Content is the kernel's content of a table.
+// Content is the content of a table in the kernel.
 type Content struct{ content }
 
-// Read reads the whole table. Chains without rules are found only if they are among names.
+// Read reads the whole table. It finds chains without rules only if they are among names.
 func (o *Owned) Read(ctx context.Context, names []string) (*Content, error) {
 	for range attempts {
 		have, err := o.read(ctx, names)
@@ -481,13 +483,13 @@ func (o *Owned) read(ctx context.Context, names []string) (*Content, error) {
 	return &Content{*have}, nil
 }
 
-// Exists reports that there is the table; it is not awake while its dormant flag is set, which disables its chains.
+// Exists reports whether the table exists; it is not awake while its dormant flag is set, which disables its chains.
 func (c *Content) Exists() (exists, awake bool) { return c.exists, c.exists && !c.dormant }
 
-// Chains are the names of the chains, and Rules how many rules one has.
+// Chains returns the names of the chains, sorted.
 func (c *Content) Chains() []string { return slices.Sorted(maps.Keys(c.chains)) }
 
-// Rules is how many rules a chain has.
+// Rules returns the number of a chain's rules.
 func (c *Content) Rules(chain string) int {
 	if have := c.chains[chain]; have != nil {
 		return len(have.rules)
@@ -495,10 +497,10 @@ func (c *Content) Rules(chain string) int {
 	return 0
 }
 
-// Sets are the names of the sets.
+// Sets returns the names of the sets, sorted.
 func (c *Content) Sets() []string { return slices.Sorted(maps.Keys(c.sets)) }
 
-// Elements are a set's, in no particular order.
+// Elements returns the elements of a set, in no particular order.
 func (c *Content) Elements(set string) []Element {
 	if have := c.sets[set]; have != nil {
 		return have.elements
@@ -506,7 +508,7 @@ func (c *Content) Elements(set string) []Element {
 	return nil
 }
 
-// HasChain reports whether there is a chain of that name, whether it is at the same place, and whether it has the same
+// HasChain reports whether there is a chain of that name, whether it is at the same hook, and whether it has the same
 // rules.
 func (c *Content) HasChain(want Chain) (exists, placed, same bool) {
 	have := c.chains[want.Name]
@@ -529,7 +531,7 @@ func (c *Content) SameElements(want Set) bool {
 	return len(gone)+len(added) == 0
 }
 
-// Digest is the same for chains with the same rules, and for no others.
+// Digest returns a hash of the rules.
 func (c Chain) Digest() string {
 	h := sha256.New()
 	for _, r := range c.Rules {
@@ -539,7 +541,7 @@ func (c Chain) Digest() string {
 	return digest(h)
 }
 
-// Digest is the same for sets of the same kind with the same elements in the same order, and for no others.
+// Digest returns a hash of the kind, and of the elements in their order.
 func (s Set) Digest() string {
 	h := sha256.New()
 	fmt.Fprintln(h, s.kind())
@@ -549,8 +551,8 @@ func (s Set) Digest() string {
 	return digest(h)
 }
 
-// Counters returns the sum of the counters of the rules of each chain, by its name. The error of netlinkx.IsNotExist
-// says that there is no table.
+// Counters returns the sum of the counters of the rules of each chain, by its name. netlinkx.IsNotExist holds for the
+// error if there is no table.
 func (o *Owned) Counters(ctx context.Context) (map[string]Counter, error) {
 	c, err := open(ctx, o.ns)
 	if err != nil {
@@ -570,7 +572,7 @@ func (o *Owned) Counters(ctx context.Context) (map[string]Counter, error) {
 	return counters, err
 }
 
-// Get looks for one element of a set. The error of netlinkx.IsNotExist says that there is none, no set or no table.
+// Get returns one element of a set. netlinkx.IsNotExist holds for the error if there is no such element, set or table.
 func (o *Owned) Get(ctx context.Context, s Set, key string) (e Element, err error) {
 	sock, err := o.dial(ctx)
 	if err != nil {
@@ -589,7 +591,7 @@ func (o *Owned) Get(ctx context.Context, s Set, key string) (e Element, err erro
 	return e, err
 }
 
-// Exists asks whether there is the table.
+// Exists reports whether the kernel has the table.
 func (o *Owned) Exists(ctx context.Context) (bool, error) {
 	s, err := o.dial(ctx)
 	if err != nil {
@@ -600,5 +602,5 @@ func (o *Owned) Exists(ctx context.Context) (bool, error) {
 	return c.exists, err
 }
 
-// digest is a short one, for names.
+// digest returns a short form of the hash, for names.
 func digest(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)[:10]) }

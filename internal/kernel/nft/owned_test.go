@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// TestMissingExpression: an error names the expression that the kernel does not have, and what to do.
+// TestMissingExpression: an error names the expression that the kernel does not have, and the remedy.
 func TestMissingExpression(t *testing.T) {
 	ns := netnstest.New(t)
 	table := NewOwned(ns.Namespace, "test")
@@ -35,7 +35,7 @@ func TestMissingExpression(t *testing.T) {
 	}
 }
 
-// TestCheck: what is checked is not done.
+// TestCheck: a checked change is not made.
 func TestCheck(t *testing.T) {
 	ns := netnstest.New(t)
 	table := NewOwned(ns.Namespace, "test")
@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCommitWithoutEvents: if the events are lost that tell of another one's transaction, nothing is written over it.
+// TestCommitWithoutEvents: if the events of another program's transaction are lost, nothing overwrites it.
 func TestCommitWithoutEvents(t *testing.T) {
 	ns := netnstest.New(t)
 	table := NewOwned(ns.Namespace, "test")
@@ -78,8 +78,7 @@ func TestCommitWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestOwnedEvents: only the changes of others touch the table, also after the socket of the transactions was opened
-// anew.
+// TestOwnedEvents: Touched reports others' changes only, also after the socket for transactions was opened anew.
 func TestOwnedEvents(t *testing.T) {
 	ns := netnstest.New(t)
 	table := NewOwned(ns.Namespace, "test")

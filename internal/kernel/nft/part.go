@@ -12,14 +12,14 @@ import (
 // TableName is the name of the project's one table, of family inet.
 const TableName = "tortie"
 
-// Part is all that one owner has in the table. A Part without chains and sets has nothing, and the table goes with the
+// Part is all that one owner has in the table. A Part without chains and sets is empty; the table is removed with the
 // last part. It must not be changed after it was given to Sync.
 type Part struct {
-	// Prefixes say what is the owner's: all chains and sets whose names begin with one of them. What is the owner's and
-	// not in the part is removed. No two owners may share one.
+	// Prefixes begin the names of all chains and sets of the owner. Sync removes such chains and sets that are not in the
+	// part. No two owners may share a prefix.
 	Prefixes []string
-	// Former are names of the owner's chains that may be there although the part does not have them. Others are found by
-	// their rules, which every chain has when it is written.
+	// Former are names of the owner's chains that may exist although the part does not have them. Other chains are found
+	// by their rules, which every chain has when it is written.
 	Former []string
 
 	Chains []Chain
@@ -29,16 +29,16 @@ type Part struct {
 // Chain is a list of rules.
 type Chain struct {
 	Name string
-	// Hook is where packets enter the chain, nil for one that other rules jump to. Packets that no rule decides on go on.
+	// Hook is where packets enter the chain, nil for a chain that rules jump to. Packets that no rule decides on pass.
 	Hook  *Hook
 	Rules []Rule // at least one
 }
 
-// Hook is a place on a packet's way.
+// Hook is a netfilter hook with a priority.
 type Hook struct {
 	Type     ChainType
 	Number   HookNumber
-	Priority int32 // lesser ones come first
+	Priority int32 // lesser priorities come first
 }
 
 // ChainType is the type of a chain: filter, nat or route.
@@ -50,7 +50,7 @@ const (
 	NAT    ChainType = "nat"
 )
 
-// HookNumber is a place on a packet's way, by the kernel's number.
+// HookNumber is the kernel's number of a hook.
 type HookNumber uint32
 
 // The hooks of family inet.
@@ -80,29 +80,29 @@ type Set struct {
 	Value Type
 	// Interval: elements may be ranges.
 	Interval bool
-	// Size is how many elements there may be at most, for sets that become large: the kernel makes room at once, and
-	// refuses more with ENFILE. 0: it makes room as elements come, and a large transaction is slow.
+	// Size is the maximum number of elements, for sets that become large: the kernel allocates them at once, and refuses
+	// more with ENFILE. 0: it allocates them as they come, and a large transaction is slow.
 	Size uint32
-	// Timeout is how long elements stay; 0: until they are deleted.
+	// Timeout is the lifetime of elements; 0: until they are deleted.
 	Timeout  time.Duration
 	Elements []Element
 }
 
-// Type is a type of keys and values: the number by which nft knows it, and its size in bytes.
+// Type is a type of keys and values: its number in nft, and its size in bytes.
 type Type struct {
 	number uint32
 	size   int
 }
 
-// The types that sets are made of.
+// The types of keys and values.
 var (
 	IPv4Addr    = Type{7, 4}
 	IPv6Addr    = Type{8, 16}
 	Protocol    = Type{12, 1}
 	Port        = Type{13, 2}
-	Mark        = Type{19, 4} // in the order of the machine's bytes, as the packet has it
+	Mark        = Type{19, 4} // in host byte order, like a packet's mark
 	LinkIndex   = Type{20, 4}
-	LinkName    = Type{41, 16} // filled up with zero bytes
+	LinkName    = Type{41, 16} // padded with zero bytes
 	NFProtoType = Type{2, 1}
 	ICMPv6Type  = Type{29, 1}
 	VerdictType = Type{0xffffff00, 0}
@@ -111,11 +111,11 @@ var (
 // Element is an element of a set. Keys and values are in the form that the kernel compares, see Key.
 type Element struct {
 	// First is the key. In a set of intervals First and Last are the bounds, both inclusive; in others Last is empty. An
-	// empty First is the element that matches when no other does.
+	// element with an empty First matches when no other does.
 	First, Last string
 	Verdict     Verdict // of a verdict map
 	Value       string  // of another map
-	// Comment shows in nft's list: up to 127 bytes.
+	// Comment appears in nft's list: up to 127 bytes.
 	Comment string
 }
 
@@ -135,7 +135,7 @@ func Jump(chain string) Verdict { return Verdict("jump " + chain) }
 // Goto goes to a chain for good.
 func Goto(chain string) Verdict { return Verdict("goto " + chain) }
 
-// verdictCodes are the kernel's.
+// verdictCodes are the kernel's codes.
 var verdictCodes = map[string]int32{"accept": 1, "drop": 0, "return": -5, "jump": -3, "goto": -4}
 
 // split returns the kernel's code and the chain.
@@ -144,14 +144,14 @@ func (v Verdict) split() (code int32, chain string) {
 	return verdictCodes[word], chain
 }
 
-// Chain is the one that v leads to, empty if none.
+// Chain returns the chain that v leads to, empty if none.
 func (v Verdict) Chain() string {
 	_, chain := v.split()
 	return chain
 }
 
-// Key joins the parts of a key, one for each type of the set: each but an only one is padded to four bytes, as the
-// kernel's registers are.
+// Key joins the parts of a key, one for each type of the set. Of several parts, each is padded to four bytes, like the
+// kernel's registers.
 func Key(parts ...string) string {
 	if len(parts) == 1 {
 		return parts[0]
@@ -164,7 +164,7 @@ func Key(parts ...string) string {
 	return b.String()
 }
 
-// keySize is the number of bytes of a key.
+// keySize returns the number of bytes of a key.
 func (s Set) keySize() int {
 	if len(s.Key) == 1 {
 		return s.Key[0].size
@@ -187,7 +187,7 @@ func (p Part) empty() bool { return len(p.Chains) == 0 && len(p.Sets) == 0 }
 // maxName is one less than the kernel's limit for names of chains, sets and comments of rules.
 const maxName = 127
 
-// validate finds what the kernel would refuse with an error number that names nothing.
+// validate reports errors for which the kernel would return only an error number.
 func (p Part) validate() error {
 	chains, sets := map[string]bool{}, map[string]bool{}
 	for _, c := range p.Chains {
@@ -229,7 +229,7 @@ func (p Part) name(kind, name string, seen map[string]bool) error {
 	return nil
 }
 
-// references finds chains and sets that a rule names and the part does not have.
+// references reports a chain or set that a rule names and the part does not have, and a comment that is too long.
 func (c Chain) references(chains, sets map[string]bool) error {
 	for _, r := range c.Rules {
 		for _, e := range r.exprs {

@@ -15,13 +15,12 @@ import (
 type batch struct {
 	table    string
 	requests []nlmsg.Message
-	sets     uint32   // that were made
-	objects  []string // the chains and sets that the requests are about, by request
-	object   string   // the one that the next request is about
+	sets     uint32   // number of sets made
+	objects  []string // the chain or set of each request
+	object   string   // the chain or set of the next request
 }
 
-// plan returns what makes the content as p wants it; nothing if it is so already. To rebuild is to remove first all
-// that is there.
+// plan returns the requests that turn have into p; none if they are equal. With rebuild it first removes all of have.
 func plan(have *content, p Part, rebuild bool) []nlmsg.Message {
 	b := batch{table: TableName}
 	if p.empty() {
@@ -35,8 +34,8 @@ func plan(have *content, p Part, rebuild bool) []nlmsg.Message {
 		b.remove(have)
 		have = &content{}
 	}
-	// Chains before the elements that lead to them, sets before the rules that use them; what leads away from a chain goes
-	// before the chain does.
+	// Chains are made before the elements that lead to them, and sets before the rules that use them; rules and elements
+	// that lead to a chain are removed before it.
 	for _, c := range p.Chains {
 		if have.chains[c.Name] == nil {
 			b.newChain(c)
@@ -52,7 +51,7 @@ func plan(have *content, p Part, rebuild bool) []nlmsg.Message {
 	return b.requests
 }
 
-// sound reports that what is there is of the kinds wanted: chains' places and sets' types can't be changed.
+// sound reports whether present chains and sets are of the wanted kinds, as chains' hooks and sets' types can't change.
 func (have *content) sound(p Part) bool {
 	for _, c := range p.Chains {
 		if is := have.chains[c.Name]; is != nil && !is.kindOf(c) {
@@ -112,7 +111,7 @@ func (have *content) not(p Part) *content {
 	return rest
 }
 
-// sameRules reports that the chains that both parts have are the same.
+// sameRules reports whether the chains that both parts have are equal.
 func sameRules(a, b Part) bool {
 	chains := make(map[string]Chain, len(a.Chains))
 	for _, c := range a.Chains {
@@ -144,7 +143,7 @@ func contentOf(p Part) *content {
 	return have
 }
 
-// leave removes what is there, and the table if that was all.
+// leave removes the content, and the table if it has no other.
 func (b *batch) leave(have *content) {
 	switch {
 	case !have.exists:
@@ -168,7 +167,7 @@ func (b *batch) ofTable(kind int, flags uint16) {
 	b.request(kind, flags, a)
 }
 
-// What linux/netfilter/nf_tables.h adds to the library's constants.
+// From linux/netfilter/nf_tables.h, where the library lacks them.
 const (
 	setConcat      = 0x80 // NFT_SET_CONCAT
 	setDescSize    = 1    // NFTA_SET_DESC_SIZE
@@ -178,7 +177,8 @@ const (
 	setElemForRest = 2    // NFT_SET_ELEM_CATCHALL
 )
 
-// in names a thing of the table. The table's attribute has one number with all kinds of things.
+// in returns the attributes that name an object of the table. The table's attribute has one number in all kinds of
+// objects.
 func (b *batch) in(nameType uint16, name string) (a nlmsg.Attributes) {
 	b.object = name
 	a.Text(unix.NFTA_TABLE_NAME, b.table)
@@ -226,7 +226,7 @@ func (b *batch) syncSet(have *setContent, want Set) {
 	b.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, want, added)
 }
 
-// byteOrder is user data by which nft knows in what order a key's bytes are: 2 is the network's, 1 the machine's.
+// byteOrder returns user data for nft with the byte order of a key: 2 is network order, 1 host order.
 func (s Set) byteOrder() []byte {
 	order := uint32(2)
 	if len(s.Key) == 1 && slices.Contains([]Type{LinkIndex, LinkName, Mark}, s.Key[0]) {
@@ -257,8 +257,8 @@ func (b *batch) newSet(s Set) {
 	b.request(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a)
 }
 
-// description tells the size, and those of the parts of a concatenation of intervals: of others the kernel refuses to
-// be told.
+// description encodes NFTA_SET_DESC: the set's size, and field lengths for concatenated intervals only; the kernel
+// refuses them elsewhere.
 func (s Set) description() (a nlmsg.Attributes) {
 	if s.Size > 0 {
 		a.Number(setDescSize, s.Size)
@@ -276,10 +276,10 @@ func (s Set) description() (a nlmsg.Attributes) {
 	return a
 }
 
-// portion is how many bytes of elements go into one request: a netlink attribute holds 64 KiB.
+// portion bounds the bytes of elements in one request: a netlink attribute holds 64 KiB.
 const portion = 60 << 10
 
-// elementRoom is more than most elements take.
+// elementRoom is an upper estimate of an element's bytes.
 const elementRoom = 96
 
 func (b *batch) elements(kind int, flags uint16, s Set, all []Element) {
@@ -300,7 +300,7 @@ func (b *batch) elements(kind int, flags uint16, s Set, all []Element) {
 	}
 }
 
-// append appends an element in the kernel's form, which for a range of single keys is two.
+// append appends an element in the kernel's form: two elements for a range in a set with a key of one type.
 func (kind setKind) append(a *nlmsg.Attributes, e Element) {
 	pair := kind.flags&unix.NFT_SET_INTERVAL != 0 && kind.flags&setConcat == 0
 	at := a.Open(unix.NFTA_LIST_ELEM)
@@ -336,7 +336,7 @@ func appendKey(a *nlmsg.Attributes, kind uint16, key string) {
 	a.Close(at)
 }
 
-// syncRules replaces what is between the first and the last rules that are right: the others keep their counters.
+// syncRules replaces the rules between the right ones at the beginning and at the end, which keep their counters.
 func (b *batch) syncRules(have *chainContent, want Chain) {
 	if have == nil {
 		have = &chainContent{}
@@ -360,7 +360,7 @@ func (b *batch) syncRules(have *chainContent, want Chain) {
 	}
 }
 
-// newRule puts a rule in front of the one with the handle, or at the chain's end if that is 0.
+// newRule adds a rule in front of the rule with the handle behind, or at the chain's end if that is 0.
 func (b *batch) newRule(chain string, r Rule, behind uint64) {
 	a := b.in(unix.NFTA_RULE_CHAIN, chain)
 	a.Nest(unix.NFTA_RULE_EXPRESSIONS, r.encode())
@@ -375,7 +375,7 @@ func (b *batch) newRule(chain string, r Rule, behind uint64) {
 	b.request(unix.NFT_MSG_NEWRULE, flags, a)
 }
 
-// String is for messages in tests and logs.
+// String formats an element for errors and tests.
 func (e Element) String() string {
 	return fmt.Sprintf("%x-%x %s%x", e.First, e.Last, e.Verdict, e.Value)
 }

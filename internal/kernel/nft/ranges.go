@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Ranges turns prefixes of one family into elements that don't overlap, in order: a prefix inside of another is left
+// Ranges returns prefixes of one family as elements that don't overlap, in order: a prefix inside of another is left
 // out, as a set can't hold both.
 func Ranges(prefixes []netip.Prefix) []Element {
 	elements := make([]Element, 0, len(prefixes))
@@ -32,7 +32,7 @@ func byFirst(a, b Element) int {
 	return cmp.Or(strings.Compare(a.First, b.First), -strings.Compare(a.Last, b.Last))
 }
 
-// Range is a prefix as an element of a set of intervals.
+// Range returns a prefix as an element of a set of intervals.
 func Range(p netip.Prefix) Element {
 	first := p.Masked().Addr().AsSlice()
 	last := slices.Clone(first)
@@ -54,7 +54,7 @@ func disjoint(elements []Element) error {
 	return nil
 }
 
-// next is the key after key; ok is false after the last one.
+// next returns the key after key; ok is false after the last key.
 func next(key string) (after string, ok bool) {
 	b := []byte(key)
 	for i := len(b) - 1; i >= 0; i-- {
@@ -65,7 +65,7 @@ func next(key string) (after string, ok bool) {
 	return "", false
 }
 
-// before is the key in front of key, which must not be the first one.
+// before returns the key in front of key, which must not be the first key.
 func before(key string) string {
 	b := []byte(key)
 	for i := len(b) - 1; i >= 0; i-- {
@@ -76,15 +76,15 @@ func before(key string) string {
 	return string(b)
 }
 
-// bound is how the kernel holds a range of a set with one type: an element where it begins and one, marked as an end,
-// where it no longer matches. Without an end it reaches to the last key.
+// bound is one of the kernel's two elements for a range in a set with a key of one type: the first key, and, marked as
+// an end, the first key behind the range. Without an end the range extends to the last key.
 type bound struct {
 	Element
 	end bool
 }
 
-// join makes ranges of bounds, which the kernel lists in no particular order. nft puts an end at key zero into sets
-// that it writes, which ends nothing.
+// join returns the ranges of bounds, which the kernel lists in no particular order. nft adds to its sets an end at key
+// zero, which belongs to no range.
 func join(bounds []bound) []Element {
 	var starts []Element
 	var ends []string
@@ -114,7 +114,7 @@ func join(bounds []bound) []Element {
 	return out
 }
 
-// compare tells what is in one list and not in the other, in the order of the lists.
+// compare returns the elements that are in one list and not in the other, in the order of the lists.
 func compare(have, want []Element) (gone, added []Element) {
 	return without(have, want), without(want, have)
 }

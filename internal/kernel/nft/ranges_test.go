@@ -14,7 +14,7 @@ import (
 // The model is 256 keys of one byte, where every question can be answered by looking at each.
 type byteSet [256]bool
 
-// model marks what elements of one byte cover; ok is false if a key is covered twice.
+// model marks the keys that elements of one byte cover; ok is false if a key is covered twice.
 func model(elements []Element) (set byteSet, ok bool) {
 	ok = true
 	for _, e := range elements {
@@ -39,7 +39,7 @@ func narrow(elements []Element) []Element {
 	return out
 }
 
-// bounds are what the kernel has of elements.
+// bounds returns elements in the kernel's form.
 func bounds(elements []Element) []bound {
 	var out []bound
 	for _, e := range elements {
@@ -53,8 +53,8 @@ func bounds(elements []Element) []bound {
 	return out
 }
 
-// FuzzRanges takes pairs of bytes for prefixes. Ranges cover the same as the prefixes, without overlap; through the
-// kernel's form and back they are the same; and what compare says leads from one list to the other.
+// FuzzRanges interprets pairs of bytes as prefixes. Ranges cover the same addresses as the prefixes, without overlap;
+// the kernel's form and back preserves them; and the result of compare leads from one list to the other.
 func FuzzRanges(f *testing.F) {
 	f.Add([]byte{}, []byte{0, 0})
 	f.Add([]byte{0, 1, 128, 1}, []byte{0, 0})
@@ -137,7 +137,7 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// FuzzAttributes: whatever the kernel, or somebody who plays it, sends is read without a panic.
+// FuzzAttributes: parsing any message from the kernel, or an impostor, does not panic.
 func FuzzAttributes(f *testing.F) {
 	f.Add([]byte(NewRule("comment", In("set", IPv4.Src), Count(), Do(Jump("chain"))).encode()))
 	var element nlmsg.Attributes

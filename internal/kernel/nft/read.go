@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// content is the kernel's content of one owner.
+// content is one owner's content of the table in the kernel.
 type content struct {
 	exists  bool   // the table
 	dormant bool   // its chains are disabled
@@ -25,7 +25,7 @@ type content struct {
 type chainContent struct {
 	base  bool
 	hook  Hook
-	drops bool // packets that no rule decides on
+	drops bool // its policy is drop
 	rules []ruleContent
 }
 
@@ -34,7 +34,7 @@ type ruleContent struct {
 	handle uint64
 }
 
-// setContent is a set and its elements. Kind has the properties that cannot be changed in an existing set.
+// setContent is a set and its elements. kind holds the properties that cannot be changed in an existing set.
 type setContent struct {
 	kind     setKind
 	elements []Element
@@ -45,8 +45,8 @@ type setKind struct {
 	timeout                            bool
 }
 
-// read collects what p's owner has. Chains cannot be listed of one table alone, so they are found by their rules and
-// names.
+// read collects the content of p's owner. The kernel cannot list the chains of one table, so they are found by their
+// rules and names.
 func (s socket) read(p Part) (*content, error) {
 	c := &content{chains: map[string]*chainContent{}, sets: map[string]*setContent{}}
 	if err := s.readTable(c); err != nil || !c.exists {
@@ -187,7 +187,7 @@ func (s socket) rules() (map[string][]ruleContent, error) {
 	return rules, nil
 }
 
-// readChain returns nil for a chain that is not there.
+// readChain returns nil for a chain that does not exist.
 func (s socket) readChain(name string) (*chainContent, error) {
 	var a nlmsg.Attributes
 	a.Text(unix.NFTA_CHAIN_TABLE, s.table)
@@ -209,7 +209,7 @@ func (s socket) readChain(name string) (*chainContent, error) {
 	return chain, err
 }
 
-// Rules', sets' and elements' user data is nft's own: a byte for what it is, a byte for its size, and the data.
+// The user data of rules, sets and elements has nft's format: a byte for the type, a byte for the size, and the data.
 const (
 	udataComment  = 0 // of a rule or an element
 	udataKeyOrder = 0 // of a set

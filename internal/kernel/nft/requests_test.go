@@ -21,7 +21,7 @@ func (r *recorder) Execute(m nlmsg.Message, take func(nlmsg.Message) error) erro
 	return r.conn.Execute(m, take)
 }
 
-// TestOnlyOurTableIsAsked: whatever else there is, of the same family too, no request is about it.
+// TestOnlyOurTableIsAsked: no request is about another table, even of the same family.
 func TestOnlyOurTableIsAsked(t *testing.T) {
 	ns := netnstest.New(t)
 	part := Part{Prefixes: []string{"own-"}, Former: []string{"own-former"}, Chains: []Chain{

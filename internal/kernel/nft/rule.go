@@ -11,22 +11,22 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// Rule is a list of expressions, which work on a packet one after the other until one of them does not match.
+// Rule is a list of expressions, which the kernel runs on a packet one after the other until one does not match.
 type Rule struct {
-	// Comment shows in nft's list. Counters are told apart by it.
+	// Comment appears in nft's list, and identifies the counter.
 	Comment string
 	exprs   []expression
 }
 
-// expression is one of the kernel's: a name and attributes.
+// expression is a kernel's expression: a name and attributes.
 type expression struct {
 	name  string
 	attrs nlmsg.Attributes
-	// set and chain are those that the attributes name, if any.
+	// set and chain are named by the attributes, if any.
 	set, chain string
 }
 
-// Term is a part of a rule: a condition, or something done with the packet.
+// Term is a part of a rule: a condition, or an action on the packet.
 type Term []expression
 
 // NewRule makes a rule of terms.
@@ -34,10 +34,10 @@ func NewRule(comment string, terms ...Term) Rule {
 	return Rule{Comment: comment, exprs: slices.Concat(terms...)}
 }
 
-// Registers hold what is compared. Register 0 holds the verdict.
+// Registers hold values to compare. Register 0 holds the verdict.
 const (
 	verdictRegister = unix.NFT_REG_VERDICT
-	register        = unix.NFT_REG_1 // 16 bytes, and the same as the first four of the 4-byte ones
+	register        = unix.NFT_REG_1 // 16 bytes, the same as the first four 4-byte registers
 	portRegister    = unix.NFT_REG_2
 	portEndRegister = unix.NFT_REG_3
 	wordRegister    = unix.NFT_REG32_00
@@ -49,7 +49,7 @@ func expr(name string, fill func(*nlmsg.Attributes)) expression {
 	return e
 }
 
-// Field is something of a packet that a rule compares.
+// Field is a part or property of a packet that a rule compares.
 type Field struct {
 	size int
 	load func(register uint32) Term
@@ -64,12 +64,12 @@ func meta(key uint32, size int) Field {
 	}}
 }
 
-// SourceLink is the link by which the kernel would send to the packet's source, if that is the one that the packet came
-// in by; else NoLink. It is for the prerouting hook.
+// SourceLink is the index of the link by which the kernel would send to the packet's source, if the packet came in by
+// that link; else NoLink. It is for the prerouting hook.
 var SourceLink = fib(4, unix.NFT_FIB_RESULT_OIF, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF)
 
-// SourceLinkName is the name of the link by which the kernel would send to the packet's source, whichever the packet
-// came in by; empty: there is none. It is for the prerouting hook.
+// SourceLinkName is the name of the link by which the kernel would send to the packet's source, whatever link the
+// packet came in by; empty: there is none. It is for the prerouting hook.
 var SourceLinkName = fib(LinkName.size, unix.NFT_FIB_RESULT_OIFNAME, unix.NFTA_FIB_F_SADDR)
 
 func fib(size int, result, flags uint32) Field {
@@ -98,7 +98,7 @@ func payload(base, offset uint32, size int) Field {
 
 // Fields that every packet has.
 var (
-	InIndex  = meta(unix.NFT_META_IIF, 4) // NoLink of what programs of the node send
+	InIndex  = meta(unix.NFT_META_IIF, 4) // NoLink for packets of the node's own programs
 	InLink   = meta(unix.NFT_META_IIFNAME, 16)
 	OutLink  = meta(unix.NFT_META_OIFNAME, 16)
 	Priority = meta(unix.NFT_META_PRIORITY, 4) // of a socket: SO_PRIORITY
@@ -107,13 +107,13 @@ var (
 	SrcPort  = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2) // of TCP, UDP and SCTP: compare L4Proto first
 	DestPort = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
 	ICMPType = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1) // of ICMP and ICMPv6
-	// ICMPTypeCode is no key of sets: nft takes it for an integer, of which it has none.
+	// ICMPTypeCode is no key of sets: for nft it is an integer, for which it has no type.
 	ICMPTypeCode = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)
 	tcpFlags     = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
 	firstChunk   = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 12, 1) // of SCTP: its type
 )
 
-// DialledPort is the port that a connection was opened to, before it was translated. Untracked packets have none.
+// DialledPort is the port that a connection was opened to, before translation. Untracked packets have none.
 var DialledPort = original(unix.NFT_CT_PROTO_DST, 2)
 
 // original is a field of the packet that opened a connection.
@@ -127,8 +127,7 @@ func original(key uint32, size int) Field {
 	}}
 }
 
-// Quoted4 and Quoted6 are the addresses in the header of the packet that an error of ICMP is about. Compare L4Proto
-// first.
+// Quoted4 and Quoted6 are the addresses of the packet that an ICMP error quotes. Compare L4Proto first.
 var (
 	Quoted4 = Quoted{payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+12, 4), payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+16, 4)}
 	Quoted6 = Quoted{payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+8, 16), payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 8+24, 16)}
@@ -149,7 +148,7 @@ type Family struct {
 	Addr Type
 	// Src and Dest are the fields of its header. A rule must have the family's Is before it compares them.
 	Src, Dest Field
-	// Dialled is the address that a connection was opened to, before it was translated.
+	// Dialled is the address that a connection was opened to, before translation.
 	Dialled Field
 
 	nfproto byte
@@ -183,7 +182,7 @@ func (f Field) IsNot(value string) Term { return f.compare(unix.NFT_CMP_NEQ, val
 // HasPrefix matches if the field begins with the value, as in nft's iifname "cali*".
 func (f Field) HasPrefix(value string) Term { return f.compare(unix.NFT_CMP_EQ, value) }
 
-// HasNotPrefix matches if the field begins otherwise.
+// HasNotPrefix matches if the field does not begin with the value.
 func (f Field) HasNotPrefix(value string) Term { return f.compare(unix.NFT_CMP_NEQ, value) }
 
 // Between matches if the field has one of the values, both inclusive.
@@ -213,12 +212,12 @@ func masked(register uint32, mask, xor string) expression {
 	})
 }
 
-// none is a word without any bit.
+// none is a number of four bytes without any bit.
 const none = "\x00\x00\x00\x00"
 
-// Constant is a field that has the same value in every packet, of type Mark, for keys of several parts. It is the
-// packet's mark without any bit of it: nft cannot list a rule that loads a value into a register and then looks it up,
-// but lists this one and reads it back.
+// Constant is a field of type Mark with the same value in every packet, for keys of several parts. It loads the
+// packet's mark and replaces all bits in the register: nft cannot list a rule that loads a value into a register and
+// then looks it up, but lists this one and reads it back.
 func Constant(n uint32) Field {
 	return Field{4, func(register uint32) Term {
 		return append(meta(unix.NFT_META_MARK, 4).load(register), masked(register, none, WordKey(n)))
@@ -242,33 +241,32 @@ func OpensTCP() Term {
 	return Term{is[0], masked(register, ByteKey(tcpSYN|tcpACK), ByteKey(0)), is[1]}
 }
 
-// JoinsTCP matches packets of TCP that are not the first of a connection. The rule must have compared L4Proto before.
+// JoinsTCP matches TCP packets that are not the first of a connection. The rule must have compared L4Proto before.
 func JoinsTCP() Term {
 	is := tcpFlags.IsNot(ByteKey(tcpSYN))
 	return Term{is[0], masked(register, ByteKey(tcpSYN|tcpACK), ByteKey(0)), is[1]}
 }
 
-// JoinsSCTP matches packets of SCTP that are not the first of an association, as their first chunk is no INIT. The rule
-// must have compared L4Proto before.
+// JoinsSCTP matches SCTP packets that are not the first of an association: their first chunk is no INIT. The rule must
+// have compared L4Proto before.
 func JoinsSCTP() Term {
 	const initiation = 1 // RFC 9260
 	return firstChunk.IsNot(ByteKey(initiation))
 }
 
-// Translated matches packets of connections whose destination was translated. Those that are not tracked have no such
-// thing.
+// Translated matches packets of connections with a translated destination; untracked packets have no connection.
 func Translated() Term {
 	const destination = 1 << 5 // IPS_DST_NAT
 	return tracked(unix.NFT_CT_STATUS, destination)
 }
 
-// Masqueraded matches packets of connections whose source was translated, and errors about them.
+// Masqueraded matches packets of connections with a translated source, and errors about them.
 func Masqueraded() Term {
 	const source = 1 << 4 // IPS_SRC_NAT
 	return tracked(unix.NFT_CT_STATUS, source)
 }
 
-// State is a set of states that connection tracking finds a packet in.
+// State is a set of conntrack states of a packet.
 type State uint32
 
 // The states: the kernel's NF_CT_STATE_BIT.
@@ -283,7 +281,7 @@ const (
 // In matches packets in one of these states.
 func (s State) In() Term { return tracked(unix.NFT_CT_STATE, uint32(s)) }
 
-// tracked matches if connection tracking has one of these bits for a packet.
+// tracked matches if the conntrack key of a packet has one of these bits.
 func tracked(key, bits uint32) Term {
 	load := expr("ct", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_CT_KEY, key)
@@ -301,15 +299,15 @@ func some(bits uint32) Term {
 	})}
 }
 
-// Marked matches packets whose mark has one of the bits.
+// Marked matches packets with one of the bits in their mark.
 func Marked(bits uint32) Term {
 	return append(meta(unix.NFT_META_MARK, 4).load(register), some(bits)...)
 }
 
-// SetMark gives the packet's mark these bits, and ClearMark takes them away.
+// SetMark sets these bits of the packet's mark.
 func SetMark(bits uint32) Term { return changeMark(^bits, bits) }
 
-// ClearMark is described with SetMark.
+// ClearMark clears these bits of the packet's mark.
 func ClearMark(bits uint32) Term { return changeMark(^bits, 0) }
 
 func changeMark(keep, set uint32) Term {
@@ -320,17 +318,17 @@ func changeMark(keep, set uint32) Term {
 		}))
 }
 
-// NoTrack keeps the packet out of connection tracking, and so from being translated. It is for the hooks prerouting and
+// NoTrack exempts the packet from connection tracking, and so from translation. It is for the hooks prerouting and
 // output, at PriorityRaw.
 func NoTrack() Term { return Term{expression{name: "notrack"}} }
 
-// Rate is how many packets pass in so many seconds, and how many of them may do so at once.
+// Rate is a limit of Packets in Seconds, of which Burst may pass at once.
 type Rate struct{ Packets, Seconds, Burst uint32 }
 
-// Over matches the packets that are more than so many in a second.
+// Over matches the packets that exceed so many in a second.
 func Over(perSecond uint32) Term { return limit(Rate{perSecond, 1, perSecond}, unix.NFT_LIMIT_F_INV) }
 
-// Within matches so many packets, and not the rest.
+// Within matches the packets within the rate.
 func Within(r Rate) Term { return limit(r, 0) }
 
 func limit(r Rate, flags uint32) Term {
@@ -343,8 +341,8 @@ func limit(r Rate, flags uint32) Term {
 	})}
 }
 
-// Reject drops the packet, and tells its sender by an ICMP error that the port is not reachable. It is for the hooks
-// input, forward and output.
+// Reject drops the packet, and sends an ICMP error "port unreachable" to its sender. It is for the hooks input, forward
+// and output.
 func Reject() Term {
 	return Term{expr("reject", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMPX_UNREACH)
@@ -355,8 +353,8 @@ func Reject() Term {
 // maxPrefix is one less than the kernel's limit for the prefix of a log, NF_LOG_PREFIXLEN.
 const maxPrefix = 127
 
-// Log sends the first bytes of the packet, as many as headers take, with a prefix of up to 127 bytes to who listens to
-// the group.
+// Log sends the first bytes of the packet, enough for its headers, with a prefix of up to 127 bytes, to the listeners
+// of the group.
 func Log(group uint16, prefix string) Term {
 	const headers = 128
 	return Term{expr("log", func(a *nlmsg.Attributes) {
@@ -366,39 +364,39 @@ func Log(group uint16, prefix string) Term {
 	})}
 }
 
-// PortKey is a port as keys and fields have it.
+// PortKey encodes a port for keys and fields.
 func PortKey(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
 
-// WordKey is a number in the order of the machine's bytes, as keys of type Mark have it.
+// WordKey encodes a number in host byte order, for keys of type Mark.
 func WordKey(n uint32) string { return string(binary.NativeEndian.AppendUint32(nil, n)) }
 
-// ByteKey is a number of one byte, such as a protocol's, as keys and fields have it.
+// ByteKey encodes a number of one byte, such as a protocol's, for keys and fields.
 func ByteKey(b byte) string { return string([]byte{b}) }
 
-// LinkKey is the name of a link as keys have it.
+// LinkKey encodes the name of a link for keys.
 func LinkKey(name string) string {
 	return string(append([]byte(name), make([]byte, max(0, LinkName.size-len(name)))...))
 }
 
-// AddrKey is an address as keys and fields have it.
+// AddrKey encodes an address for keys and fields.
 func AddrKey(a netip.Addr) string { return string(a.AsSlice()) }
 
-// In matches if the fields are in the set, which has as many types.
+// In matches if the set contains the fields, one for each type of its key.
 func In(set string, fields ...Field) Term { return lookup(set, 0, false, fields) }
 
-// NotIn matches if they are not.
+// NotIn matches if the set does not contain the fields.
 func NotIn(set string, fields ...Field) Term {
 	return lookup(set, unix.NFT_LOOKUP_F_INV, false, fields)
 }
 
-// Map does what the verdict map says; packets that it does not have go on with the next rule.
+// Map applies the verdict that the map has for the fields; other packets continue with the next rule.
 func Map(set string, fields ...Field) Term { return lookup(set, 0, true, fields) }
 
 func lookup(set string, flags uint32, verdict bool, fields []Field) Term {
 	var t Term
 	word := uint32(0)
 	for _, f := range fields {
-		// nft calls registers that begin where one of 16 bytes does by its name, and so does the kernel.
+		// nft and the kernel name registers that begin like one of 16 bytes by the latter's name.
 		r := wordRegister + word
 		if word%4 == 0 {
 			r = register + word/4
@@ -418,7 +416,7 @@ func lookup(set string, flags uint32, verdict bool, fields []Field) Term {
 	return append(t, e)
 }
 
-// Count counts the packets that come so far in the rule.
+// Count counts the packets that match the rule up to here.
 func Count() Term {
 	return Term{expr("counter", func(a *nlmsg.Attributes) {
 		a.Add(unix.NFTA_COUNTER_BYTES, make([]byte, 8))
@@ -450,14 +448,14 @@ func (v Verdict) data() (a nlmsg.Attributes) {
 // Ports is a range of ports, both inclusive; zero means any.
 type Ports struct{ First, Last uint16 }
 
-// The kernel's NF_NAT_RANGE_ flags. It sets those for addresses and ports itself, and tells them when asked.
+// The kernel's NF_NAT_RANGE_ flags. The kernel sets the first two itself, and lists them.
 const (
 	natAddresses   = unix.NF_NAT_RANGE_MAP_IPS
 	natPorts       = unix.NF_NAT_RANGE_PROTO_SPECIFIED
 	natFullyRandom = unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY
 )
 
-// Masquerade sends the packet from an address of the link that it leaves by. Ports need a match of L4Proto before them.
+// Masquerade translates the source to an address of the outgoing link. Ports need a match of L4Proto before them.
 //
 // Ports are chosen at random: in order, they collide when two CPUs translate at once, and the kernel then drops a
 // packet. DNS queries that two threads of one pod send together are the usual victims.
@@ -473,7 +471,7 @@ func Masquerade(ports Ports) Term {
 	}))
 }
 
-// SourceNAT sends the packet, which must be of the address's family, from an address. Ports are as with Masquerade.
+// SourceNAT translates the source to an address of the packet's family. Ports are as with Masquerade.
 func SourceNAT(from netip.Addr, ports Ports) Term {
 	t := append(Term{load(register, AddrKey(from))}, ports.load()...)
 	return append(t, expr("nat", func(a *nlmsg.Attributes) {
@@ -491,8 +489,8 @@ func SourceNAT(from netip.Addr, ports Ports) Term {
 	}))
 }
 
-// DestinationNATBy sends the packet to the address that a map of the family has for its field; packets that it does not
-// have go on with the next rule. The rule must have the family's Is before.
+// DestinationNATBy translates the destination to the address that a map of the family has for the field; packets
+// without an entry continue with the next rule. The rule must have the family's Is before.
 func (f Family) DestinationNATBy(set string, field Field) Term {
 	t := append(field.load(register), expr("lookup", func(a *nlmsg.Attributes) {
 		a.Text(unix.NFTA_LOOKUP_SET, set)
@@ -503,13 +501,13 @@ func (f Family) DestinationNATBy(set string, field Field) Term {
 	return append(t, f.translate(unix.NFT_NAT_DNAT))
 }
 
-// SourceNATDialled sends the packet from the address that its connection was opened to. The rule must have the family's
-// Is before.
+// SourceNATDialled translates the source to the address that the connection was opened to. The rule must have the
+// family's Is before.
 func (f Family) SourceNATDialled() Term {
 	return append(f.Dialled.load(register), f.translate(unix.NFT_NAT_SNAT))
 }
 
-// translate puts the address in the register in the place of one of the packet's.
+// translate replaces the packet's source or destination, by kind, with the address in the register.
 func (f Family) translate(kind uint32) expression {
 	return expr("nat", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_NAT_TYPE, kind)
@@ -534,7 +532,7 @@ func load(register uint32, value string) expression {
 	})
 }
 
-// encode is the list of expressions as a message has it.
+// encode returns the list of expressions for a message.
 func (r Rule) encode() (list nlmsg.Attributes) {
 	for _, e := range r.exprs {
 		var inner nlmsg.Attributes
@@ -545,7 +543,7 @@ func (r Rule) encode() (list nlmsg.Attributes) {
 	return list
 }
 
-// normal is a rule in a form in which what we write equals what the kernel says it has.
+// normal returns a form of the rule that is the same for a written rule and for the kernel's listing of it.
 func (r Rule) normal() string {
 	var b bytes.Buffer
 	for _, e := range r.exprs {
@@ -554,8 +552,8 @@ func (r Rule) normal() string {
 	return b.String() + "#" + r.Comment
 }
 
-// known are the attributes that count, of the expressions that the terms above are made of. The kernel tells others
-// too, such as a set's number within a transaction, or what a later version has a default for.
+// known are the attributes that count, of the expressions in the terms above. The kernel lists others too, such as a
+// set's number within a transaction, or defaults of later versions.
 var known = map[string][]uint16{
 	"meta":      {unix.NFTA_META_KEY, unix.NFTA_META_DREG, unix.NFTA_META_SREG},
 	"payload":   {unix.NFTA_PAYLOAD_DREG, unix.NFTA_PAYLOAD_BASE, unix.NFTA_PAYLOAD_OFFSET, unix.NFTA_PAYLOAD_LEN, unix.NFTA_PAYLOAD_SREG},
@@ -612,7 +610,7 @@ func (e expression) holdsData(typ uint16) bool {
 	return false
 }
 
-// normalData is a value, or a verdict, with a mark that tells them apart.
+// normalData returns a value or a verdict, with a prefix that distinguishes them.
 func normalData(b []byte) []byte {
 	if v := nlmsg.Find(b, unix.NFTA_DATA_VERDICT); v != nil {
 		return append([]byte("verdict "), decodeVerdict(v)...)
@@ -620,7 +618,7 @@ func normalData(b []byte) []byte {
 	return append([]byte("value "), nlmsg.Find(b, unix.NFTA_DATA_VALUE)...)
 }
 
-// decodeVerdict reads the inner part of what Verdict.data makes.
+// decodeVerdict reads the inner attributes of Verdict.data.
 func decodeVerdict(b []byte) Verdict {
 	code := int32(nlmsg.Number(nlmsg.Find(b, unix.NFTA_VERDICT_CODE)))
 	for word, c := range verdictCodes {
@@ -637,7 +635,7 @@ func decodeVerdict(b []byte) Verdict {
 
 // decodeRule reads a rule's expressions.
 func decodeRule(list []byte) (r Rule) {
-	// What is cut off does not compare equal to what is wanted.
+	// A rule that is cut off does not compare equal to the wanted one.
 	_ = nlmsg.Each(list, func(_ uint16, e []byte) {
 		r.exprs = append(r.exprs, expression{name: nlmsg.Text(nlmsg.Find(e, unix.NFTA_EXPR_NAME)), attrs: nlmsg.Find(e, unix.NFTA_EXPR_DATA)})
 	})

@@ -36,7 +36,7 @@ type conn interface {
 	Close()
 }
 
-// dial opens a socket in a namespace, or in that of the process if it is nil.
+// dial opens a socket in a namespace, or in the process's if it is nil.
 func dial(ctx context.Context, ns *netlinkx.Namespace) (socket, error) {
 	s, err := open(ctx, ns)
 	return socket{s, TableName}, err
@@ -61,13 +61,13 @@ func within(ns *netlinkx.Namespace, f func() error) error {
 	return ns.Do(f)
 }
 
-// message makes a request about what is of family inet.
+// message returns a request about an object of family inet.
 func message(kind int, flags uint16, attrs nlmsg.Attributes) nlmsg.Message {
 	return nlmsg.Netfilter(unix.NFNL_SUBSYS_NFTABLES, kind, flags, family, attrs)
 }
 
-// ask hands the family and the attributes of each part of the answer to take, which must not keep them. A list that was
-// interrupted is not an error: readers compare generations, and writers name one.
+// ask calls take with the family and the attributes of each part of the answer; take must not keep them. An interrupted
+// list is not an error: readers compare generations, and writers name one.
 func (s socket) ask(request nlmsg.Message, take func(family uint8, attrs []byte)) error {
 	err := s.Execute(request, func(m nlmsg.Message) error {
 		if len(m.Body) >= nlmsg.SizeofNfgenmsg {
@@ -81,7 +81,7 @@ func (s socket) ask(request nlmsg.Message, take func(family uint8, attrs []byte)
 	return err
 }
 
-// generation counts the transactions of the namespace, whosever they are.
+// generation returns the number of the namespace's last transaction, by any program.
 func (s socket) generation() (g uint32, err error) {
 	answered := false
 	err = s.ask(message(unix.NFT_MSG_GETGEN, 0, nil), func(_ uint8, b []byte) {
@@ -96,7 +96,7 @@ func (s socket) generation() (g uint32, err error) {
 	return g, nil
 }
 
-// successor is the generation after g; there is none with number 0.
+// successor returns the generation after g; 0 is skipped.
 func successor(g uint32) uint32 {
 	if g++; g == 0 {
 		g++
@@ -112,17 +112,17 @@ func (s socket) commit(generation uint32, requests []nlmsg.Message) error {
 // check sends a transaction without its end: the kernel checks and aborts it.
 func (s socket) check(requests []nlmsg.Message) error { return s.Batch(begun(0, requests)) }
 
-// begun is a transaction without its end.
+// begun returns a transaction without its end.
 func begun(generation uint32, requests []nlmsg.Message) []nlmsg.Message {
 	batch := make([]nlmsg.Message, 0, len(requests)+2)
 	batch = append(batch, boundary(unix.NFNL_MSG_BATCH_BEGIN, generation))
 	batch = append(batch, requests...)
-	// The kernel reports each request that fails. One answer for success is enough: of thousands, some would get lost.
+	// The kernel reports each request that fails. One answer for success is enough: of thousands, some would be lost.
 	batch[len(batch)-1].Flags |= unix.NLM_F_ACK
 	return batch
 }
 
-// boundary begins or ends a transaction.
+// boundary returns the message that begins or ends a transaction.
 func boundary(kind uint16, generation uint32) nlmsg.Message {
 	m := nlmsg.Message{Kind: kind,
 		Body: binary.BigEndian.AppendUint16([]byte{unix.NFPROTO_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)}
@@ -134,11 +134,10 @@ func boundary(kind uint16, generation uint32) nlmsg.Message {
 	return m
 }
 
-// stale reports that the kernel refused a transaction because there was another one in between.
+// stale reports whether the kernel refused a transaction because there was another one in between.
 func stale(err error) bool { return errors.Is(err, unix.ERESTART) }
 
-// explain adds what the kernel leaves out: it answers "no such file" for a kind of chain or expression that it does not
-// have.
+// explain adds a remedy to the kernel's error: ENOENT, for example, can mean a missing kind of chain or expression.
 func (s socket) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):

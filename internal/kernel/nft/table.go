@@ -21,39 +21,39 @@ const (
 	// attempts bounds the retries of a Sync after transactions of other programs, such as kube-proxy.
 	attempts     = 20
 	attemptPause = 2 * time.Millisecond
-	// ownGenerations is how many of its own transactions a Table remembers, so that Events skip them.
+	// ownGenerations bounds the own transactions that a Table remembers, so that Events skip them.
 	ownGenerations = 64
 )
 
 // Table is the table "inet tortie" in one network namespace. It is safe for concurrent use, and the owners of one
 // namespace's parts should share one.
 type Table struct {
-	// Repaired is called with the owner's prefix after a Sync has written again what it had written before; nil: not
-	// called. It is to be set before the first Sync, and must not wait.
+	// Repaired, if set, is called with the owner's prefixes after a Sync has restored what it had written before. It must
+	// be set before the first Sync, and must not wait.
 	Repaired func(prefix string)
 
-	ns *netlinkx.Namespace // nil: that of the process
+	ns *netlinkx.Namespace // nil: the process's
 
 	mu      sync.Mutex         // held for a whole Sync
 	settled map[string]settled // by owner
 	own     []uint32           // the last generations that this Table made
 }
 
-// settled is a part that the kernel had in a generation.
+// settled is a part that was in the kernel in a generation.
 type settled struct {
 	part       Part
 	generation uint32
 }
 
-// New returns the table of a network namespace, which must stay open as long as the table is used; nil is that of the
-// process. It touches nothing yet.
+// New returns the table of a network namespace, which must stay open as long as the table is used; nil means the
+// process's. It touches nothing yet.
 func New(ns *netlinkx.Namespace) *Table { return &Table{ns: ns, settled: map[string]settled{}} }
 
 // Sync makes the chains, sets and rules of p's owner equal to p in one transaction, and reports whether it wrote. Only
 // differences are written: if only elements differ, rules stay and keep their counters.
 //
 // The transaction names the generation that Sync has read, so that the kernel refuses it after any other transaction.
-// If the generation is that of the last Sync of the same part, reading it is the only request.
+// If the generation is the same as after the last Sync of the same part, reading it is the only request.
 func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 	if err := p.validate(); err != nil {
 		return false, fmt.Errorf("table inet %s: %w", TableName, err)
@@ -74,15 +74,15 @@ func (t *Table) Sync(ctx context.Context, p Part) (written bool, err error) {
 		case rebuild:
 			return false, socket{table: TableName}.explain(fmt.Errorf("write nftables table inet %s: %w", TableName, err))
 		default:
-			// The table may hold something that reading does not show: write it anew.
+			// The table may hold objects that reading does not show: write it anew.
 			rebuild = true
 		}
 	}
 	return false, fmt.Errorf("write nftables table inet %s: others changed nftables %d times meanwhile", TableName, attempts)
 }
 
-// attempt reads, compares and writes. The error is stale after another transaction. It has a socket of its own: more
-// answers may follow to a transaction that the kernel refuses.
+// attempt reads, compares and writes. The error is stale after another transaction. It has a socket of its own, as more
+// answers may follow to a refused transaction.
 func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool, err error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {
@@ -103,7 +103,7 @@ func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool
 		return false, err
 	}
 	requests := plan(have, p, rebuild)
-	undone := same // what is missing of what was written before is another program's doing, whether more is to change or not
+	undone := same // whether another program has undone a part of what was written before
 	if !same && known.generation != 0 && known.generation != generation {
 		undone = len(plan(have, known.part, false)) > 0
 	}
@@ -120,8 +120,8 @@ func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool
 	return len(requests) > 0, nil
 }
 
-// look returns what p's owner has in a generation. It asks the kernel unless the content is known from the last Sync
-// and no rule changes: only the kernel knows the handles of rules.
+// look returns the content of p's owner in a generation. It reads the kernel unless the content is known from the last
+// Sync and no rule changes: only the kernel knows the handles of rules.
 func (t *Table) look(s socket, p Part, generation uint32, rebuild bool) (*content, error) {
 	if known := t.settled[p.owner()]; known.generation == generation && !rebuild && !p.empty() && sameRules(known.part, p) {
 		return contentOf(known.part), nil
@@ -163,8 +163,8 @@ type Counter struct {
 	Packets, Bytes uint64
 }
 
-// Counters returns the counters of the rules with a comment, in chains whose names begin with prefix, by comment. A
-// rule that is changed starts at zero.
+// Counters returns the sums of the counters of rules with a comment, by comment, in chains with the prefix. A changed
+// rule starts at zero.
 func (t *Table) Counters(ctx context.Context, prefix string) (map[string]Counter, error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {

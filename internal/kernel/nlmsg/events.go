@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Events is a socket that gets what the kernel multicasts.
+// Events is a socket that receives the kernel's multicasts.
 type Events struct {
 	file *os.File
 	mu   sync.Mutex // held while a datagram is handled by Wait or Drain
 }
 
-// Listen opens, in the network namespace of the calling thread, a socket that gets what is sent to groups and passes
-// the filter, a program of classic BPF; nil: all. buffer is how many bytes of it the kernel keeps; 0: its default.
+// Listen opens, in the network namespace of the calling thread, a socket that receives messages to groups that pass the
+// filter, a program of classic BPF; nil: all. buffer is the size of its receive buffer in bytes; 0: the kernel's
+// default.
 func Listen(protocol int, groups []int, filter []unix.SockFilter, buffer int) (*Events, error) {
 	return listen(unix.SOCK_NONBLOCK, protocol, groups, filter, buffer)
 }
@@ -32,7 +33,7 @@ func listen(flags, protocol int, groups []int, filter []unix.SockFilter, buffer 
 		return nil, err
 	}
 	e := &Events{file: os.NewFile(uintptr(fd), "netlink events")}
-	err = unix.SetNonblock(fd, true) // after NewFile, which hands to the poller what it finds so
+	err = unix.SetNonblock(fd, true) // after NewFile, which adds non-blocking files to the poller
 	if len(filter) > 0 {
 		err = errors.Join(err, attach(fd, filter))
 	}
@@ -91,8 +92,8 @@ func (e *Events) Ask(m Message) error {
 	}
 }
 
-// Wait waits for a datagram, reads as much of it as b takes, and hands it to take: err is unix.ENOBUFS if the kernel
-// had no room for some. No Drain runs meanwhile. The error is that of a socket that was closed or is broken.
+// Wait waits for a datagram, reads as much of it as fits into b, and calls take with it: err is unix.ENOBUFS if the
+// kernel had no room for some. No Drain runs during take. Wait's error means that the socket was closed or is broken.
 func (e *Events) Wait(b []byte, take func(datagram []byte, err error)) error {
 	raw, err := e.file.SyscallConn()
 	if err != nil {
@@ -109,13 +110,13 @@ func (e *Events) Wait(b []byte, take func(datagram []byte, err error)) error {
 	return errors.Join(err, broken)
 }
 
-// Drain does with the datagrams that have come already what Wait does, and does not wait. What a transaction caused has
-// come when the transaction is answered.
+// Drain is Wait for all datagrams that have come already, and does not wait. The events of a transaction come before
+// its answer.
 func (e *Events) Drain(b []byte, take func(datagram []byte, err error)) error {
 	return e.DrainWhile(b, take, func() bool { return true })
 }
 
-// DrainWhile is Drain that stops when goOn is false after a datagram.
+// DrainWhile is Drain that stops when goOn returns false after a datagram.
 func (e *Events) DrainWhile(b []byte, take func(datagram []byte, err error), goOn func() bool) error {
 	raw, err := e.file.SyscallConn()
 	if err != nil {
@@ -133,7 +134,7 @@ func (e *Events) DrainWhile(b []byte, take func(datagram []byte, err error), goO
 	return errors.Join(err, broken)
 }
 
-// handle takes a datagram if there is one.
+// handle reads a datagram, if there is one, and calls take with it.
 func handle(fd int, b []byte, take func(datagram []byte, err error)) (more bool, err error) {
 	n, err := receive(fd, b)
 	switch {
@@ -152,8 +153,8 @@ func handle(fd int, b []byte, take func(datagram []byte, err error)) (more bool,
 // Close closes the socket; a Receive that waits returns.
 func (e *Events) Close() error { return e.file.Close() }
 
-// Receive waits for a datagram and reads as much of it as b takes. The error is unix.ENOBUFS if the kernel had no room
-// for some, and another one if the socket was closed or is broken.
+// Receive waits for a datagram and reads as much of it as fits into b. The error is unix.ENOBUFS if the kernel had no
+// room for some, and another one if the socket was closed or is broken.
 func (e *Events) Receive(b []byte) (n int, err error) {
 	raw, err := e.file.SyscallConn()
 	if err != nil {
@@ -183,7 +184,7 @@ func (e *Events) Discard(most int) {
 	})
 }
 
-// receive reads a datagram without waiting. Recvfrom would make an address for each.
+// receive reads a datagram without waiting. Recvfrom would allocate an address for each.
 func receive(fd int, b []byte) (n int, err error) {
 	for {
 		if n, err = unix.Read(fd, b); !errors.Is(err, unix.EINTR) {

@@ -1,10 +1,10 @@
 // Package nlmsg encodes and decodes netlink messages, and sends and receives them: routes and neighbours, nf_tables,
-// connection tracking and ipsets. In come a protocol and messages, out come the kernel's answers as bytes; what they
-// mean is for internal/kernel/netlinkx and internal/kernel/nft, its only users.
+// connection tracking and ipsets. It returns the kernel's answers as bytes; internal/kernel/netlinkx and
+// internal/kernel/nft, its only users, interpret them.
 //
-// Beside it stays github.com/vishvananda/netlink, in netlinkx, for links, addresses and policy rules: it knows the
-// attributes of all kinds of links. It is not used for the rest because it sends one request at a time, a third of the
-// speed of a batch, has one attribute tree per listed object, and neither nf_tables nor transactions.
+// For links, addresses and policy rules netlinkx uses github.com/vishvananda/netlink, which knows the attributes of all
+// kinds of links. That library is not used for the rest because it sends one request at a time, at a third of the speed
+// of a batch, builds an attribute tree per listed object, and has neither nf_tables nor transactions.
 package nlmsg
 
 import (
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMalformed is returned for messages and attributes whose lengths do not agree.
+// ErrMalformed is returned for messages and attributes with inconsistent lengths.
 var ErrMalformed = errors.New("malformed netlink message")
 
 // Message is one netlink message: netlink(7).
@@ -26,7 +26,7 @@ type Message struct {
 	Body        []byte
 }
 
-// Next takes the first message off a datagram.
+// Next returns the first message of a datagram, and the rest.
 func Next(b []byte) (m Message, rest []byte, err error) {
 	if len(b) < unix.SizeofNlMsghdr {
 		return m, nil, fmt.Errorf("%w: %d bytes", ErrMalformed, len(b))
@@ -42,7 +42,7 @@ func Next(b []byte) (m Message, rest []byte, err error) {
 	return m, b[min(Aligned(int(size)), len(b)):], nil
 }
 
-// Err is the error that an NLMSG_ERROR or NLMSG_DONE carries, nil for success.
+// Err returns the error that an NLMSG_ERROR or NLMSG_DONE carries, nil for success.
 func (m Message) Err() error {
 	if len(m.Body) < 4 {
 		return nil // NLMSG_DONE of old kernels has none
@@ -88,7 +88,7 @@ func Netfilter(subsystem, command int, flags uint16, family uint8, attrs Attribu
 	}
 }
 
-// NextAttribute takes the first attribute off a list of them.
+// NextAttribute returns the first attribute of a list, and the rest.
 func NextAttribute(b []byte) (kind uint16, value, rest []byte, err error) {
 	if len(b) < unix.SizeofRtAttr {
 		return 0, nil, nil, fmt.Errorf("%w: attribute of %d bytes", ErrMalformed, len(b))
@@ -101,10 +101,10 @@ func NextAttribute(b []byte) (kind uint16, value, rest []byte, err error) {
 	return kind, b[unix.SizeofRtAttr:size], b[min(Aligned(size), len(b)):], nil
 }
 
-// attributeKinds masks the flags that share a place with an attribute's number.
+// attributeKinds masks out the flags that share a field with an attribute's number.
 const attributeKinds = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
 
-// Aligned rounds up to four, at which messages and attributes begin.
+// Aligned rounds up to a multiple of four, at which messages and attributes begin.
 func Aligned(size int) int { return (size + 3) &^ 3 }
 
 // AppendAttribute appends an attribute and the padding before the next.
@@ -153,7 +153,7 @@ func (a *Attributes) Open(kind uint16) (at int) {
 	return at
 }
 
-// Close ends the attribute that begins at a place.
+// Close ends the attribute that Open began at an offset.
 func (a *Attributes) Close(at int) {
 	size := len(*a) - at
 	binary.NativeEndian.PutUint16((*a)[at:], uint16(size))
@@ -180,8 +180,8 @@ func Each(b []byte, f func(kind uint16, value []byte)) error {
 	return nil
 }
 
-// Find returns the value of the first attribute of a kind, nil if there is none. A list that is cut off ends where it
-// is cut.
+// Find returns the value of the first attribute of a kind, nil if there is none. It ignores an attribute that is cut
+// off.
 func Find(b []byte, kind uint16) []byte {
 	for len(b) > 0 {
 		k, value, rest, err := NextAttribute(b)

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInterrupted says that the kernel's table changed while it was listed, so that the list may be wrong.
+// ErrInterrupted means that the kernel's table changed while it was listed, so that the list may be wrong.
 var ErrInterrupted = errors.New("the table changed while the kernel listed it")
 
 // Socket is a netlink socket. It is for one goroutine at a time.
 type Socket struct {
-	// Port is by which the kernel names the socket in events.
+	// Port identifies the socket in events.
 	Port uint32
 	// Seq is the number of the last request.
 	Seq uint32
@@ -30,10 +30,10 @@ type Socket struct {
 	answer  *[answerSize]byte
 }
 
-// The kernel fills at most 32 KiB of a dump into one datagram, as long as there is room for it.
+// answerSize exceeds the 32 KiB that the kernel puts at most into one datagram of a dump.
 const answerSize = 64 << 10
 
-// answers are buffers of closed sockets: nft opens a socket for each look.
+// answers are buffers of closed sockets: nft opens a socket for each Sync.
 var answers = sync.Pool{New: func() any { return new([answerSize]byte) }}
 
 // Open opens a socket in the network namespace of the calling thread. timeout bounds each system call.
@@ -53,9 +53,9 @@ func Open(protocol int, timeout time.Duration) (*Socket, error) {
 func (s *Socket) setUp() error {
 	timeout := unix.NsecToTimeval(s.timeout.Nanoseconds())
 	err := errors.Join(
-		// Without it an answer that says what failed repeats the request.
+		// Without it an error message repeats the request.
 		unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1),
-		// With it the answer tells which attribute failed.
+		// With it an error message has the offset of the attribute that failed.
 		unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1),
 		unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
 		unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout),
@@ -71,7 +71,7 @@ func (s *Socket) setUp() error {
 	if a, ok := own.(*unix.SockaddrNetlink); ok {
 		s.Port = a.Pid
 	}
-	// The kernel applies the filter of a dump. Before Linux 4.20 there is no such option, and dumps are of everything.
+	// With it the kernel applies the filter of a dump. Linux before 4.20 has no such option, and dumps everything.
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return nil
 }
@@ -82,7 +82,7 @@ func (s *Socket) Close() {
 	answers.Put(s.answer)
 }
 
-// setSendBuffer makes room for messages of size bytes that are sent at once.
+// setSendBuffer makes room for size bytes of messages sent at once.
 func (s *Socket) setSendBuffer(size int) error {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, size) == nil {
 		return nil
@@ -90,10 +90,10 @@ func (s *Socket) setSendBuffer(size int) error {
 	return unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
 }
 
-// Request returns the buffer for the next messages to be sent.
+// Request returns the buffer for the next messages.
 func (s *Socket) Request() []byte { return s.request[:0] }
 
-// Send sends messages, which are made in Request.
+// Send sends messages that were appended to Request.
 func (s *Socket) Send(messages []byte) error {
 	s.request = messages
 	if err := unix.Sendto(s.fd, messages, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -103,8 +103,8 @@ func (s *Socket) Send(messages []byte) error {
 	return nil
 }
 
-// Receive hands the messages that answer requests from first on to take, until that says that it has all. What take
-// gets is overwritten by the next datagram.
+// Receive calls take with the messages that answer requests from number first on, until take returns done or an error.
+// The next datagram overwrites the messages.
 func (s *Socket) Receive(first uint32, take func(Message) (done bool, err error)) error {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, s.answer[:], unix.MSG_TRUNC)
@@ -136,12 +136,12 @@ func (s *Socket) take(datagram []byte, first uint32, take func(Message) (done bo
 			return false, err
 		}
 		datagram = rest
-		if m.Seq-first > s.Seq-first { // of an earlier request
+		if m.Seq-first > s.Seq-first { // the answer to an earlier request
 			continue
 		}
 		done, err := take(m)
 		if err != nil {
-			s.Broken = true // what is left of the answer is still to come
+			s.Broken = true // the rest of the answer is still under way
 		}
 		if err != nil || done {
 			return done, err
@@ -150,9 +150,9 @@ func (s *Socket) take(datagram []byte, first uint32, take func(Message) (done bo
 	return false, nil
 }
 
-// Execute sends a request and hands the messages that answer it to take: all of a dump, all up to the acknowledgement
-// for a request with NLM_F_ACK, else one.
-// The error is ErrInterrupted if all of a dump was taken, but of different states of the table.
+// Execute sends a request and calls take with the messages that answer it: all of a dump, all up to the acknowledgement
+// for a request with NLM_F_ACK, else one. The error is ErrInterrupted if a dump was complete, but of different states
+// of the table.
 func (s *Socket) Execute(m Message, take func(Message) error) error {
 	s.Seq++
 	if err := s.Send(m.Append(s.Request(), s.Seq)); err != nil {
@@ -175,20 +175,20 @@ func (s *Socket) Execute(m Message, take func(Message) error) error {
 
 // Refusal is the kernel's error for one request of a batch.
 type Refusal struct {
-	// Index is that of the request in the batch.
+	// Index is the request's index in the batch.
 	Index int
-	// At is where in the request's Body the attribute begins that the kernel refused; 0: it did not say.
+	// At is the offset in the request's Body of the attribute that the kernel refused; 0: not known.
 	At  int
 	Err error
 }
 
-// Error is the kernel's.
+// Error returns the text of the kernel's error.
 func (r *Refusal) Error() string { return r.Err.Error() }
 
 // Unwrap returns the kernel's error.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// refusedAt is where in a request's body the attribute begins that the kernel's answer m complains about.
+// refusedAt returns the offset in a request's body of the attribute that the kernel's answer m names; 0 if none.
 func refusedAt(m Message) int {
 	const header, tlvs, offset = 4 + unix.SizeofNlMsghdr, 0x200, 2 // NLM_F_ACK_TLVS, NLMSGERR_ATTR_OFFS
 	if m.Flags&tlvs == 0 || len(m.Body) < header {
@@ -201,8 +201,8 @@ func refusedAt(m Message) int {
 	return max(0, int(binary.NativeEndian.Uint32(value))-unix.SizeofNlMsghdr)
 }
 
-// Batch sends requests at once and returns when that with NLM_F_ACK is answered, or the first error of one of them, a
-// *Refusal.
+// Batch sends requests at once, and returns nil after the answer to the one with NLM_F_ACK. It returns the first error
+// of a request as a *Refusal.
 func (s *Socket) Batch(requests []Message) error {
 	size := 0
 	for _, m := range requests {

@@ -9,9 +9,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// Check compares a pod's wiring with what Setup would have made of c and returns everything that is missing or
-// different, or nil. A zero MTU, nil MAC or zero Queues is not compared, nor is more than c asks for: a plugin that ran
-// after this one may have added routes and addresses. It changes nothing.
+// Check compares a pod's interface with the result of Setup for c and returns everything that is missing or different,
+// or nil. It does not compare a zero MTU, a nil MAC, or the queues. It ignores routes and addresses that are not in c:
+// a plugin that ran after this one may have added them. It changes nothing.
 func Check(c Config) error {
 	if err := c.normalize(); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (w *wiring) checkAddresses() (errs []error) {
 	return errs
 }
 
-// checkHostRoutes looks for the node's routes to the pod, through whatever they lead now.
+// checkHostRoutes looks for the node's routes to the pod, by whatever link.
 func (w *wiring) checkHostRoutes() (errs []error) {
 	routes, err := w.host.Routes(netlinkx.RouteFilter{})
 	if err != nil {
@@ -108,8 +108,8 @@ func (w *wiring) checkHostRoutes() (errs []error) {
 	return errs
 }
 
-// checkPodRoutes looks for the pod's routes and their next hop. A real Calico's IPv6 next hop is whatever link-local
-// address the node's end had.
+// checkPodRoutes looks for the pod's routes and their next hop. Calico's IPv6 next hop is whatever link-local address
+// the node's end had.
 func (w *wiring) checkPodRoutes() (errs []error) {
 	routes, err := w.pod.Routes(netlinkx.RouteFilter{Dev: w.podIndex})
 	if err != nil {

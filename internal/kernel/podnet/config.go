@@ -17,8 +17,8 @@ import (
 // DefaultVethPrefix begins the name of every host-side link unless the operator chose another prefix.
 const DefaultVethPrefix = "cali"
 
-// HostVethName is the name of the node's end of a pod's veth. Felix and other Calico parts find the link by computing
-// the same name, so it must not change.
+// HostVethName returns the name of the node's end of a pod's veth. Felix and other Calico parts find the link by
+// computing the same name, so it must not change.
 func HostVethName(prefix, namespace, pod string) string {
 	sum := sha1.Sum([]byte(namespace + "." + pod))
 	return prefix + hex.EncodeToString(sum[:])[:11]
@@ -31,7 +31,7 @@ type Config struct {
 	HostVeth  string       // the node's end
 	Addresses []netip.Addr // of the pod, at least one, of either family
 
-	// Alias is written on the node's end and says whose it is: see Alias. Empty, or too long for the kernel: none.
+	// Alias is set on the node's end and identifies its container: see Alias. Empty, or too long for the kernel: none.
 	Alias string
 
 	// Netkit asks for a pair of netkit links, as Calico calls them; a kernel without them gets a veth pair.
@@ -45,12 +45,11 @@ type Config struct {
 	// which the pod has no address are left out.
 	Routes []netip.Prefix
 
-	// Sources are prefixes that the pod asks to send from besides its addresses. Setup writes them down for the agent: see
+	// Sources are prefixes that the pod asks to send from besides its addresses. Setup records them for the agent: see
 	// SourcesTable.
 	Sources []netip.Prefix
 
-	// Floating are addresses by which others are to reach the pod too. Setup writes them down for the agent: see
-	// FloatingTable.
+	// Floating are further addresses of the pod for others. Setup records them for the agent: see FloatingTable.
 	Floating []netip.Addr
 
 	// AllowIPForwarding lets the pod forward packets between its interfaces.
@@ -63,33 +62,33 @@ type Config struct {
 // aliasPrefix marks links of this plugin.
 const aliasPrefix = "tortie:"
 
-// Alias is what the node's end of a container's link has for an alias: the IPAM handle, which names the network and the
+// Alias returns the alias of the node's end of a container's link: the IPAM handle, which names the network and the
 // container, and the interface.
 func Alias(handle, ifName string) string { return aliasPrefix + handle + ":" + ifName }
 
-// ParseAlias takes an alias apart. One that Alias did not make is not ok.
+// ParseAlias returns the parts of an alias. ok is false if Alias did not make it.
 func ParseAlias(alias string) (handle, ifName string, ok bool) {
 	rest, ok := strings.CutPrefix(alias, aliasPrefix)
-	at := strings.LastIndexByte(rest, ':') // which no interface's name holds
+	at := strings.LastIndexByte(rest, ':') // no interface's name contains one
 	if !ok || at <= 0 || at == len(rest)-1 {
 		return "", "", false
 	}
 	return rest[:at], rest[at+1:], true
 }
 
-// Result says what Setup made.
+// Result describes the interface that Setup made.
 type Result struct {
 	HostVeth string
 	MAC      net.HardwareAddr // of the pod's interface
 	MTU      int
 }
 
-// minIPv6MTU is the least MTU of RFC 8200; the kernel takes IPv6 off a link with less.
+// minIPv6MTU is the minimum MTU of RFC 8200; the kernel disables IPv6 on a link with less.
 const minIPv6MTU = 1280
 
 var everything = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 
-// normalize fills in defaults and refuses invalid fields by name.
+// normalize fills in defaults; its error names an invalid field.
 func (c *Config) normalize() error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

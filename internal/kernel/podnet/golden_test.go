@@ -58,7 +58,7 @@ var volatile = []struct {
 // fallback matches devices that kernels with tunnels built in put into every namespace.
 var fallback = regexp.MustCompile(`(?m)^\d+: (tunl0|sit0|ip6tnl0|gre0|gretap0|erspan0|ip_vti0|ip6_vti0|ip6gre0)@.*\n([ \t].*\n)*`)
 
-// normalize takes out what differs from run to run. The node's fixed MAC and link-local address are not among that.
+// normalize removes what differs from run to run. The node's fixed MAC and link-local address stay.
 func normalize(text string) string {
 	text = fallback.ReplaceAllString(text, "")
 	text = strings.ReplaceAll(text, "link/ether ee:ee:ee:ee:ee:ee", "link fixed")
@@ -82,7 +82,7 @@ func wantDump(t *testing.T, ns *netnstest.NS, file string) {
 	})
 }
 
-// parameters reads all of /proc/sys/net as the namespace sees it, keys in dots as in the golden files. Statistics and
+// parameters reads all of the namespace's /proc/sys/net, with dotted keys as in the golden files. Statistics and
 // write-only parameters are left out.
 func parameters(t *testing.T, ns *netnstest.NS) map[string]string {
 	t.Helper()
@@ -103,8 +103,8 @@ func parameters(t *testing.T, ns *netnstest.NS) map[string]string {
 	return values
 }
 
-// changes tells which parameters that were there before changed, and which of the new link's differ from the defaults,
-// in the form of the golden files.
+// changes returns the former parameters that changed, and the new link's that differ from the defaults, in the form of
+// the golden files.
 func changes(before, after map[string]string, link string) string {
 	var changed, special []string
 	for key, value := range after {

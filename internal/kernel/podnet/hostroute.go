@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// hostRoute is the node's route to one address of the pod. It carries no protocol and no metric, as Calico's: Felix
+// hostRoute returns the node's route to one address of the pod. Like Calico's it has no protocol and no metric: Felix
 // looks for that form.
 func hostRoute(a netip.Addr, index int) netlinkx.Route {
 	r := netlinkx.Route{Dst: hostPrefix(a), Dev: index}
@@ -19,16 +19,16 @@ func hostRoute(a netip.Addr, index int) netlinkx.Route {
 	return r
 }
 
-// conflictTries at conflictInterval bound how often a route is looked at again that went away between its refusal and
-// the look.
+// conflictTries bounds the attempts to add a route, conflictInterval apart, when the kernel reports a conflicting route
+// that is gone when it is looked up.
 const (
 	conflictTries    = 5
 	conflictInterval = 50 * time.Millisecond
 )
 
-// SourcesTable is the routing table in which routes by a pod's link are the prefixes that the pod asks to send from. No
-// rule leads there, so no packet is routed by them: they are notes for the agent, which live exactly as long as the
-// link does.
+// SourcesTable is the routing table in which routes by a pod's link record the prefixes that the pod asks to send from.
+// No rule leads there, so no packet is routed by them: they inform the agent, and the kernel removes them with the
+// link.
 const SourcesTable = 8485
 
 func (w *wiring) noteSources(context.Context) error {
@@ -47,15 +47,15 @@ func (w *wiring) noteSources(context.Context) error {
 	return nil
 }
 
-// FloatingTable is, like SourcesTable, a routing table that no rule leads to. Its routes are floating addresses that
-// IPAM has assigned to the pod by whose link they lead.
+// FloatingTable is, like SourcesTable, a routing table that no rule leads to. Its routes record floating addresses that
+// IPAM has assigned to the pod of the route's link.
 const FloatingTable = 8486
 
 func (w *wiring) noteFloating(context.Context) error {
 	for _, a := range w.Floating {
 		r := hostRoute(a, w.hostIndex)
 		r.Table = FloatingTable
-		// IPAM has one owner of an address: a route that is there is the pod's own, or of one that has lost the address.
+		// IPAM assigns an address to one owner: a present route is the pod's own, or of a pod that has lost the address.
 		if err := w.host.ReplaceRoute(r); err != nil {
 			return fmt.Errorf("note the floating address %s: %w", a, err)
 		}
@@ -93,7 +93,7 @@ func (w *wiring) addHostRoute(ctx context.Context, want netlinkx.Route) error {
 	return err
 }
 
-// conflicting finds the route that stands where want should be.
+// conflicting returns the route in the place of want.
 func (w *wiring) conflicting(want netlinkx.Route) (netlinkx.Route, bool, error) {
 	routes, err := w.host.Routes(netlinkx.RouteFilter{Family: netlinkx.FamilyOf(want.Dst.Addr())})
 	if err != nil {
@@ -107,7 +107,7 @@ func (w *wiring) conflicting(want netlinkx.Route) (netlinkx.Route, bool, error) 
 	return netlinkx.Route{}, false, nil
 }
 
-// defaultMetric is the kernel's metric for a route without one.
+// defaultMetric returns the kernel's metric for a route without one.
 func defaultMetric(a netip.Addr) uint32 {
 	if a.Is4() {
 		return 0
@@ -115,9 +115,9 @@ func defaultMetric(a netip.Addr) uint32 {
 	return 1024
 }
 
-// settleConflict accepts a route that is the wanted one, made by another program; takes over one to a pod whose
-// namespace is gone and whose link the kernel has yet to remove; and refuses to replace any other, also that of a
-// sandbox without processes: it may be one that is about to start, and this pod gets another address at its next try.
+// settleConflict accepts a route that is the wanted one, made by another program. It replaces the route to a pod if the
+// pod's namespace is gone, before the kernel removes the link. It refuses to replace any other, even the route of a
+// sandbox without processes: that sandbox may be about to start, and this pod gets another address at its next try.
 func (w *wiring) settleConflict(want, other netlinkx.Route) error {
 	if other.Dev == want.Dev && other.Scope == want.Scope && !other.Via.IsValid() && len(other.Hops) == 0 && !other.Object {
 		return nil

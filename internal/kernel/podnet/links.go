@@ -12,16 +12,16 @@ import (
 // Link is the node's end of a container's link.
 type Link struct {
 	Name string
-	// Handle and IfName come from the alias; they are empty for a link that a real Calico made.
+	// Handle and IfName come from the alias; they are empty for a link that Calico made.
 	Handle, IfName string
-	// Addresses are those that the node reaches through the link.
+	// Addresses are the addresses that the node reaches through the link.
 	Addresses []netip.Addr
 
 	index int
 }
 
-// Links lists the links of containers on the node in whose namespace the calling process is: those with an alias of
-// this form, and pairs with an end in another namespace to which a route leads, which may be of another program.
+// Links lists the links of containers in the calling process' namespace, the node's: pairs with an alias made by Alias,
+// and pairs with an end in another namespace to which a route leads, which may be another program's.
 func Links() ([]Link, error) {
 	host, err := netlinkx.Open()
 	if err != nil {
@@ -47,8 +47,8 @@ func Links() ([]Link, error) {
 	return links, nil
 }
 
-// addrsByLink are the addresses to which routes lead by each link, or by one. What the kernel makes itself, also of a
-// pod's router advertisements, is no route to a pod.
+// addrsByLink returns the addresses to which routes lead, by link, for one link or for all (0). Routes that the kernel
+// makes itself, also from a pod's router advertisements, do not lead to a pod.
 func addrsByLink(host *netlinkx.Conn, only int) (map[int][]netip.Addr, error) {
 	routes, err := host.Routes(netlinkx.RouteFilter{Dev: only})
 	if err != nil {
@@ -64,9 +64,9 @@ func addrsByLink(host *netlinkx.Conn, only int) (map[int][]netip.Addr, error) {
 	return behind, nil
 }
 
-// Holds reports whether the link of that name, if there is one, is an interface of the container with the handle: its
-// alias says so, and a route leads to it. A pod with CAP_NET_ADMIN can make a link with the alias, and no route. The
-// link is the container's ifName.
+// Holds reports whether the link of that name belongs to the container with the handle: its alias names the handle, and
+// a route leads to it. A pod with CAP_NET_ADMIN can make a link with the alias, but no route. ifName is the container's
+// interface.
 func Holds(name, handle string) (ifName string, holds bool, err error) {
 	host, err := netlinkx.Open()
 	if err != nil {
@@ -85,7 +85,7 @@ func Holds(name, handle string) (ifName string, holds bool, err error) {
 	return ifName, len(behind) > 0, err
 }
 
-// Process returns a process that runs in the container's namespace, or 0.
+// Process returns the ID of a process in the container's namespace, or 0.
 func (l Link) Process() (pid int, err error) {
 	err = l.onNode(func(host *netlinkx.Conn, now netlinkx.Link) error {
 		pid, err = host.PeerProcess(now)
@@ -94,8 +94,8 @@ func (l Link) Process() (pid int, err error) {
 	return pid, err
 }
 
-// Remove removes the link, and the kernel forgets the connections of its addresses. A link that is gone, or not what it
-// was when it was listed, is left alone.
+// Remove removes the link, and the conntrack entries of its addresses. A link that is gone, or has another name or
+// alias than when it was listed, is left alone.
 func (l Link) Remove(ctx context.Context, log *slog.Logger) error {
 	_, err := bounded(ctx, "link "+l.Name, func(node *netlinkx.Namespace) (addrs []netip.Addr, err error) {
 		err = node.Do(func() error {
@@ -109,7 +109,7 @@ func (l Link) Remove(ctx context.Context, log *slog.Logger) error {
 	return err
 }
 
-// onNode calls f with the link as it is now.
+// onNode calls f with the link as it is now, unless it is gone or another one.
 func (l Link) onNode(f func(*netlinkx.Conn, netlinkx.Link) error) error {
 	host, err := netlinkx.Open()
 	if err != nil {

@@ -66,7 +66,7 @@ func TestLinks(t *testing.T) {
 	remove := func() {
 		host.Within(t, func() error { return got[at].Remove(t.Context(), slog.New(slog.DiscardHandler)) })
 	}
-	// The name is a newer container's by now.
+	// A newer container has the name.
 	again := c
 	again.Alias = podnet.Alias("net.c2", "eth0")
 	errtest.Must(t, host.Conn.SetUpWithAlias(host.Link(t, c.HostVeth), again.Alias))

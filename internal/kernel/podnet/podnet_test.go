@@ -51,7 +51,7 @@ func pod(t *testing.T) *netnstest.NS {
 	return ns
 }
 
-// defaults gives a namespace the kernel's IPv4 defaults: a new one starts with those of the machine.
+// defaults sets the kernel's IPv4 defaults in a namespace: a new one starts with the machine's.
 func defaults(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
 	ns.Within(t, func() error {
@@ -181,8 +181,8 @@ func TestTraffic(t *testing.T) {
 }
 
 func TestGatewayNeedsARouteOnTheNode(t *testing.T) {
-	// The reason for the package comment's warning, and for a diagnosis to look for: without a default route nobody
-	// answers for the pod's gateway.
+	// The reason for the package comment's warning, and for a diagnosis: without a default route the pod's gateway does
+	// not answer.
 	host, p := netnstest.New(t), pod(t)
 	netnstest.Cable(t, host, "eth0", host, "eth1")
 	host.Addr(t, "eth0", "10.250.9.9/16")
@@ -363,8 +363,8 @@ func wantNothing(t *testing.T, host, p *netnstest.NS, c podnet.Config) {
 	}
 }
 
-// TestRouteOfADeadPod gives a new pod the address of one whose namespace has ended but whose link the kernel has not
-// removed yet.
+// TestRouteOfADeadPod gives a new pod the address of one with an ended namespace, before the kernel has removed its
+// link.
 func TestRouteOfADeadPod(t *testing.T) {
 	for attempt := range 10 {
 		host, p := node(t), pod(t)
@@ -553,7 +553,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestStorm sets up and takes down many pods at once, as a node does that comes back.
+// TestStorm sets up and takes down many pods at once, like a returning node.
 func TestStorm(t *testing.T) {
 	host := node(t)
 	const pods = 40
@@ -584,7 +584,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// BenchmarkSetup wires one pod after the other, in one family and in both; taking them down is not measured.
+// BenchmarkSetup sets up one pod after the other, in one family and in both; taking them down is not measured.
 func BenchmarkSetup(b *testing.B) {
 	for name, more := range map[string][]netip.Addr{"IPv4": nil, "dual stack": {netip.MustParseAddr("fd00:65::2")}} {
 		b.Run(name, func(b *testing.B) {

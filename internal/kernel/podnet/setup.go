@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// macTries at macInterval give systemd-udevd, which renames and renumbers new interfaces, time to finish.
+	// macTries at macInterval are the time for systemd-udevd, which renames and renumbers new interfaces, to finish.
 	macTries    = 50
 	macInterval = 100 * time.Millisecond
 
-	// settleTries at settleInterval are much more than the kernel takes to get round to a new address.
+	// settleTries at settleInterval are much more than the kernel needs to activate a new address.
 	settleTries    = 200
 	settleInterval = 500 * time.Microsecond
 
-	// The pod's end keeps Ethernet's usual length; the node's end has no queue, as Calico's has none.
+	// The pod's end has Ethernet's usual length; the node's end has no queue, like Calico's.
 	podTxQueueLen  = 1000
 	hostTxQueueLen = 0
 )
 
 var (
-	// hostMAC is the address of the node's end of every pod's veth: the pod's cached neighbour entry stays right when the
-	// node's end is made anew.
+	// hostMAC is the address of the node's end of every pod's veth: the pod's neighbour entry stays right when the node's
+	// end is made anew.
 	hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 
 	// hostLinkLocal is the address that SLAAC derives from hostMAC (RFC 4291, appendix A): the pod's IPv6 next hop.
@@ -38,7 +38,7 @@ var (
 	gateway = netip.MustParseAddr("169.254.1.1")
 )
 
-// wiring is one pod in the middle of being wired.
+// wiring is the state of one Setup or Check.
 type wiring struct {
 	Config
 	ns        *netlinkx.Namespace
@@ -48,9 +48,9 @@ type wiring struct {
 	podLink             netlinkx.Link // once both ends are up
 }
 
-// Setup connects the pod to the node in whose namespace the calling process is. A link that has the host-side name
-// already is taken over if it is of the same container or of a sandbox that is dead: it is removed together with its
-// other end. One of a live sandbox is an error that names it. On an error nothing that Setup made remains.
+// Setup connects the pod to the node, from a process in the node's namespace. An existing link with the host-side name
+// is removed, with its other end, if it belongs to the same container or to a dead sandbox: see stale. The error names
+// one of a live sandbox. After an error nothing that Setup made remains.
 //
 // When Setup returns, the pod can be reached at all its addresses.
 func Setup(ctx context.Context, c Config) (_ Result, err error) {
@@ -90,7 +90,7 @@ func (w *wiring) open() (err error) {
 	return notTheNodes(w.ns, w.host.Namespace(), w.Netns)
 }
 
-// notTheNodes refuses to take the node's own namespace for a pod's.
+// notTheNodes returns an error if ns is the node's own namespace.
 func notTheNodes(ns, node *netlinkx.Namespace, path string) error {
 	same, err := ns.Same(node)
 	if err == nil && same {
@@ -111,7 +111,7 @@ func (w *wiring) close() {
 	}
 }
 
-// makePair makes the link, for which a dead sandbox's has to make room.
+// makePair makes the link, in place of one that takeOver removes.
 func (w *wiring) makePair() error {
 	err := w.addPair()
 	if netlinkx.IsExist(err) {
@@ -148,7 +148,7 @@ func (w *wiring) addPair() error {
 	return err
 }
 
-// undo removes both ends; their addresses and routes go with them.
+// undo removes both ends, and with them their addresses and routes.
 func (w *wiring) undo() error {
 	link, err := w.host.LinkByName(w.HostVeth)
 	if err == nil {
@@ -160,8 +160,8 @@ func (w *wiring) undo() error {
 	return nil
 }
 
-// settleHostMAC finds the new link, and makes sure that the address given to it is still there: udev's link policy may
-// set another. A link that won't take the address works with the one it has.
+// settleHostMAC looks up the new link, and sets its MAC again if udev's link policy has changed it. A link works with
+// another MAC, too.
 func (w *wiring) settleHostMAC(ctx context.Context) error {
 	var last error
 	for range macTries {
@@ -182,7 +182,7 @@ func (w *wiring) settleHostMAC(ctx context.Context) error {
 	return nil
 }
 
-// podUp enters the pod's namespace once, for its parameters and for a socket.
+// podUp enters the pod's namespace once, to set its parameters and open a socket, and brings the pod's end up.
 func (w *wiring) podUp(context.Context) error {
 	err := w.ns.Do(func() (err error) {
 		if err := apply(w.Sysctl, w.Log, podSettings(&w.Config)); err != nil {
@@ -197,7 +197,7 @@ func (w *wiring) podUp(context.Context) error {
 	return w.pod.SetUp(w.podIndex)
 }
 
-// hostUp brings the node's end up after the pod's: the kernel lets an end send at once only if the other is up by then.
+// hostUp brings the node's end up after the pod's: an end can send at once only if the other is up already.
 func (w *wiring) hostUp(context.Context) error {
 	if err := apply(w.Sysctl, w.Log, hostSettings(&w.Config)); err != nil {
 		return fmt.Errorf("prepare %s: %w", w.HostVeth, err)
@@ -208,8 +208,8 @@ func (w *wiring) hostUp(context.Context) error {
 	return w.host.SetUpWithAlias(netlinkx.Link{Index: w.hostIndex, Name: w.HostVeth}, w.Alias)
 }
 
-// lookAtPod finds out the pod's MAC address for the result. It also makes the pod's end send at once (rtnl_getlink,
-// Linux 6.8), which the kernel else sees to some microseconds later.
+// lookAtPod reads the pod's MAC address and MTU for the result. The request also activates the pod's end for sending
+// (rtnl_getlink, Linux 6.8), which the kernel otherwise does some microseconds later.
 func (w *wiring) lookAtPod(context.Context) (err error) {
 	if w.podLink, err = w.pod.LinkByIndex(w.podIndex); err != nil {
 		return fmt.Errorf("in pod's namespace: %w", err)
@@ -232,7 +232,7 @@ func (w *wiring) podIPv6(context.Context) error {
 	if !w.has(netlinkx.IPv6) {
 		return nil
 	}
-	// The kernel makes this address too, but some time later, and another one if addr_gen_mode says so.
+	// The kernel makes this address too, but some time later, and another one depending on addr_gen_mode.
 	err := w.host.AddUniqueAddr(w.hostIndex, netip.PrefixFrom(hostLinkLocal, 64))
 	if err != nil && !netlinkx.IsExist(err) {
 		return fmt.Errorf("the pod's IPv6 gateway: %w", err)
@@ -240,10 +240,9 @@ func (w *wiring) podIPv6(context.Context) error {
 	return w.podFamily(netlinkx.IPv6, hostLinkLocal)
 }
 
-// settle waits until both ends answer to their new IPv6 addresses. The kernel joins their groups and adds their local
-// routes some microseconds after it has said that the address is there (addrconf_dad_work), and a question for its
-// owner that is lost until then is repeated after a second only. No answer in time is no error: the address will work
-// later.
+// settle waits until both ends answer to their new IPv6 addresses. The kernel joins their multicast groups and adds
+// their local routes some microseconds after it has acknowledged the address (addrconf_dad_work), and a neighbour
+// solicitation that is lost before is repeated only after a second. A timeout is no error: the address will work later.
 func (w *wiring) settle(ctx context.Context) error {
 	if !w.has(netlinkx.IPv6) {
 		return nil
@@ -272,8 +271,8 @@ func (w *wiring) settle(ctx context.Context) error {
 	return nil
 }
 
-// podFamily adds the routes and addresses of one family, in that order: what the pod sends from its first moment with
-// an address on has somewhere to go.
+// podFamily adds the routes and addresses of one family, in that order: as soon as the pod has an address, its packets
+// have a route.
 func (w *wiring) podFamily(f netlinkx.Family, via netip.Addr) error {
 	for _, dst := range w.routesOf(f) {
 		if err := w.pod.AddRoute(netlinkx.Route{Dst: dst, Via: via, Dev: w.podIndex}); err != nil {
@@ -284,8 +283,7 @@ func (w *wiring) podFamily(f netlinkx.Family, via netip.Addr) error {
 		if netlinkx.FamilyOf(a) != f {
 			continue
 		}
-		// Calico leaves it to accept_dad to make an IPv6 address usable, which the kernel then does once the link has
-		// settled.
+		// Calico only sets accept_dad, with which the kernel activates an IPv6 address once the link has settled.
 		if err := w.pod.AddUniqueAddr(w.podIndex, hostPrefix(a)); err != nil {
 			return fmt.Errorf("in pod's namespace: %w", err)
 		}

@@ -8,30 +8,30 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 )
 
-// setting is one kernel parameter to be given a value.
+// setting is a kernel parameter and its desired value.
 type setting struct {
 	key   sysctl.Key
 	value string
 
-	// optional settings make the pod's network quicker or cleaner, and it works without them.
+	// optional: the pod's network works without the setting.
 	optional bool
 }
 
 func conf(family, link, name string) sysctl.Key { return sysctl.Key{"net", family, "conf", link, name} }
 
-// hostSettings are the parameters of the node's end. Calico's plugin sets route_localnet here as well, and not
-// rp_filter, which its agent does. With route_localnet a pod may send to 127.0.0.0/8 of its node; what needs it, which
-// is the port mapping of host ports and kube-proxy for node ports on 127.0.0.1, sets it itself: portmap on the link of
-// the one pod. The agent's packet guard makes it harmless, but a plugin may connect pods where no agent is, or not yet.
+// hostSettings returns the parameters of the node's end. Calico's plugin also sets route_localnet, with which a pod may
+// send to 127.0.0.0/8 of its node, but not rp_filter, which Calico's agent sets. The programs that need route_localnet
+// set it themselves: portmap for host ports, on the link of the one pod, and kube-proxy for node ports on 127.0.0.1.
+// The agent's packet guard makes it harmless, but the plugin may run without an agent, or before it.
 func hostSettings(c *Config) []setting {
 	veth := c.HostVeth
 	var s []setting
 	if c.has(netlinkx.IPv4) {
 		s = append(s,
-			// A pod's ARP requests make entries in the table of neighbours, which all network namespaces share and which is
-			// small: they must be from the pod's own addresses. The agent's packet guard sees no ARP.
+			// A pod's ARP requests make entries in the neighbour table, which is small and shared by all network namespaces:
+			// they must be from the pod's own addresses. The agent's packet guard does not filter ARP.
 			setting{key: conf("ipv4", veth, "rp_filter"), value: "1", optional: true},
-			// Else proxied ARP answers wait up to 0.8 s, as if other hosts on the link might be quicker.
+			// By default proxied ARP answers wait up to 0.8 s, in favour of other hosts on the link.
 			setting{key: sysctl.Key{"net", "ipv4", "neigh", veth, "proxy_delay"}, value: "0", optional: true},
 			// Answers for 169.254.1.1, which no interface has.
 			setting{key: conf("ipv4", veth, "proxy_arp"), value: "1"},
@@ -40,7 +40,7 @@ func hostSettings(c *Config) []setting {
 	}
 	if c.has(netlinkx.IPv6) {
 		s = append(s,
-			// All nodes' ends share one link-local address; each is alone on its link.
+			// All host-side ends share one link-local address; each is alone on its link.
 			setting{key: conf("ipv6", veth, "accept_dad"), value: "0"},
 			setting{key: conf("ipv6", veth, "disable_ipv6"), value: "0"},
 			setting{key: conf("ipv6", veth, "proxy_ndp"), value: "1"},
@@ -51,8 +51,8 @@ func hostSettings(c *Config) []setting {
 	return append(s, setting{key: conf("ipv6", veth, "accept_ra"), value: "0", optional: true})
 }
 
-// podSettings are the parameters of the pod's namespace. They are set before its link comes up: one that is up has
-// started duplicate address detection, which keeps an address unusable for a second.
+// podSettings returns the parameters of the pod's namespace. They must be set before its link comes up: then duplicate
+// address detection starts, which makes an address unusable for a second.
 func podSettings(c *Config) []setting {
 	forward := "0"
 	if c.AllowIPForwarding {
@@ -66,7 +66,7 @@ func podSettings(c *Config) []setting {
 		return s
 	}
 	s = append(s, setting{key: conf("ipv6", c.IfName, "accept_dad"), value: "0"})
-	// Writing "all" reaches the links that exist, but only a value that differs is written: the pod's link is named too.
+	// Writing "all" changes all present links, but a value that is equal already is not written: so the links follow.
 	for _, link := range []string{"all", "default", "lo", c.IfName} {
 		s = append(s, setting{key: conf("ipv6", link, "disable_ipv6"), value: "0"})
 	}
@@ -88,7 +88,7 @@ func apply(root sysctl.Root, log *slog.Logger, settings []setting) error {
 	return nil
 }
 
-// verify compares required settings with what the kernel has, in the namespace of the calling thread.
+// verify compares required settings with the kernel's, in the namespace of the calling thread.
 func verify(root sysctl.Root, settings []setting) []error {
 	var errs []error
 	for _, s := range settings {

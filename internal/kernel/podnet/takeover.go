@@ -7,7 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// takeOver removes a link that has the name of the pod's, or returns why it must stay.
+// takeOver removes a link with the name of the pod's link, or returns why it must stay.
 func (w *wiring) takeOver(old netlinkx.Link) error {
 	why, err := w.stale(old)
 	if err != nil {
@@ -21,14 +21,14 @@ func (w *wiring) takeOver(old netlinkx.Link) error {
 	return nil
 }
 
-// stale says why a link with the name of this pod's is no longer needed. If it is, the error names its user.
+// stale returns why a link with the name of this pod's is no longer needed, or an error that names its user.
 //
 // A sandbox is dead when its namespace is gone, and also when no process is left in it: a namespace may stay mounted
 // for as long as the node runs, and a pod of that name could never start here again. The runtime has a process in each
-// sandbox that is ready, and of two sandboxes of one pod it starts the second after it has ended the first.
+// ready sandbox, and starts a pod's second sandbox after it has ended the first.
 //
-// A name proves nothing: a pod with CAP_NET_ADMIN makes links in its node's namespace, of any kind and name. Routes it
-// cannot make there, so that a link to which none leads is no pod's.
+// A name proves nothing: a pod with CAP_NET_ADMIN can make links in its node's namespace, of any kind and name. It
+// cannot make routes there, so a link without a route is no pod's.
 func (w *wiring) stale(old netlinkx.Link) (why string, err error) {
 	if w.Alias != "" && old.Alias == w.Alias {
 		return "it is of the same container", nil
@@ -69,7 +69,7 @@ func (w *wiring) stale(old netlinkx.Link) (why string, err error) {
 		describe(old), pid)
 }
 
-// sameContainer reports whether a link is of the same container, perhaps of another interface.
+// sameContainer reports whether a link belongs to the same container, perhaps as another interface.
 func (w *wiring) sameContainer(old netlinkx.Link) bool {
 	mine, _, ok := ParseAlias(w.Alias)
 	theirs, _, okToo := ParseAlias(old.Alias)
@@ -79,7 +79,7 @@ func (w *wiring) sameContainer(old netlinkx.Link) bool {
 // isPair reports whether a link is of a kind that pods have.
 func isPair(l netlinkx.Link) bool { return l.Kind == "veth" || l.Kind == "netkit" }
 
-// describe says which link and whose.
+// describe names a link and, by its alias, its container.
 func describe(l netlinkx.Link) string {
 	text := fmt.Sprintf("%s (%s, index %d", l.Name, l.Kind, l.Index)
 	if handle, ifName, ok := ParseAlias(l.Alias); ok {

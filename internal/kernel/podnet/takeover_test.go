@@ -105,7 +105,7 @@ func startIn(t *testing.T, _, old *netnstest.NS, _ podnet.Config) int {
 	return old.Start(t, "sleep", "60")
 }
 
-// bothHere puts a pair in place of the pod's whose other end never left the node.
+// bothHere replaces the pod's pair by one with both ends on the node.
 func bothHere(t *testing.T, host, _ *netnstest.NS, c podnet.Config) int {
 	t.Helper()
 	replace(t, host, c.HostVeth, "type", "veth", "peer", "name", "elsewhere")
@@ -118,7 +118,7 @@ func notAPair(t *testing.T, host, _ *netnstest.NS, c podnet.Config) int {
 	return 0
 }
 
-// madeByAPod puts a pair in place of the pod's that a live pod could make: with an alias, up, and without a route.
+// madeByAPod replaces the pod's pair by one that a live pod could make: with an alias, up, and without a route.
 func madeByAPod(alias string) func(t *testing.T, host, attacker *netnstest.NS, c podnet.Config) int {
 	return func(t *testing.T, host, attacker *netnstest.NS, c podnet.Config) int {
 		t.Helper()
@@ -130,7 +130,7 @@ func madeByAPod(alias string) func(t *testing.T, host, attacker *netnstest.NS, c
 	}
 }
 
-// TestHolds tells a container's interface from a link with its alias to which nothing leads.
+// TestHolds distinguishes a container's interface from a link with its alias but without a route.
 func TestHolds(t *testing.T) {
 	host, p := node(t), pod(t)
 	c := config(p, "web-1", "10.65.0.2")
@@ -195,7 +195,7 @@ func TestTeardownSparesOthers(t *testing.T) {
 	teardown(t, host, old)
 	host.Within(t, func() error { return podnet.Check(c) })
 
-	// Without a path the alias says whose the link is, though the sandbox lives.
+	// Without a path the alias identifies the link's container, though the sandbox lives.
 	for _, path := range []string{"", "/var/run/netns/no-such-namespace"} {
 		old.Netns = path
 		teardown(t, host, old)
@@ -207,8 +207,8 @@ func TestTeardownSparesOthers(t *testing.T) {
 	wantNothing(t, host, p, c)
 }
 
-// TestConnectionsEndWithThePod is the case of a name server whose pod was replaced: a client that goes on asking from
-// one port is sent to the old pod for as long as the kernel remembers the connection, which its questions keep alive.
+// TestConnectionsEndWithThePod is the case of a replaced pod of a name server: packets of a client that continues to
+// send from one port go to the old pod as long as the kernel tracks the connection, which these packets keep alive.
 func TestConnectionsEndWithThePod(t *testing.T) {
 	for name, netns := range map[string]func(string) string{
 		"sandbox there": func(path string) string { return path },
@@ -302,14 +302,14 @@ func TestReachableAtOnce(t *testing.T) {
 			answer(t, host, p, to)
 		}
 	}
-	// Bound by the kernel's link watch, which looks once a second, most would look for the addresses as often as Setup
-	// does at most. A loaded machine delays some.
+	// If the kernel's link watch, which runs once a second, delayed the addresses, Setup would time out in most rounds. A
+	// loaded machine delays some.
 	if slow > rounds/2 {
 		t.Errorf("in %d of %d rounds Setup has not found the addresses in use", slow, rounds)
 	}
 }
 
-// patience is how long a datagram that nobody sends again may take on a busy machine.
+// patience is how long a datagram, which is never repeated, may take on a busy machine.
 const patience = 20 * time.Second
 
 // answer sends one datagram, once.
@@ -341,7 +341,7 @@ func answer(t *testing.T, host, p *netnstest.NS, to string) {
 	}
 }
 
-// TestNetkit asks for netkit links, which this kernel has or not: the pod works either way.
+// TestNetkit requests netkit links: the pod works whether this kernel has them or not.
 func TestNetkit(t *testing.T) {
 	host, p := node(t), pod(t)
 	c := config(p, "web-1", "10.65.0.2")

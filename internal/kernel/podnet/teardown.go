@@ -12,22 +12,21 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// TeardownTimeout bounds Teardown. Taking down one link keeps the kernel busy for tens of milliseconds under its one
-// lock for network configuration, so a node that loses all its pods makes each wait for all the others.
+// TeardownTimeout bounds Teardown. Taking down one link holds the kernel's one lock for network configuration for tens
+// of milliseconds, so on a node that loses all its pods each waits for all the others.
 const TeardownTimeout = 20 * time.Second
 
-// Teardown removes the interface of c, and with it the node's end and the routes; then the kernel has forgotten all
-// connections of the pod. Of c it uses Netns, IfName, HostVeth, Alias and Log. It returns the addresses that the pod
-// had, as far as the kernel still knew them.
+// Teardown removes the interface of c, and with it the node's end, the routes and all conntrack entries of the pod. It
+// uses the fields Netns, IfName, HostVeth, Alias and Log of c. It returns the addresses that the pod had, as far as the
+// kernel still had them.
 //
 // It succeeds when there is nothing to remove: no namespace (an empty path, nothing at the path, or a file there that
-// is no namespace) or no interface. In those cases a node's end called HostVeth is removed too if its alias says that
-// it is of this container, or if its other end's namespace is gone: ahead of the kernel, so that the pod's address
-// leads nowhere once Teardown has returned. Another link of that name belongs to a newer sandbox of the pod. An empty
-// HostVeth skips this.
+// is no namespace) or no interface. In those cases it also removes the link HostVeth if its alias is c.Alias, or if its
+// other end's namespace is gone: it does not wait for the kernel, so that the pod's address leads nowhere once Teardown
+// has returned. Another link of that name belongs to a newer sandbox of the pod. An empty HostVeth skips this.
 //
-// The node's own namespace is refused. An interface whose other end is another container's by its alias stays: the path
-// leads to a newer sandbox.
+// Teardown refuses the node's own namespace. If the other end has another container's alias, the interface stays: the
+// path leads to a newer sandbox.
 func Teardown(ctx context.Context, c Config) ([]netip.Addr, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -36,8 +35,8 @@ func Teardown(ctx context.Context, c Config) ([]netip.Addr, error) {
 		func(node *netlinkx.Namespace) ([]netip.Addr, error) { return teardown(node, c) })
 }
 
-// bounded calls remove with the node's namespace. A thread that waits for the kernel's lock can't be called back; what
-// it does stays right after the deadline.
+// bounded calls remove with the node's namespace, and returns at the deadline. remove cannot be interrupted while it
+// waits for the kernel's lock; it finishes later, which is harmless.
 func bounded(ctx context.Context, what string, remove func(node *netlinkx.Namespace) ([]netip.Addr, error)) ([]netip.Addr, error) {
 	node, err := netlinkx.CurrentNamespace()
 	if err != nil {
@@ -98,8 +97,8 @@ func teardown(node *netlinkx.Namespace, c Config) ([]netip.Addr, error) {
 	return nil, fmt.Errorf("in namespace %s: %w", c.Netns, err)
 }
 
-// remove deletes the pod's end, and with it the other. Taking a link down is 20 ms of waiting for other processors
-// (RCU); the connections are forgotten meanwhile. So that there are no new ones, the addresses go first, at both ends.
+// remove deletes the pod's end, and with it the other. Taking a link down waits 20 ms for other processors (RCU);
+// meanwhile the conntrack entries are deleted. To prevent new ones, the addresses and their routes are removed first.
 func (c *Config) remove(host, pod *netlinkx.Conn, link netlinkx.Link) ([]netip.Addr, error) {
 	other, found, err := otherEnd(host, link)
 	if err != nil {
@@ -124,7 +123,7 @@ func (c *Config) remove(host, pod *netlinkx.Conn, link netlinkx.Link) ([]netip.A
 			err = errors.Join(err, host.DeleteRoute(hostRoute(a.Prefix.Addr(), other.Index)))
 		}
 		if err != nil {
-			c.Log.Debug("an address or its route was gone", "err", err) // or goes with the link
+			c.Log.Debug("an address or its route was gone", "err", err) // or is removed with the link
 		}
 	}
 	forgotten := forgetMeanwhile(host, addrs)
@@ -135,7 +134,7 @@ func (c *Config) remove(host, pod *netlinkx.Conn, link netlinkx.Link) ([]netip.A
 	return addrs, nil
 }
 
-// otherEnd finds the node's end of a pod's link.
+// otherEnd returns the node's end of a pod's link.
 func otherEnd(host *netlinkx.Conn, link netlinkx.Link) (other netlinkx.Link, found bool, err error) {
 	if link.PeerIndex == 0 {
 		return other, false, nil
@@ -147,14 +146,13 @@ func otherEnd(host *netlinkx.Conn, link netlinkx.Link) (other netlinkx.Link, fou
 	return other, err == nil && isPair(other) && other.PeerIndex == link.Index, err
 }
 
-// isAnothers reports whether a link is another container's by its alias.
+// isAnothers reports whether a link has another container's alias.
 func (c *Config) isAnothers(l netlinkx.Link) bool {
 	_, _, ok := ParseAlias(l.Alias)
 	return ok && c.Alias != "" && l.Alias != c.Alias
 }
 
-// forgetMeanwhile starts to delete the addresses' conntrack entries, and returns a function that waits for the end of
-// that.
+// forgetMeanwhile starts to delete the addresses' conntrack entries, and returns a function that waits for the result.
 func forgetMeanwhile(host *netlinkx.Conn, addrs []netip.Addr) func() error {
 	done := make(chan error, 1)
 	go func() {
@@ -164,14 +162,14 @@ func forgetMeanwhile(host *netlinkx.Conn, addrs []netip.Addr) func() error {
 	return func() error { return <-done }
 }
 
-// warn logs that conntrack entries stay, which is no reason to keep the pod.
+// warn logs that conntrack entries stay, which does not fail the removal.
 func (c *Config) warn(err error) {
 	if err != nil {
 		c.Log.Warn("connections of the pod may be remembered until they time out", "err", err)
 	}
 }
 
-// reapHostEnd removes the node's end where the pod's can't be reached.
+// reapHostEnd removes the node's end if the pod's can't be reached.
 func reapHostEnd(host *netlinkx.Conn, c Config) ([]netip.Addr, error) {
 	if c.HostVeth == "" {
 		return nil, nil
@@ -192,7 +190,7 @@ func reapHostEnd(host *netlinkx.Conn, c Config) ([]netip.Addr, error) {
 	return removeHostEnd(host, link, c.warn)
 }
 
-// removeHostEnd removes a link from the node's side, with its routes first. It returns the addresses that they led to.
+// removeHostEnd removes a link from the node's side, its routes first. It returns the routes' addresses.
 func removeHostEnd(host *netlinkx.Conn, link netlinkx.Link, warn func(error)) ([]netip.Addr, error) {
 	behind, err := addrsByLink(host, link.Index)
 	if err != nil {
@@ -212,8 +210,8 @@ func removeHostEnd(host *netlinkx.Conn, link netlinkx.Link, warn func(error)) ([
 	return addrs, nil
 }
 
-// Forget makes the kernel forget the connections of addresses that no pod on this node has any more. Those to which the
-// node has a route of their own are left alone: a newer pod has them.
+// Forget deletes the conntrack entries of addresses of removed pods. It skips addresses to which the node has a host
+// route: a newer pod has them.
 func Forget(addrs []netip.Addr) error {
 	host, err := netlinkx.Open()
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// portion is how many routes are changed before the context is looked at again: a few milliseconds of the kernel's
-// time.
+// portion is the number of routes that are changed between two checks of the context: a few milliseconds of the
+// kernel's time.
 const portion = 1024
 
-// apply adds, replaces, then deletes, so a destination that moves from one prefix to a longer or shorter one is covered
-// all the time.
+// apply adds, replaces, then deletes, so a destination that moves from one prefix to a longer or shorter one is always
+// covered.
 func (t *Table) apply(ctx context.Context, p plan) (Stats, []error) {
 	a := application{table: t, stats: Stats{Kept: p.kept}, foreign: &foreignRoutes{table: t}}
 	for part := range slices.Chunk(p.add, portion) {
@@ -34,16 +34,16 @@ type application struct {
 	stats   Stats
 	foreign *foreignRoutes
 	errs    []error
-	over    bool // the context has ended, which is said once
+	over    bool // the context has ended, and errs has its error
 }
 
-// in does a step unless the context has ended.
+// in runs a step unless the context has ended.
 func (a *application) in(ctx context.Context, step func()) {
 	switch {
 	case a.over:
 	case ctx.Err() != nil:
 		a.over = true
-		a.errs = slices.Insert(a.errs, 0, ctx.Err()) // among the first, so that it is told
+		a.errs = slices.Insert(a.errs, 0, ctx.Err()) // first, as Summary omits later ones
 	default:
 		step()
 	}
@@ -57,7 +57,7 @@ func (a *application) count(what *int, err error) {
 	*what++
 }
 
-// add adds routes. A route in the place of one is read, and replaced if it is a predecessor's.
+// add adds routes. A present route in the place of one is read, and replaced if it is a predecessor's.
 func (a *application) add(routes []netlinkx.Route) {
 	var taken []netlinkx.Route
 	var exists []error
@@ -72,8 +72,8 @@ func (a *application) add(routes []netlinkx.Route) {
 }
 
 // replace replaces routes of ours, or a predecessor's. The kernel replaces the first route with the same destination
-// and metric, of any owner, so a foreign one must be looked for. exists is the kernel's error when these were to be
-// added; nil if they were listed as ours.
+// and metric, of any owner, so foreign ones are looked up first. exists has the kernel's errors for routes that could
+// not be added; it is nil for routes that were listed as ours.
 func (a *application) replace(routes []netlinkx.Route, exists []error) {
 	var ready []netlinkx.Route
 	var replaced [][]netlinkx.Route
@@ -108,7 +108,7 @@ func (a *application) replace(routes []netlinkx.Route, exists []error) {
 
 func (a *application) remove(routes []netlinkx.Route) {
 	for i, err := range a.table.conn.DeleteRoutes(routes) {
-		if !netlinkx.IsNotExist(err) { // else its link went away, and the route with it
+		if !netlinkx.IsNotExist(err) { // else the route was removed with its link
 			a.count(&a.stats.Deleted, err)
 		}
 		if err == nil && routes[i].Protocol != a.table.opts.Protocol {
@@ -121,8 +121,8 @@ func (t *Table) untouchable(r netlinkx.Route) bool {
 	return !slices.Contains(t.opts.TakeOver, r.Protocol)
 }
 
-// foreignRoutes looks up others' routes, of which there may be many: they are listed when first asked for, which in a
-// steady state is never.
+// foreignRoutes looks up others' routes, of which there may be many: they are listed at the first call of at, which in
+// a steady state never comes.
 type foreignRoutes struct {
 	table *Table
 	byKey map[key][]netlinkx.Route

@@ -11,14 +11,14 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// wanted are the desired routes by key, and what they depend on in the kernel.
+// wanted holds the desired routes by key, and the links that they need.
 type wanted struct {
 	opts   Options
 	routes []Route
-	at     map[key]int // in routes
+	at     map[key]int // index in routes
 	links  map[string]link
-	held   map[int]bool // those that cannot be programmed now
-	errs   []error      // why
+	held   map[int]bool // routes that cannot be programmed now
+	errs   []error      // the reasons
 }
 
 func newWanted(desired []Route, opts Options) (*wanted, error) {
@@ -32,7 +32,7 @@ func newWanted(desired []Route, opts Options) (*wanted, error) {
 	return w, nil
 }
 
-// resolve finds the routes that cannot be programmed now: routes in their place are left alone.
+// resolve fills held and errs: routes in the place of held ones are left alone.
 func (w *wanted) resolve() {
 	missing := map[string]int{}
 	for i, r := range w.routes {
@@ -55,7 +55,7 @@ func (w *wanted) resolve() {
 	}
 }
 
-// absent names a device that is not there, if the route has no other.
+// absent returns the name of a missing device if none of the route's devices exists.
 func (w *wanted) absent(r Route) (dev string, ok bool) {
 	for _, h := range r.Hops {
 		if _, ok := w.links[h.Dev]; ok {
@@ -66,8 +66,8 @@ func (w *wanted) absent(r Route) (dev string, ok bool) {
 	return dev, len(r.Hops) > 0
 }
 
-// hops are those that the kernel is to use, in the order of sortHops. Of several, one whose link is away, or passes
-// nothing, is left out: the kernel would refuse the whole route, or go on to use a link that has lost its carrier.
+// hops returns the route's hops for the kernel, in the order of sortHops. Of several, hops by missing links or links
+// without carrier are left out: the kernel would refuse the whole route, or continue to use the link without carrier.
 func (w *wanted) hops(r Route) []netlinkx.Hop {
 	var hops, doubtful []netlinkx.Hop
 	for _, h := range r.Hops {
@@ -88,12 +88,12 @@ func (w *wanted) hops(r Route) []netlinkx.Hop {
 	return hops
 }
 
-// sortHops sorts hops: IPv6 lists them in another order than they were given.
+// sortHops sorts hops: IPv6 lists them in another order than requested.
 func sortHops(hops []netlinkx.Hop) {
 	slices.SortFunc(hops, func(a, b netlinkx.Hop) int { return cmp.Or(a.Via.Compare(b.Via), cmp.Compare(a.Dev, b.Dev)) })
 }
 
-// destinations are those of the routes that can be programmed.
+// destinations returns the destinations of the routes that can be programmed.
 func (w *wanted) destinations() map[netip.Prefix]bool {
 	reached := make(map[netip.Prefix]bool, len(w.routes))
 	for i, r := range w.routes {
@@ -104,13 +104,13 @@ func (w *wanted) destinations() map[netip.Prefix]bool {
 	return reached
 }
 
-// kernel is the route as the kernel will list it, but for the order of its hops, so that a listed one can be compared.
+// kernel returns a route as the kernel will list it, but with sorted hops, so that a listed one can be compared.
 func (w *wanted) kernel(i int) netlinkx.Route {
 	r := w.routes[i]
 	k := netlinkx.Route{
 		Dst: r.Dst, Table: w.opts.Table, Protocol: w.opts.Protocol, Type: cmp.Or(r.Type, netlinkx.Unicast), Src: r.Src, Metric: r.key().metric,
 	}
-	if len(r.Hops) == 1 { // as nearly all of ten thousand have
+	if len(r.Hops) == 1 { // the usual case
 		h := r.Hops[0]
 		k.Via, k.Dev, k.Onlink = h.Via, w.links[h.Dev].index, h.Onlink
 	} else if hops := w.hops(r); len(hops) == 1 {
@@ -127,13 +127,13 @@ func (w *wanted) kernel(i int) netlinkx.Route {
 	return k
 }
 
-// plan has the remaining changes, each list in the order of its routes' destinations.
+// plan holds the changes, each list in the order of its routes' destinations.
 type plan struct {
 	add, replace, remove []netlinkx.Route
 	kept                 int
 }
 
-// What is known of a desired route's place in the kernel.
+// The states of a desired route's place in the kernel.
 const (
 	absent = iota
 	differs
@@ -141,7 +141,7 @@ const (
 )
 
 // diff compares by key, and overwrites actual. Of several actual routes with one key (made by another program that uses
-// our protocol number) one is kept or replaced, the others are removed.
+// our protocol number) it keeps or replaces one, and removes the others.
 func (w *wanted) diff(actual []netlinkx.Route) plan {
 	for _, r := range actual {
 		sortHops(r.Hops)

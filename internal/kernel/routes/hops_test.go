@@ -39,7 +39,7 @@ var viaBoth = []string{
 	"unreachable fd00::/122",
 }
 
-// inTable is the table without the blanks and the marks of a line's end that differ between versions of ip.
+// inTable returns the table without the blanks and line ends that differ between versions of ip.
 func inTable(t testing.TB, ns *netnstest.NS) []string {
 	t.Helper()
 	text := strings.ReplaceAll(table(t, ns, "84"), "\nnexthop", " nexthop")
@@ -109,7 +109,7 @@ func TestHopsDrift(t *testing.T) {
 	}
 }
 
-// repair has a command of ip change what a rack has.
+// repair changes a rack by a command of ip.
 func repair(t *testing.T, desired, table []string, command string, want routes.Stats) {
 	t.Helper()
 	ns := rack(t)
@@ -123,7 +123,7 @@ func repair(t *testing.T, desired, table []string, command string, want routes.S
 	}
 }
 
-// TestHopWithoutLink: what can still pass passes, and nothing is written while that stays so.
+// TestHopWithoutLink: packets pass by the remaining hop, and nothing is written in that state.
 func TestHopWithoutLink(t *testing.T) {
 	for name, tt := range map[string]struct {
 		away, back []string
@@ -281,7 +281,7 @@ func TestHopsChangeWithoutAGap(t *testing.T) {
 	}
 }
 
-// isFull: the neighbour that nobody is has too many packets waiting.
+// isFull reports whether err means that too many packets wait for the neighbour, which does not exist.
 func isFull(err error) bool {
 	return strings.Contains(err.Error(), "no buffer space") || strings.Contains(err.Error(), "host is unreachable") ||
 		strings.Contains(err.Error(), "no route to host")

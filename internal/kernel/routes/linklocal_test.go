@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// unnumbered are routes by routers at link-local addresses, one of which two routers have.
+// unnumbered are routes by routers at link-local addresses; two routers share one.
 var unnumbered = []string{
 	"10.244.1.0/26 via fe80::1 dev eth0",
 	"10.244.2.0/26 nexthop via fe80::1 dev eth1 nexthop via fe80::1 dev eth0",

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// MaxHops is how many next hops a route can have. More are of no use, and each packet's choice is made among all.
+// MaxHops is the maximum number of a route's next hops. More are of no use, and each packet's hop is chosen among all.
 const MaxHops = 16
 
 // Route is a desired route.
@@ -27,11 +27,11 @@ type Route struct {
 
 // Hop is a next hop.
 type Hop struct {
-	// Via is an address of the destination's family, or of IPv6 on Dev's link itself (fe80::/10, without a zone), by which
-	// IPv4 destinations are reached, too (RFC 8950). Invalid: the destination is on Dev's link.
+	// Via is an address of the destination's family, or for an IPv4 destination an IPv6 link-local address on Dev's link
+	// (fe80::/10, without a zone; RFC 8950). Invalid: the destination is on Dev's link.
 	Via netip.Addr
 
-	// Dev is the output link's name. Names are looked up at each Sync: a link that was made anew has another index.
+	// Dev is the output link's name. Each Sync looks it up: a link that was made anew has another index.
 	Dev string
 
 	Onlink bool // don't require a route to Via; tunnels need it, as Via is the outer destination
@@ -48,7 +48,7 @@ func (r Route) Equal(other Route) bool {
 		r.key() == other.key() && slices.Equal(sortedHops(r.Hops), sortedHops(other.Hops))
 }
 
-// sortedHops returns the hops in an order of their own.
+// sortedHops returns the hops sorted, with explicit weights.
 func sortedHops(hops []Hop) []Hop {
 	hops = slices.Clone(hops)
 	for i := range hops {
@@ -60,7 +60,7 @@ func sortedHops(hops []Hop) []Hop {
 	return hops
 }
 
-// String is the route in ip-route's words.
+// String returns the route in ip-route's syntax.
 func (r Route) String() string {
 	s := r.Dst.String()
 	if t := cmp.Or(r.Type, netlinkx.Unicast); t != netlinkx.Unicast {
@@ -86,8 +86,7 @@ func (r Route) String() string {
 	return s
 }
 
-// towards is the hop of a route to dst in ip-route's words, with a space before, and without what belongs at a line's
-// end.
+// towards returns the hop of a route to dst in ip-route's syntax, with a space before, without weight and flags.
 func (h Hop) towards(dst netip.Prefix) string {
 	s := netlinkx.Via(h.Via, dst)
 	if h.Dev != "" {
@@ -96,7 +95,7 @@ func (h Hop) towards(dst netip.Prefix) string {
 	return s
 }
 
-// validate refuses what the kernel would refuse, or would understand otherwise.
+// validate rejects routes that the kernel would refuse or misunderstand.
 func (r Route) validate() error {
 	unicast := cmp.Or(r.Type, netlinkx.Unicast) == netlinkx.Unicast
 	switch {
@@ -140,7 +139,7 @@ func (r Route) validateHop(h Hop) error {
 	return nil
 }
 
-// key has the fields that identify a route in the kernel.
+// key holds the fields that identify a route in the kernel.
 type key struct {
 	dst    netip.Prefix
 	metric uint32

@@ -10,46 +10,46 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// DefaultProtocol marks our routes. It is none of BIRD's (12), Felix's (80) or FRR's (186): a Felix on the same node
+// DefaultProtocol marks our routes. It differs from BIRD's (12), Felix's (80) and FRR's (186): a Felix on the same node
 // deletes every route of protocol 80 that is not its own.
 const DefaultProtocol netlinkx.Protocol = 84
 
-// ErrForeign says that a route that is not ours is in the place of a desired one, or beside it where the kernel cannot
-// tell them apart.
+// ErrForeign means that a foreign route is in the place of a desired one, or beside one with the same destination and
+// metric.
 var ErrForeign = errors.New("a foreign route is in the way")
 
-// Options says whose routes a Table keeps.
+// Options are the options of a Table.
 type Options struct {
-	// Protocol is the mark of our routes; 0: DefaultProtocol.
+	// Protocol is the protocol of our routes; 0: DefaultProtocol.
 	Protocol netlinkx.Protocol
 
 	// Table is the routing table; 0: main.
 	Table int
 
-	// TakeOver names protocols of a predecessor (BIRD's 12, Felix's 80). Its routes are replaced where they stand in the
-	// place of desired ones. A complete Sync also removes those to desired destinations with other metrics, which would be
-	// used again once ours are withdrawn, those through Devices, and those that Predecessors names. Its other routes are
-	// not touched, nor are those to pods, which need no next hop.
+	// TakeOver are the protocols of predecessors (BIRD's 12, Felix's 80). Their routes are replaced in the place of
+	// desired ones. Sync also removes their routes to desired destinations with other metrics, which would be used again
+	// once ours are withdrawn, their routes through Devices, and their routes in the Ranges of Predecessors. Their other
+	// routes are not touched; neither are, except through Devices, routes without a next hop, which lead to pods.
 	TakeOver []netlinkx.Protocol
 
-	// Devices are links through which only this agent and its predecessor have routes.
+	// Devices are links through which only this agent and its predecessors have routes.
 	Devices []string
 }
 
 // Predecessors is the known state of the programs that wrote routes before the agent.
 type Predecessors struct {
-	// Ranges are those in which all routes by a next hop, and all that drop, were made for the cluster.
+	// Ranges are prefixes in which all routes by a next hop, and all that drop, were made for the cluster.
 	Ranges []netip.Prefix
-	// Alive are protocols of predecessors that still run: what they have stays, also in the place of desired routes. Two
-	// that replace each other's routes would do so for ever.
+	// Alive are protocols of predecessors that still run: their routes stay, also in the place of desired routes. Two
+	// programs that replace each other's routes would do so for ever.
 	Alive []netlinkx.Protocol
 }
 
-// Stats counts what a Sync did.
+// Stats counts the routes of a Sync.
 type Stats struct {
 	Added    int
 	Replaced int // own routes that differed, and routes taken over
-	Deleted  int // own ones that are not desired, and what a predecessor left
+	Deleted  int // own routes that are not desired, and routes of predecessors
 	Kept     int // right already
 	Held     int // not desired and left in place by Merge
 	Left     int // desired, and left to a predecessor that still runs
@@ -64,13 +64,13 @@ type Table struct {
 	taken        []netlinkx.Route
 }
 
-// SetPredecessors replaces what is known of predecessors.
+// SetPredecessors replaces the state of predecessors.
 func (t *Table) SetPredecessors(e Predecessors) { t.predecessors = e }
 
 // Taken returns the routes of predecessors that the last Sync replaced or removed.
 func (t *Table) Taken() []netlinkx.Route { return t.taken }
 
-// alive reports that a route belongs to a predecessor that still runs.
+// alive reports whether a route belongs to a predecessor that still runs.
 func (t *Table) alive(r netlinkx.Route) bool {
 	return slices.Contains(t.predecessors.Alive, r.Protocol)
 }
@@ -81,18 +81,17 @@ func New(conn *netlinkx.Conn, opts Options) *Table {
 	return &Table{conn: conn, opts: opts}
 }
 
-// Sync makes our routes equal to desired, which is the whole set: what is ours and not in it is deleted. Routes that
-// are right are not written, and one that differs is replaced without a gap.
+// Sync makes our routes equal to desired, and deletes our other routes. Correct routes are not written, and one that
+// differs is replaced without a gap.
 //
-// A route that can't be had (its link does not exist, a foreign route is in its place, the kernel refuses it) does not
-// keep Sync from the others; an existing route of ours in its place stays. The error joins all such cases, and Stats
-// tells what was done. Two desired routes with one destination and metric are an error before anything is written.
+// A route that fails (its link does not exist, a foreign route is in its place, the kernel refuses it) does not prevent
+// the others; an existing route of ours in its place stays. The error summarizes the failures, and Stats counts the
+// rest. Two desired routes with one destination and metric are an error before anything is written.
 func (t *Table) Sync(ctx context.Context, desired []Route) (Stats, error) {
 	return t.sync(ctx, desired, true)
 }
 
-// Merge is Sync without the last step: routes of ours that are not desired stay. It is for while desired may be
-// incomplete.
+// Merge is Sync that deletes nothing: it is for a desired set that may be incomplete.
 func (t *Table) Merge(ctx context.Context, desired []Route) (Stats, error) {
 	return t.sync(ctx, desired, false)
 }
@@ -127,13 +126,13 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	return stats, netlinkx.Summary(append(errs, w.errs...))
 }
 
-// link has the properties of a link that a Sync needs.
+// link holds the properties of a link that a Sync needs.
 type link struct {
 	index int
 	down  bool
 }
 
-// devices looks up the links that routes go through: a few, on a node that may have a thousand.
+// devices looks up the links of routes: a few, on a node that may have a thousand.
 func (t *Table) devices(desired []Route) (map[string]link, error) {
 	links, asked := map[string]link{}, map[string]bool{"": true}
 	ask := func(name string) error {
@@ -165,8 +164,8 @@ func (t *Table) devices(desired []Route) (map[string]link, error) {
 	return links, nil
 }
 
-// leftBehind lists a predecessor's routes that are to go: see Options.TakeOver. Those that are in the place of a
-// desired route are not among them.
+// leftBehind lists the predecessors' routes to remove: see Options.TakeOver. Routes in the place of a desired route are
+// not among them.
 func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
 	for _, protocol := range t.opts.TakeOver {
 		if slices.Contains(t.predecessors.Alive, protocol) {
@@ -192,7 +191,7 @@ func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
 	}), nil
 }
 
-// toPod reports a route of the kind that leads to a pod on this node: to its interface, by no next hop.
+// toPod reports whether a route has the form of one to a pod on this node: to its interface, without a next hop.
 func toPod(r netlinkx.Route) bool {
 	return r.Type == netlinkx.Unicast && !r.Via.IsValid() && len(r.Hops) == 0 && !r.Object
 }

@@ -30,7 +30,7 @@ func node(t testing.TB) *netnstest.NS {
 	return ns
 }
 
-// route reads a route in a few of ip-route's words.
+// route parses a route in a part of ip-route's syntax.
 func route(t testing.TB, text string) routes.Route {
 	t.Helper()
 	var r routes.Route
@@ -91,7 +91,7 @@ func parsed(t testing.TB, texts ...string) []routes.Route {
 	return rs
 }
 
-// table is what ip shows of routes with a protocol, both families.
+// table returns ip's listing of the routes with a protocol, of both families.
 func table(t testing.TB, ns *netnstest.NS, proto string) string {
 	t.Helper()
 	text := ns.Run(t, "ip", "route", "show", "proto", proto) + ns.Run(t, "ip", "-6", "route", "show", "proto", proto)
@@ -116,7 +116,7 @@ func wantTable(t testing.TB, ns *netnstest.NS, proto string, lines ...string) {
 	difftest.Want(t, fmt.Sprintf("routes of protocol %s", proto), strings.Join(lines, "\n"), table(t, ns, proto))
 }
 
-// aNode is what a node with two peers has, in both families.
+// aNode are the routes of a node with two peers, in both families.
 var aNode = []string{
 	"10.244.1.0/26 via 10.0.0.2 dev tun onlink",
 	"10.244.2.0/26 via 10.0.0.3 dev eth0",
@@ -157,7 +157,7 @@ func TestMergeDeletesNothing(t *testing.T) {
 		"10.244.4.0/26 via 10.0.0.3 dev eth0")
 }
 
-// TestSteadyWritesNothing listens to all that the kernel tells of links, addresses, routes and rules.
+// TestSteadyWritesNothing listens to all of the kernel's events of links, addresses, routes and rules.
 func TestSteadyWritesNothing(t *testing.T) {
 	ns := node(t)
 	tb := routes.New(ns.Conn,
@@ -460,7 +460,7 @@ func TestTenThousand(t *testing.T) {
 	}
 }
 
-// countdown is a context that ends when it has been looked at a number of times.
+// countdown is a context that ends when it has been checked a number of times.
 type countdown struct {
 	context.Context
 	left int
@@ -473,8 +473,8 @@ func (c *countdown) Err() error {
 	return nil
 }
 
-// TestUnfinished ends Sync's context at each point where it is looked at. What is done by then is right, Stats says how
-// much it was, and the next Sync does the rest.
+// TestUnfinished ends Sync's context at each point where it is checked. The changes until then are right, Stats counts
+// them, and the next Sync does the rest.
 func TestUnfinished(t *testing.T) {
 	t.Parallel()
 	ns := node(t)
@@ -505,7 +505,7 @@ func TestUnfinished(t *testing.T) {
 	}
 }
 
-// TestManyErrors: thousands of routes that can't be had for one reason make a few lines.
+// TestManyErrors: thousands of routes that fail for one reason make a few lines.
 func TestManyErrors(t *testing.T) {
 	ns := node(t)
 	tb := routes.New(ns.Conn, routes.Options{})
@@ -526,7 +526,7 @@ func TestManyErrors(t *testing.T) {
 	}
 }
 
-// keeper makes a Sync whenever the kernel tells of a change that matters, as the agent does; it counts them.
+// keeper makes a Sync after each event of a relevant change, as the agent does; passes returns their number.
 func keeper(t *testing.T, ns *netnstest.NS, desired []routes.Route) (passes func() int) {
 	t.Helper()
 	wake, err := ns.Conn.SubscribeToOthers(t.Context(), netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents,
@@ -547,7 +547,7 @@ func keeper(t *testing.T, ns *netnstest.NS, desired []routes.Route) (passes func
 				return
 			case <-wake:
 				count.Add(1)
-				tb.Sync(ctx, desired) // while a link is away it says so
+				tb.Sync(ctx, desired) // fails while a link is missing
 			}
 		}
 	}()
@@ -555,8 +555,8 @@ func keeper(t *testing.T, ns *netnstest.NS, desired []routes.Route) (passes func
 	return func() int { return int(count.Load()) }
 }
 
-// TestLinkComesBack: a link is made anew, by the same name, with another index. The kernel says nothing of the routes
-// that went with the old one.
+// TestLinkComesBack: a link is made anew, by the same name, with another index. The kernel sends no events of the
+// routes that it removed with the old one.
 func TestLinkComesBack(t *testing.T) {
 	ns := node(t)
 	keeper(t, ns, parsed(t, aNode...))
@@ -592,12 +592,12 @@ func eventually(t *testing.T, what string, is func() bool) {
 	waittest.Until(t, 20*time.Second, what, is)
 }
 
-// TestNoPassForNothing: the loop that keeps routes is woken by none of its own changes, and by nothing that a foreign
-// daemon does to routes of its own. Events come in their order, so that the change by hand is heard last.
+// TestNoPassForNothing: the loop that keeps routes is woken by none of its own changes, and by none of a foreign
+// daemon's changes to its own routes. Events come in order, so that the change by hand comes last.
 func TestNoPassForNothing(t *testing.T) {
 	ns := node(t)
 	ns.Writes(t)
-	eventually(t, "links that do not change any more", func() bool { // the kernel says up to a second later that they are up
+	eventually(t, "links that do not change any more", func() bool { // their events come up to a second later
 		links, addrs := ns.Run(t, "ip", "-o", "link", "show", "type", "veth"), ns.Run(t, "ip", "-o", "-6", "addr", "show", "scope", "link")
 		return strings.Count(links, " state UP ") == 4 && strings.Count(addrs, "fe80::") == 4 && !strings.Contains(addrs, "tentative")
 	})
@@ -623,7 +623,7 @@ func TestNoPassForNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkTenThousand is what a node pays when it learns 10,000 routes at once, and when it looks at them again.
+// BenchmarkTenThousand measures a node that learns 10,000 routes at once, and a second Sync of them.
 func BenchmarkTenThousand(b *testing.B) {
 	ns := node(b)
 	tb := routes.New(ns.Conn, routes.Options{})
@@ -649,8 +649,8 @@ func BenchmarkTenThousand(b *testing.B) {
 	measure("delete", desired, nil, n)
 }
 
-// TestPredecessors: inside the cluster's ranges nothing of a predecessor stays but the ways to pods; a predecessor that
-// still runs keeps all.
+// TestPredecessors: inside the cluster's ranges only a predecessor's routes to pods stay; a predecessor that still runs
+// keeps all.
 func TestPredecessors(t *testing.T) {
 	ns := node(t)
 	for _, r := range []string{

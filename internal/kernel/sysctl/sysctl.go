@@ -1,5 +1,5 @@
-// Package sysctl writes kernel parameters below /proc/sys. It owns nothing but the translation from keys to files, and
-// never writes a value that is already there: some parameters act on every write.
+// Package sysctl reads and writes kernel parameters below /proc/sys. It translates keys to files, and never writes a
+// value that is equal already: some parameters act on every write.
 package sysctl
 
 import (
@@ -12,19 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultRoot is where the kernel's parameters normally are. An agent with a read-only /proc/sys gets a writable one
+// DefaultRoot is the usual directory of the kernel's parameters. An agent with a read-only /proc/sys has a writable one
 // mounted elsewhere.
 const DefaultRoot Root = "/proc/sys"
 
-// Root is the directory below which keys are looked up; the empty Root means DefaultRoot. Keys below net are those of
-// the network namespace of the calling thread, whatever the root.
+// Root is the directory below which keys are looked up; the empty Root means DefaultRoot. Keys below net belong to the
+// network namespace of the calling thread, whatever the root.
 type Root string
 
 // Key is a parameter's name in parts. It is not a dotted string because interface names, which are parts of many keys,
 // may contain dots.
 type Key []string
 
-// String is the key as sysctl(8) writes it, with slashes for separators.
+// String returns the key as sysctl(8) writes it, with slashes for separators.
 func (k Key) String() string { return strings.Join(k, "/") }
 
 // Get reads a parameter. The error wraps fs.ErrNotExist if the kernel has no such parameter.
@@ -40,11 +40,11 @@ func (r Root) Get(key Key) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// Set gives a parameter a value unless it has it already. The error wraps fs.ErrNotExist if the kernel has no such
+// Set sets a parameter unless it has the value already. The error wraps fs.ErrNotExist if the kernel has no such
 // parameter.
 //
-// It is a matter of four system calls, without the runtime's poller, which would be asked in vain for each file: a pod
-// needs a dozen parameters.
+// It makes four system calls and avoids the runtime's poller, which cannot watch such files: a pod needs a dozen
+// parameters.
 func (r Root) Set(key Key, value string) error {
 	path, err := r.path(key)
 	if err != nil {
@@ -59,14 +59,14 @@ func (r Root) Set(key Key, value string) error {
 	if err != nil || have == value {
 		return wrap("read", path, err)
 	}
-	// The kernel refuses a value at another place than the file's beginning (sysctl_writes_strict).
+	// The kernel accepts a value only at the file's beginning (sysctl_writes_strict).
 	if _, err := unix.Pwrite(fd, []byte(value), 0); err != nil {
 		return fmt.Errorf("set sysctl to %q, is %q: %w", value, have, wrap("write", path, err))
 	}
 	return nil
 }
 
-// readOnly accepts a parameter that can't be written and has the value.
+// readOnly returns nil for a parameter that can't be written but has the value.
 func (r Root) readOnly(key Key, value string, cause error) error {
 	have, err := r.Get(key)
 	if err != nil || have == value {
@@ -75,7 +75,7 @@ func (r Root) readOnly(key Key, value string, cause error) error {
 	return fmt.Errorf("set sysctl to %q, is %q: %w", value, have, cause)
 }
 
-// pread reads a file that is smaller than a page, as parameters are.
+// pread reads a file that is smaller than a page, like all parameters.
 func pread(fd int) (string, error) {
 	var b [4096]byte
 	n, err := unix.Pread(fd, b[:], 0)
@@ -89,7 +89,7 @@ func wrap(op, path string, err error) error {
 	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
-// path refuses parts that would lead out of the tree.
+// path rejects parts that would lead out of the tree.
 func (r Root) path(key Key) (string, error) {
 	if r == "" {
 		r = DefaultRoot

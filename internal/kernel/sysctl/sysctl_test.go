@@ -76,7 +76,7 @@ func TestKeyThatLeavesTheTree(t *testing.T) {
 }
 
 func TestKernelRefusal(t *testing.T) {
-	// The kernel itself: a value that it does not take, to a parameter that a test may leave as it is.
+	// The kernel itself: a value that it refuses, for a parameter that stays unchanged.
 	err := sysctl.DefaultRoot.Set(sysctl.Key{"kernel", "ostype"}, "Plan 9")
 	if err == nil || !strings.Contains(err.Error(), "Plan 9") {
 		t.Errorf("Set of a read-only parameter = %v, want an error with the value", err)
@@ -87,14 +87,14 @@ func TestKernelRefusal(t *testing.T) {
 }
 
 func TestReadOnlyParameter(t *testing.T) {
-	// Also root can't open these for writing: a value that is there is as good as written.
+	// Even root can't open these for writing: a value that is equal already counts as written.
 	key := sysctl.Key{"kernel", "ostype"}
 	if err := sysctl.DefaultRoot.Set(key, "Linux"); err != nil {
 		t.Errorf("Set of a read-only parameter to what it is: %v", err)
 	}
 }
 
-// TestKernelParameter writes a real parameter, which the kernel takes only from the file's beginning.
+// TestKernelParameter writes a real parameter, which the kernel accepts only at the file's beginning.
 func TestKernelParameter(t *testing.T) {
 	key := sysctl.Key{"net", "ipv4", "conf", "lo", "log_martians"}
 	err := inNamespace(func() error {

@@ -14,15 +14,15 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// devices removes the tunnels and the pods' links. A pod that still runs has no network from then on, as it would have
-// none without the routes to it. Where something takes the agent's place they are its own.
+// devices, with All, removes the tunnels and the pods' links. A pod that still runs then has no network; without the
+// routes to it, it would have none either. Without All the program in the agent's place uses them.
 func (h Handover) devices(ctx context.Context) ([]Step, error) {
 	if !h.All {
 		return nil, nil
 	}
 	steps, err := h.tunnels(ctx)
 	var more []Step
-	// What knows pods' links works in the namespace that it is called in.
+	// podnet works in the namespace of the calling thread.
 	failed := h.Kernel.Namespace().Do(func() (err error) {
 		more, err = h.podLinks(ctx)
 		return err
@@ -89,7 +89,7 @@ func (h Handover) podLinks(ctx context.Context) ([]Step, error) {
 	var errs []error
 	for _, l := range links {
 		if l.Handle == "" && !strings.HasPrefix(l.Name, podnet.DefaultVethPrefix) {
-			continue // a pair with a route, which may be anybody's
+			continue // a pair with a route, which may be another program's
 		}
 		steps = append(steps, Step{"remove link of a pod", l.Name})
 		if !h.DryRun {

@@ -19,26 +19,26 @@ import (
 type Handover struct {
 	Kernel *netlinkx.Conn
 	Table  *nft.Table
-	// Protocol is the mark of the agent's routes.
+	// Protocol is the protocol of the agent's routes.
 	Protocol netlinkx.Protocol
-	// All: nothing takes the agent's place. Its routes and tables are removed; else the routes are given to Calico's
-	// programs.
+	// All: no program takes the agent's place, and its routes and tables are removed; else the routes are given to
+	// Calico's programs.
 	All bool
 	// DryRun: nothing is done.
 	DryRun bool
 }
 
-// Step is something that was done, or would be.
+// Step is an action that was done, or would be.
 type Step struct{ What, About string }
 
-// Run does it, and returns what was done, or would be. To run it again does no harm.
+// Run does the handover, and returns the steps that were done, or would be. It may be run again.
 //
-// Calico's programs can't put routes in the place of ours, as BIRD takes these for an administrator's and Felix does
-// not have them in sight. Given their protocol numbers they are taken for what they made themselves: what is right
-// stays, and the rest is replaced or removed by them. A packet always finds a route. Where Calico has its own to the
-// same destination already, ours is removed. Our rules of nftables go when Felix has its policies in force, and not
-// before: else packets would leave the pools untranslated, and pods would be without policy.
-// The devices of tunnels are Calico's too, and stay, as do the links of pods; with All they go.
+// Calico's programs can't replace our routes: BIRD treats them as an administrator's, and Felix does not look at them.
+// With its protocol number BIRD or Felix treats a route as its own: it keeps the correct ones, and replaces or removes
+// the rest. A packet always finds a route. If Calico has a route to the same destination already, ours is removed. Our
+// nftables rules are removed once Felix has its policies in force, not before: else packets would leave the pools
+// untranslated, and pods would be without policy. The tunnel devices and the links of pods, which Calico uses too,
+// stay; with All they are removed.
 func (h Handover) Run(ctx context.Context) ([]Step, error) {
 	var steps []Step
 	var errs []error
@@ -80,12 +80,12 @@ func namesOf(links []netlinkx.Link) map[int]string {
 	return names
 }
 
-// withoutGone leaves out what has gone by itself.
+// withoutGone joins the errors but those for routes that are gone already.
 func withoutGone(errs []error) error {
 	return errors.Join(slices.DeleteFunc(errs, netlinkx.IsNotExist)...)
 }
 
-// calico returns the destinations that Calico has routes to, and the links that are Felix's.
+// calico returns the destinations of Calico's routes, and the indexes of Felix's VXLAN links.
 func (h Handover) calico() (theirs map[netip.Prefix]bool, tunnels []int, err error) {
 	theirs = map[netip.Prefix]bool{}
 	for _, protocol := range Protocols {
@@ -108,7 +108,7 @@ func (h Handover) calico() (theirs map[netip.Prefix]bool, tunnels []int, err err
 	return theirs, tunnels, nil
 }
 
-// sort decides on each of our routes. names are the links'.
+// sort decides for each of our routes whether it is given to Calico or removed. names are the links' names.
 func (h Handover) sort(ours []netlinkx.Route, theirs map[netip.Prefix]bool, tunnels []int,
 	names map[int]string) (give, remove []netlinkx.Route, steps []Step) {
 	for _, r := range ours {
@@ -137,7 +137,7 @@ func owner(p netlinkx.Protocol) string {
 	return "BIRD"
 }
 
-// own are the agent's tables, which no program updates any more: NAT and the packet guard, policies, and the flowtable.
+// own are the agent's tables: NAT and the packet guard, policies, and the flowtable.
 var own = nft.Foreign{Tables: []string{nft.TableName, netpol.TableName, flowtable.TableName}}
 
 func (h Handover) rules(ctx context.Context) ([]Step, error) {
@@ -165,7 +165,7 @@ func (h Handover) rules(ctx context.Context) ([]Step, error) {
 	return append(steps, more...), err
 }
 
-// peers removes the devices of IPIP for single nodes, by which Felix's rules do not expect packets.
+// peers removes the IPIP devices for single nodes: Felix's rules do not expect packets by them.
 func (h Handover) peers(ctx context.Context) (steps []Step, err error) {
 	links, err := h.Kernel.Links()
 	if err != nil {
@@ -182,7 +182,7 @@ func (h Handover) peers(ctx context.Context) (steps []Step, err error) {
 	return steps, ipip.New(h.Kernel).SyncPeers(ctx, links, ipip.Peers{}, nil)
 }
 
-// RemoveRules removes the rules and ipsets of a Felix that does not run any more.
+// RemoveRules removes the rules and ipsets of a Felix that no longer runs.
 func RemoveRules(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table, dryRun bool) (steps []Step, err error) {
 	found, err := table.Find(ctx, rules)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 
 var pools = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 
-// calicoNode is a namespace as Calico leaves a node, by what is known of its versions up to 3.31: a pool without
-// encapsulation, one with VXLAN, a pod, and what Felix has of rules in its mode of nftables.
+// calicoNode is a namespace as Calico's versions up to 3.31 leave a node: a pool without encapsulation, one with VXLAN,
+// a pod, and Felix's rules in its mode of nftables.
 func calicoNode(t testing.TB) *netnstest.NS {
 	t.Helper()
 	ns := netnstest.New(t)
@@ -58,7 +58,7 @@ func felix(t testing.TB, ns *netnstest.NS) {
 	ns.Run(t, "nft", "-f", file)
 }
 
-// desired is what the agent wants on that node.
+// desired are the agent's routes on that node.
 var desired = []routes.Route{
 	{Dst: netip.MustParsePrefix("10.244.0.0/26"), Type: netlinkx.Unreachable},
 	routes.To(netip.MustParsePrefix("10.244.1.0/26"), routes.Hop{Via: netip.MustParseAddr("10.0.0.2"), Dev: "eth0"}),
@@ -66,7 +66,7 @@ var desired = []routes.Route{
 		routes.Hop{Via: netip.MustParseAddr("10.244.200.0"), Dev: "vxlan.calico", Onlink: true}),
 }
 
-// takeover is what of the agent has to do with a takeover.
+// takeover holds the agent's parts for a takeover.
 type takeover struct {
 	*Watch
 	fib *routes.Table
@@ -224,8 +224,8 @@ func TestHandoverWhereCalicoHasItsOwn(t *testing.T) {
 		"10.244.1.0/26 via 10.0.0.3 dev eth0 proto bird metric 1024", "10.244.200.0/26 via 10.244.200.0 dev vxlan.calico proto 80 onlink")
 }
 
-// TestHandoverOfAll: a pod's link goes, by its name or its alias, and a pair that is somebody else's stays, although a
-// route leads to it.
+// TestHandoverOfAll: a pod's link is removed, by its name or its alias, and a foreign pair stays, although a route
+// leads to it.
 func TestHandoverOfAll(t *testing.T) {
 	ns, pod := calicoNode(t), netnstest.New(t)
 	newTakeover(ns, true).pass(t, time.Now())
@@ -260,7 +260,7 @@ func TestHandoverOfAll(t *testing.T) {
 	}
 }
 
-// TestBIRDRuns: while its socket listens nothing of it is touched, and when it has ended all is taken over.
+// TestBIRDRuns: while its socket listens its routes stay, and when it has ended all are taken over.
 func TestBIRDRuns(t *testing.T) {
 	ns := calicoNode(t)
 	var socket net.Listener
@@ -285,7 +285,7 @@ func TestBIRDRuns(t *testing.T) {
 	wantRoutes(t, ns, agentsRoutes...)
 }
 
-// TestFelixRuns: what came back once is left alone, and said.
+// TestFelixRuns: rules that came back once are left alone, and reported.
 func TestFelixRuns(t *testing.T) {
 	ns := calicoNode(t)
 	h := newTakeover(ns, true)
@@ -320,7 +320,7 @@ func TestFelixRuns(t *testing.T) {
 	}
 }
 
-// TestRulesAreToldOf, and stay unless somebody asked for that.
+// TestRulesAreToldOf: Felix's rules are reported, and stay unless their removal is configured.
 func TestRulesAreToldOf(t *testing.T) {
 	ns := calicoNode(t)
 	ns.Run(t, "ip", strings.Fields("rule add priority 99 not fwmark 0x100000/0x100000 table 1")...)
@@ -349,8 +349,8 @@ func TestRulesAreToldOf(t *testing.T) {
 	}
 }
 
-// TestRuleOfOurOwn: a starting agent that is not to encrypt any more keeps the rule of the one before for a while. It
-// is not told of; one of Felix's is.
+// TestRuleOfOurOwn: a starting agent that no longer encrypts keeps the former agent's rule for a while. That rule is
+// not reported; one of Felix's is.
 func TestRuleOfOurOwn(t *testing.T) {
 	const rule = "priority 99 not fwmark 0x200000/0x200000 table 1"
 	ns := netnstest.New(t)

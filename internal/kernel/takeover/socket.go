@@ -14,8 +14,8 @@ const sockets = "/proc/thread-self/net/unix"
 // birdSockets are the names of the control sockets of Calico's two BIRDs.
 var birdSockets = []string{"bird.ctl", "bird6.ctl"}
 
-// listeningBIRD returns the control sockets at which a BIRD of this network namespace listens. A process that ends
-// takes its socket out of the kernel's list, whatever becomes of the file.
+// listeningBIRD returns the control sockets at which a BIRD of this network namespace listens. The kernel lists a
+// socket only while its process runs, even if the file remains.
 func listeningBIRD() ([]string, error) {
 	text, err := os.ReadFile(sockets)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -7,37 +7,37 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// What was taken away and came back is left alone for at least shortPause, for twice as long each time, for longPause
-// at most.
+// If removed objects come back, their owner's objects are left alone for shortPause, then for twice as long each time,
+// up to longPause.
 const (
 	shortPause = 5 * time.Minute
 	longPause  = 2 * time.Hour
-	// mostTaken bounds what is remembered of what was taken away.
+	// mostTaken bounds the removed objects that are remembered.
 	mostTaken = 1 << 16
 )
 
-// Tracker finds out by what happens to what is taken away from predecessors whether they still run. The zero value
-// knows of nothing.
+// Tracker detects whether predecessors still run, by whether their removed routes and rules come back. The zero value
+// is an empty Tracker.
 type Tracker struct {
 	routes map[netlinkx.Protocol]*taken[route]
 	rules  taken[struct{}]
 }
 
-// route has the fields that identify a route in the kernel.
+// route holds the fields that identify a route in the kernel.
 type route struct {
 	dst    netip.Prefix
 	metric uint32
 }
 
-// taken remembers what was taken away from one predecessor.
+// taken holds the removed objects of one predecessor.
 type taken[K comparable] struct {
 	away  map[K]bool
 	pause time.Duration
-	until time.Time // it is left alone
+	until time.Time // end of the pause
 }
 
-// take notes removed objects. If one was removed before, its owner has restored it: then it pauses, twice as long each
-// time.
+// take notes removed objects. If one was removed before, its owner has restored it: then a pause begins, twice as long
+// each time.
 func (t *taken[K]) take(now time.Time, keys ...K) {
 	if t.away == nil {
 		t.away = map[K]bool{}
@@ -75,7 +75,7 @@ func (t *Tracker) TookRoutes(now time.Time, routes []netlinkx.Route) {
 	}
 }
 
-// Leaves notes that what the owner of a protocol has is left alone: what is found later may be from before.
+// Leaves notes that the routes of a protocol's owner are left alone: routes found later may have been there all along.
 func (t *Tracker) Leaves(protocol netlinkx.Protocol) {
 	if k := t.routes[protocol]; k != nil {
 		k.away = nil
@@ -88,7 +88,7 @@ func (t *Tracker) Leaves(protocol netlinkx.Protocol) {
 // TookRules notes that Felix's rules were removed.
 func (t *Tracker) TookRules(now time.Time) { t.rules.take(now, struct{}{}) }
 
-// Writes reports that the owner of a protocol has made routes again that were taken away from it not long ago.
+// Writes reports whether the owner of a protocol has recently restored removed routes.
 func (t *Tracker) Writes(now time.Time, protocol netlinkx.Protocol) bool {
 	k := t.routes[protocol]
 	return k != nil && k.alive(now)

@@ -98,8 +98,7 @@ cut
 	}
 }
 
-// FuzzFindBIRD: whatever the list of Unix sockets says, what is taken for a control socket of BIRD is in it and ends in
-// .ctl.
+// FuzzFindBIRD: whatever the list of Unix sockets, a result is in it and ends in .ctl.
 func FuzzFindBIRD(f *testing.F) {
 	f.Add("0: 2 0 00010000 0001 01 20001 /var/run/calico/bird.ctl\n")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -111,7 +110,7 @@ func FuzzFindBIRD(f *testing.F) {
 	})
 }
 
-// FuzzSort: whatever the agent left, each route is given away or removed, once, and keeps its key.
+// FuzzSort: each of the agent's routes is given away or removed, once, and keeps its key.
 func FuzzSort(f *testing.F) {
 	f.Add(uint64(1), false)
 	f.Add(uint64(2), true)

@@ -15,17 +15,17 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
-// Protocols are those of the routes of BIRD and Felix.
+// Protocols are the route protocols of BIRD and Felix.
 var Protocols = []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}
 
 // rules are Felix's in nf_tables: a table for each family in one of its modes, chains in iptables' tables in the other.
 var rules = nft.Foreign{Tables: []string{"calico"}, Chain: "cali-", Mark: "cali:"}
 
-// dispatch is the chain by which Felix leads packets of pods to their policies: in iptables' table filter in one of its
+// dispatch is the chain by which Felix sends packets of pods to their policies: in iptables' table filter in one of its
 // modes, in its own table in the other. It makes all chains of a table in one transaction, once it knows all policies.
 const dispatch = "cali-from-wl-dispatch"
 
-// rulesPause is how long it takes until it is looked again whether Felix's rules are there.
+// rulesPause is the interval of the searches for Felix's rules.
 const rulesPause = time.Minute
 
 // Watch follows what Calico left on this node. It is for one goroutine.
@@ -41,27 +41,27 @@ type Watch struct {
 	tracker Tracker
 	birds   []string // sockets that listen
 	looked  time.Time
-	inPlace bool        // the agent's own rules, at the last call of Look
-	rules   nft.Remains // that are there
-	others  []string    // what else is there, in words
-	failed  error       // of looking, or of removing
+	inPlace bool        // the agent's own rules were in place at the last call of Look
+	rules   nft.Remains // Felix's rules that were found
+	others  []string    // descriptions of other leftovers
+	failed  error       // error of searching or removing
 }
 
-// NewWatch returns a Watch that has seen nothing yet. What crypt removes is not told of. remove has the Watch remove
-// Felix's rules; else they are only told of.
+// NewWatch returns a Watch. It does not report ip rules that crypt removes. With remove it removes Felix's rules; else
+// it only reports them.
 func NewWatch(kernel *netlinkx.Conn, table *nft.Table, crypt *wireguard.Syncer, remove bool) *Watch {
 	return &Watch{kernel: kernel, table: table, crypt: crypt, remove: remove, sockets: listeningBIRD}
 }
 
-// SetEncrypts says whether the agent uses WireGuard itself: then what Felix has for it is taken over.
+// SetEncrypts sets whether the agent uses WireGuard itself: then it takes over Felix's ip rule for it.
 func (w *Watch) SetEncrypts(on bool) { w.encrypts = on }
 
-// Predecessors says which of their routes may be taken away. Ranges are the cluster's pools.
+// Predecessors returns the predecessors' state for routes. ranges are the cluster's pools.
 func (w *Watch) Predecessors(now time.Time, ranges []netip.Prefix) routes.Predecessors {
 	e := routes.Predecessors{Ranges: ranges}
 	var err error
 	if w.birds, err = w.sockets(); err != nil {
-		w.birds = []string{err.Error()} // what cannot be seen may be there
+		w.birds = []string{err.Error()} // a BIRD may run
 	}
 	if len(w.birds) > 0 || w.tracker.Writes(now, netlinkx.ProtocolBIRD) {
 		e.Alive = append(e.Alive, netlinkx.ProtocolBIRD)
@@ -79,8 +79,8 @@ func (w *Watch) felixRuns(now time.Time) bool {
 	return w.tracker.Writes(now, netlinkx.ProtocolFelix) || w.tracker.WritesRules(now)
 }
 
-// FelixPolicies says in words where Felix's policies are in force on this node, whether it runs or not; empty: nowhere.
-// Other rules of Felix's, such as those that translate addresses, do not count.
+// FelixPolicies describes where Felix's policies are in force on this node, whether it runs or not; empty: nowhere.
+// Other rules of Felix's, such as NAT, do not count.
 func FelixPolicies(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table) (string, error) {
 	chains, err := table.Chains(ctx)
 	if err != nil && !nft.Missing(err) {
@@ -100,12 +100,12 @@ func FelixPolicies(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table)
 	return "", err
 }
 
-// Took notes what was taken away.
+// Took notes routes that were removed or replaced.
 func (w *Watch) Took(now time.Time, routes []netlinkx.Route) { w.tracker.TookRoutes(now, routes) }
 
-// Look looks for Felix's rules, not more often than makes sense, and removes them if that is wanted and it does not
-// run, and the agent's own rules are in place: at once when they have come to be, as Felix's drop the packets of new
-// pods.
+// Look searches for Felix's rules at most every rulesPause, and also when the agent's own rules have come into place:
+// Felix's drop the packets of new pods. It removes them if configured, Felix does not run, and the agent's own rules
+// are in place.
 func (w *Watch) Look(ctx context.Context, now time.Time, inPlace bool) {
 	due := w.looked.IsZero() || now.Sub(w.looked) >= rulesPause || inPlace && !w.inPlace
 	if w.inPlace = inPlace; !due {
@@ -126,7 +126,7 @@ func (w *Watch) Look(ctx context.Context, now time.Time, inPlace bool) {
 	w.others, w.failed = append(sets, others...), errors.Join(err, failed, trouble)
 }
 
-// sets removes Felix's ipsets if no rule is left that may use them; else it tells of them.
+// sets removes Felix's ipsets if it may; else it describes them.
 func (w *Watch) sets(mayRemove bool) (found []string, err error) {
 	sets, err := felixSets(w.kernel)
 	if err != nil || len(sets) == 0 {
@@ -138,7 +138,7 @@ func (w *Watch) sets(mayRemove bool) (found []string, err error) {
 	return []string{fmt.Sprintf("%d ipsets of Felix's, which do no harm (ipset destroy)", len(sets))}, nil
 }
 
-// felixSets are the names of Felix's ipsets.
+// felixSets returns the names of Felix's ipsets.
 func felixSets(kernel *netlinkx.Conn) ([]string, error) {
 	sets, err := kernel.IPSets()
 	return slices.DeleteFunc(sets,
@@ -153,7 +153,7 @@ func destroy(kernel *netlinkx.Conn, sets []string) error {
 	return errors.Join(errs...)
 }
 
-// findOthers finds what is only told of.
+// findOthers describes leftovers that the Watch does not remove.
 func (w *Watch) findOthers() (found []string, err error) {
 	chains, err := w.kernel.LegacyChains()
 	if i := slices.IndexFunc(chains, func(c netlinkx.LegacyChain) bool { return strings.HasPrefix(c.Name, rules.Chain) }); i >= 0 {
@@ -176,7 +176,7 @@ func (w *Watch) findOthers() (found []string, err error) {
 	return found, err
 }
 
-// Problems returns the faults found by the last looks.
+// Problems returns the problems that the last calls of Predecessors and Look found.
 func (w *Watch) Problems(now time.Time) []error {
 	var problems []error
 	note := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }

@@ -8,8 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// ensure returns the device with its VNI, port, local address and parent, and what was otherwise. A difference in one
-// that the kernel cannot change makes a new device necessary.
+// ensure returns the device with its VNI, port, local address and parent, and the differences that it had. A difference
+// in a property that the kernel cannot change makes a new device necessary.
 func (s *Syncer) ensure(t Tunnel) (link netlinkx.Link, was []string, anew bool, err error) {
 	parent, err := s.conn.LinkByName(t.Parent)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *Syncer) ensure(t Tunnel) (link netlinkx.Link, was []string, anew bool, 
 	return link, was, true, err
 }
 
-// changeable reports that the device can become as wanted while it works.
+// changeable reports whether a working device can be changed as wanted.
 func changeable(have, want netlinkx.VXLAN) bool {
 	return have.ID == want.ID && have.Port == want.Port && !have.More && have.Local.Is4() == want.Local.Is4()
 }
@@ -58,8 +58,8 @@ func (s *Syncer) add(t Tunnel, v netlinkx.VXLAN) (netlinkx.Link, error) {
 	return s.conn.LinkByName(t.device())
 }
 
-// rival names the device that keeps ours from being made: of those with one VNI and port there is one in a namespace,
-// whose links may be elsewhere.
+// rival returns an error that names the device that prevents ours: a namespace has one device with a VNI and port, even
+// if its link was moved elsewhere.
 func (s *Syncer) rival(v netlinkx.VXLAN, exists error) error {
 	links, err := s.conn.Links()
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Syncer) rival(v netlinkx.VXLAN, exists error) error {
 	return exists
 }
 
-// settings are the properties that can be changed at any time.
+// settings sets the properties that can be changed at any time.
 func (s *Syncer) settings(m *Merged, link netlinkx.Link, t Tunnel) error {
 	var errs []error
 	if link.MTU != t.MTU {
@@ -89,7 +89,8 @@ func (s *Syncer) settings(m *Merged, link netlinkx.Link, t Tunnel) error {
 	return errors.Join(append(errs, s.checksums(m, link, t))...)
 }
 
-// checksums leaves them to the kernel where t says so. Elsewhere an operator may have turned them off: that stays.
+// checksums turns the device's checksums off if t requires it. Otherwise it changes nothing, as an operator may have
+// turned them off.
 func (s *Syncer) checksums(m *Merged, link netlinkx.Link, t Tunnel) error {
 	if !t.SoftChecksums {
 		return nil
@@ -102,7 +103,7 @@ func (s *Syncer) checksums(m *Merged, link netlinkx.Link, t Tunnel) error {
 	return s.conn.SetTxChecksum(link.Name, false)
 }
 
-// address makes the tunnel's the link's only one.
+// address makes the tunnel's address the link's only one.
 func (s *Syncer) address(m *Merged, link netlinkx.Link, t Tunnel) error {
 	var want netip.Prefix
 	if t.Addr.IsValid() {

@@ -7,8 +7,8 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// entries makes what the kernel must know of the peers: whose MAC an inside address is, and to which node frames for a
-// MAC go. What is not desired is noted in m.
+// entries makes the kernel's entries for the peers: the MAC of an inside address, and the node to which frames for a
+// MAC are sent. It notes undesired entries in m.
 func (s *Syncer) entries(m *Merged, t Tunnel) error {
 	family := netlinkx.FamilyOf(t.Local)
 	neighbours, err := s.conn.Neighbours(m.Link, family)
@@ -19,7 +19,7 @@ func (s *Syncer) entries(m *Merged, t Tunnel) error {
 	if err != nil {
 		return err
 	}
-	// The second is what the first needs to be of use, so it comes before.
+	// A neighbour is of no use without the forwarding entry, so that comes first.
 	p := compareForwarding(m.Link, t.Peers, forwarding)
 	p = p.and(compareNeighbours(m.Link, t.Peers, neighbours))
 	m.stale = p.remove
@@ -29,7 +29,7 @@ func (s *Syncer) entries(m *Merged, t Tunnel) error {
 		switch {
 		case err == nil:
 			wrote[MAC(writes[i].MAC)] = true
-		case netlinkx.IsExist(err): // made meanwhile: the next look says whether it is right
+		case netlinkx.IsExist(err): // made meanwhile: the next Merge compares it
 		default:
 			errs = append(errs, err)
 		}
@@ -42,7 +42,7 @@ func (s *Syncer) entries(m *Merged, t Tunnel) error {
 	return netlinkx.Summary(errs)
 }
 
-// Prune removes the entries that Merge has found and that are not desired.
+// Prune removes the undesired entries that Merge has found.
 func (m Merged) Prune() error {
 	if len(m.stale) == 0 {
 		return nil
@@ -56,15 +56,15 @@ func (m Merged) Prune() error {
 	return netlinkx.Summary(errs)
 }
 
-// plan has the changes of the entries.
+// plan holds the changes of the entries.
 type plan struct{ add, replace, remove []netlinkx.Neighbour }
 
 func (p plan) and(q plan) plan {
 	return plan{append(p.add, q.add...), append(p.replace, q.replace...), append(p.remove, q.remove...)}
 }
 
-// compareNeighbours finds what is missing, wrong and superfluous in the neighbour table. What the kernel has found out
-// by itself, or tries to, is replaced where a peer has the address and else forgotten by the kernel.
+// compareNeighbours returns the changes of the neighbour table. Entries that the kernel has learned, or tries to, are
+// replaced if a peer has the address; others the kernel drops itself.
 func compareNeighbours(link int, peers []Peer, have []netlinkx.Neighbour) (p plan) {
 	found := make(map[netip.Addr]netlinkx.Neighbour, len(have))
 	for _, n := range have {
@@ -89,8 +89,8 @@ func compareNeighbours(link int, peers []Peer, have []netlinkx.Neighbour) (p pla
 	return p
 }
 
-// compareForwarding does so for the forwarding database. Frames to a MAC with several entries go to all of them: one of
-// those is replaced, unless one is right, and the others go.
+// compareForwarding returns the changes of the forwarding database. Frames to a MAC with several entries go to all of
+// them: unless one is right, one is replaced; the others are removed.
 func compareForwarding(link int, peers []Peer, have []netlinkx.Neighbour) (p plan) {
 	found := make(map[[6]byte][]netlinkx.Neighbour, len(have))
 	for _, n := range have {
@@ -113,7 +113,7 @@ func compareForwarding(link int, peers []Peer, have []netlinkx.Neighbour) (p pla
 					p.remove = append(p.remove, n)
 				}
 			}
-		default: // the kernel puts it in the place of the first; the next look finds the others
+		default: // the kernel replaces the first; the next Merge finds the others
 			p.replace = append(p.replace, want)
 		}
 	}

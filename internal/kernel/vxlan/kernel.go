@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ChecksumsBroken reports that this kernel sends packets with a wrong outer checksum if their inner one is left to a
-// device and the outer packet is translated, as kube-proxy's masquerading does to those of a Service: Linux before 5.7
+// ChecksumsBroken reports whether this kernel, Linux before 5.7, sends packets with a wrong outer checksum if a device
+// computes the inner one and the outer packet is translated, for example by kube-proxy's masquerading for Services
 // (calico #3145). Distributors have backported the fix, which the version does not show.
 func ChecksumsBroken() bool {
 	var name unix.Utsname
@@ -17,7 +17,7 @@ func ChecksumsBroken() bool {
 	return brokenIn(unix.ByteSliceToString(name.Release[:]))
 }
 
-// brokenIn judges by a release such as 5.4.0-42-generic.
+// brokenIn is ChecksumsBroken for a release such as 5.4.0-42-generic.
 func brokenIn(release string) bool {
 	var major, minor int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {

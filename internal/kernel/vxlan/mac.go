@@ -6,22 +6,22 @@ import (
 	"net"
 )
 
-// MAC is the address of an end of the tunnels, inside of them. The zero value is none.
+// MAC is the inner MAC address of a tunnel's end. The zero value means none.
 type MAC [6]byte
 
-// MACOf returns the MAC that a node has unless its Node says otherwise. All nodes, Calico's among them, derive it from
-// the node's name, so that none has to ask for it.
+// MACOf returns the MAC of a node unless its Node has another one. All nodes, Calico's included, derive it from the
+// node's name, so that no node has to look it up.
 func MACOf(node string, v6 bool) MAC {
 	if v6 {
 		node += "-v6"
 	}
 	sum := sha1.Sum([]byte(node))
-	m := MAC{0x66} // locally administered, to one receiver
+	m := MAC{0x66} // locally administered, unicast
 	copy(m[1:], sum[:])
 	return m
 }
 
-// ParseMAC reads a MAC that one receiver can have.
+// ParseMAC reads a unicast MAC.
 func ParseMAC(text string) (MAC, error) {
 	hw, err := net.ParseMAC(text)
 	if err != nil || len(hw) != len(MAC{}) {
@@ -34,5 +34,5 @@ func ParseMAC(text string) (MAC, error) {
 	return m, nil
 }
 
-// String is the MAC as people write it.
+// String returns the MAC in the usual notation.
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }

@@ -10,11 +10,11 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// What Calico's nodes use unless a FelixConfiguration says otherwise.
+// The defaults of Calico's FelixConfiguration.
 const (
 	DefaultVNI  uint32 = 4096
 	DefaultPort uint16 = 4789
-	// MaxVNI is the greatest that there is.
+	// MaxVNI is the greatest possible VNI.
 	MaxVNI = 1<<24 - 1
 )
 
@@ -24,7 +24,7 @@ const (
 	Device6 = "vxlan-v6.calico"
 )
 
-// Overhead is the size of what comes before an inner packet: Ethernet (14), VXLAN (8), UDP (8) and IP (20, or 40).
+// The size of the headers before an inner packet: Ethernet (14), VXLAN (8), UDP (8) and IP (20, or 40).
 const (
 	Overhead4 = 50
 	Overhead6 = 70
@@ -32,15 +32,15 @@ const (
 
 const kind = "vxlan"
 
-// ErrNoVXLAN says that the kernel can't do VXLAN. Its text names the remedy.
+// ErrNoVXLAN means that the kernel has no VXLAN. Its text names the remedy.
 var ErrNoVXLAN = errors.New("the kernel has no VXLAN: load module vxlan (modprobe vxlan, and a line \"vxlan\" in " +
 	"/etc/modules-load.d/vxlan.conf), use a kernel built with CONFIG_VXLAN, or use pools without VXLAN")
 
-// Tunnel is the desired device of one family, which is that of Local, and all that is in it.
+// Tunnel is the desired device of one family, the family of Local, and all its entries.
 type Tunnel struct {
 	VNI  uint32 // 0: DefaultVNI
 	Port uint16 // 0: DefaultPort
-	// Local is this node's address, that outer packets are sent from, and Parent the name of the link that has it.
+	// Local is this node's address, the source of outer packets, and Parent the name of the link that has it.
 	Local  netip.Addr
 	Parent string
 	MAC    MAC
@@ -48,7 +48,7 @@ type Tunnel struct {
 	// Addr becomes the device's only address, as a /32 or /128. Invalid: the device has none, and carries pods' packets
 	// all the same.
 	Addr netip.Addr
-	// SoftChecksums: neither the device nor what is below it is trusted to compute the checksums of inner packets.
+	// SoftChecksums: the kernel computes the checksums of inner packets, not the device or one below it.
 	SoftChecksums bool
 	// Peers are the other nodes' ends.
 	Peers []Peer
@@ -69,10 +69,10 @@ func Device(v6 bool) string {
 	return Device4
 }
 
-// Is reports that a link is a family's device, and not another of the same name or one that a pod has moved here.
+// Is reports whether a link is a family's device, and not another of the same name or one that a pod has moved here.
 func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Device(v6) && l.Here(kind) }
 
-// MTU returns the largest MTU of a tunnel whose outer packets leave through a link with the MTU given.
+// MTU returns the largest MTU of a tunnel over a link with MTU host.
 func MTU(host int, v6 bool) int {
 	if v6 {
 		return host - Overhead6
@@ -80,7 +80,7 @@ func MTU(host int, v6 bool) int {
 	return host - Overhead4
 }
 
-// Syncer keeps the devices in one network namespace. It has no state: what is there is read from the kernel each time.
+// Syncer keeps the devices in one network namespace. It has no state: it reads the kernel's each time.
 type Syncer struct {
 	conn *netlinkx.Conn
 }
@@ -92,11 +92,11 @@ func New(conn *netlinkx.Conn) *Syncer { return &Syncer{conn: conn} }
 type Merged struct {
 	// Link is the device's index.
 	Link int
-	// Anew: the device was made, or made anew, and what led through it is gone.
+	// Anew: the device was made, or made anew, and former routes through it are gone.
 	Anew bool
-	// Was has what of the device was otherwise than desired, such as "was missing" or "had MTU 1400".
+	// Was holds the device's differences, such as "was missing" or "had MTU 1400".
 	Was []string
-	// Written are the peers of which entries were made or changed.
+	// Written are the peers with new or changed entries.
 	Written []Peer
 
 	conn  *netlinkx.Conn
@@ -104,9 +104,9 @@ type Merged struct {
 }
 
 // Merge makes the device as desired, with these peers. Correct properties are not written, and the right address stays
-// throughout. A device that is right was perhaps made by Felix; it is used as it is. One with another VNI or port is
-// made anew. Entries that are not desired stay until Prune is called, so that routes which still lead to them can be
-// changed before. The error wraps ErrNoVXLAN if the kernel has no VXLAN.
+// throughout. An existing device, such as Felix's, is kept, but one with another VNI or port is made anew. Undesired
+// entries stay until Prune is called, so that routes that still lead to them can be changed before. The error wraps
+// ErrNoVXLAN if the kernel has no VXLAN.
 func (s *Syncer) Merge(ctx context.Context, t Tunnel) (Merged, error) {
 	t.VNI, t.Port = cmp.Or(t.VNI, DefaultVNI), cmp.Or(t.Port, DefaultPort)
 	if err := t.validate(); err != nil {
@@ -136,7 +136,7 @@ func (s *Syncer) Merge(ctx context.Context, t Tunnel) (Merged, error) {
 
 func (t Tunnel) device() string { return Device(t.Local.Is6()) }
 
-// MTULimits are the kernel's least for a link of a family, and what an outer packet can carry.
+// MTULimits returns the kernel's minimum for a link of a family, and the most that an outer packet can carry.
 func MTULimits(v6 bool) (least, most int) {
 	if v6 {
 		return 1280, 65535 - Overhead6
@@ -161,7 +161,7 @@ func (t Tunnel) validate() error {
 	return t.validatePeers()
 }
 
-// validatePeers refuses what the kernel would understand as something else.
+// validatePeers rejects peers that the kernel would misunderstand.
 func (t Tunnel) validatePeers() error {
 	addrs, macs := make(map[netip.Addr]bool, len(t.Peers)), make(map[MAC]bool, len(t.Peers))
 	for _, p := range t.Peers {
@@ -177,8 +177,8 @@ func (t Tunnel) validatePeers() error {
 	return nil
 }
 
-// Remove takes the device of a family away, and all that is in it. Without a device, or with one that is none of VXLAN,
-// there is nothing to do.
+// Remove removes the device of a family with its entries. It does nothing without a device, or with one of another
+// kind.
 func (s *Syncer) Remove(_ context.Context, v6 bool) error {
 	link, err := s.conn.LinkByName(Device(v6))
 	if netlinkx.IsNotExist(err) || err == nil && link.Kind != kind {

@@ -29,7 +29,7 @@ func host(t testing.TB) *netnstest.NS {
 	return ns
 }
 
-// tunnel is one of a node called n1 with so many peers.
+// tunnel returns the tunnel of node n1 with so many peers.
 func tunnel(v6 bool, peers int) vxlan.Tunnel {
 	t := vxlan.Tunnel{Local: addr("172.30.0.1"), Parent: "eth0", MAC: vxlan.MACOf("n1", v6), MTU: 1450, Addr: addr("10.244.1.0")}
 	if v6 {
@@ -58,7 +58,7 @@ func sync(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
 	errtest.Must(t, syncTunnel(t, ns, tun))
 }
 
-// entries are what ip and bridge show of a device, in order.
+// entries returns the listing of a device's entries by ip and bridge, in order.
 func entries(t testing.TB, ns *netnstest.NS, device string) []string {
 	t.Helper()
 	var all []string
@@ -72,7 +72,7 @@ func entries(t testing.TB, ns *netnstest.NS, device string) []string {
 	return all
 }
 
-// wanted is what a peer's entries look like.
+// wanted returns a peer's entries in that form.
 func wanted(peers ...vxlan.Peer) []string {
 	var all []string
 	for _, p := range peers {
@@ -138,7 +138,7 @@ func wantAddress(t testing.TB, ns *netnstest.NS, v6 bool, want ...netip.Addr) {
 	}
 }
 
-// A node's MAC is Calico's: whoever knows the name knows it. The value is that of sha1sum.
+// A node's MAC is Calico's, derived from the node's name. The values are from sha1sum.
 func TestMAC(t *testing.T) {
 	for name, got := range map[string]string{"66:b3:68:28:39:8e": vxlan.MACOf("node-1", false).String(),
 		"66:24:ac:63:df:6c": vxlan.MACOf("node-1", true).String()} {
@@ -156,7 +156,7 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// watched returns what fails the test if anything was written since the last call that Sync could write.
+// watched returns a function that fails the test if anything that Sync writes was written since its last call.
 func watched(t *testing.T, ns *netnstest.NS) (quiet func()) {
 	t.Helper()
 	writes := ns.Writes(t)
@@ -185,7 +185,7 @@ func TestSteadyWritesNothing(t *testing.T) {
 	})
 }
 
-// Whatever of it is bent by hand is put right, and nothing else is touched.
+// Manual changes of the device are undone, and nothing else is touched.
 func TestDrift(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		ns, tun := host(t), tunnel(v6, 3)
@@ -234,7 +234,7 @@ func TestDrift(t *testing.T) {
 	})
 }
 
-// A Merge says what it found otherwise than desired.
+// A Merge returns the differences that it found.
 func TestWhatWasOtherwise(t *testing.T) {
 	ns, tun := host(t), tunnel(false, 3)
 	s := vxlan.New(ns.Conn)
@@ -268,7 +268,7 @@ func TestWhatWasOtherwise(t *testing.T) {
 func TestFramesGoToOneNode(t *testing.T) {
 	ns, tun := host(t), tunnel(false, 1)
 	sync(t, ns, tun)
-	// What ip and bridge cannot make of a unicast MAC, since the kernel refuses it, another program may.
+	// The kernel refuses a second entry of a unicast MAC from ip and bridge, but another program can make one.
 	moved := tun
 	moved.Peers = slices.Clone(tun.Peers)
 	moved.Peers[0].Node = addr("172.30.7.7")
@@ -285,7 +285,7 @@ func TestFramesGoToOneNode(t *testing.T) {
 	wantEntries(t, ns, moved)
 }
 
-// What leads to a node that is gone stays until its routes are gone: that is what Prune is apart for.
+// The entries of a removed node stay until its routes are removed: therefore Prune is separate.
 func TestPruneIsLast(t *testing.T) {
 	ns, tun := host(t), tunnel(false, 3)
 	sync(t, ns, tun)
@@ -301,7 +301,7 @@ func TestPruneIsLast(t *testing.T) {
 	}
 }
 
-// What the kernel refuses keeps nothing else from being made, and is made when the kernel takes it.
+// An entry that the kernel refuses does not prevent others, and is made when the kernel accepts it.
 func TestPartialFailure(t *testing.T) {
 	ns, tun := host(t), tunnel(true, 300)
 	less := tun
@@ -352,7 +352,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What stands in the way is named with its remedy.
+// The error names an obstacle with its remedy.
 func TestInTheWay(t *testing.T) {
 	ns, tun := host(t), tunnel(false, 1)
 	ns.Run(t, "ip", "link", "add", "flannel.1", "type", "vxlan", "id", "4096", "dstport", "4789")
@@ -369,8 +369,8 @@ func TestInTheWay(t *testing.T) {
 	wantEntries(t, ns, tun)
 }
 
-// A pod with CAP_NET_ADMIN puts a device of its own, which differs by nothing but the namespace of its socket, in the
-// place of the node's: ours comes back, and it is told.
+// A pod with CAP_NET_ADMIN replaces the node's device by one of its own, which differs only in the namespace of its
+// socket: ours is restored, and the replacement reported.
 func TestMovedDevice(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		ns, pod, tun := host(t), netnstest.New(t), tunnel(v6, 2)
@@ -424,8 +424,7 @@ func TestFelixDeviceIsAdopted(t *testing.T) {
 	})
 }
 
-// Parameters that the kernel lets change are changed on the device that is there, which keeps its entries; others cost
-// a new one.
+// Changeable parameters are changed on the existing device, which keeps its entries; others require a new one.
 func TestParametersChange(t *testing.T) {
 	ns, tun := host(t), tunnel(false, 4)
 	netnstest.Cable(t, ns, "eth1", ns, "far1")
@@ -453,7 +452,7 @@ func TestParametersChange(t *testing.T) {
 	wantEntries(t, ns, tun)
 }
 
-// On kernels that get the checksums of translated packets wrong, the device leaves them to the kernel.
+// On kernels with wrong checksums of translated packets, the device leaves them to the kernel.
 func TestSoftChecksums(t *testing.T) {
 	ns, tun := host(t), tunnel(false, 0)
 	sync(t, ns, tun)
@@ -506,7 +505,7 @@ func TestDatapath(t *testing.T) {
 	})
 }
 
-// Entries of 5,000 nodes. Steady is what each pass of the agent pays.
+// Entries of 5,000 nodes. Steady is the cost of each pass of the agent.
 func BenchmarkPeers(b *testing.B) {
 	const peers = 5000
 	b.Run("first", func(b *testing.B) {

@@ -24,7 +24,7 @@ type node struct {
 	*pathtest.Node
 }
 
-// pair makes two nodes with the agent's rules, in namespaces whose hosts filter sources strictly.
+// pair makes two nodes with the agent's rules, in namespaces with strict rp_filter.
 func pair(t *testing.T) (nodes [2]node) {
 	t.Helper()
 	if netnstest.WireGuard() != nil {
@@ -48,7 +48,7 @@ func pair(t *testing.T) (nodes [2]node) {
 // handshakes is the time for the first one, of which a message may be lost: it begins anew after five seconds.
 const handshakes = time.Minute
 
-// Pods and nodes reach pods of the other node, and nothing of that is seen on the wire.
+// Pods and nodes reach pods of the other node, and the wire carries none of it in the clear.
 func TestDatapath(t *testing.T) {
 	nodes := pair(t)
 	a, b := nodes[0], nodes[1]
@@ -86,7 +86,7 @@ func TestDatapath(t *testing.T) {
 	if encrypted < 8 || clear != 0 {
 		t.Errorf("%d encrypted packets on the wire, %d in the clear", encrypted, clear)
 	}
-	// What a program sends from the node's own address is encrypted, and the answer to that address is not.
+	// A program's packets from the node's own address are encrypted, and the answers to that address are not.
 	if got, err := a.AskUDP(t, a.Node.Addr.String()+":0", port(b.PodAddr()), "hello", handshakes); err != nil || got != "172.30.0.1 hello" {
 		t.Errorf("from the node's own address: %q, %v", got, err)
 	}

@@ -12,12 +12,12 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// SessionTime is how long a session may be used after its handshake (RejectAfterTime of WireGuard). Before, an endpoint
-// that differs is where the peer has really sent from.
+// SessionTime is how long a session may be used after its handshake (RejectAfterTime of WireGuard). Until then, another
+// endpoint than the configured one is the address that the peer has really sent from.
 const SessionTime = 180 * time.Second
 
-// Peers makes what is missing of a device's peers. Nothing is removed. lost is how many of them were made before, and
-// have lost what they are to have.
+// Peers adds missing peers, and missing properties of present ones. It removes nothing. lost is the number of peers
+// that another program has removed, or deprived of allowed addresses.
 func (s *Syncer) Peers(_ context.Context, d Device) (lost int, err error) {
 	link, have, err := s.read(&d)
 	if err == nil {
@@ -72,22 +72,23 @@ func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) (l
 	return lost, nil
 }
 
-// greetTime is how long the node with the greater key leaves the first handshake to the other one, if nothing of that
-// arrives. Two handshakes that cross end each other, and the kernels repeat both after five seconds: nodes that hear of
-// each other's keys at one time would begin at one time.
+// greetTime is how long the node with the greater key waits for the other's first handshake before it begins one. Two
+// handshakes that cross end each other, and the kernels repeat both after five seconds: nodes that learn of each
+// other's keys at the same time would begin at the same time.
 const greetTime = 500 * time.Millisecond
 
-// greets reports whether a node begins the first handshake with a peer, which it may have for some time.
+// greets reports whether the node with key own begins the first handshake with a peer. have is nil for a new peer; age
+// is the time since the peer was added.
 func greets(own, peer Key, have *netlinkx.WireGuardPeer, age time.Duration) bool {
 	return bytes.Compare(own[:], peer[:]) < 0 || have != nil && have.Received == 0 && age >= greetTime
 }
 
-// helloSeconds is the keepalive of a peer that is greeted: the kernel begins the handshake at once when it is set, and
-// not only with the first packet, which would have to wait for it.
+// helloSeconds is the keepalive that begins a first handshake: when it is set the kernel begins the handshake at once,
+// and not only with the first packet, which would have to wait for it.
 const helloSeconds = 25
 
-// change returns what must be written of a peer that is there, or nil if it is not. greet begins a handshake if there
-// was none.
+// change returns the change of a peer, and whether it is needed. have is the kernel's peer, nil if it is missing. greet
+// begins a handshake if there was none.
 func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, greet bool, keepalive uint16,
 	now time.Time) (c netlinkx.WireGuardChange, needed bool) {
 	c.Public = p.Key
@@ -97,7 +98,7 @@ func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, greet bo
 		}
 		return c, true
 	}
-	// A peer behind a translation of addresses is where its packets come from, unless it is known to have moved.
+	// The endpoint of a peer behind NAT is the source of its packets, unless it is known to have moved.
 	if have.Endpoint != p.Endpoint && (told.IsValid() && told != p.Endpoint || now.Sub(have.Handshake) > SessionTime) {
 		c.Endpoint, needed = p.Endpoint, true
 	}
@@ -120,7 +121,7 @@ func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, greet bo
 	return c, needed
 }
 
-// Prune removes the peers that a device has and is not to have, and their addresses.
+// Prune removes undesired peers, and undesired allowed addresses of others.
 func (s *Syncer) Prune(_ context.Context, d Device) error {
 	link, have, err := s.read(&d)
 	if err == nil {
@@ -138,9 +139,9 @@ func (s *Syncer) Prune(_ context.Context, d Device) error {
 	return nil
 }
 
-// removals are the changes that take away what is not desired. The kernel replaces all addresses of a peer or adds
-// some, and drops packets while they are replaced: what a peer must lose is moved to a peer that exists for this
-// message only.
+// removals returns the changes that remove undesired peers and allowed addresses. The kernel can only add addresses to
+// a peer or replace all of them, and drops packets meanwhile: addresses that a peer must lose are moved to a temporary
+// peer.
 func (d *Device) removals(have netlinkx.WireGuard) (changes []netlinkx.WireGuardChange) {
 	wanted := make(map[Key]*Peer, len(d.Peers))
 	for i := range d.Peers {
@@ -168,7 +169,7 @@ func (d *Device) removals(have netlinkx.WireGuard) (changes []netlinkx.WireGuard
 		return changes
 	}
 	var nobody netlinkx.WireGuardPeer
-	_, _ = rand.Read(nobody.Public[:]) // it never fails
+	_, _ = rand.Read(nobody.Public[:]) // never fails
 	nobody.AllowedIPs = lost
 	gone := netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Public: nobody.Public}, Remove: true, UpdateOnly: true}
 	return append(changes, netlinkx.WireGuardChange{WireGuardPeer: nobody}, gone)

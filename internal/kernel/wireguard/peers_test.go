@@ -81,7 +81,7 @@ func TestPeerChange(t *testing.T) {
 	}
 }
 
-// The node with the lesser key begins; the other one if it has heard nothing for a while.
+// The node with the lesser key begins; the other one does if it has received nothing for a while.
 func TestGreets(t *testing.T) {
 	small, great := Key{1}, Key{2}
 	silent, heard := &netlinkx.WireGuardPeer{}, &netlinkx.WireGuardPeer{Received: 148}

@@ -16,9 +16,9 @@ const (
 	Unthreaded = "0"
 )
 
-// Thread has the kernel take in each peer's packets in a thread of its own, which the scheduler moves between
-// processors, or not: as d.Threaded says, below a directory such as /sys/class/net. Netlink has no way to it: it knows
-// NAPI instances by an ID, and those of WireGuard have none. The kernel refuses it for a device without peers.
+// Thread writes d.Threaded below a directory such as /sys/class/net: it makes the kernel receive each peer's packets in
+// a thread of its own, which the scheduler moves between processors, or not. Netlink offers no alternative: it
+// addresses NAPI instances by an ID, and WireGuard's have none. The kernel refuses it for a device without peers.
 func (d *Device) Thread(sysfs sysctl.Root) error {
 	if d.Threaded == "" || len(d.Peers) == 0 {
 		return nil

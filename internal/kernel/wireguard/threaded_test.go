@@ -24,7 +24,7 @@ func mountSysfs(t *testing.T, ns *netnstest.NS, flags uintptr) sysctl.Root {
 	return sysctl.Root(filepath.Join(dir, "class/net"))
 }
 
-// The kernel's threads are made and ended, where it may be written; a device that has what is desired is not written.
+// The kernel's threads are started and ended if the file is writable; a correct setting is not written.
 func TestThread(t *testing.T) {
 	ns := newNS(t)
 	writable, readOnly := mountSysfs(t, ns, 0), mountSysfs(t, ns, unix.MS_RDONLY)
@@ -54,7 +54,7 @@ func TestThread(t *testing.T) {
 	}
 }
 
-// A kernel that has no such threads has what is desired if none are.
+// A kernel without such threads is correct if none are desired.
 func TestThreadOldKernel(t *testing.T) {
 	d := device(peer(2, "10.0.2.0/26"))
 	sysfs := sysctl.Root(t.TempDir())

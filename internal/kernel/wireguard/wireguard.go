@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 )
 
-// What Calico's nodes use unless a FelixConfiguration says otherwise.
+// The defaults of Calico's FelixConfiguration.
 const (
 	DefaultPort4    uint16 = 51820
 	DefaultPort6    uint16 = 51821
@@ -28,14 +28,13 @@ const (
 	Device6 = "wg-v6.cali"
 )
 
-// The second devices' names. They are there while a node changes its key.
+// The second devices' names. They exist while a node changes its key.
 const (
 	Second4 = "wireguard.next"
 	Second6 = "wg-v6.next"
 )
 
-// Mark is that of outer packets, which the rule leaves to the main table. Its value is Calico's, as those of the tables
-// are.
+// Mark is the mark of outer packets, which the rule leaves to the main table. Its value and the tables are Calico's.
 const Mark uint32 = 0x200000
 
 // The tables of IPv4 and IPv6.
@@ -44,8 +43,7 @@ const (
 	Table6 = 2
 )
 
-// Overhead is the size of what comes before and after an inner packet: IP (20 or 40), UDP (8), WireGuard's header and
-// tag (32).
+// The bytes added to an inner packet: IP (20 or 40), UDP (8), WireGuard's header and tag (32).
 const (
 	Overhead4 = 60
 	Overhead6 = 80
@@ -53,28 +51,28 @@ const (
 
 const kind = "wireguard"
 
-// ErrNoWireGuard says that the kernel can't do WireGuard. Its text names the remedy.
+// ErrNoWireGuard means that the kernel has no WireGuard. Its text names the remedy.
 var ErrNoWireGuard = errors.New("the kernel has no WireGuard: load module wireguard (modprobe wireguard, and a line " +
 	"\"wireguard\" in /etc/modules-load.d/wireguard.conf), use a kernel from 5.6 built with CONFIG_WIREGUARD, or set FelixConfiguration " +
 	"spec.wireguardEnabled and spec.wireguardEnabledV6 to false")
 
-// Key is a public key; the zero value is none.
+// Key is a public key; the zero value means none.
 type Key = netlinkx.WireGuardKey
 
-// ParseKey reads a key as Calico annotates it.
+// ParseKey reads a key in the form of Calico's annotation.
 func ParseKey(text string) (k Key, err error) {
 	b, err := base64.StdEncoding.Strict().DecodeString(text)
-	if err != nil || len(b) != len(k) || len(text) != base64.StdEncoding.EncodedLen(len(k)) { // the decoder passes over line ends
+	if err != nil || len(b) != len(k) || len(text) != base64.StdEncoding.EncodedLen(len(k)) { // Decode skips line ends
 		return Key{}, errors.New("is no key of 32 bytes in base64")
 	}
 	return Key(b), nil
 }
 
-// Device is the desired device of one family, and all that is in it.
+// Device is the desired device of one family, and its peers.
 type Device struct {
 	V6 bool
-	// Second: it is the one beside the family's device. SameKey: if it has to be made it gets that device's key, and else
-	// a new one.
+	// Second: it is the family's second device. SameKey: if the device has to be made, it gets the first device's key,
+	// else a new one.
 	Second, SameKey bool
 
 	Port uint16
@@ -83,9 +81,9 @@ type Device struct {
 	Addr netip.Addr
 	// Keepalive is the interval of keepalives in seconds; 0: none.
 	Keepalive uint16
-	// Threaded is what Thread writes; empty leaves the kernel's default.
+	// Threaded is the value for Thread; empty leaves the kernel's default.
 	Threaded string
-	// Peers are the other nodes. No two have one key, or one allowed address.
+	// Peers are the other nodes. No two may share a key or an allowed address.
 	Peers []Peer
 }
 
@@ -93,24 +91,24 @@ type Device struct {
 type Peer struct {
 	Key      Key
 	Endpoint netip.AddrPort
-	// Allowed are the prefixes that the peer may send from, and to which packets go to it.
+	// Allowed are the prefixes that the peer may send from, and that packets to it have as destinations.
 	Allowed []netip.Prefix
 }
 
-// State is what a device is, after a Merge.
+// State is the state of a device after a Merge.
 type State struct {
 	// Public is the key that other nodes need.
 	Public Key
-	// Handshakes says when a handshake with a peer was completed last. A peer without one is missing.
+	// Handshakes holds the time of the last completed handshake of each peer. A peer without one is missing.
 	Handshakes map[Key]time.Time
 	Peers      int
-	// Was has what of the device was otherwise than desired, such as "was missing" or "had MTU 1400".
+	// Was holds the device's differences, such as "was missing" or "had MTU 1400".
 	Was []string
 	// Second is the state of the second device, nil without one that has a key.
 	Second *State
 }
 
-// Changes reports that the second device has a key of its own, which the first one is to get.
+// Changes reports whether the second device has another key, which the first one should get.
 func (s *State) Changes() bool {
 	return s.Second != nil && s.Public != (Key{}) && s.Second.Public != s.Public
 }
@@ -123,7 +121,7 @@ func Name(v6 bool) string {
 	return Device4
 }
 
-// SecondName returns the name of the one beside it.
+// SecondName returns the name of a family's second device.
 func SecondName(v6 bool) string {
 	if v6 {
 		return Second6
@@ -131,7 +129,7 @@ func SecondName(v6 bool) string {
 	return Second4
 }
 
-// Name is the name of its link.
+// Name returns the name of its link.
 func (d *Device) Name() string {
 	if d.Second {
 		return SecondName(d.V6)
@@ -139,10 +137,10 @@ func (d *Device) Name() string {
 	return Name(d.V6)
 }
 
-// Is reports that a link is a family's device, and not another of the same name.
+// Is reports whether a link is a family's device, and not another of the same name.
 func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Name(v6) && l.Here(kind) }
 
-// IsSecond reports that of a family's second device.
+// IsSecond is Is for a family's second device.
 func IsSecond(l netlinkx.Link, v6 bool) bool { return l.Name == SecondName(v6) && l.Here(kind) }
 
 // Table returns the routing table of a family.
@@ -153,7 +151,7 @@ func Table(v6 bool) int {
 	return Table4
 }
 
-// MTU returns the largest MTU of a device whose outer packets leave through a link with the MTU given.
+// MTU returns the largest MTU of a device over a link with MTU host.
 func MTU(host int, v6 bool) int {
 	if v6 {
 		return host - Overhead6
@@ -161,7 +159,7 @@ func MTU(host int, v6 bool) int {
 	return host - Overhead4
 }
 
-// MTULimits are the kernel's least for a link of a family, and what an outer packet can carry.
+// MTULimits returns the kernel's minimum for a link of a family, and the most that an outer packet can carry.
 func MTULimits(v6 bool) (least, most int) {
 	if v6 {
 		return 1280, 65535 - Overhead6
@@ -169,26 +167,25 @@ func MTULimits(v6 bool) (least, most int) {
 	return 68, 65535 - Overhead4
 }
 
-// Syncer keeps the devices in one network namespace. What is there is read from the kernel each time. It is for one
+// Syncer keeps the devices in one network namespace. It reads their state from the kernel each time. It is for one
 // goroutine.
 type Syncer struct {
 	conn     *netlinkx.Conn
 	protocol netlinkx.Protocol
-	told     map[string]map[Key]telling // what was set last, by device
-	believed map[Key]bool               // the public keys that devices may be found with
+	told     map[string]map[Key]telling // the last written state of peers, by device
+	believed map[Key]bool               // the public keys of the node's own devices
 	tables   [2]*routes.Table
 }
 
-// telling is the endpoint that a peer was given, when the peer was made (zero: by an earlier agent), and from where it
-// may send.
+// telling is the last written state of a peer.
 type telling struct {
 	endpoint netip.AddrPort
-	at       time.Time
+	at       time.Time // when the peer was added; zero: by an earlier agent
 	allowed  []netip.Prefix
 }
 
-// New returns the syncer of the connection's namespace, whose routes have the protocol given. takeOver are the
-// protocols of predecessors. It touches nothing yet.
+// New returns the syncer of the connection's namespace. Its routes have the protocol given; takeOver are the protocols
+// of predecessors. It touches nothing yet.
 func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Protocol) *Syncer {
 	s := &Syncer{conn: conn, protocol: protocol, told: map[string]map[Key]telling{}, believed: map[Key]bool{}}
 	for i := range s.tables {
@@ -201,9 +198,9 @@ func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Pr
 	return s
 }
 
-// Believe has devices that are found with these public keys taken for the node's own, besides those whose keys this
-// Syncer has made. Any other was made by who knows its private key and has its socket: a pod with CAP_NET_ADMIN can
-// move one here, and the kernel does not tell of it.
+// Believe accepts devices with these public keys as the node's own, besides those with keys that this Syncer has made.
+// The maker of any other device knows its private key and may hold its socket: a pod with CAP_NET_ADMIN can move one
+// here, which the kernel does not report.
 func (s *Syncer) Believe(keys ...Key) {
 	for _, k := range keys {
 		if k != (Key{}) {
@@ -219,9 +216,9 @@ func place(v6 bool) int {
 	return 0
 }
 
-// Merge makes the device as desired, but for its peers. Correct properties are not written. A device that is there was
-// perhaps made by Felix; it keeps its key, if that is to be believed, and is made anew if not. The error wraps
-// ErrNoWireGuard if the kernel has no WireGuard.
+// Merge makes the device as desired, but for its peers. Correct properties are not written. An existing device, such as
+// Felix's, keeps a believed key, and is made anew otherwise. The error wraps ErrNoWireGuard if the kernel has no
+// WireGuard.
 func (s *Syncer) Merge(ctx context.Context, d Device) (State, error) {
 	state, err := s.merge(ctx, d)
 	if err != nil {
@@ -255,7 +252,7 @@ func (s *Syncer) merge(ctx context.Context, d Device) (State, error) {
 	errs := []error{err}
 	if !link.Up {
 		state.Was = append(state.Was, "was down")
-		errs = append(errs, explainPort(s.conn.SetUp(link.Index), d.Port)) // which opens the socket
+		errs = append(errs, explainPort(s.conn.SetUp(link.Index), d.Port)) // SetUp opens the socket
 	}
 	if made {
 		state.Was = []string{"was missing"}
@@ -263,7 +260,7 @@ func (s *Syncer) merge(ctx context.Context, d Device) (State, error) {
 	return state, errors.Join(errs...)
 }
 
-// differences are what a device had otherwise than desired, before it was set.
+// differences returns how a device differed from d before it was set.
 func (d *Device) differences(link netlinkx.Link, have netlinkx.WireGuard) (was []string) {
 	if link.MTU != d.MTU {
 		was = append(was, fmt.Sprintf("had MTU %d", link.MTU))
@@ -300,7 +297,7 @@ func (d *Device) validate() error {
 	return nil
 }
 
-// validatePeers refuses what the kernel would understand as something else.
+// validatePeers rejects peers that the kernel would misunderstand.
 func (d *Device) validatePeers() error {
 	keys, allowed := map[Key]bool{}, map[netip.Prefix]bool{}
 	for _, p := range d.Peers {
@@ -318,7 +315,7 @@ func (d *Device) validatePeers() error {
 	return nil
 }
 
-// ensure returns the device, which has a key, what it is set to, and whether it was made.
+// ensure returns the device, which has a key, its settings before the call, and whether it was made.
 func (s *Syncer) ensure(d Device) (link netlinkx.Link, have netlinkx.WireGuard, made bool, err error) {
 	name := d.Name()
 	link, err = s.conn.Own(name, kind)
@@ -364,7 +361,7 @@ func (s *Syncer) add(d Device) (link netlinkx.Link, have netlinkx.WireGuard, err
 	return link, have, err
 }
 
-// settings gives the device its port and its mark.
+// settings sets the device's port and mark.
 func (s *Syncer) settings(link netlinkx.Link, have netlinkx.WireGuard, d Device) error {
 	if have.Mark != Mark {
 		if err := s.conn.SetWireGuardMark(link.Index, Mark); err != nil {
@@ -377,7 +374,7 @@ func (s *Syncer) settings(link netlinkx.Link, have netlinkx.WireGuard, d Device)
 	return explainPort(s.conn.SetWireGuardPort(link.Index, d.Port), d.Port)
 }
 
-// key gives a device its private key.
+// key sets a device's private key.
 func (s *Syncer) key(link netlinkx.Link, d Device) error {
 	if d.SameKey {
 		first, err := s.conn.LinkByName(Name(d.V6))
@@ -393,7 +390,7 @@ func (s *Syncer) key(link netlinkx.Link, d Device) error {
 	return s.conn.SetWireGuardKey(link.Index, private)
 }
 
-// States returns what the devices of a family are, as far as they are there and their keys are to be believed.
+// States returns the states of a family's devices that exist and have believed keys.
 func (s *Syncer) States(v6 bool) (first State, err error) {
 	for _, second := range []bool{false, true} {
 		_, have, err := s.read(&Device{V6: v6, Second: second})
@@ -412,9 +409,9 @@ func (s *Syncer) States(v6 bool) (first State, err error) {
 	return first, nil
 }
 
-// TakeKey gives a family's device the key of the second one. The peers named leave the device first, for their
-// handshakes with it say nothing of the new key: Peers makes them anew. What the others send by their sessions is still
-// received.
+// TakeKey copies the key of a family's second device to the first. It removes the peers in leave from the first device
+// before, as their handshakes with it were by the old key: Peers adds them again. Packets in sessions of other peers
+// are still received.
 func (s *Syncer) TakeKey(_ context.Context, v6 bool, leave []Key) error {
 	d := Device{V6: v6}
 	first, err := s.conn.LinkByName(d.Name())
@@ -444,8 +441,7 @@ func explainPort(err error, port uint16) error {
 		"spec.wireguardListeningPortV6 for all nodes", err, port)
 }
 
-// Lead makes the rule that leads packets without the mark to a family's table, and takes those of other priorities
-// away.
+// Lead makes the rule that leads packets without the mark to a family's table, and removes our other such rules.
 func (s *Syncer) Lead(_ context.Context, v6 bool, priority int) error {
 	rules, err := s.conn.Rules()
 	if err != nil {
@@ -475,7 +471,7 @@ func (s *Syncer) Lead(_ context.Context, v6 bool, priority int) error {
 	return errors.Join(errs...)
 }
 
-// ours reports a rule for packets without WireGuard's mark, which this agent or Felix has made.
+// ours reports whether a rule is for packets without WireGuard's mark, as made by this agent or Felix.
 func ours(r netlinkx.Rule, v6 bool) bool {
 	return r.Family == family(v6) && r.Not && r.Mark == Mark && r.Mask == Mark && !r.More
 }
@@ -494,7 +490,7 @@ func family(v6 bool) netlinkx.Family {
 	return netlinkx.IPv4
 }
 
-// Routes makes the routes of a family's table as desired: see routes.Table. Without prune none of ours is removed.
+// Routes makes the routes of a family's table as desired: see routes.Table. Without prune it removes none of ours.
 func (s *Syncer) Routes(ctx context.Context, v6 bool, desired []routes.Route, prune bool, before routes.Predecessors) error {
 	table := s.tables[place(v6)]
 	table.SetPredecessors(before)
@@ -508,8 +504,8 @@ func (s *Syncer) Routes(ctx context.Context, v6 bool, desired []routes.Route, pr
 	return nil
 }
 
-// Remove takes away the rule that leads to a family's table, this agent's routes there, and the device. Without a
-// device only a rule of this agent's is one to remove.
+// Remove removes the rule that leads to a family's table, this agent's routes there, and the devices. Without a device
+// it removes only a rule of this agent.
 func (s *Syncer) Remove(ctx context.Context, v6 bool, before routes.Predecessors) error {
 	rules, err := s.conn.Rules()
 	if err != nil {
@@ -528,24 +524,24 @@ func (s *Syncer) Remove(ctx context.Context, v6 bool, before routes.Predecessors
 	return errors.Join(append(errs, s.Routes(ctx, v6, nil, true, before), s.RemoveDevices(ctx, v6))...)
 }
 
-// Removes reports that Remove takes a rule away, as the host is now.
+// Removes reports whether Remove would remove a rule, as the host is now.
 func (s *Syncer) Removes(r netlinkx.Rule) (bool, error) {
 	v6 := r.Family == netlinkx.IPv6
 	_, has, err := s.find(Name(v6))
 	return s.removes(r, v6, has), err
 }
 
-// removes is Removes for a host that has a family's device, or has it not.
+// removes is Removes; has is whether the host has the family's device.
 func (s *Syncer) removes(r netlinkx.Rule, v6, has bool) bool {
 	return ours(r, v6) && (has || r.Protocol == s.protocol)
 }
 
-// RemoveDevices takes away a family's devices alone.
+// RemoveDevices removes a family's devices only.
 func (s *Syncer) RemoveDevices(ctx context.Context, v6 bool) error {
 	return errors.Join(s.removeDevice(Name(v6)), s.RemoveSecond(ctx, v6))
 }
 
-// RemoveSecond takes away a family's second device.
+// RemoveSecond removes a family's second device.
 func (s *Syncer) RemoveSecond(_ context.Context, v6 bool) error {
 	return s.removeDevice(SecondName(v6))
 }
@@ -562,7 +558,7 @@ func (s *Syncer) removeDevice(name string) error {
 	return nil
 }
 
-// find finds a device.
+// find looks up a device; has is false if there is none of that name and kind.
 func (s *Syncer) find(name string) (link netlinkx.Link, has bool, err error) {
 	link, err = s.conn.LinkByName(name)
 	if netlinkx.IsNotExist(err) {

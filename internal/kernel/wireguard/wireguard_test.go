@@ -23,8 +23,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// The tests of this package need a kernel with WireGuard and fail on another: there they are to be run in a virtual
-// machine. A short run leaves them out.
+// The tests of this package need a kernel with WireGuard and fail on another: there, run them in a virtual machine. A
+// short run leaves them out.
 
 var comparable = []cmp.Option{cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.IgnoreUnexported(netlinkx.Link{})}
 
@@ -34,7 +34,7 @@ var (
 	at     = netip.MustParseAddrPort
 )
 
-// TestNoWireGuard holds on any kernel: one without WireGuard is named as the reason, with a remedy, and nothing is left
+// TestNoWireGuard holds on any kernel: without WireGuard the error names the reason and the remedy, and nothing is left
 // behind.
 func TestNoWireGuard(t *testing.T) {
 	ns := netnstest.New(t)
@@ -300,7 +300,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	}
 }
 
-// What others have stays: rules, routes in the table, devices; what is in the way is named, and the rest is done.
+// Others' rules, routes in the table and devices stay; the error names obstacles, and the rest is done.
 func TestForeign(t *testing.T) {
 	ns := newNS(t)
 	netnstest.Cable(t, ns, "eth0", ns, "far")
@@ -337,8 +337,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// A second device has the first one's key, or one of its own that the first one gets; a peer that is to leave has no
-// handshake by the former key then.
+// A second device has the first one's key, or one of its own, which TakeKey copies to the first one while it removes
+// the given peers from that.
 func TestSecondDevice(t *testing.T) {
 	ns := newNS(t)
 	s, d := newSyncer(ns), device(peer(2, "10.0.2.0/26"), peer(3, "10.0.3.0/26"))
@@ -386,7 +386,7 @@ func TestSecondDevice(t *testing.T) {
 	}
 }
 
-// A device, a rule and routes of Felix's are taken over: the device keeps its key, so that its peers go on.
+// A device, a rule and routes of Felix's are taken over: the device keeps its key, so that its sessions continue.
 func TestFelix(t *testing.T) {
 	ns := newNS(t)
 	errtest.Must(t, ns.Conn.AddWireGuard(wireguard.Device4, 1440))
@@ -424,9 +424,8 @@ func TestFelix(t *testing.T) {
 	}
 }
 
-// A pod with CAP_NET_ADMIN puts devices of its own, whose private keys it knows, or that have none yet, in the place of
-// the node's: ours come back, with keys that no one else knows, and it is told. Of what is there meanwhile no key is
-// read.
+// A pod with CAP_NET_ADMIN replaces the node's devices by its own, with private keys that it knows, or without keys:
+// ours are restored, with new keys, and the replacement is reported. The keys of the pod's devices are not read.
 func TestMovedDevice(t *testing.T) {
 	ns, pod := newNS(t), netnstest.New(t)
 	netnstest.Cable(t, ns, "cali1", pod, "eth0")

@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/usagetest"
 )
 
-// The cluster that is measured: so many nodes, with so many addresses each.
+// The size of the measured cluster: nodes, and addresses of each.
 const (
 	benchNodes = 1000
 	benchPods  = 30
@@ -127,7 +127,7 @@ func (w *world) removePods(b *testing.B) {
 	zero := int64(0)
 	began := time.Now()
 	for {
-		// One request may not take longer than a minute: what is left is for the next.
+		// One request may not take longer than a minute: the next one continues.
 		err := w.core.CoreV1().Pods("default").DeleteCollection(b.Context(), metav1.DeleteOptions{GracePeriodSeconds: &zero},
 			metav1.ListOptions{Limit: 2000})
 		left, listed := w.core.CoreV1().Pods("default").List(b.Context(), metav1.ListOptions{Limit: 1})
@@ -141,7 +141,7 @@ func (w *world) removePods(b *testing.B) {
 	b.Logf("pods deleted in %s", time.Since(began).Round(time.Second))
 }
 
-// many does something for each node, side by side.
+// many calls a function for each node, in parallel.
 func many(b *testing.B, do func(ctx context.Context, n int, node string) error) {
 	b.Helper()
 	g, ctx := errgroup.WithContext(b.Context())

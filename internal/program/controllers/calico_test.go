@@ -41,8 +41,8 @@ func (w *world) calicoControllers(ready int32) {
 
 const calicoSystem = "calico-system"
 
-// Pools and tiers of projectcalico.org/v3 are left to Calico's kube-controllers while these run, and are kept once they
-// are gone.
+// Pools and tiers of projectcalico.org/v3 are left to Calico's kube-controllers while these run, and are kept by ours
+// afterwards.
 func TestCalicosControllersKeepPoolsAndTiers(t *testing.T) {
 	t.Parallel()
 	w, server := newWorldV3(t)
@@ -81,7 +81,7 @@ func TestCalicosControllersKeepPoolsAndTiers(t *testing.T) {
 	w.calicoGone(p)
 }
 
-// calicoGone wants the log to say once that Calico's controllers are gone.
+// calicoGone requires exactly one log entry that Calico's controllers are gone.
 func (w *world) calicoGone(p *process) {
 	w.t.Helper()
 	if n := strings.Count(p.log.String(), "no longer to Calico's kube-controllers"); n != 1 {
@@ -138,7 +138,7 @@ func (w *world) calicoWebhooks() {
 	errtest.Must(w.t, err)
 }
 
-// Calico's webhooks that outlive their pods are named, with the command after which policies can be written again.
+// Calico's webhooks that outlive their pods are named, with the command that makes policies writable again.
 func TestWebhooksWithoutEndpointAreNamed(t *testing.T) {
 	t.Parallel()
 	w, _ := newWorldV3(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// openSource connects a tool for people to where the controllers have their addresses from.
+// openSource connects a tool for people to the controllers' source of addresses.
 func openSource(ctx context.Context, env config.Env) (inventory.Source, error) {
 	cfg, err := config.LoadControllers(env)
 	if err != nil {
@@ -36,7 +36,7 @@ func openSource(ctx context.Context, env config.Env) (inventory.Source, error) {
 	return from, err
 }
 
-// openBoth connects the tool that moves objects to both API groups. An etcd has no groups.
+// openBoth connects the migration tool to both API groups. etcd has no groups.
 func openBoth(env config.Env) (migrate.Cluster, error) {
 	cfg, err := config.LoadControllers(env)
 	if err == nil && cfg.Etcd {

@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// ranges are those of the pools that there are.
+// ranges returns the ranges of all pools.
 func (w *world) ranges() []string {
 	w.t.Helper()
 	var pools api.IPPoolList
@@ -34,9 +34,8 @@ func (w *world) removePools() {
 	}
 }
 
-// Who leads makes the pools of a cluster that has none: by the rights of the chart, with kubeadm's range or one that no
-// node is in, not while the datastore is locked, when nothing is collected either, and not once more after somebody has
-// removed them.
+// The leader makes the pools of a cluster without any: by the rights of the chart, with kubeadm's range or one without
+// nodes, not while the datastore is locked, when nothing is collected either, and not again after they were removed.
 func TestDefaultPools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))

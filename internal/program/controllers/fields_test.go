@@ -32,8 +32,8 @@ func (w *world) namedFields() (found map[string][]string, err error) {
 	return found, nil
 }
 
-// Every field of every kind that is said to have no effect is named by Events on its object: once, also if another
-// process leads by then, and again if the fields are others.
+// Events on an object name each of its fields that is documented to have no effect, for every kind: once, also after a
+// change of the leader, and again if the fields change.
 func TestFieldsWithoutEffectAreTold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))

@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// hostEndpoints are all, in words, by name.
+// hostEndpoints returns descriptions of all host endpoints, by name.
 func (w *world) hostEndpoints() (map[string]string, error) {
 	var list api.List[api.CalicoHostEndpoint, *api.CalicoHostEndpoint]
 	err := w.store.List(w.t.Context(), &list, datastore.ListOptions{})
@@ -72,9 +72,9 @@ func (p *process) passes(n int) {
 	})
 }
 
-// Nodes get host endpoints as Calico's controllers make them, with the right that the chart gives for that alone: they
-// follow their Nodes, and go with them and with the setting. Other ones stay, and a Node that states others' addresses
-// has none of them.
+// Nodes get the same host endpoints as from Calico's controllers, with the chart's right for that purpose: they follow
+// their Nodes, and are removed with them and with the setting. Other host endpoints stay, and a Node that claims
+// others' addresses gets none of these.
 func TestNodesHaveHostEndpoints(t *testing.T) {
 	t.Parallel()
 	server := taken(t, labtest.Group(t))
@@ -129,7 +129,7 @@ func TestNodesHaveHostEndpoints(t *testing.T) {
 	w.hasHosts(want)
 	says("of node thief have not all addresses that its Node states: not 192.0.2.1, which is node a's", anothers)
 
-	p.passes(2) // whose watches have what it wrote
+	p.passes(2) // until its watches have its own writes
 	before, refused := hostWrites(t, server)
 	p.passes(3)
 	if after, _ := hostWrites(t, server); !maps.Equal(before, after) || refused["create"] == 0 {

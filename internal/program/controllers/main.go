@@ -1,5 +1,5 @@
-// Package controllers is the program kube-controllers: the cluster-wide side of IPAM. With the argument ipam it is the
-// tool for addresses, with migrate that for the API groups; with -r or -l it probes the running controllers.
+// Package controllers is the program kube-controllers: the cluster-wide part of IPAM. With the argument ipam it is the
+// tool for addresses, with migrate the tool for the API groups; with -r or -l it probes the running controllers.
 package controllers
 
 import (
@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string, env config.Env, stdout, stderr io.W
 // askTime bounds a probe.
 const askTime = 5 * time.Second
 
-// ask asks the controllers that run.
+// ask probes the running controllers; path is /readyz or /livez.
 func ask(ctx context.Context, env config.Env, path string) error {
 	address, err := config.LoadControllersAddress(env)
 	if err != nil {
@@ -105,7 +105,7 @@ func ask(ctx context.Context, env config.Env, path string) error {
 	return nil
 }
 
-// runControllers is the controllers, until ctx ends.
+// runControllers runs the controllers until ctx ends.
 func runControllers(ctx context.Context, env config.Env, stderr io.Writer) error {
 	cfg, err := config.LoadControllers(env)
 	if err != nil {
@@ -113,7 +113,7 @@ func runControllers(ctx context.Context, env config.Env, stderr io.Writer) error
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
 	if cfg.Identity == "" {
-		cfg.Identity, _ = os.Hostname() // the number below tells enough
+		cfg.Identity, _ = os.Hostname() // without one the random part suffices
 	}
 	identity := identity(cfg.Identity)
 	log.Info(version.About(name), "identity", identity, "etcd", cfg.Etcd)
@@ -135,7 +135,7 @@ func runControllers(ctx context.Context, env config.Env, stderr io.Writer) error
 // noNode is no name of a node: the controllers follow no node's pods.
 const noNode = "-"
 
-// open makes the clients. No request is made yet.
+// open makes the clients. It makes no request.
 func open(ctx context.Context, cfg config.Controllers, identity string, log *slog.Logger) (controllers.Deps, error) {
 	rest, err := cluster.Connect(cfg.Kubeconfig, "tortie-"+name)
 	if err != nil {
@@ -180,7 +180,7 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 	return deps, nil
 }
 
-// identity is unique, also against earlier processes in the same pod.
+// identity returns a unique identity, also among earlier processes in the same pod.
 func identity(pod string) string {
 	return pod + "_" + strconv.FormatUint(rand.Uint64(), 36)
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// Everything that nodes and pods leave behind goes, and what is in use stays: with the real program, as the chart's
+// Everything that nodes and pods leave behind is removed, and all in use stays: with the real program, as the chart's
 // account, on the real API server.
 func TestWhatIsLeftBehindGoes(t *testing.T) {
 	t.Parallel()
@@ -98,7 +98,7 @@ func TestWhatIsLeftBehindGoes(t *testing.T) {
 		}
 		return nil
 	})
-	// What is unused from now on goes when all that is held wrongly for unused would have gone.
+	// When addresses that are unused from now on are freed, others that wrongly count as unused would be freed, too.
 	later := w.assign("later", "a", "later")
 	eventually(t, func() error {
 		v := w.view()
@@ -123,7 +123,7 @@ func affinity(node, cidr string, state api.AffinityState) *api.BlockAffinity {
 	}
 }
 
-// checkOrder looks at what the controllers keep in order and tell.
+// checkOrder checks the objects that the controllers keep in order, and their reports.
 func (w *world) checkOrder(p *process) {
 	w.t.Helper()
 	pool := &api.IPPool{Meta: api.Meta{Name: "v4"}}
@@ -164,8 +164,7 @@ func (w *world) checkOrder(p *process) {
 	}
 }
 
-// A pool that is about to be exhausted is told of before it is. The pool's size is small enough that one pod more fills
-// nine tenths.
+// A pool is reported before it is exhausted. The pool is so small that one more pod fills nine tenths.
 func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -198,8 +197,7 @@ func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 	})
 }
 
-// A leader that is killed at any moment is followed by the other, which goes on where it ended; nothing is freed twice,
-// nothing stays.
+// After a leader was killed at any moment, the other continues where it ended; nothing is freed twice, nothing stays.
 func TestALeaderIsKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
@@ -237,8 +235,8 @@ func TestALeaderIsKilled(t *testing.T) {
 	}
 }
 
-// An API server that is killed makes nobody forget: what was seen before counts, and nothing is freed while nothing is
-// known.
+// The controllers keep their state when the API server is killed: former observations count, and nothing is freed
+// without current data.
 func TestTheAPIServerIsAway(t *testing.T) {
 	t.Parallel()
 	server := labtest.NewServer(t) // one that has just started knows no roles, and refuses everything for a moment
@@ -279,9 +277,9 @@ func TestTheAPIServerIsAway(t *testing.T) {
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
 }
 
-// As long as nothing is due the API server hears of nothing but watches and the Lease, and in projectcalico.org/v3 of
-// looks for what Calico runs: two requests for each pass. One that answers 429, or late, is not pressed, and in the end
-// all is done.
+// As long as nothing is due the API server receives only watches and requests for the Lease, and in
+// projectcalico.org/v3 two requests in each pass that detect Calico's programs. A server that answers 429, or late, is
+// not pressed, and in the end all is done.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	server := taken(t, labtest.Group(t))
@@ -296,7 +294,7 @@ func TestRequests(t *testing.T) {
 		looks = map[string]int{"list deployments": 1, "list validatingwebhookconfigurations": 1,
 			"list mutatingwebhookconfigurations": 1}
 	}
-	// others are the requests of so many passes that are not about the Lease, nor looks.
+	// others returns the requests of so many passes, without those for the Lease and looks.
 	others := func(passes int) map[string]int {
 		before, err := p.status()
 		errtest.Must(t, err)
@@ -310,7 +308,7 @@ func TestRequests(t *testing.T) {
 		})
 		return found
 	}
-	eventually(t, func() error { // what a beginning has to do
+	eventually(t, func() error { // the work after a start
 		if found := others(2); len(found) > 0 {
 			return fmt.Errorf("still %v", found)
 		}
@@ -363,8 +361,8 @@ func TestRequests(t *testing.T) {
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
 }
 
-// Addresses in etcd are collected too, by what the Kubernetes API says of nodes and pods. Calico's own nodes are kept
-// like Kubernetes'.
+// Addresses in etcd are collected too, by the nodes and pods in the Kubernetes API. Calico's own nodes are kept like
+// Kubernetes'.
 func TestAddressesInEtcd(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -424,7 +422,7 @@ func TestAddressesInEtcd(t *testing.T) {
 	})
 }
 
-// calicoNode writes the Node that Calico keeps in etcd of a Kubernetes Node of the same name, as calico-node does.
+// calicoNode writes Calico's Node in etcd for a Kubernetes Node of the same name, as calico-node does.
 func calicoNode(t *testing.T, e *labtest.Etcd, name string) {
 	t.Helper()
 	value := fmt.Sprintf(`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"uid":%[1]q,"labels":{"mine":"1"}},`+

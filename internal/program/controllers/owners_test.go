@@ -26,7 +26,8 @@ func newWorldV3(t *testing.T) (*world, *labtest.Server) {
 	return newWorldOf(t, server, groups.In(groups.V3)), server
 }
 
-// is returns an error unless an object has a condition, as in "True OK", and then finalizers; it is gone if wanted empty.
+// is returns an error unless an object has a condition, as in "True OK", followed by finalizers; want is empty for an
+// object that is gone.
 func is(err error, m *api.Meta, conditions []api.Condition, want string) error {
 	if errors.Is(err, datastore.ErrNotFound) && want == "" {
 		return nil
@@ -76,7 +77,7 @@ func (w *world) remove(obj api.Resource) {
 	errtest.Must(w.t, w.store.Delete(w.t.Context(), obj))
 }
 
-// writes are how many requests have written of kinds, as in "patch ippools".
+// writes returns the number of write requests of kinds, as in "patch ippools".
 func writes(t *testing.T, server *labtest.Server, kinds ...string) (n int) {
 	t.Helper()
 	for _, r := range server.AuditedRequests(t) {
@@ -87,8 +88,8 @@ func writes(t *testing.T, server *labtest.Server, kinds ...string) (n int) {
 	return n
 }
 
-// A pool of projectcalico.org/v3 that is deleted stays until its last address is free, whatever created it, and one that
-// Calico's controllers have left behind goes.
+// A deleted pool of projectcalico.org/v3 stays until its last address is free, whatever created it, and one that
+// Calico's controllers have left behind is removed.
 func TestPoolsStayWhileInUse(t *testing.T) {
 	t.Parallel()
 	w, server := newWorldV3(t)
@@ -143,8 +144,8 @@ func TestPoolsStayWhileInUse(t *testing.T) {
 	}
 }
 
-// A tier of projectcalico.org/v3 that is deleted stays as long as a policy names it, and says so. The built-in ones are
-// there.
+// A deleted tier of projectcalico.org/v3 stays as long as a policy names it, and its status shows that. The built-in
+// tiers exist.
 func TestTiersStayWhileInUse(t *testing.T) {
 	t.Parallel()
 	w, server := newWorldV3(t)

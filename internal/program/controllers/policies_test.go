@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// policy creates a NetworkPolicy that is to keep everything out, and returns its UID.
+// policy creates a NetworkPolicy that denies all ingress, and returns its UID.
 func (w *world) policy(namespace, name string) (uid string) {
 	w.t.Helper()
 	return w.apply(namespace, name, networkingv1.NetworkPolicySpec{})
@@ -66,8 +66,8 @@ func (w *world) toldOf(n int, uids ...string) map[string][]corev1.Event {
 	return found
 }
 
-// With TORTIE_POLICY=off a NetworkPolicy has an Event that nothing enforces it: once, also if another process leads by
-// then, and again if it is made anew.
+// With TORTIE_POLICY=off a NetworkPolicy has an Event that nothing enforces it: once, also after a change of the
+// leader, and again if it is made anew.
 func TestPoliciesAreToldOf(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -97,8 +97,8 @@ func TestPoliciesAreToldOf(t *testing.T) {
 	})
 }
 
-// What is invalid in a policy has an Event at once, before the Events that take pods: that it selects none, and a port
-// that none declares. A policy that is well has no Event.
+// An invalid part of a policy has an Event at once, before the Events that depend on pods: that it selects none, or
+// that none declares a port. A correct policy has no Event.
 func TestPoliciesAreReviewed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))

@@ -86,7 +86,8 @@ func (w *world) reflects(numbers ...int) error {
 	return nil
 }
 
-// bgpWrites is how many requests have changed Nodes and objects of BGP; looks is how often a leader has looked.
+// bgpWrites returns the number of requests that changed Nodes and objects of BGP; looks is the number of a leader's
+// looks.
 func bgpWrites(t *testing.T, server *labtest.Server) (done, looks int) {
 	t.Helper()
 	for _, r := range server.AuditedRequests(t) {
@@ -100,7 +101,7 @@ func bgpWrites(t *testing.T, server *labtest.Server) (done, looks int) {
 	return done, looks
 }
 
-// looksOn waits for four looks more, and returns the writes.
+// looksOn waits for four more looks, and returns the writes.
 func looksOn(t *testing.T, server *labtest.Server) int {
 	t.Helper()
 	_, before := bgpWrites(t, server)
@@ -115,9 +116,9 @@ func looksOn(t *testing.T, server *labtest.Server) int {
 	return done
 }
 
-// The leader makes three nodes reflectors with the rights and within the fence that the chart has for that, and then
-// writes nothing. Another leader goes on, replaces one whose Node is
-// deleted, and goes back to the mesh when there are too few nodes.
+// The leader makes three nodes reflectors with the rights and within the fence of the chart, and then writes nothing.
+// Another leader continues, replaces a reflector after its Node's deletion, and restores the mesh when there are too
+// few nodes.
 func TestReflectors(t *testing.T) {
 	t.Parallel() // its servers, which stay fenced, are not handed on: so it does not come first
 	for _, in := range groups.All {
@@ -175,7 +176,7 @@ func testReflectors(t *testing.T, in groups.Group) {
 	next.kill()
 }
 
-// meshed returns an error unless the mesh is on as it was before, and nothing is left of reflectors.
+// meshed returns an error unless the mesh is on as before, and no reflector remains.
 func (w *world) meshed() error {
 	if all, err := w.reflectors(); err != nil || len(all) > 0 {
 		return fmt.Errorf("reflectors %q, %w", all, err)
@@ -195,7 +196,7 @@ func (w *world) meshed() error {
 	return nil
 }
 
-// fencesSessions checks that the controllers' token makes no other sessions between nodes than those of reflectors.
+// fencesSessions checks that the controllers' token can make no sessions between nodes except reflectors'.
 func (w *world) fencesSessions(in groups.Group) {
 	t := w.t
 	t.Helper()

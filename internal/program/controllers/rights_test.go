@@ -21,11 +21,11 @@ var elsewhere = []string{
 	account + " get ipamhandles.crd.projectcalico.org",
 	account + " create ipamhandles.crd.projectcalico.org",
 	account + " update ipamhandles.crd.projectcalico.org",
-	// Of an Event that is told once more after a while: tested in internal/cluster/events.
+	// For an Event that is repeated after a while: tested in internal/cluster/events.
 	account + " patch events.",
 }
 
-// record is what the controllers of all tests have asked, beside what the chart lets them ask.
+// record holds the requests of the controllers in all tests, and the rights of the chart.
 type record struct {
 	mu      sync.Mutex // guards all below
 	granted map[string]bool
@@ -34,13 +34,13 @@ type record struct {
 
 var rights = record{granted: map[string]bool{}, asked: map[string]bool{}}
 
-// taken is an audited server, which a test before may have had.
+// taken returns an audited server, which an earlier test may have used.
 func taken(t *testing.T, in groups.Group) *labtest.Server {
 	t.Helper()
 	return labtest.TakeServer(t, labtest.Kind{Group: in, Audited: true})
 }
 
-// audited is a server whose answers to the controllers are recorded. A request that the chart gives no right for fails
+// audited returns a server that records its answers to the controllers. A request without a right in the chart fails
 // the test.
 func audited(t *testing.T) *labtest.Server {
 	t.Helper()
@@ -76,7 +76,7 @@ func (r *record) add(t *testing.T, granted map[string]bool, asked []labtest.Audi
 func (r *record) check() int {
 	maps.DeleteFunc(r.granted, func(rule string, _ bool) bool {
 		rule = labtest.Twin(rule)
-		// An API server that does not stream lists into watches is asked for both.
+		// An API server that does not stream lists into watches receives requests for both.
 		watched := r.asked[strings.Replace(rule, " list ", " watch ", 1)]
 		return r.asked[rule] || watched || slices.Contains(elsewhere, rule)
 	})

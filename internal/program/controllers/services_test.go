@@ -37,7 +37,7 @@ func (w *world) servicePools() {
 	}
 }
 
-// service makes a Service of type LoadBalancer and both families, but for some changes.
+// service makes a Service of type LoadBalancer and both families, with some changes.
 func (w *world) service(name string, changes ...func(*corev1.Service)) error {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -93,9 +93,9 @@ func (w *world) served(want int) error {
 	return nil
 }
 
-// Services come and go while leaders are killed: each has one address of a family in the end, and `kube-controllers
-// ipam check` finds nothing. A process is killed while it leads, often right after it has given an address. A Lease is
-// deleted with its holder, so that the next process need not wait for its end.
+// Services are made and deleted while leaders are killed: each has one address of a family in the end, and
+// `kube-controllers ipam check` finds nothing. A process is killed while it leads, often right after it has assigned an
+// address. A Lease is deleted with its holder, so that the next process need not wait for its expiry.
 func TestServicesGetAddresses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
@@ -135,8 +135,7 @@ func TestServicesGetAddresses(t *testing.T) {
 	w.changesOfServices()
 }
 
-// killAtWork kills a leader right after it has given an address or, if it gives none in a while, then, and reports
-// whether it had.
+// killAtWork kills a leader right after it has assigned an address, or after a while, and reports whether it had.
 func killAtWork(p *process) bool {
 	const given = "Service has addresses"
 	tick, ends := time.Tick(time.Millisecond), time.Now().Add(rand.N(time.Second))
@@ -160,7 +159,7 @@ func ipamCheck(t *testing.T, kubeconfig string) error {
 	return nil
 }
 
-// changesOfServices has a Service ask for an address, and cease to be a LoadBalancer.
+// changesOfServices makes a Service request an address, and cease to be a LoadBalancer.
 func (w *world) changesOfServices() {
 	w.t.Helper()
 	errtest.Must(w.t, w.service("asks"))
@@ -197,7 +196,7 @@ func (w *world) changesOfServices() {
 	holds(false)
 }
 
-// BenchmarkServices is the time in which 10,000 Services of Kubernetes' default, one family, get their addresses.
+// BenchmarkServices measures the time in which 10,000 Services of Kubernetes' default, one family, get addresses.
 func BenchmarkServices(b *testing.B) {
 	const services = 10000
 	w := newWorld(b, labtest.NewServer(b))
@@ -213,7 +212,7 @@ func BenchmarkServices(b *testing.B) {
 	leads(b, p)
 	began := time.Now()
 	w.servicePools()
-	waittest.For(b, 10*time.Minute, func() error { // to list 10,000 Services costs more than to give some of them addresses
+	waittest.For(b, 10*time.Minute, func() error { // listing 10,000 Services costs more than some of their addresses
 		if n := strings.Count(p.log.String(), "Service has addresses"); n < services {
 			return fmt.Errorf("%d Services have addresses", n)
 		}

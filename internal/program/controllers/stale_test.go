@@ -14,8 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
-// A cache that went back in time, and says that it is of now: pods that live by now are not there yet, a node is gone
-// that exists, an address belongs to whoever had it before. The real API server is asked, and nothing is freed.
+// A cache went back in time, but claims to be current: living pods are missing, an existing node is gone, an address
+// belongs to its former owner. The controllers check against the real API server, and free nothing.
 func TestACacheThatWentBackInTimeFreesNothing(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -27,13 +27,13 @@ import (
 type objects map[string]*unstructured.Unstructured
 
 var (
-	// serviceKinds are the plurals of the kinds whose objects tell the addresses of Services.
+	// serviceKinds are the plurals of the kinds of objects that hold addresses of Services.
 	serviceKinds = map[string]string{
 		"Service": "services", "IPAMBlock": "ipamblocks", "IPAMHandle": "ipamhandles", "BlockAffinity": "blockaffinities",
 	}
 )
 
-// resource has the requests about a kind.
+// resource returns the client for a kind.
 func (w *world) resource(kind string) dynamic.ResourceInterface {
 	client, err := dynamic.NewForConfig(w.admin)
 	errtest.Must(w.t, err)
@@ -69,7 +69,7 @@ func (w *world) golden(file string) (all []*unstructured.Unstructured) {
 	return all
 }
 
-// write creates those of the objects that are of the kinds.
+// write creates the objects of the kinds given.
 func (w *world) write(all []*unstructured.Unstructured, kinds ...string) {
 	w.t.Helper()
 	for _, obj := range all {
@@ -86,7 +86,7 @@ func (w *world) write(all []*unstructured.Unstructured, kinds ...string) {
 	}
 }
 
-// stored returns the stored objects that tell the addresses of Services.
+// stored returns the stored objects that hold addresses of Services.
 func (w *world) stored() objects {
 	w.t.Helper()
 	all := objects{}
@@ -115,7 +115,7 @@ func (o objects) named(name string) bool {
 	return false
 }
 
-// goldenSet are the objects of services.yaml that tell the addresses of Services.
+// goldenSet returns the objects of services.yaml that hold addresses of Services.
 func (w *world) goldenSet() objects {
 	w.t.Helper()
 	all := objects{}
@@ -141,7 +141,7 @@ func (o objects) diff(have objects) error {
 	return nil
 }
 
-// fields are those of an object that controllers write.
+// fields returns the fields of an object that controllers write.
 func fields(obj *unstructured.Unstructured) map[string]any {
 	c := obj.DeepCopy()
 	for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"} {
@@ -176,7 +176,7 @@ func form(layout string, value any) any {
 	return value
 }
 
-// Services get the objects that Calico would have made for them, to the last field.
+// Services get exactly the objects that Calico would have made for them.
 func TestServicesGetCalicosObjects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
@@ -196,8 +196,8 @@ func TestServicesGetCalicosObjects(t *testing.T) {
 	eventually(t, func() error { return w.goldenSet().diff(w.stored()) })
 }
 
-// probe returns when the controllers have looked at all Services, to give one its address, and at all that is held, to
-// collect an empty handle.
+// probe returns when the controllers have checked all Services, as one gets its address, and all held addresses, as an
+// empty handle is collected.
 func (w *world) probe() {
 	w.t.Helper()
 	w.create(
@@ -222,7 +222,7 @@ func (w *world) probe() {
 	})
 }
 
-// Calico's objects are taken over as they are: nothing is written. With its Service each of them goes.
+// Calico's objects are taken over as they are: nothing is written. Each is removed with its Service.
 func TestCalicosServicesAreTakenOver(t *testing.T) {
 	t.Parallel()
 	server := audited(t)

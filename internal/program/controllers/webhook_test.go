@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// A webhook that refuses what kube-controllers write, or does not answer, is named by log and status, and stops no other
-// duty. What it has refused is written once it allows, or need not answer.
+// A webhook that refuses writes of kube-controllers, or does not answer, is named in log and status, and stops no other
+// duty. Refused writes are done once it allows them, or need not answer.
 func TestWebhooksThatRefuseTheControllers(t *testing.T) {
 	t.Parallel()
 	w, _ := newWorldV3(t)

@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 // account is the chart's service account of the controllers.
 const account = "tortie-kube-controllers"
 
-// world is a cluster without kubelets, whose part the test plays.
+// world is a cluster in which the test acts as the kubelets.
 type world struct {
 	t     testing.TB
 	admin *rest.Config
@@ -108,7 +108,7 @@ func (w *world) deleteNode(name string) {
 	errtest.Must(w.t, w.core.CoreV1().Nodes().Delete(w.t.Context(), name, metav1.DeleteOptions{}))
 }
 
-// pod creates a pod without an owner, and says what the kubelet would of it, if there is anything to say.
+// pod creates a pod without an owner, and sets the status that the kubelet would set, if any.
 func (w *world) pod(name, node string, phase corev1.PodPhase, addresses ...string) {
 	w.t.Helper()
 	p := &corev1.Pod{
@@ -169,7 +169,7 @@ func (w *world) run(name, node string) []netip.Addr {
 	return got
 }
 
-// view reads what the API server has, which may have started a moment ago.
+// view reads the objects of the API server, which may have started a moment ago.
 func (w *world) view() (v inventory.View) {
 	w.t.Helper()
 	eventually(w.t, func() (err error) {
@@ -179,7 +179,7 @@ func (w *world) view() (v inventory.View) {
 	return v
 }
 
-// held returns the addresses that are taken, with their handles.
+// held returns the assigned addresses, with their handles.
 func held(v *inventory.View) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for i := range v.Blocks {
@@ -243,7 +243,7 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-// status asks the process.
+// status requests the process' status.
 func (p *process) status() (controllers.Status, error) {
 	var s controllers.Status
 	text, err := p.get("/status")

@@ -15,7 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
-// installation is what the chart's hook has: the definitions of both groups in one directory, and a real API server.
+// installation is the environment of the chart's hook: the definitions of both groups in one directory, and a real API
+// server.
 type installation struct {
 	*testing.T
 	dir, kubeconfig string
@@ -44,8 +45,8 @@ func (i *installation) run(group string) (string, error) {
 	return say(i.T, "definitions", "-dir", i.dir, "-group", group, "-kubeconfig", i.kubeconfig)
 }
 
-// has runs the hook, and fails the test unless the API server has all definitions of one group then, and none of the
-// other, and the hook has said what it did.
+// has runs the hook, and fails the test unless the API server then has all definitions of one group, and none of the
+// other, and the hook has reported its work.
 func (i *installation) has(asked string, want groups.Group, said string) {
 	i.Helper()
 	if out, err := i.run(asked); err != nil || !errtest.Has(out, string(want)+" "+said) {
@@ -62,9 +63,9 @@ func (i *installation) has(asked string, want groups.Group, said string) {
 	}
 }
 
-// TestGroupOfACluster: a cluster gets the definitions of one group, and a hook that runs again writes nothing. What the
-// values name is refused if the cluster has its objects in the other group. While a cluster has definitions of
-// projectcalico.org/v3 alone, none of crd.projectcalico.org is created, to which all of Calico's programs would turn.
+// TestGroupOfACluster: a cluster gets the definitions of one group, and a hook that runs again writes nothing. The
+// values' group is refused if the cluster has its objects in the other one. While a cluster has only definitions of
+// projectcalico.org/v3, none of crd.projectcalico.org is created, as all of Calico's programs would use it.
 func TestGroupOfACluster(t *testing.T) {
 	for _, c := range []struct {
 		name, asked string

@@ -1,5 +1,4 @@
-// Package hook is the program of that name: what the chart's hooks and its test run in the cluster, each once. It is no
-// part of a cluster's daily life.
+// Package hook is the program hook: the chart's hooks and its test run its commands in the cluster, each once.
 package hook
 
 import (
@@ -31,7 +30,8 @@ func Main(args []string) int {
 	return program.Run("hook", func(ctx context.Context) error { return run(ctx, args, os.Stdout, os.Stderr) })
 }
 
-// command is one of the program's. It declares its flags, and returns what runs once they are parsed.
+// command is one of the program's commands. prepare declares its flags, and returns the function to run once they are
+// parsed.
 type command struct {
 	help    string
 	prepare func(flags *flag.FlagSet, tell func(string)) func(ctx context.Context) error
@@ -82,7 +82,7 @@ func usage(args []string, out io.Writer) error {
 	return nil
 }
 
-// connection declares the flag by which a command finds the API server, and returns how to reach it.
+// connection declares the flag for the API server, and returns a function that returns the client configuration.
 func connection(flags *flag.FlagSet) func() (*rest.Config, error) {
 	path := flags.String("kubeconfig", "", "`file` by which the API server is reached; empty in a pod, as its service account")
 	return func() (*rest.Config, error) { return cluster.Connect(*path, "tortie-hook/"+version.Version) }

@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// say runs the program and returns what it wrote.
+// say runs the program and returns its output.
 func say(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer

@@ -18,7 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/install/traffic"
 )
 
-// testTraffic is the program of `helm test`.
+// testTraffic is the command of `helm test`.
 func testTraffic(flags *flag.FlagSet, tell func(string)) func(ctx context.Context) error {
 	var s traffic.Settings
 	flags.StringVar(&s.Namespace, "namespace", "kube-system", "`namespace` that gets the pods")
@@ -56,10 +56,10 @@ func parseOwner(text string) (*metav1.OwnerReference, error) {
 	return &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: name, UID: types.UID(uid)}, nil
 }
 
-// terminationLog is the file whose content becomes the container's message in the pod's status.
+// terminationLog is the file with the container's message for the pod's status.
 const terminationLog = "/dev/termination-log"
 
-// probe is the program of the test's pods: it needs no right in the cluster.
+// probe is the command of the test's pods: it needs no rights in the cluster.
 func probe(flags *flag.FlagSet, tell func(string)) func(ctx context.Context) error {
 	listen := flags.Bool("listen", false, "answer what comes, until the end")
 	to := flags.String("to", "", "`addresses`, with commas between them, to send packets to")

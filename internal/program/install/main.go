@@ -1,8 +1,8 @@
-// Package install is the program of that name: it puts the CNI plugins and their configuration onto the host and keeps
-// the plugins' token fresh.
+// Package install is the program install: it installs the CNI plugins and their configuration on the host and renews
+// the plugins' token.
 //
-// It runs as a native sidecar of the agent's pod: an init container that stays. With -once it installs and exits. Its
-// commands uninstall and rollback are for a node that the agent has left.
+// It runs as a native sidecar of the agent's pod: an init container that keeps running. With -once it installs and
+// exits. Its commands uninstall and rollback are for a node without an agent.
 package install
 
 import (
@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// lastWords is how long an installation that has failed tries to write its Event.
+	// lastWords is how long a failed installation tries to write its Event.
 	lastWords      = 5 * time.Second
 	lastWordsPause = 10 * time.Millisecond
 )
@@ -92,7 +92,7 @@ func onHost(ctx context.Context, command func(context.Context, config.InstallHos
 	return command(ctx, cfg, slog.New(slog.NewTextHandler(stderr, nil)))
 }
 
-// installOn installs. Its failure is told by an Event about the Node too.
+// installOn installs. It also reports its failure by an Event about the Node.
 func installOn(ctx context.Context, cfg config.Install, once bool, log *slog.Logger) error {
 	recorder, err := newRecorder(cfg, log)
 	if err != nil {
@@ -100,7 +100,7 @@ func installOn(ctx context.Context, cfg config.Install, once bool, log *slog.Log
 	}
 	ended, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	go func() { _ = recorder.Run(ended) }() // it fails at nothing
+	go func() { _ = recorder.Run(ended) }() // never fails
 	node := api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: cfg.NodeName, UID: cfg.NodeName}
 	warn := func(reason, text string) { recorder.Warn(node, reason, text) }
 	past := func(reason, text string) { recorder.WarnOfPast(node, reason, text) }
@@ -135,7 +135,7 @@ func work(ctx context.Context, cfg config.Install, once bool, warn, past func(re
 	return installer.Install(ctx)
 }
 
-// newRecorder returns what writes Events as this pod; nil, which drops them, if there is no API server.
+// newRecorder returns the recorder of Events; nil, which drops them, if there is no API server.
 func newRecorder(cfg config.Install, log *slog.Logger) (*events.Recorder, error) {
 	if cfg.ServiceHost == "" && cfg.Kubeconfig == "" {
 		return nil, nil
@@ -152,7 +152,7 @@ func newRecorder(cfg config.Install, log *slog.Logger) (*events.Recorder, error)
 	return events.New(store, events.Source{Component: "tortie-install", Host: cfg.NodeName}, nil, log), nil
 }
 
-// said counts the Events that were written or given up.
+// said returns the number of Events that were written or dropped.
 func said(r *events.Recorder) uint64 {
 	written, dropped := r.Counts()
 	return written + dropped

@@ -29,7 +29,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// aPlugin answers as one.
+// aPlugin is a script that answers like a plugin.
 const aPlugin = "#!/bin/sh\necho '{\"supportedVersions\":[\"1.0.0\"]}'\n"
 
 // build compiles this program as the image has it: a name of the one binary.
@@ -109,7 +109,7 @@ func TestBinary(t *testing.T) {
 		env["KUBERNETES_SERVICE_PORT"] = "1"
 		cmd, stderr := command(binary, env)
 		errtest.Must(t, cmd.Start())
-		// It tries again, for longer than a test should wait; a signal ends it early, and that is a failure.
+		// It retries for longer than a test should wait; a signal ends it early, which is a failure.
 		waittest.Until(t, 20*time.Second, "it does not say why it waits", func() bool {
 			return strings.Contains(stderr.String(), "connection refused")
 		})
@@ -122,7 +122,7 @@ func TestBinary(t *testing.T) {
 		}
 	})
 	t.Run("refused token", func(t *testing.T) {
-		// The API server does not know the pod's token. That can pass (a restarted API server), so it is tried again.
+		// The API server does not know the pod's token. That may be transient (a restarted API server), so it retries.
 		cmd, stderr := command(binary, pod(t, api))
 		errtest.Must(t, cmd.Start())
 		waittest.Until(t, 20*time.Second, "it does not say why it waits", func() bool {
@@ -155,7 +155,7 @@ func TestBinary(t *testing.T) {
 	})
 }
 
-// What failed is told by an Event about the Node, which kubectl describe shows.
+// A failure is reported by an Event about the Node, which kubectl describe shows.
 func TestAFailureIsAnEvent(t *testing.T) {
 	api := labtest.RESTConfig(t)
 	env := pod(t, api)
@@ -236,7 +236,7 @@ func exitCode(t *testing.T, err error) int {
 	return exit.ExitCode()
 }
 
-// createNode makes a Node, and lets the plugins' account do what the chart allows.
+// createNode makes a Node, and grants the plugins' account the chart's rights.
 func createNode(t *testing.T, api *rest.Config, name string) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(api)

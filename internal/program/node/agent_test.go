@@ -87,7 +87,7 @@ func aNode(name, address string) *api.Node {
 	return &api.Node{Meta: api.Meta{Name: name, Annotations: map[string]string{api.AnnotationIPv4Address: address}}}
 }
 
-// Two agents and a node without one: what the commands say is what the sessions, the kernel and the API say.
+// Two agents and a node without one: the commands' output agrees with the sessions, the kernel and the API.
 func TestCommandsOnARealNode(t *testing.T) {
 	store := labstore.Store(t)
 	// Of two nodes the one with the lesser address, as text, waits: "172.31.0.10" < "172.31.0.2".
@@ -127,7 +127,7 @@ func TestCommandsOnARealNode(t *testing.T) {
 		"Sessions that are down:")
 }
 
-// remembers checks that how sessions ended is known to the agent after the one that ends.
+// remembers checks that the next agent knows how the sessions of the ended one ended.
 func remembers(t *testing.T, m *machine, agent int) {
 	t.Helper()
 	failed := regexp.MustCompile(`not up, \d+ times since .*: TCP refused on port 179`)
@@ -158,7 +158,7 @@ func remembers(t *testing.T, m *machine, agent int) {
 	t.Logf("node peers 172.31.0.10\n%s", m.node(t, "peers", "172.31.0.10"))
 }
 
-// diagnosed checks what `node diagnose` finds on a node with one peer that is well and one that nobody answers for.
+// diagnosed checks the findings of `node diagnose` on a node with one working peer and one that does not answer.
 func diagnosed(t *testing.T, m *machine) {
 	t.Helper()
 	out := m.try("diagnose", "-o", "json")

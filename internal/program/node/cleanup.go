@@ -21,7 +21,7 @@ const (
 	calicoRules = "calico"
 )
 
-// cleanup is the command of that name.
+// cleanup is the command node cleanup.
 func cleanup(ctx context.Context, args []string, settings config.Diagnose, out nodestatus.Output) error {
 	flags := flag.NewFlagSet("node "+cleanupCommand, flag.ContinueOnError)
 	flags.SetOutput(out.Err)
@@ -66,7 +66,7 @@ func cleanup(ctx context.Context, args []string, settings config.Diagnose, out n
 	return tellSteps(out, steps, *dryRun, err)
 }
 
-// withoutPolicies are the reasons why an agent does not enforce policies that it is to enforce when Felix's rules have
+// withoutPolicies are the reasons for which an agent does not enforce policies yet, but should once Felix's rules are
 // gone.
 var withoutPolicies = []string{"felix", "starting", "failing"}
 
@@ -81,7 +81,7 @@ const cleanupAbout = `Run it on a node where the agent has ended. Routes are giv
 packet is lost, and they keep, change or remove them as they see fit. The agent's table of nftables goes when Felix has made its rules: run
 it once more then. With -all everything goes at once.`
 
-// tellSteps prints what was done, or would be.
+// tellSteps prints the steps that were done, or would be.
 func tellSteps(out nodestatus.Output, steps []takeover.Step, dryRun bool, err error) error {
 	begin := ""
 	if dryRun {

@@ -29,8 +29,8 @@ metadata: {name: quarantine}
 spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{name: all, action: %s, from: [{namespaces: {}}]}]}
 `
 
-// clusterPolicies has the definition of ClusterNetworkPolicy serve one version, the other, and both. The agent, explain
-// and diff know the policies in each of them, whatever version a file of diff has.
+// clusterPolicies makes the definition of ClusterNetworkPolicy serve one version, the other, and both. The agent,
+// explain and diff support the policies in each of them, whatever version a file of diff has.
 func clusterPolicies(t *testing.T, m *machine) {
 	t.Helper()
 	client := dynamic.NewForConfigOrDie(labtest.RESTConfig(t))
@@ -86,7 +86,7 @@ func clusterPolicies(t *testing.T, m *machine) {
 	}
 }
 
-// definitionServing is the definition of network-policy-api's release, of both versions, of which some are served.
+// definitionServing returns the definition of network-policy-api's release with both versions, serving some of them.
 func definitionServing(t *testing.T, served []string) *unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(labtest.ClusterNetworkPolicyDefinition(t))

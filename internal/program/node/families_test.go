@@ -94,7 +94,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// remove takes objects away that other tests would see.
+// remove deletes objects that would affect other tests.
 func remove(store *kubernetes.Store, objects ...api.Resource) {
 	for _, obj := range objects {
 		meta := *obj.GetMeta()

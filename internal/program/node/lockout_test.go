@@ -25,8 +25,8 @@ metadata: {name: reachable}
 spec: {types: [Egress], selector: has(guarded)}
 `
 
-// The agent keeps the way to an API server that a host endpoint denies it, closes it when a policy allows it, and diff
-// says what would be denied without that policy.
+// The agent keeps the connection to an API server that a host endpoint denies, stops that when a policy allows it, and
+// diff shows what would be denied without that policy.
 func TestLockoutGuardOnARealNode(t *testing.T) {
 	m, outside := newMachine(t, "guarded", "172.31.9.1"), netnstest.New(t)
 	netnstest.Cable(t, m.NS, "eth0", outside, "eth0")

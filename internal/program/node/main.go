@@ -1,7 +1,8 @@
-// Package node is the program of that name: the agent of a node. It announces the node's blocks by BGP, learns the
-// others', and programs tunnel, routes and NAT. With the argument status, peers or routes it asks the agent that runs
-// and prints the answer; with policy it explains who may talk to whom, with diagnose it looks for what is wrong, with
-// rotate it has the agent change WireGuard's keys, and with cleanup it hands a node over to Calico.
+// Package node is the program node: the agent of a node. It announces the node's blocks by BGP, learns other nodes'
+// blocks, and programs tunnels, routes, NAT and policies. With the argument status, peers or routes it requests the
+// state of the running agent and prints it; with policy it explains which connections policies allow, with diagnose it
+// searches for problems, with rotate it makes the agent change WireGuard's keys, and with cleanup it hands a node over
+// to Calico.
 package node
 
 import (
@@ -122,7 +123,7 @@ func usage(flags *flag.FlagSet) {
 	flags.PrintDefaults()
 }
 
-// runAgent is the agent, until ctx ends.
+// runAgent runs the agent until ctx ends.
 func runAgent(ctx context.Context, env config.Env, stderr io.Writer) error {
 	cfg, err := config.LoadNode(env)
 	if err != nil {
@@ -139,7 +140,7 @@ func runAgent(ctx context.Context, env config.Env, stderr io.Writer) error {
 	return serve(ctx, deps)
 }
 
-// newStatus shows what the agent's parts count.
+// newStatus returns the agent's status, with the counters of its parts.
 func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, packets *guard.Syncer, p policyParts) *agent.Status {
 	status := agent.NewStatus(cfg.Nodename, time.Now(), speaker.Healthy)
 	status.ShowEvents(recorder.Counts)
@@ -156,7 +157,7 @@ func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, 
 	return status
 }
 
-// open makes the agent's doors to the API server, the kernel and BGP. No request is made yet.
+// open makes the agent's clients of the API server, the kernel and BGP. It makes no request.
 func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	rest, err := cluster.Connect(cfg.Kubeconfig, "tortie-node")
 	if err != nil {
@@ -217,7 +218,7 @@ type policyParts struct {
 	flows  *flows.Recorder // nil: no flow records
 }
 
-// newFlows returns nil unless flows are to be recorded.
+// newFlows returns the recorder of flows, nil if it is disabled.
 func newFlows(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, log *slog.Logger) (*flows.Recorder, error) {
 	if !cfg.Flows.Enabled || !cfg.Policy.Enforces() {
 		return nil, nil
@@ -236,7 +237,7 @@ func newFlows(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, 
 // askTime bounds one try to reach the API server.
 const askTime = 5 * time.Second
 
-// guarded is how the API server is reached, which policies of host endpoints are not to forbid.
+// guarded returns the API server's addresses and probe for the lockout guard.
 func guarded(addresses []netip.AddrPort, answers func(context.Context, *net.Dialer) error) *policies.APIServer {
 	return &policies.APIServer{Addresses: addresses, Patience: policies.LockoutPatience, Answers: func(ctx context.Context, judged bool) bool {
 		ctx, cancel := context.WithTimeout(ctx, askTime)

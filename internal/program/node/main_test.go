@@ -31,7 +31,7 @@ func execute(t *testing.T, env map[string]string, args ...string) (stdout, stder
 	return out.String(), errs.String(), err
 }
 
-// The commands find the agent by the variables that tell the agent where to serve, and need none of the others.
+// The commands find the agent by the variables for its address, and need no others.
 func TestCommandsFindTheAgent(t *testing.T) {
 	server := httptest.NewServer(agent.NewStatus("node1", time.Now(), nil).Handler())
 	defer server.Close()
@@ -61,8 +61,8 @@ func TestCommandsFindTheAgent(t *testing.T) {
 	}
 }
 
-// TestHelpOfEachCommand: purpose, arguments and an example, without an agent; wrong arguments end with another code
-// than what is wrong on the node.
+// TestHelpOfEachCommand: purpose, arguments and an example, without an agent; wrong arguments have another exit code
+// than problems of the node.
 func TestHelpOfEachCommand(t *testing.T) {
 	var other interface{ ExitCode() int }
 	for _, command := range []string{"status", "peers", "routes", "flows", "policy", "diagnose", "rotate", "cleanup"} {
@@ -91,7 +91,7 @@ func TestHelpOfEachCommand(t *testing.T) {
 	}
 }
 
-// The command leaves a request where the agent looks for it.
+// The command leaves a request for the agent.
 func TestRotate(t *testing.T) {
 	env := map[string]string{"TORTIE_STATE_DIR": t.TempDir()}
 	if _, _, err := execute(t, env, "rotate", "now"); err == nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// shop makes a namespace with pods on two nodes and a policy: clients reach the web at port 80, and nobody else does.
+// shop makes a namespace with pods on two nodes and a policy: only clients reach the web, at port 80.
 func shop(t *testing.T, node string) {
 	t.Helper()
 	core := clientset.NewForConfigOrDie(labtest.RESTConfig(t))
@@ -59,7 +59,7 @@ func shop(t *testing.T, node string) {
 	}
 }
 
-// createAt makes a pod whose address a kubelet has reported.
+// createAt makes a pod with an address in its status, as a kubelet reports it.
 func createAt(t *testing.T, pod *corev1.Pod, address string) {
 	t.Helper()
 	pods := clientset.NewForConfigOrDie(labtest.RESTConfig(t)).CoreV1().Pods("shop")
@@ -70,7 +70,7 @@ func createAt(t *testing.T, pod *corev1.Pod, address string) {
 	errtest.Must(t, err)
 }
 
-// services makes a Service whose ports lead to others of two pods, one of a Deployment on another node.
+// services makes a Service with ports that lead to other ports of two pods, one of a Deployment on another node.
 func services(t *testing.T) {
 	t.Helper()
 	core := clientset.NewForConfigOrDie(labtest.RESTConfig(t))
@@ -106,7 +106,7 @@ metadata: {name: web, namespace: shop}
 spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: other}}}]}]}
 `
 
-// The commands say what the API server's policies mean, and whether the kernel has them: before the agent it has none.
+// The commands explain the API server's policies, and report whether the kernel has them: before the agent it has none.
 func TestPolicyOnARealNode(t *testing.T) {
 	shop(t, "policed")
 	m := newMachine(t, "policed", "172.31.8.1")

@@ -15,7 +15,7 @@ const (
 	rotateHelp    = "have the agent change WireGuard's keys; status says when the devices have new ones"
 )
 
-// rotate is the command of that name.
+// rotate is the command node rotate.
 func rotate(args []string, env config.Env, out nodestatus.Output) error {
 	flags := flag.NewFlagSet("node "+rotateCommand, flag.ContinueOnError)
 	flags.SetOutput(out.Err)
