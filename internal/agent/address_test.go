@@ -107,7 +107,7 @@ func TestAnAddressOfAnotherNodeIsRefused(t *testing.T) {
 	if said, refusal := agent("10.0.0.1/24", true).checkDuplicate(&s); said != nil || refusal != nil {
 		t.Errorf("not to be checked: said %v, refused for %v", said, refusal)
 	}
-	if paths, _ := s.By(desired.Grounds{}).Accept(nil); len(paths) != 0 {
+	if paths, _ := s.By(desired.Grounds{}).Accept(nil, nil); len(paths) != 0 {
 		t.Errorf("ways to ourselves: %v", paths)
 	}
 }

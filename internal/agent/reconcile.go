@@ -323,8 +323,7 @@ func prefixText(p netip.Prefix) string {
 // incomplete after a start.
 func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTable) error {
 	judge := s.By(h.grounds)
-	accepted, refused := judge.Accept(h.learned)
-	refused = append(refused, h.refused...)
+	accepted, refused := judge.Accept(h.learned, h.refused)
 	a.setProblems("path", desired.Refusals(refused))
 	ways, left := judge.DesiredRoutes(accepted)
 	ways, err := a.keepRouters(s, ways)

@@ -196,7 +196,7 @@ func TestNextHopsThatTheKernelRefuses(t *testing.T) {
 			{Addr: prefix("10.0.0.1/24"), Link: "eth0"}, {Addr: prefix("10.1.0.1/24"), Link: "eth1"},
 			{Addr: prefix("10.2.0.129/26"), Link: "eth2"}, {Addr: prefix("10.3.0.1/30"), Link: "eth3"},
 		}})
-		accepted, refused := s.By(Grounds{}).Accept(nil)
+		accepted, refused := s.By(Grounds{}).Accept(nil, nil)
 		if got := s.By(Grounds{}).Routes(accepted); slices.ContainsFunc(got,
 			func(r routes.Route) bool { return r.Dst == prefix("192.168.3.0/26") }) || len(got) == 0 {
 			t.Errorf("%s: routes %v", address, got)

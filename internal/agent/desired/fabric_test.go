@@ -114,6 +114,8 @@ func TestRouters(t *testing.T) {
 		"an address stolen from us": {[]string{"192.168.1.10/32 via 10.0.0.254"},
 			[]string{"no: its block's record is being read"}},
 		"an address of a pod here": {[]string{"192.168.1.12/32 via 10.0.0.254"}, []string{"no: a pod on this node"}},
+		"that of no read block":    {[]string{"192.168.1.13/32 via 10.0.0.254"}, []string{"no: a pod on this node"}},
+		"that by a node":           {[]string{"192.168.1.13/32 via 10.0.0.2"}, []string{"no: a pod on this node"}},
 		"a next hop behind a gateway": {[]string{"192.168.5.0/26 via 10.255.0.1"},
 			[]string{"192.168.5.0/26 via 10.0.0.253 dev eth0"}},
 		"a gateway that is nowhere": {[]string{"192.168.5.0/26 via 10.255.0.2 from 10.0.0.254"},
@@ -179,7 +181,7 @@ func TestRouters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := racked(t, nil)
-			s.Self.Pods = []netip.Addr{addr("192.168.1.12")}
+			s.Self.Pods = []netip.Addr{addr("192.168.1.12"), addr("192.168.1.13")}
 			borrowed := map[Claim]Verdict{
 				{addr("192.168.1.9"), "node1", true}: {Confirmed: true}, {addr("192.168.1.12"), "node1", true}: {Confirmed: true},
 			}
@@ -285,7 +287,7 @@ func FuzzRouters(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, at []byte, bits uint8, hop []byte, zone string) {
 		s := unnumbered(t, nil)
-		s.Self.Pods = []netip.Addr{addr("192.168.1.12")}
+		s.Self.Pods = []netip.Addr{addr("192.168.1.12"), addr("192.168.1.13")}
 		a, _ := netip.AddrFromSlice(at)
 		p := bgp.Path{Prefix: netip.PrefixFrom(a, int(bits)).Masked(), From: addr("10.0.0.254")}
 		p.NextHop, _ = netip.AddrFromSlice(hop)

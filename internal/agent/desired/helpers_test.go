@@ -54,8 +54,7 @@ func (j *Judge) decide(paths []bgp.Path) (accepted []bgp.Path, refused []bgp.Obj
 			refused = append(refused, o)
 		}
 	}
-	accepted, more := j.Accept(learned)
-	return accepted, append(refused, more...)
+	return j.Accept(learned, refused)
 }
 
 // Routes returns the routes that this node should have: see DesiredRoutes.

@@ -52,16 +52,17 @@ func Refusals(refused []bgp.Objection) []error {
 //     service, or a subnet that this node is in.
 //
 // Several paths of one prefix keep their order. A block without an affinity is accepted from any node, since the API
-// may lag behind BGP. The learned paths have passed Objection.
-func (j *Judge) Accept(learned []bgp.Path) (accepted []bgp.Path, refused []bgp.Objection) {
+// may lag behind BGP. The learned paths have passed Objection. met are the objections to others, which Accept returns
+// with its own: one that waits for the IPAMBlock of an address that a pod here has needs no IPAMBlock.
+func (j *Judge) Accept(learned []bgp.Path, met []bgp.Objection) (accepted []bgp.Path, refused []bgp.Objection) {
 	known := make(map[netip.Prefix]bool, len(learned))
 	accepted = make([]bgp.Path, 0, len(learned)+len(j.Owners))
 	for _, p := range learned {
 		if j.owns(p.Prefix) {
 			continue // our own block, whatever a peer announces
 		}
-		if p.Prefix.IsSingleIP() && j.hasPod(p.Prefix.Addr()) {
-			refused = append(refused, bgp.Objection{Path: p, Why: "a pod on this node has the address"})
+		if o := j.ofPod(p); o.Why != "" {
+			refused = append(refused, o)
 			continue
 		}
 		known[p.Prefix] = true
@@ -77,8 +78,22 @@ func (j *Judge) Accept(learned []bgp.Path) (accepted []bgp.Path, refused []bgp.O
 		}
 		accepted = append(accepted, p)
 	}
+	for _, o := range met {
+		if of := j.ofPod(o.Path); o.Pending && of.Why != "" {
+			o = of
+		}
+		refused = append(refused, o)
+	}
 	slices.SortStableFunc(accepted, func(a, b bgp.Path) int { return a.Prefix.Compare(b.Prefix) })
 	return accepted, refused
+}
+
+// ofPod refuses the address of a pod of this node.
+func (s *Snapshot) ofPod(p bgp.Path) bgp.Objection {
+	if !p.Prefix.IsSingleIP() || !s.hasPod(p.Prefix.Addr()) {
+		return bgp.Objection{}
+	}
+	return bgp.Objection{Path: p, Why: "a pod on this node has the address"}
 }
 
 // known returns the paths that need no BGP: to the blocks of other nodes, and to confirmed borrowed addresses in Held.

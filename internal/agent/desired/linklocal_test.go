@@ -86,6 +86,7 @@ func TestLinkLocalRouters(t *testing.T) {
 			[]string{"no: it lies in this node's own block 192.168.1.0/26"}},
 		"an address stolen from us": {[]string{"192.168.1.10/32 via fe80::1%eth0"}, []string{"no: its block's record is being read"}},
 		"an address of a pod here":  {[]string{"192.168.1.12/32 via fe80::1%eth0"}, []string{"no: a pod on this node"}},
+		"that of no read block":     {[]string{"192.168.1.13/32 via fe80::1%eth0"}, []string{"no: a pod on this node"}},
 		"services": {[]string{"10.96.0.0/12 via fe80::1%eth0"},
 			[]string{"no: it lies in 10.96.0.0/12, the addresses of services"}},
 		"our address": {[]string{"10.0.0.1/32 via fe80::1%eth0"}, []string{"no: it is this node's own address"}},
@@ -101,7 +102,7 @@ func TestLinkLocalRouters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := unnumbered(t, nil)
-			s.Self.Pods = []netip.Addr{addr("192.168.1.12")}
+			s.Self.Pods = []netip.Addr{addr("192.168.1.12"), addr("192.168.1.13")}
 			borrowed := map[Claim]Verdict{
 				{addr("192.168.1.9"), "node1", true}: {Confirmed: true}, {addr("192.168.1.12"), "node1", true}: {Confirmed: true},
 			}

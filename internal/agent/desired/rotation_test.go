@@ -184,7 +184,7 @@ func TestSecondDevice(t *testing.T) {
 		states[0].Second = tt.second
 		c.Follow(s, states, now)
 		j := s.By(Grounds{})
-		accepted, _ := j.Accept(nil)
+		accepted, _ := j.Accept(nil, nil)
 		peers, second, ways := j.Encrypted(false, accepted)
 		if got := fmt.Sprint(ways); !strings.Contains(got, tt.want) || !strings.Contains(got, "192.168.9.0/26 dev wireguard.cali") {
 			t.Errorf("%s: %s", name, got)

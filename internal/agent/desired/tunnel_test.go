@@ -117,7 +117,7 @@ func TestAwaitedEnds(t *testing.T) {
 			Spec: api.BlockAffinitySpec{Node: "far", CIDR: "192.168.7.0/26", State: api.AffinityConfirmed, Type: "host"},
 		})
 	})
-	accepted, refused := s.By(Grounds{}).Accept(nil)
+	accepted, refused := s.By(Grounds{}).Accept(nil, nil)
 	ways, left := s.By(Grounds{}).DesiredRoutes(accepted)
 	if len(refused) > 0 || len(left) != 1 || !left[0].Pending || !strings.Contains(left[0].Why, "not announced its end") ||
 		len(Refusals(left)) > 0 {
@@ -151,7 +151,7 @@ func TestEndWays(t *testing.T) {
 			}
 		})
 		s.Others[slices.IndexFunc(s.Others, func(m Member) bool { return m.Name == "node2" })].VTEP6.Addr = addr(tt.end)
-		accepted, _ := s.By(Grounds{}).Accept(nil)
+		accepted, _ := s.By(Grounds{}).Accept(nil, nil)
 		var ends []string
 		for _, r := range s.By(Grounds{}).Routes(accepted) {
 			if r.Dst.IsSingleIP() {

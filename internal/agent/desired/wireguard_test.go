@@ -46,7 +46,7 @@ func answered(keys ...byte) [2]wireguard.State {
 // encrypted describes the result of Encrypted.
 func encrypted(s *Snapshot, v6 bool, g Grounds) (lines []string) {
 	j := s.By(g)
-	accepted, _ := j.Accept(nil)
+	accepted, _ := j.Accept(nil, nil)
 	peers, _, ways := j.Encrypted(v6, accepted)
 	slices.SortFunc(peers, func(a, b wireguard.Peer) int { return int(a.Key[0]) - int(b.Key[0]) })
 	for _, p := range peers {

@@ -39,6 +39,7 @@ func withFelix(t testing.TB, c *meshtest.Cluster, node *meshtest.Node, block str
 	n.Within(t, func() error { return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1") })
 	first := netip.MustParsePrefix(block).Addr()
 	n.pod = n.NewPod(t, strings.TrimSuffix(first.String(), ".0")+".5")
+	c.AssignBorrowed(t, n.block, n.Node, 5, n.Node) // its own
 	wide, err := first.Prefix(16)
 	errtest.Must(t, err)
 	pool := []netip.Prefix{wide}
