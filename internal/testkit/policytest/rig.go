@@ -251,7 +251,7 @@ func (r *Rig) Again(link string, p Packet, number uint64) error {
 // Answer sends the answer of a UDP packet's destination, from behind its link.
 func (r *Rig) Answer(link string, p Packet, number uint64) (uint64, error) {
 	answer := r.next.Add(1)
-	from, to := netip.AddrPortFrom(p.To, p.Port), netip.AddrPortFrom(p.From, p.sourcePort(number))
+	from, to := netip.AddrPortFrom(p.To, p.Port), netip.AddrPortFrom(p.From, p.PortOf(number))
 	kind, packet := netnstest.Datagram(from, to, mark(answer))
 	return answer, r.put(link, Packet{From: p.To, To: p.From}, kind, packet)
 }

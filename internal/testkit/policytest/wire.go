@@ -40,8 +40,9 @@ func sourceOf(packet []byte) (a netip.Addr) {
 	return a
 }
 
-// sourcePort returns the packet's port, or one that makes each of some 40,000 packets in a row a connection of its own.
-func (p Packet) sourcePort(number uint64) uint16 {
+// PortOf returns the source port of the packet with a number: SourcePort, or one that makes each of some 40,000 packets
+// in a row a connection of its own.
+func (p Packet) PortOf(number uint64) uint16 {
 	if p.SourcePort != 0 {
 		return p.SourcePort
 	}
@@ -60,11 +61,11 @@ func (p Packet) icmp(echo uint8) (kind, code uint8) {
 func encode(p Packet, number uint64) (kind uint16, packet []byte) {
 	switch p.Protocol {
 	case TCP:
-		return netnstest.Packet(p.From, p.To, TCP, 64, append(syn(p.sourcePort(number), p.Port), mark(number)...), 16)
+		return netnstest.Packet(p.From, p.To, TCP, 64, append(syn(p.PortOf(number), p.Port), mark(number)...), 16)
 	case UDP:
-		return netnstest.Datagram(netip.AddrPortFrom(p.From, p.sourcePort(number)), netip.AddrPortFrom(p.To, p.Port), mark(number))
+		return netnstest.Datagram(netip.AddrPortFrom(p.From, p.PortOf(number)), netip.AddrPortFrom(p.To, p.Port), mark(number))
 	case SCTP:
-		return netnstest.Packet(p.From, p.To, SCTP, 64, initChunk(p.sourcePort(number), p.Port, mark(number)), -1)
+		return netnstest.Packet(p.From, p.To, SCTP, 64, initChunk(p.PortOf(number), p.Port, mark(number)), -1)
 	case ICMP:
 		kind, code := p.icmp(8)
 		echo := append([]byte{kind, code, 0, 0, byte(number >> 8), byte(number), 0, 1}, mark(number)...)
