@@ -208,18 +208,20 @@ func TestDatastoreNotReady(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = w.api.setReady(context.Background(), true) })
 	for _, tt := range []struct {
-		name  string
-		make  func(t *testing.T)
-		words []string
+		name   string
+		make   func(t *testing.T)
+		status uint // the code of STATUS
+		words  []string
 	}{
-		{"locked", func(t *testing.T) {
+		{"locked", func(t *testing.T) { // as long as that lasts no pod starts on any node
 			errtest.Must(t, w.api.setReady(t.Context(), false))
-		}, []string{"datastoreReady", "ClusterInformation default", "docs/apigroups.md"}},
+		}, 0, []string{"datastoreReady", "ClusterInformation default", "docs/apigroups.md"}},
 		{"missing", func(t *testing.T) { w.api.delete(t, "ClusterInformation", "", "default") },
-			[]string{"there is no ClusterInformation default", "tortie-node"}},
+			50, []string{"there is no ClusterInformation default", "tortie-node"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.make(t)
+			w.wantStatus(t, tt.status)
 			w.wantFailure(t, s.add(t), types.ErrTryAgainLater, tt.words...)
 			nothing()
 			// Nothing may be released in the middle of a migration either, but the container can go.

@@ -24,8 +24,12 @@ const (
 	codeTaken        uint = 103 // the requested address is held by another
 )
 
-// errDatastoreNotReady: an operator has locked the datastore.
-var errDatastoreNotReady = errors.New("the datastore is not ready")
+// errDatastoreNotReady: nothing can be assigned now on this node, or on any. errLocked: on none.
+var (
+	errDatastoreNotReady = errors.New("the datastore is not ready")
+	errLocked            = fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: tortie-node sets it at its first start, "+
+		"a migration at its end; before you do, read docs/apigroups.md", errDatastoreNotReady)
+)
 
 // codes maps errors to codes, and to a remedy where the error has none; the first match counts. A runtime tries again
 // after any error; ErrTryAgainLater means that this is likely to help.

@@ -124,6 +124,11 @@ func TestGroupMoves(t *testing.T) {
 				}
 				next.tellFacts(t, moving(true))
 				w.wantFailure(t, s.add(t), types.ErrTryAgainLater, "has not yet made sure", string(next.api.group))
+				w.host.Write(t, statusPath, "")
+				w.lastAccess(t, time.Minute)
+				w.wantStatus(t, 0)
+				w.lastAccess(t, 11*time.Minute)
+				w.wantStatus(t, 50, "has not yet made sure")
 				sameThere()
 				w.host.Write(t, facts.GroupFile, string(next.api.group)+"\n")
 				next.tellFacts(t, moving(false))

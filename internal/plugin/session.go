@@ -121,8 +121,7 @@ func (s *session) ready(ctx context.Context) error {
 		return err
 	}
 	if lock != groups.Ready {
-		return fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: tortie-node sets it at its first start, "+
-			"a migration at its end; before you do, read docs/apigroups.md", errDatastoreNotReady)
+		return errLocked
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,10 @@ func ipamStatus(ctx context.Context, c *call) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(s.access(ctx), s.room(ctx))
+		if err := s.access(ctx); err != nil {
+			return s.unlessLocked(err)
+		}
+		return s.room(ctx)
 	})
 }
 
@@ -85,7 +89,7 @@ func (s *session) available(ctx context.Context) error {
 		return errors.New("tortie-node on this node is not ready: it has not programmed the kernel since it started; see its log and /status")
 	}
 	if err := s.access(ctx); err != nil {
-		return err
+		return cmp.Or(s.unlessLocked(err), s.followed())
 	}
 	assigns := s.room
 	if s.conf.IPAM.Type != calicoIPAM {
@@ -97,6 +101,16 @@ func (s *session) available(ctx context.Context) error {
 	return s.followed()
 }
 
+// unlessLocked returns nil for an error of access that is no reason to make the node NotReady, although an ADD fails: a
+// lock, during which no pod starts on any node, and the moment after a move in which the agent looks for the addresses
+// in use. Other errors it returns as they are.
+func (s *session) unlessLocked(err error) error {
+	if errors.Is(err, errLocked) || errors.Is(err, errMoved) && s.sinceAccess() <= agentAway {
+		return nil
+	}
+	return err
+}
+
 // access checks that the datastore is ready, with the plugins' own rights, which the agent's facts do not cover. With
 // facts and an unchanged kubeconfig, an answer holds for accessTime.
 func (s *session) access(ctx context.Context) error {
@@ -104,7 +118,9 @@ func (s *session) access(ctx context.Context) error {
 		return nil
 	}
 	direct := *s
-	direct.facts = nil
+	if s.facts == nil || !s.facts.Moving {
+		direct.facts = nil
+	}
 	if err := direct.ready(ctx); err != nil {
 		return err
 	}

@@ -191,7 +191,7 @@ func (w *world) lastAccess(t testing.TB, ago time.Duration) {
 	t.Helper()
 	w.host.On(t, func() error {
 		then := time.Now().Add(-ago)
-		return errors.Join(os.Chtimes("/var/run/calico/tortie/status", then, then),
+		return errors.Join(os.Chtimes(statusPath, then, then),
 			os.Chtimes(kubeconfigPath, then.Add(-time.Hour), then.Add(-time.Hour)))
 	})
 }

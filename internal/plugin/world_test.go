@@ -26,6 +26,7 @@ import (
 const (
 	kubeconfigPath = "/etc/cni/net.d/calico-kubeconfig"
 	nodenamePath   = "/var/lib/calico/nodename"
+	statusPath     = "/var/run/calico/tortie/status"
 	mtuPath        = "/var/lib/calico/mtu"
 	logPath        = "/var/log/calico/cni/cni.log"
 )

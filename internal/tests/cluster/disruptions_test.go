@@ -124,12 +124,14 @@ func (w *world) plugins(t *testing.T, version string) {
 // fail is not ready and reports the reason, while its pods keep running.
 func (w *world) status(t *testing.T) {
 	streams := w.between(t, [2]string{"node1", "node2"})
-	lock := func(locked bool) {
-		w.Kubectl(t, "patch", "clusterinformation", "default", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"datastoreReady":%v}}`, !locked))
-		meshtest.Within(t, patience, func() error { return w.nodeConditions(t, locked, "the datastore is not ready") })
+	disable := func(all bool) {
+		for _, pool := range strings.Fields(w.Kubectl(t, "get", "ippools", "-o", "name")) {
+			w.Kubectl(t, "patch", pool, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"disabled":%v}}`, all))
+		}
+		meshtest.Within(t, patience, func() error { return w.nodeConditions(t, all, "IPPool") })
 	}
-	lock(true)
-	lock(false)
+	disable(true)
+	disable(false)
 	streams.Intact(t)
 }
 
