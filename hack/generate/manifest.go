@@ -19,6 +19,8 @@ const manifestHead = `# Tortie in one file, for clusters without Helm:
 #
 #   kubectl apply --server-side -f manifests/tortie.yaml
 #
+# It has definitions of crd.projectcalico.org/v1. A cluster that has those of projectcalico.org/v3 needs Helm, which looks first.
+#
 # Generated from charts/tortie with its default values (make generate).
 `
 
