@@ -27,8 +27,8 @@ const (
 // errDatastoreNotReady: nothing can be assigned now on this node, or on any. errLocked: on none.
 var (
 	errDatastoreNotReady = errors.New("the datastore is not ready")
-	errLocked            = fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: tortie-node sets it at its first start, "+
-		"a migration at its end; before you do, read docs/apigroups.md", errDatastoreNotReady)
+	errLocked            = fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: "+
+		"tortie-node sets it at its first start, a migration at its end; before you do, read docs/apigroups.md", errDatastoreNotReady)
 )
 
 // codes maps errors to codes, and to a remedy where the error has none; the first match counts. A runtime tries again

@@ -36,7 +36,8 @@ func shop() policy.State {
 		Policies:   []policy.Policy{policy.FromNetworkPolicy(&p)},
 	}
 	for _, p := range []*policy.Pod{
-		pod("web", "10.65.0.1", policy.NamedPort{Name: "http", Protocol: policy.TCP, Port: 8080}), pod("client", "10.65.1.1"), pod("other", "10.65.1.2"),
+		pod("web", "10.65.0.1", policy.NamedPort{Name: "http", Protocol: policy.TCP, Port: 8080}),
+		pod("client", "10.65.1.1"), pod("other", "10.65.1.2"),
 	} {
 		state.Pods[p.PodKey] = p
 	}

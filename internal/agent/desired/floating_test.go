@@ -68,7 +68,8 @@ func TestFloatingAddressesOfOthers(t *testing.T) {
 	}
 	s := floating(t, "192.168.2.9", nil)
 	difftest.Want(t, "translated", []nat.Floating{{Addr: addr("192.168.2.9"), Pod: addr("192.168.1.7")}}, s.NAT().Floating)
-	_, refused := s.By(Grounds{}).Accept([]bgp.Path{{Prefix: prefix("192.168.2.9/32"), NextHop: addr("10.0.0.2"), From: addr("10.0.0.2")}}, nil)
+	another := bgp.Path{Prefix: prefix("192.168.2.9/32"), NextHop: addr("10.0.0.2"), From: addr("10.0.0.2")}
+	_, refused := s.By(Grounds{}).Accept([]bgp.Path{another}, nil)
 	if len(refused) != 1 || refused[0].Why != "a pod on this node has the address" {
 		t.Errorf("another node's path to it: %+v", refused)
 	}

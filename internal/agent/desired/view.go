@@ -57,8 +57,8 @@ func (v *View) Update(now time.Time, self Self, w state.Cluster) {
 	base.build = v.Base.build + 1
 	v.Cluster, v.Base, v.Built = w, base, true
 	v.Problems = slices.Concat(problems, more, unclear, wrong, ProblemsOf(doubt))
-	for _, p := range w.Problems {
-		v.Problems = append(v.Problems, InObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err))) // which names the object too
+	for _, p := range w.Problems { // Err names the object, as InObject does
+		v.Problems = append(v.Problems, InObject(p.Kind, api.Meta{Name: p.Name}, cmp.Or(errors.Unwrap(p.Err), p.Err)))
 	}
 }
 

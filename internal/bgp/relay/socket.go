@@ -192,7 +192,7 @@ func SetKeyOf(fd int, peers netip.Prefix, password string) error {
 	return err
 }
 
-// ErrNoMD5: this kernel cannot sign TCP segments.
+// ErrNoMD5 means that this kernel cannot sign TCP segments.
 var ErrNoMD5 = errors.New("the kernel has no TCP MD5 signatures (CONFIG_TCP_MD5SIG, or it runs in FIPS mode)")
 
 // CheckMD5 reports whether the kernel can sign TCP segments: nil if it can.

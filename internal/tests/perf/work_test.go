@@ -113,7 +113,7 @@ func program(t *testing.T, count int) (written, decided, programmed, steady floa
 	var wanted []routes.Route
 	decided = used(t, func() error {
 		judge := s.By(desired.Grounds{})
-		accepted, refused := judge.Accept(learned)
+		accepted, refused := judge.Accept(learned, nil)
 		ways, _ := judge.DesiredRoutes(accepted)
 		if wanted = desired.RoutesOf(ways); len(wanted) != count {
 			return fmt.Errorf("%d routes, refused %v", len(wanted), refused)

@@ -177,7 +177,7 @@ func (n *network) pass(t *testing.T, h *host) {
 	}
 	h.announce(t, s)
 	judge := s.By(desired.Grounds{})
-	accepted, _ := judge.Accept(nil)
+	accepted, _ := judge.Accept(nil, nil)
 	if n.encap != [2]string{} {
 		h.main(t, judge, accepted)
 	}

@@ -85,7 +85,7 @@ func (n *node) pass(t *testing.T, other *node, now time.Time) {
 		n.says = n.state[0].Public.String()
 	}
 	judge := s.By(desired.Grounds{})
-	accepted, _ := judge.Accept(nil)
+	accepted, _ := judge.Accept(nil, nil)
 	var ways []routes.Route
 	d.Peers, _, ways = judge.Encrypted(false, accepted)
 	_, err = n.syncer.Peers(t.Context(), *d)
