@@ -248,7 +248,7 @@ func (a *Agent) floating(links []netlinkx.Link, pods []localPod) (all []desired.
 // noted returns the prefixes of pods that the plugin has stored, as routes in a table of its own.
 func (a *Agent) noted(links []netlinkx.Link, table int) (sources []guard.Source, err error) {
 	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Table: table})
-	if len(routes) == 0 {
+	if err != nil {
 		return nil, err
 	}
 	names := map[int]string{}

@@ -150,7 +150,7 @@ func (c *Controllers) Run(ctx context.Context) error {
 		if err := c.deps.Watch.WaitForSync(ctx, c.deps.Log); err != nil {
 			return nil // shutting down
 		}
-		c.board.change(func(s *Status) { s.Synced = true })
+		c.board.turn(func(s *Status) { s.Synced = true })
 		inner, ctx := errgroup.WithContext(ctx)
 		inner.Go(func() error { c.elector.Run(ctx, c.lead); return nil })
 		inner.Go(func() error { c.loop(ctx); return nil })
@@ -211,7 +211,7 @@ func (c *Controllers) conclude(settings Settings, err error) {
 	if c.reported.New(err) {
 		c.deps.Log.Warn("pass failed in part; retrying", "err", err)
 	}
-	c.board.change(func(s *Status) {
+	c.board.turn(func(s *Status) {
 		s.Error, s.LastPass, s.Grace, s.Period = text, time.Now(), settings.Grace.String(), settings.Period.String()
 		s.Next = s.LastPass.Add(c.pauseAfter(settings))
 		s.Passes++
@@ -283,7 +283,7 @@ func (c *Controllers) pass(ctx context.Context, s Settings) error {
 	warnings := c.forecast.Look(&usage, began)
 	c.again = d.Again
 	c.board.metrics.saw(usage, &d, time.Since(began), began.Sub(v.Taken))
-	c.board.change(func(st *Status) {
+	c.board.turn(func(st *Status) {
 		st.Known, st.Candidates, st.Waiting, st.Locked = v.Taken, d.Candidates, d.Waiting, !v.Ready
 	})
 	return c.act(&v, &d, s, warnings)
@@ -313,11 +313,11 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 	ctx := c.leading
 	if ctx == nil || ctx.Err() != nil {
 		c.board.metrics.leading.Set(0)
-		c.board.change(func(s *Status) { s.Leading = false })
+		c.board.turn(func(s *Status) { s.Leading = false })
 		return nil
 	}
 	c.board.metrics.leading.Set(1)
-	c.board.change(func(s *Status) { s.Leading = true })
+	c.board.turn(func(s *Status) { s.Leading = true })
 	c.warn(v, warnings)
 	ctx, cancel := context.WithTimeout(ctx, sweepTime)
 	defer cancel()
@@ -332,7 +332,7 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 		report, err := c.sweeper.Sweep(ctx, v, d)
 		errs = append(errs, err)
 		c.board.metrics.did(&report)
-		c.board.change(func(s *Status) { s.did(&report) })
+		c.board.turn(func(s *Status) { s.did(&report) })
 		c.deps.Log.Info("collected", "addresses", report.Addresses(), "handles", report.Handles, "blocks", report.Blocks,
 			"affinities", report.Affinities, "completed", report.Confirmed, "spared", report.Spared)
 	}
@@ -341,7 +341,7 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 
 func (c *Controllers) keepHosts(ctx context.Context, v *inventory.View, s HostSettings) error {
 	problems, err := c.hosts.sync(ctx, v, s)
-	c.board.change(func(s *Status) { s.HostEndpoints = problems })
+	c.board.turn(func(s *Status) { s.HostEndpoints = problems })
 	return err
 }
 

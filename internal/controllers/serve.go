@@ -51,7 +51,7 @@ type Status struct {
 	Period string `json:"reconcilerPeriod"`
 }
 
-// stuckAfter is how long after the last change of the board the process counts as dead: longer than a sweep may take.
+// stuckAfter is how long after its last turn of the board the loop of passes counts as dead: longer than a sweep may take.
 const stuckAfter = sweepTime + 10*time.Minute
 
 // board keeps the Status.
@@ -60,13 +60,20 @@ type board struct {
 
 	mu     sync.Mutex // guards the rest
 	status Status
-	turned time.Time // last change
+	turned time.Time // last turn
+}
+
+// turn is change by the loop of passes, which alive watches. Other goroutines go on where it is stuck.
+func (b *board) turn(f func(*Status)) {
+	b.change(func(s *Status) {
+		b.turned = time.Now()
+		f(s)
+	})
 }
 
 func (b *board) change(f func(*Status)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.turned = time.Now()
 	f(&b.status)
 }
 
@@ -81,7 +88,7 @@ func (s *Status) did(r *gc.Report) {
 	s.Removed += r.Handles + r.Blocks + r.Affinities
 }
 
-// alive returns an error if the board has not changed for stuckAfter. An unavailable API server is not a failure.
+// alive returns an error if the loop of passes has not turned the board for stuckAfter. An unavailable API server is not a failure.
 func (b *board) alive(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

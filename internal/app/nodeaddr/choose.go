@@ -254,15 +254,12 @@ func (f *finder) missing(addrs ...netip.Addr) string {
 func (f *finder) list() string {
 	const most = 10
 	texts := make([]string, 0, most+1)
-	for _, c := range f.found {
-		if c.Addr.Addr().IsLoopback() {
-			continue
-		}
-		if len(texts) == most {
-			texts = append(texts, fmt.Sprintf("and %d more", len(f.found)-most))
-			break
-		}
+	others := slices.DeleteFunc(slices.Clone(f.found), func(c candidate) bool { return c.Addr.Addr().IsLoopback() })
+	for _, c := range others[:min(most, len(others))] {
 		texts = append(texts, fmt.Sprintf("%s on %s", c.Addr, c.Link))
+	}
+	if more := len(others) - most; more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	if len(texts) == 0 {
 		return "no " + f.r.Family.String() + " address"

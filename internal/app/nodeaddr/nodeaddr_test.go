@@ -2,6 +2,7 @@ package nodeaddr
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -356,6 +357,19 @@ func TestAwaits(t *testing.T) {
 		}
 		if got := r.Awaits(); got != c.want {
 			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// TestList: an error lists ten addresses of a host, and how many others there are but for loopback.
+func TestList(t *testing.T) {
+	for count, want := range map[int]string{0: "no IPv4 address", 1: "10.0.0.0/24 on eth0", 12: ", and 2 more"} {
+		f := finder{r: Request{Family: IPv4}, found: []candidate{{Candidate: Candidate{Addr: netip.MustParsePrefix("127.0.0.1/8"), Link: "lo"}}}}
+		for i := range count {
+			f.found = append(f.found, candidate{Candidate: Candidate{Addr: netip.MustParsePrefix(fmt.Sprintf("10.0.%d.0/24", i)), Link: "eth0"}})
+		}
+		if got := f.list(); !strings.HasSuffix(got, want) {
+			t.Errorf("%d addresses: %q, want %q", count, got, want)
 		}
 	}
 }
