@@ -23,7 +23,7 @@ const (
 	maxServer      = 6.3 // times the API server's CPU of one GET: 12 ms where one took 1.9 ms
 	minBurst       = 5   // times Calico's rate
 	maxConflicts   = 1.5 // per ADD, at 100 at once
-	maxRoutes      = 1.2 // times BIRD 2
+	maxRoutes      = 2   // times BIRD 2
 	maxAgentMiB    = 64
 	maxNewNode     = 2000 // ms, worst of all nodes
 	maxSteady      = 100  // ms, median
