@@ -28,6 +28,13 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Over reports whether ctx has ended, or is past its deadline and about to end: client-go rejects a request after the
+// deadline with an error of its own, which says nothing of what was waited for.
+func Over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
+}
+
 // Jitter returns a random duration from half of d to one and a half times d, to spread what begins at the same time on
 // many nodes.
 func Jitter(d time.Duration) time.Duration {

@@ -196,18 +196,11 @@ func (a *Applier) untilDone(ctx context.Context, what string, f func() error) er
 			a.tell(fmt.Sprintf("%s: trying again: %v", what, err))
 			told = time.Now()
 		}
-		if why == nil || !over(ctx) {
+		if why == nil || !wait.Over(ctx) {
 			why = err
 		}
 		if !wait.Sleep(ctx, backoff.Next()) {
 			return fmt.Errorf("%s: %w: %w", what, context.Cause(ctx), why)
 		}
 	}
-}
-
-// over reports whether ctx has ended, or its deadline has passed: after that client-go refuses a request with an error
-// of its own.
-func over(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }

@@ -193,7 +193,7 @@ func (t *Test) start(ctx context.Context, part, node string, args ...string) err
 
 // await returns the two pods with a name for part, in order, when done holds for both.
 func (t *Test) await(ctx context.Context, part string, done func(*corev1.Pod) bool) ([]corev1.Pod, error) {
-	told := time.Now()
+	told, why := time.Now(), "" // of the last look that the end of ctx did not cut off
 	for {
 		pods, err := t.cluster.Pods(ctx, t.Namespace, runLabel+"="+t.run)
 		pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !strings.HasPrefix(p.Name, t.name(part)) })
@@ -202,12 +202,15 @@ func (t *Test) await(ctx context.Context, part string, done func(*corev1.Pod) bo
 		if err == nil && len(pods) == 2 && len(waiting) == 0 {
 			return pods, nil
 		}
+		if why == "" || !wait.Over(ctx) {
+			why = describe(waiting, err)
+		}
 		if time.Since(told) > tellEvery {
 			told = time.Now()
-			t.tell("waiting for " + describe(waiting, err))
+			t.tell("waiting for " + why)
 		}
 		if !wait.Sleep(ctx, wait.Jitter(pollEvery)) {
-			return nil, fmt.Errorf("%w: waiting for %s", context.Cause(ctx), describe(waiting, err))
+			return nil, fmt.Errorf("%w: waiting for %s", context.Cause(ctx), why)
 		}
 	}
 }
