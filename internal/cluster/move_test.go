@@ -119,6 +119,7 @@ func (m *move) shows(t *testing.T, in groups.Group, held bool, pool string) {
 // TestMove has a program see what Calico's migration does, phase by phase: one that is aborted, one that comes to its
 // end, the way back, and a last one, after which the definitions of before go.
 func TestMove(t *testing.T) {
+	t.Parallel()
 	m := newMove(t)
 	m.shows(t, groups.V1, false, "first")
 	m.lock(t, groups.V1, "first")
@@ -181,6 +182,7 @@ func (m *move) arrives(t *testing.T, in groups.Group, pool string, answer error)
 // that no migration has written: first one of before the lock, then one without a definition of blocks, as Calico's own
 // API server shows it. In between is a migration that locks the earlier one, copies, and unlocks it.
 func TestMoveIsNotFollowed(t *testing.T) {
+	t.Parallel()
 	m := newMove(t)
 	m.makePool(t, groups.V3, "second")
 	m.say(t, groups.V3, true)
