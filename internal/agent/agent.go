@@ -36,7 +36,6 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/takeover"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
-	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
 
@@ -191,7 +190,7 @@ func NewAgent(d Deps) *Agent {
 		parameters:   parameters{},
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 	}
-	d.Watch.OnArrival(facts.ReadGroup(filepath.Join(d.Config.RunDir, groupFile)), a.arrive)
+	d.Watch.OnArrival(a.groupBefore(), a.groupArrived(), a.arrive)
 	return a
 }
 

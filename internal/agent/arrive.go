@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -12,8 +13,26 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// groupFile is the file in the run directory where plugins look for the group: facts.GroupFile.
-const groupFile = "tortie/api-group"
+const (
+	// groupFile is the file in the run directory where plugins look for the group: facts.GroupFile.
+	groupFile = "tortie/api-group"
+	// arrivedFile has the group in which arrive has succeeded. Only agents write it; plugins, too, write groupFile.
+	arrivedFile = "tortie/api-group-arrived"
+)
+
+// groupBefore returns the group that this node used last; empty if it is not known.
+func (a *Agent) groupBefore() groups.Group {
+	return facts.ReadGroup(filepath.Join(a.Config.RunDir, groupFile))
+}
+
+// groupArrived returns groupBefore if arrive has succeeded there since the node's boot, else nothing.
+func (a *Agent) groupArrived() groups.Group {
+	in := facts.ReadGroup(filepath.Join(a.Config.RunDir, arrivedFile))
+	if in != a.groupBefore() {
+		return ""
+	}
+	return in
+}
 
 // arrive makes sure that the addresses in use on this node are assigned in the API group to which the cluster's objects
 // have moved, and stores the group for the plugins. Until it succeeds nothing is assigned on this node.
@@ -41,7 +60,8 @@ func (a *Agent) arrive(ctx context.Context, in groups.Group) error {
 		}
 	}
 	a.Status.SetProblems("addresses", problems)
-	return facts.WriteGroup(filepath.Join(a.Config.RunDir, groupFile), in)
+	return errors.Join(facts.WriteGroup(filepath.Join(a.Config.RunDir, groupFile), in),
+		facts.WriteGroup(filepath.Join(a.Config.RunDir, arrivedFile), in))
 }
 
 // addressesInUse returns the addresses of the node's pods and tunnels.

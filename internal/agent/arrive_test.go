@@ -15,6 +15,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -145,12 +146,48 @@ func TestAgentMoves(t *testing.T) {
 	stop()
 	ready(groups.V1, true)
 	r.group = cluster.Finding(r.api, "").Group
-	status, _ = r.agent(t, newPeers())
+	status, stop = r.agent(t, newPeers())
 	r.tells(t, "that all is in v1 again", in(groups.V1))
 	if got := facts.ReadGroup(filepath.Join(r.runDir, groupFile)); got != groups.V1 {
 		t.Errorf("noted for plugins: %q", got)
 	}
 	if p := status.Report().Problems; slices.ContainsFunc(p, func(s string) bool { return strings.Contains(s, "in use on this node") }) {
 		t.Errorf("problems of addresses that are assigned: %q", p)
+	}
+
+	// A migration without the agent, in which a plugin is the first to find v3.
+	stop()
+	r.ns.Run(t, "ip", "route", "add", "10.90.1.8", "dev", "cali0000000001", "proto", "boot")
+	assign(in1, rigNode, "unseen", "10.90.1.8")
+	ready(groups.V1, false)
+	ready(groups.V3, true)
+	errtest.Must(t, facts.WriteGroup(filepath.Join(r.runDir, groupFile), groups.V3))
+	r.group = cluster.Finding(r.api, "").Group
+	r.agent(t, newPeers())
+	r.tells(t, "that all is in v3 again", in(groups.V3))
+	if got := holders(); !slices.Contains(got, "10.90.1.8 k8s-pod-network.unseen") {
+		t.Errorf("assigned in v3: %q", got)
+	}
+}
+
+// TestGroupArrived has the two files that agents and plugins of this release and of earlier ones leave: the agent has
+// arrived only where its own file says so, and no plugin has found another group since.
+func TestGroupArrived(t *testing.T) {
+	for _, tc := range []struct{ file, arrived, want groups.Group }{
+		{"", "", ""},
+		{groups.V3, "", ""}, // by a plugin, or an earlier release
+		{"", groups.V3, ""},
+		{groups.V1, groups.V3, ""},
+		{groups.V3, groups.V3, groups.V3},
+	} {
+		a := &Agent{Deps: Deps{Config: config.Node{RunDir: t.TempDir()}}}
+		for name, in := range map[string]groups.Group{groupFile: tc.file, arrivedFile: tc.arrived} {
+			if in != "" {
+				errtest.Must(t, facts.WriteGroup(filepath.Join(a.Config.RunDir, name), in))
+			}
+		}
+		if got, before := a.groupArrived(), a.groupBefore(); got != tc.want || before != tc.file {
+			t.Errorf("files %q and %q: arrived in %q, before %q", tc.file, tc.arrived, got, before)
+		}
 	}
 }

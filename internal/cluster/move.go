@@ -1,7 +1,10 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -26,8 +29,9 @@ const (
 // locked, or before arrive has succeeded in the group in use.
 //
 // A migration of Calico's locks crd.projectcalico.org/v1, copies the objects, and unlocks projectcalico.org/v3. So the
-// group in use counts as long as it is ready. While it is not, each step reads the ClusterInformation of both. Watched
-// objects stay until the lists of the other group are complete.
+// group in use counts as long as it is ready. While it is not, each step reads the ClusterInformation of both. The other
+// group counts if it is ready, was written after the lock, and has definitions of its own. Watched objects stay until
+// the lists of the other group are complete.
 type mover struct {
 	group       *groups.Current
 	store       *kubernetes.Store
@@ -38,19 +42,21 @@ type mover struct {
 	told        func()        // called when writes are held or allowed
 
 	// arrive prepares the writes in a group, and may be called again; nil: no preparation. arrived is the group in which
-	// it has succeeded.
+	// it has succeeded, and to which no objects can have been copied since.
 	arrive  func(context.Context, groups.Group) error
 	arrived groups.Group
+
+	locked *api.ClusterInformation // the one in use, as it was first seen locked; nil: it is not
 
 	since time.Time     // start of the group's use; zero: start of the program
 	began chan struct{} // closed once it is known whether objects may be written: WaitForSync waits for it
 }
 
 // OnArrival sets arrive, which is called, until it succeeds, before Calico's objects are written in another group than
-// before; ctx bounds it. before is the group that an earlier process recorded after its arrive, or empty. OnArrival
-// must be called before Run.
-func (w *Watch) OnArrival(before groups.Group, arrive func(ctx context.Context, in groups.Group) error) {
-	w.move.arrived, w.move.arrive = before, arrive
+// arrived, and again after both groups were locked; ctx bounds it. arrived is the group that an earlier process recorded
+// after its arrival, before the one that the node used last; each may be empty. OnArrival must be called before Run.
+func (w *Watch) OnArrival(before, arrived groups.Group, arrive func(ctx context.Context, in groups.Group) error) {
+	w.move.arrived, w.move.arrive = arrived, arrive
 	w.move.group.Expect(before)
 }
 
@@ -82,36 +88,66 @@ func (m *mover) run(ctx context.Context) {
 	}
 }
 
-// step decides once. settled means that the group in use is ready. The error is arrive's.
+// step decides once. settled means that the group in use is ready. The error is why nothing is written.
 func (m *mover) step(ctx context.Context) (settled bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, moveTime)
 	defer cancel()
-	in := m.group.Known()
-	lock := groups.LockOf(m.information.get(api.DefaultName))
+	in, info := m.group.Known(), m.information.get(api.DefaultName)
+	lock := groups.LockOf(info)
 	switch complete := m.since.IsZero() || m.confirmed().After(m.since); {
 	case in == "": // there are no definitions
 	case lock == groups.Locked:
 		m.hold(true)
-	case lock == groups.Ready && complete:
-		err = m.enter(ctx, in)
-		settled = err == nil
+		m.locked = cmp.Or(m.locked, info)
+	case lock == groups.Ready:
+		m.locked = nil
+		if complete {
+			err = m.enter(ctx, in)
+			settled = err == nil
+		}
 	}
 	m.begin()
-	if err != nil {
-		return false, err
-	}
 	if in == "" || m.group.Wanted() || settled && time.Since(m.confirmed()) < silent {
-		return in == "" || settled, nil
+		return in == "" || settled, err
 	}
-	next, ready, err := m.store.Find(ctx, in)
-	if err != nil || ready != groups.Ready || next == in {
-		return settled, nil // the watches report an absent API server
+	first := in
+	if lock == groups.Ready && !settled {
+		first = groups.V1 // if it is ready, too, the program should not have left it
+	}
+	next, failed := m.next(ctx, first, in)
+	if failed != nil || next == "" {
+		return settled, errors.Join(err, failed)
 	}
 	m.log.Info("Calico's objects are in another API group now, which is followed from here on", "group", next, "before", in)
 	m.hold(true)
 	m.group.Set(next)
-	m.arrived, m.since = "", time.Now()
-	return false, nil
+	m.arrived, m.locked, m.since = "", nil, time.Now()
+	return false, err
+}
+
+// next returns the group to which the objects have moved; empty if they have not, or if the API server does not answer,
+// which the watches report. It reads the ClusterInformation of first before the other's.
+func (m *mover) next(ctx context.Context, first, in groups.Group) (groups.Group, error) {
+	next := in.Other()
+	said, err := m.store.Informations(ctx, first)
+	if err != nil {
+		return "", nil
+	}
+	if said.Lock(in) == groups.Locked && said.Lock(next) == groups.Locked {
+		m.arrived = "" // objects may be copied to either
+	}
+	if said.Lock(next) != groups.Ready {
+		return "", nil
+	}
+	if kubernetes.Older(said[next], m.locked) {
+		return "", fmt.Errorf("ClusterInformation default of %[1]s was ready before that of %[2]s was locked, so no migration has written it: "+
+			"delete it by kubectl delete %[3]s default; if the objects are in %[1]s, change it instead: kubectl annotate %[3]s default used=true",
+			next, in, next.Resource((*api.ClusterInformation)(nil).ResourceType().Plural))
+	}
+	if has, err := m.store.Defined(ctx, next); err != nil || has == "" { // Calico's own API server shows the lock of in
+		return "", nil
+	}
+	return next, nil
 }
 
 // enter allows writes in a group, after arrive.

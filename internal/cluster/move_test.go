@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -34,15 +35,17 @@ type move struct {
 	watch   *Watch
 	arrived chan groups.Group
 	arrive  chan error
+	proxy   *labtest.Proxy // between the program and the API server
 }
 
 func newMove(t *testing.T) *move {
 	server := labtest.NewServerOf(t, groups.V1)
 	server.Define(t, groups.V3)
-	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
+	proxy := labtest.NewProxyTo(t, server.Kubeconfig())
+	cfg, err := clientcmd.BuildConfigFromFlags("", proxy.Kubeconfig())
 	errtest.Must(t, err)
+	m := &move{cfg: cfg, arrived: make(chan groups.Group), arrive: make(chan error), proxy: proxy}
 	at := Finding(cfg, "")
-	m := &move{cfg: cfg, arrived: make(chan groups.Group), arrive: make(chan error)}
 	m.store, err = OpenStore(at)
 	errtest.Must(t, err)
 	m.makePool(t, groups.V1, "first")
@@ -50,7 +53,7 @@ func newMove(t *testing.T) *move {
 	errtest.Must(t, m.store.Create(t.Context(), &api.Node{Meta: api.Meta{Name: "moving"}}))
 	m.watch, err = NewWatch(at, "moving", "kube-system", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
-	m.watch.OnArrival(groups.V1, func(ctx context.Context, in groups.Group) error {
+	m.watch.OnArrival(groups.V1, groups.V1, func(ctx context.Context, in groups.Group) error {
 		select {
 		case m.arrived <- in:
 			return <-m.arrive
@@ -63,6 +66,24 @@ func newMove(t *testing.T) *move {
 	go func() { _ = m.watch.Run(ctx) }()
 	errtest.Must(t, m.watch.WaitForSync(ctx, slog.New(slog.DiscardHandler)))
 	return m
+}
+
+// looks waits until the program has looked at the ClusterInformations by itself, and has acted on that.
+func (m *move) looks(t *testing.T) {
+	t.Helper()
+	const request, ofLook = "get clusterinformations", 2
+	before := m.proxy.Requests()[request]
+	waittest.Until(t, soonMoved, "the program has looked at both groups", func() bool {
+		return m.proxy.Requests()[request] >= before+3*ofLook // the first look may have been under way
+	})
+}
+
+// stays has the program look at the other group, and checks that it does not follow there.
+func (m *move) stays(t *testing.T, in groups.Group, pool string) {
+	t.Helper()
+	m.looks(t)
+	m.shows(t, in, true, pool)
+	m.refuses(t)
 }
 
 // say creates or updates the ClusterInformation of a group.
@@ -98,13 +119,15 @@ func (m *move) shows(t *testing.T, in groups.Group, held bool, pool string) {
 // TestMove has a program see what Calico's migration does, phase by phase: one that is aborted, one that comes to its
 // end, the way back, and a last one, after which the definitions of before go.
 func TestMove(t *testing.T) {
+	t.Parallel()
 	m := newMove(t)
 	m.shows(t, groups.V1, false, "first")
 	m.lock(t, groups.V1, "first")
 	m.makePool(t, groups.V3, "second")
 	m.say(t, groups.V3, false)
+	m.looks(t)
 	m.say(t, groups.V1, true)
-	m.shows(t, groups.V1, false, "first")
+	m.arrives(t, groups.V1, "first", nil)
 
 	m.lock(t, groups.V1, "first")
 	m.say(t, groups.V3, true)
@@ -155,6 +178,52 @@ func (m *move) arrives(t *testing.T, in groups.Group, pool string, answer error)
 	}
 }
 
+// TestMoveIsNotFollowed has a program in crd.projectcalico.org/v1 see a ready ClusterInformation in projectcalico.org/v3
+// that no migration has written: first one of before the lock, then one without a definition of blocks, as Calico's own
+// API server shows it. In between is a migration that locks the earlier one, copies, and unlocks it.
+func TestMoveIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	m := newMove(t)
+	m.makePool(t, groups.V3, "second")
+	m.say(t, groups.V3, true)
+	m.lock(t, groups.V1, "first")
+	m.stays(t, groups.V1, "first")
+	m.say(t, groups.V1, true) // the migration is aborted
+	m.shows(t, groups.V1, false, "first")
+
+	m.lock(t, groups.V1, "first")
+	m.stays(t, groups.V1, "first")
+	m.say(t, groups.V3, false)
+	m.say(t, groups.V3, true)
+	m.arrives(t, groups.V3, "second", nil)
+
+	m.lock(t, groups.V3, "second") // something may be copied
+	m.looks(t)
+	m.say(t, groups.V3, true)
+	m.arrives(t, groups.V3, "second", nil)
+
+	m.lock(t, groups.V3, "second")
+	m.say(t, groups.V1, true)
+	m.arrives(t, groups.V1, "first", nil)
+	m.removeDefinitions(t, groups.V3, "ipamblocks")
+	waittest.For(t, soonMoved, func() error {
+		if has, err := m.store.Defined(t.Context(), groups.V3); err != nil || has != "" {
+			return fmt.Errorf("definition of %q, %w", has, err)
+		}
+		return nil
+	})
+	m.lock(t, groups.V1, "first")
+	m.looks(t)
+	m.say(t, groups.V3, true)
+	m.stays(t, groups.V1, "first")
+	m.say(t, groups.V1, true)
+	m.arrives(t, groups.V1, "first", nil)
+
+	m.watch.move.group.Set(groups.V3) // as if the definition had been there for a moment
+	m.arrives(t, groups.V3, "second", errors.New("there are no blocks"))
+	m.arrives(t, groups.V1, "first", nil)
+}
+
 func (m *move) poolIn(t *testing.T, in groups.Group, name string) *api.IPPool {
 	t.Helper()
 	pool := &api.IPPool{Meta: api.Meta{Name: name}}
@@ -162,17 +231,20 @@ func (m *move) poolIn(t *testing.T, in groups.Group, name string) *api.IPPool {
 	return pool
 }
 
-func (m *move) removeDefinitions(t *testing.T, of groups.Group) {
+// removeDefinitions removes the definitions of some plurals, or of all.
+func (m *move) removeDefinitions(t *testing.T, of groups.Group, plurals ...string) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(m.cfg)
 	errtest.Must(t, err)
 	kind := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	definitions := client.Resource(kind)
-	served, err := m.store.Served(t.Context(), string(of))
-	errtest.Must(t, err)
-	for _, plural := range served {
+	if len(plurals) == 0 {
+		plurals, err = m.store.Served(t.Context(), string(of))
+		errtest.Must(t, err)
+	}
+	for _, plural := range plurals {
 		if !strings.Contains(plural, "/") { // a subresource
-			errtest.Must(t, definitions.Delete(t.Context(), plural+"."+api.Group, metav1.DeleteOptions{}))
+			errtest.Must(t, definitions.Delete(t.Context(), of.Resource(plural), metav1.DeleteOptions{}))
 		}
 	}
 }

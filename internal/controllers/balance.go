@@ -86,6 +86,9 @@ type request struct {
 	*api.Service
 	wish       loadbalancer.Wish
 	keep, drop []netip.Addr
+	// shown are free addresses that the status of this Service alone shows: they are asked for before others, since
+	// clients use them. An allocation that was not copied to another datastore leaves such an address.
+	shown []netip.Addr
 }
 
 // serviceHolder is a handle of a Service, with its addresses.
@@ -138,6 +141,7 @@ func (b *balancer) look(ctx context.Context, v *balanceView, requestedOnly bool)
 			b.holds[a] = true
 		}
 	}
+	shows := timesShown(v.services)
 	var clean, single []request
 	batches := map[string][]request{}
 	for _, s := range v.services {
@@ -148,11 +152,15 @@ func (b *balancer) look(ctx context.Context, v *balanceView, requestedOnly bool)
 		h := held[loadbalancer.Handle(s)]
 		delete(held, loadbalancer.Handle(s))
 		r, due := b.judge(s, h, &pools)
+		if due {
+			r.shown = slices.DeleteFunc(r.wish.Shown(s, r.keep, &pools), func(a netip.Addr) bool { return b.holds[a] || shows[a] > 1 })
+		}
 		switch {
 		case !due:
-		case len(r.drop) > 0 || len(loadbalancer.Lost(s, r.keep, r.drop, &pools)) > 0:
+		case len(r.drop) > 0 || len(loadbalancer.Lost(s, slices.Concat(r.keep, r.shown), r.drop, &pools)) > 0:
 			clean = append(clean, r)
-		case len(r.keep) > 0 || len(r.wish.Addresses) > 0 || v.hasHandle(names.Handle(loadbalancer.Handle(s))):
+		case len(r.keep) > 0 || len(r.shown) > 0 || len(r.wish.Addresses) > 0 || v.hasHandle(names.Handle(loadbalancer.Handle(s))):
+			r.wish.Ask(r.shown)
 			single = append(single, r)
 		default:
 			if err := r.wish.Unknown(&pools); err != nil {
@@ -174,6 +182,19 @@ func (b *balancer) look(ctx context.Context, v *balanceView, requestedOnly bool)
 		err = errors.Join(err, b.assign(ctx, all))
 	}
 	return err
+}
+
+// timesShown counts the statuses that show an address.
+func timesShown(all []*api.Service) map[netip.Addr]int {
+	n := map[netip.Addr]int{}
+	for _, s := range all {
+		for _, entry := range s.Status.LoadBalancer.Ingress {
+			if a, err := netip.ParseAddr(entry.IP); err == nil {
+				n[a]++
+			}
+		}
+	}
+	return n
 }
 
 // inParallel runs do for all items and joins the errors. A conflict is not an error: the other writer's change triggers
@@ -260,7 +281,7 @@ func (b *balancer) clean(ctx context.Context, r *request, pools *loadbalancer.Po
 	case err != nil:
 		return fmt.Errorf("read Service %s/%s again: %w", r.Namespace, r.Name, err)
 	}
-	return b.give(ctx, now, loadbalancer.Lost(now, r.keep, r.drop, pools), loadbalancer.Handle(now), r.drop)
+	return b.give(ctx, now, loadbalancer.Lost(now, slices.Concat(r.keep, r.shown), r.drop, pools), loadbalancer.Handle(now), r.drop)
 }
 
 // release releases the addresses of a handle if its Service is deleted, or must not have addresses of pools.
@@ -316,6 +337,9 @@ func (b *balancer) assign(ctx context.Context, all []request) error {
 		got, lacking, err := b.hold(ctx, all[:min(len(all), mostAtOnce)])
 		if err != nil {
 			return err
+		}
+		if first := &all[0]; len(got) == 0 && len(first.shown) > 0 { // after this write the next pass asks for others
+			return b.give(ctx, first.Service, loadbalancer.Positions(first.Service, first.shown), loadbalancer.Handle(first.Service), nil)
 		}
 		if len(got) == 0 { // no pool has room: the others would be refused, too
 			for i := range all {

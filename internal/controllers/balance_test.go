@@ -453,3 +453,47 @@ func TestNodesSayNothingOfServices(t *testing.T) {
 	}
 	h.check("after what the node wrote")
 }
+
+// Statuses show addresses that no block has, as after a copy that missed them: each Service gets its own again, unless
+// another one holds it, or shows it too, or the address may not be assigned any more. What is no pool's stays unknown.
+func TestServicesKeepTheAddressesThatTheyShow(t *testing.T) {
+	h := newServices(t, 0)
+	both := []string{"IPv4", "IPv6"}
+	add := func(name string, families []string, shown ...string) {
+		s := &api.Service{Meta: api.Meta{Namespace: "d", Name: name},
+			Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: families}}
+		for _, a := range shown {
+			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, api.LoadBalancerIngress{IP: a})
+		}
+		h.create(s)
+	}
+	h.create(&api.IPReservation{Meta: api.Meta{Name: "later"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.9.0.10/32"}}})
+	holder := &api.Service{Meta: api.Meta{Namespace: "d", Name: "holder", Annotations: map[string]string{
+		api.AnnotationServiceAddresses: `["10.9.0.3"]`}}, Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: both[:1]}}
+	h.create(holder)
+	h.settle()
+	add("one", both[:1], "10.9.0.9")
+	add("two", both, "10.9.1.5", "fd09::9")
+	add("half", both, "10.9.1.7")
+	add("held", both[:1], "10.9.0.3")
+	add("twin", both[:1], "10.9.0.6")
+	add("twin2", both[:1], "10.9.0.6")
+	add("reserved", both[:1], "10.9.0.10")
+	add("foreign", both[:1], "192.0.2.1")
+	h.settle()
+	h.complete()
+	shown := map[string]string{}
+	for _, s := range h.list() {
+		for _, entry := range s.Status.LoadBalancer.Ingress {
+			shown[s.Name] += entry.IP + " "
+		}
+	}
+	for name, want := range map[string]string{"holder": "10.9.0.3 ", "one": "10.9.0.9 ", "two": "10.9.1.5 fd09::9 "} {
+		if shown[name] != want {
+			t.Errorf("%s shows %q, want %q", name, shown[name], want)
+		}
+	}
+	if !strings.HasPrefix(shown["half"], "10.9.1.7 fd09::") {
+		t.Errorf("half shows %q", shown["half"])
+	}
+}

@@ -323,8 +323,8 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 	defer cancel()
 	var errs []error
 	if c.etcd == nil {
-		errs = append(errs, c.lookAround(ctx), c.keeper.sync(ctx, v, c.configuration(), s, c.alone.Load(), time.Now()),
-			c.keepHosts(ctx, v, s.Hosts))
+		errs = append(errs, c.lookAround(ctx), c.lookForSecondGroup(ctx, v.Ready),
+			c.keeper.sync(ctx, v, c.configuration(), s, c.alone.Load(), time.Now()), c.keepHosts(ctx, v, s.Hosts))
 	} else {
 		errs = append(errs, c.etcd.sync(ctx, v, s))
 	}

@@ -23,7 +23,7 @@ type place struct {
 
 // findGroup returns the API group of Calico's objects, from the first source that has one: the configuration, the
 // agent's facts, this node's GroupFile, the cluster's ClusterInformation. Only the last takes requests: the one that it
-// saves ready, and one more in a cluster of groups.V3.
+// saves ready, and in a cluster of groups.V3 one more, or two if groups.V1 is locked.
 func (s *session) findGroup(ctx context.Context, set groups.Group) (groups.Group, error) {
 	if set != "" {
 		return set, nil

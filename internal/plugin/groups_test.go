@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"path"
 	"strings"
 	"testing"
@@ -214,4 +215,31 @@ func TestLockedBehindFacts(t *testing.T) {
 			w.wantPodsIn(t, 0)
 		})
 	}
+}
+
+// TestGroupBehindCalicosServer has Calico's own API server in projectcalico.org/v3: it has no blocks, and shows the lock
+// of crd.projectcalico.org/v1, which ends between a plugin's two looks. The plugin stays in crd.projectcalico.org/v1.
+func TestGroupBehindCalicosServer(t *testing.T) {
+	w, shown := newWorldIn(t, groups.V1)
+	errtest.Must(t, errors.Join(w.api.setReady(t.Context(), false), shown.api.setReady(t.Context(), true)))
+	w.proxy.setRule(func(_ string, answer http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.URL.Path != "/apis/"+string(groups.V3) {
+			next.ServeHTTP(answer, r)
+			return
+		}
+		answer.Header().Set("Content-Type", "application/json")
+		_, _ = answer.Write([]byte(`{"resources":[{"name":"clusterinformations"},{"name":"blockaffinities"}]}`))
+	})
+	s := w.newPod(t, "web")
+	w.wantFailure(t, s.add(t), types.ErrTryAgainLater, "datastoreReady")
+	if got := w.host.Read(t, facts.GroupFile); got != string(groups.V1)+"\n" {
+		t.Errorf("noted for the next plugin: %q", got)
+	}
+	errtest.Must(t, errors.Join(w.api.setReady(t.Context(), true), shown.api.setAbsent(t.Context())))
+	w.awaitFence(t)
+	s.check(t, s.add(t).ok(t)).ok(t)
+	w.wantPodsIn(t, 1)
+	shown.wantPodsIn(t, 0)
+	s.del(t).ok(t)
+	w.wantPodsIn(t, 0)
 }

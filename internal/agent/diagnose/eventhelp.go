@@ -64,5 +64,6 @@ var eventHelp = map[string]string{
 	"PolicyNotEnforced":          "on a NetworkPolicy: policy.enabled is false (TORTIE_POLICY=off): set it, or run another policy engine",
 	"FieldWithoutEffect":         "on a FelixConfiguration, BGPConfiguration or KubeControllersConfiguration: the named fields of Calico's are kept and have no effect: remove them, unless nodes run Calico",
 	"WebhookWithoutEndpoint":     "on a configuration of webhooks, such as Calico's: its pods are gone, and no policy, or another object, can be written: start them, or remove it (docs/apigroups.md#beside-calicos-programs)",
+	"SecondGroupReady":           "on the ClusterInformation of the API group that kube-controllers do not use: both groups say that they have the cluster's objects: delete one (docs/apigroups.md#which-group-a-cluster-has)",
 	"CalicoIsDown":               "reason of the Node's condition NetworkUnavailable: for five minutes the node cannot serve pods",
 }

@@ -223,6 +223,29 @@ func (w *Wish) Split(held []netip.Addr, pools *Pools) (keep, drop []netip.Addr) 
 	return keep, drop
 }
 
+// Shown returns the addresses of pools that the Service's status shows and that it may keep beside keep, one per family.
+func (w *Wish) Shown(s *api.Service, keep []netip.Addr, pools *Pools) []netip.Addr {
+	var shown []netip.Addr
+	positions(s, func(a netip.Addr) bool {
+		held := func(k netip.Addr) bool { return k.Is6() == a.Is6() }
+		if pools.of(a) != nil && !slices.ContainsFunc(keep, held) {
+			shown = append(shown, a)
+		}
+		return false
+	})
+	fit, _ := w.Split(shown, pools)
+	return fit
+}
+
+// Ask adds addresses to the requested ones.
+func (w *Wish) Ask(addrs []netip.Addr) {
+	for _, a := range addrs {
+		if !slices.Contains(w.Addresses, a) {
+			w.Addresses = append(w.Addresses, a)
+		}
+	}
+}
+
 // Lost returns the positions of status entries that must be removed: addresses in pools that the Service does not keep,
 // and addresses that it held from deleted pools. Entries of other controllers stay.
 func Lost(s *api.Service, keep, drop []netip.Addr, pools *Pools) []int {

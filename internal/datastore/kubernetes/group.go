@@ -1,10 +1,12 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
@@ -36,40 +38,89 @@ func (s *Store) Kinds(ctx context.Context) (in groups.Group, served []string, er
 
 // Lock returns the lock in the ClusterInformation default of a group, whichever group is in use.
 func (s *Store) Lock(ctx context.Context, in groups.Group) (groups.Lock, error) {
+	info, err := s.information(ctx, in)
+	return groups.LockOf(info), err
+}
+
+// information returns the ClusterInformation default of a group, nil if there is none.
+func (s *Store) information(ctx context.Context, in groups.Group) (*api.ClusterInformation, error) {
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 	err := s.client.do(ctx, request{method: http.MethodGet, path: toObject(info).path(in)}, info)
 	if errors.Is(err, datastore.ErrNotFound) {
-		return groups.Absent, nil
+		return nil, nil
 	}
 	if err != nil {
-		return groups.Absent, err
+		return nil, err
 	}
-	return groups.LockOf(info), nil
+	return info, nil
 }
 
-// Find returns the group in which the cluster keeps Calico's objects, and its lock; no group and groups.Absent if there
-// is none, as in a new cluster. It reads the lock of first, the expected group, before the other's: if first is ready,
-// this is the only request; if both are locked, first counts. If the other group may not be read, as with the rights of
-// an earlier release, it counts as absent, unless first is absent too.
-func (s *Store) Find(ctx context.Context, first groups.Group) (groups.Group, groups.Lock, error) {
-	said := map[groups.Group]groups.Lock{}
+// Informations is the ClusterInformation default of each group that was read and has one.
+type Informations map[groups.Group]*api.ClusterInformation
+
+// Informations returns the ClusterInformation default of both groups. It reads that of first, the expected group, before
+// the other's: if first is ready, this is the only request. If the other one may not be read, as with the rights of an
+// earlier release, it counts as absent, unless first has none either.
+func (s *Store) Informations(ctx context.Context, first groups.Group) (Informations, error) {
+	said := Informations{}
 	for _, in := range []groups.Group{first, first.Other()} {
-		lock, err := s.Lock(ctx, in)
-		if errors.Is(err, datastore.ErrUnauthorized) && said[first] != groups.Absent {
+		info, err := s.information(ctx, in)
+		if errors.Is(err, datastore.ErrUnauthorized) && said[first] != nil {
 			err = nil
 		}
 		if err != nil {
-			return "", groups.Absent, err
+			return nil, err
 		}
-		if said[in] = lock; lock == groups.Ready {
-			return in, lock, nil
+		if said[in] = info; said.Lock(in) == groups.Ready {
+			break
 		}
 	}
-	in := groups.Choose(said[groups.V1], said[groups.V3])
-	if said[first] == groups.Locked {
+	return said, nil
+}
+
+// Lock returns the lock of a group.
+func (i Informations) Lock(in groups.Group) groups.Lock { return groups.LockOf(i[in]) }
+
+// group returns the group that holds the objects: groups.Choose's; if both are locked, first.
+func (i Informations) group(first groups.Group) groups.Group {
+	in := groups.Choose(i.Lock(groups.V1), i.Lock(groups.V3))
+	if i.Lock(first) == groups.Locked && i.Lock(in) != groups.Ready {
 		in = first
 	}
-	return in, said[in], nil
+	return in
+}
+
+// Older reports whether a was last written before b: nil is not. The revisions of both groups' objects are of one etcd,
+// which counts the writes of all.
+func Older(a, b *api.ClusterInformation) bool {
+	if a == nil || b == nil {
+		return false
+	}
+	first, err := strconv.ParseUint(a.ResourceVersion, 10, 64)
+	second, err2 := strconv.ParseUint(b.ResourceVersion, 10, 64)
+	return err == nil && err2 == nil && first < second
+}
+
+// Find returns the group in which the cluster keeps Calico's objects, and its lock; no group and groups.Absent if there
+// is none, as in a new cluster. It reads as Informations does; if both groups are locked, first counts. It makes one
+// request more if groups.V3 is ready and groups.V1 locked: Calico's own API server, which has no blocks, shows the
+// lock of groups.V1 in groups.V3, and that may have ended between the two reads.
+func (s *Store) Find(ctx context.Context, first groups.Group) (groups.Group, groups.Lock, error) {
+	said, err := s.Informations(ctx, first)
+	if err != nil {
+		return "", groups.Absent, err
+	}
+	in := said.group(first)
+	if in == groups.V3 && said.Lock(in) == groups.Ready && said.Lock(groups.V1) == groups.Locked {
+		has, err := s.Defined(ctx, in)
+		if err != nil {
+			return "", groups.Absent, err
+		}
+		if has == "" {
+			in = groups.V1
+		}
+	}
+	return in, said.Lock(in), nil
 }
 
 // Served returns the plurals of the kinds that the API server has in a group and version; none if it has no such group.
@@ -107,20 +158,25 @@ func (s *Store) Defined(ctx context.Context, ask ...groups.Group) (groups.Group,
 // wanted group is taken if the API server has its definitions. If both groups are locked, the objects are where they
 // were before. Without definitions it is datastore.ErrNotFound.
 //
-// It makes one request in a cluster of groups.V1 that is set up, three in one of groups.V3, up to five if that is
-// locked, four in a new one, and one if a group is wanted.
+// Before is the group that this node used last, or empty. If it is groups.V1, which is locked, a groups.V3 that was ready
+// before that lock does not count: no migration has written it.
+//
+// It makes one request in a cluster of groups.V1 that is set up, three in one of groups.V3, four in a new one, and one
+// if a group is wanted.
 func (s *Store) FindGroup(ctx context.Context, wanted, before groups.Group) (in groups.Group, err error) {
-	ask := groups.All
+	ask, said := groups.All, Informations{}
 	if wanted != "" {
 		ask = []groups.Group{wanted}
 	} else {
-		var lock groups.Lock
-		in, lock, err = s.Find(ctx, groups.V1)
-		if err == nil && lock == groups.Locked && before == groups.V3 && in != before {
-			in, _, err = s.Find(ctx, before)
+		if said, err = s.Informations(ctx, groups.V1); err != nil {
+			return "", err
 		}
-		if err != nil || in == groups.V1 {
-			return in, err
+		in = said.group(cmp.Or(before, groups.V1))
+		if before == groups.V1 && said.Lock(before) == groups.Locked && Older(said[in], said[before]) {
+			in = before
+		}
+		if in == groups.V1 {
+			return in, nil
 		}
 		if in != "" {
 			ask = []groups.Group{in} // Calico's own API server may have become ready in between
@@ -129,6 +185,8 @@ func (s *Store) FindGroup(ctx context.Context, wanted, before groups.Group) (in 
 	switch in, err = s.Defined(ctx, ask...); {
 	case err != nil || in != "":
 		return in, err
+	case said.Lock(groups.V1) == groups.Locked:
+		return groups.V1, nil
 	case wanted != "":
 		return "", fmt.Errorf("%w: CALICO_API_GROUP is %s, and the API server has no definition of ipamblocks in it: "+
 			"install its definitions, or leave the variable empty, so that the group is found", datastore.ErrNotFound, wanted)

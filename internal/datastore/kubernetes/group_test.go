@@ -3,12 +3,15 @@ package kubernetes
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
@@ -20,6 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // counted is a round tripper that counts requests.
@@ -115,6 +119,47 @@ func TestGroupOfACluster(t *testing.T) {
 		t.Run("status of "+string(in), func(t *testing.T) { statusIsWritten(t, s) })
 		t.Run("foreign in "+string(in), func(t *testing.T) { foreignStays(t, server, s, in) })
 	}
+
+	say(v3, true)
+	say(v1, false)
+	before := func(when string, used, want groups.Group) {
+		t.Helper()
+		if got, err := v1.FindGroup(t.Context(), "", used); err != nil || got != want {
+			t.Errorf("%s, last used %q: %q (%v), want %q", when, used, got, err, want)
+		}
+	}
+	before("v3 ready before v1's lock", "", groups.V3)
+	before("v3 ready before v1's lock", groups.V1, groups.V1)
+	before("v3 ready before v1's lock", groups.V3, groups.V3)
+	say(v3, false)
+	say(v3, true)
+	before("v3 ready since", groups.V1, groups.V3)
+
+	removeBlocks(t, server)
+	requests.requests = 0
+	if in, lock, err := v1.Find(t.Context(), groups.V1); err != nil || in != groups.V1 || lock != groups.Locked || requests.requests != 3 {
+		t.Errorf("v3 ready without blocks, as by Calico's API server: %s, %v with %d requests (%v)", in, lock, requests.requests, err)
+	}
+	find("v3 ready without blocks", "", groups.V1, 3)
+}
+
+// removeBlocks removes the definition of blocks of groups.V3, and waits until they are not served.
+func removeBlocks(t *testing.T, server *labtest.Server) {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
+	errtest.Must(t, err)
+	client, err := dynamic.NewForConfig(cfg)
+	errtest.Must(t, err)
+	kind := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	definitions := client.Resource(kind)
+	errtest.Must(t, definitions.Delete(t.Context(), groups.V3.Resource("ipamblocks"), metav1.DeleteOptions{}))
+	s, _ := storeIn(t, server, groups.V3)
+	waittest.For(t, time.Minute, func() error {
+		if has, err := s.Defined(t.Context(), groups.V3); err != nil || has != "" {
+			return fmt.Errorf("definition of %q, %w", has, err)
+		}
+		return nil
+	})
 }
 
 // formOfV3 reads the Store's objects with another client.

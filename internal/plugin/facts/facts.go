@@ -24,9 +24,9 @@ import (
 // DefaultFile is the file of the agent's facts. It lies in memory: after a reboot there are none.
 const DefaultFile = "/var/run/calico/tortie/facts.json"
 
-// GroupFile holds the API group in which the addresses in use on this node are assigned. The agent writes it, or the
-// first plugin after a boot. Without facts, plugins look for Calico's objects there, and fail if they are elsewhere:
-// only the agent follows a move.
+// GroupFile holds the API group in which the addresses in use on this node are assigned. The agent writes it, or a
+// plugin if it is absent, as after a boot. Without facts, plugins look for Calico's objects there, and fail if they are
+// elsewhere: only the agent follows a move.
 const GroupFile = "/var/run/calico/tortie/api-group"
 
 // TokenRefusedFile is touched by a plugin whose token the API server does not accept (HTTP 401). The installer watches

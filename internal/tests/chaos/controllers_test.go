@@ -2,8 +2,10 @@ package chaos
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +29,7 @@ const (
 // controllers is one process of kube-controllers.
 type controllers struct {
 	*process
-	clock string
+	clock, address string
 }
 
 // newControllers prepares a process with the permissions from the chart. It ends with the test.
@@ -37,12 +39,12 @@ func newControllers(t testing.TB, name string, k *kube, of *cnitest.Programs) *c
 	token := labtest.AsOn(t, k.admin, "tortie-kube-controllers").BearerToken
 	errtest.Must(t, os.WriteFile(kubeconfig, []byte(k.kubeconfig(strings.TrimPrefix(k.admin.Host, "https://"), k.admin.CAData, token)), 0o600))
 	c := &controllers{process: &process{name: name, bin: filepath.Join(of.Dir(t), "kube-controllers")},
-		clock: filepath.Join(t.TempDir(), "clock")}
+		clock: filepath.Join(t.TempDir(), "clock"), address: freePort(t)}
 	errtest.Must(t, cnitest.StepClock(c.clock, 0))
 	c.env = []string{
 		"KUBECONFIG=" + kubeconfig, "DATASTORE_TYPE=kubernetes", "NO_DEFAULT_POOLS=true", "TORTIE_LEAK_GRACE_PERIOD=" + leakGrace.String(),
 		"TORTIE_NODE_GRACE_PERIOD=" + nodeGrace.String(),
-		"RECONCILER_PERIOD=5s", "TORTIE_CONTROLLERS_ADDRESS=" + freePort(t), "LOG_LEVEL=info", "POD_NAMESPACE=kube-system",
+		"RECONCILER_PERIOD=5s", "TORTIE_CONTROLLERS_ADDRESS=" + c.address, "LOG_LEVEL=info", "POD_NAMESPACE=kube-system",
 		cnitest.ClockSetting(c.clock),
 	}
 	c.endWith(t)
@@ -55,6 +57,18 @@ func freePort(t testing.TB) string {
 	errtest.Must(t, err)
 	defer l.Close()
 	return l.Addr().String()
+}
+
+// synced reports whether the process has listed everything once.
+func (c *controllers) synced() (bool, error) {
+	answer, err := http.Get("http://" + c.address + "/status")
+	if err != nil {
+		return false, nil // it does not listen yet
+	}
+	defer answer.Body.Close()
+	var status struct{ Synced bool }
+	err = json.NewDecoder(answer.Body).Decode(&status)
+	return status.Synced, err
 }
 
 // tool runs kube-controllers ipam with the controllers' kubeconfig, and returns its output and exit code.

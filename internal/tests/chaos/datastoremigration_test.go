@@ -32,10 +32,14 @@ import (
 // This file does the work of Calico 3.33's controller for DatastoreMigration objects, phase by phase, after its sources
 // (kube-controllers/pkg/controllers/migration). It has no APIService to remove, and instead of 10 s between lock and
 // copy it waits until the API server refuses the plugins' writes.
+//
+// Every second migration finds a ClusterInformation in projectcalico.org/v3 that is ready, as a program of Calico's
+// makes it that has once run with CALICO_API_GROUP, and a pool that differs, until whose deletion it waits.
 
 // The phases of a DatastoreMigration.
 const (
 	pending   = "Pending"
+	waiting   = "WaitingForConflictResolution"
 	migrating = "Migrating"
 	converged = "Converged"
 	complete  = "Complete"
@@ -70,15 +74,27 @@ type migrator struct {
 // byCalico moves the objects to projectcalico.org/v3 as Calico does, by a controller for each phase, of which the first
 // is killed. Sometimes the DatastoreMigration is deleted before it has converged, and another one is created.
 func (m *moving) byCalico(ctx context.Context, random *rand.Rand) error {
-	requests := map[string]int{pending: 2, migrating: 50, converged: 2} // bounds for a killed controller
+	requests := map[string]int{pending: 4, waiting: 2, migrating: 50, converged: 2} // bounds for a killed controller
 	died := map[string]bool{}
 	dm := m.newMigration()
+	if m.preceded = !m.preceded; m.preceded {
+		if err := m.precede(ctx, dm); err != nil {
+			return fmt.Errorf("make objects of projectcalico.org/v3 before the migration: %w", err)
+		}
+		defer m.alone.Unlock()
+	}
 	for dm.phase != complete {
 		was, allowed := dm.phase, 0
 		if !died[was] || random.IntN(3) == 0 {
 			died[was], allowed = true, 1+random.IntN(requests[was])
 		}
 		err := m.control(ctx, dm, allowed, random.IntN(2) == 0, (*migrator).step)
+		if err == nil && dm.phase == waiting && was == pending {
+			// The agents see the lock, and stay.
+			if err := errors.Join(m.seen(ctx, false), m.control(ctx, dm, 0, false, (*migrator).resolve)); err != nil {
+				return err
+			}
+		}
 		if err == nil {
 			continue
 		}
@@ -102,6 +118,18 @@ func (m *moving) byCalico(ctx context.Context, random *rand.Rand) error {
 
 func (m *moving) newMigration() *migration {
 	return &migration{uid: fmt.Sprintf("dm-%d", time.Now().UnixNano()), phase: pending}
+}
+
+// precede makes the objects of before the migration, and keeps kube-controllers from being killed until the caller
+// unlocks m.alone: they would start in the group that is ready.
+func (m *moving) precede(ctx context.Context, dm *migration) error {
+	m.alone.Lock()
+	if err := m.control(ctx, dm, 0, false, (*migrator).precede); err != nil {
+		m.alone.Unlock()
+		return err
+	}
+	m.inc("migrations beside a ClusterInformation that is ready")
+	return nil
 }
 
 // errKilled is the error of a controller that was killed.
@@ -150,7 +178,21 @@ func (c *migrator) step(ctx context.Context) error {
 		if err := errors.Join(c.setReady(ctx, groups.V1, false), c.locked(ctx)); err != nil {
 			return err
 		}
-		c.phase = migrating
+		differs, err := c.conflicts(ctx)
+		if err != nil {
+			return err
+		}
+		if c.phase = migrating; differs {
+			c.phase = waiting
+		}
+	case waiting:
+		differs, err := c.conflicts(ctx)
+		if err != nil {
+			return err
+		}
+		if !differs {
+			c.phase = pending
+		}
 	case migrating:
 		if err := c.migrate(ctx); err != nil {
 			return err
@@ -163,6 +205,57 @@ func (c *migrator) step(ctx context.Context) error {
 		c.phase = complete
 	}
 	return nil
+}
+
+// foreignPool is the pool of precede.
+const foreignPool = "move"
+
+// precede makes what is in projectcalico.org/v3 before the migration: the ClusterInformation, and a pool that differs.
+func (c *migrator) precede(ctx context.Context) error {
+	object := func(kind, name string, spec map[string]any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": string(groups.V3), "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec,
+		}}
+	}
+	pool := object("IPPool", foreignPool, map[string]any{"cidr": "10.64.0.0/24", "blockSize": int64(29), "nodeSelector": "all()",
+		"natOutgoing": true})
+	info := object("ClusterInformation", api.DefaultName, map[string]any{"datastoreReady": true})
+	_, err := c.of(groups.V3, "ippools").Create(ctx, pool, metav1.CreateOptions{})
+	if err == nil {
+		_, err = c.of(groups.V3, "clusterinformations").Create(ctx, info, metav1.CreateOptions{})
+	}
+	return err
+}
+
+// conflicts reports whether the foreign pool is there, and differs.
+func (c *migrator) conflicts(ctx context.Context) (bool, error) {
+	have, err := c.of(groups.V3, "ippools").Get(ctx, foreignPool, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	want, err := c.of(groups.V1, "ippools").Get(ctx, foreignPool, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	c.convert("ippools", want)
+	return c.conflict(have, want), nil
+}
+
+// resolve removes the foreign pool, as an operator does.
+func (c *migrator) resolve(ctx context.Context) error {
+	err := c.of(groups.V3, "ippools").Delete(ctx, foreignPool, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// conflict reports whether an object of projectcalico.org/v3 is not of this migration, and differs from one to copy.
+func (c *migrator) conflict(have, want *unstructured.Unstructured) bool {
+	return have.GetAnnotations()[migratedBy] != c.uid && !reflect.DeepEqual(have.Object["spec"], want.Object["spec"])
 }
 
 // migrate locks both groups, and copies.
@@ -221,7 +314,7 @@ func (c *migrator) copy(ctx context.Context, plural string, o *unstructured.Unst
 		return err
 	}
 	have, err := in.Get(ctx, o.GetName(), metav1.GetOptions{})
-	if err == nil && have.GetAnnotations()[migratedBy] != c.uid && !reflect.DeepEqual(have.Object["spec"], o.Object["spec"]) {
+	if err == nil && c.conflict(have, o) {
 		return fmt.Errorf("conflict: %s has %v, and not %v", o.GetName(), have.Object["spec"], o.Object["spec"])
 	}
 	return err
@@ -253,7 +346,7 @@ func (c *migrator) convert(plural string, o *unstructured.Unstructured) {
 
 // abort undoes a migration as the deletion of a DatastoreMigration that has not converged does.
 func (c *migrator) abort(ctx context.Context) error {
-	for _, plural := range slices.Backward(append([]string{"clusterinformations"}, copied...)) {
+	for _, plural := range slices.Backward(copied) {
 		list, err := c.of(groups.V3, plural).List(ctx, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
@@ -271,7 +364,26 @@ func (c *migrator) abort(ctx context.Context) error {
 			}
 		}
 	}
-	return c.setReady(ctx, groups.V1, true)
+	if err := c.setReady(ctx, groups.V1, true); err != nil {
+		return err
+	}
+	return c.abortV3(ctx)
+}
+
+// abortV3 deletes the ClusterInformation of projectcalico.org/v3 that this migration has created, and unlocks one that
+// it has locked.
+func (c *migrator) abortV3(ctx context.Context) error {
+	info, err := c.of(groups.V3, "clusterinformations").Get(ctx, api.DefaultName, metav1.GetOptions{})
+	if err == nil && info.GetAnnotations()[migratedBy] == c.uid {
+		err = c.of(groups.V3, "clusterinformations").Delete(ctx, api.DefaultName, metav1.DeleteOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil || info.GetAnnotations()[lockedBy] != c.uid {
+		return err
+	}
+	return c.setReady(ctx, groups.V3, true)
 }
 
 func (c *migrator) setReady(ctx context.Context, in groups.Group, ready bool) error {

@@ -66,6 +66,9 @@ type moving struct {
 	controllers *controllers
 	now         groups.Group // in use
 
+	preceded bool       // the last migration by Calico found a ready ClusterInformation
+	alone    sync.Mutex // held while kube-controllers must not be killed
+
 	// settled is held for writing while the objects move: then no group has all of them.
 	settled sync.RWMutex
 }
@@ -247,10 +250,9 @@ func (m *moving) killAgents(ctx context.Context, random *rand.Rand) error {
 		}
 		m.inc("kills of agents")
 		if random.IntN(10) == 0 {
-			if err := errors.Join(m.controllers.kill(), m.controllers.start()); err != nil {
+			if err := m.killControllers(ctx); err != nil {
 				return err
 			}
-			m.inc("kills of kube-controllers")
 		}
 		if random.IntN(2) == 0 {
 			sleep(ctx, time.Duration(random.Int64N(int64(agentAway))))
@@ -267,6 +269,23 @@ func (m *moving) killAgents(ctx context.Context, random *rand.Rand) error {
 			return err
 		}
 	}
+}
+
+// killControllers kills kube-controllers, unless they must not be killed now, and awaits that the next process has
+// found the group.
+func (m *moving) killControllers(ctx context.Context) error {
+	if !m.alone.TryLock() {
+		return nil
+	}
+	defer m.alone.Unlock()
+	if err := errors.Join(m.controllers.kill(), m.controllers.start()); err != nil {
+		return err
+	}
+	m.inc("kills of kube-controllers")
+	if err := m.until(ctx, "kube-controllers are back", m.controllers.synced); ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 func (m *moving) inc(what string) { m.tally(what, true) }
@@ -297,11 +316,14 @@ func (n *node) readFacts() (f *facts.Facts, err error) {
 }
 
 // followed waits until all agents use the group in use.
-func (m *moving) followed(ctx context.Context) error {
+func (m *moving) followed(ctx context.Context) error { return m.seen(ctx, true) }
+
+// seen waits until all agents are in the group in use, and take it for ready, or for locked.
+func (m *moving) seen(ctx context.Context, ready bool) error {
 	for _, n := range m.nodes {
-		err := m.until(ctx, fmt.Sprintf("agent of %s uses %s", n.name, m.now), func() (bool, error) {
+		err := m.until(ctx, fmt.Sprintf("agent of %s is in %s, and that is ready: %v", n.name, m.now, ready), func() (bool, error) {
 			f, err := n.readFacts()
-			return err == nil && f.AgentReady && f.DatastoreReady && !f.Moving && f.Group == m.now, nil
+			return err == nil && f.AgentReady && f.DatastoreReady == ready && !f.Moving && f.Group == m.now, nil
 		})
 		if err != nil {
 			return err

@@ -309,7 +309,7 @@ func (n *node) leftovers(t testing.TB) []string {
 // ownFiles are the expected files in the directories of Calico and Tortie. The journal's directory stays, empty.
 var ownFiles = []string{kubeconfigPath, etcdCAPath, etcdCertPath, etcdKeyPath, nodenamePath, logPath, "/run/calico/ipam.lock",
 	"/run/calico/tortie/facts.json", "/run/calico/tortie/cooldown", "/run/calico/tortie/block-v4.json", "/run/calico/tortie/block-v6.json",
-	"/run/calico/tortie/api-group"}
+	"/run/calico/tortie/api-group", "/run/calico/tortie/api-group-arrived"}
 
 // agentRoutes is the protocol number of agents' routes, which stay when an agent ends.
 const agentRoutes = 84

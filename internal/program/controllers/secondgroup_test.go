@@ -1,0 +1,65 @@
+package controllers
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+// A ClusterInformation that is ready in the group that is not in use is named, with the remedy, once that group has a
+// definition of blocks: Calico's own API server, which has none, shows that of crd.projectcalico.org/v1.
+func TestSecondGroupIsNamed(t *testing.T) {
+	t.Parallel()
+	server := labtest.NewServerOf(t, groups.V1) // definitions come and go
+	server.Define(t, groups.V3)
+	w := newWorldOf(t, server, groups.In(groups.V1))
+	definitions := dynamic.NewForConfigOrDie(w.admin).Resource(
+		schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	errtest.Must(t, definitions.Delete(t.Context(), groups.V3.Resource("ipamblocks"), metav1.DeleteOptions{}))
+	eventually(t, func() error {
+		if has, err := w.store.Defined(t.Context(), groups.V3); err != nil || has != "" {
+			return fmt.Errorf("definition of %q, %w", has, err)
+		}
+		return nil
+	})
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: new(true)}}
+	errtest.Must(t, w.store.In(groups.V3).Create(t.Context(), info))
+	events := func() []string {
+		list, err := w.core.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=SecondGroupReady"})
+		errtest.Must(t, err)
+		var texts []string
+		for i := range list.Items {
+			texts = append(texts, list.Items[i].InvolvedObject.Kind+": "+list.Items[i].Message)
+		}
+		return texts
+	}
+
+	p := w.start("one", "", "RECONCILER_PERIOD=1s")
+	leads(t, p)
+	p.passes(3)
+	if got := events(); len(got) > 0 {
+		t.Errorf("of a group without blocks: %q", got)
+	}
+	server.Define(t, groups.V3)
+	eventually(t, func() error {
+		if got := events(); len(got) != 1 {
+			return fmt.Errorf("Events %q", got)
+		}
+		return nil
+	})
+	for _, want := range []string{"ClusterInformation: ", "kubectl delete clusterinformations.crd.projectcalico.org default",
+		"clusterinformations.projectcalico.org", "ipamblocks.crd.projectcalico.org,ipamblocks.projectcalico.org"} {
+		if got := events()[0]; !strings.Contains(got, want) {
+			t.Errorf("the Event %q lacks %q", got, want)
+		}
+	}
+}
