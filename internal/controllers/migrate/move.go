@@ -220,6 +220,9 @@ func (m *Mover) switchTo(ctx context.Context, by mark) error {
 	if err := m.handOver(ctx, by.To); err != nil && ctx.Err() == nil {
 		m.Say("fields of objects in %s have lost their owners (server-side apply), such as Helm: %v", by.To, err)
 	}
+	if err := m.keepPools(ctx, by.To); err != nil {
+		return fmt.Errorf("%w; the source stays locked: start again, or abort", err)
+	}
 	done := mark{To: by.To, ID: by.ID, Switched: true}
 	if err := m.setInfo(ctx, by.To.Other(), false, by, done); err != nil {
 		return err
