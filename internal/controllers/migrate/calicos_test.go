@@ -44,8 +44,8 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	set := `{"containers":[{"name":"c","image":"c","env":[{"name":"CALICO_API_GROUP","value":"crd.projectcalico.org/v1"}]}]}`
-	checked("a tenant's", "", program(controllers.Deployments, "tenant", controllers.CalicoControllers), program(daemonSets, "tenant", "calico-node"),
-		ofTortie(t, m, "tenant", "set", "node", set))
+	checked("a tenant's", "", program(controllers.Deployments, "tenant", controllers.CalicoControllers),
+		program(daemonSets, "tenant", "calico-node"), ofTortie(t, m, "tenant", "set", "node", set))
 	for _, c := range calicos {
 		for _, namespace := range []string{"kube-system", "calico-system", "release"} {
 			checked(c.name, namespace+"/"+c.name, program(c.of, namespace, c.name))

@@ -180,7 +180,7 @@ func (m *Mover) checkAPIServer(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("look for Calico's API server: %w", err)
 	case json.Unmarshal(o.Spec, &spec) == nil && spec.Service != nil:
-		return fmt.Errorf("Service %s/%s, Calico's API server, has projectcalico.org/v3 (APIService v3.projectcalico.org): %s",
+		return fmt.Errorf("projectcalico.org/v3 is passed on to Calico's API server, Service %s/%s (APIService v3.projectcalico.org): %s",
 			spec.Service.Namespace, spec.Service.Name, byOperator)
 	}
 	return nil

@@ -33,7 +33,8 @@ func (u uids) add(source, target string) {
 
 // convert returns an object of the source in the form that the move with that ID writes. The object is not changed.
 func convert(o *object, to groups.Group, id string, owners uids) *object {
-	m := api.Meta{Name: o.Name, Namespace: o.Namespace, Labels: maps.Clone(o.Labels), Annotations: maps.Clone(o.Annotations), Foreign: o.Foreign}
+	m := api.Meta{Name: o.Name, Namespace: o.Namespace, Foreign: o.Foreign,
+		Labels: maps.Clone(o.Labels), Annotations: maps.Clone(o.Annotations)}
 	delete(m.Annotations, migratedBy)
 	delete(m.Annotations, migrating)
 	label(o, &m)

@@ -84,7 +84,8 @@ func fill(t *testing.T, store *kubernetes.Store) {
 		{"apiVersion":"v1","kind":"Namespace","name":"default","uid":"a-b"}]`, names.ConvertUID(owner.UID))
 	reservation := func(name string, m api.Meta) {
 		m.Name = name
-		errtest.Must(t, store.Create(t.Context(), &object{of: kinds[5], Meta: m, Spec: json.RawMessage(`{"reservedCIDRs":["192.168.154.1/32"]}`)}))
+		spec := json.RawMessage(`{"reservedCIDRs":["192.168.154.1/32"]}`)
+		errtest.Must(t, store.Create(t.Context(), &object{of: kinds[5], Meta: m, Spec: spec}))
 	}
 	reservation("owned", api.Meta{Foreign: &api.Foreign{OwnerReferences: json.RawMessage(refs)}})
 	refs = strings.NewReplacer("crd.projectcalico.org/v1", "projectcalico.org/v3", "IPAMConfig", "IPAMConfiguration").Replace(refs)

@@ -17,7 +17,8 @@ import (
 // target are of the same age. It may be repeated.
 func (m *Mover) keepPools(ctx context.Context, to groups.Group) error {
 	var source, target api.IPPoolList
-	err := errors.Join(m.Stores[to.Other()].List(ctx, &source, datastore.ListOptions{}), m.Stores[to].List(ctx, &target, datastore.ListOptions{}))
+	err := errors.Join(m.Stores[to.Other()].List(ctx, &source, datastore.ListOptions{}),
+		m.Stores[to].List(ctx, &target, datastore.ListOptions{}))
 	if err != nil {
 		return fmt.Errorf("list IPPools: %w", err)
 	}

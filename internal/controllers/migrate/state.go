@@ -109,8 +109,8 @@ func (s state) doubt() error {
 	case s.Switched:
 		remedy = fmt.Sprintf("if the objects in use are in %s, set its annotation %s to %s", s.To, migrating, text)
 	}
-	return fmt.Errorf("another program has created or changed ClusterInformation default of %s, which is not that of the move to %s (%s): %s: "+
-		"see docs/apigroups.md", s.odd, s.To, s.ID, remedy)
+	return fmt.Errorf("another program has created or changed ClusterInformation default of %s, which is not that of the move to %s (%s): "+
+		"%s: see docs/apigroups.md", s.odd, s.To, s.ID, remedy)
 }
 
 // ofCalico reports whether Calico's migration has written a ClusterInformation, and no move since: see set.
