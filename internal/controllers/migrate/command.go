@@ -179,6 +179,9 @@ func (m *Mover) Status(ctx context.Context, out io.Writer) error {
 	case moved:
 		fmt.Fprintf(out, "moved to %s (move %s)\n", to, s.ID)
 		return nil
+	case switching:
+		fmt.Fprintf(out, "%s: the move to %s (move %s) is copied: start --to %s ends it\n", s.phase, to, s.ID, path.Base(string(to)))
+		return nil
 	case unclear:
 		fmt.Fprintf(out, "%s; programs that start use %s: %v\n", s.phase, s.now, s.doubt())
 		return nil

@@ -71,6 +71,7 @@ func TestState(t *testing.T) {
 		{"the switch", locks, none, there, mark{}, switching, groups.V3, groups.V3}, // or v3 has lost it
 		{"moved", locks, ready, there, there, moved, groups.V3, groups.V3},
 		{"moved, and locked by a person", locks, locks, there, there, moved, groups.V3, groups.V3},
+		{"moved, and the answer was lost", locks, ready, copies, there, moved, groups.V3, groups.V3},
 		{"moved, and v1's was created anew", locks, ready, mark{}, there, moved, groups.V3, groups.V3},
 		{"v1's is gone", none, ready, mark{}, there, idle, "", groups.V3},
 		{"the way back is copied", none, locks, mark{}, copiesBack, copying, groups.V1, groups.V3},
@@ -80,6 +81,7 @@ func TestState(t *testing.T) {
 		{"v1 is unlocked by hand", ready, ready, there, there, unclear, groups.V3, groups.V1},
 		{"v1 is unlocked and v3 locked by hand", ready, locks, there, there, unclear, groups.V3, groups.V1},
 		{"v1's is of another program", ready, ready, mark{}, there, unclear, groups.V3, groups.V1},
+		{"v1's is of a backup, and v3 is locked", ready, locks, back, there, unclear, groups.V3, groups.V1},
 		{"v3's is of another program", locks, ready, there, mark{}, unclear, groups.V3, groups.V3},
 		{"v3's is of another program, while it is copied", locks, locks, copies, mark{}, unclear, groups.V3, groups.V1},
 		{"v1's is of another program, while it is copied", ready, locks, mark{}, copiesBack, unclear, groups.V1, groups.V1},

@@ -78,7 +78,7 @@ func read(infos map[groups.Group]*object) state {
 			return state{phase: switching, mark: m, now: to, lock: s.lock}
 		case s.lock[to] == groups.Absent || s.lock[to] == groups.Locked && other == back && !m.Switched:
 			return state{phase: copying, mark: m, now: in, lock: s.lock}
-		case other == m: // also if an operator has locked it since
+		case other.To == to && other.ID == m.ID: // also if an operator has locked it since
 			return state{phase: moved, mark: m, now: to, lock: s.lock}
 		}
 		s.phase, s.mark, s.odd = unclear, m, to
@@ -89,7 +89,7 @@ func read(infos map[groups.Group]*object) state {
 		case s.phase != idle || m.To != in:
 		case s.lock[left] == groups.Ready:
 			s.phase, s.mark, s.odd = unclear, m, left
-		case s.lock[left] == groups.Locked && s.lock[in] == groups.Ready && m.Switched:
+		case s.lock[left] == groups.Locked && s.lock[in] == groups.Ready && m.Switched && markOf(infos[left]).ID == "":
 			s.phase, s.mark = moved, m // the source's has lost its mark
 		}
 	}
