@@ -99,25 +99,22 @@ func (m *Mover) Start(ctx context.Context, to groups.Group) error {
 	if err := s.doubt(); err != nil {
 		return err
 	}
-	under := s.phase == copying || s.phase == switching
 	switch {
-	case under && s.To != to:
+	case (s.phase == copying || s.phase == switching) && s.To != to:
 		return fmt.Errorf("a move to %s is under way: resume it, or abort it", s.To)
-	case under:
+	case s.phase == switching:
+		m.Say("the copy is complete; resuming the move to %s", to)
+		return m.open(ctx, s.mark)
+	case s.phase == copying:
 		m.Say("resuming the move to %s", to)
+		err = m.vacate(ctx, infos, to) // an abort was killed
 	case s.now == to && s.lock[to.Other()] != groups.Ready:
 		m.Say("the cluster uses %s", to)
 		return nil
 	default:
-		if s.mark, err = m.begin(ctx, s, infos, to); err != nil {
-			return err
-		}
-		return m.carry(ctx, s.mark)
+		s.mark, err = m.begin(ctx, s, infos, to)
 	}
-	if s.phase == switching {
-		return m.open(ctx, s.mark)
-	}
-	if err := m.vacate(ctx, infos, to); err != nil { // an abort was killed
+	if err != nil {
 		return err
 	}
 	return m.carry(ctx, s.mark)
