@@ -24,6 +24,12 @@ const (
 	calicoPatience = 5 * time.Minute
 )
 
+// Trusted reports whether a program in a namespace counts: only namespaces of a cluster's own programs do, where no
+// tenant creates any. own is the release's.
+func Trusted(namespace, own string) bool {
+	return slices.Contains([]string{"kube-system", "calico-system", own}, namespace)
+}
+
 // Deployments is the kind of Calico's cluster-wide programs.
 var Deployments = api.Type{Group: "apps", Version: "v1", Kind: "Deployment", Plural: "deployments", Namespaced: true}
 
@@ -94,6 +100,7 @@ func (c *Controllers) lookForCalico(ctx context.Context, now time.Time) error {
 		c.alone.Store(false)
 		return fmt.Errorf("look for Calico's kube-controllers: list %s: %w", Deployments.Plural, err)
 	}
+	list.Items = slices.DeleteFunc(list.Items, func(d deployment) bool { return !Trusted(d.Namespace, c.deps.Config.Namespace) })
 	c.leaveToCalico(c.calico.next(list.Items, now))
 	c.alone.Store(c.calico.by == "")
 	return nil

@@ -38,6 +38,30 @@ func withCondition(had []api.Condition, want api.Condition, now time.Time) (next
 	return append(next, want), true
 }
 
+// CopyConditions sets the condition Allocatable of each pool in target to the one that the pool of that name in source
+// should have, and returns the pools of target that have changed. source is all pools of a group.
+func CopyConditions(source, target []api.IPPool, now time.Time) (changed []*api.IPPool) {
+	want := map[string]api.Condition{}
+	for i, parsed := range ipam.ParsePools(source) {
+		want[source[i].Name] = condition(&parsed)
+	}
+	for i := range target {
+		p := &target[i]
+		c, there := want[p.Name]
+		if !there {
+			continue
+		}
+		if p.Status == nil {
+			p.Status = &api.IPPoolStatus{}
+		}
+		next, differs := withCondition(p.Status.Conditions, c, now)
+		if p.Status.Conditions = next; differs {
+			changed = append(changed, p)
+		}
+	}
+	return changed
+}
+
 // poolStatus writes conditions of pools.
 type poolStatus struct {
 	store *kubernetes.Store

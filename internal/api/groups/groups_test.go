@@ -266,6 +266,16 @@ func TestMove(t *testing.T) {
 		{V3, "BlockAffinity", inV3, inV3, `{"deleted":"true","node":"n"}`, `{"deleted":false,"node":"n"}`},
 		{V3, "IPAMHandle", api.Meta{Annotations: map[string]string{"projectcalico.org/metadata": "{}"}},
 			api.Meta{Annotations: map[string]string{}}, `{"deleted":false}`, `{"deleted":false}`},
+		{V3, "IPAMHandle", api.Meta{Labels: map[string]string{"own": "1"}, Annotations: map[string]string{
+			"projectcalico.org/metadata": `{"labels":{"own":"2","a":"b"},"annotations":{"tortie.io/node":"other"},"finalizers":["a/b"]}`}},
+			api.Meta{Labels: map[string]string{"own": "1"}, Annotations: map[string]string{}}, `{}`, `{}`},
+		{V3, "NetworkSet", api.Meta{Foreign: &api.Foreign{Finalizers: []string{"a/b"}, OwnerReferences: spec(`[{"kind":"A","uid":"1"}]`)},
+			Annotations: map[string]string{"projectcalico.org/metadata": `{"finalizers":["a/b","c/d"],"ownerReferences":[{"kind":"A","uid":"1"},` +
+				`{"kind":"B","uid":"2"}]}`}},
+			api.Meta{Annotations: map[string]string{}, Foreign: &api.Foreign{Finalizers: []string{"a/b", "c/d"},
+				OwnerReferences: spec(`[{"kind":"A","uid":"1"},{"kind":"B","uid":"2"}]`)}}, `{}`, `{}`},
+		{V3, "NetworkSet", api.Meta{Annotations: map[string]string{"projectcalico.org/metadata": `{"finalizers":["c/d"]}`}},
+			api.Meta{Annotations: map[string]string{}, Foreign: &api.Foreign{Finalizers: []string{"c/d"}}}, `{}`, `{}`},
 		{V1, "Tier", api.Meta{Name: "y"}, api.Meta{Name: "y"}, `null`, `null`},
 		{V1, "BlockAffinity", api.Meta{}, api.Meta{}, `null`, `null`},
 		{V3, "GlobalNetworkPolicy", api.Meta{}, api.Meta{}, `{"order":1}`, `{"order":1,"types":["Ingress","Egress"]}`},

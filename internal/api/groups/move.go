@@ -2,6 +2,7 @@ package groups
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,9 +21,16 @@ var onObject = []string{"projectcalico.org/", "operator.tigera.io/", "tortie.io/
 // maps of m are not changed.
 //
 // In V1 all labels and annotations go into names.AnnotationMetadata, where Calico's clients write and read them, except
-// for the IPAM kinds. MoveMeta of V3 is the inverse.
+// for the IPAM kinds. MoveMeta of V3 is the inverse, and takes finalizers and owners out of that annotation, too. Of an
+// IPAM kind it drops the annotation: a node may write it there, and Calico keeps nothing in it.
 func (g Group) MoveMeta(kind string, m api.Meta) api.Meta {
 	if g == V3 {
+		if slices.Contains(ipamKinds, kind) {
+			m.Annotations = maps.Clone(m.Annotations)
+			delete(m.Annotations, names.AnnotationMetadata)
+			return m
+		}
+		m.Foreign = withOwn(m)
 		return plainMeta(m)
 	}
 	if slices.Contains(ipamKinds, kind) || len(m.Labels)+len(m.Annotations) == 0 {
@@ -32,6 +40,39 @@ func (g Group) MoveMeta(kind string, m api.Meta) api.Meta {
 	m.Labels, m.Annotations = kept(labels), kept(annotations)
 	names.SetMetadata(&m, labels, annotations)
 	return m
+}
+
+// withOwn returns finalizers and owners of an object of V1: Kubernetes', and those of Calico's own API version.
+func withOwn(m api.Meta) *api.Foreign {
+	var own struct {
+		Finalizers      []string
+		OwnerReferences []map[string]any
+	}
+	_ = json.Unmarshal([]byte(m.Annotations[names.AnnotationMetadata]), &own) // invalid JSON has none
+	if len(own.Finalizers)+len(own.OwnerReferences) == 0 {
+		return m.Foreign
+	}
+	var all api.Foreign
+	if m.Foreign != nil {
+		all = *m.Foreign
+	}
+	var refs []map[string]any
+	_ = json.Unmarshal(all.OwnerReferences, &refs) // the API server has checked them
+	for _, ref := range own.OwnerReferences {
+		if !slices.ContainsFunc(refs, func(r map[string]any) bool { return r["uid"] == ref["uid"] }) {
+			refs = append(refs, ref)
+		}
+	}
+	if len(refs) > 0 {
+		all.OwnerReferences, _ = json.Marshal(refs) // what was decoded encodes
+	}
+	all.Finalizers = slices.Clone(all.Finalizers)
+	for _, f := range own.Finalizers {
+		if !slices.Contains(all.Finalizers, f) {
+			all.Finalizers = append(all.Finalizers, f)
+		}
+	}
+	return &all
 }
 
 // kept returns the part of a map that stays on an object of V1.

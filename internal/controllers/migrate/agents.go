@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/controllers"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
@@ -35,18 +36,19 @@ const (
 // checkAgents asks the agent of each node in a group, and returns an error that names nodes without an answer: their
 // agents use the other group, or do not run.
 func (m *Mover) checkAgents(ctx context.Context, in groups.Group) error {
-	pods := &list{of: (*api.Pod)(nil).ResourceType()}
-	if err := m.Stores[in].Select(ctx, "", agentLabels, "", pods); err != nil {
-		return fmt.Errorf("list the agents' pods: %w", err)
+	pods, err := m.pods(ctx, agentLabels)
+	if err != nil {
+		return err
 	}
-	nodes := nodesOf(pods.items)
+	nodes := nodesOf(pods)
 	if len(nodes) == 0 {
-		return fmt.Errorf("no pod on a node has the labels %s: which group agents use is not known", agentLabels)
+		return fmt.Errorf("no pod on a node has the labels %s in a namespace that counts: which group agents use is not known: set "+
+			"POD_NAMESPACE, now %q, to the release's", agentLabels, m.Namespace)
 	}
 	m.Say("asking the agents of %d nodes whether they use %s", len(nodes), in)
 	var mu sync.Mutex
 	var silent []string
-	err := each(ctx, nodes, func(ctx context.Context, node string) error {
+	err = each(ctx, nodes, func(ctx context.Context, node string) error {
 		mu.Lock()
 		enough := len(silent) >= maxSilent
 		mu.Unlock()
@@ -70,15 +72,24 @@ func (m *Mover) checkAgents(ctx context.Context, in groups.Group) error {
 	return err
 }
 
-// checkFollow refuses a move that a program would not follow because its pod sets the group.
-func (m *Mover) checkFollow(ctx context.Context, to groups.Group) error {
-	pods := &list{of: (*api.Pod)(nil).ResourceType()}
-	if err := m.Stores[to].Select(ctx, "", followLabels, "", pods); err != nil {
-		return fmt.Errorf("list Tortie's pods: %w", err)
+// pods lists Tortie's pods by labels. A tenant can make pods with these, so that the namespace has to be trusted.
+func (m *Mover) pods(ctx context.Context, labels string) ([]*object, error) {
+	l := &list{of: (*api.Pod)(nil).ResourceType()}
+	if err := m.Stores[groups.V1].Select(ctx, "", labels, "", l); err != nil {
+		return nil, fmt.Errorf("list Tortie's pods: %w", err)
 	}
-	for _, pod := range pods.items {
+	return slices.DeleteFunc(l.items, func(o *object) bool { return !controllers.Trusted(o.Namespace, m.Namespace) }), nil
+}
+
+// checkFollow refuses a move that a program does not follow because its pod sets the group.
+func (m *Mover) checkFollow(ctx context.Context, to groups.Group) error {
+	pods, err := m.pods(ctx, followLabels)
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods {
 		if g := setGroup(pod.Spec); g != "" && g != to {
-			return fmt.Errorf("pod %s has CALICO_API_GROUP %s, and would not follow: set the chart's value apiGroup to auto", pod.key(), g)
+			return fmt.Errorf("pod %s has CALICO_API_GROUP %s, and stays there: set the chart's value apiGroup to auto", pod.key(), g)
 		}
 	}
 	return nil

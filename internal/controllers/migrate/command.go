@@ -46,7 +46,7 @@ Calico's own programs. While it moves, no pod gets or frees an address.
                       answered in the other one; it names nodes that do not
 
 The cluster is that of KUBECONFIG, or of the pod's own account, which needs an administrator's rights on both groups:
-the account of the controllers has too few. See docs/apigroups.md.
+the account of the controllers has too few. POD_NAMESPACE is the release's namespace (kube-system). See docs/apigroups.md.
 
 Exit codes: 0 done, 1 it could not be done, 2 the arguments are wrong, 3 objects are in the way: of
 the target, or being deleted.
@@ -56,7 +56,7 @@ the target, or being deleted.
 type Cluster struct {
 	// Stores has a Store for each group.
 	Stores map[groups.Group]*kubernetes.Store
-	// Namespace is the Lease's; Identity is unique.
+	// Namespace is the release's, and the Lease's; Identity is unique.
 	Namespace, Identity string
 }
 
@@ -75,6 +75,7 @@ func Main(ctx context.Context, args []string, open func() (Cluster, error), out,
 	c, err := open()
 	if err == nil {
 		m := New(c.Stores, func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) })
+		m.Namespace = c.Namespace
 		err = run.on(ctx, m, c, out, errs)
 	}
 	if err != nil {
@@ -177,6 +178,12 @@ func (m *Mover) Status(ctx context.Context, out io.Writer) error {
 		fmt.Fprintf(out, "no move; the cluster uses %s\n", s.now)
 	case moved:
 		fmt.Fprintf(out, "moved to %s (move %s)\n", to, s.ID)
+		return nil
+	case switching:
+		fmt.Fprintf(out, "%s: the move to %s (move %s) is copied: start --to %s ends it\n", s.phase, to, s.ID, path.Base(string(to)))
+		return nil
+	case unclear:
+		fmt.Fprintf(out, "%s; programs that start use %s: %v\n", s.phase, s.now, s.doubt())
 		return nil
 	default:
 		fmt.Fprintf(out, "%s: a move to %s (move %s) is under way: start --to %s resumes it\n", s.phase, to, s.ID,

@@ -33,7 +33,8 @@ func (u uids) add(source, target string) {
 
 // convert returns an object of the source in the form that the move with that ID writes. The object is not changed.
 func convert(o *object, to groups.Group, id string, owners uids) *object {
-	m := api.Meta{Name: o.Name, Namespace: o.Namespace, Labels: maps.Clone(o.Labels), Annotations: maps.Clone(o.Annotations)}
+	m := api.Meta{Name: o.Name, Namespace: o.Namespace, Foreign: o.Foreign,
+		Labels: maps.Clone(o.Labels), Annotations: maps.Clone(o.Annotations)}
 	delete(m.Annotations, migratedBy)
 	delete(m.Annotations, migrating)
 	label(o, &m)
@@ -41,7 +42,7 @@ func convert(o *object, to groups.Group, id string, owners uids) *object {
 		m.Name = policyName(o)
 	}
 	m = to.MoveMeta(o.of.Kind, m)
-	m.Foreign = foreign(o.Foreign, to, owners)
+	m.Foreign = foreign(m.Foreign, to, owners)
 	n := &object{Meta: m, Spec: to.MoveSpec(o.of.Kind, o.Spec), of: o.of}
 	if len(n.Spec) == 0 {
 		n.Spec = json.RawMessage("{}")

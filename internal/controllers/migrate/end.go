@@ -11,39 +11,64 @@ import (
 )
 
 // Abort undoes a move that has not unlocked the target: it removes the objects that the move has created and unlocks
-// the source. Without such a move it is an error, and nothing changes. It may be repeated.
+// the source. crd.projectcalico.org/v1 gets a locked ClusterInformation again, which the move has removed: without one,
+// calicoctl or a component of Calico would create one that is ready, and programs would turn to that group. Without
+// such a move it is an error, and nothing changes. It may be repeated.
 func (m *Mover) Abort(ctx context.Context) error {
-	s, _, err := m.read(ctx)
+	s, infos, err := m.read(ctx)
+	if err == nil {
+		err = s.doubt()
+	}
 	if err != nil {
 		return err
 	}
-	if s.phase != copying {
+	from := s.To.Other()
+	switch s.phase {
+	case copying:
+	case switching:
+		return fmt.Errorf("the copy is complete, and %s may have been in use: start --to %s goes on, then the way back is start --to %s",
+			s.To, path.Base(string(s.To)), path.Base(string(from)))
+	default:
 		return fmt.Errorf("no move is under way (%s): after a move, the way back is start --to the other group", s.phase)
 	}
 	n, err := m.clear(ctx, s.To, func(o *object) bool { return mine(o, s.ID) })
 	if err != nil {
 		return err
 	}
-	if err := m.setInfo(ctx, s.To.Other(), true, s.mark, mark{}); err != nil {
-		return fmt.Errorf("unlock %s: %w", s.To.Other(), err)
+	after := mark{}
+	if s.To == groups.V1 {
+		after = mark{To: from, ID: s.ID, Switched: true} // as after a move to that group
+		if infos[s.To] == nil {
+			err := m.putInfo(ctx, infos[from], s.To, false, after)
+			if err != nil && !errors.Is(err, datastore.ErrNotFound) { // its definitions are deleted
+				return err
+			}
+		}
 	}
-	m.Say("aborted: %d objects of %s are removed, the cluster uses %s", n, s.To, s.To.Other())
+	if err := m.setInfo(ctx, from, true, s.mark, after); err != nil {
+		return fmt.Errorf("unlock %s: %w", from, err)
+	}
+	m.Say("aborted: %d objects of %s are removed, the cluster uses %s", n, s.To, from)
 	return nil
 }
 
 // Finish removes the objects of the group that the cluster no longer uses, except its ClusterInformation, which stays
-// locked. It is an error, and nothing is removed, while an agent does not work in the other group. It may be repeated.
+// locked. It is an error, and nothing is removed, unless the marks of a move, or of Calico's migration, show that the
+// other group has the complete objects, and while a pod of Tortie sets another group, or an agent does not work there.
+// It may be repeated.
 func (m *Mover) Finish(ctx context.Context) error {
-	s, _, err := m.read(ctx)
+	left, err := m.left(ctx)
 	if err != nil {
 		return err
 	}
-	left := s.now.Other()
-	if s.phase == copying || s.lock[s.now] != groups.Ready || s.lock[left] != groups.Locked {
-		return fmt.Errorf("there is no completed move (%s): one group has to be ready, and the other locked", s.phase)
-	}
-	if err := errors.Join(m.checkCalico(ctx), m.checkAgents(ctx, s.now)); err != nil {
+	if err := errors.Join(m.checkCalico(ctx), m.checkFollow(ctx, left.Other())); err != nil {
 		return err
+	}
+	if err := m.checkAgents(ctx, left.Other()); err != nil {
+		return err
+	}
+	if again, err := m.left(ctx); err != nil || again != left { // agents were asked for minutes
+		return errors.Join(err, errors.New("another program has changed a ClusterInformation; nothing was removed"))
 	}
 	n, err := m.clear(ctx, left, func(*object) bool { return true })
 	if err != nil {
@@ -52,6 +77,23 @@ func (m *Mover) Finish(ctx context.Context) error {
 	m.Say("%d objects of %s are removed; its definitions may stay: start --to %s needs them", n, left, path.Base(string(left)))
 	m.Say("before you delete its definitions run helm upgrade; helm rollback to a revision of before then fails, and locks the release")
 	return nil
+}
+
+// left returns the group whose objects a completed move has left; an error if there is none.
+func (m *Mover) left(ctx context.Context) (groups.Group, error) {
+	s, _, err := m.read(ctx)
+	if err == nil {
+		err = s.doubt()
+	}
+	if err != nil {
+		return "", err
+	}
+	left := s.now.Other()
+	if s.phase != moved && !s.byCalico || s.lock[s.now] != groups.Ready || s.lock[left] != groups.Locked {
+		return "", fmt.Errorf("there is no completed move (%s): one group has to be ready, and the other locked, each with annotation %s of the "+
+			"same move", s.phase, migrating)
+	}
+	return left, nil
 }
 
 // clear removes objects of a group, the last kind first, and returns their number.

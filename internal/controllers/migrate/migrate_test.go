@@ -47,7 +47,7 @@ func stores(t *testing.T, kubeconfig string) map[groups.Group]*kubernetes.Store 
 func mover(t *testing.T, kubeconfig string) *Mover {
 	t.Helper()
 	m := New(stores(t, kubeconfig), t.Logf)
-	m.drain, m.answer = 0, 0
+	m.drain, m.answer, m.Namespace = 0, 0, "release"
 	return m
 }
 
@@ -82,8 +82,15 @@ func fill(t *testing.T, store *kubernetes.Store) {
 	}
 	refs := fmt.Sprintf(`[{"apiVersion":"crd.projectcalico.org/v1","kind":"IPAMConfig","name":"default","uid":%q},
 		{"apiVersion":"v1","kind":"Namespace","name":"default","uid":"a-b"}]`, names.ConvertUID(owner.UID))
-	errtest.Must(t, store.Create(t.Context(), &object{of: kinds[5], Spec: json.RawMessage(`{"reservedCIDRs":["192.168.154.1/32"]}`),
-		Meta: api.Meta{Name: "owned", Foreign: &api.Foreign{OwnerReferences: json.RawMessage(refs)}}}))
+	reservation := func(name string, m api.Meta) {
+		m.Name = name
+		spec := json.RawMessage(`{"reservedCIDRs":["192.168.154.1/32"]}`)
+		errtest.Must(t, store.Create(t.Context(), &object{of: kinds[5], Meta: m, Spec: spec}))
+	}
+	reservation("owned", api.Meta{Foreign: &api.Foreign{OwnerReferences: json.RawMessage(refs)}})
+	refs = strings.NewReplacer("crd.projectcalico.org/v1", "projectcalico.org/v3", "IPAMConfig", "IPAMConfiguration").Replace(refs)
+	reservation("owned-through-calico", api.Meta{Annotations: map[string]string{
+		names.AnnotationMetadata: `{"finalizers":["example.com/kept"],"ownerReferences":` + refs + `}`}})
 }
 
 // seen is an object as its readers see it, in either group.
@@ -108,8 +115,8 @@ func look(t *testing.T, store *kubernetes.Store, in groups.Group) map[string]see
 				m.Annotations = nil
 			}
 			s := seen{Labels: m.Labels, Annotations: m.Annotations}
-			if o.Foreign != nil {
-				s.Finalizers = o.Finalizers
+			if m.Foreign != nil {
+				s.Finalizers = m.Finalizers
 			}
 			d := json.NewDecoder(bytes.NewReader(groups.V3.MoveSpec(o.of.Kind, o.Spec)))
 			d.UseNumber()
@@ -217,10 +224,18 @@ func agents(t *testing.T, m *Mover) {
 	}
 	for name, node := range map[string]string{"a": "one", "b": "two", "c": "two", "pending": ""} {
 		spec := fmt.Sprintf(`{"nodeName":%q,"containers":[{"name":"node","image":"tortie"}]}`, node)
-		labels := map[string]string{"app.kubernetes.io/name": "tortie", "app.kubernetes.io/component": "node"}
-		errtest.Must(t, m.Stores[groups.V1].Create(t.Context(), &object{of: (*api.Pod)(nil).ResourceType(), Spec: json.RawMessage(spec),
-			Meta: api.Meta{Namespace: "default", Name: name, Labels: labels}}))
+		ofTortie(t, m, "kube-system", name, "node", spec)
 	}
+}
+
+// ofTortie creates a pod with the labels of Tortie's.
+func ofTortie(t *testing.T, m *Mover, namespace, name, component, spec string) *object {
+	t.Helper()
+	labels := map[string]string{"app.kubernetes.io/name": "tortie", "app.kubernetes.io/component": component}
+	o := &object{of: (*api.Pod)(nil).ResourceType(), Spec: json.RawMessage(spec),
+		Meta: api.Meta{Namespace: namespace, Name: name, Labels: labels}}
+	errtest.Must(t, m.Stores[groups.V1].Create(t.Context(), o))
+	return o
 }
 
 // finish removes what the cluster does not use, once the agents of both nodes answer in the group that it uses.
@@ -286,18 +301,23 @@ func answer(ctx context.Context, store *kubernetes.Store, nodes ...string) {
 	}
 }
 
-// ownedBy fails unless the IPReservation owned refers to the group's own IPAMConfig, and to the Namespace as before.
+// ownedBy fails unless two IPReservations refer to the group's own IPAMConfig, and to the Namespace as before.
 func ownedBy(t *testing.T, store *kubernetes.Store, version, kind string) {
 	t.Helper()
-	o := &object{of: kinds[5], Meta: api.Meta{Name: "owned"}}
 	config := &api.IPAMConfig{Meta: api.Meta{Name: "default"}}
-	errtest.Must(t, errors.Join(store.Get(t.Context(), o), store.Get(t.Context(), config)))
-	var got []map[string]string
-	errtest.Must(t, json.Unmarshal(o.OwnerReferences, &got))
+	errtest.Must(t, store.Get(t.Context(), config))
 	want := []map[string]string{{"apiVersion": version, "kind": kind, "name": "default", "uid": config.UID},
 		{"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": "a-b"}}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("owners in %s (-want +got):\n%s", version, d)
+	for _, name := range []string{"owned", "owned-through-calico"} {
+		o := &object{of: kinds[5], Meta: api.Meta{Name: name}}
+		errtest.Must(t, store.Get(t.Context(), o))
+		var got []map[string]string
+		if o.Foreign != nil {
+			errtest.Must(t, json.Unmarshal(o.OwnerReferences, &got))
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("owners of %s in %s (-want +got):\n%s", name, version, d)
+		}
 	}
 }
 
@@ -405,18 +425,15 @@ func TestConflictAndAbort(t *testing.T) {
 func refused(t *testing.T, m *Mover) {
 	t.Helper()
 	v1 := m.Stores[groups.V1]
-	set := &object{of: (*api.Pod)(nil).ResourceType(), Spec: json.RawMessage(`{"containers":[{"name":"node","image":"tortie","env":[
-		{"name":"CALICO_API_GROUP","value":"crd.projectcalico.org/v1"}]}]}`)}
-	set.Meta = api.Meta{Namespace: "default", Name: "set", Labels: map[string]string{"app.kubernetes.io/name": "tortie",
-		"app.kubernetes.io/component": "kube-controllers"}}
-	errtest.Must(t, v1.Create(t.Context(), set))
-	if err := m.Start(t.Context(), groups.V3); !errtest.Names(err, "default/set crd.projectcalico.org/v1 apiGroup auto") {
+	spec := `{"containers":[{"name":"node","image":"tortie","env":[{"name":"CALICO_API_GROUP","value":"crd.projectcalico.org/v1"}]}]}`
+	set := ofTortie(t, m, "kube-system", "set", "kube-controllers", spec)
+	if err := m.Start(t.Context(), groups.V3); !errtest.Names(err, "kube-system/set crd.projectcalico.org/v1 apiGroup auto") {
 		t.Errorf("with a pod that would not follow: %v", err)
 	}
 	errtest.Must(t, v1.Delete(t.Context(), set))
 	weather := &object{of: kinds[20], Meta: api.Meta{Name: "weather"}, Spec: json.RawMessage(`{"node":"one","classes":["Weather"]}`)}
 	errtest.Must(t, v1.Create(t.Context(), weather))
-	spec := `{"tier":"default","selector":"all()","types":["Ingress"],"ingress":[{"action":"Allow"}],"serviceAccountSelector":""}`
+	spec = `{"tier":"default","selector":"all()","types":["Ingress"],"ingress":[{"action":"Allow"}],"serviceAccountSelector":""}`
 	doomed := &object{of: kinds[9], Meta: api.Meta{Name: "doomed", Foreign: &api.Foreign{Finalizers: []string{"example.com/keep"}}},
 		Spec: json.RawMessage(spec)}
 	errtest.Must(t, v1.Create(t.Context(), doomed))

@@ -42,6 +42,8 @@ type Mover struct {
 	Stores map[groups.Group]*kubernetes.Store
 	// Say prints a progress line.
 	Say func(format string, args ...any)
+	// Namespace is the release's: programs count there and where controllers.Trusted says so.
+	Namespace string
 
 	drain, answer time.Duration // drainTime and answerTime, except in tests
 }
@@ -61,7 +63,7 @@ func (m *Mover) read(ctx context.Context) (state, map[groups.Group]*object, erro
 		if err == nil {
 			infos[in] = o
 		} else if !errors.Is(err, datastore.ErrNotFound) {
-			return state{}, nil, fmt.Errorf("read ClusterInformation default of %s: %w", in, err)
+			return state{}, nil, errors.Join(fmt.Errorf("read ClusterInformation default of %s: %w", in, err), m.checkAPIServer(ctx))
 		}
 	}
 	return read(infos), infos, nil
@@ -88,26 +90,46 @@ func (m *Mover) setInfo(ctx context.Context, in groups.Group, ready bool, before
 
 // Start moves all objects to a group, or resumes a move to it. In a cluster that already uses the group it does
 // nothing. It returns ErrConflict if the target has other objects: before any lock, or with the source locked if they
-// appeared meanwhile.
+// appeared meanwhile. While it is unclear which group has the complete objects it is an error, and nothing changes.
 func (m *Mover) Start(ctx context.Context, to groups.Group) error {
 	s, infos, err := m.read(ctx)
 	if err != nil {
 		return err
 	}
+	if err := s.doubt(); err != nil {
+		return err
+	}
 	switch {
-	case s.phase == copying && s.To != to:
+	case (s.phase == copying || s.phase == switching) && s.To != to:
 		return fmt.Errorf("a move to %s is under way: resume it, or abort it", s.To)
-	case s.phase != copying && s.now == to:
+	case s.phase == switching:
+		m.Say("the copy is complete; resuming the move to %s", to)
+		return m.open(ctx, s.mark)
+	case s.phase == copying:
+		m.Say("resuming the move to %s", to)
+		err = m.vacate(ctx, infos, to) // an abort was killed
+	case s.now == to && s.lock[to.Other()] != groups.Ready:
 		m.Say("the cluster uses %s", to)
 		return nil
-	case s.phase != copying:
-		if s.mark, err = m.begin(ctx, s, infos, to); err != nil {
-			return err
-		}
 	default:
-		m.Say("resuming the move to %s", to)
+		s.mark, err = m.begin(ctx, s, infos, to)
+	}
+	if err != nil {
+		return err
 	}
 	return m.carry(ctx, s.mark)
+}
+
+// vacate removes the locked ClusterInformation of the target, which an earlier move has left: then programs that start
+// use the source.
+func (m *Mover) vacate(ctx context.Context, infos map[groups.Group]*object, to groups.Group) error {
+	if infos[to] == nil {
+		return nil
+	}
+	if err := m.Stores[to].Delete(ctx, infos[to]); err != nil {
+		return fmt.Errorf("remove the locked ClusterInformation of %s: %w", to, err)
+	}
+	return nil
 }
 
 // begin checks that a move can succeed, and locks the source.
@@ -126,10 +148,8 @@ func (m *Mover) begin(ctx context.Context, s state, infos map[groups.Group]*obje
 	if err := m.try(ctx, plans, infos[to.Other()], next); err != nil {
 		return next, err
 	}
-	if info := infos[to]; info != nil { // an earlier move has left it
-		if err := m.Stores[to].Delete(ctx, info); err != nil {
-			return next, fmt.Errorf("remove the locked ClusterInformation of %s: %w", to, err)
-		}
+	if err := m.vacate(ctx, infos, to); err != nil {
+		return next, err
 	}
 	m.Say("locking %s: no pod gets or frees an address until the move is over", to.Other())
 	return next, m.setInfo(ctx, to.Other(), false, markOf(infos[to.Other()]), next)
@@ -184,12 +204,12 @@ func (m *Mover) carry(ctx context.Context, by mark) error {
 	}
 }
 
-// switchTo creates the target's ClusterInformation, ready: from then on all programs use the target. Before, it has
-// none, so that starting programs use the source (groups.Choose), in either direction of the move.
+// switchTo writes into the source that the copy is complete, and opens the target. If that is refused it takes the mark
+// back, so that the move can be aborted.
 func (m *Mover) switchTo(ctx context.Context, by mark) error {
-	s, infos, err := m.read(ctx)
+	s, _, err := m.read(ctx)
 	if err == nil && (s.phase != copying || s.mark != by) {
-		err = fmt.Errorf("another program has changed the move: it is %s, move %q", s.phase, s.ID)
+		err = errors.Join(s.doubt(), fmt.Errorf("another program has changed the move: it is %s, move %q", s.phase, s.ID))
 	}
 	if err != nil {
 		return err
@@ -197,15 +217,47 @@ func (m *Mover) switchTo(ctx context.Context, by mark) error {
 	if err := m.handOver(ctx, by.To); err != nil && ctx.Err() == nil {
 		m.Say("fields of objects in %s have lost their owners (server-side apply), such as Helm: %v", by.To, err)
 	}
-	o := convert(infos[by.To.Other()], by.To, by.ID, nil)
-	delete(o.Annotations, migratedBy)
-	if err := o.set(true, by); err != nil {
+	if err := m.keepPools(ctx, by.To); err != nil {
+		return fmt.Errorf("%w; the source stays locked: start again, or abort", err)
+	}
+	done := mark{To: by.To, ID: by.ID, Switched: true}
+	if err := m.setInfo(ctx, by.To.Other(), false, by, done); err != nil {
 		return err
 	}
-	if err := m.Stores[by.To].Create(ctx, o); err != nil {
-		return fmt.Errorf("create the ClusterInformation of %s: %w; the source stays locked: start again, or abort", by.To, err)
+	if err = m.open(ctx, done); err != nil && ctx.Err() == nil {
+		err = errors.Join(err, m.setInfo(ctx, by.To.Other(), false, done, by))
+	}
+	return err
+}
+
+// open creates the target's ClusterInformation, ready: from then on all programs use the target. Before, it has none,
+// so that starting programs use the source (groups.Choose), in either direction of the move.
+func (m *Mover) open(ctx context.Context, by mark) error {
+	s, infos, err := m.read(ctx)
+	if err == nil && (s.phase != switching || s.mark != by) {
+		err = errors.Join(s.doubt(), fmt.Errorf("another program has changed the move: it is %s, move %q", s.phase, s.ID))
+	}
+	if err != nil {
+		return err
+	}
+	if err := m.putInfo(ctx, infos[by.To.Other()], by.To, true, by); err != nil {
+		return fmt.Errorf("%w; the source stays locked: start again, or abort", err)
 	}
 	m.Say("moved: the cluster uses %s; %s stays locked", by.To, by.To.Other())
+	return nil
+}
+
+// putInfo creates the ClusterInformation of a group, as a copy of the other group's with another lock and mark.
+func (m *Mover) putInfo(ctx context.Context, like *object, in groups.Group, ready bool, by mark) error {
+	o := convert(like, in, by.ID, nil)
+	delete(o.Annotations, migratedBy)
+	err := o.set(ready, by)
+	if err == nil {
+		err = m.Stores[in].Create(ctx, o)
+	}
+	if err != nil {
+		return fmt.Errorf("create the ClusterInformation of %s: %w", in, err)
+	}
 	return nil
 }
 

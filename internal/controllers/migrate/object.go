@@ -36,7 +36,7 @@ var kinds = []api.Type{
 var information = (*api.ClusterInformation)(nil).ResourceType()
 
 // object is an object of any kind. The Go types of internal/api lack fields that this project does not use, and that
-// must not be lost. The status is left out: its writer writes it again.
+// must not be lost. The status is left out: its writer writes it again (of pools see keepPools).
 type object struct {
 	api.Meta `json:"metadata"`
 	Spec     json.RawMessage `json:"spec,omitempty"`

@@ -47,7 +47,8 @@ func TestParse(t *testing.T) {
 // TestState takes both ClusterInformation through a move, the way back and what may come in between.
 func TestState(t *testing.T) {
 	const none, ready, locks = 0, 1, 2
-	there, back := mark{groups.V3, "a"}, mark{groups.V1, "b"}
+	copies, there := mark{To: groups.V3, ID: "a"}, mark{groups.V3, "a", true}
+	copiesBack, back, aborted := mark{To: groups.V1, ID: "b"}, mark{groups.V1, "b", true}, mark{groups.V3, "b", true}
 	info := func(is int, m mark) *object {
 		if is == none {
 			return nil
@@ -66,19 +67,43 @@ func TestState(t *testing.T) {
 		{"new cluster", none, none, mark{}, mark{}, idle, "", ""},
 		{"v1", ready, none, mark{}, mark{}, idle, "", groups.V1},
 		{"locked by a person", locks, none, mark{}, mark{}, idle, "", groups.V1},
-		{"copying", locks, none, there, mark{}, copying, groups.V3, groups.V1},
+		{"copying", locks, none, copies, mark{}, copying, groups.V3, groups.V1},
+		{"the switch", locks, none, there, mark{}, switching, groups.V3, groups.V3}, // or v3 has lost it
 		{"moved", locks, ready, there, there, moved, groups.V3, groups.V3},
 		{"moved, and locked by a person", locks, locks, there, there, moved, groups.V3, groups.V3},
-		{"the way back begins", none, ready, mark{}, there, idle, "", groups.V3},
-		{"the way back is copied", none, locks, mark{}, back, copying, groups.V1, groups.V3},
+		{"moved, and the answer was lost", locks, ready, copies, there, moved, groups.V3, groups.V3},
+		{"moved, and v1's was created anew", locks, ready, mark{}, there, moved, groups.V3, groups.V3},
+		{"v1's is gone", none, ready, mark{}, there, idle, "", groups.V3},
+		{"the way back is copied", none, locks, mark{}, copiesBack, copying, groups.V1, groups.V3},
+		{"the way back is being aborted", locks, locks, aborted, copiesBack, copying, groups.V1, groups.V3},
+		{"the way back is aborted", locks, ready, aborted, aborted, moved, groups.V3, groups.V3},
 		{"the way back is done", ready, locks, back, back, moved, groups.V1, groups.V1},
-		{"unlocked by hand", ready, locks, there, there, idle, "", groups.V1},
-		{"unlocked by another program", locks, ready, there, mark{}, idle, "", groups.V3},
+		{"v1 is unlocked by hand", ready, ready, there, there, unclear, groups.V3, groups.V1},
+		{"v1 is unlocked and v3 locked by hand", ready, locks, there, there, unclear, groups.V3, groups.V1},
+		{"v1's is of another program", ready, ready, mark{}, there, unclear, groups.V3, groups.V1},
+		{"v1's is of a backup, and v3 is locked", ready, locks, back, there, unclear, groups.V3, groups.V1},
+		{"v3's is of another program", locks, ready, there, mark{}, unclear, groups.V3, groups.V3},
+		{"v3's is of another program, while it is copied", locks, locks, copies, mark{}, unclear, groups.V3, groups.V1},
+		{"v1's is of another program, while it is copied", ready, locks, mark{}, copiesBack, unclear, groups.V1, groups.V1},
+		{"v1's is of an earlier move, while it is copied", ready, locks, there, copiesBack, unclear, groups.V1, groups.V1},
 	} {
 		got := read(map[groups.Group]*object{groups.V1: info(c.v1, c.mark1), groups.V3: info(c.v3, c.mark3)})
 		if got.phase != c.want || got.To != c.to || got.now != c.now {
 			t.Errorf("%s: %s to %q, now %q, want %s to %q, now %q", c.when, got.phase, got.To, got.now, c.want, c.to, c.now)
 		}
+	}
+	calicos := map[groups.Group]*object{groups.V1: info(locks, back), groups.V3: info(ready, back)}
+	calicos[groups.V3].Annotations[calicoMigration+"locked-by"] = "c"
+	if got := read(calicos); got.phase != idle || !got.byCalico || got.now != groups.V3 {
+		t.Errorf("moved by Calico's migration after an earlier move: %+v", got)
+	}
+	calicos[groups.V1] = info(locks, copies)
+	if got := read(calicos); got.phase != unclear || got.byCalico {
+		t.Errorf("a ClusterInformation like that of Calico's migration, during another move: %+v", got)
+	}
+	errtest.Must(t, calicos[groups.V3].set(false, copiesBack))
+	if ofCalico(calicos[groups.V3]) {
+		t.Error("a move has kept what Calico's migration has noted")
 	}
 	if got := string(info(ready, mark{}).Spec); got != `{"datastoreReady":true,"other":{"kept":18446744073709551615}}` {
 		t.Errorf("spec %s", got)

@@ -20,11 +20,17 @@ import (
 // calicoControllers makes Calico's kube-controllers, as its operator does, with a number of pods that are ready.
 func (w *world) calicoControllers(ready int32) {
 	w.t.Helper()
+	w.controllersIn(calicoSystem, ready)
+}
+
+// controllersIn makes a Deployment of that name in a new namespace.
+func (w *world) controllersIn(namespace string, ready int32) {
+	w.t.Helper()
 	labels := map[string]string{"k8s-app": "calico-kube-controllers"}
-	_, err := w.core.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: calicoSystem}},
+	_, err := w.core.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
 		metav1.CreateOptions{})
 	errtest.Must(w.t, err)
-	of := w.core.AppsV1().Deployments(calicoSystem)
+	of := w.core.AppsV1().Deployments(namespace)
 	d, err := of.Create(w.t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "calico-kube-controllers"},
 		Spec: appsv1.DeploymentSpec{
@@ -47,6 +53,7 @@ func TestCalicosControllersKeepPoolsAndTiers(t *testing.T) {
 	t.Parallel()
 	w, server := newWorldV3(t)
 	w.calicoControllers(1)
+	w.controllersIn("tenant", 1) // counts for nothing
 	order := 7.0
 	w.create(&api.CalicoTier{Meta: api.Meta{Name: "platform"}, Spec: api.CalicoTierSpec{Order: &order}})
 
