@@ -42,7 +42,8 @@ func (m *metrics) addFlows(r *flows.Recorder) {
 				}
 			}),
 		counters("tortie_flow_lost_total", "What is missing in flow records: overruns of the kernel's buffer of events, connections that were "+
-			"only added up by direction, verdict and protocol (crowded), and records that could not be written to the file (unwritten).", []string{"what"},
+			"only added up by direction, verdict and protocol (crowded), and records that could not be written to the file (unwritten).",
+			[]string{"what"},
 			func(set func(float64, ...string)) {
 				lost := r.Lost()
 				set(number(lost.Overruns), "overruns")
