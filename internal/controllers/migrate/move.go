@@ -184,8 +184,9 @@ func (m *Mover) carry(ctx context.Context, by mark) error {
 	}
 }
 
-// switchTo creates the target's ClusterInformation, ready: from then on all programs use the target. Before, it has
-// none, so that starting programs use the source (groups.Choose), in either direction of the move.
+// switchTo permits nodes to write in the target, and creates its ClusterInformation, ready: from then on all programs
+// use the target. Before, it has none, so that starting programs use the source (groups.Choose), in either direction of
+// the move.
 func (m *Mover) switchTo(ctx context.Context, by mark) error {
 	s, infos, err := m.read(ctx)
 	if err == nil && (s.phase != copying || s.mark != by) {
@@ -199,11 +200,23 @@ func (m *Mover) switchTo(ctx context.Context, by mark) error {
 	}
 	o := convert(infos[by.To.Other()], by.To, by.ID, nil)
 	delete(o.Annotations, migratedBy)
-	if err := o.set(true, by); err != nil {
+	done := by
+	done.Switched = true
+	if err := o.set(true, done); err != nil {
 		return err
 	}
+	source := by.To.Other()
+	if !by.Switched { // an earlier run may have been killed after this
+		if err := m.setInfo(ctx, source, false, by, done); err != nil {
+			return err
+		}
+	}
 	if err := m.Stores[by.To].Create(ctx, o); err != nil {
-		return fmt.Errorf("create the ClusterInformation of %s: %w; the source stays locked: start again, or abort", by.To, err)
+		err = fmt.Errorf("create the ClusterInformation of %s: %w; the source stays locked: start again, or abort", by.To, err)
+		if errors.Is(err, datastore.ErrRefused) { // so that nothing was written
+			err = errors.Join(err, m.setInfo(ctx, source, false, done, by))
+		}
+		return err
 	}
 	m.Say("moved: the cluster uses %s; %s stays locked", by.To, by.To.Other())
 	return nil

@@ -47,7 +47,7 @@ func TestParse(t *testing.T) {
 // TestState takes both ClusterInformation through a move, the way back and what may come in between.
 func TestState(t *testing.T) {
 	const none, ready, locks = 0, 1, 2
-	there, back := mark{groups.V3, "a"}, mark{groups.V1, "b"}
+	there, back := mark{groups.V3, "a", true}, mark{groups.V1, "b", true}
 	info := func(is int, m mark) *object {
 		if is == none {
 			return nil
@@ -79,6 +79,10 @@ func TestState(t *testing.T) {
 		if got.phase != c.want || got.To != c.to || got.now != c.now {
 			t.Errorf("%s: %s to %q, now %q, want %s to %q, now %q", c.when, got.phase, got.To, got.now, c.want, c.to, c.now)
 		}
+	}
+	const text = `{"to":"projectcalico.org/v3","id":"a","switched":true}` // the chart's policies read it
+	if got := info(locks, there).Annotations[migrating]; got != text {
+		t.Errorf("mark %s, want %s", got, text)
 	}
 	if got := string(info(ready, mark{}).Spec); got != `{"datastoreReady":true,"other":{"kept":18446744073709551615}}` {
 		t.Errorf("spec %s", got)

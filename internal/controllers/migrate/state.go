@@ -15,6 +15,9 @@ const migrating = "tortie.net/migrating"
 type mark struct {
 	To groups.Group `json:"to"`
 	ID string       `json:"id"`
+	// Switched: the copy is complete. Until then the chart's policies tortie-fence-groups refuse what nodes write in the
+	// target.
+	Switched bool `json:"switched,omitempty"`
 }
 
 // phase is the progress of a move.
