@@ -1,6 +1,7 @@
 package rights
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,6 +16,9 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/controllers/migrate"
+	datastore "github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -72,13 +76,10 @@ const (
 // group: addresses, the first settings, or the ClusterInformation itself.
 func TestGroupsInForce(t *testing.T) {
 	s := newScene(t)
-	scenes := map[groups.Group]*scene{}
+	scenes := s.inBoth(t)
 	tries := map[groups.Group]map[string]func(*user) error{}
-	for _, in := range groups.All {
-		there := *s
-		there.group = in
-		there.awaitParameters(t)
-		scenes[in], tries[in] = &there, there.attempts(t)
+	for in, there := range scenes {
+		tries[in] = there.attempts(t)
 	}
 	for _, row := range []struct {
 		when       string
@@ -112,6 +113,52 @@ func TestGroupsInForce(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// TestFenceOfAMove: what kube-controllers migrate writes into the source closes the target to nodes, in either direction.
+func TestFenceOfAMove(t *testing.T) {
+	server := labtest.NewServerOf(t, groups.V1)
+	server.Define(t, groups.V3)
+	scenes := fencedScene(t, restConfig(t, server), groups.V1).inBoth(t)
+	stores := map[groups.Group]*datastore.Store{}
+	for in := range scenes {
+		cfg, err := datastore.LoadKubeconfig(server.Kubeconfig())
+		errtest.Must(t, err)
+		cfg.Group = groups.In(in)
+		stores[in], err = datastore.New(cfg)
+		errtest.Must(t, err)
+	}
+	for _, to := range groups.All {
+		source, target := scenes[to.Other()], scenes[to]
+		source.become(t, ready)
+		ctx, stop := context.WithCancel(t.Context())
+		mover := migrate.New(stores, func(format string, args ...any) {
+			if t.Logf(format, args...); strings.Contains(format, "waiting") {
+				stop() // the copy is equal, and requests in flight may change it
+			}
+		})
+		if err := mover.Start(ctx, to); !errors.Is(err, context.Canceled) {
+			t.Fatalf("move to %s: %v", to, err)
+		}
+		meshtest.Eventually(t, func() error { return errors.Join(source.wrong(t, nil, "settings"), target.wrong(t, nil, "")) })
+		errtest.Must(t, mover.Abort(t.Context()))
+		meshtest.Eventually(t, func() error { return source.wrong(t, nil, "addresses settings") })
+		source.become(t, absent)
+		target.become(t, absent)
+	}
+}
+
+// inBoth returns the scene in each group.
+func (s *scene) inBoth(t *testing.T) map[groups.Group]*scene {
+	t.Helper()
+	both := map[groups.Group]*scene{}
+	for _, in := range groups.All {
+		there := *s
+		there.group = in
+		there.awaitParameters(t)
+		both[in] = &there
+	}
+	return both
 }
 
 // become replaces the ClusterInformation of the scene's group.
@@ -165,14 +212,21 @@ func TestSecondGroupAlone(t *testing.T) {
 	t.Run("defaults of policies", func(t *testing.T) { testPolicyDefaults(t, server) })
 }
 
-// Without the definitions of the first group's parameters nodes write, and are fenced.
-func testFenceOfSecondGroup(t *testing.T, cfg *rest.Config) {
+// fencedScene returns a scene without pods and without the victim's Node on another server than the shared one.
+func fencedScene(t *testing.T, cfg *rest.Config, group groups.Group) *scene {
+	t.Helper()
 	labtest.Fence(t, cfg)
-	s := &scene{group: groups.V3, admin: newUser(t, cfg), cfg: cfg, thief: "thief", victim: "victim"}
+	s := &scene{group: group, admin: newUser(t, cfg), cfg: cfg, thief: "thief", victim: "victim"}
 	s.admin.declare(t, s.thief)
 	s.agent = newUser(t, labtest.OnNode(t, cfg, "tortie-node", s.thief))
 	s.plugin = newUser(t, labtest.OnNode(t, cfg, "tortie-cni", s.thief))
 	s.awaitParameters(t)
+	return s
+}
+
+// Without the definitions of the first group's parameters nodes write, and are fenced.
+func testFenceOfSecondGroup(t *testing.T, cfg *rest.Config) {
+	s := fencedScene(t, cfg, groups.V3)
 	for what, obj := range s.writable(t) {
 		passed(t, "create "+what, s.dryCreate(t, obj))
 	}
