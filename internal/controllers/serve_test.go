@@ -18,7 +18,7 @@ func TestAlive(t *testing.T) {
 		}
 		wait := func(d time.Duration) {
 			for range 10 {
-				time.Sleep(d / 10)
+				<-time.After(d / 10)
 				b.change(func(s *Status) { s.RouteReflectors = append(s.RouteReflectors, "node1") })
 			}
 		}

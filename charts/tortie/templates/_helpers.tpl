@@ -57,20 +57,24 @@ name both, since a migration changes the group while pods run. */}}
 {{- end }}
 {{- end }}
 
-{{/* That group: by the values, else as the programs find it. A migration of Calico's leaves the first group locked. */}}
+{{/* That group: by the values, else the same choice as groups.Choose and groups.ChooseNew make for the programs: the first group whose
+ClusterInformation is ready, else the first that has one, else the first with definitions. */}}
 {{- define "tortie.group" -}}
-{{- $first := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "clusterinformations.crd.projectcalico.org" }}
-{{- $second := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "clusterinformations.projectcalico.org" }}
-{{- $is := .Values.apiGroup }}
-{{- if and (eq $is "auto") $second }}
-{{- $locked := true }}
-{{- with $first }}
-{{- $locked = not (dig "spec" "datastoreReady" false (lookup "crd.projectcalico.org/v1" "ClusterInformation" "" "default" | default dict)) }}
+{{- if eq .Values.apiGroup "auto" }}
+{{- $ready := list }}{{ $there := list }}{{ $defined := list }}
+{{- range $group := list "crd.projectcalico.org/v1" "projectcalico.org/v3" }}
+{{- if lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" (printf "clusterinformations.%s" (dir $group)) }}
+{{- $defined = append $defined $group }}
+{{- with lookup $group "ClusterInformation" "" "default" }}
+{{- $there = append $there $group }}
+{{- if dig "spec" "datastoreReady" false . }}{{ $ready = append $ready $group }}{{ end }}
 {{- end }}
-{{- $ready := dig "spec" "datastoreReady" false (lookup "projectcalico.org/v3" "ClusterInformation" "" "default" | default dict) }}
-{{- if or (not $first) (and $locked $ready) }}{{ $is = "v3" }}{{ end }}
 {{- end }}
-{{- eq $is "v3" | ternary "projectcalico.org/v3" "crd.projectcalico.org/v1" }}
+{{- end }}
+{{- concat $ready $there $defined (list "crd.projectcalico.org/v1") | first }}
+{{- else }}
+{{- eq .Values.apiGroup "v3" | ternary "projectcalico.org/v3" "crd.projectcalico.org/v1" }}
+{{- end }}
 {{- end }}
 
 {{/* What every pod has that works for the release and not for the cluster's users: it runs anywhere, in the host's network. */}}

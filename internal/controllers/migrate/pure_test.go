@@ -105,6 +105,10 @@ func TestState(t *testing.T) {
 	if ofCalico(calicos[groups.V3]) {
 		t.Error("a move has kept what Calico's migration has noted")
 	}
+	const text = `{"to":"projectcalico.org/v3","id":"a","switched":true}` // the chart's policies read it
+	if got := info(locks, mark{To: groups.V3, ID: "a", Switched: true}).Annotations[migrating]; got != text {
+		t.Errorf("mark %s, want %s", got, text)
+	}
 	if got := string(info(ready, mark{}).Spec); got != `{"datastoreReady":true,"other":{"kept":18446744073709551615}}` {
 		t.Errorf("spec %s", got)
 	}

@@ -273,7 +273,7 @@ var Rules = []Rule{
 		Fields: []Field{metadata}, Condition: "default, with Calico's defaults"},
 	{Accounts: []string{Agent}, Verbs: verbs("create"), Resource: "clusterinformations.crd.projectcalico.org", Whose: Cluster,
 		Fields:    informationFields,
-		Condition: "default, with datastoreReady true and a clusterGUID of 32 hexadecimal digits"},
+		Condition: "default, with datastoreReady true and a clusterGUID of 32 hexadecimal digits, while the other group has none"},
 	{Accounts: []string{Agent}, Verbs: verbs("update"), Resource: "clusterinformations.crd.projectcalico.org", Whose: Cluster,
 		Fields:    informationFields,
 		Condition: "with the value migrateFromHostLocal also the lock of the own node"},
