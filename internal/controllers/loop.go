@@ -88,6 +88,7 @@ type Controllers struct {
 
 	calico       calicoState // as of the last pass in projectcalico.org/v3
 	alone        atomic.Bool // Calico's kube-controllers are known not to run there
+	secondDue    time.Time   // when the other group is looked at again
 	deadWebhooks string      // the logged state of them
 
 	began chan struct{} // wakes the loop when this process becomes leader
@@ -323,7 +324,7 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 	defer cancel()
 	var errs []error
 	if c.etcd == nil {
-		errs = append(errs, c.lookAround(ctx), c.lookForSecondGroup(ctx, v.Ready),
+		errs = append(errs, c.lookAround(ctx), c.lookForSecondGroup(ctx, v.Ready, time.Now()),
 			c.keeper.sync(ctx, v, c.configuration(), s, c.alone.Load(), time.Now()), c.keepHosts(ctx, v, s.Hosts))
 	} else {
 		errs = append(errs, c.etcd.sync(ctx, v, s))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
@@ -17,10 +18,24 @@ const (
 		"for example by kubectl get %[4]s,%[5]s, and delete the other's: kubectl delete %[6]s default, or %[7]s"
 )
 
+// secondGroupPause is the least time between two looks for a second group: at rest a cluster's passes make no requests.
+const secondGroupPause = 10 * time.Minute
+
 // lookForSecondGroup warns by an Event of a ClusterInformation that is ready in the group that is not in use, if the one
-// in use is ready, too. It makes one request, and another if there is such an object: Calico's own API server shows that
-// of crd.projectcalico.org/v1.
-func (c *Controllers) lookForSecondGroup(ctx context.Context, ready bool) error {
+// in use is ready, too. It makes one request in secondGroupPause, and another if there is such an object: Calico's own
+// API server shows that of crd.projectcalico.org/v1. It belongs to the loop of passes.
+func (c *Controllers) lookForSecondGroup(ctx context.Context, ready bool, now time.Time) error {
+	if now.Before(c.secondDue) {
+		return nil
+	}
+	err := c.reportSecondGroup(ctx, ready)
+	if err == nil {
+		c.secondDue = now.Add(secondGroupPause)
+	}
+	return err
+}
+
+func (c *Controllers) reportSecondGroup(ctx context.Context, ready bool) error {
 	in := c.deps.Group.Known()
 	other := in.Other()
 	info := api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}

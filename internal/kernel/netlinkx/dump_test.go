@@ -2,6 +2,7 @@ package netlinkx_test
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -122,6 +123,18 @@ func TestNextHopObjects(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestLinkHasGone: a link that has gone since it was found has no routes and no neighbours, which is no error.
+func TestLinkHasGone(t *testing.T) {
+	const gone = 4711
+	ns := netnstest.New(t)
+	routes, err := ns.Conn.Routes(netlinkx.RouteFilter{Dev: gone})
+	neighbours, err4 := ns.Conn.Neighbours(gone, netlinkx.IPv4)
+	forwarding, errFDB := ns.Conn.Forwarding(gone)
+	if err := errors.Join(err, err4, errFDB); err != nil || len(routes)+len(neighbours)+len(forwarding) > 0 {
+		t.Errorf("%v, %v, %v: %v", routes, neighbours, forwarding, err)
 	}
 }
 

@@ -265,7 +265,10 @@ func (f RouteFilter) dump(s *nlmsg.Socket, family Family, add func(Route)) error
 		}
 		return err
 	})
-	if errors.Is(err, unix.ENOENT) { // there is no such table: the kernel makes one with its first route
+	switch {
+	case errors.Is(err, unix.ENOENT): // there is no such table: the kernel makes one with its first route
+		return nil
+	case f.Dev != 0 && errors.Is(err, unix.ENODEV): // the link has gone, and its routes with it
 		return nil
 	}
 	return err

@@ -49,7 +49,9 @@ func TestSecondGroupIsNamed(t *testing.T) {
 	if got := events(); len(got) > 0 {
 		t.Errorf("of a group without blocks: %q", got)
 	}
+	p.kill()
 	server.Define(t, groups.V3)
+	leads(t, w.start("two", "", "RECONCILER_PERIOD=1s")) // and looks at once
 	eventually(t, func() error {
 		if got := events(); len(got) != 1 {
 			return fmt.Errorf("Events %q", got)
