@@ -278,8 +278,8 @@ func TestTheAPIServerIsAway(t *testing.T) {
 }
 
 // As long as nothing is due the API server receives only watches and requests for the Lease, one request in ten minutes
-// for the other group, and in projectcalico.org/v3 two requests in each pass that detect Calico's programs. A server that answers 429, or late, is
-// not pressed, and in the end all is done.
+// for the other group, and in projectcalico.org/v3 two requests in each pass that detect Calico's programs. A server
+// that answers 429, or late, is not pressed, and in the end all is done.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	server := taken(t, labtest.Group(t))
