@@ -220,9 +220,12 @@ func (c *migrator) precede(ctx context.Context) error {
 	pool := object("IPPool", foreignPool, map[string]any{"cidr": "10.64.0.0/24", "blockSize": int64(29), "nodeSelector": "all()",
 		"natOutgoing": true})
 	info := object("ClusterInformation", api.DefaultName, map[string]any{"datastoreReady": true})
-	_, err := c.of(groups.V3, "ippools").Create(ctx, pool, metav1.CreateOptions{})
-	if err == nil {
-		_, err = c.of(groups.V3, "clusterinformations").Create(ctx, info, metav1.CreateOptions{})
+	if _, err := c.of(groups.V3, "ippools").Create(ctx, pool, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	_, err := c.of(groups.V3, "clusterinformations").Create(ctx, info, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) { // an earlier move has left it locked
+		return c.setReady(ctx, groups.V3, true)
 	}
 	return err
 }
