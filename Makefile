@@ -32,6 +32,8 @@ VULNDB   ?= $(TORTIE_VULNDB)
 # No version control: Git may not trust the directory (a checkout of another user); the version comes from the flags above. No paths: what
 # one clone has compiled, every other one takes from Go's cache.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false -trimpath
+# Nothing here has C. Programs, tests and linters are all compiled without it, so that what they share is compiled once.
+export CGO_ENABLED := 0
 
 # One binary has all that talks to Kubernetes by its client, and is called by these names; another one is both plugins.
 NAMES        := node install kube-controllers
@@ -43,9 +45,8 @@ CNI_PLUGINS  := \
 # Functions begin at multiples of 16 bytes, as on arm64: on amd64 that is 0.4 MB less than 32.
 LDFLAGS := -s -w -funcalign=16 -X github.com/tortie-net/tortie/internal/app/version.Version=$(VERSION)
 # Nothing of this machine goes into a program, so that two builds of a commit by one release of Go give the same bytes.
-GO_BUILD := CGO_ENABLED=0 GOOS=linux GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= go build -trimpath
-# Built as the programs are, so that what both need is compiled once.
-MAKE_IMAGE = CGO_ENABLED=0 go -C hack run -trimpath ./image -ref '$(IMAGE)' -version '$(VERSION)' -revision '$(REVISION)' -created '$(CREATED)'
+GO_BUILD := GOOS=linux GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= go build -trimpath
+MAKE_IMAGE = go -C hack run -trimpath ./image -ref '$(IMAGE)' -version '$(VERSION)' -revision '$(REVISION)' -created '$(CREATED)'
 ARCHES   := amd64 arm64
 
 # $(call programs,DIRECTORY,ARCHITECTURE) builds what an image has.
@@ -67,7 +68,7 @@ demo: demo-root demo-deps image ## a cluster of three nodes, Tortie by Helm, ste
 	bin/lab demo $(if $(ENCAP),-encap $(ENCAP)) $(if $(COUNT),-count) $(if $(KEEP),-keep) $(if $(NAME),-name $(NAME)) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: check
-check: bin/testsum ## first feedback, with nothing but Go, git, make and gcc: format, vet, units, namespaces
+check: bin/testsum ## first feedback, with nothing but Go, git and make: format, vet, units, namespaces
 	bin/testsum -only '$(ONLY)' $(CHECK_SUITES)
 
 .PHONY: test
@@ -93,7 +94,7 @@ build: bin/lab ## the programs, into bin/
 bin/lab:
 	@mkdir -p bin
 	@echo "building the lab"
-	@CGO_ENABLED=0 go -C lab build -trimpath -o ../bin/lab ./cmd/lab || { echo "The lab could not be built. If modules cannot be downloaded: run this once with network, set GOPROXY, or bring another machine's GOMODCACHE." >&2; false; }
+	@go -C lab build -trimpath -o ../bin/lab ./cmd/lab || { echo "The lab could not be built. If modules cannot be downloaded: run this once with network, set GOPROXY, or bring another machine's GOMODCACHE." >&2; false; }
 
 .PHONY: bin/testsum
 bin/testsum: bin/gotestsum
@@ -116,7 +117,7 @@ image-all: $(addprefix programs-,$(ARCHES)) ## the same for amd64 and arm64, as 
 .PHONY: release
 release: bin/lab ## the files of a release from its tag, checked out (VERSION=v0.1.0): image, chart, manifests, list of modules, checksums in dist/release
 	@echo "building the program that lists modules"
-	@CGO_ENABLED=0 go -C hack/cyclonedx build -trimpath -o ../../bin/cyclonedx-gomod tool
+	@go -C hack/cyclonedx build -trimpath -o ../../bin/cyclonedx-gomod tool
 	@helm="$$(bin/lab build helm)" && go -C hack run ./release -root .. -version '$(VERSION)' -helm "$$helm" -cyclonedx '$(CURDIR)/bin/cyclonedx-gomod'
 
 programs-%:
@@ -143,20 +144,22 @@ attack: deps ## somebody takes over a node of a real cluster of three, while pod
 	go test ./internal/tests/cluster -run 'TestAttack$$' -count=1 -v -timeout 15m -attack-report '$(CURDIR)/docs/attack.md'
 
 .PHONY: faults
-faults: deps image ## a real cluster of three nodes is broken in thirty ways, one after the other: what is told of each, and where; writes docs/faults.csv (about twenty minutes)
+faults: deps image ## a real cluster of three nodes is broken in thirty ways, one after the other: what is told of each, and where; writes docs/faults.csv (about twelve minutes)
 	TORTIE_LAB='$(CURDIR)/bin/lab' go test ./internal/tests/faults -run 'TestFaults$$' -count=1 -v -timeout 90m -faults-report '$(CURDIR)/docs/faults.csv'
 
 # What sends SCTP, which few hosts have, runs first and in a virtual machine, whose kernel has it; the report takes its results.
 SCTP := $(CURDIR)/dist/sctp
 .PHONY: e2e
-e2e: deps image ## the whole suites of Kubernetes for NetworkPolicy and of network-policy-api, on a lab; writes docs/conformance.md (three hours)
+e2e: deps image ## the whole suites of Kubernetes for NetworkPolicy and of network-policy-api, on a lab, in both API groups; writes docs/conformance.md (three hours)
 	@mkdir -p $(SCTP)
 	go test -c -o $(SCTP)/conformance.test ./internal/tests/conformance
 	cd internal/tests/conformance && TORTIE_LAB='$(CURDIR)/bin/lab' '$(CURDIR)/bin/lab' vm -mem 8192 -timeout 3h -out $(SCTP) \
 	  -programs hyperkube,kubectl,helm,pause,agnhost,networkpolicy,clusternetworkpolicy -- $(SCTP)/conformance.test \
 	  -test.run '^TestConformance$$' -test.v -test.parallel 1 -test.timeout 170m -only-sctp -conformance-report $(SCTP)/results.md
-	TORTIE_LAB='$(CURDIR)/bin/lab' go test ./internal/tests/conformance -run '^TestConformance$$' -count=1 -v -timeout 60m -all -sctp-results $(SCTP)/results.csv \
-	  -conformance-report '$(CURDIR)/docs/conformance.md'
+	APIGROUP=v3 TORTIE_LAB='$(CURDIR)/bin/lab' go test ./internal/tests/conformance -run '^TestConformance$$' -count=1 -v -timeout 60m -all \
+	  -conformance-report $(SCTP)/v3.md
+	TORTIE_LAB='$(CURDIR)/bin/lab' go test ./internal/tests/conformance -run '^TestConformance$$' -count=1 -v -timeout 60m -all \
+	  -sctp-results $(SCTP)/results.csv -v3-results $(SCTP)/v3.csv -conformance-report '$(CURDIR)/docs/conformance.md'
 
 .PHONY: vulncheck
 vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev or a copy (VULNDB=directory or URL)
@@ -180,19 +183,19 @@ bench-go: ## Go's benchmarks of packages, shown by benchstat (PKG=./internal/ipa
 # Instructions do not depend on what else the machine does. Both kernels of internal/tests/perf/testdata/ratios.csv are Debian's.
 define count
 	@mkdir -p dist
-	set -o pipefail; CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -timeout 30m $(2)' -count=1 -v -timeout 60m \
+	set -o pipefail; go test -exec '$(CURDIR)/bin/lab vmtest -count -timeout 30m $(2)' -count=1 -v -timeout 60m \
 	  -run TestInstructions ./internal/tests/perf $(if $(WRITE),,-kernel $(1)) | tee dist/perf-$(1).txt
-	set -o pipefail; CGO_ENABLED=0 TORTIE_LAB='$(CURDIR)/bin/lab' go test -exec '$(CURDIR)/bin/lab vm -count -timeout 30m -programs hyperkube $(2) --' \
+	set -o pipefail; TORTIE_LAB='$(CURDIR)/bin/lab' go test -exec '$(CURDIR)/bin/lab vm -count -timeout 30m -programs hyperkube $(2) --' \
 	  -count=1 -v -timeout 60m -run TestPrograms ./internal/tests/perf -programs '$(CURDIR)/dist/perf' $(if $(WRITE),,-kernel $(1)) | tee -a dist/perf-$(1).txt
 endef
 .PHONY: perf
 perf: deps build ## instructions of packets and of our own work, on Debian's kernel and its newest, none more than was written down (twenty minutes; WRITE=1 writes them down, and the plot of docs/benchmarks.md, WRITE=worse what is worse than before, too)
 	@mkdir -p dist/perf
 	cp -fL bin/node bin/calico dist/perf/
-	CGO_ENABLED=0 go -C hack build -trimpath -ldflags '-s -w' -o ../dist/perf/get ./bench/floor/get.go
+	go -C hack build -trimpath -ldflags '-s -w' -o ../dist/perf/get ./bench/floor/get.go
 	$(call count,stable)
 	$(call count,newest,-newest)
-	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -newest -nft' -count=1 -timeout 60m ./internal/tests/flowtable
+	go test -exec '$(CURDIR)/bin/lab vmtest -count -newest -nft' -count=1 -timeout 60m ./internal/tests/flowtable
 	$(if $(WRITE),go -C hack run ./instructions/record -root .. $(if $(filter worse,$(WRITE)),-worse) stable=../dist/perf-stable.txt newest=../dist/perf-newest.txt)
 	$(if $(WRITE),@$(MAKE) --no-print-directory generate)
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes a fresh Debian machine ready for make: git, make, gcc, and the newest Go of the release that go.mod names, in /usr/local/go. Run as root;
+# Makes a fresh Debian machine ready for make: git, make, and the newest Go of the release that go.mod names, in /usr/local/go. Run as root;
 # a second run installs what is missing. Go comes from GOPROXY as the module golang.org/toolchain.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -7,7 +7,7 @@ release=$(sed -n 's/^go \([0-9]*\.[0-9]*\).*/\1/p' "$root/go.mod")
 [ "$(id -u)" = 0 ] || { echo "hack/debian.sh installs packages, so it must be run as root: sudo hack/debian.sh" >&2; exit 1; }
 
 apt-get -qq update
-DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends ca-certificates curl gcc git libc6-dev make unzip >/dev/null
+DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends ca-certificates curl git make unzip >/dev/null
 
 PATH=$PATH:/usr/local/go/bin
 case $(go env GOVERSION 2>/dev/null) in

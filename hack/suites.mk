@@ -3,16 +3,14 @@
 # these leave of the processors; without one with "!" the others cannot run.
 
 CHECK_SUITES = format layers short
-# Seconds first, then minutes. The demo is the first of all: what it needs must come from itself, and not from an earlier suite.
-FIRST_SUITES = demo lint tools programs! image generated
-# Virtual machines begin as soon as they can: the demo, the lab, unit-v3 and the cluster mostly wait, and leave them processors. So units, which
-# leave few, come last and have both. Beside units the cluster would have kubelets wait for the kernel: then a DEL takes longer than its twenty
-# seconds. perf makes nothing that the demo uses.
+# The demo is the first of all: what it needs must come from itself, and not from an earlier suite; perf makes nothing that the demo uses.
+# Virtual machines begin as soon as they can: the demo and labs mostly wait, and leave them processors. So units, which leave few, come last and
+# have both. Beside units the cluster would have kubelets wait for the kernel: then a DEL takes longer than its twenty seconds.
 TEST_SUITES = +perf demo lint tools programs! +tunnel image generated +switch +ipip lab unit-v3 cluster unit
 DOCS_SUITES = documents vulns bench
 # The second tier: all there is. make test-all sets TORTIE_TIER, by which internal/testkit/tier leaves nothing out of a suite.
-ALL_SUITES = $(FIRST_SUITES) $(addprefix +,$(filter-out switch,$(COUNTED_SUITES)) tunnel-v3) unit unit-v3 lab cluster cluster-v3 upgrade moves \
-	faults faults-v3 release $(DOCS_SUITES)
+ALL_SUITES = +perf demo lint tools programs! $(addprefix +,$(filter-out perf switch,$(COUNTED_SUITES)) tunnel-v3) image generated \
+	lab cluster cluster-v3 upgrade faults faults-v3 moves unit unit-v3 release $(DOCS_SUITES)
 
 LAB = $(CURDIR)/bin/lab
 
@@ -157,15 +155,15 @@ upgrade.packages = $(addprefix ./,$(upgrade.dirs))
 upgrade.env      = TORTIE_LAB=$(LAB)
 upgrade.flags    = -timeout=40m
 
-moves.what     = a hundred moves between the API groups, under load and with kills; suite unit has a few
+moves.what     = a hundred moves between the API groups in two clusters, under load and with kills; suite unit has a few
 moves.packages = ./internal/tests/chaos
 moves.env      = TORTIE_LAB=$(LAB)
 moves.flags    = -timeout=120m
 moves.run      = ^TestMoveUnderLoad$$
-moves.args     = -moves=100
+moves.args     = -moves=50 -clusters=2
 
 # A fault is told of after seconds or minutes, and there are thirty.
-faults.what     = a real cluster broken in thirty ways, one after the other: what is told of each, and where
+faults.what     = two real clusters broken in thirty ways, one after the other: what is told of each, and where
 faults.dirs     = internal/tests/faults
 faults.packages = $(addprefix ./,$(faults.dirs))
 faults.env      = TORTIE_LAB=$(LAB)
@@ -190,9 +188,10 @@ $(1)-v3.flags    = $$($(1).flags)
 endef
 $(foreach s,$(V3_SUITES),$(eval $(call in-v3,$(s))))
 
-# What writes and reads Calico's objects in the form of the group, and what decides by it. The second tier has all units. Of the first,
-# TestMoveUnderLoad has plugins, agents and controllers in both groups.
+# What writes and reads Calico's objects in the form of the group, and what decides by it. The second tier has all units, at the first tier's
+# sizes. Of the first, TestMoveUnderLoad has plugins, agents and controllers in both groups.
 V3_FIRST = internal/program/node internal/controllers internal/controllers/ipamtool internal/datastore/kubernetes
+unit-v3.env      = $(unit.env) APIGROUP=v3 TORTIE_TIER=
 unit-v3.packages = $(if $(filter all,$(TORTIE_TIER)),$(unit.packages),$(addprefix ./,$(V3_FIRST)))
 
 ### In virtual machines that count instructions
@@ -260,7 +259,6 @@ ipip.dirs     = internal/kernel/ipip
 
 define counted
 $(1).packages = $(addprefix ./,$($(1).dirs))
-$(1).env      = CGO_ENABLED=0
 $(1).flags    = $$(call machine,$($(1).options))
 endef
 $(foreach s,$(filter-out demo-ipip tunnel,$(COUNTED_SUITES)),$(eval $(call counted,$(s))))
