@@ -36,7 +36,7 @@ func lookAtCluster(ctx context.Context, store *kubernetes.Store, r *nodestatus.R
 	if c.Group, c.Definitions, c.Err = store.Kinds(ctx); c.Err != nil {
 		return c
 	}
-	if !slices.Contains(c.Definitions, "ipamblocks") || !slices.Contains(c.Definitions, "ippools") {
+	if c.lacks("ipamblocks") || c.lacks("ippools") {
 		return c
 	}
 	c.Full, c.Err = fullPools(ctx, store, r)
@@ -94,6 +94,11 @@ var (
 		"tiers", "kubecontrollersconfigurations"}
 )
 
+// lacks reports whether the API server was seen to serve no such kind.
+func (c *Cluster) lacks(kind string) bool {
+	return c.Err == nil && c.Definitions != nil && !slices.Contains(c.Definitions, kind)
+}
+
 // definitions checks that the API server has the kinds.
 func (o *Observations) definitions() (findings []Finding) {
 	const check = "definitions"
@@ -102,7 +107,7 @@ func (o *Observations) definitions() (findings []Finding) {
 	}
 	missing := func(kinds []string) (all []string) {
 		for _, k := range kinds {
-			if !slices.Contains(o.Cluster.Definitions, k) {
+			if o.Cluster.lacks(k) {
 				all = append(all, o.Cluster.Group.Resource(k))
 			}
 		}
@@ -136,9 +141,13 @@ func (o *Observations) definitions() (findings []Finding) {
 	return findings
 }
 
-// pools checks whether new pods of this node can get addresses.
+// pools checks whether new pods of this node can get addresses. Without the pools' definition it finds nothing: no
+// change of a pool would help, and check definitions names what does.
 func (o *Observations) pools() (findings []Finding) {
 	const check = "pools"
+	if o.Cluster.lacks("ippools") {
+		return nil
+	}
 	r := o.report()
 	add := func(level Level, about, seen, why, do string) {
 		findings = append(findings, Finding{Check: check, About: about, Level: level, Seen: seen, Why: why, Do: do})

@@ -76,6 +76,16 @@ func TestPoolsAndDefinitions(t *testing.T) {
 	o.Agent.Pools[1] = wide
 	expect(t, look(), "pools", "wide", Problem, "overlaps 10.98.1.0/30 of the older IPPool roomy")
 
+	// A pool that went with its definition is the fault of that.
+	wide.Reason, wide.Why = api.PoolTerminating, "it is being deleted"
+	o.Agent.Pools = []nodestatus.Pool{wide}
+	expect(t, look(), "pools", "IPv4", Problem, "no pool that selects this node assigns anything: wide")
+	gone := *o
+	gone.Cluster.Definitions = slices.DeleteFunc(slices.Clone(o.Cluster.Definitions), func(k string) bool { return k == "ippools" })
+	if f := gone.pools(); len(f) > 0 {
+		t.Errorf("without the definition of IPPools: %+v, want nothing beside what check definitions finds", f)
+	}
+
 	if in := labtest.Group(t); o.Cluster.Group != in {
 		t.Errorf("group %q, want %q", o.Cluster.Group, in)
 	}
