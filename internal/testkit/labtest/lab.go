@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,11 +51,14 @@ type Lab struct {
 	group      groups.Group // that Release installs the chart for
 }
 
+// labs counts the labs of this process, of which several may run at once.
+var labs atomic.Int32
+
 // NewLab starts a lab with this number of nodes (master, node1, node2, ...); options are passed to `lab up`. It ends
 // with the test, also when the test is killed.
 func NewLab(t testing.TB, nodes int, options ...string) *Lab {
 	t.Helper()
-	l := &Lab{Name: fmt.Sprintf("test%d", os.Getpid()), program: Binary(t), group: Group(t)}
+	l := &Lab{Name: fmt.Sprintf("test%dn%d", os.Getpid(), labs.Add(1)), program: Binary(t), group: Group(t)}
 	args := append([]string{"up", "-attached", "-name", l.Name, "-nodes", strconv.Itoa(nodes)}, options...)
 	var err error
 	if l.kubeconfig, err = launchFor(t, args...).ready(); err != nil {
