@@ -30,7 +30,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-var moves = flag.Int("moves", 2, "how often TestMoveUnderLoad moves the objects to the other API group")
+var (
+	moves    = flag.Int("moves", 2, "how often TestMoveUnderLoad moves the objects of a cluster to the other API group")
+	clusters = flag.Int("clusters", 1, "how many clusters TestMoveUnderLoad has at once, which mostly wait")
+)
 
 const (
 	// movePods is how many pods of a node come and go, by workers of their own.
@@ -57,6 +60,7 @@ var agentLabels = map[string]string{"app.kubernetes.io/name": "tortie", "app.kub
 // move between the API groups.
 type moving struct {
 	*churn
+	seed        uint64
 	kube        *kube
 	kubeconfig  string // of an administrator
 	server      *labtest.Server
@@ -78,7 +82,17 @@ type moving struct {
 // or has two holders. An ADD fails only with the code after which runtimes retry. In the end both groups have the same
 // addresses, and `ipam check` finds nothing.
 func TestMoveUnderLoad(t *testing.T) {
-	m := newMoving(t)
+	for i := range *clusters {
+		t.Run(fmt.Sprint("cluster ", i), func(t *testing.T) {
+			t.Parallel()
+			moveUnderLoad(t, *seed+uint64(i))
+		})
+	}
+}
+
+func moveUnderLoad(t *testing.T, seed uint64) {
+	t.Helper()
+	m := newMoving(t, seed)
 	defer m.report(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*moves)*time.Minute)
 	defer cancel()
@@ -101,11 +115,12 @@ func TestMoveUnderLoad(t *testing.T) {
 }
 
 // newMoving creates the cluster, with one pod for each node that stays.
-func newMoving(t *testing.T) *moving {
+func newMoving(t *testing.T, seed uint64) *moving {
+	t.Helper()
 	server := labtest.NewServerOf(t, groups.V1)
 	server.Define(t, groups.V3)
 	c := onKubernetes(t, server.Kubeconfig())
-	m := &moving{churn: newChurn(c, nil, 0), kube: c.datastore.(*kube), kubeconfig: server.Kubeconfig(), server: server,
+	m := &moving{churn: newChurn(c, nil, 0), seed: seed, kube: c.datastore.(*kube), kubeconfig: server.Kubeconfig(), server: server,
 		stores: map[groups.Group]*kubernetes.Store{}, now: labtest.Group(t)}
 	m.outages, m.only, m.kills = true, tryAgain, 0.05
 	for _, in := range groups.All {
@@ -195,7 +210,7 @@ func (m *moving) underLoad(ctx context.Context, do func(context.Context, *rand.R
 	return errors.Join(err, g.Wait())
 }
 
-func (m *moving) randomOf(number int) *rand.Rand { return rand.New(rand.NewPCG(*seed, uint64(number))) }
+func (m *moving) randomOf(number int) *rand.Rand { return rand.New(rand.NewPCG(m.seed, uint64(number))) }
 
 // work starts and ends pods until during ends, one for each tick of pace.
 func (m *moving) work(ctx, during context.Context, k *kubelet, pods []*pod, pace <-chan time.Time) error {
