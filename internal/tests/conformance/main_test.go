@@ -21,6 +21,8 @@ var (
 	onlySCTP   = flag.Bool("only-sctp", false, "run what sends SCTP, and nothing else, on a kernel that has it")
 	sctp       = flag.String("sctp-results", "",
 		"comma-separated values that a run with -only-sctp has written, for what this kernel cannot run")
+	v3 = flag.String("v3-results", "",
+		"comma-separated values that a run in projectcalico.org/v3 (APIGROUP=v3) has written, for the report")
 	report = flag.String("conformance-report", "", "file into which TestConformance writes what each spec has shown")
 )
 
@@ -67,6 +69,9 @@ func TestConformance(t *testing.T) {
 	})
 	if *sctp != "" {
 		r.take(t, *sctp)
+	}
+	if *v3 != "" {
+		r.takeV3(t, *v3)
 	}
 	r.write(t)
 }

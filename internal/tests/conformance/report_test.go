@@ -37,6 +37,7 @@ type result struct {
 // results may be added to by several tests at once.
 type results struct {
 	kernel string // of this machine
+	inV3   map[string]int // outcomes of another run, in projectcalico.org/v3
 	lock   sync.Mutex
 	all    []result
 }
@@ -60,8 +61,8 @@ func (r *results) add(one result) {
 // columns are those of the values.
 var columns = []string{"Suite", "Test", "Result", "Seconds", "Kernel"}
 
-// take takes what another kernel has shown of specs that this one could not run.
-func (r *results) take(t *testing.T, file string) {
+// written returns the rows of another run.
+func written(t *testing.T, file string) [][]string {
 	t.Helper()
 	f, err := os.Open(file)
 	errtest.Must(t, err)
@@ -71,7 +72,25 @@ func (r *results) take(t *testing.T, file string) {
 	if len(rows) == 0 || !slices.Equal(rows[0], columns) {
 		t.Fatalf("%s: its first row is not %q", file, columns)
 	}
-	for _, row := range rows[1:] {
+	return rows[1:]
+}
+
+// takeV3 takes the outcomes of a run in Calico's other API group.
+func (r *results) takeV3(t *testing.T, file string) {
+	t.Helper()
+	r.inV3 = map[string]int{}
+	for _, row := range written(t, file) {
+		r.inV3[row[2]]++
+		if row[2] == "failed" {
+			t.Errorf("%s has failed in projectcalico.org/v3", row[1])
+		}
+	}
+}
+
+// take takes what another kernel has shown of specs that this one could not run.
+func (r *results) take(t *testing.T, file string) {
+	t.Helper()
+	for _, row := range written(t, file) {
 		for i := range r.all {
 			one := &r.all[i]
 			if one.why == "" || one.suite != row[0] || one.spec != row[1] {
@@ -134,7 +153,7 @@ func (r *results) write(t *testing.T) {
 	}
 }
 
-// kernels says what ran where.
+// kernels says what ran where, and in which API group.
 func (r *results) kernels() string {
 	count := map[string]int{}
 	for _, one := range r.all {
@@ -149,6 +168,13 @@ func (r *results) kernels() string {
 			what = ", in a virtual machine, as they send SCTP"
 		}
 		text += fmt.Sprintf("- Kernel %s: %d tests%s\n", kernel, count[kernel], what)
+	}
+	var outcomes []string
+	for _, outcome := range slices.Sorted(maps.Keys(r.inV3)) {
+		outcomes = append(outcomes, fmt.Sprint(r.inV3[outcome], " ", outcome))
+	}
+	if len(outcomes) > 0 {
+		text += "- With Calico's objects in `projectcalico.org/v3`, in another run: " + strings.Join(outcomes, "; ") + "\n"
 	}
 	return text
 }
@@ -216,5 +242,10 @@ func TestReport(t *testing.T) {
 	}
 	if got, want := r.kernels(), "- Kernel 6.1: 1 tests, in a virtual machine, as they send SCTP\n- Kernel 6.2: 3 tests\n"; got != want {
 		t.Errorf("kernels %q, want %q", got, want)
+	}
+	errtest.Must(t, os.WriteFile(file, []byte(header+ran+apiSuite+",idle,not run: no SCTP,,\n"+apiSuite+",good,passed,3,6.1\n"), 0o600))
+	r.takeV3(t, file)
+	if got, want := r.kernels(), "in another run: 1 not run: no SCTP; 2 passed\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("kernels %q, want at the end %q", got, want)
 	}
 }
