@@ -210,7 +210,9 @@ func (m *moving) underLoad(ctx context.Context, do func(context.Context, *rand.R
 	return errors.Join(err, g.Wait())
 }
 
-func (m *moving) randomOf(number int) *rand.Rand { return rand.New(rand.NewPCG(m.seed, uint64(number))) }
+func (m *moving) randomOf(number int) *rand.Rand {
+	return rand.New(rand.NewPCG(m.seed, uint64(number)))
+}
 
 // work starts and ends pods until during ends, one for each tick of pace.
 func (m *moving) work(ctx, during context.Context, k *kubelet, pods []*pod, pace <-chan time.Time) error {

@@ -36,7 +36,7 @@ type result struct {
 
 // results may be added to by several tests at once.
 type results struct {
-	kernel string // of this machine
+	kernel string         // of this machine
 	inV3   map[string]int // outcomes of another run, in projectcalico.org/v3
 	lock   sync.Mutex
 	all    []result
