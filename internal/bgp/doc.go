@@ -1,11 +1,16 @@
 // Package bgp owns the node's BGP speaker: its sessions, the prefixes that this node originates and the paths that it
 // learns. It never touches the kernel's routes, the datastore or Kubernetes: it returns learned paths as values.
 //
-// It has five parts. Package relay has the TCP connections with peers. Package bfd reports to it which peers have
-// fallen silent. Package wire parses the messages on the connections. Package policy decides what becomes of each path
-// in both directions. GoBGP v3 has every session: its state, its timers, the tables and the choice of paths. GoBGP is
-// behind the Speaker interface, and only this package imports it. Properties of GoBGP that the code here is built
-// around:
+// Package relay has the TCP connections with peers. Package tcpao signs those of peers that have TCP-AO keys. Package
+// bfd finds the peers that have fallen silent; this package tells relay of them. Package wire parses the messages on
+// the connections. Package policy decides what becomes of each path in both directions. GoBGP v3 has every session: its
+// state, its timers, the tables and the choice of paths. GoBGP is behind the Speaker interface, and only this package
+// imports it.
+//
+// Two packages are called by the agent, not from here: peering decides which sessions a node has, and radv finds the
+// router on a link by its router advertisements. Package interop has only tests, with other speakers.
+//
+// The code here is built around these properties of GoBGP:
 //
 //   - Serve never returns and nothing can end it, and StartBgp overwrites variables of GoBGP's package with the rules
 //     of best path selection (table.SelectionOptions, table.UseMultiplePaths). So there is one Server in a process and
