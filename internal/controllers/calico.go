@@ -80,8 +80,8 @@ func (s calicoState) next(all []deployment, now time.Time) calicoState {
 	return n
 }
 
-// lookAround looks for programs and webhooks of Calico's in a cluster of projectcalico.org/v3, with two requests, and
-// one for each Service of Calico's webhooks. In crd.projectcalico.org/v1 it makes none, and withdraws earlier reports.
+// lookAround looks for programs and webhooks of Calico's in a cluster of projectcalico.org/v3, with three lists, and a
+// request for each Service of Calico's webhooks. In crd.projectcalico.org/v1 it makes none, and withdraws earlier reports.
 func (c *Controllers) lookAround(ctx context.Context) error {
 	if c.deps.Group.Known() != groups.V3 {
 		c.alone.Store(false)

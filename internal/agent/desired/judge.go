@@ -38,7 +38,7 @@ func Refusals(refused []bgp.Objection) []error {
 // Accept decides which paths become routes. Affinities name the owner of a block, BGP the way to it:
 //
 //   - A learned path is refused unless its next hop is the node that owns the block that it equals or lies in. So a
-//     mistaken or hostile peer cannot take over a block, or a part of one.
+//     mistaken or hostile peer cannot take over a block with an owner, or a part of one.
 //   - A block without a BGP path is reached by its owner's address: when a session drops, or before the first one is
 //     up, the pods stay reachable. The route goes with the affinity or the Node.
 //   - A single address may lead elsewhere than its block if the IPAMBlock confirms that the other node has borrowed it.
