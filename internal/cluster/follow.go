@@ -168,18 +168,19 @@ func (src *source[T]) arrive(f *follower) func(runtime.Object) {
 		switch o := obj.(type) {
 		case *object[T]:
 			f.delivered()
-			src.prepare(o)
+			src.prepare(f.in(), o)
 		case *objectList[T]:
 			f.delivered()
 			for _, item := range o.Items {
-				src.prepare(item)
+				src.prepare(f.in(), item)
 			}
 		}
 	}
 }
 
-// prepare drops unused fields, before the object is kept.
-func (src *source[T]) prepare(o *object[T]) {
+// prepare reads the metadata of an object in the form of its group, and drops unused fields, before the object is kept.
+func (src *source[T]) prepare(in groups.Group, o *object[T]) {
+	in.Read(o.meta())
 	if src.trim != nil && o.broken == nil && !o.ended {
 		src.trim(&o.value)
 	}

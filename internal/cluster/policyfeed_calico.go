@@ -53,15 +53,30 @@ func (f *PolicyFeed) addCalico() error {
 		addCalico(f, &c.tiers, "Tier", partTiers),
 		addCalico(f, &c.sets, "NetworkSet", partNetworkSets),
 		addCalico(f, &c.globalSets, "GlobalNetworkSet", partGlobalNetworkSets),
-		addCalico(f, &c.endpoints, "HostEndpoint", partHostEndpoints),
+		addTrimmed(f, &c.endpoints, "HostEndpoint", partHostEndpoints, trimHost),
 	)
 }
 
 func addCalico[T any](f *PolicyFeed, store **objectStore[T], name string, what part) error {
+	return addTrimmed(f, store, name, what, trimCalico[T])
+}
+
+func addTrimmed[T any](f *PolicyFeed, store **objectStore[T], name string, what part, trim func(*T)) error {
 	*store = newObjectStore(sameCalico[T], func(*T) { f.note(what) })
 	(*store).listed = func() { f.noteList(what) }
-	return add(&f.feed, source[T]{name: name, doubtful: true, optional: true, pages: podPage, trim: trimCalico[T]}, *store)
+	return add(&f.feed, source[T]{name: name, doubtful: true, optional: true, pages: podPage, trim: trim}, *store)
 }
+
+// trimHost also keeps the annotations that kube-controllers give a host endpoint by a template.
+func trimHost(h *api.CalicoHostEndpoint) {
+	annotations := h.Annotations
+	trimCalico(h)
+	delete(annotations, lastApplied)
+	h.Annotations = annotations
+}
+
+// lastApplied is kubectl's annotation with an earlier state of the object.
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // trimCalico keeps the metadata that policies and the keeper of tiers read. Calico's clients write labels into an
 // annotation.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -131,7 +132,7 @@ func TestUnreadOfOtherNodesIsNotKept(t *testing.T) {
 		t.Errorf("own: %q", o.value.unread)
 	}
 	src := podSource("")
-	if src.prepare(&o); o.value.unread != nil {
+	if src.prepare(groups.V1, &o); o.value.unread != nil {
 		t.Errorf("another node's: %q", o.value.unread)
 	}
 }

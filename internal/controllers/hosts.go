@@ -129,14 +129,28 @@ func (p *hostPlanner) compare(old, want *api.CalicoHostEndpoint) {
 	case !sameHost(old, want):
 		next := *want
 		next.Meta = old.Meta
-		next.Labels, next.Annotations = want.Labels, maps.Clone(old.Annotations)
+		next.Labels, next.Annotations = want.Labels, map[string]string{}
+		if stated(&old.Meta) { // other metadata of Calico's stays
+			next.Annotations = maps.Clone(old.Annotations)
+		}
 		names.SetMetadata(&next.Meta, names.Labels(&want.Meta), names.Annotations(&want.Meta))
 		p.update = append(p.update, &next)
 	}
 }
 
+// stated reports whether an object has metadata of Calico's own API version.
+func stated(m *api.Meta) bool { return m.Annotations[names.AnnotationMetadata] != "" }
+
+// authored returns the annotations that the author of a host endpoint has given it, in either form.
+func authored(m *api.Meta) map[string]string {
+	if stated(m) {
+		return names.Annotations(m)
+	}
+	return m.Annotations
+}
+
 func sameHost(a, b *api.CalicoHostEndpoint) bool {
-	return maps.Equal(names.Labels(&a.Meta), names.Labels(&b.Meta)) && maps.Equal(names.Annotations(&a.Meta), names.Annotations(&b.Meta)) &&
+	return maps.Equal(names.Labels(&a.Meta), names.Labels(&b.Meta)) && maps.Equal(authored(&a.Meta), authored(&b.Meta)) &&
 		a.Spec.Node == b.Spec.Node && a.Spec.InterfaceName == b.Spec.InterfaceName && slices.Equal(a.Spec.ExpectedIPs, b.Spec.ExpectedIPs) &&
 		slices.Equal(a.Spec.Profiles, b.Spec.Profiles) && slices.Equal(a.Spec.Ports, b.Spec.Ports)
 }

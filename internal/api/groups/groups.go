@@ -92,8 +92,16 @@ func (g Group) Plural(served string) string {
 	return served
 }
 
-// Manifest returns an object as JSON, in the form of the group. The object is not changed. Responses need no
-// counterpart: the Go types read both forms.
+// Read changes the metadata of an object that a server of the group has sent to what it means there. In V3 the labels
+// and annotations of V1, as in a file that was exported from there, have no meaning: they must not override the object's
+// own. All else the Go types read in both forms.
+func (g Group) Read(m *api.Meta) {
+	if g == V3 {
+		delete(m.Annotations, names.AnnotationMetadata)
+	}
+}
+
+// Manifest returns an object as JSON, in the form of the group. The object is not changed.
 func (g Group) Manifest(obj api.Resource) ([]byte, error) {
 	of := obj.ResourceType()
 	t := g.Type(of)

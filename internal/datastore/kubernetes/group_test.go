@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,14 +27,18 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// counted is a round tripper that counts requests.
+// counted is a round tripper that counts requests. Those to paths that begin with down have no answer.
 type counted struct {
 	http.RoundTripper
 	requests int
+	down     string
 }
 
 func (c *counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.requests++
+	if c.down != "" && strings.HasPrefix(r.URL.Path, c.down) {
+		return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+	}
 	return c.RoundTripper.RoundTrip(r)
 }
 
@@ -89,6 +94,7 @@ func TestGroupOfACluster(t *testing.T) {
 	find("definitions of v3", groups.V3, groups.V3, 1)
 	t.Run("cases", func(t *testing.T) { datastoretest.Run(t, func() datastore.Store { return v3 }) })
 	t.Run("form", func(t *testing.T) { formOfV3(t, server, v3) })
+	t.Run("metadata", func(t *testing.T) { metadataOfV1(t, server, v3) })
 	say(v3, false)
 	find("v3 locked", "", groups.V3, 3)
 	say(v3, true)
@@ -100,6 +106,13 @@ func TestGroupOfACluster(t *testing.T) {
 	find("v3, and v1 locked by a migration", "", groups.V3, 3)
 	say(v3, false)
 	find("both locked", "", groups.V1, 2)
+	requests.down = "/apis/" + string(groups.V3)
+	for before, want := range map[groups.Group]groups.Group{"": groups.V1, groups.V1: groups.V1, groups.V3: ""} {
+		if got, err := v1.FindGroup(t.Context(), "", before); got != want || (err == nil) != (want != "") {
+			t.Errorf("v1 locked, v3 without an answer, %q in use before: %q (%v), want %q", before, got, err, want)
+		}
+	}
+	requests.down = ""
 	if got, err := v1.FindGroup(t.Context(), "", groups.V3); err != nil || got != groups.V3 {
 		t.Errorf("both locked, v3 in use before: %q (%v)", got, err)
 	}
@@ -207,6 +220,34 @@ func formOfV3(t *testing.T, server *labtest.Server, s *Store) {
 	if in != groups.V3 || !slices.Contains(served, "ipamconfigs") || slices.Contains(served, "ipamconfigurations") {
 		t.Errorf("kinds of %s: %v", in, served)
 	}
+}
+
+// metadataOfV1 puts the metadata of crd.projectcalico.org/v1 beside an object's own, as kubectl does with a file that
+// was exported from there. In projectcalico.org/v3 it has no meaning, however the object is read.
+func metadataOfV1(t *testing.T, server *labtest.Server, s *Store) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
+	errtest.Must(t, err)
+	client, err := dynamic.NewForConfig(cfg)
+	errtest.Must(t, err)
+	set := &api.CalicoGlobalNetworkSet{Meta: api.Meta{Name: "exported", Labels: map[string]string{"a": "own"}}}
+	errtest.Must(t, s.Create(t.Context(), set))
+	_, err = client.Resource(resourceOf(groups.V3.Type(set.ResourceType()))).Patch(t.Context(), set.Name, types.MergePatchType, []byte(
+		`{"metadata":{"annotations":{"projectcalico.org/metadata":"{\"labels\":{\"a\":\"v1\"}}","note":"n"}}}`), metav1.PatchOptions{})
+	errtest.Must(t, err)
+	means := func(when string, m *api.Meta) {
+		t.Helper()
+		if names.Labels(m)["a"] != "own" || len(m.Annotations) != 1 || m.Annotations["note"] != "n" {
+			t.Errorf("%s: labels %v, annotations %v", when, names.Labels(m), m.Annotations)
+		}
+	}
+	errtest.Must(t, s.Get(t.Context(), set))
+	means("read", &set.Meta)
+	var all api.List[api.CalicoGlobalNetworkSet, *api.CalicoGlobalNetworkSet]
+	errtest.Must(t, s.List(t.Context(), &all, datastore.ListOptions{}))
+	means("listed", &all.Items[0].Meta)
+	errtest.Must(t, s.Update(t.Context(), set))
+	means("written", &set.Meta)
+	errtest.Must(t, s.Delete(t.Context(), set))
 }
 
 // statusIsWritten writes a status, which is a subresource in projectcalico.org/v3, and a field of the object in

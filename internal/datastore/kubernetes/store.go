@@ -124,7 +124,8 @@ func (s *Store) listPages(ctx context.Context, namespace string, r request, list
 			Metadata api.ListMeta      `json:"metadata"`
 			Items    []json.RawMessage `json:"items"`
 		}
-		if err := s.send(ctx, to, r, &page); err != nil {
+		in, err := s.ask(ctx, to, r, &page)
+		if err != nil {
 			return err
 		}
 		for _, data := range page.Items {
@@ -132,6 +133,7 @@ func (s *Store) listPages(ctx context.Context, namespace string, r request, list
 			if err := json.Unmarshal(data, item); err != nil {
 				return fmt.Errorf("list %s: %w", to.of.Plural, err)
 			}
+			in.Read(item.GetMeta())
 			list.Add(item)
 		}
 		if page.Metadata.Continue == "" {
@@ -162,9 +164,11 @@ func (s *Store) write(ctx context.Context, to target, r request, obj api.Resourc
 	var answer struct {
 		Meta api.Meta `json:"metadata"`
 	}
-	if err := s.send(ctx, to, r, &answer); err != nil {
+	in, err := s.ask(ctx, to, r, &answer)
+	if err != nil {
 		return err
 	}
+	in.Read(&answer.Meta)
 	*obj.GetMeta() = answer.Meta
 	return nil
 }
@@ -284,24 +288,37 @@ type manifest struct {
 // MarshalJSON implements json.Marshaler.
 func (m manifest) MarshalJSON() ([]byte, error) { return m.in.Manifest(m.obj) }
 
-// send is client.do for a target. It sends a resource as body in the form of its group. While the group is held, a
-// write of one of Calico's objects is datastore.ErrLocked, without a request.
-func (s *Store) send(ctx context.Context, to target, r request, out any) error {
-	in := groups.V1
+// send is ask, for an answer that is nil or the object.
+func (s *Store) send(ctx context.Context, to target, r request, out api.Resource) error {
+	if out == nil {
+		_, err := s.ask(ctx, to, r, nil)
+		return err
+	}
+	in, err := s.ask(ctx, to, r, out)
+	if err == nil {
+		in.Read(out.GetMeta())
+	}
+	return err
+}
+
+// ask is client.do for a target. It sends a resource as body in the form of its group, and returns the group in whose
+// form the answer is; groups.V1 for what is not Calico's. While the group is held, a write of one of Calico's objects is
+// datastore.ErrLocked, without a request.
+func (s *Store) ask(ctx context.Context, to target, r request, out any) (in groups.Group, err error) {
+	in = groups.V1
 	if to.of.Group == api.Group {
-		var err error
 		if in, err = s.group.Get(ctx); err != nil {
-			return err
+			return in, err
 		}
 		if r.method != http.MethodGet && s.group.Held() {
-			return fmt.Errorf("%w: no %s is written in %s for now", datastore.ErrLocked, to.of.Kind, in)
+			return in, fmt.Errorf("%w: no %s is written in %s for now", datastore.ErrLocked, to.of.Kind, in)
 		}
 	}
 	r.path = to.path(in)
 	if obj, ok := r.body.(api.Resource); ok {
 		r.body = manifest{in, obj}
 	}
-	return s.client.do(ctx, r, out)
+	return in, s.client.do(ctx, r, out)
 }
 
 func describe(obj api.Resource) string {

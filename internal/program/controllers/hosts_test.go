@@ -90,7 +90,8 @@ func TestNodesHaveHostEndpoints(t *testing.T) {
 	settings := &api.KubeControllersConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.KubeControllersConfigurationSpec{
 		Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{HostEndpoint: &api.AutoHostEndpointConfig{
 			AutoCreate: "Enabled", Templates: []api.HostEndpointTemplate{
-				{GenerateName: "lan", InterfaceCIDRs: []string{"192.0.2.0/24"}, Labels: map[string]string{"net": "lan"}},
+				{GenerateName: "lan", InterfaceCIDRs: []string{"192.0.2.0/24"}, Labels: map[string]string{"net": "lan"},
+					Annotations: map[string]string{"note": "n"}},
 			},
 		}}},
 	}}
@@ -135,6 +136,23 @@ func TestNodesHaveHostEndpoints(t *testing.T) {
 	if after, _ := hostWrites(t, server); !maps.Equal(before, after) || refused["create"] == 0 {
 		t.Errorf("writes %v, then %v although nothing is due; refused: %v", before, after, refused)
 	}
+
+	notes := func(want string) {
+		t.Helper()
+		eventually(t, func() error {
+			h := &api.CalicoHostEndpoint{Meta: api.Meta{Name: "a-lan-auto-hep"}}
+			err := w.store.Get(t.Context(), h)
+			if got := names.Annotation(&h.Meta, "note"); err == nil && got != want {
+				err = fmt.Errorf("annotation note is %q, want %q", got, want)
+			}
+			return err
+		})
+	}
+	notes("n")
+	errtest.Must(t, w.store.Get(t.Context(), settings))
+	settings.Spec.Controllers.Node.HostEndpoint.Templates[0].Annotations = nil
+	errtest.Must(t, w.store.Update(t.Context(), settings))
+	notes("")
 
 	_, err := w.core.CoreV1().Nodes().Patch(t.Context(), "a", types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"zone":"y"}}}`), metav1.PatchOptions{})
