@@ -17,6 +17,7 @@ const ownsGroups = "internal/api/groups"
 // namesGroups has the packages that may name one of Calico's two API groups, with the reason. None of them knows the
 // form of an object in either: only ownsGroups does.
 var namesGroups = map[string]string{
+	"internal/agent":                "carries the addresses in use on its node to the group to which the objects have moved",
 	"internal/agent/policyview":     "a file of policies says itself of which group its objects are",
 	"internal/api":                  "the type of a kind says the group that the model is called by",
 	"internal/app/config":           "the help and the error of a setting have its values",
@@ -66,6 +67,9 @@ func groupsIn(p *packages.Package) (found []string) {
 					found = append(found, groupText.FindString(n.Value)+" at "+p.Fset.Position(n.Pos()).String())
 				}
 			case *ast.SelectorExpr:
+				if t := p.TypesInfo.TypeOf(n.X); t != nil && n.Sel.Name == "Other" && strings.HasSuffix(t.String(), ownsGroups+".Group") {
+					found = append(found, "the other group at "+p.Fset.Position(n.Pos()).String())
+				}
 				of, ok := n.X.(*ast.Ident)
 				if ok && slices.Contains([]string{"groups.V1", "groups.V3", "groups.All", "api.Group"}, of.Name+"."+n.Sel.Name) {
 					found = append(found, of.Name+"."+n.Sel.Name+" at "+p.Fset.Position(n.Pos()).String())

@@ -40,10 +40,13 @@ func (c *Controllers) reportSecondGroup(ctx context.Context, ready bool) error {
 	other := in.Other()
 	info := api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 	err := c.deps.Store.In(other).Get(ctx, &info)
-	if errors.Is(err, datastore.ErrNotFound) || errors.Is(err, datastore.ErrUnauthorized) {
+	switch {
+	case errors.Is(err, datastore.ErrNotFound), errors.Is(err, datastore.ErrUnauthorized):
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, datastore.ErrUnavailable): // Calico's own API server may be down, or left behind
+		c.deps.Log.Debug("cannot look for a second group, later again", "err", err)
+		return nil
+	case err != nil:
 		return fmt.Errorf("read ClusterInformation default of %s: %w", other, err)
 	}
 	if !ready || groups.LockOf(&info) != groups.Ready {

@@ -60,7 +60,7 @@ type Informations map[groups.Group]*api.ClusterInformation
 
 // Informations returns the ClusterInformation default of both groups. It reads that of first, the expected group, before
 // the other's: if first is ready, this is the only request. If the other one may not be read, as with the rights of an
-// earlier release, it counts as absent, unless first has none either.
+// earlier release, it counts as absent, unless first has none either. An error comes with what was read before.
 func (s *Store) Informations(ctx context.Context, first groups.Group) (Informations, error) {
 	said := Informations{}
 	for _, in := range []groups.Group{first, first.Other()} {
@@ -69,7 +69,7 @@ func (s *Store) Informations(ctx context.Context, first groups.Group) (Informati
 			err = nil
 		}
 		if err != nil {
-			return nil, err
+			return said, err
 		}
 		if said[in] = info; said.Lock(in) == groups.Ready {
 			break
@@ -159,7 +159,8 @@ func (s *Store) Defined(ctx context.Context, ask ...groups.Group) (groups.Group,
 // were before. Without definitions it is datastore.ErrNotFound.
 //
 // Before is the group that this node used last, or empty. If it is groups.V1, which is locked, a groups.V3 that was ready
-// before that lock does not count: no migration has written it.
+// before that lock does not count: no migration has written it. If groups.V1 is locked and a server of groups.V3 does
+// not answer, as Calico's own one that was left behind, it is groups.V1: the program holds its writes, and follows later.
 //
 // It makes one request in a cluster of groups.V1 that is set up, three in one of groups.V3, four in a new one, and one
 // if a group is wanted.
@@ -168,7 +169,10 @@ func (s *Store) FindGroup(ctx context.Context, wanted, before groups.Group) (in 
 	if wanted != "" {
 		ask = []groups.Group{wanted}
 	} else {
-		if said, err = s.Informations(ctx, groups.V1); err != nil {
+		switch said, err = s.Informations(ctx, groups.V1); {
+		case errors.Is(err, datastore.ErrUnavailable) && said.Lock(groups.V1) == groups.Locked && before != groups.V3:
+			return groups.V1, nil
+		case err != nil:
 			return "", err
 		}
 		in = said.group(cmp.Or(before, groups.V1))

@@ -1,16 +1,19 @@
 package controllers
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -20,8 +23,9 @@ import (
 func TestSecondGroupIsNamed(t *testing.T) {
 	t.Parallel()
 	server := labtest.NewServerOf(t, groups.V1) // definitions come and go
-	server.Define(t, groups.V3)
 	w := newWorldOf(t, server, groups.In(groups.V1))
+	w.deadAPIServer()
+	server.Define(t, groups.V3)
 	definitions := dynamic.NewForConfigOrDie(w.admin).Resource(
 		schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	errtest.Must(t, definitions.Delete(t.Context(), groups.V3.Resource("ipamblocks"), metav1.DeleteOptions{}))
@@ -64,4 +68,35 @@ func TestSecondGroupIsNamed(t *testing.T) {
 			t.Errorf("the Event %q lacks %q", got, want)
 		}
 	}
+}
+
+// deadAPIServer registers an API server of Calico's that no pod serves, as one that was left behind: passes go on
+// without its answer.
+func (w *world) deadAPIServer() {
+	w.t.Helper()
+	services := dynamic.NewForConfigOrDie(w.admin).Resource(
+		schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
+	_, err := services.Create(w.t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v3.projectcalico.org"},
+		"spec": map[string]any{
+			"group": "projectcalico.org", "version": "v3", "groupPriorityMinimum": 1500, "versionPriority": 200, "insecureSkipTLSVerify": true,
+			"service": map[string]any{"namespace": "calico-apiserver", "name": "calico-api"},
+		},
+	}}, metav1.CreateOptions{})
+	errtest.Must(w.t, err)
+	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	eventually(w.t, func() error {
+		if err := w.store.In(groups.V3).Get(w.t.Context(), info); !errors.Is(err, datastore.ErrUnavailable) {
+			return fmt.Errorf("the API server without pods answers: %w", err)
+		}
+		return nil
+	})
+	p := w.start("zero", "", "RECONCILER_PERIOD=1s")
+	leads(w.t, p)
+	p.passes(3)
+	if s, err := p.status(); err != nil || s.Error != "" {
+		w.t.Errorf("beside an API server of Calico's that does not answer: %q (%v)", s.Error, err)
+	}
+	p.kill()
+	errtest.Must(w.t, services.Delete(w.t.Context(), "v3.projectcalico.org", metav1.DeleteOptions{}))
 }
