@@ -139,7 +139,7 @@ func (m *mover) next(ctx context.Context, first, in groups.Group) (groups.Group,
 	if said.Lock(next) != groups.Ready {
 		return "", nil
 	}
-	if kubernetes.Older(said[next], m.locked) {
+	if kubernetes.Before(said[next], m.locked) {
 		return "", fmt.Errorf("ClusterInformation default of %[1]s was ready before that of %[2]s was locked, so no migration has written it: "+
 			"delete it by kubectl delete %[3]s default; if the objects are in %[1]s, change it instead: kubectl annotate %[3]s default used=true",
 			next, in, next.Resource((*api.ClusterInformation)(nil).ResourceType().Plural))

@@ -1,6 +1,7 @@
 package groups
 
 import (
+	"encoding/json"
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -49,6 +50,26 @@ func Choose(v1, v3 Lock) Group {
 		return V3
 	}
 	return ""
+}
+
+// Moving is the annotation of both ClusterInformation by which kube-controllers migrate notes a move: a Mark as JSON.
+const Moving = "tortie.net/migrating"
+
+// Mark identifies a move and its target.
+type Mark struct {
+	To Group  `json:"to"`
+	ID string `json:"id"`
+	// Switched: the copy is complete, and the target is in use or about to be. The source says so before the target has a
+	// ClusterInformation: else a move whose target has lost it later would look like one that still copies.
+	Switched bool `json:"switched,omitempty"`
+	// Aborting: what was copied is being removed.
+	Aborting bool `json:"aborting,omitempty"`
+}
+
+// MarkOf returns the mark among an object's annotations; empty if it has none.
+func MarkOf(annotations map[string]string) (m Mark) {
+	_ = json.Unmarshal([]byte(annotations[Moving]), &m) // invalid JSON is none
+	return m
 }
 
 // ChooseNew returns the group for a new cluster, by the plurals that the API server serves in each: V1 if it serves

@@ -22,8 +22,8 @@ const (
 	Help    = "move Calico's objects to the other API group (migrate -h)"
 )
 
-// LeaseName is the name of the Lease that allows one run at a time.
-const LeaseName = "tortie-migrate"
+// The Lease that allows one run at a time in a cluster, whatever POD_NAMESPACE says.
+const leaseNamespace, leaseName = "kube-system", "tortie-migrate"
 
 // The exit codes.
 const (
@@ -56,7 +56,7 @@ the target, or being deleted.
 type Cluster struct {
 	// Stores has a Store for each group.
 	Stores map[groups.Group]*kubernetes.Store
-	// Namespace is the release's, and the Lease's; Identity is unique.
+	// Namespace is the release's; Identity is unique.
 	Namespace, Identity string
 }
 
@@ -150,9 +150,9 @@ func alone(ctx context.Context, c Cluster, errs io.Writer, do func(context.Conte
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	elector := controllers.NewElector(c.Stores[groups.V1], c.Namespace, LeaseName, c.Identity, log)
+	elector := controllers.NewElector(c.Stores[groups.V1], leaseNamespace, leaseName, c.Identity, log)
 	waiting := time.AfterFunc(2*time.Second, func() {
-		fmt.Fprintf(errs, "waiting for Lease %s/%s, which another run has, or had until it was killed\n", c.Namespace, LeaseName)
+		fmt.Fprintf(errs, "waiting for Lease %s/%s, which another run has, or had until it was killed\n", leaseNamespace, leaseName)
 	})
 	defer waiting.Stop()
 	err := context.Canceled
@@ -186,7 +186,11 @@ func (m *Mover) Status(ctx context.Context, out io.Writer) error {
 		fmt.Fprintf(out, "%s; programs that start use %s: %v\n", s.phase, s.now, s.doubt())
 		return nil
 	default:
-		fmt.Fprintf(out, "%s: a move to %s (move %s) is under way: start --to %s resumes it\n", s.phase, to, s.ID,
+		what := "a move"
+		if s.Aborting {
+			what = "an abort of the move"
+		}
+		fmt.Fprintf(out, "%s: %s to %s (move %s) is under way: start --to %s resumes the move, abort undoes it\n", s.phase, what, to, s.ID,
 			path.Base(string(to)))
 	}
 	plans, err := m.plans(ctx, mark{To: to, ID: s.ID})

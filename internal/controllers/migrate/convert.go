@@ -36,7 +36,7 @@ func convert(o *object, to groups.Group, id string, owners uids) *object {
 	m := api.Meta{Name: o.Name, Namespace: o.Namespace, Foreign: o.Foreign,
 		Labels: maps.Clone(o.Labels), Annotations: maps.Clone(o.Annotations)}
 	delete(m.Annotations, migratedBy)
-	delete(m.Annotations, migrating)
+	delete(m.Annotations, groups.Moving)
 	label(o, &m)
 	if to == groups.V3 {
 		m.Name = policyName(o)

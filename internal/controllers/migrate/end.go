@@ -12,14 +12,18 @@ import (
 
 // Abort undoes a move that has not unlocked the target: it removes the objects that the move has created and unlocks
 // the source. crd.projectcalico.org/v1 gets a locked ClusterInformation again, which the move has removed: without one,
-// calicoctl or a component of Calico would create one that is ready, and programs would turn to that group. Without
-// such a move it is an error, and nothing changes. It may be repeated.
+// calicoctl or a component of Calico would create one that is ready, and programs would turn to that group. Where no
+// move is under way it removes what a late request of an aborted one has left in a group without ClusterInformation; if
+// there is nothing it is an error. It may be repeated.
 func (m *Mover) Abort(ctx context.Context) error {
 	s, infos, err := m.read(ctx)
 	if err == nil {
 		err = s.doubt()
 	}
 	if err != nil {
+		return err
+	}
+	if n, err := m.leftovers(ctx, s); n > 0 || err != nil {
 		return err
 	}
 	from := s.To.Other()
@@ -31,7 +35,14 @@ func (m *Mover) Abort(ctx context.Context) error {
 	default:
 		return fmt.Errorf("no move is under way (%s): after a move, the way back is start --to the other group", s.phase)
 	}
-	n, err := m.clear(ctx, s.To, func(o *object) bool { return mine(o, s.ID) })
+	by := s.mark
+	if by.Aborting = true; by != s.mark {
+		if err := m.setInfo(ctx, from, false, s.mark, by); err != nil { // a start that has lost its Lease cannot switch any more
+			return err
+		}
+	}
+	still := func() error { return m.still(ctx, by) }
+	n, err := m.clear(ctx, s.To, func(o *object) bool { return mine(o, s.ID) }, still)
 	if err != nil {
 		return err
 	}
@@ -45,11 +56,31 @@ func (m *Mover) Abort(ctx context.Context) error {
 			}
 		}
 	}
-	if err := m.setInfo(ctx, from, true, s.mark, after); err != nil {
+	if err := m.setInfo(ctx, from, true, by, after); err != nil {
 		return fmt.Errorf("unlock %s: %w", from, err)
 	}
 	m.Say("aborted: %d objects of %s are removed, the cluster uses %s", n, s.To, from)
 	return nil
+}
+
+// leftovers removes, while no move is under way, the objects that moves have created in a group without ClusterInformation, which no cluster uses, and
+// returns their number.
+func (m *Mover) leftovers(ctx context.Context, s state) (int, error) {
+	in := s.now.Other()
+	if s.phase != idle || s.byCalico || s.lock[s.now] != groups.Ready || s.lock[in] != groups.Absent {
+		return 0, nil
+	}
+	n, err := m.clear(ctx, in, func(o *object) bool { return o.Annotations[migratedBy] != "" }, func() error {
+		again, _, err := m.read(ctx)
+		if err == nil && (again.phase != idle || again.now != s.now || again.lock[in] != groups.Absent) {
+			err = errors.New("another program has changed a ClusterInformation")
+		}
+		return err
+	})
+	if n > 0 {
+		m.Say("%d objects of %s that an earlier move has left are removed, the cluster uses %s", n, in, s.now)
+	}
+	return n, err
 }
 
 // Finish removes the objects of the group that the cluster no longer uses, except its ClusterInformation, which stays
@@ -67,10 +98,20 @@ func (m *Mover) Finish(ctx context.Context) error {
 	if err := m.checkAgents(ctx, left.Other()); err != nil {
 		return err
 	}
-	if again, err := m.left(ctx); err != nil || again != left { // agents were asked for minutes
-		return errors.Join(err, errors.New("another program has changed a ClusterInformation; nothing was removed"))
+	s, _, err := m.read(ctx) // agents were asked for minutes
+	if err == nil {
+		err = m.checkLost(ctx, mark{To: left.Other(), ID: s.ID})
 	}
-	n, err := m.clear(ctx, left, func(*object) bool { return true })
+	if err != nil {
+		return err
+	}
+	n, err := m.clear(ctx, left, func(*object) bool { return true }, func() error {
+		again, err := m.left(ctx)
+		if err == nil && again != left {
+			err = errors.New("another program has changed a ClusterInformation")
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -91,13 +132,14 @@ func (m *Mover) left(ctx context.Context) (groups.Group, error) {
 	left := s.now.Other()
 	if s.phase != moved && !s.byCalico || s.lock[s.now] != groups.Ready || s.lock[left] != groups.Locked {
 		return "", fmt.Errorf("there is no completed move (%s): one group has to be ready, and the other locked, each with annotation %s of the "+
-			"same move", s.phase, migrating)
+			"same move", s.phase, groups.Moving)
 	}
 	return left, nil
 }
 
-// clear removes objects of a group, the last kind first, and returns their number.
-func (m *Mover) clear(ctx context.Context, in groups.Group, which func(*object) bool) (n int, err error) {
+// clear removes objects of a group, the last kind first, and returns their number. Before each kind it asks whether they
+// still may go: a run may sleep for long, and has no Lease any more.
+func (m *Mover) clear(ctx context.Context, in groups.Group, which func(*object) bool, still func() error) (n int, err error) {
 	for range maxPasses {
 		all, err := m.all(ctx, in, true)
 		if err != nil {
@@ -111,7 +153,12 @@ func (m *Mover) clear(ctx context.Context, in groups.Group, which func(*object) 
 					chosen = append(chosen, o)
 				}
 			}
-			left += len(chosen)
+			if left += len(chosen); len(chosen) == 0 {
+				continue
+			}
+			if err := still(); err != nil {
+				return n, err
+			}
 			if err := each(ctx, chosen, m.remover(in)); err != nil && !datastore.Contended(err) {
 				return n, fmt.Errorf("remove %s of %s: %w", kinds[i].Plural, in, err)
 			}

@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -76,7 +77,7 @@ func (m *Mover) setInfo(ctx context.Context, in groups.Group, ready bool, before
 		_, infos, err := m.read(ctx)
 		o := infos[in]
 		if err == nil && (o == nil || markOf(o) != before) {
-			err = fmt.Errorf("ClusterInformation default of %s: another program has changed annotation %s from %q", in, migrating, before.ID)
+			err = fmt.Errorf("ClusterInformation default of %s: another program has changed annotation %s from %q", in, groups.Moving, before.ID)
 		}
 		if err == nil {
 			err = o.set(ready, after)
@@ -89,8 +90,9 @@ func (m *Mover) setInfo(ctx context.Context, in groups.Group, ready bool, before
 }
 
 // Start moves all objects to a group, or resumes a move to it. In a cluster that already uses the group it does
-// nothing. It returns ErrConflict if the target has other objects: before any lock, or with the source locked if they
-// appeared meanwhile. While it is unclear which group has the complete objects it is an error, and nothing changes.
+// nothing, but that the mark of the source may be completed. It returns ErrConflict if the target has other objects:
+// before any lock, or with the source locked if they appeared meanwhile. While it is unclear which group has the complete
+// objects it is an error, and nothing changes.
 func (m *Mover) Start(ctx context.Context, to groups.Group) error {
 	s, infos, err := m.read(ctx)
 	if err != nil {
@@ -104,12 +106,16 @@ func (m *Mover) Start(ctx context.Context, to groups.Group) error {
 		return fmt.Errorf("a move to %s is under way: resume it, or abort it", s.To)
 	case s.phase == switching:
 		m.Say("the copy is complete; resuming the move to %s", to)
-		return m.open(ctx, s.mark)
+		_, err = m.open(ctx, s.mark)
+		return err
 	case s.phase == copying:
 		m.Say("resuming the move to %s", to)
-		err = m.vacate(ctx, infos, to) // an abort was killed
+		s.mark, err = m.resume(ctx, s.mark, infos)
 	case s.now == to && s.lock[to.Other()] != groups.Ready:
 		m.Say("the cluster uses %s", to)
+		if s.phase == moved && !s.Switched { // the run that has opened the target was killed, and its note lost
+			return m.setInfo(ctx, to.Other(), false, s.mark, switched(s.mark))
+		}
 		return nil
 	default:
 		s.mark, err = m.begin(ctx, s, infos, to)
@@ -118,6 +124,17 @@ func (m *Mover) Start(ctx context.Context, to groups.Group) error {
 		return err
 	}
 	return m.carry(ctx, s.mark)
+}
+
+// resume takes back what an abort that was killed has begun.
+func (m *Mover) resume(ctx context.Context, by mark, infos map[groups.Group]*object) (mark, error) {
+	next := by
+	if next.Aborting = false; next != by {
+		if err := m.setInfo(ctx, by.To.Other(), false, by, next); err != nil {
+			return next, err
+		}
+	}
+	return next, m.vacate(ctx, infos, by.To)
 }
 
 // vacate removes the locked ClusterInformation of the target, which an earlier move has left: then programs that start
@@ -163,7 +180,7 @@ func (m *Mover) refuse(plans []*plan) error {
 	}
 	m.list("conflict", all)
 	return fmt.Errorf("%w: %d objects are in the way: wait until those that are being deleted are gone; delete others of the target, or "+
-		"make them equal; what an earlier move has left, finish removes", ErrConflict, len(all))
+		"make them equal; what an earlier move has left, finish or abort removes", ErrConflict, len(all))
 }
 
 // list prints the first shown lines.
@@ -181,7 +198,7 @@ func (m *Mover) carry(ctx context.Context, by mark) error {
 		last := !time.Now().Before(drained)
 		n, err := m.pass(ctx, by)
 		switch {
-		case errors.Is(err, ErrConflict) || ctx.Err() != nil:
+		case errors.Is(err, ErrConflict) || errors.Is(err, errChanged) || ctx.Err() != nil:
 			return err
 		case err == nil && n == 0 && last:
 			return m.switchTo(ctx, by)
@@ -204,14 +221,19 @@ func (m *Mover) carry(ctx context.Context, by mark) error {
 	}
 }
 
+// still returns an error unless a move with this mark is being copied.
+func (m *Mover) still(ctx context.Context, by mark) error {
+	s, _, err := m.read(ctx)
+	if err != nil {
+		return err
+	}
+	return s.is(copying, by)
+}
+
 // switchTo writes into the source that the copy is complete, and opens the target. If that is refused it takes the mark
 // back, so that the move can be aborted.
 func (m *Mover) switchTo(ctx context.Context, by mark) error {
-	s, _, err := m.read(ctx)
-	if err == nil && (s.phase != copying || s.mark != by) {
-		err = errors.Join(s.doubt(), fmt.Errorf("another program has changed the move: it is %s, move %q", s.phase, s.ID))
-	}
-	if err != nil {
+	if err := m.still(ctx, by); err != nil {
 		return err
 	}
 	if err := m.handOver(ctx, by.To); err != nil && ctx.Err() == nil {
@@ -220,30 +242,77 @@ func (m *Mover) switchTo(ctx context.Context, by mark) error {
 	if err := m.keepPools(ctx, by.To); err != nil {
 		return fmt.Errorf("%w; the source stays locked: start again, or abort", err)
 	}
-	done := mark{To: by.To, ID: by.ID, Switched: true}
+	done := switched(by)
 	if err := m.setInfo(ctx, by.To.Other(), false, by, done); err != nil {
 		return err
 	}
-	if err = m.open(ctx, done); err != nil && ctx.Err() == nil {
+	refused, err := m.open(ctx, done)
+	if refused {
 		err = errors.Join(err, m.setInfo(ctx, by.To.Other(), false, done, by))
 	}
 	return err
 }
 
 // open creates the target's ClusterInformation, ready: from then on all programs use the target. Before, it has none,
-// so that starting programs use the source (groups.Choose), in either direction of the move.
-func (m *Mover) open(ctx context.Context, by mark) error {
-	s, infos, err := m.read(ctx)
-	if err == nil && (s.phase != switching || s.mark != by) {
-		err = errors.Join(s.doubt(), fmt.Errorf("another program has changed the move: it is %s, move %q", s.phase, s.ID))
+// so that starting programs use the source (groups.Choose), in either direction of the move. Refused: the API server has
+// carried out no request, and will not: an answer that was lost may have been a yes.
+func (m *Mover) open(ctx context.Context, by mark) (refused bool, err error) {
+	pace, unanswered := passPace, false
+	for n := 1; ; n++ {
+		done, err := m.opens(ctx, by)
+		if done {
+			m.Say("moved: the cluster uses %s; %s stays locked", by.To, by.To.Other())
+			return false, nil
+		}
+		lost := ctx.Err() != nil || errors.Is(err, datastore.ErrUnavailable)
+		unanswered = unanswered || lost
+		if !lost && !errors.Is(err, datastore.ErrExists) || n == maxPasses || !wait.Sleep(ctx, pace.Next()) {
+			return !unanswered, fmt.Errorf("%w; the source stays locked: start again, or abort", err)
+		}
 	}
+}
+
+// opens creates the target's ClusterInformation, unless an earlier request has done so.
+func (m *Mover) opens(ctx context.Context, by mark) (done bool, err error) {
+	s, infos, err := m.read(ctx)
+	if err != nil || s.phase == moved && s.mark == by {
+		return err == nil, err
+	}
+	err = s.is(switching, by)
+	if err == nil {
+		err = m.checkLost(ctx, by)
+	}
+	if err == nil {
+		err = m.putInfo(ctx, infos[by.To.Other()], by.To, true, by)
+	}
+	return err == nil, err
+}
+
+// checkLost refuses the target of a move if it has lost its objects, as with definitions that were deleted: then those of
+// the source are the only ones. It looks for two kinds that no cluster in use is without.
+func (m *Mover) checkLost(ctx context.Context, by mark) error {
+	from := by.To.Other()
+	source, err := m.all(ctx, from, false)
 	if err != nil {
 		return err
 	}
-	if err := m.putInfo(ctx, infos[by.To.Other()], by.To, true, by); err != nil {
-		return fmt.Errorf("%w; the source stays locked: start again, or abort", err)
+	target, err := m.all(ctx, by.To, false)
+	if err != nil {
+		return err
 	}
-	m.Say("moved: the cluster uses %s; %s stays locked", by.To, by.To.Other())
+	remedy := "restore them"
+	if again := by; again.ID != "" {
+		again.Switched = false
+		text, _ := json.Marshal(again) // what was decoded encodes
+		remedy = fmt.Sprintf("to copy them again, delete ClusterInformation default of %s, if there is one, set annotation %s of that of %s "+
+			"to %s, and start", by.To, groups.Moving, from, text)
+	}
+	for i, of := range kinds {
+		if (of.Kind == "IPPool" || of.Kind == "IPAMBlock") && len(source[i]) > 0 && len(target[i]) == 0 {
+			return fmt.Errorf("%s has no %s, and %s has %d: it has lost its objects, as with definitions that were deleted; nothing was "+
+				"opened or removed: %s", by.To, of.Plural, from, len(source[i]), remedy)
+		}
+	}
 	return nil
 }
 
@@ -322,14 +391,18 @@ func (m *Mover) pass(ctx context.Context, by mark) (int, error) {
 	}
 	store := m.Stores[by.To]
 	for i, p := range plans {
+		if p.due() == 0 {
+			continue
+		}
+		if err := m.still(ctx, by); err != nil { // this run may have lost its Lease to an abort
+			return due(plans), err
+		}
 		err := errors.Join(each(ctx, p.create, on(store.Create)), each(ctx, p.update, on(store.Update)), each(ctx, p.remove, m.remover(by.To)))
 		if err != nil {
 			return due(plans), fmt.Errorf("copy %s: %w", p.of.Plural, err)
 		}
-		if p.due() > 0 {
-			m.Say("%d of %d kinds: %s: %d created, %d updated, %d removed",
-				i+1, len(plans), p.of.Plural, len(p.create), len(p.update), len(p.remove))
-		}
+		m.Say("%d of %d kinds: %s: %d created, %d updated, %d removed",
+			i+1, len(plans), p.of.Plural, len(p.create), len(p.update), len(p.remove))
 	}
 	return due(plans), nil
 }

@@ -47,8 +47,9 @@ func TestParse(t *testing.T) {
 // TestState takes both ClusterInformation through a move, the way back and what may come in between.
 func TestState(t *testing.T) {
 	const none, ready, locks = 0, 1, 2
-	copies, there := mark{To: groups.V3, ID: "a"}, mark{groups.V3, "a", true}
-	copiesBack, back, aborted := mark{To: groups.V1, ID: "b"}, mark{groups.V1, "b", true}, mark{groups.V3, "b", true}
+	copies, there := mark{To: groups.V3, ID: "a"}, mark{To: groups.V3, ID: "a", Switched: true}
+	copiesBack, back, aborted := mark{To: groups.V1, ID: "b"}, mark{To: groups.V1, ID: "b", Switched: true}, mark{To: groups.V3, ID: "b", Switched: true}
+	aborting, abortingBack := mark{To: groups.V3, ID: "a", Aborting: true}, mark{To: groups.V1, ID: "b", Aborting: true}
 	info := func(is int, m mark) *object {
 		if is == none {
 			return nil
@@ -75,7 +76,9 @@ func TestState(t *testing.T) {
 		{"moved, and v1's was created anew", locks, ready, mark{}, there, moved, groups.V3, groups.V3},
 		{"v1's is gone", none, ready, mark{}, there, idle, "", groups.V3},
 		{"the way back is copied", none, locks, mark{}, copiesBack, copying, groups.V1, groups.V3},
-		{"the way back is being aborted", locks, locks, aborted, copiesBack, copying, groups.V1, groups.V3},
+		{"being aborted", locks, none, aborting, mark{}, copying, groups.V3, groups.V1},
+		{"being aborted, and a late request opens the target", locks, ready, aborting, there, unclear, groups.V3, groups.V3},
+		{"the way back is being aborted", locks, locks, aborted, abortingBack, copying, groups.V1, groups.V3},
 		{"the way back is aborted", locks, ready, aborted, aborted, moved, groups.V3, groups.V3},
 		{"the way back is done", ready, locks, back, back, moved, groups.V1, groups.V1},
 		{"v1 is unlocked by hand", ready, ready, there, there, unclear, groups.V3, groups.V1},
@@ -92,6 +95,15 @@ func TestState(t *testing.T) {
 			t.Errorf("%s: %s to %q, now %q, want %s to %q, now %q", c.when, got.phase, got.To, got.now, c.want, c.to, c.now)
 		}
 	}
+	early := map[groups.Group]*object{groups.V1: info(locks, mark{}), groups.V3: info(ready, mark{})}
+	early[groups.V1].ResourceVersion, early[groups.V3].ResourceVersion = "10", "9"
+	if got := read(early); got.phase != unclear || got.now != groups.V3 || !errtest.Names(got.doubt(), "crd.projectcalico.org/v1 used=true") {
+		t.Errorf("v3 was ready before v1 was locked: %+v, %v", got, got.doubt())
+	}
+	early[groups.V3].ResourceVersion = "11"
+	if got := read(early); got.phase != idle || got.now != groups.V3 {
+		t.Errorf("v3 is ready since v1 was locked: %+v", got)
+	}
 	calicos := map[groups.Group]*object{groups.V1: info(locks, back), groups.V3: info(ready, back)}
 	calicos[groups.V3].Annotations[calicoMigration+"locked-by"] = "c"
 	if got := read(calicos); got.phase != idle || !got.byCalico || got.now != groups.V3 {
@@ -106,7 +118,7 @@ func TestState(t *testing.T) {
 		t.Error("a move has kept what Calico's migration has noted")
 	}
 	const text = `{"to":"projectcalico.org/v3","id":"a","switched":true}` // the chart's policies read it
-	if got := info(locks, mark{To: groups.V3, ID: "a", Switched: true}).Annotations[migrating]; got != text {
+	if got := info(locks, mark{To: groups.V3, ID: "a", Switched: true}).Annotations[groups.Moving]; got != text {
 		t.Errorf("mark %s, want %s", got, text)
 	}
 	if got := string(info(ready, mark{}).Spec); got != `{"datastoreReady":true,"other":{"kept":18446744073709551615}}` {

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,22 +10,19 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
-
-// migrating is the annotation on the ClusterInformation of the source, and after the move also of the target: a mark,
-// as JSON.
-const migrating = "tortie.net/migrating"
 
 // calicoMigration begins the annotations of Calico's own migration on the ClusterInformation of projectcalico.org/v3.
 const calicoMigration = "migration.projectcalico.org/"
 
-// mark identifies a move and its target.
-type mark struct {
-	To groups.Group `json:"to"`
-	ID string       `json:"id"`
-	// Switched: the copy is complete, and the target is in use or about to be. The source says so before the target has a
-	// ClusterInformation: else a move whose target has lost it later would look like one that still copies.
-	Switched bool `json:"switched,omitempty"`
+// mark identifies a move. The ClusterInformation of the source has it, and after the move also that of the target.
+type mark = groups.Mark
+
+// switched returns the mark of a move whose copy is complete.
+func switched(by mark) mark {
+	by.Switched = true
+	return by
 }
 
 // phase is the progress of a move.
@@ -48,7 +46,7 @@ type state struct {
 	now groups.Group
 	// lock is the lock of each group.
 	lock map[groups.Group]groups.Lock
-	// odd is, in phase unclear, the group whose ClusterInformation is not the move's.
+	// odd is, in phase unclear, the group whose ClusterInformation is not the move's; empty mark: there is no move.
 	odd groups.Group
 	// byCalico: Calico's migration was the last to move the cluster, to projectcalico.org/v3. The phase is idle.
 	byCalico bool
@@ -59,7 +57,7 @@ type state struct {
 func read(infos map[groups.Group]*object) state {
 	s := state{phase: idle, lock: map[groups.Group]groups.Lock{}}
 	for _, in := range groups.All {
-		s.lock[in] = lockOf(infos[in])
+		s.lock[in] = groups.LockOf(infoOf(infos[in]))
 	}
 	s.now = groups.Choose(s.lock[groups.V1], s.lock[groups.V3])
 	s.byCalico = s.lock[groups.V1] == groups.Locked && s.lock[groups.V3] == groups.Ready && ofCalico(infos[groups.V3]) &&
@@ -78,7 +76,7 @@ func read(infos map[groups.Group]*object) state {
 			return state{phase: switching, mark: m, now: to, lock: s.lock}
 		case s.lock[to] == groups.Absent || s.lock[to] == groups.Locked && other == back && !m.Switched:
 			return state{phase: copying, mark: m, now: in, lock: s.lock}
-		case other.To == to && other.ID == m.ID: // also if an operator has locked it since
+		case other.To == to && other.ID == m.ID && !m.Aborting: // also if an operator has locked it since
 			return state{phase: moved, mark: m, now: to, lock: s.lock}
 		}
 		s.phase, s.mark, s.odd = unclear, m, to
@@ -93,7 +91,22 @@ func read(infos map[groups.Group]*object) state {
 			s.phase, s.mark = moved, m // the source's has lost its mark
 		}
 	}
+	if s.phase == idle && s.lock[groups.V1] == groups.Locked && s.lock[groups.V3] == groups.Ready &&
+		kubernetes.Before(infoOf(infos[groups.V3]), infoOf(infos[groups.V1])) {
+		s.phase, s.odd = unclear, groups.V3
+	}
 	return s
+}
+
+// errChanged means that another run, or an operator, has changed the move meanwhile.
+var errChanged = errors.New("another program has changed the move")
+
+// is returns an error unless a move is in this phase, and has this mark.
+func (s state) is(in phase, by mark) error {
+	if s.phase == in && s.mark == by {
+		return nil
+	}
+	return errors.Join(s.doubt(), fmt.Errorf("%w: it is %s, move %q", errChanged, s.phase, s.ID))
 }
 
 // doubt returns nil, or in phase unclear an error with the way out.
@@ -101,13 +114,19 @@ func (s state) doubt() error {
 	if s.phase != unclear {
 		return nil
 	}
+	if s.ID == "" {
+		return fmt.Errorf("ClusterInformation default of %[1]s was ready before that of %[2]s was locked, so no migration has written it: "+
+			"programs that work in %[2]s stay there, others use %[1]s: if the objects in use are in %[2]s, delete that of %[1]s and set "+
+			"datastoreReady of %[2]s to true; else change it: kubectl annotate %[3]s default used=true", s.odd, s.odd.Other(),
+			s.odd.Resource(information.Plural))
+	}
 	text, _ := json.Marshal(s.mark) // what was decoded encodes
 	remedy := "delete it, and start or abort again"
 	switch {
 	case s.odd != s.To:
 		remedy = fmt.Sprintf("if the objects in use are in %s, set datastoreReady of it to false", s.To)
 	case s.Switched:
-		remedy = fmt.Sprintf("if the objects in use are in %s, set its annotation %s to %s", s.To, migrating, text)
+		remedy = fmt.Sprintf("if the objects in use are in %s, set its annotation %s to %s", s.To, groups.Moving, text)
 	}
 	return fmt.Errorf("another program has created or changed ClusterInformation default of %s, which is not that of the move to %s (%s): "+
 		"%s: see docs/apigroups.md", s.odd, s.To, s.ID, remedy)
@@ -120,22 +139,22 @@ func ofCalico(o *object) bool {
 	})
 }
 
-// lockOf returns the lock of a ClusterInformation; nil is Absent.
-func lockOf(o *object) groups.Lock {
+// infoOf returns a ClusterInformation; nil of nil.
+func infoOf(o *object) *api.ClusterInformation {
 	if o == nil {
-		return groups.Absent
+		return nil
 	}
-	info := &api.ClusterInformation{}
+	info := &api.ClusterInformation{Meta: o.Meta}
 	_ = json.Unmarshal(o.Spec, &info.Spec) // one that cannot be read is locked
-	return groups.LockOf(info)
+	return info
 }
 
 // markOf returns the mark of a ClusterInformation; empty if it has none.
-func markOf(o *object) (m mark) {
-	if o != nil {
-		_ = json.Unmarshal([]byte(o.Annotations[migrating]), &m) // invalid JSON is none
+func markOf(o *object) mark {
+	if o == nil {
+		return mark{}
 	}
-	return m
+	return groups.MarkOf(o.Annotations)
 }
 
 // set writes datastoreReady and the mark into a ClusterInformation; an empty mark removes it. What Calico's migration
@@ -154,12 +173,12 @@ func (o *object) set(ready bool, m mark) error {
 		o.Annotations = map[string]string{}
 	}
 	maps.DeleteFunc(o.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, calicoMigration) })
-	if delete(o.Annotations, migrating); m.ID != "" {
+	if delete(o.Annotations, groups.Moving); m.ID != "" {
 		text, err := json.Marshal(m)
 		if err != nil {
 			return err
 		}
-		o.Annotations[migrating] = string(text)
+		o.Annotations[groups.Moving] = string(text)
 	}
 	return nil
 }

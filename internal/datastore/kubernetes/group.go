@@ -90,10 +90,15 @@ func (i Informations) group(first groups.Group) groups.Group {
 	return in
 }
 
-// Older reports whether a was last written before b: nil is not. The revisions of both groups' objects are of one etcd,
-// which counts the writes of all.
-func Older(a, b *api.ClusterInformation) bool {
+// Before reports whether a, the ClusterInformation of one group, was last written before b, which is locked, of the
+// other: then no migration from b's group has made a's ready. Nil is not before another, nor is one before nil. Two with
+// the same mark are of one move, whenever b was written. The revisions of both groups' objects are of one etcd, which
+// counts the writes of all.
+func Before(a, b *api.ClusterInformation) bool {
 	if a == nil || b == nil {
+		return false
+	}
+	if mark := a.Annotations[groups.Moving]; mark != "" && mark == b.Annotations[groups.Moving] {
 		return false
 	}
 	first, err := strconv.ParseUint(a.ResourceVersion, 10, 64)
@@ -121,6 +126,12 @@ func (s *Store) Find(ctx context.Context, first groups.Group) (groups.Group, gro
 		}
 	}
 	return in, said.Lock(in), nil
+}
+
+// copied reports whether a move copies the objects of a group, by its ClusterInformation.
+func copied(info *api.ClusterInformation) bool {
+	m := groups.MarkOf(info.Annotations)
+	return m.To == groups.V3 && !m.Switched
 }
 
 // Served returns the plurals of the kinds that the API server has in a group and version; none if it has no such group.
@@ -159,8 +170,10 @@ func (s *Store) Defined(ctx context.Context, ask ...groups.Group) (groups.Group,
 // were before. Without definitions it is datastore.ErrNotFound.
 //
 // Before is the group that this node used last, or empty. If it is groups.V1, which is locked, a groups.V3 that was ready
-// before that lock does not count: no migration has written it. If groups.V1 is locked and a server of groups.V3 does
-// not answer, as Calico's own one that was left behind, it is groups.V1: the program holds its writes, and follows later.
+// before that lock does not count: no migration has written it. If it is groups.V3, which has lost its
+// ClusterInformation, it stays: the objects of groups.V1 are outdated, unless a move copies them. If groups.V1 is locked
+// and a server of groups.V3 does not answer, as Calico's own one that was left behind, it is groups.V1: the program
+// holds its writes, and follows later.
 //
 // It makes one request in a cluster of groups.V1 that is set up, three in one of groups.V3, four in a new one, and one
 // if a group is wanted.
@@ -176,7 +189,8 @@ func (s *Store) FindGroup(ctx context.Context, wanted, before groups.Group) (in 
 			return "", err
 		}
 		in = said.group(cmp.Or(before, groups.V1))
-		if before == groups.V1 && said.Lock(before) == groups.Locked && Older(said[in], said[before]) {
+		if said.Lock(groups.V1) == groups.Locked && (before == groups.V1 && Before(said[in], said[before]) ||
+			before == groups.V3 && said[before] == nil && !copied(said[groups.V1])) {
 			in = before
 		}
 		if in == groups.V1 {

@@ -147,6 +147,24 @@ func TestGroupOfACluster(t *testing.T) {
 	say(v3, false)
 	say(v3, true)
 	before("v3 ready since", groups.V1, groups.V3)
+	lost := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	errtest.Must(t, v3.Get(t.Context(), lost))
+	errtest.Must(t, v3.Delete(t.Context(), lost))
+	for used, want := range map[groups.Group]groups.Group{"": groups.V1, groups.V1: groups.V1, groups.V3: groups.V3} {
+		before("v3 has lost its ClusterInformation", used, want)
+	}
+	source := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
+	errtest.Must(t, v1.Get(t.Context(), source))
+	for mark, want := range map[string]groups.Group{
+		`{"to":"projectcalico.org/v3","id":"a"}`: groups.V1, `{"to":"projectcalico.org/v3","id":"a","switched":true}`: groups.V3,
+	} {
+		source.Annotations = map[string]string{groups.Moving: mark}
+		errtest.Must(t, v1.Update(t.Context(), source))
+		before("v3 has none, and v1 the mark "+mark, groups.V3, want)
+	}
+	source.Annotations = nil
+	errtest.Must(t, v1.Update(t.Context(), source))
+	say(v3, true)
 
 	removeBlocks(t, server)
 	requests.requests = 0
@@ -154,6 +172,29 @@ func TestGroupOfACluster(t *testing.T) {
 		t.Errorf("v3 ready without blocks, as by Calico's API server: %s, %v with %d requests (%v)", in, lock, requests.requests, err)
 	}
 	find("v3 ready without blocks", "", groups.V1, 3)
+}
+
+func TestBefore(t *testing.T) {
+	info := func(revision, mark string) *api.ClusterInformation {
+		return &api.ClusterInformation{Meta: api.Meta{ResourceVersion: revision, Annotations: map[string]string{groups.Moving: mark}}}
+	}
+	for _, c := range []struct {
+		when string
+		a, b *api.ClusterInformation
+		want bool
+	}{
+		{"ready before the lock", info("9", ""), info("10", ""), true},
+		{"ready since the lock", info("11", ""), info("10", ""), false},
+		{"none", nil, info("10", ""), false},
+		{"no lock", info("9", ""), nil, false},
+		{"a revision that is no number", info("9", ""), info("", ""), false},
+		{"of one move, and locked again by an operator", info("9", "a"), info("10", "a"), false},
+		{"of two moves", info("9", "a"), info("10", "b"), true},
+	} {
+		if got := Before(c.a, c.b); got != c.want {
+			t.Errorf("%s: %v, want %v", c.when, got, c.want)
+		}
+	}
 }
 
 // removeBlocks removes the definition of blocks of groups.V3, and waits until they are not served.

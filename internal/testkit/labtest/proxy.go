@@ -65,10 +65,13 @@ func NewProxyTo(t testing.TB, kubeconfig string) *Proxy {
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer p.count(r)()
-		if p.refuse(w, r) {
-			return
+		switch p.decide(w, r) {
+		case 0:
+			forward.ServeHTTP(w, r)
+		case Lost:
+			forward.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
 		}
-		forward.ServeHTTP(w, r)
 	}))
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -135,31 +138,35 @@ func (p *Proxy) Open(request string) int {
 	return p.open[request]
 }
 
+// Lost is a status of Fault: the API server carries out the request, and its answer does not arrive.
+const Lost = -1
+
 // Fault sets a function that decides, for each request as named by Requests, about a delay, and a status other than 0
-// that the proxy returns instead of forwarding the request. Watches are not affected. Nil removes it.
+// that the proxy returns instead of forwarding the request, or Lost. Watches are not affected. Nil removes it.
 func (p *Proxy) Fault(fault func(request string) (status int, delay time.Duration)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = fault
 }
 
-func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request) bool {
+// decide returns the status of Fault, which it has answered if it is above 0.
+func (p *Proxy) decide(w http.ResponseWriter, r *http.Request) int {
 	p.mu.Lock()
 	fault := p.fault
 	p.mu.Unlock()
 	if fault == nil || r.URL.Query().Get("watch") != "" {
-		return false
+		return 0
 	}
 	status, delay := fault(requestKey(r))
 	select {
 	case <-time.After(delay):
 	case <-r.Context().Done():
 	}
-	if status != 0 {
+	if status > 0 {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(status)
 	}
-	return status != 0
+	return status
 }
 
 // Resource returns the resource of a request, with its subresource such as "pods/status", and whether the request is
