@@ -101,35 +101,36 @@ func TestUnclear(t *testing.T) {
 	errtest.Must(t, answering(t, m, groups.V3).Finish(t.Context()))
 
 	m = answering(t, m, groups.V1)
-	stopped(t, server, "create ipamhandles", func(ctx context.Context, m *Mover) error { return m.Start(ctx, groups.V1) })
+	stopped(t, server, "create ipamhandles", 1, func(ctx context.Context, m *Mover) error { return m.Start(ctx, groups.V1) })
 	says(t, m, copying, groups.Absent, groups.Locked)
 	o := stranger(t, m, groups.V1)
 	nothing(t, m, "v1 is ready while it is copied", "crd.projectcalico.org/v1 delete")
 	same(t, "in v3", all, look(t, v3, groups.V3))
 	errtest.Must(t, v1.Delete(t.Context(), o))
 	abort := func(ctx context.Context, m *Mover) error { return m.Abort(ctx) }
-	stopped(t, server, "update clusterinformations", abort)
+	stopped(t, server, "update clusterinformations", 2, abort)
 	says(t, m, copying, groups.Locked, groups.Locked)
 	errtest.Must(t, m.Abort(t.Context()))
 	says(t, m, moved, groups.Locked, groups.Ready)
 	same(t, "in v1, after the abort", nil, look(t, v1, groups.V1))
 	same(t, "in v3, after the abort", all, look(t, v3, groups.V3))
 
-	stopped(t, server, "create ipamhandles", func(ctx context.Context, m *Mover) error { return m.Start(ctx, groups.V1) })
-	stopped(t, server, "update clusterinformations", abort)
+	stopped(t, server, "create ipamhandles", 1, func(ctx context.Context, m *Mover) error { return m.Start(ctx, groups.V1) })
+	stopped(t, server, "update clusterinformations", 2, abort)
 	errtest.Must(t, m.Start(t.Context(), groups.V1))
 	says(t, m, moved, groups.Ready, groups.Locked)
 	same(t, "back in v1", all, look(t, v1, groups.V1))
 }
 
-// stopped does something that is killed when it sends a request.
-func stopped(t *testing.T, server *labtest.Server, at string, do func(context.Context, *Mover) error) {
+// stopped does something that is killed when it sends the nth request of a name.
+func stopped(t *testing.T, server *labtest.Server, at string, n int32, do func(context.Context, *Mover) error) {
 	t.Helper()
 	proxy := labtest.NewProxyTo(t, server.Kubeconfig())
 	ctx, kill := context.WithCancel(t.Context())
 	defer kill()
+	var seen atomic.Int32
 	proxy.Fault(func(request string) (int, time.Duration) {
-		if request != at {
+		if request != at || seen.Add(1) < n {
 			return 0, 0
 		}
 		kill()
@@ -173,6 +174,7 @@ func TestLostAnswer(t *testing.T) {
 		t.Errorf("the target was opened %d times", by)
 	}
 
+	copied := look(t, v3, groups.V3)
 	done := markOf(m.info(t, groups.V1))
 	early := mark{To: done.To, ID: done.ID}
 	errtest.Must(t, m.setInfo(t.Context(), groups.V1, false, done, early)) // as a release did that took it back
@@ -183,7 +185,7 @@ func TestLostAnswer(t *testing.T) {
 	errtest.Must(t, v3.Delete(t.Context(), m.info(t, groups.V3)))
 	proxy.Fault(func(request string) (int, time.Duration) {
 		if request == "create clusterinformations" {
-			return http.StatusServiceUnavailable, 0
+			return http.StatusInternalServerError, 0
 		}
 		return 0, 0
 	})
@@ -211,7 +213,7 @@ func TestLostAnswer(t *testing.T) {
 	errtest.Must(t, m.setInfo(t.Context(), groups.V1, false, done, early)) // as the error says
 	errtest.Must(t, m.Start(t.Context(), groups.V3))
 	says(t, m, moved, groups.Locked, groups.Ready)
-	same(t, "copied again", all, look(t, v3, groups.V3))
+	same(t, "copied again", copied, look(t, v3, groups.V3))
 }
 
 // TestAbortBesideAStart: a start that has lost its Lease without noticing, at any write, does not open a target that an
@@ -241,7 +243,7 @@ func TestAbortBesideAStart(t *testing.T) {
 		same(t, "what came late", nil, look(t, v3, groups.V3))
 	}
 
-	stopped(t, server, "create ipamhandles", func(ctx context.Context, m *Mover) error { return m.Start(ctx, groups.V3) })
+	stopped(t, server, "create ipamhandles", 1, func(ctx context.Context, m *Mover) error { return m.Start(ctx, groups.V3) })
 	wake := asleep(t, server, "list ipamhandles", 1, func(m *Mover) error { return m.Abort(t.Context()) })
 	errtest.Must(t, m.Start(t.Context(), groups.V3))
 	all := look(t, v3, groups.V3)
