@@ -22,8 +22,8 @@ const (
 	Help    = "move Calico's objects to the other API group (migrate -h)"
 )
 
-// The Lease that allows one run at a time in a cluster, whatever POD_NAMESPACE says.
-const leaseNamespace, leaseName = "kube-system", "tortie-migrate"
+// LeaseName is the name of the Lease that allows one run at a time in a cluster, whatever POD_NAMESPACE says.
+const leaseNamespace, LeaseName = "kube-system", "tortie-migrate"
 
 // The exit codes.
 const (
@@ -150,9 +150,9 @@ func alone(ctx context.Context, c Cluster, errs io.Writer, do func(context.Conte
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	elector := controllers.NewElector(c.Stores[groups.V1], leaseNamespace, leaseName, c.Identity, log)
+	elector := controllers.NewElector(c.Stores[groups.V1], leaseNamespace, LeaseName, c.Identity, log)
 	waiting := time.AfterFunc(2*time.Second, func() {
-		fmt.Fprintf(errs, "waiting for Lease %s/%s, which another run has, or had until it was killed\n", leaseNamespace, leaseName)
+		fmt.Fprintf(errs, "waiting for Lease %s/%s, which another run has, or had until it was killed\n", leaseNamespace, LeaseName)
 	})
 	defer waiting.Stop()
 	err := context.Canceled

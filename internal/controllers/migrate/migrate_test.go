@@ -516,7 +516,7 @@ func exits(t *testing.T, server *labtest.Server) {
 	}
 
 	store := stores(t, server.Kubeconfig())[groups.V1]
-	lease := &api.Lease{Meta: api.Meta{Namespace: leaseNamespace, Name: leaseName}}
+	lease := &api.Lease{Meta: api.Meta{Namespace: leaseNamespace, Name: LeaseName}}
 	errtest.Must(t, store.Get(t.Context(), lease))
 	lease.Spec = api.LeaseSpec{HolderIdentity: "another run", LeaseDurationSeconds: 3600}
 	errtest.Must(t, store.Update(t.Context(), lease))
