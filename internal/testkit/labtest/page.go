@@ -29,8 +29,7 @@ func FollowPage(t testing.TB, page, heading, kubectl string) {
 	errtest.Must(t, os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\nexec "+kubectl+" \"$@\"\n"), 0o700))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "sh", "-ec", script)
-	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	cmd := exec.CommandContext(ctx, "sh", "-ec", "PATH="+dir+":$PATH\n"+script)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a kubectl that waits outlives its shell
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	if out, err := cmd.CombinedOutput(); err != nil {
