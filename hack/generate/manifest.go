@@ -19,7 +19,10 @@ const manifestHead = `# Tortie in one file, for clusters without Helm:
 #
 #   kubectl apply --server-side -f manifests/tortie.yaml
 #
-# It has definitions of crd.projectcalico.org/v1. A cluster that has those of projectcalico.org/v3 needs Helm, which looks first.
+# It has definitions of crd.projectcalico.org/v1, and cannot look first. Where "kubectl get crd ippools.projectcalico.org" finds something
+# use Helm, which looks: else Calico's programs turn to v1 and find it empty. If this file has created them there, delete them again:
+#
+#   kubectl delete -f charts/tortie/definitions/v1/
 #
 # Generated from charts/tortie with its default values (make generate).
 `

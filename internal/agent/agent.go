@@ -190,6 +190,7 @@ func NewAgent(d Deps) *Agent {
 		parameters:   parameters{},
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 	}
+	d.Status.showDatastore(d.Watch.Datastore)
 	d.Watch.OnArrival(a.groupBefore(), a.groupArrived(), a.arrive)
 	return a
 }

@@ -61,6 +61,11 @@ func TestAgentMoves(t *testing.T) {
 		return func(f *facts.Facts) bool { return f.Group == g && f.DatastoreReady && !f.Moving }
 	}
 	r.tells(t, "that all is in v1", in(groups.V1))
+	shows := func(of *Status, want string) {
+		t.Helper()
+		waittest.Until(t, soon, "metric "+want, func() bool { return strings.Contains(scraped(t, of), "\n"+want+"\n") })
+	}
+	shows(status, `tortie_datastore_locked{group="crd.projectcalico.org/v1"} 0`)
 	waittest.Until(t, soon, "routes", r.has(t, toOther))
 
 	ready := func(in groups.Group, ready bool) {
@@ -77,6 +82,7 @@ func TestAgentMoves(t *testing.T) {
 	}
 	ready(groups.V1, false)
 	r.tells(t, "that nothing is to be written", func(f *facts.Facts) bool { return f.Group == groups.V1 && !f.DatastoreReady && !f.Moving })
+	shows(status, `tortie_datastore_locked{group="crd.projectcalico.org/v1"} 1`)
 	pool := api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true, NodeSelector: "all()"}
 	labstore.Make(t, v3, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: pool})
 	for _, obj := range []api.Resource{&api.IPAMConfig{}, &api.FelixConfiguration{}} {
@@ -103,14 +109,16 @@ func TestAgentMoves(t *testing.T) {
 	held := func(f *facts.Facts) bool { return f.Group == groups.V3 && !f.DatastoreReady }
 	r.tells(t, "that nothing may be written in v3 yet", held)
 	stop()
-	_, stop = r.agent(t, newPeers())
+	status, stop = r.agent(t, newPeers())
 	waittest.Until(t, soon, "a route by the agent that starts", r.has(t, toOther))
 	r.tells(t, "the same by the next agent", held)
+	shows(status, `tortie_datastore_locked{group="projectcalico.org/v3"} 1`)
 	if got := facts.ReadGroup(filepath.Join(r.runDir, groupFile)); got != groups.V1 {
 		t.Errorf("noted for plugins before the claim: %q", got)
 	}
 	hook.Answer(func(string) labtest.Verdict { return labtest.Verdict{} })
 	r.tells(t, "that all is in v3", in(groups.V3))
+	shows(status, `tortie_datastore_locked{group="projectcalico.org/v3"} 0`)
 	if !r.has(t, toOther)() {
 		t.Errorf("routes after the move: %s", r.routes(t))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/agent/paths"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
@@ -538,6 +539,17 @@ func (m *metrics) addEvents(counts func() (written, dropped uint64)) {
 		counter("tortie_events_dropped_total", "Kubernetes Events that were not written: the API server was away, or they were too many.",
 			func() float64 { _, n := counts(); return number(n) }),
 	)
+}
+
+// addDatastore makes the metric of the API group of Calico's objects.
+func (m *metrics) addDatastore(read func() (in groups.Group, locked bool)) {
+	m.add(gauges("tortie_datastore_locked", "1 while nothing may be written in the API group that is in use, which the label names: its "+
+		"ClusterInformation is locked or missing, or a move to it has not ended; 0 else.", []string{"group"},
+		func(_ *sample, set func(float64, ...string)) {
+			if in, locked := read(); in != "" {
+				set(truth(locked), string(in))
+			}
+		}))
 }
 
 // addPaths makes the metric of paths to other nodes.

@@ -24,6 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/paths"
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
@@ -59,6 +60,7 @@ func everything(t *testing.T) *Status {
 		return map[netpol.Denied]nft.Counter{{By: policy.ID{Kind: "NetworkPolicy", Namespace: "default", Name: "web"}}: {Packets: 5}}, nil
 	})
 	s.ShowFlows(recorded())
+	s.showDatastore(func() (groups.Group, bool) { return groups.V3, true })
 	s.showPaths(func() [2]paths.Report { return [2]paths.Report{{Paths: []paths.Path{{Node: "n2", Kind: paths.VXLAN}}}} })
 	s.ShowTraffic(nil, func() bgp.Totals { return bgp.Totals{Received: 1, Sent: 2, Flawed: 3, Strangers: 4} }, nil)
 	s.SetNode(&desired.Snapshot{

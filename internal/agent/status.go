@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/agent/paths"
 	"github.com/tortie-net/tortie/internal/agent/policies"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/app/serving"
 	"github.com/tortie-net/tortie/internal/bgp"
@@ -75,6 +76,11 @@ func (s *Status) ShowTraffic(traffic func() map[netip.Addr]bgp.Traffic, totals f
 // ShowGuard makes metrics of the packets that the guard drops. Call it before the agent runs.
 func (s *Status) ShowGuard(read func(context.Context) (map[string]nft.Counter, error)) {
 	s.metrics.addGuard(read)
+}
+
+// showDatastore makes a metric of the API group in use, and of its lock. Call it before the agent runs.
+func (s *Status) showDatastore(read func() (in groups.Group, locked bool)) {
+	s.metrics.addDatastore(read)
 }
 
 // showPaths shows which nodes are reached. Call it before the agent runs.

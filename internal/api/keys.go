@@ -14,8 +14,8 @@ import (
 var Unacted = map[string][]string{
 	"BGPConfiguration": {"localWorkloadPeeringIPV4", "localWorkloadPeeringIPV6", "programClusterRoutes"},
 	"KubeControllersConfiguration": {
-		"debugProfilePort", "controllers.namespace", "controllers.policy", "controllers.policyMigration", "controllers.serviceAccount",
-		"controllers.workloadEndpoint",
+		"debugProfileHost", "debugProfilePort", "controllers.namespace", "controllers.policy", "controllers.policyMigration",
+		"controllers.serviceAccount", "controllers.workloadEndpoint",
 	},
 	"FelixConfiguration": {
 		"awsSrcDstCheck", "bpfAttachType", "bpfCTLBLogFilter", "bpfConnectTimeLoadBalancing", "bpfConnectTimeLoadBalancingEnabled",
@@ -40,16 +40,17 @@ var Unacted = map[string][]string{
 		"iptablesNATOutgoingInterfaceFilter", "iptablesPostWriteCheckInterval", "iptablesRefreshInterval", "ipv4ElevatedRoutePriority",
 		"ipv4NormalRoutePriority", "ipv6ElevatedRoutePriority", "ipv6NormalRoutePriority", "ipv6Support", "istioAmbientMode",
 		"istioDSCPMark", "kubeNodePortRanges", "liveMigrationRouteConvergenceTime", "localSubnetL2Reachability",
-		"localSubnetL2ReachabilityRefreshInterval", "logDebugFilenameRegex", "logFilePath", "logSeverityFile", "logSeveritySys",
-		"maxIpsetSize", "metadataAddr", "metadataPort", "mtuIfacePattern", "netlinkTimeout", "nftablesFilterAllowAction",
-		"nftablesFlowTableOffload", "nftablesMangleAllowAction", "nftablesMarkMask", "nftablesMode", "nftablesRefreshInterval",
-		"nodeSelector", "openstackRegion", "policySyncPathPrefix", "programClusterRoutes", "prometheusGoMetricsEnabled",
-		"prometheusMetricsCAFile", "prometheusMetricsCertFile", "prometheusMetricsClientAuth", "prometheusMetricsEnabled",
-		"prometheusMetricsHost", "prometheusMetricsKeyFile", "prometheusMetricsPort", "prometheusProcessMetricsEnabled",
-		"prometheusWireGuardMetricsEnabled", "removeExternalRoutes", "reportingTTL", "requireMTUFile", "routeRefreshInterval",
-		"routeSource", "routeSyncDisabled", "routeTableRange", "routeTableRanges", "serviceLoopPrevention", "sidecarAccelerationEnabled",
-		"usageReportingEnabled", "usageReportingInitialDelay", "usageReportingInterval", "useInternalDataplaneDriver", "vxlanEnabled",
-		"windowsManageFirewallRules", "wireguardInterfaceName", "wireguardInterfaceNameV6", "xdpEnabled", "xdpRefreshInterval",
+		"localSubnetL2ReachabilityRefreshInterval", "logConnectionTransitions", "logConnectionTransitionsPrefix", "logDebugFilenameRegex",
+		"logFilePath", "logSeverityFile", "logSeveritySys", "maxIpsetSize", "metadataAddr", "metadataPort", "mtuIfacePattern",
+		"netlinkTimeout", "nftablesFilterAllowAction", "nftablesFlowTableOffload", "nftablesMangleAllowAction", "nftablesMarkMask",
+		"nftablesMode", "nftablesRefreshInterval", "nodeSelector", "openstackRegion", "policySyncPathPrefix", "programClusterRoutes",
+		"prometheusGoMetricsEnabled", "prometheusMetricsCAFile", "prometheusMetricsCertFile", "prometheusMetricsClientAuth",
+		"prometheusMetricsEnabled", "prometheusMetricsHost", "prometheusMetricsKeyFile", "prometheusMetricsPort",
+		"prometheusProcessMetricsEnabled", "prometheusWireGuardMetricsEnabled", "removeExternalRoutes", "reportingTTL", "requireMTUFile",
+		"routeRefreshInterval", "routeSource", "routeSyncDisabled", "routeTableRange", "routeTableRanges", "serviceLoopPrevention",
+		"sidecarAccelerationEnabled", "usageReportingEnabled", "usageReportingInitialDelay", "usageReportingInterval",
+		"useInternalDataplaneDriver", "vxlanEnabled", "windowsManageFirewallRules", "wireguardInterfaceName", "wireguardInterfaceNameV6",
+		"xdpEnabled", "xdpRefreshInterval",
 	},
 }
 

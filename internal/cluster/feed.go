@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
@@ -58,6 +59,17 @@ func (w *feed) movesBy(information *objectStore[api.ClusterInformation], told fu
 // mayWrite reports whether the datastore is set up, and Calico's objects may be written.
 func (w *feed) mayWrite() bool {
 	return state.Ready(w.move.information.get(api.DefaultName)) && !w.server.Group.Held()
+}
+
+// Datastore returns the API group of Calico's objects, and whether nothing may be written there. The group is empty until
+// both are known.
+func (w *feed) Datastore() (in groups.Group, locked bool) {
+	select {
+	case <-w.move.began:
+		return w.server.Group.Known(), !w.mayWrite()
+	default:
+		return "", false
+	}
 }
 
 // endTime bounds the wait for watches to end: client-go does not interrupt its waits for an absent API server.

@@ -111,7 +111,8 @@ func (m *move) shows(t *testing.T, in groups.Group, held bool, pool string) {
 	t.Helper()
 	waittest.Until(t, soonMoved, "the watch shows "+string(in)+" and "+pool, func() bool {
 		a := m.watch.Assignment()
-		return a.Group == in && a.Held == held && m.watch.DatastoreReady() == !held &&
+		group, locked := m.watch.Datastore()
+		return a.Group == in && a.Held == held && m.watch.DatastoreReady() == !held && group == in && locked == held &&
 			slices.ContainsFunc(a.Pools, func(p api.IPPool) bool { return p.Name == pool }) && len(a.Pools) == 1
 	})
 }

@@ -109,6 +109,8 @@ func New(deps Deps) *Controllers {
 	if deps.Etcd != nil {
 		addresses = &limited{deps.Etcd, limiter}
 		c.etcd = &etcdKeeper{store: deps.Etcd, cluster: cluster, log: deps.Log}
+	} else {
+		c.board.metrics.datastore = deps.Watch.Datastore
 	}
 	c.hosts = &hostKeeper{store: cluster, log: deps.Log}
 	if deps.PolicyFeed != nil {

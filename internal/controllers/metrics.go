@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/ipam/gc"
 )
@@ -29,6 +30,8 @@ type metrics struct {
 	services    prometheus.Gauge
 
 	leftToCalico, deadWebhooks prometheus.Gauge
+
+	datastore func() (in groups.Group, locked bool) // nil: addresses are not in the Kubernetes API
 
 	mu         sync.Mutex // guards all below
 	usage      Usage
@@ -55,6 +58,9 @@ var (
 	roomDesc    = prometheus.NewDesc("tortie_ippool_free_blocks", "Blocks that nodes can still claim in a pool.", []string{"ippool"}, nil)
 	damagedDesc = prometheus.NewDesc("tortie_ipam_damaged_blocks",
 		"Blocks that contradict themselves: nothing is assigned from them or collected in them.", nil, nil)
+	lockedDesc = prometheus.NewDesc("tortie_datastore_locked",
+		"1 while nothing may be written in the API group that is in use, which the label names: its ClusterInformation is locked or "+
+			"missing, or a move to it has not ended; 0 else.", []string{"group"}, nil)
 	oldInUseDesc = prometheus.NewDesc("ipam_allocations_per_node",
 		"As ipam_allocations_in_use without the pool, as Calico had it before 3.23.", []string{"node"}, nil)
 	oldBorrowed = prometheus.NewDesc("ipam_allocations_borrowed_per_node",
@@ -144,7 +150,7 @@ func (m *metrics) did(r *gc.Report) {
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{inUseDesc, borrowedDesc, blocksDesc, coolingDesc, candidateDesc, sizeDesc, reservedDesc, usedDesc,
-		roomDesc, damagedDesc, oldInUseDesc, oldBorrowed, oldBlocksDesc} {
+		roomDesc, damagedDesc, lockedDesc, oldInUseDesc, oldBorrowed, oldBlocksDesc} {
 		ch <- d
 	}
 }
@@ -182,4 +188,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(roomDesc, p.Room, p.Name)
 	}
 	gauge(damagedDesc, float64(m.usage.Damaged))
+	if m.datastore == nil {
+		return
+	}
+	if in, locked := m.datastore(); in != "" {
+		gauge(lockedDesc, map[bool]float64{true: 1}[locked], string(in))
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/ipam/gc"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -58,6 +59,7 @@ func TestAlertsAskForWhatIsServed(t *testing.T) {
 func servedMetrics(t *testing.T) map[string]bool {
 	t.Helper()
 	m := newMetrics()
+	m.datastore = func() (groups.Group, bool) { return groups.V3, true }
 	one := map[share]int{{"p", "n"}: 1}
 	m.saw(Usage{Pools: []PoolUsage{{Name: "p"}}, InUse: one, Borrowed: one, Blocks: one, Cooling: one},
 		&gc.Decision{Candidates: map[string]int{"n": 1}}, 0, time.Second)

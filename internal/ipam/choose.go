@@ -62,8 +62,8 @@ func chooseElsewhere(st *State, req *Request, pools []Pool, own []*api.BlockAffi
 		limit = defaultMaxBlocks
 	}
 	if len(own) >= limit && req.Host != names.LoadBalancer { // the limit is a node's
-		return choice{}, fmt.Errorf("%w (%d of %d) and they are full: raise maxBlocksPerHost in IPAMConfig default, or remove pods",
-			ErrBlockLimit, len(own), limit)
+		return choice{}, fmt.Errorf("%w (%d of %d) and they are full: raise maxBlocksPerHost in IPAMConfig or IPAMConfiguration default, "+
+			"or remove pods", ErrBlockLimit, len(own), limit)
 	}
 	if st.Config.AutoAllocateBlocks {
 		if c, ok := chooseFree(st, req, pools); ok {

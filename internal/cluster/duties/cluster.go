@@ -64,7 +64,7 @@ func SetUp(ctx context.Context, store datastore.Store, want Cluster, found state
 	}
 	if !found.IPAMConfig {
 		if err := createIfMissing(ctx, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: ipam.DefaultConfig()}); err != nil {
-			return fmt.Errorf("set up IPAMConfig: %w", err)
+			return fmt.Errorf("set up IPAMConfig or IPAMConfiguration: %w", err)
 		}
 	}
 	if !found.Felix {

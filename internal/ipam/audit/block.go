@@ -61,7 +61,8 @@ func (c *cluster) checkNumbers(b *inventory.Block) {
 				"compare the clocks of the nodes"))
 		case a.Cooling() && c.Config.IPCooldownSeconds == 0:
 			c.add(found(Held{a, b}, AddressCooling, ByHand,
-				"it was released at %s and rests, though IPAMConfig has no ipCooldownSeconds any more", a.Released).advised(
+				"it was released at %s and rests, though IPAMConfig or IPAMConfiguration default has no ipCooldownSeconds any more",
+				a.Released).advised(
 				"the next write of the block frees it"))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // ranges returns the ranges of all pools.
@@ -71,6 +72,8 @@ func TestDefaultPools(t *testing.T) {
 		}
 		return err
 	})
+	lock := labtest.InGroupText(t, `tortie_datastore_locked{group="crd.projectcalico.org/v1"} `)
+	eventually(t, func() error { return p.has(lock + "1") })
 	p.passes(5)
 	if err := has()(); err != nil {
 		t.Errorf("while the datastore is locked: %v", err)
@@ -79,6 +82,7 @@ func TestDefaultPools(t *testing.T) {
 	w.stays("whoever holds one while the datastore is locked", &v, "k8s-pod-network.lost", lost)
 	locked(false)
 	eventually(t, has("default-ipv4-ippool 172.16.0.0/16"))
+	eventually(t, func() error { return p.has(lock + "0") })
 	w.removePools()
 	w.node("another") // a change to look at
 	// It is collected by views that have all that was there before.

@@ -121,4 +121,8 @@ func (w *world) noTrace(t *testing.T) {
 		w.Kubectl(t, "patch", pool, "--type=merge", "-p", `{"metadata":{"finalizers":[]}}`) // by docs/apigroups.md
 	}
 	w.Kubectl(t, "delete", "ippools", "--all", "--timeout="+patience.String())
+	labtest.FollowPage(t, "chart.md", "Delete the data", w.Command("kubectl"))
+	if left := w.Kubectl(t, "get", "crd", "-l", "app.kubernetes.io/part-of=tortie", "-o", "name"); left != "" {
+		t.Errorf("definitions that are left:\n%s", left)
+	}
 }
