@@ -273,7 +273,7 @@ func (c *change) over(s policy.State) (after policy.State, said []string) {
 	after.Policies = slices.Clone(s.Policies)
 	c.about = map[policy.ID]bool{}
 	for _, p := range c.policies {
-		id := c.stored(after.Policies, p.ID)
+		id := c.stored(after.Policies, &p)
 		p.ID = id
 		said = append(said, id.String()+": "+put(&after.Policies, p, c.deletes, func(o policy.Policy) bool { return o.ID == id }))
 		c.about[id] = true
@@ -293,14 +293,14 @@ func (c *change) over(s policy.State) (after policy.State, said []string) {
 
 // stored returns the ID under which a policy is stored: the stored name of a policy in the form of Calico's clients may
 // have a prefix.
-func (c *change) stored(policies []policy.Policy, id policy.ID) policy.ID {
-	same := func(o policy.Policy) bool { return o.ID == id }
-	if c.unstored[id] && !slices.ContainsFunc(policies, same) {
-		if at := slices.IndexFunc(policies, func(o policy.Policy) bool { return o.ID.IsStoredAs(id) }); at >= 0 {
+func (c *change) stored(policies []policy.Policy, p *policy.Policy) policy.ID {
+	same := func(o policy.Policy) bool { return o.ID == p.ID }
+	if c.unstored[p.ID] && !slices.ContainsFunc(policies, same) {
+		if at := slices.IndexFunc(policies, func(o policy.Policy) bool { return o.Shown() == p.Shown() }); at >= 0 {
 			return policies[at].ID
 		}
 	}
-	return id
+	return p.ID
 }
 
 // put replaces the object that is the same as o, or appends o, or deletes that object, and returns which it did.

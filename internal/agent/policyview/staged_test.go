@@ -30,7 +30,7 @@ spec: {stagedAction: Delete}
 func TestDiffOfStagedPolicies(t *testing.T) {
 	k := shop(t)
 	k.Policies = []policy.Policy{{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "default.web"},
-		Tier: policy.TierDefault, Applies: [2]bool{true, false},
+		Called: "web", Tier: policy.TierDefault, Applies: [2]bool{true, false},
 		Subject: policy.Pods{Namespace: "shop"}, Rules: [2][]policy.Rule{{{AnyPeer: true, AnyPort: true}}}}}
 	c, err := parsePolicies("file", []byte(stagedFile))
 	errtest.Must(t, err)

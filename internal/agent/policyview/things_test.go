@@ -105,7 +105,7 @@ func flows(all []Flow) (text string) {
 func TestDiffByNamesOfClients(t *testing.T) {
 	s := shop(t).State
 	s.Policies = []policy.Policy{{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "default.web"},
-		Tier: policy.TierDefault, Applies: [2]bool{true, false},
+		Called: "web", Tier: policy.TierDefault, Applies: [2]bool{true, false},
 		Subject: policy.Pods{Namespace: "shop"}, Rules: [2][]policy.Rule{{{AnyPeer: true, AnyPort: true}}}}}
 	for version, want := range map[string]string{"projectcalico.org/v3": "CalicoNetworkPolicy shop/default.web: changed",
 		"crd.projectcalico.org/v1": "CalicoNetworkPolicy shop/web: new"} {

@@ -92,10 +92,31 @@ func (g Group) Plural(served string) string {
 	return served
 }
 
-// Read changes the metadata of an object that a server of the group has sent to what it means there. In V3 the labels
-// and annotations of V1, as in a file that was exported from there, have no meaning: they must not override the object's
-// own. All else the Go types read in both forms.
-func (g Group) Read(m *api.Meta) {
+// Read changes an object that a server of the group has sent to what it means there: ReadMeta, and the name by which
+// Calico's clients know a policy. All else the Go types read in both forms.
+func (g Group) Read(o api.Resource) {
+	if spec := api.OfCalicoPolicy(o); spec != nil {
+		spec.Called = g.policyName(o.GetMeta(), spec.Tier)
+	}
+	g.ReadMeta(o.GetMeta())
+}
+
+// policyName returns the name by which Calico's clients know a policy in a tier. In V3 it is the object's.
+//
+// In V1 Calico before 3.32 stores policies of tier default with a prefix. Later clients store the name that they are
+// given, which may have that prefix, and write it into names.AnnotationMetadata.
+func (g Group) policyName(m *api.Meta, tier string) string {
+	if g == V3 || names.Tier(tier) != names.TierDefault || names.Name(m) == m.Name {
+		return m.Name
+	}
+	return strings.TrimPrefix(m.Name, defaultPrefix)
+}
+
+const defaultPrefix = names.TierDefault + "."
+
+// ReadMeta is the part of Read that is about metadata. In V3 the labels and annotations of V1, as in a file that was
+// exported from there, have no meaning: they must not override the object's own.
+func (g Group) ReadMeta(m *api.Meta) {
 	if g == V3 {
 		delete(m.Annotations, names.AnnotationMetadata)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -133,6 +134,46 @@ func TestManifest(t *testing.T) {
 			t.Errorf("in %s %+v is read back as %+v", c.in, affinity.Spec, a.Spec)
 		}
 	}
+}
+
+// TestRead has the names of policies, and what is left of metadata of V1 in V3.
+func TestRead(t *testing.T) {
+	const own = "projectcalico.org/metadata"
+	for _, c := range []struct {
+		name, annotation, tier, inV1 string
+	}{
+		{"web", "", "", "web"},
+		{"default.web", "", "", "web"},
+		{"default.web", `{"creationTimestamp":null}`, "default", "web"},
+		{"default.web", `{"name":"web"}`, "default", "web"},
+		{"default.web", `{"name":"default.web"}`, "default", "default.web"},
+		{"default.default.web", `{"name":"default.web"}`, "", "default.web"},
+		{"default.web", `{"name":"other"}`, "", "web"},
+		{"default.web", `{`, "", "web"},
+		{"default.web", "", "security", "default.web"},
+		{"security.web", `{"name":"security.web"}`, "security", "security.web"},
+	} {
+		for in, want := range map[Group]string{V1: c.inV1, V3: c.name} {
+			spec := api.CalicoPolicySpec{Tier: c.tier}
+			for _, o := range []api.Resource{
+				&api.CalicoNetworkPolicy{Spec: api.CalicoNetworkPolicySpec{CalicoPolicySpec: spec}},
+				&api.CalicoGlobalNetworkPolicy{Spec: api.CalicoGlobalNetworkPolicySpec{CalicoPolicySpec: spec}},
+				&api.CalicoStagedNetworkPolicy{Spec: api.CalicoStagedNetworkPolicySpec{CalicoPolicySpec: spec}},
+				&api.CalicoStagedGlobalNetworkPolicy{Spec: api.CalicoStagedGlobalNetworkPolicySpec{
+					CalicoGlobalNetworkPolicySpec: api.CalicoGlobalNetworkPolicySpec{CalicoPolicySpec: spec}}},
+			} {
+				*o.GetMeta() = api.Meta{Name: c.name, Annotations: map[string]string{own: c.annotation}}
+				in.Read(o)
+				if got := api.OfCalicoPolicy(o).Called; got != want || o.GetMeta().Name != c.name {
+					t.Errorf("%T %+v in %s is called %q, want %q", o, c, in, got, want)
+				}
+				if _, left := o.GetMeta().Annotations[own]; left != (in == V1) {
+					t.Errorf("%T in %s: annotations %v", o, in, o.GetMeta().Annotations)
+				}
+			}
+		}
+	}
+	V1.Read(&api.NetworkPolicy{})
 }
 
 // TestChoose has every pair of answers. A migration to v3, a way back from it and its end pass through some of them.
@@ -283,12 +324,50 @@ func TestMove(t *testing.T) {
 		{V3, "NetworkPolicy", api.Meta{}, api.Meta{}, `{"types": ["Egress"]}`, `{"types": ["Egress"]}`},
 		{V3, "StagedKubernetesNetworkPolicy", api.Meta{}, api.Meta{}, `{"order":1}`, `{"order":1}`},
 		{V1, "NetworkPolicy", api.Meta{}, api.Meta{}, `{"order":1}`, `{"order":1}`},
+		{V1, "NetworkPolicy", api.Meta{Name: "default.web"}, // else it would count without the prefix
+			api.Meta{Name: "default.web", Annotations: map[string]string{"projectcalico.org/metadata": `{"name":"default.web"}`}}, `{}`, `{}`},
+		{V1, "StagedGlobalNetworkPolicy", api.Meta{Name: "default.web", Labels: map[string]string{"a": "b"}},
+			api.Meta{Name: "default.web", Labels: map[string]string{}, Annotations: map[string]string{
+				"projectcalico.org/metadata": `{"labels":{"a":"b"},"name":"default.web"}`}}, `{}`, `{}`},
+		{V1, "StagedKubernetesNetworkPolicy", api.Meta{Name: "default.web"}, api.Meta{Name: "default.web"}, `{}`, `{}`},
 	} {
+		before := maps.Clone(c.meta.Annotations)
 		if diff := cmp.Diff(c.want, c.to.MoveMeta(c.kind, c.meta)); diff != "" {
 			t.Errorf("metadata of %s in %s (-want +got):\n%s", c.kind, c.to, diff)
 		}
 		if got := string(c.to.MoveSpec(c.kind, spec(c.spec))); got != c.written {
 			t.Errorf("spec %s of %s in %s: %s, want %s", c.spec, c.kind, c.to, got, c.written)
 		}
+		if diff := cmp.Diff(before, c.meta.Annotations); diff != "" {
+			t.Errorf("%s in %s has changed the object:\n%s", c.kind, c.to, diff)
+		}
+	}
+}
+
+// In V3 a policy has the name that it is called by; one that is called so in V3 keeps it on the way back.
+func TestMoveName(t *testing.T) {
+	named := func(text string) map[string]string { return map[string]string{"projectcalico.org/metadata": text} }
+	for _, c := range []struct {
+		to         Group
+		kind, name string
+		own        map[string]string
+		spec, want string
+	}{
+		{V3, "NetworkPolicy", "default.web", nil, `{}`, "web"},
+		{V3, "StagedGlobalNetworkPolicy", "default.web", named(`{}`), `{"tier":"default"}`, "web"},
+		{V3, "GlobalNetworkPolicy", "default.web", named(`{"name":"default.web"}`), `{"tier":"default"}`, "default.web"},
+		{V3, "NetworkPolicy", "default.web", nil, `{"tier":"security"}`, "default.web"},
+		{V3, "StagedKubernetesNetworkPolicy", "default.web", nil, `{}`, "default.web"},
+		{V3, "NetworkSet", "default.web", nil, `{}`, "default.web"},
+		{V1, "NetworkPolicy", "default.web", nil, `{}`, "default.web"},
+	} {
+		m := api.Meta{Name: c.name, Annotations: c.own}
+		if got := c.to.MoveName(c.kind, &m, json.RawMessage(c.spec)); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+	back := V1.MoveMeta("NetworkPolicy", api.Meta{Name: "default.web"})
+	if got := V3.MoveName("NetworkPolicy", &back, json.RawMessage(`{}`)); got != "default.web" {
+		t.Errorf("back in %s: %q", V3, got)
 	}
 }
