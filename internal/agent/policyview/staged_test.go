@@ -37,7 +37,7 @@ func TestDiffOfStagedPolicies(t *testing.T) {
 	errtest.Must(t, c.read(nil))
 	d := diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}}, nil)
 	said := []string{
-		"StagedNetworkPolicy shop/web: enforced it would change CalicoNetworkPolicy shop/web",
+		"StagedNetworkPolicy shop/web: enforced it would change CalicoNetworkPolicy shop/default.web",
 		"StagedKubernetesNetworkPolicy shop/old: the policy that it deletes is not there",
 		"StagedGlobalNetworkPolicy later: nothing is tried out (stagedAction)",
 	}
@@ -45,7 +45,9 @@ func TestDiffOfStagedPolicies(t *testing.T) {
 		t.Errorf("said %q", d.Policies)
 	}
 	if len(d.Flows) == 0 ||
-		slices.ContainsFunc(d.Flows, func(f Flow) bool { return f.Change != changeDenied || f.By != "ingress CalicoNetworkPolicy shop/web" }) {
+		slices.ContainsFunc(d.Flows, func(f Flow) bool {
+			return f.Change != changeDenied || f.By != "ingress CalicoNetworkPolicy shop/default.web"
+		}) {
 		t.Errorf("%+v", d.Flows)
 	}
 	c, err = parsePolicies("file", []byte(stagedFile))

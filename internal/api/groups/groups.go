@@ -101,6 +101,38 @@ func (g Group) Read(o api.Resource) {
 	g.ReadMeta(o.GetMeta())
 }
 
+// Apply changes an object of a file, in the form of a group, to what a cluster of g has when it has been applied. A policy
+// of the other group is applied to V1 by Calico's clients, and to V3 by a move.
+//
+// A policy of V1 without types has both directions. One of V3 gets the directions of its rules: from the clients those
+// with rules, from admission in V3 also those with an empty list.
+func (g Group) Apply(form Group, o api.Resource) {
+	form.Read(o)
+	spec := api.OfCalicoPolicy(o)
+	switch {
+	case spec == nil:
+	case form == V3 && len(spec.Types) == 0:
+		spec.Types = typesOf(spec, g == V3)
+	case form != V3 && g == V3:
+		o.GetMeta().Name = spec.Called
+		if len(spec.Types) == 0 {
+			spec.Types = []string{api.PolicyTypeIngress, api.PolicyTypeEgress}
+		}
+	}
+}
+
+// typesOf returns the directions of a policy's rules, Ingress if there are none; empty: also those of lists without rules.
+func typesOf(spec *api.CalicoPolicySpec, empty bool) (types []string) {
+	has := func(rules []api.CalicoRule) bool { return len(rules) > 0 || empty && rules != nil }
+	if has(spec.Ingress) || !has(spec.Egress) {
+		types = []string{api.PolicyTypeIngress}
+	}
+	if has(spec.Egress) {
+		types = append(types, api.PolicyTypeEgress)
+	}
+	return types
+}
+
 // policyName returns the name by which Calico's clients know a policy in a tier. In V3 it is the object's.
 //
 // In V1 Calico before 3.32 stores policies of tier default with a prefix. Later clients store the name that they are

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"testing"
 
@@ -174,6 +175,46 @@ func TestRead(t *testing.T) {
 		}
 	}
 	V1.Read(&api.NetworkPolicy{})
+}
+
+// TestApply has policies of a file that leave out types, and their names.
+func TestApply(t *testing.T) {
+	const ingress, egress, both = "[Ingress]", "[Egress]", "[Ingress Egress]"
+	for _, c := range []struct{ spec, clients, admitted, moved, kubectl string }{
+		{`{}`, ingress, ingress, both, "[]"},
+		{`{"ingress":[{"action":"Deny"}]}`, ingress, ingress, both, "[]"},
+		{`{"egress":[{"action":"Deny"}]}`, egress, egress, both, "[]"},
+		{`{"ingress":[{"action":"Deny"}],"egress":[{"action":"Deny"}]}`, both, both, both, "[]"},
+		{`{"ingress":[]}`, ingress, ingress, both, "[]"},
+		{`{"egress":[]}`, ingress, egress, both, "[]"},
+		{`{"egress":null}`, ingress, ingress, both, "[]"},
+		{`{"ingress":[],"egress":[]}`, ingress, both, both, "[]"},
+		{`{"ingress":[{"action":"Deny"}],"egress":[]}`, ingress, both, both, "[]"},
+		{`{"ingress":[],"egress":[{"action":"Deny"}]}`, egress, both, both, "[]"},
+		{`{"types":["Egress"],"ingress":[{"action":"Deny"}]}`, egress, egress, egress, egress},
+	} {
+		for _, f := range []struct {
+			in, form           Group
+			types, name, known string
+		}{
+			{V1, V3, c.clients, "default.web", "default.web"}, {V3, V3, c.admitted, "default.web", "default.web"},
+			{V3, V1, c.moved, "web", "web"}, {V1, V1, c.kubectl, "default.web", "web"},
+		} {
+			for _, o := range []api.Resource{&api.CalicoNetworkPolicy{}, &api.CalicoGlobalNetworkPolicy{}, &api.CalicoStagedNetworkPolicy{},
+				&api.CalicoStagedGlobalNetworkPolicy{}} {
+				errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"default.web"},"spec":`+c.spec+`}`), o))
+				f.in.Apply(f.form, o)
+				spec := api.OfCalicoPolicy(o)
+				if got := fmt.Sprint(spec.Types); got != f.types || o.GetMeta().Name != f.name || spec.Called != f.known {
+					t.Errorf("%T %s of %s in %s: %s, %s (%s), want %+v", o, c.spec, f.form, f.in, got, o.GetMeta().Name, spec.Called, f)
+				}
+			}
+		}
+	}
+	set := &api.CalicoNetworkSet{Meta: api.Meta{Name: "default.a", Annotations: map[string]string{"projectcalico.org/metadata": "{}"}}}
+	if V1.Apply(V3, set); set.Name != "default.a" || len(set.Annotations) > 0 {
+		t.Errorf("%+v", set)
+	}
 }
 
 // TestChoose has every pair of answers. A migration to v3, a way back from it and its end pass through some of them.
