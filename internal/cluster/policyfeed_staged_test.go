@@ -36,7 +36,8 @@ func TestStagedPolicyIsForAName(t *testing.T) {
 	aNamespace(t, cfg, "tried")
 	in := calicoPath + "namespaces/tried/"
 	put(t, cfg, in+"networkpolicies", "default.web", calicoObject("NetworkPolicy", "default.web", "", `"types":["Ingress"]`))
-	put(t, cfg, in+"stagednetworkpolicies", "web", calicoObject("StagedNetworkPolicy", "web", "", `"stagedAction":"Delete","types":["Ingress"]`))
+	put(t, cfg, in+"stagednetworkpolicies", "web",
+		calicoObject("StagedNetworkPolicy", "web", "", `"stagedAction":"Delete","types":["Ingress"]`))
 	f, err := NewPolicyFeed(Server{Config: cfg, Group: labtest.Current(t)}, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
 	errtest.Must(t, err)
 	errtest.Must(t, f.WatchStaged())

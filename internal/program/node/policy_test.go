@@ -151,7 +151,8 @@ func TestPolicyOnARealNode(t *testing.T) {
 	difftest.Contains(t, out, "NetworkPolicy shop/web: changed", "denied   shop/client (+1)  shop/web:80/TCP  ingress NetworkPolicy shop/web",
 		"allowed  shop/far-other   ")
 	errtest.Must(t, os.WriteFile(file, []byte(closing), 0o600))
-	denies := map[groups.Group]string{groups.V1: "ingress CalicoNetworkPolicy shop/closing", groups.V3: "egress CalicoNetworkPolicy shop/closing"}
+	denies := map[groups.Group]string{groups.V1: "ingress CalicoNetworkPolicy shop/closing",
+		groups.V3: "egress CalicoNetworkPolicy shop/closing"}
 	out = m.node(t, "policy", "diff", "-f", file)
 	for in, by := range denies {
 		if strings.Contains(out, by) != (in == labtest.Group(t)) {
