@@ -45,7 +45,7 @@ var supported = map[string]struct {
 	"CalicoPolicySpec": {"NetworkPolicy, GlobalNetworkPolicy", map[string]support{
 		"tier": does(
 			"absent: default; policies of a Tier that does not exist come after all others, and deny what they do not allow"),
-		"order":                  does("absent: last; equal ones by name without the prefix default., then namespace and kind"),
+		"order":                  does("absent: last; equal ones by the name that calicoctl shows, then namespace and kind"),
 		"selector":               does(""),
 		"serviceAccountSelector": does(""),
 		"types":                  does("absent: both directions, and an Event says so; in projectcalico.org/v3 by the rules, on Kubernetes 1.36"),

@@ -62,6 +62,23 @@ type CalicoPolicySpec struct {
 	PerformanceHints []string `json:"performanceHints,omitempty"`
 	// Unreadable, if not empty, is why rules are missing: see Salvage.
 	Unreadable string `json:"-"`
+	// Called is the name by which Calico's clients know the policy. Readers of a group set it; empty: metadata.name.
+	Called string `json:"-"`
+}
+
+// OfCalicoPolicy returns the common part of an object of a kind of Calico policies that are in tiers; nil of any other.
+func OfCalicoPolicy(o Resource) *CalicoPolicySpec {
+	switch o := o.(type) {
+	case *CalicoNetworkPolicy:
+		return &o.Spec.CalicoPolicySpec
+	case *CalicoGlobalNetworkPolicy:
+		return &o.Spec.CalicoPolicySpec
+	case *CalicoStagedNetworkPolicy:
+		return &o.Spec.CalicoPolicySpec
+	case *CalicoStagedGlobalNetworkPolicy:
+		return &o.Spec.CalicoPolicySpec
+	}
+	return nil
 }
 
 // CalicoGlobalNetworkPolicy is Calico's GlobalNetworkPolicy: ordered rules for pods of all namespaces, and for host

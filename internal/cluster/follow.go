@@ -178,9 +178,9 @@ func (src *source[T]) arrive(f *follower) func(runtime.Object) {
 	}
 }
 
-// prepare reads the metadata of an object in the form of its group, and drops unused fields, before the object is kept.
+// prepare reads an object in the form of its group, and drops unused fields, before the object is kept.
 func (src *source[T]) prepare(in groups.Group, o *object[T]) {
-	in.Read(o.meta())
+	in.Read(any(&o.value).(api.Resource))
 	if src.trim != nil && o.broken == nil && !o.ended {
 		src.trim(&o.value)
 	}

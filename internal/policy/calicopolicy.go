@@ -60,7 +60,7 @@ func (r *calicoReader) done(p Policy) (Policy, error) {
 }
 
 func (r *calicoReader) policy(id ID, spec *api.CalicoPolicySpec, tiers map[string]Tier) Policy {
-	p := Policy{ID: id, Tier: r.tier(spec.Tier, tiers), Order: orderOf(spec.Order), Applies: r.types(spec)}
+	p := Policy{ID: id, Tier: r.tier(spec.Tier, tiers), Order: orderOf(spec.Order), Called: spec.Called, Applies: r.types(spec)}
 	p.Subject = Pods{Calico: true, Labels: r.labels("spec.selector", spec.Selector),
 		AccountLabels: r.labels("spec.serviceAccountSelector", spec.ServiceAccountSelector)}
 	if spec.Unreadable != "" {

@@ -126,7 +126,7 @@ func (w world) calicoRule(d Direction) Rule {
 
 func (w world) calicoPolicy(i int) Policy {
 	p := Policy{ID: ID{KindCalicoNetworkPolicy, pick(w, worldNamespaces...), fmt.Sprint(pick(w, "", "default."), i)},
-		Order: pick(w, 1, 1000, 1000, math.Inf(1))}
+		Order: pick(w, 1, 1000, 1000, math.Inf(1)), Called: fmt.Sprint(i)}
 	p.Tier = pick(w, TierDefault, TierDefault, TierAdmin, Tier{Name: "strict", Order: 1500, End: Deny},
 		Tier{Name: "late", Order: math.Inf(1), End: pick(w, Deny, Pass)}, Tier{Name: "gone", Order: math.Inf(1), End: Deny, Missing: true})
 	p.Subject = *w.calicoPods()

@@ -111,7 +111,7 @@ func ordered(policies []Policy) []Policy {
 		if c := cmp.Or(a.Tier.compare(b.Tier), cmp.Compare(a.Order, b.Order)); c != 0 {
 			return c
 		}
-		return a.ID.precedes(b.ID)
+		return a.precedes(b)
 	})
 	sorted := make([]Policy, len(order))
 	for i, p := range order {
@@ -132,24 +132,14 @@ func (t Tier) compare(other Tier) int {
 }
 
 // precedes orders policies of the same Order.
-func (id ID) precedes(other ID) int {
-	return cmp.Or(cmp.Compare(id.bare(), other.bare()), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Kind, other.Kind),
-		cmp.Compare(id.Name, other.Name))
+func (p *Policy) precedes(other *Policy) int {
+	a, b := p.Shown(), other.Shown()
+	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Kind, b.Kind),
+		cmp.Compare(p.Name, other.Name))
 }
 
-// bare returns the name without the prefix that releases of Calico before 3.32 store with names of the default tier.
-func (id ID) bare() string {
-	if id.Kind == KindNetworkPolicy || id.Kind == KindClusterNetworkPolicy {
-		return id.Name
-	}
-	return strings.TrimPrefix(id.Name, TierDefault.Name+".")
-}
-
-// IsStoredAs reports whether both name one policy: some releases of Calico store names of the default tier with a
-// prefix.
-func (id ID) IsStoredAs(other ID) bool {
-	return id.Kind == other.Kind && id.Namespace == other.Namespace && id.bare() == other.bare()
-}
+// Shown returns the ID under which Calico's clients show the policy. A policy and its staged one have the same.
+func (p *Policy) Shown() ID { return ID{p.Kind, p.Namespace, cmp.Or(p.Called, p.Name)} }
 
 // peersNames returns the names of peers' ports in rules that count for local pods or host endpoints. A value is true if
 // a rule's peers are pods of one namespace: then the namespace that declares a number matters.

@@ -82,9 +82,11 @@ var (
 type Policy struct {
 	ID
 	Tier Tier
-	// Order within the tier: lower numbers come first; +Inf for a policy without one. Policies of equal order come by name
-	// (Calico's kinds without the prefix "default."), then by namespace and kind.
-	Order   float64
+	// Order within the tier: lower numbers come first; +Inf for a policy without one. Policies of equal order come by the
+	// name of Shown, then by namespace and kind.
+	Order float64
+	// Called is the name by which Calico's clients know the policy; empty: Name.
+	Called  string
 	Subject Pods
 	// Forward: the policy counts also for what host endpoints forward. PreDNAT: it counts for host endpoints only, before
 	// destinations are translated. NoTrack: it counts for host endpoints only, before connection tracking, and what it

@@ -11,7 +11,7 @@ import (
 type Staged struct {
 	// By names the staged object, with Calico's kind.
 	By ID
-	// Policy is what would be enforced. With Delete only its ID counts.
+	// Policy is what would be enforced. With Delete only its ID and Called count.
 	Policy
 	Delete bool
 }
@@ -49,6 +49,9 @@ func FromStagedKubernetesNetworkPolicy(o *api.CalicoStagedKubernetesNetworkPolic
 
 func stagedPolicy(o api.Resource, action string, id ID, read func() (Policy, error)) (s Staged, tried bool, err error) {
 	s = Staged{By: ID{o.ResourceType().Kind, id.Namespace, id.Name}, Policy: Policy{ID: id}}
+	if spec := api.OfCalicoPolicy(o); spec != nil {
+		s.Called = spec.Called
+	}
 	switch action {
 	case "", stagedSet:
 		s.Policy, err = read()
@@ -68,13 +71,13 @@ func WithStaged(state State, all []Staged) (State, map[ID]ID) {
 	by := map[ID]ID{}
 	replaced := map[ID]ID{}
 	for _, s := range all {
-		replaced[s.target()] = s.By
+		replaced[s.Shown()] = s.By
 		if !s.Delete {
 			by[s.ID] = s.By
 		}
 	}
 	state.Policies = slices.DeleteFunc(slices.Clone(state.Policies), func(p Policy) bool {
-		staged, found := replaced[Staged{Policy: p}.target()]
+		staged, found := replaced[p.Shown()]
 		if found {
 			by[p.ID] = staged
 		}
@@ -99,6 +102,3 @@ func (judged *Judgement) Pending(enforced *Judgement, stagedBy map[ID]ID) (by ID
 	}
 	return by, own, own || !same
 }
-
-// target returns a key that is equal for a policy and its staged policy, whichever releases of Calico stored them.
-func (s Staged) target() ID { return ID{s.ID.Kind, s.ID.Namespace, s.ID.bare()} }

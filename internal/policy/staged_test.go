@@ -19,6 +19,7 @@ func TestStagedAction(t *testing.T) {
 	} {
 		o := &api.CalicoStagedNetworkPolicy{Meta: api.Meta{Namespace: "shop", Name: "default.web"},
 			Spec: api.CalicoStagedNetworkPolicySpec{StagedAction: action}}
+		o.Spec.Called = "web"
 		s, tried, err := FromStagedNetworkPolicy(o, nil)
 		if tried != want.tried || s.Delete != want.deletes || (err != nil) != (want.err != "") ||
 			err != nil && !strings.Contains(err.Error(), want.err) {
@@ -26,6 +27,9 @@ func TestStagedAction(t *testing.T) {
 		}
 		if s.By != (ID{"StagedNetworkPolicy", "shop", "default.web"}) || s.ID != (ID{KindCalicoNetworkPolicy, "shop", "default.web"}) {
 			t.Errorf("%q: %v for %v", action, s.By, s.ID)
+		}
+		if shown := s.Shown(); err == nil && shown != (ID{KindCalicoNetworkPolicy, "shop", "web"}) {
+			t.Errorf("%q: for %v", action, shown)
 		}
 	}
 	o := &api.CalicoStagedGlobalNetworkPolicy{Spec: api.CalicoStagedGlobalNetworkPolicySpec{}}
@@ -35,12 +39,14 @@ func TestStagedAction(t *testing.T) {
 	}
 }
 
-// A staged policy is for the policy of its kind, namespace and name, whichever release of Calico has stored each.
+// A staged policy is for the policy of its kind and namespace that Calico's clients know by its name.
 func TestStage(t *testing.T) {
 	named := func(kind, namespace, name string) Policy { return Policy{ID: ID{kind, namespace, name}} }
 	set := func(p Policy) Staged { return Staged{By: ID{"Staged", p.Namespace, p.Name}, Policy: p} }
 	remove := func(p Policy) Staged { s := set(p); s.Delete = true; return s }
-	web, prefixed := named(KindCalicoNetworkPolicy, "shop", "web"), named(KindCalicoNetworkPolicy, "shop", "default.web")
+	web, other := named(KindCalicoNetworkPolicy, "shop", "web"), named(KindCalicoNetworkPolicy, "shop", "default.web")
+	prefixed := other
+	prefixed.Called = "web"
 	plain := named(KindNetworkPolicy, "shop", "default.web")
 	for name, c := range map[string]struct {
 		in     Policy
@@ -52,6 +58,8 @@ func TestStage(t *testing.T) {
 			[]ID{{KindCalicoNetworkPolicy, "shop", "db"}}},
 		"in the place":          {prefixed, set(web), []ID{web.ID}, []ID{web.ID, prefixed.ID}},
 		"deleted":               {web, remove(prefixed), nil, []ID{web.ID}},
+		"of another name":       {other, remove(web), []ID{other.ID}, nil},
+		"of another name, new":  {web, set(other), []ID{web.ID, other.ID}, []ID{other.ID}},
 		"nothing to delete":     {web, remove(named(KindCalicoNetworkPolicy, "shop", "db")), []ID{web.ID}, nil},
 		"of another namespace":  {web, remove(named(KindCalicoNetworkPolicy, "bank", "web")), []ID{web.ID}, nil},
 		"of another kind":       {web, remove(named(KindCalicoGlobalNetworkPolicy, "shop", "web")), []ID{web.ID}, nil},
@@ -69,6 +77,23 @@ func TestStage(t *testing.T) {
 		slices.SortFunc(froms, func(a, b ID) int { return b.compare(a) })
 		if !slices.Equal(ids, c.want) || !slices.Equal(froms, c.by) || len(before.Policies) != 1 {
 			t.Errorf("%s: %v, %v", name, ids, froms)
+		}
+	}
+}
+
+// Policies of equal order come by the names that Calico's clients show.
+func TestEqualOrders(t *testing.T) {
+	of := func(kind, namespace, name, called string) Policy {
+		return Policy{ID: ID{kind, namespace, name}, Called: called}
+	}
+	want := []Policy{
+		of(KindCalicoNetworkPolicy, "shop", "default.web", ""), of(KindCalicoNetworkPolicy, "shop", "first", ""),
+		of(KindCalicoGlobalNetworkPolicy, "", "default.web", "web"), of(KindCalicoNetworkPolicy, "shop", "web", "web"),
+	}
+	got := ordered([]Policy{want[2], want[3], want[1], want[0]})
+	for i := range want {
+		if got[i].ID != want[i].ID {
+			t.Errorf("place %d: %s, want %s", i, got[i].ID, want[i].ID)
 		}
 	}
 }

@@ -152,7 +152,8 @@ func (c *command) known(ctx context.Context, staged bool, want func(*known) poli
 	if err != nil {
 		return nil, err
 	}
-	feed, err := cluster.NewPolicyFeed(cluster.Finding(cfg, c.settings.APIGroup), c.settings.Nodename, slog.New(slog.DiscardHandler))
+	at := cluster.Finding(cfg, c.settings.APIGroup)
+	feed, err := cluster.NewPolicyFeed(at, c.settings.Nodename, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +167,12 @@ func (c *command) known(ctx context.Context, staged bool, want func(*known) poli
 		return nil, unreadable(err)
 	}
 	feed.SetGround(ground)
-	return read(ctx, feed, staged, want)
+	k, err := read(ctx, feed, staged, want)
+	if err != nil {
+		return nil, err
+	}
+	k.group = at.Group.Known()
+	return k, nil
 }
 
 // ground returns the owners of the pools' addresses, as the agent finds them.
@@ -236,11 +242,11 @@ func (c *command) diff(ctx context.Context) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	change.deletes = c.deletes
 	k, err := c.known(ctx, false, everything)
 	if err != nil {
 		return nil, err
 	}
+	change.deletes, change.group = c.deletes, k.group
 	ports, err := c.declared(ctx)
 	if err != nil {
 		return nil, err

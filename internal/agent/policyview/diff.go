@@ -61,21 +61,22 @@ type Flow struct {
 
 // change is a file of policies that are written over the known ones, or deleted.
 type change struct {
-	view     cluster.PolicyView    // the file's objects
-	policies []policy.Policy       // converted from these: see read
-	staged   []policy.Staged       // likewise
-	things                         // likewise
-	said     []string              // results of staged policies that change nothing
-	clients  map[api.Resource]bool // in the form of Calico's clients: names may lack the prefix in storage
-	unstored map[policy.ID]bool    // policies from clients
-	about    map[policy.ID]bool    // policies that are written or deleted: see over
+	view     cluster.PolicyView            // the file's objects
+	policies []policy.Policy               // converted from these: see read
+	staged   []policy.Staged               // likewise
+	things                                 // likewise
+	said     []string                      // results of staged policies that change nothing
+	forms    map[api.Resource]groups.Group // Calico's objects: the group that the file says
+	byClient map[policy.ID]bool            // policies that Calico's clients store, maybe by another name
+	about    map[policy.ID]bool            // policies that are written or deleted: see over
 	problems []string
 	deletes  bool
+	group    groups.Group // of the cluster
 }
 
 // parsePolicies reads a file of policies: YAML documents, JSON, or Lists.
 func parsePolicies(name string, data []byte) (*change, error) {
-	c := change{clients: map[api.Resource]bool{}, unstored: map[policy.ID]bool{}}
+	c := change{forms: map[api.Resource]groups.Group{}, byClient: map[policy.ID]bool{}}
 	for i, document := range documents(string(data)) {
 		if err := c.parse([]byte(document)); err != nil {
 			return nil, fmt.Errorf("%s, document %d: %w", name, i+1, err)
@@ -138,37 +139,10 @@ func (c *change) parse(data []byte) error {
 		return fmt.Errorf("apiVersion %q, kind %q: must be %s", m.APIVersion, m.Kind, kindsText)
 	}
 	o, err := read(data)
-	if err == nil && m.APIVersion == string(groups.V3) { // the version that Calico's clients write
-		c.clients[o] = true
-		inferTypes(o)
+	if form := groups.Group(m.APIVersion); err == nil && slices.Contains(groups.All, form) {
+		c.forms[o] = form
 	}
 	return err
-}
-
-// inferTypes sets a policy's missing types from its rules, as Calico's clients do.
-func inferTypes(o api.Resource) {
-	var spec *api.CalicoPolicySpec
-	switch o := o.(type) {
-	case *api.CalicoNetworkPolicy:
-		spec = &o.Spec.CalicoPolicySpec
-	case *api.CalicoGlobalNetworkPolicy:
-		spec = &o.Spec.CalicoPolicySpec
-	case *api.CalicoStagedNetworkPolicy:
-		spec = &o.Spec.CalicoPolicySpec
-	case *api.CalicoStagedGlobalNetworkPolicy:
-		spec = &o.Spec.CalicoPolicySpec
-	default:
-		return
-	}
-	switch {
-	case len(spec.Types) > 0:
-	case len(spec.Egress) == 0:
-		spec.Types = []string{api.PolicyTypeIngress}
-	case len(spec.Ingress) == 0:
-		spec.Types = []string{api.PolicyTypeEgress}
-	default:
-		spec.Types = []string{api.PolicyTypeIngress, api.PolicyTypeEgress}
-	}
 }
 
 // reads returns the function that adds objects of a kind to the view; nil: the kind is not supported.
@@ -221,8 +195,11 @@ func into[T any](list *[]*T) func(data []byte) (api.Resource, error) {
 	}
 }
 
-// read converts the file's objects; tiers are the cluster's.
+// read converts the file's objects, as they are in the cluster when they have been applied; tiers are the cluster's.
 func (c *change) read(tiers map[string]policy.Tier) error {
+	for o, form := range c.forms {
+		c.group.Apply(form, o)
+	}
 	c.readThings(tiers)
 	if c.tiers != nil && !c.deletes {
 		tiers = c.tiers
@@ -234,9 +211,14 @@ func (c *change) read(tiers map[string]policy.Tier) error {
 		}
 		c.invalid(p.ID, p.Problems)
 		c.policies = append(c.policies, p)
-		c.unstored[p.ID] = c.clients[o.Resource]
+		c.byClient[p.ID] = c.isByClient(o.Resource)
 	}
 	return c.readStaged(tiers)
+}
+
+// isByClient reports whether Calico's clients apply an object.
+func (c *change) isByClient(o api.Resource) bool {
+	return c.forms[o] == groups.V3 && c.group != groups.V3
 }
 
 // invalid adds the problems of an object.
@@ -248,7 +230,7 @@ func (c *change) invalid(id policy.ID, problems []string) {
 
 // readStaged converts staged policies, which are judged as if they were enforced.
 func (c *change) readStaged(tiers map[string]policy.Tier) (err error) {
-	c.view.Staged.Each(tiers, func(_ api.Resource, read cluster.ReadsStaged) {
+	c.view.Staged.Each(tiers, func(o api.Resource, read cluster.ReadsStaged) {
 		s, tried, wrong := read()
 		switch {
 		case wrong != nil:
@@ -260,6 +242,7 @@ func (c *change) readStaged(tiers map[string]policy.Tier) (err error) {
 			c.said = append(c.said, s.By.String()+": nothing is tried out (stagedAction)")
 		default:
 			c.staged = append(c.staged, s)
+			c.byClient[s.By] = c.isByClient(o)
 		}
 		c.invalid(s.By, s.Problems)
 	})
@@ -273,10 +256,9 @@ func (c *change) over(s policy.State) (after policy.State, said []string) {
 	after.Policies = slices.Clone(s.Policies)
 	c.about = map[policy.ID]bool{}
 	for _, p := range c.policies {
-		id := c.stored(after.Policies, p.ID)
-		p.ID = id
-		said = append(said, id.String()+": "+put(&after.Policies, p, c.deletes, func(o policy.Policy) bool { return o.ID == id }))
-		c.about[id] = true
+		c.find(after.Policies, &p, p.ID)
+		said = append(said, p.ID.String()+": "+put(&after.Policies, p, c.deletes, func(o policy.Policy) bool { return o.ID == p.ID }))
+		c.about[p.ID] = true
 	}
 	if c.tiers != nil {
 		for i := range after.Policies {
@@ -291,16 +273,19 @@ func (c *change) over(s policy.State) (after policy.State, said []string) {
 	return c.overStaged(after, said)
 }
 
-// stored returns the ID under which a policy is stored: the stored name of a policy in the form of Calico's clients may
-// have a prefix.
-func (c *change) stored(policies []policy.Policy, id policy.ID) policy.ID {
-	same := func(o policy.Policy) bool { return o.ID == id }
-	if c.unstored[id] && !slices.ContainsFunc(policies, same) {
-		if at := slices.IndexFunc(policies, func(o policy.Policy) bool { return o.ID.IsStoredAs(id) }); at >= 0 {
-			return policies[at].ID
-		}
+// find gives a policy of an object that Calico's clients store the names of the stored policy which they find: the one
+// that is stored under the name, else the one that they know by it.
+func (c *change) find(policies []policy.Policy, p *policy.Policy, of policy.ID) {
+	if !c.byClient[of] {
+		return
 	}
-	return id
+	at := slices.IndexFunc(policies, func(o policy.Policy) bool { return o.ID == p.ID })
+	if at < 0 {
+		at = slices.IndexFunc(policies, func(o policy.Policy) bool { return o.Shown() == p.Shown() })
+	}
+	if at >= 0 {
+		p.ID, p.Called = policies[at].ID, policies[at].Called
+	}
 }
 
 // put replaces the object that is the same as o, or appends o, or deletes that object, and returns which it did.
@@ -321,6 +306,9 @@ func put[T any](all *[]T, o T, deletes bool, same func(T) bool) (what string) {
 }
 
 func (c *change) overStaged(s policy.State, said []string) (policy.State, []string) {
+	for i := range c.staged {
+		c.find(s.Policies, &c.staged[i].Policy, c.staged[i].By)
+	}
 	after, by := policy.WithStaged(s, c.staged)
 	there := map[policy.ID]bool{} // staged policies with an existing policy
 	for _, p := range s.Policies {

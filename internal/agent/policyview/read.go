@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/policies"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -24,6 +25,7 @@ const (
 // known is the part of the API server's state that the commands use.
 type known struct {
 	policy.State
+	group  groups.Group           // of Calico's objects; empty: there are no definitions
 	tiers  map[string]policy.Tier // Calico's
 	staged []policy.Staged        // if they were requested
 	// problems are the invalid parts of policies, by policy.

@@ -30,14 +30,14 @@ spec: {stagedAction: Delete}
 func TestDiffOfStagedPolicies(t *testing.T) {
 	k := shop(t)
 	k.Policies = []policy.Policy{{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "default.web"},
-		Tier: policy.TierDefault, Applies: [2]bool{true, false},
+		Called: "web", Tier: policy.TierDefault, Applies: [2]bool{true, false},
 		Subject: policy.Pods{Namespace: "shop"}, Rules: [2][]policy.Rule{{{AnyPeer: true, AnyPort: true}}}}}
 	c, err := parsePolicies("file", []byte(stagedFile))
 	errtest.Must(t, err)
 	errtest.Must(t, c.read(nil))
 	d := diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}}, nil)
 	said := []string{
-		"StagedNetworkPolicy shop/web: enforced it would change CalicoNetworkPolicy shop/web",
+		"StagedNetworkPolicy shop/web: enforced it would change CalicoNetworkPolicy shop/default.web",
 		"StagedKubernetesNetworkPolicy shop/old: the policy that it deletes is not there",
 		"StagedGlobalNetworkPolicy later: nothing is tried out (stagedAction)",
 	}
@@ -45,7 +45,9 @@ func TestDiffOfStagedPolicies(t *testing.T) {
 		t.Errorf("said %q", d.Policies)
 	}
 	if len(d.Flows) == 0 ||
-		slices.ContainsFunc(d.Flows, func(f Flow) bool { return f.Change != changeDenied || f.By != "ingress CalicoNetworkPolicy shop/web" }) {
+		slices.ContainsFunc(d.Flows, func(f Flow) bool {
+			return f.Change != changeDenied || f.By != "ingress CalicoNetworkPolicy shop/default.web"
+		}) {
 		t.Errorf("%+v", d.Flows)
 	}
 	c, err = parsePolicies("file", []byte(stagedFile))

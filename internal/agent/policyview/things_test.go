@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
@@ -100,41 +101,71 @@ func flows(all []Flow) (text string) {
 	return text
 }
 
-// A policy in the form of Calico's clients is the stored one, which may have a prefix in its name; in stored form it is
-// another one.
+// readIn reads a file with one policy, in a cluster of a group.
+func readIn(t *testing.T, in, form groups.Group, kind, name, spec string) *change {
+	t.Helper()
+	c, err := parsePolicies("file", fmt.Appendf(nil,
+		"{kind: %s, apiVersion: %s, metadata: {name: %s, namespace: shop}, spec: {%s}}", kind, form, name, spec))
+	errtest.Must(t, err)
+	c.group = in
+	errtest.Must(t, c.read(nil))
+	return c
+}
+
+// A policy of the file is the one that it replaces when it is applied. In crd.projectcalico.org/v1 Calico's clients find
+// one that is stored with a prefix, and kubectl takes the stored name. In projectcalico.org/v3 a name is a name.
 func TestDiffByNamesOfClients(t *testing.T) {
-	s := shop(t).State
-	s.Policies = []policy.Policy{{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "default.web"},
-		Tier: policy.TierDefault, Applies: [2]bool{true, false},
-		Subject: policy.Pods{Namespace: "shop"}, Rules: [2][]policy.Rule{{{AnyPeer: true, AnyPort: true}}}}}
-	for version, want := range map[string]string{"projectcalico.org/v3": "CalicoNetworkPolicy shop/default.web: changed",
-		"crd.projectcalico.org/v1": "CalicoNetworkPolicy shop/web: new"} {
-		d := diffOf(t, "kind: NetworkPolicy\napiVersion: "+version+
-			"\nmetadata: {name: web, namespace: shop}\nspec: {types: [Ingress], ingress: [{action: Deny}]}", false, &s, nil)
-		if d.Policies[0] != want || len(d.Flows) > 0 != (version == "projectcalico.org/v3") {
-			t.Errorf("%s: %+v", version, d)
+	const fresh, changed, none = "shop/web: new", "shop/default.web: changed", "the policy that it deletes is not there"
+	const deleted = "enforced it would delete CalicoNetworkPolicy shop/default.web"
+	for _, c := range []struct {
+		in     groups.Group
+		called string // by clients, of the stored default.web
+		form   groups.Group
+		name   string
+		// says is about a policy of the file, staged about one that is staged to be deleted.
+		says, staged string
+	}{
+		{groups.V1, "web", groups.V3, "web", changed, deleted},
+		{groups.V1, "web", groups.V3, "default.web", changed, deleted},
+		{groups.V1, "default.web", groups.V3, "web", fresh, none},
+		{groups.V1, "default.web", groups.V3, "default.web", changed, deleted},
+		{groups.V1, "web", groups.V1, "web", fresh, "enforced it would delete CalicoNetworkPolicy shop/web"},
+		{groups.V1, "web", groups.V1, "default.web", changed, deleted},
+		{groups.V3, "default.web", groups.V3, "web", fresh, none},
+		{groups.V3, "default.web", groups.V3, "default.web", changed, deleted},
+		{groups.V3, "default.web", groups.V1, "default.web", fresh, none}, // as after a move
+		{groups.V3, "default.web", groups.V1, "default.default.web", changed, deleted},
+	} {
+		s := shop(t).State
+		s.Policies = []policy.Policy{{ID: policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "default.web"},
+			Called: c.called, Tier: policy.TierDefault, Applies: [2]bool{true, false},
+			Subject: policy.Pods{Namespace: "shop"}, Rules: [2][]policy.Rule{{{AnyPeer: true, AnyPort: true}}}}}
+		_, said := readIn(t, c.in, c.form, "NetworkPolicy", c.name, "types: [Ingress]").over(s)
+		_, staged := readIn(t, c.in, c.form, "StagedNetworkPolicy", c.name, "stagedAction: Delete").over(s)
+		if said[0] != "CalicoNetworkPolicy "+c.says || !strings.HasSuffix(staged[0], ": "+c.staged) {
+			t.Errorf("%+v: %q, staged %q", c, said, staged)
 		}
 	}
 }
 
-// Calico's clients derive types from the rules, kubectl does not: an object stored without types is for both
-// directions.
+// The group of the cluster and that of the file decide on the directions of a policy without types, see groups.Apply.
 func TestDiffByTypesOfClients(t *testing.T) {
-	s := shop(t).State
-	s.Policies = nil
-	for _, c := range []struct{ version, kind, rules, want string }{
-		{"projectcalico.org/v3", "NetworkPolicy", "ingress: [{action: Deny}]", "ingress"},
-		{"projectcalico.org/v3", "GlobalNetworkPolicy", "egress: [{action: Deny}]", "egress"},
-		{"projectcalico.org/v3", "StagedNetworkPolicy", "selector: all()", "ingress"},
-		{"projectcalico.org/v3", "StagedGlobalNetworkPolicy", "egress: [{action: Deny}], ingress: [{action: Allow}]", "egress"},
-		{"projectcalico.org/v3", "NetworkPolicy", "types: [Egress], ingress: [{action: Allow}]", "egress"},
-		{"crd.projectcalico.org/v1", "NetworkPolicy", "ingress: [{action: Allow}]", "egress"},
-	} {
-		d := diffOf(t, fmt.Sprintf("{kind: %s, apiVersion: %s, metadata: {name: web, namespace: shop}, spec: {%s}}", c.kind, c.version, c.rules),
-			false, &s, nil)
-		if len(d.Flows) == 0 || slices.ContainsFunc(d.Flows, func(f Flow) bool { return !strings.HasPrefix(f.By, c.want+" ") }) ||
-			(len(d.Problems) > 0) != (c.version != "projectcalico.org/v3") {
-			t.Errorf("%+v: %+v", c, d)
+	for _, kind := range []string{"NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy"} {
+		for _, c := range []struct {
+			in, form groups.Group
+			want     [2]bool // ingress, egress
+			problem  bool
+		}{
+			{groups.V1, groups.V3, [2]bool{true, false}, false},
+			{groups.V3, groups.V3, [2]bool{false, true}, false},
+			{groups.V1, groups.V1, [2]bool{true, true}, true},
+			{groups.V3, groups.V1, [2]bool{true, true}, false},
+		} {
+			read := readIn(t, c.in, c.form, kind, "web", "egress: []")
+			all := append(stagedOf(read.staged), read.policies...)
+			if len(all) != 1 || all[0].Applies != c.want || len(read.problems) > 0 != c.problem {
+				t.Errorf("%s of %s in %s: %+v, problems %q, want %v", kind, c.form, c.in, all, read.problems, c.want)
+			}
 		}
 	}
 }

@@ -92,10 +92,63 @@ func (g Group) Plural(served string) string {
 	return served
 }
 
-// Read changes the metadata of an object that a server of the group has sent to what it means there. In V3 the labels
-// and annotations of V1, as in a file that was exported from there, have no meaning: they must not override the object's
-// own. All else the Go types read in both forms.
-func (g Group) Read(m *api.Meta) {
+// Read changes an object that a server of the group has sent to what it means there: ReadMeta, and the name by which
+// Calico's clients know a policy. All else the Go types read in both forms.
+func (g Group) Read(o api.Resource) {
+	if spec := api.OfCalicoPolicy(o); spec != nil {
+		spec.Called = g.policyName(o.GetMeta(), spec.Tier)
+	}
+	g.ReadMeta(o.GetMeta())
+}
+
+// Apply changes an object of a file, in the form of a group, to what a cluster of g has when it has been applied. A policy
+// of the other group is applied to V1 by Calico's clients, and to V3 by a move.
+//
+// A policy of V1 without types has both directions. One of V3 gets the directions of its rules: from the clients those
+// with rules, from admission in V3 also those with an empty list.
+func (g Group) Apply(form Group, o api.Resource) {
+	form.Read(o)
+	spec := api.OfCalicoPolicy(o)
+	switch {
+	case spec == nil:
+	case form == V3 && len(spec.Types) == 0:
+		spec.Types = typesOf(spec, g == V3)
+	case form != V3 && g == V3:
+		o.GetMeta().Name = spec.Called
+		if len(spec.Types) == 0 {
+			spec.Types = []string{api.PolicyTypeIngress, api.PolicyTypeEgress}
+		}
+	}
+}
+
+// typesOf returns the directions of a policy's rules, Ingress if there are none; empty: also those of lists without rules.
+func typesOf(spec *api.CalicoPolicySpec, empty bool) (types []string) {
+	has := func(rules []api.CalicoRule) bool { return len(rules) > 0 || empty && rules != nil }
+	if has(spec.Ingress) || !has(spec.Egress) {
+		types = []string{api.PolicyTypeIngress}
+	}
+	if has(spec.Egress) {
+		types = append(types, api.PolicyTypeEgress)
+	}
+	return types
+}
+
+// policyName returns the name by which Calico's clients know a policy in a tier. In V3 it is the object's.
+//
+// In V1 Calico before 3.32 stores policies of tier default with a prefix. Later clients store the name that they are
+// given, which may have that prefix, and write it into names.AnnotationMetadata.
+func (g Group) policyName(m *api.Meta, tier string) string {
+	if g == V3 || names.Tier(tier) != names.TierDefault || names.Name(m) == m.Name {
+		return m.Name
+	}
+	return strings.TrimPrefix(m.Name, defaultPrefix)
+}
+
+const defaultPrefix = names.TierDefault + "."
+
+// ReadMeta is the part of Read that is about metadata. In V3 the labels and annotations of V1, as in a file that was
+// exported from there, have no meaning: they must not override the object's own.
+func (g Group) ReadMeta(m *api.Meta) {
 	if g == V3 {
 		delete(m.Annotations, names.AnnotationMetadata)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -132,6 +134,86 @@ func TestManifest(t *testing.T) {
 		if a, ok := back.(*api.BlockAffinity); ok && a.Spec != affinity.Spec {
 			t.Errorf("in %s %+v is read back as %+v", c.in, affinity.Spec, a.Spec)
 		}
+	}
+}
+
+// TestRead has the names of policies, and what is left of metadata of V1 in V3.
+func TestRead(t *testing.T) {
+	const own = "projectcalico.org/metadata"
+	for _, c := range []struct {
+		name, annotation, tier, inV1 string
+	}{
+		{"web", "", "", "web"},
+		{"default.web", "", "", "web"},
+		{"default.web", `{"creationTimestamp":null}`, "default", "web"},
+		{"default.web", `{"name":"web"}`, "default", "web"},
+		{"default.web", `{"name":"default.web"}`, "default", "default.web"},
+		{"default.default.web", `{"name":"default.web"}`, "", "default.web"},
+		{"default.web", `{"name":"other"}`, "", "web"},
+		{"default.web", `{`, "", "web"},
+		{"default.web", "", "security", "default.web"},
+		{"security.web", `{"name":"security.web"}`, "security", "security.web"},
+	} {
+		for in, want := range map[Group]string{V1: c.inV1, V3: c.name} {
+			spec := api.CalicoPolicySpec{Tier: c.tier}
+			for _, o := range []api.Resource{
+				&api.CalicoNetworkPolicy{Spec: api.CalicoNetworkPolicySpec{CalicoPolicySpec: spec}},
+				&api.CalicoGlobalNetworkPolicy{Spec: api.CalicoGlobalNetworkPolicySpec{CalicoPolicySpec: spec}},
+				&api.CalicoStagedNetworkPolicy{Spec: api.CalicoStagedNetworkPolicySpec{CalicoPolicySpec: spec}},
+				&api.CalicoStagedGlobalNetworkPolicy{Spec: api.CalicoStagedGlobalNetworkPolicySpec{
+					CalicoGlobalNetworkPolicySpec: api.CalicoGlobalNetworkPolicySpec{CalicoPolicySpec: spec}}},
+			} {
+				*o.GetMeta() = api.Meta{Name: c.name, Annotations: map[string]string{own: c.annotation}}
+				in.Read(o)
+				if got := api.OfCalicoPolicy(o).Called; got != want || o.GetMeta().Name != c.name {
+					t.Errorf("%T %+v in %s is called %q, want %q", o, c, in, got, want)
+				}
+				if _, left := o.GetMeta().Annotations[own]; left != (in == V1) {
+					t.Errorf("%T in %s: annotations %v", o, in, o.GetMeta().Annotations)
+				}
+			}
+		}
+	}
+	V1.Read(&api.NetworkPolicy{})
+}
+
+// TestApply has policies of a file that leave out types, and their names.
+func TestApply(t *testing.T) {
+	const ingress, egress, both = "[Ingress]", "[Egress]", "[Ingress Egress]"
+	for _, c := range []struct{ spec, clients, admitted, moved, kubectl string }{
+		{`{}`, ingress, ingress, both, "[]"},
+		{`{"ingress":[{"action":"Deny"}]}`, ingress, ingress, both, "[]"},
+		{`{"egress":[{"action":"Deny"}]}`, egress, egress, both, "[]"},
+		{`{"ingress":[{"action":"Deny"}],"egress":[{"action":"Deny"}]}`, both, both, both, "[]"},
+		{`{"ingress":[]}`, ingress, ingress, both, "[]"},
+		{`{"egress":[]}`, ingress, egress, both, "[]"},
+		{`{"egress":null}`, ingress, ingress, both, "[]"},
+		{`{"ingress":[],"egress":[]}`, ingress, both, both, "[]"},
+		{`{"ingress":[{"action":"Deny"}],"egress":[]}`, ingress, both, both, "[]"},
+		{`{"ingress":[],"egress":[{"action":"Deny"}]}`, egress, both, both, "[]"},
+		{`{"types":["Egress"],"ingress":[{"action":"Deny"}]}`, egress, egress, egress, egress},
+	} {
+		for _, f := range []struct {
+			in, form           Group
+			types, name, known string
+		}{
+			{V1, V3, c.clients, "default.web", "default.web"}, {V3, V3, c.admitted, "default.web", "default.web"},
+			{V3, V1, c.moved, "web", "web"}, {V1, V1, c.kubectl, "default.web", "web"},
+		} {
+			for _, o := range []api.Resource{&api.CalicoNetworkPolicy{}, &api.CalicoGlobalNetworkPolicy{}, &api.CalicoStagedNetworkPolicy{},
+				&api.CalicoStagedGlobalNetworkPolicy{}} {
+				errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"default.web"},"spec":`+c.spec+`}`), o))
+				f.in.Apply(f.form, o)
+				spec := api.OfCalicoPolicy(o)
+				if got := fmt.Sprint(spec.Types); got != f.types || o.GetMeta().Name != f.name || spec.Called != f.known {
+					t.Errorf("%T %s of %s in %s: %s, %s (%s), want %+v", o, c.spec, f.form, f.in, got, o.GetMeta().Name, spec.Called, f)
+				}
+			}
+		}
+	}
+	set := &api.CalicoNetworkSet{Meta: api.Meta{Name: "default.a", Annotations: map[string]string{"projectcalico.org/metadata": "{}"}}}
+	if V1.Apply(V3, set); set.Name != "default.a" || len(set.Annotations) > 0 {
+		t.Errorf("%+v", set)
 	}
 }
 
@@ -283,12 +365,50 @@ func TestMove(t *testing.T) {
 		{V3, "NetworkPolicy", api.Meta{}, api.Meta{}, `{"types": ["Egress"]}`, `{"types": ["Egress"]}`},
 		{V3, "StagedKubernetesNetworkPolicy", api.Meta{}, api.Meta{}, `{"order":1}`, `{"order":1}`},
 		{V1, "NetworkPolicy", api.Meta{}, api.Meta{}, `{"order":1}`, `{"order":1}`},
+		{V1, "NetworkPolicy", api.Meta{Name: "default.web"}, // else it would count without the prefix
+			api.Meta{Name: "default.web", Annotations: map[string]string{"projectcalico.org/metadata": `{"name":"default.web"}`}}, `{}`, `{}`},
+		{V1, "StagedGlobalNetworkPolicy", api.Meta{Name: "default.web", Labels: map[string]string{"a": "b"}},
+			api.Meta{Name: "default.web", Labels: map[string]string{}, Annotations: map[string]string{
+				"projectcalico.org/metadata": `{"labels":{"a":"b"},"name":"default.web"}`}}, `{}`, `{}`},
+		{V1, "StagedKubernetesNetworkPolicy", api.Meta{Name: "default.web"}, api.Meta{Name: "default.web"}, `{}`, `{}`},
 	} {
+		before := maps.Clone(c.meta.Annotations)
 		if diff := cmp.Diff(c.want, c.to.MoveMeta(c.kind, c.meta)); diff != "" {
 			t.Errorf("metadata of %s in %s (-want +got):\n%s", c.kind, c.to, diff)
 		}
 		if got := string(c.to.MoveSpec(c.kind, spec(c.spec))); got != c.written {
 			t.Errorf("spec %s of %s in %s: %s, want %s", c.spec, c.kind, c.to, got, c.written)
 		}
+		if diff := cmp.Diff(before, c.meta.Annotations); diff != "" {
+			t.Errorf("%s in %s has changed the object:\n%s", c.kind, c.to, diff)
+		}
+	}
+}
+
+// In V3 a policy has the name that it is called by; one that is called so in V3 keeps it on the way back.
+func TestMoveName(t *testing.T) {
+	named := func(text string) map[string]string { return map[string]string{"projectcalico.org/metadata": text} }
+	for _, c := range []struct {
+		to         Group
+		kind, name string
+		own        map[string]string
+		spec, want string
+	}{
+		{V3, "NetworkPolicy", "default.web", nil, `{}`, "web"},
+		{V3, "StagedGlobalNetworkPolicy", "default.web", named(`{}`), `{"tier":"default"}`, "web"},
+		{V3, "GlobalNetworkPolicy", "default.web", named(`{"name":"default.web"}`), `{"tier":"default"}`, "default.web"},
+		{V3, "NetworkPolicy", "default.web", nil, `{"tier":"security"}`, "default.web"},
+		{V3, "StagedKubernetesNetworkPolicy", "default.web", nil, `{}`, "default.web"},
+		{V3, "NetworkSet", "default.web", nil, `{}`, "default.web"},
+		{V1, "NetworkPolicy", "default.web", nil, `{}`, "default.web"},
+	} {
+		m := api.Meta{Name: c.name, Annotations: c.own}
+		if got := c.to.MoveName(c.kind, &m, json.RawMessage(c.spec)); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+	back := V1.MoveMeta("NetworkPolicy", api.Meta{Name: "default.web"})
+	if got := V3.MoveName("NetworkPolicy", &back, json.RawMessage(`{}`)); got != "default.web" {
+		t.Errorf("back in %s: %q", V3, got)
 	}
 }

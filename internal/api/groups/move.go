@@ -21,8 +21,9 @@ var onObject = []string{"projectcalico.org/", "operator.tigera.io/", "tortie.io/
 // maps of m are not changed.
 //
 // In V1 all labels and annotations go into names.AnnotationMetadata, where Calico's clients write and read them, except
-// for the IPAM kinds. MoveMeta of V3 is the inverse, and takes finalizers and owners out of that annotation, too. Of an
-// IPAM kind it drops the annotation: a node may write it there, and Calico keeps nothing in it.
+// for the IPAM kinds. So does the name of a policy that would count without its prefix there. MoveMeta of V3 is the
+// inverse, and takes finalizers and owners out of that annotation, too. Of an IPAM kind it drops the annotation: a node
+// may write it there, and Calico keeps nothing in it.
 func (g Group) MoveMeta(kind string, m api.Meta) api.Meta {
 	if g == V3 {
 		if slices.Contains(ipamKinds, kind) {
@@ -33,13 +34,27 @@ func (g Group) MoveMeta(kind string, m api.Meta) api.Meta {
 		m.Foreign = withOwn(m)
 		return plainMeta(m)
 	}
-	if slices.Contains(ipamKinds, kind) || len(m.Labels)+len(m.Annotations) == 0 {
-		return m
+	if !slices.Contains(ipamKinds, kind) && len(m.Labels)+len(m.Annotations) > 0 {
+		labels, annotations := m.Labels, m.Annotations
+		m.Labels, m.Annotations = kept(labels), kept(annotations)
+		names.SetMetadata(&m, labels, annotations)
 	}
-	labels, annotations := m.Labels, m.Annotations
-	m.Labels, m.Annotations = kept(labels), kept(annotations)
-	names.SetMetadata(&m, labels, annotations)
+	if slices.Contains(tiered, kind) && strings.HasPrefix(m.Name, defaultPrefix) {
+		m.Annotations = maps.Clone(m.Annotations)
+		names.SetName(&m)
+	}
 	return m
+}
+
+// MoveName returns the name of an object of a kind, read from the other group, in g: in V3 a policy has the name by
+// which Calico's clients know it.
+func (g Group) MoveName(kind string, m *api.Meta, spec json.RawMessage) string {
+	if g != V3 || !slices.Contains(tiered, kind) {
+		return m.Name
+	}
+	var of struct{ Tier string }
+	_ = json.Unmarshal(spec, &of) // the API server has checked it
+	return V1.policyName(m, of.Tier)
 }
 
 // withOwn returns finalizers and owners of an object of V1: Kubernetes', and those of Calico's own API version.
@@ -86,16 +101,16 @@ func kept(all map[string]string) map[string]string {
 	return part
 }
 
-// withTypes are the policies that apply to both directions in an object of V1 without types. In V3 the API server would
-// store the directions of its rules only.
-var withTypes = []string{"NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy"}
+// tiered are the policies in tiers. Without types one applies to both directions in V1. In V3 the API server would store
+// the directions of its rules only.
+var tiered = []string{"NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy"}
 
 // MoveSpec returns the spec of an object of a kind, read from the other group, in the form of g. A deletion mark is
 // removed, and a policy without directions gets both in V3. A spec that is not a JSON object stays: the API server
 // refuses it.
 func (g Group) MoveSpec(kind string, spec json.RawMessage) json.RawMessage {
 	affinity := kind == (*api.BlockAffinity)(nil).ResourceType().Kind
-	if !affinity && (g != V3 || !slices.Contains(withTypes, kind)) {
+	if !affinity && (g != V3 || !slices.Contains(tiered, kind)) {
 		return spec
 	}
 	var members map[string]json.RawMessage

@@ -58,17 +58,35 @@ func Secrets(p *api.BGPPeer) []api.Place {
 	return places
 }
 
+// Name returns the name that Calico's clients have written into an object; none if it cannot be read.
+func Name(m *api.Meta) string {
+	var own struct{ Name string }
+	_ = json.Unmarshal([]byte(m.Annotations[AnnotationMetadata]), &own) // invalid JSON has none
+	return own.Name
+}
+
+// SetName writes the object's name as Calico's clients do; its other metadata of Calico's stays.
+func SetName(m *api.Meta) { setOwn(m, func(all map[string]any) { all["name"] = m.Name }) }
+
 // SetMetadata writes labels and annotations of Calico's own API version into an object; its other metadata of Calico's
-// stays. encoding/json sorts the keys, as Calico's encoder does.
+// stays.
 func SetMetadata(m *api.Meta, labels, annotations map[string]string) {
+	setOwn(m, func(all map[string]any) {
+		all["labels"] = labels
+		if delete(all, "annotations"); len(annotations) > 0 {
+			all["annotations"] = annotations
+		}
+	})
+}
+
+// setOwn changes an object's metadata of Calico's own API version. encoding/json sorts the keys, as Calico's encoder
+// does.
+func setOwn(m *api.Meta, set func(all map[string]any)) {
 	all := map[string]any{}
 	if json.Unmarshal([]byte(m.Annotations[AnnotationMetadata]), &all) != nil || all == nil {
 		all = map[string]any{}
 	}
-	all["labels"] = labels
-	if delete(all, "annotations"); len(annotations) > 0 {
-		all["annotations"] = annotations
-	}
+	set(all)
 	text, err := json.Marshal(all)
 	if err != nil {
 		panic("what was decoded, and maps of strings, do not encode: " + err.Error())

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/groups"
@@ -38,9 +37,7 @@ func convert(o *object, to groups.Group, id string, owners uids) *object {
 	delete(m.Annotations, migratedBy)
 	delete(m.Annotations, groups.Moving)
 	label(o, &m)
-	if to == groups.V3 {
-		m.Name = policyName(o)
-	}
+	m.Name = to.MoveName(o.of.Kind, &o.Meta, o.Spec)
 	m = to.MoveMeta(o.of.Kind, m)
 	m.Foreign = foreign(m.Foreign, to, owners)
 	n := &object{Meta: m, Spec: to.MoveSpec(o.of.Kind, o.Spec), of: o.of}
@@ -76,17 +73,6 @@ func label(o *object, m *api.Meta) {
 		m.Labels = map[string]string{}
 	}
 	maps.Copy(m.Labels, names.AffinityLabels(spec.Node, spec.Type, cidr))
-}
-
-// policyName returns an object's name in projectcalico.org/v3. Calico before 3.32 stored the policies of tier default
-// in v1 with the prefix "default.", and their names in names.AnnotationMetadata.
-func policyName(o *object) string {
-	var own struct{ Name string }
-	_ = json.Unmarshal([]byte(o.Annotations[names.AnnotationMetadata]), &own) // invalid JSON has none
-	if strings.HasSuffix(o.of.Kind, "NetworkPolicy") && own.Name != "" && o.Name == "default."+own.Name {
-		return own.Name
-	}
-	return o.Name
 }
 
 // foreign returns finalizers and owners of an object in a group. An owner of Calico's kinds that the target does not

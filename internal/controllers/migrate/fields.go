@@ -63,7 +63,7 @@ func (m *Mover) handOver(ctx context.Context, to groups.Group) error {
 			}
 			patch := map[string]any{"metadata": map[string]any{"managedFields": owners}}
 			err := m.Stores[to].MergePatch(ctx, &object{of: of, Meta: api.Meta{Name: o.Metadata.Name, Namespace: o.Metadata.Namespace}}, patch)
-			if errors.Is(err, datastore.ErrNotFound) { // another name, see policyName
+			if errors.Is(err, datastore.ErrNotFound) { // another name, see MoveName
 				return nil
 			}
 			return err

@@ -133,7 +133,7 @@ func (s *Store) listPages(ctx context.Context, namespace string, r request, list
 			if err := json.Unmarshal(data, item); err != nil {
 				return fmt.Errorf("list %s: %w", to.of.Plural, err)
 			}
-			in.Read(item.GetMeta())
+			in.Read(item)
 			list.Add(item)
 		}
 		if page.Metadata.Continue == "" {
@@ -168,7 +168,7 @@ func (s *Store) write(ctx context.Context, to target, r request, obj api.Resourc
 	if err != nil {
 		return err
 	}
-	in.Read(&answer.Meta)
+	in.ReadMeta(&answer.Meta)
 	*obj.GetMeta() = answer.Meta
 	return nil
 }
@@ -296,7 +296,7 @@ func (s *Store) send(ctx context.Context, to target, r request, out api.Resource
 	}
 	in, err := s.ask(ctx, to, r, out)
 	if err == nil {
-		in.Read(out.GetMeta())
+		in.Read(out)
 	}
 	return err
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/policyview"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -106,6 +107,14 @@ metadata: {name: web, namespace: shop}
 spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: other}}}]}]}
 `
 
+// closing is for what comes in, as Calico's clients store it, or for what leaves, as a server of projectcalico.org/v3 does.
+const closing = `
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {name: closing, namespace: shop}
+spec: {selector: app == 'client', egress: []}
+`
+
 // The commands explain the API server's policies, and report whether the kernel has them: before the agent it has none.
 func TestPolicyOnARealNode(t *testing.T) {
 	shop(t, "policed")
@@ -141,6 +150,15 @@ func TestPolicyOnARealNode(t *testing.T) {
 	out := m.node(t, "policy", "diff", "-f", file)
 	difftest.Contains(t, out, "NetworkPolicy shop/web: changed", "denied   shop/client (+1)  shop/web:80/TCP  ingress NetworkPolicy shop/web",
 		"allowed  shop/far-other   ")
+	errtest.Must(t, os.WriteFile(file, []byte(closing), 0o600))
+	denies := map[groups.Group]string{groups.V1: "ingress CalicoNetworkPolicy shop/closing",
+		groups.V3: "egress CalicoNetworkPolicy shop/closing"}
+	out = m.node(t, "policy", "diff", "-f", file)
+	for in, by := range denies {
+		if strings.Contains(out, by) != (in == labtest.Group(t)) {
+			t.Errorf("%q is there, or missing, in\n%s", by, out)
+		}
+	}
 
 	errtest.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 	eventually(t, func() error {

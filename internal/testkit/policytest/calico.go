@@ -119,11 +119,11 @@ func selectorsOf(spec *api.CalicoPolicySpec) []string {
 
 func (c *Cluster) calicoPolicy(kind string, m api.Meta, spec *api.CalicoPolicySpec, s side) applying {
 	a := applying{tier: c.tierOf(spec.Tier), order: orderOf(spec.Order), kind: kind, namespace: m.Namespace, name: m.Name}
-	if m.Namespace != "" && a.tier == adminTier { // a tenant's policy must not precede administrators' denials
-		a.tier = defaultTier
-	}
 	if a.shown = m.Name; a.tier == defaultTier {
 		a.shown = strings.TrimPrefix(m.Name, "default.") // as Calico stores names until 3.31
+	}
+	if m.Namespace != "" && a.tier == adminTier { // a tenant's policy must not precede administrators' denials
+		a.tier = defaultTier
 	}
 	rules := spec.Egress
 	if s.ingress {

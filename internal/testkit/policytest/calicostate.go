@@ -4,10 +4,11 @@ import (
 	"net/netip"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/groups"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// addCalico adds Calico's objects, and other objects that only its policies read.
+// addCalico adds Calico's objects, as a server of groups.V1 has them, and other objects that only its policies read.
 func (c *Cluster) addCalico(s *policy.State) {
 	s.Services, s.Accounts = map[policy.Service][]policy.ServiceEndpoint{}, map[policy.Account]map[string]string{}
 	for _, a := range c.ServiceAccounts {
@@ -26,11 +27,13 @@ func (c *Cluster) addCalico(s *policy.State) {
 	}
 	tiers, _ := policy.FromCalicoTiers(objects)
 	for i := range c.CalicoNetworkPolicies {
+		groups.V1.Read(&c.CalicoNetworkPolicies[i])
 		if p, err := policy.FromCalicoNetworkPolicy(&c.CalicoNetworkPolicies[i], tiers); err == nil {
 			s.Policies = append(s.Policies, p)
 		}
 	}
 	for i := range c.CalicoGlobalNetworkPolicies {
+		groups.V1.Read(&c.CalicoGlobalNetworkPolicies[i])
 		if p, err := policy.FromCalicoGlobalNetworkPolicy(&c.CalicoGlobalNetworkPolicies[i], tiers); err == nil {
 			s.Policies = append(s.Policies, p)
 		}

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -74,6 +75,7 @@ func stage(g policytest.Generator, after *policytest.Cluster) (before *policytes
 		objects = append(objects, &after.Tiers[i])
 	}
 	tiers, _ := policy.FromCalicoTiers(objects)
+	after.State() // reads the names of the objects
 	for i, p := range after.NetworkPolicies {
 		s, _, _ := policy.FromStagedKubernetesNetworkPolicy(&api.CalicoStagedKubernetesNetworkPolicy{Meta: p.Meta,
 			Spec: api.CalicoStagedKubernetesNetworkPolicySpec{NetworkPolicySpec: p.Spec}})
@@ -85,14 +87,14 @@ func stage(g policytest.Generator, after *policytest.Cluster) (before *policytes
 		s, _, err := policy.FromStagedNetworkPolicy(&api.CalicoStagedNetworkPolicy{Meta: p.Meta,
 			Spec: api.CalicoStagedNetworkPolicySpec{StagedAction: "Set", CalicoPolicySpec: p.Spec.CalicoPolicySpec}}, tiers)
 		other := g.CalicoNetworkPolicy(after, i)
-		other.Meta = p.Meta
+		other.Meta, other.Spec.Tier = p.Meta, tierOf(p.Name, p.Spec.Tier, other.Spec.Tier)
 		b.CalicoNetworkPolicies = tryOut(g, b.CalicoNetworkPolicies, p, other, s, err, &all)
 	}
 	for i, p := range after.CalicoGlobalNetworkPolicies {
 		s, _, err := policy.FromStagedGlobalNetworkPolicy(&api.CalicoStagedGlobalNetworkPolicy{Meta: p.Meta,
 			Spec: api.CalicoStagedGlobalNetworkPolicySpec{CalicoGlobalNetworkPolicySpec: p.Spec}}, tiers)
 		other := g.CalicoGlobalNetworkPolicy(i)
-		other.Meta = p.Meta
+		other.Meta, other.Spec.Tier = p.Meta, tierOf(p.Name, p.Spec.Tier, other.Spec.Tier)
 		b.CalicoGlobalNetworkPolicies = tryOut(g, b.CalicoGlobalNetworkPolicies, p, other, s, err, &all)
 	}
 	gone := g.NetworkPolicy(after, 100)
@@ -103,6 +105,14 @@ func stage(g policytest.Generator, after *policytest.Cluster) (before *policytes
 		all = append(all, s)
 	}
 	return before, all
+}
+
+// tierOf returns the tier of another policy of that name: the prefix default. is no part of a name in tier default only.
+func tierOf(name, tier, other string) string {
+	if strings.HasPrefix(name, "default.") {
+		return tier
+	}
+	return other
 }
 
 // tryOut leaves a policy unchanged, or stages it as a new one or as a replacement.
