@@ -23,7 +23,9 @@ const (
 )
 
 // LeaseName is the name of the Lease that allows one run at a time in a cluster, whatever POD_NAMESPACE says.
-const leaseNamespace, LeaseName = "kube-system", "tortie-migrate"
+const LeaseName = "tortie-migrate"
+
+const leaseNamespace = "kube-system"
 
 // The exit codes.
 const (

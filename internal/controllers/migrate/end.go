@@ -63,8 +63,8 @@ func (m *Mover) Abort(ctx context.Context) error {
 	return nil
 }
 
-// leftovers removes, while no move is under way, the objects that moves have created in a group without ClusterInformation, which no cluster uses, and
-// returns their number.
+// leftovers removes, while no move is under way, the objects that moves have created in a group without
+// ClusterInformation, which no program uses, and returns their number.
 func (m *Mover) leftovers(ctx context.Context, s state) (int, error) {
 	in := s.now.Other()
 	if s.phase != idle || s.byCalico || s.lock[s.now] != groups.Ready || s.lock[in] != groups.Absent {

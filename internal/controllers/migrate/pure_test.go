@@ -48,7 +48,8 @@ func TestParse(t *testing.T) {
 func TestState(t *testing.T) {
 	const none, ready, locks = 0, 1, 2
 	copies, there := mark{To: groups.V3, ID: "a"}, mark{To: groups.V3, ID: "a", Switched: true}
-	copiesBack, back, aborted := mark{To: groups.V1, ID: "b"}, mark{To: groups.V1, ID: "b", Switched: true}, mark{To: groups.V3, ID: "b", Switched: true}
+	copiesBack := mark{To: groups.V1, ID: "b"}
+	back, aborted := switched(copiesBack), mark{To: groups.V3, ID: "b", Switched: true}
 	aborting, abortingBack := mark{To: groups.V3, ID: "a", Aborting: true}, mark{To: groups.V1, ID: "b", Aborting: true}
 	info := func(is int, m mark) *object {
 		if is == none {

@@ -39,7 +39,8 @@ func TestDelete(t *testing.T) {
 		create("tiers", "", "kind: Tier, metadata: {name: "+name+", finalizers: [projectcalico.org/tier-controller]}, spec: {order: 7}")
 	}
 	create("networksets", "default", "kind: NetworkSet, metadata: {name: set, finalizers: [example.org/keep]}, spec: {nets: [10.9.0.0/16]}")
-	create("hostendpoints", "", "kind: HostEndpoint, metadata: {name: theirs, finalizers: [example.org/keep]}, spec: {node: one, interfaceName: eth0}")
+	create("hostendpoints", "", "kind: HostEndpoint, metadata: {name: theirs, finalizers: [example.org/keep]}, "+
+		"spec: {node: one, interfaceName: eth0}")
 	const theirs = "hostendpoints.projectcalico.org"
 	_, err = definitions.Patch(t.Context(), theirs, types.JSONPatchType,
 		[]byte(`[{"op": "remove", "path": "/metadata/labels/app.kubernetes.io~1part-of"}]`), metav1.PatchOptions{})
